@@ -1,0 +1,13 @@
+"""Makes the site an app, for its commands, and loads Celery with Django."""
+
+from django.apps import AppConfig
+
+
+class SiteConfig(AppConfig):
+    """The site as a Django app."""
+
+    name = "loopguard_site"
+
+    def ready(self) -> None:
+        """Make our Celery application the current one, so that whoever enqueues finds the broker."""
+        from . import celery  # noqa: F401  (imported for its effect)

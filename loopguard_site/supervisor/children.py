@@ -1,0 +1,149 @@
+"""Launching and ending child processes so that none is ever left behind.
+
+Does not belong here: which programs are run, and what their output means.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from .accounts import Account
+
+# Loaded before any fork: between fork and exec only a plain call into it is safe.
+_LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+_PR_SET_PDEATHSIG = 1
+
+
+def launch(
+    command: Sequence[str | Path],
+    *,
+    cwd: Path,
+    env: Mapping[str, str] | None = None,
+    account: Account | None = None,
+    stdin: int | IO[Any] = subprocess.DEVNULL,
+    stdout: int | IO[Any] | None = None,
+    death_signal: signal.Signals = signal.SIGTERM,
+) -> subprocess.Popen[bytes]:
+    """Start a child that cannot outlive this process.
+
+    The child gets a session of its own, so that Ctrl-C in the terminal reaches only the
+    supervisor, which then ends its children in order. Call it from the main thread: on Linux
+    the death signal is tied to the thread that forked.
+
+    Parameters
+    ----------
+    command : sequence of str or Path
+        Program and arguments; no shell is involved.
+    cwd : Path
+        Working directory, which `account` must be able to enter.
+    env : mapping, optional
+        Whole environment of the child; this process's own when left out.
+    account : Account, optional
+        Unprivileged account to run as; only root may give one.
+    stdin, stdout : int or file
+        As for `subprocess.Popen`; stderr always goes where stdout goes.
+    death_signal : signal.Signals
+        What the kernel sends the child when this process dies (Linux only).
+
+    Returns
+    -------
+    subprocess.Popen
+        The running child, its own process group leader.
+    """
+    return subprocess.Popen(
+        [os.fspath(part) for part in command],
+        cwd=cwd,
+        env=env,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=subprocess.STDOUT if stdout is not None else None,
+        start_new_session=True,
+        preexec_fn=_tie_to_parent(death_signal),
+        **(account.popen_arguments() if account else {}),
+    )
+
+
+def end(child: subprocess.Popen[bytes], first_signal: signal.Signals, *, patience_seconds: float) -> None:
+    """Ask a child to end, wait, and kill what is left of its process group.
+
+    Parameters
+    ----------
+    child : subprocess.Popen
+        A child made by `launch`; one that has ended already is fine.
+    first_signal : signal.Signals
+        The signal this program understands as a clean shutdown.
+    patience_seconds : float
+        How long it may take over that before it is killed.
+    """
+    if child.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            child.send_signal(first_signal)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(patience_seconds)
+    kill_group(child.pid)
+    child.wait()
+
+
+def kill_group(pid: int) -> None:
+    """Kill whatever still runs in a child's process group, such as workers of a server that died."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def is_alive(pid: int) -> bool:
+    """Tell whether a process runs; a zombie waiting to be reaped does not count."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return _stat_fields(pid)[:1] != ["Z"]
+
+
+def started_at(pid: int) -> str:
+    """Return a mark of when a process started, to tell it from a later one with the same number.
+
+    Empty where the system does not tell (only Linux does).
+    """
+    fields = _stat_fields(pid)
+    return fields[19] if len(fields) > 19 else ""
+
+
+def wait_until_gone(pid: int, patience_seconds: float) -> bool:
+    """Wait for a process that is not our child to end; tell whether it did."""
+    deadline = time.monotonic() + patience_seconds
+    while is_alive(pid):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _stat_fields(pid: int) -> list[str]:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    # The name in brackets may hold spaces and brackets itself; the fields start after the last one.
+    return text.rpartition(")")[2].split()
+
+
+def _tie_to_parent(death_signal: signal.Signals) -> Callable[[], None] | None:
+    if _LIBC is None:
+        return None
+    libc, parent = _LIBC, os.getpid()
+
+    def tie() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, int(death_signal))
+        if os.getppid() != parent:  # it died before the line above took hold
+            os._exit(1)
+
+    return tie

@@ -1,0 +1,254 @@
+"""The embedded PostgreSQL: a real server from a wheel, run in the foreground as a child.
+
+Reached only through a Unix socket in a folder of mode 0700. Does not belong here: tables,
+migrations, backups.
+"""
+
+import contextlib
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+import psycopg
+from psycopg import sql
+
+from . import children
+from .accounts import Account, unprivileged_account
+from .binaries import postgres_bin
+from .errors import SupervisorError
+
+USER = "loopguard"
+_PORT = 5432  # only names the socket file; no TCP port is opened
+_SOCKET_PATH_LIMIT_BYTES = 107
+_STOP_PATIENCE_SECONDS = 60.0
+_START_ATTEMPTS = 10
+# The system's own folder for state; root's data folder may lie in a home that nobody else may enter.
+_SYSTEM_STATE = Path("/var/lib/loopguard")
+
+
+class EmbeddedPostgres:
+    """One PostgreSQL server on one folder.
+
+    Parameters
+    ----------
+    folder : Path
+        Where cluster and log live; made when missing. The caller makes sure that nobody else
+        uses it.
+    durable : bool
+        False trades safety after a power cut for speed; for throw-away data only.
+
+    Notes
+    -----
+    First start 0.7 s, later ones 0.1 s. When this process dies the kernel tells the server to
+    shut down (Linux).
+    """
+
+    def __init__(self, folder: Path, *, durable: bool = True) -> None:
+        self.folder = folder
+        self.durable = durable
+        self.child: subprocess.Popen[bytes] | None = None
+        self._account: Account | None = None
+        self._cluster = folder / "cluster"
+        self._socket_folder = self._cluster
+        self._short_folder: Path | None = None
+
+    @property
+    def log(self) -> Path:
+        """The file that the server's own messages go to."""
+        return self.folder / "postgres.log"
+
+    def url(self, database: str) -> str:
+        """Return the `DATABASE_URL` of a database on this server."""
+        return f"postgresql://{USER}@/{database}?host={quote(str(self._socket_folder), safe='')}"
+
+    def start(self) -> None:
+        """Make the cluster when there is none, start the server and wait until it answers.
+
+        Blocks until crash recovery has ended, however long it takes.
+
+        Raises
+        ------
+        SupervisorError
+            The cluster is of another major version, or the server does not start; the message
+            holds the end of its log.
+        """
+        self._account = unprivileged_account()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        home = self._reachable_home()
+        self._cluster = home / "cluster"
+        programs = postgres_bin(home, self._account)
+        self._make_cluster(programs)
+        self._refuse_other_version(programs)
+        self._end_leftover_server()
+        self._choose_socket_folder()
+        for attempt in range(1, _START_ATTEMPTS + 1):
+            if self._launch(programs):
+                return
+            # Helpers of a killed server let go of its memory a moment after it died.
+            if "still in use" not in self._log_tail() or attempt == _START_ATTEMPTS:
+                break
+            time.sleep(0.5)
+        self.stop()
+        raise SupervisorError(f"PostgreSQL did not start. The end of {self.log}:\n{self._log_tail()}")
+
+    def create_database(self, name: str) -> None:
+        """Create a database unless it exists. `name` is ours, never a user's."""
+        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
+            known = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [name]).fetchone()
+            if known is None:
+                connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+
+    def stop(self) -> None:
+        """Shut the server down, rolling back what is open; nothing happens when it does not run."""
+        if self.child is not None:
+            children.end(self.child, signal.SIGINT, patience_seconds=_STOP_PATIENCE_SECONDS)
+            self.child = None
+        if self._short_folder is not None:
+            shutil.rmtree(self._short_folder, ignore_errors=True)
+            self._short_folder = None
+
+    def _reachable_home(self) -> Path:
+        """Return where the cluster lies: the folder itself, or one that the account can enter.
+
+        The second is chosen once and noted in the folder, so that it is found again.
+        """
+        if self._account is None or self._account.can_enter(self.folder):
+            return self.folder
+        note = self.folder / "location"
+        if note.exists():
+            home = Path(note.read_text(encoding="utf-8").strip())
+            if not home.is_dir():
+                raise SupervisorError(
+                    f"{note} says that the database lies in {home}, which is gone. Restore it from a backup, "
+                    f"or remove {note} to begin with an empty database."
+                )
+            return home
+        home = _SYSTEM_STATE / secrets.token_hex(8)
+        home.mkdir(parents=True)
+        home.parent.chmod(0o711)
+        home.chmod(0o711)
+        note.write_text(f"{home}\n", encoding="utf-8")
+        return home
+
+    def _make_cluster(self, programs: Path) -> None:
+        if (self._cluster / "PG_VERSION").exists():
+            return
+        # An initdb that was cut short leaves files that the next one refuses.
+        partial = self._cluster.with_name("cluster.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(mode=0o700)
+        if self._account:
+            self._account.own(partial)
+        command = [programs / "initdb", "-D", partial, "-U", USER, "-A", "trust", "-E", "UTF8", "--no-locale"]
+        if not self.durable:
+            command.append("--no-sync")
+        done = subprocess.run(
+            command,
+            cwd=partial,
+            capture_output=True,
+            text=True,
+            check=False,
+            **(self._account.popen_arguments() if self._account else {}),
+        )
+        if done.returncode != 0:
+            raise SupervisorError(f"initdb could not make a database cluster:\n{done.stdout}{done.stderr}")
+        if self._cluster.exists():
+            self._cluster.rmdir()
+        partial.rename(self._cluster)
+
+    def _refuse_other_version(self, programs: Path) -> None:
+        cluster = (self._cluster / "PG_VERSION").read_text(encoding="utf-8").strip()
+        said = subprocess.run(
+            [programs / "postgres", "--version"], capture_output=True, text=True, check=False
+        )
+        found = re.search(r"(\d+)", said.stdout)
+        if found is None:
+            raise SupervisorError(f"{programs / 'postgres'} cannot be run here: {said.stderr.strip()}")
+        if cluster != found[1]:
+            raise SupervisorError(
+                f"The data in {self._cluster} is of PostgreSQL {cluster}, the server is {found[1]}. "
+                f"Point LOOPGUARD_PG_BIN at PostgreSQL {cluster}, dump the data with its pg_dump, move the folder "
+                "away, start again and restore (docs/operations.md, Upgrade)."
+            )
+
+    def _end_leftover_server(self) -> None:
+        """End a server that still runs on this cluster, and remove a pid file that names anything else.
+
+        PostgreSQL itself refuses to start when the number in a stale file belongs to any
+        process of the same account, which happens after a reboot.
+        """
+        pid_file = self._cluster / "postmaster.pid"
+        try:
+            pid = int(pid_file.read_text(encoding="utf-8").split("\n", 1)[0])
+        except (FileNotFoundError, ValueError):
+            pid_file.unlink(missing_ok=True)
+            return
+        if not self._is_our_server(pid):
+            pid_file.unlink(missing_ok=True)
+            return
+        # Its supervisor is dead, so it may be shutting down already.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGINT)
+        if not children.wait_until_gone(pid, _STOP_PATIENCE_SECONDS):
+            raise SupervisorError(
+                f"A PostgreSQL server (process {pid}) still runs on {self._cluster}; end it first."
+            )
+
+    def _is_our_server(self, pid: int) -> bool:
+        if not children.is_alive(pid):
+            return False
+        process = Path("/proc", str(pid))
+        if process.exists():
+            try:
+                return (
+                    process.joinpath("cwd").samefile(self._cluster)
+                    and b"postgres" in process.joinpath("cmdline").read_bytes().split(b"\0", 1)[0]
+                )
+            except OSError:
+                return False
+        said = subprocess.run(
+            ["/bin/ps", "-o", "args=", "-p", str(pid)], capture_output=True, text=True, check=False
+        )
+        return "postgres" in said.stdout and str(self._cluster) in said.stdout
+
+    def _choose_socket_folder(self) -> None:
+        name = f".s.PGSQL.{_PORT}"
+        self._socket_folder = self._cluster
+        if len(str(self._cluster / name).encode()) > _SOCKET_PATH_LIMIT_BYTES:
+            # Not the configured temporary folder: that one may be as long.
+            self._short_folder = Path(tempfile.mkdtemp(prefix="loopguard-pg-", dir="/tmp"))
+            if self._account:
+                self._account.own(self._short_folder)
+            self._socket_folder = self._short_folder
+
+    def _launch(self, programs: Path) -> bool:
+        """Start the server; tell whether it came to answer."""
+        command: list[str | Path] = [programs / "postgres", "-D", self._cluster, "-k", self._socket_folder]
+        command += _settings({"listen_addresses": "", "port": str(_PORT), "max_connections": "200"})
+        if not self.durable:
+            command += _settings({"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"})
+        with self.log.open("ab") as log:
+            self.child = children.launch(
+                command, cwd=self._cluster, stdout=log, account=self._account, death_signal=signal.SIGINT
+            )
+        while self.child.poll() is None:
+            with contextlib.suppress(psycopg.OperationalError):
+                psycopg.connect(self.url("postgres"), connect_timeout=2).close()
+                return True
+            time.sleep(0.03)
+        return False
+
+    def _log_tail(self) -> str:
+        return self.log.read_text(encoding="utf-8", errors="replace")[-2000:] if self.log.exists() else ""
+
+
+def _settings(values: dict[str, str]) -> Sequence[str]:
+    return [part for name, value in values.items() for part in ("-c", f"{name}={value}")]

@@ -1,0 +1,128 @@
+"""The embedded Valkey: broker and channel layer, a real server from a wheel, run as a child.
+
+It keeps nothing on disk: PostgreSQL is the queue of record and what is lost here is found
+again by the sweeper. Does not belong here: what is sent through it.
+"""
+
+import secrets
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+from . import children
+from .accounts import unprivileged_account
+from .binaries import valkey_server
+from .errors import SupervisorError
+
+_START_ATTEMPTS = 5
+_START_PATIENCE_SECONDS = 20.0
+_STOP_PATIENCE_SECONDS = 10.0
+
+
+class EmbeddedValkey:
+    """One Valkey server on a free port of the loopback address, behind a password made for it.
+
+    Parameters
+    ----------
+    folder : Path
+        Where its log lives, and its program when the account cannot reach the installed one.
+
+    Notes
+    -----
+    Port and password stay the same when it is started again, so clients reconnect by
+    themselves. Starts in 0.05 s.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.child: subprocess.Popen[bytes] | None = None
+        self._password = secrets.token_urlsafe(24)
+        self._port: int | None = None
+
+    @property
+    def log(self) -> Path:
+        """The file that the server's own messages go to."""
+        return self.folder / "valkey.log"
+
+    @property
+    def url(self) -> str:
+        """The `REDIS_URL` of this server; known once it has been started."""
+        return f"redis://:{self._password}@127.0.0.1:{self._port}/0"
+
+    def start(self) -> None:
+        """Start the server and wait until it answers.
+
+        Raises
+        ------
+        SupervisorError
+            There is no program for this platform, or the server does not start.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        account = unprivileged_account()
+        program = valkey_server(self.folder, account)
+        for _ in range(_START_ATTEMPTS):
+            port = self._port or _free_port()
+            with self.log.open("ab") as log:
+                self.child = children.launch(
+                    [program, "-"], cwd=Path("/"), account=account, stdin=subprocess.PIPE, stdout=log
+                )
+            self._send_settings(port)
+            if self._wait_until_it_answers(port):
+                self._port = port
+                return
+            self.stop()  # most likely somebody took the port in between
+        tail = self.log.read_text(encoding="utf-8", errors="replace")[-2000:]
+        raise SupervisorError(f"Valkey did not start. The end of {self.log}:\n{tail}")
+
+    def stop(self) -> None:
+        """Stop the server; nothing happens when it does not run."""
+        if self.child is not None:
+            children.end(self.child, signal.SIGTERM, patience_seconds=_STOP_PATIENCE_SECONDS)
+            self.child = None
+
+    def _send_settings(self, port: int) -> None:
+        """Hand the settings over by pipe, so that the password is on no disk and in no process list."""
+        settings = {
+            "bind": "127.0.0.1",
+            "port": str(port),
+            "requirepass": self._password,
+            "save": '""',
+            "appendonly": "no",
+            "maxmemory-policy": "noeviction",  # a broker must never forget
+            "daemonize": "no",
+        }
+        if self.child is None or self.child.stdin is None:
+            raise RuntimeError("settings are sent to a server that was just launched")
+        self.child.stdin.write("".join(f"{name} {value}\n" for name, value in settings.items()).encode())
+        self.child.stdin.close()
+
+    def _wait_until_it_answers(self, port: int) -> bool:
+        deadline = time.monotonic() + _START_PATIENCE_SECONDS
+        while self.child is not None and self.child.poll() is None and time.monotonic() < deadline:
+            if self._answers(port):
+                return True
+            time.sleep(0.02)
+        return False
+
+    def _answers(self, port: int) -> bool:
+        """Tell whether our server, not another one on that port, answers."""
+        try:
+            with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+                connection.sendall(f"AUTH {self._password}\r\nPING\r\n".encode())
+                answer = b""
+                while answer.count(b"\r\n") < 2:
+                    part = connection.recv(256)
+                    if not part:
+                        return False
+                    answer += part
+        except OSError:
+            return False
+        return answer == b"+OK\r\n+PONG\r\n"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

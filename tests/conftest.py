@@ -1,0 +1,89 @@
+"""Gives the suite real servers before Django's settings are read.
+
+Where `DATABASE_URL` or `REDIS_URL` is not set, an embedded server is started in a private
+temporary folder for this run and ended with it, so that any number of runs may go on beside
+one another. Django's settings are read as soon as any other conftest imports a model, hence
+all of it happens when this file is imported. A run of the rooms that know no Django needs none of it.
+"""
+
+import atexit
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from loopguard_site.supervisor.children import is_alive
+from loopguard_site.supervisor.postgres import EmbeddedPostgres
+from loopguard_site.supervisor.valkey import EmbeddedValkey
+
+_ROOMS_WITHOUT_DJANGO = [Path(__file__).parent / room for room in ("engine", "supervisor")]
+_FOLDER_PREFIX = "loopguard-test-"
+
+
+def _needs_django() -> bool:
+    """Tell whether anything that knows Django is to be tested.
+
+    Workers of pytest-xdist are told by the process that started them.
+    """
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        return "DJANGO_SETTINGS_MODULE" in os.environ
+    if {"--help", "-h", "--version", "-V"} & set(sys.argv):
+        return False
+    paths = [path for path in (Path(word.split("::")[0]) for word in sys.argv[1:]) if path.exists()]
+    return not paths or not all(_is_without_django(path.resolve()) for path in paths)
+
+
+def _is_without_django(path: Path) -> bool:
+    return any(path.is_relative_to(room) for room in _ROOMS_WITHOUT_DJANGO)
+
+
+def _start_servers() -> None:
+    """Start what the environment does not name, and name it there for this process and its children."""
+    folder: Path | None = None
+
+    def private_folder() -> Path:
+        nonlocal folder
+        if folder is None:
+            _remove_folders_of_killed_runs()
+            folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER_PREFIX}{os.getpid()}-"))
+            folder.chmod(0o711)  # the servers' unprivileged account must pass through
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        return folder
+
+    if not os.environ.get("DATABASE_URL"):
+        postgres = EmbeddedPostgres(private_folder() / "postgres", durable=False)
+        postgres.start()
+        atexit.register(postgres.stop)
+        postgres.create_database("loopguard")
+        os.environ["DATABASE_URL"] = postgres.url("loopguard")
+        os.environ["LOOPGUARD_TEST_SERVERS"] = "embedded"
+    # The broker has no databases apart for its messages, so every worker of xdist gets one of its own.
+    if not os.environ.get("REDIS_URL") or _inherited_broker():
+        valkey = EmbeddedValkey(private_folder() / "valkey")
+        valkey.start()
+        atexit.register(valkey.stop)
+        os.environ["REDIS_URL"] = valkey.url
+        os.environ["LOOPGUARD_TEST_BROKER"] = "embedded"
+
+
+def _inherited_broker() -> bool:
+    return "PYTEST_XDIST_WORKER" in os.environ and os.environ.get("LOOPGUARD_TEST_BROKER") == "embedded"
+
+
+def _remove_folders_of_killed_runs() -> None:
+    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER_PREFIX}*"):
+        with contextlib.suppress(ValueError):
+            if not is_alive(int(folder.name.removeprefix(_FOLDER_PREFIX).split("-")[0])):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+if _needs_django():
+    os.environ["LOOPGUARD_MODE"] = "test"
+    _start_servers()
+    os.environ["DJANGO_SETTINGS_MODULE"] = "loopguard_site.settings"
+
+    import django
+
+    django.setup()

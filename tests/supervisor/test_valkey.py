@@ -1,0 +1,82 @@
+"""The embedded Valkey, run for real."""
+
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from loopguard_site.supervisor.valkey import EmbeddedValkey
+
+
+@pytest.fixture
+def valkey(server_folder: Path) -> Iterator[EmbeddedValkey]:
+    server = EmbeddedValkey(server_folder / "valkey")
+    yield server
+    server.stop()
+
+
+def test_it_answers_with_its_password_and_refuses_without(valkey):
+    valkey.start()
+    client = redis.Redis.from_url(valkey.url)
+    assert client.ping()
+    port = client.connection_pool.connection_kwargs["port"]
+    with pytest.raises(redis.AuthenticationError):
+        redis.Redis(host="127.0.0.1", port=port).ping()
+
+
+def test_it_listens_on_the_loopback_address_only_keeps_nothing_on_disk_and_never_evicts(valkey):
+    valkey.start()
+    client = redis.Redis.from_url(valkey.url, decode_responses=True)
+    settings = client.config_get("bind", "save", "appendonly", "maxmemory-policy")
+    assert settings == {"bind": "127.0.0.1", "save": "", "appendonly": "no", "maxmemory-policy": "noeviction"}
+
+
+def test_a_killed_server_comes_back_at_the_same_address(valkey):
+    valkey.start()
+    before = valkey.url
+    valkey.child.kill()
+    valkey.child.wait()
+    valkey.start()
+    assert valkey.url == before
+    assert redis.Redis.from_url(before).ping()
+
+
+def test_two_servers_do_not_meet(valkey, server_folder):
+    other = EmbeddedValkey(server_folder / "other")
+    try:
+        valkey.start()
+        other.start()
+        redis.Redis.from_url(valkey.url).set("mine", "1")
+        assert redis.Redis.from_url(other.url).get("mine") is None
+    finally:
+        other.stop()
+
+
+def test_the_password_is_not_in_the_process_list(valkey):
+    valkey.start()
+    password = valkey.url.split(":")[2].split("@")[0]
+    process = Path("/proc", str(valkey.child.pid))
+    assert password.encode() not in process.joinpath("cmdline").read_bytes()
+
+
+def test_a_port_taken_by_somebody_else_is_given_up_for_another(valkey, monkeypatch):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        ports = iter([taken.getsockname()[1]])
+        from loopguard_site.supervisor import valkey as module
+
+        free_port = module._free_port
+        monkeypatch.setattr(module, "_free_port", lambda: next(ports, None) or free_port())
+        valkey.start()
+        assert redis.Redis.from_url(valkey.url).ping()
+
+
+def test_stopping_ends_the_process(valkey):
+    valkey.start()
+    child = valkey.child
+    valkey.stop()
+    assert child.returncode in (0, -signal.SIGTERM)
