@@ -1,0 +1,39 @@
+"""Log lines: one structured line per event, safe against injected newlines. No log call lives here."""
+
+from __future__ import annotations
+
+import logging
+
+import structlog
+
+
+def formatter(json: bool = False) -> logging.Formatter:
+    """Make the formatter of every handler.
+
+    Parameters
+    ----------
+    json
+        One JSON object a line (for machines) instead of readable text.
+    """
+    shared = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    renderer: structlog.typing.Processor = (
+        structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(colors=False)
+    )
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
+    )
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=shared,
+        processors=[
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+    )

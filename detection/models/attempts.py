@@ -1,0 +1,32 @@
+"""The last attempts to reach the API, refused ones too, for the Connect and Ingest screens."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models.functions import Now
+
+from detection.models.projects import Project
+
+
+class Attempt(models.Model):
+    """One request to the ingest or guard route, in brief. Bounded: housekeeping keeps the newest of each project."""
+
+    project = models.ForeignKey(Project, null=True, on_delete=models.CASCADE, related_name="attempts")
+    at = models.DateTimeField(db_default=Now())
+    route = models.CharField(max_length=32)
+    key_hint = models.CharField(
+        max_length=24, blank=True, default="", help_text="The readable part of the key that was sent."
+    )
+    status = models.PositiveSmallIntegerField()
+    code = models.CharField(max_length=48, blank=True, default="", help_text="Stable code of the refusal.")
+    detail = models.CharField(max_length=300, blank=True, default="")
+    accepted = models.IntegerField(default=0)
+    duplicate = models.IntegerField(default=0)
+    altered = models.IntegerField(default=0)
+    rejected = models.IntegerField(default=0)
+
+    class Meta:
+        indexes = (models.Index(fields=("project", "-id"), name="attempt_newest"),)
+
+    def __str__(self) -> str:
+        return f"{self.route} {self.status} {self.code}"

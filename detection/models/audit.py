@@ -1,0 +1,34 @@
+"""Who changed what, append-only: a database trigger refuses updates and deletes."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models.functions import Now
+
+from detection.models.projects import Project
+
+
+class AuditEntry(models.Model):
+    """One change of a state or a setting, written in the transaction of the change."""
+
+    project = models.ForeignKey(
+        Project, null=True, blank=True, on_delete=models.DO_NOTHING, db_constraint=False, related_name="audit"
+    )
+    at = models.DateTimeField(db_default=Now())
+    actor = models.CharField(max_length=150, help_text="A user name, key:<id>, command or system.")
+    action = models.CharField(
+        max_length=64, help_text="What was done: session.stop, policy.save, key.create …"
+    )
+    subject = models.CharField(max_length=300, help_text="What it was done to.")
+    before = models.JSONField(null=True)
+    after = models.JSONField(null=True)
+    address = models.GenericIPAddressField(null=True)
+    request_id = models.CharField(max_length=64, blank=True, default="")
+
+    class Meta:
+        ordering = ("-at", "-id")
+        verbose_name_plural = "audit entries"
+        indexes = (models.Index(fields=("project", "-at", "-id"), name="audit_newest"),)
+
+    def __str__(self) -> str:
+        return f"{self.action} {self.subject} by {self.actor}"

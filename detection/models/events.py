@@ -1,0 +1,89 @@
+"""What agents reported, one row per event, in the order of each session.
+
+The table is partitioned by session id. The id carries the day of the session's start, so all events of a session lie in
+one partition, the primary key (session, sequence) holds across the whole table, and retention drops whole partitions.
+Client event ids are kept apart in a narrow table with its own retention. See docs/decisions/0002-event-layout.md.
+"""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models.functions import Now
+
+from detection.models.projects import Project
+from detection.models.sessions import Session
+
+
+class EventType(models.TextChoices):
+    """The four kinds of event."""
+
+    CALL = "call", "Call"
+    RESULT = "result", "Result"
+    MESSAGE = "message", "Message"
+    END = "end", "End"
+
+
+class Event(models.Model):
+    """One call, result, message or end.
+
+    `content` is the result's or message's text (cut, see the published limits; `content_length` is the whole length in
+    characters). `verdict` is null for a plain allow, else what was answered, enough to answer a resent call alike.
+    """
+
+    pk = models.CompositePrimaryKey("session_id", "seq")
+    session = models.ForeignKey(
+        Session, on_delete=models.DO_NOTHING, db_constraint=False, related_name="events"
+    )
+    seq = models.IntegerField()
+    type = models.CharField(max_length=8, choices=EventType.choices)
+    call_id = models.CharField(max_length=256, default="")
+    tool = models.CharField(max_length=128, default="")
+    arguments = models.TextField(null=True)
+    content = models.TextField(null=True)
+    content_length = models.IntegerField(default=0)
+    tail_digest = models.CharField(
+        max_length=32, default="", help_text="Keyed digest of a result that was cut."
+    )
+    is_error = models.BooleanField(null=True)
+    round = models.CharField(max_length=256, default="")
+    run = models.CharField(max_length=256, default="")
+    backend = models.CharField(max_length=128, default="")
+    model = models.CharField(max_length=200, default="")
+    agent = models.CharField(max_length=128, default="")
+    tokens = models.IntegerField(default=0)
+    cost_usd = models.DecimalField(max_digits=12, decimal_places=6, default=0)
+    occurred_at = models.DateTimeField(null=True)
+    received_at = models.DateTimeField(db_default=Now())
+    altered = models.CharField(
+        max_length=120, default="", help_text="Comma-separated marks of what was changed on the way in."
+    )
+    call_key = models.CharField(max_length=32, default="")
+    result_digest = models.CharField(max_length=32, default="")
+    flags = models.CharField(
+        max_length=12, default="", help_text="Marks for the loop strip, see the engine's cells."
+    )
+    decision = models.CharField(max_length=8, default="allow")
+    verdict = models.JSONField(null=True)
+
+    class Meta:
+        managed = False  # created by hand in the first migration: Django cannot declare partitions
+        db_table = "detection_event"
+
+    def __str__(self) -> str:
+        return f"{self.session_id}/{self.seq} {self.type}"
+
+
+class EventKey(models.Model):
+    """An event id that a client has used: counts once within its project, wherever and however often it is sent."""
+
+    pk = models.CompositePrimaryKey("project_id", "digest")
+    project = models.ForeignKey(Project, on_delete=models.CASCADE)
+    digest = models.BinaryField(max_length=16)
+    session_id = models.BigIntegerField()
+    received_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        indexes = (models.Index(fields=("received_at",), name="event_key_age"),)
+
+    def __str__(self) -> str:
+        return f"{self.project_id}/{self.session_id}"

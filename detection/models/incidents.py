@@ -1,0 +1,140 @@
+"""Incidents: the stored life of one loop identity in one session."""
+
+from __future__ import annotations
+
+import secrets
+
+from django.conf import settings
+from django.contrib.postgres.indexes import GinIndex
+from django.db import models
+from django.db.models.functions import Now
+
+from detection.models.projects import Project
+from detection.models.sessions import Session
+
+PUBLIC_ID_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+
+
+def new_public_id() -> str:
+    """An opaque id with its type prefix, 75 random bits."""
+    return "inc_" + "".join(secrets.choice(PUBLIC_ID_ALPHABET) for _ in range(15))
+
+
+class IncidentStatus(models.TextChoices):
+    """Where the people are with an incident."""
+
+    OPEN = "open", "Open"
+    ACKNOWLEDGED = "acknowledged", "Acknowledged"
+    SNOOZED = "snoozed", "Snoozed"
+    RESOLVED = "resolved", "Resolved"
+
+
+class IncidentLabel(models.TextChoices):
+    """What a person says the incident was."""
+
+    NONE = "", "Not labelled"
+    TRUE_LOOP = "true_loop", "A loop"
+    FALSE_ALARM = "false_alarm", "Not a loop"
+
+
+class Incident(models.Model):
+    """One loop in one session, from its first finding until it ends.
+
+    At most one incident per loop identity and session is active (`ended_at` null). `evidence` and `policy` are
+    snapshots, so that an incident stays readable after its calls were removed and its settings changed.
+    """
+
+    public_id = models.CharField(max_length=32, unique=True, default=new_public_id, editable=False)
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="incidents")
+    session = models.ForeignKey(Session, on_delete=models.SET_NULL, null=True, related_name="incidents")
+    session_name = models.CharField(max_length=256)
+    agent = models.CharField(max_length=128, blank=True, default="")
+    backend = models.CharField(max_length=128, blank=True, default="")
+    model = models.CharField(max_length=200, blank=True, default="")
+    is_demo = models.BooleanField(default=False)
+
+    loop_id = models.CharField(
+        max_length=32, help_text="Rotation-free key of the loop; equal loops in other sessions share it."
+    )
+    kind = models.CharField(max_length=16)
+    tool = models.CharField(max_length=128, help_text="The tool, or the tools of a cycle joined by arrows.")
+    count = models.IntegerField()
+    limit = models.IntegerField()
+    window_seconds = models.FloatField(null=True, blank=True)
+    confidence = models.FloatField(default=1.0)
+    detections = models.IntegerField(default=1)
+    calls_blocked = models.IntegerField(default=0)
+    calls_in_loop = models.IntegerField(default=0)
+    cost_usd = models.DecimalField(max_digits=14, decimal_places=6, default=0)
+    decision = models.CharField(max_length=8, help_text="The strictest verdict that was given.")
+    rung = models.CharField(max_length=16, blank=True, default="")
+    first_seq = models.IntegerField()
+    last_seq = models.IntegerField()
+    last_call_number = models.IntegerField(
+        default=0, help_text="How many calls the session had at the last finding."
+    )
+    evidence = models.JSONField(default=dict)
+    policy = models.JSONField(default=dict)
+
+    status = models.CharField(max_length=16, choices=IncidentStatus.choices, default=IncidentStatus.OPEN)
+    label = models.CharField(
+        max_length=16, choices=IncidentLabel.choices, blank=True, default=IncidentLabel.NONE
+    )
+    snoozed_until = models.DateTimeField(null=True, blank=True)
+    snoozed_until_worse = models.BooleanField(default=False)
+    acknowledged_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
+    recovered = models.BooleanField(
+        null=True, blank=True, help_text="Whether the agent changed course after the reaction."
+    )
+    opened_at = models.DateTimeField(db_default=Now())
+    last_seen_at = models.DateTimeField(db_default=Now())
+    ended_at = models.DateTimeField(null=True, blank=True)
+    resolved_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ("-last_seen_at", "-id")
+        constraints = (
+            models.UniqueConstraint(
+                fields=("session", "loop_id"),
+                name="one_active_incident_per_loop",
+                condition=models.Q(ended_at__isnull=True),
+            ),
+            models.CheckConstraint(
+                condition=models.Q(status__in=IncidentStatus.values), name="incident_status_known"
+            ),
+            models.CheckConstraint(
+                condition=models.Q(label__in=IncidentLabel.values), name="incident_label_known"
+            ),
+        )
+        indexes = (
+            models.Index(fields=("project", "-last_seen_at", "-id"), name="incident_newest"),
+            models.Index(fields=("project", "status", "-last_seen_at"), name="incident_by_status"),
+            models.Index(fields=("project", "loop_id"), name="incident_by_loop"),
+            models.Index(fields=("session", "first_seq"), name="incident_in_session"),
+            GinIndex(fields=("tool",), name="incident_tool_words", opclasses=("gin_trgm_ops",)),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.tool} in {self.session_name}"
+
+
+class IncidentActivity(models.Model):
+    """What happened to an incident, by whom; written once."""
+
+    incident = models.ForeignKey(Incident, on_delete=models.CASCADE, related_name="activity")
+    at = models.DateTimeField(db_default=Now())
+    actor = models.CharField(max_length=150, help_text="A user name, a key, or 'system'.")
+    action = models.CharField(max_length=32)
+    note = models.CharField(max_length=1000, blank=True, default="")
+    before = models.JSONField(
+        default=dict, help_text="The fields that changed, as they were: what undo restores."
+    )
+
+    class Meta:
+        ordering = ("at", "id")
+        verbose_name_plural = "incident activity"
+
+    def __str__(self) -> str:
+        return f"{self.action} by {self.actor}"

@@ -1,0 +1,75 @@
+"""Projects (tenants) and who may do what in them."""
+
+from __future__ import annotations
+
+import secrets
+
+from django.conf import settings
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.db import models
+
+
+def new_digest_secret() -> bytes:
+    """256 random bits; every digest of the project is keyed with them."""
+    return secrets.token_bytes(32)
+
+
+class Project(models.Model):
+    """A tenant: owns keys, policies, sessions and incidents."""
+
+    slug = models.SlugField(max_length=64, unique=True)
+    name = models.CharField(max_length=120)
+    digest_secret = models.BinaryField(default=new_digest_secret, editable=False)
+    policy_version = models.BigIntegerField(
+        default=1,
+        editable=False,
+        help_text="Rises with every stored change of a setting that holds for this project.",
+    )
+    stores_payloads = models.BooleanField(
+        default=True, help_text="Off: arguments and results are kept as digests only; detection still works."
+    )
+    retention_days = models.PositiveIntegerField(
+        default=30,
+        validators=[MinValueValidator(7), MaxValueValidator(3650)],
+        help_text="Sessions and calls older than this are removed; incidents keep their evidence.",
+    )
+    first_event_at = models.DateTimeField(null=True, blank=True, editable=False)
+    created_at = models.DateTimeField(auto_now_add=True)
+    members = models.ManyToManyField(settings.AUTH_USER_MODEL, through="Membership", related_name="projects")
+
+    class Meta:
+        ordering = ("name",)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Role(models.TextChoices):
+    """What a member may do; each role includes the ones before it."""
+
+    VIEWER = "viewer", "Viewer: sees everything of the project"
+    OPERATOR = "operator", "Operator: handles incidents, stops and resumes sessions"
+    ADMIN = "admin", "Admin: changes settings, keys and members"
+
+
+class Membership(models.Model):
+    """One person's role in one project."""
+
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="memberships")
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memberships")
+    role = models.CharField(max_length=16, choices=Role.choices, default=Role.VIEWER)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(fields=("project", "user"), name="one_role_per_member"),
+            models.CheckConstraint(condition=models.Q(role__in=Role.values), name="membership_role_known"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.user} in {self.project}: {self.role}"
+
+    def allows(self, role: str) -> bool:
+        """Tell whether this membership includes what `role` may do."""
+        order = Role.values
+        return order.index(self.role) >= order.index(role)

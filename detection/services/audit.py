@@ -1,0 +1,51 @@
+"""Writes audit entries, in the transaction of the change they tell of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from detection.models import AuditEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who does something: a person, an API key, an in-chat command or the system.
+
+    Attributes
+    ----------
+    name
+        A user name, ``key:<public id>``, ``command`` or ``system``.
+    user_id
+        The person's row, where it is one.
+    """
+
+    name: str
+    user_id: int | None = None
+    address: str | None = None
+    request_id: str = ""
+
+
+SYSTEM = Actor("system")
+
+
+def record(
+    actor: Actor,
+    action: str,
+    subject: str,
+    *,
+    project_id: int | None,
+    before: dict[str, Any] | None = None,
+    after: dict[str, Any] | None = None,
+) -> None:
+    """Append one entry; must run inside the change's transaction."""
+    AuditEntry.objects.create(
+        project_id=project_id,
+        actor=actor.name[:150],
+        action=action,
+        subject=subject[:300],
+        before=before,
+        after=after,
+        address=actor.address,
+        request_id=actor.request_id[:64],
+    )

@@ -1,0 +1,17 @@
+"""The door of ``live``: sockets and whatever else stays open. Plain requests are served by ``web``."""
+
+import os
+
+from django.core.asgi import get_asgi_application
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "loopguard_site.settings")
+_http = get_asgi_application()
+
+from channels.auth import AuthMiddlewareStack  # noqa: E402
+from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
+from detection.consumers.origins import OriginGate  # noqa: E402
+from detection.consumers.routing import websocket_urlpatterns  # noqa: E402
+
+application = ProtocolTypeRouter(
+    {"http": _http, "websocket": OriginGate(AuthMiddlewareStack(URLRouter(websocket_urlpatterns)))}
+)

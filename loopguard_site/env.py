@@ -1,0 +1,126 @@
+"""What the environment says, read once and checked before anything starts.
+
+Only names, defaults and plain checks live here; what Django does with them is in ``settings``. A wrong value ends the
+start with one sentence that names the variable, so that no process runs on a guess.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
+
+MODES = ("embedded", "production", "test")
+MIN_SECRET_LENGTH = 32
+DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
+
+
+class EnvironmentProblem(Exception):
+    """A variable of the environment is missing or wrong; the text says which and what would be right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """The checked values of the environment.
+
+    Attributes
+    ----------
+    mode
+        ``embedded`` (our own supervisor, plain HTTP on this machine), ``production`` or ``test``.
+    database
+        Connection parameters as Django names them.
+    redis_url
+        Broker and channel layer, one server.
+    public_url, live_url
+        Where people reach the pages and the sockets; equal origins in production, neighbouring ports when embedded.
+    """
+
+    mode: str
+    secret_key: str
+    database: dict[str, object]
+    redis_url: str
+    public_url: str
+    live_url: str
+    allowed_hosts: tuple[str, ...]
+    data_dir: str
+    trusted_proxies: int
+    log_json: bool
+
+
+def read(env: Mapping[str, str] = os.environ) -> Environment:
+    """Read and check the environment.
+
+    Raises
+    ------
+    EnvironmentProblem
+        When a variable is missing or wrong.
+    """
+    mode = env.get("LOOPGUARD_MODE", "production")
+    if mode not in MODES:
+        raise EnvironmentProblem(f"LOOPGUARD_MODE must be one of {', '.join(MODES)}, not {mode!r}.")
+    secret_key = env.get("LOOPGUARD_SECRET_KEY", "")
+    if mode == "test":
+        secret_key = secret_key or "only-for-tests-" + "x" * MIN_SECRET_LENGTH
+    if len(secret_key) < MIN_SECRET_LENGTH:
+        raise EnvironmentProblem(
+            f"LOOPGUARD_SECRET_KEY must be set to at least {MIN_SECRET_LENGTH} random characters "
+            "(python3 -c 'import secrets; print(secrets.token_urlsafe(48))')."
+        )
+    public_url = env.get("LOOPGUARD_URL", "http://127.0.0.1:8300").rstrip("/")
+    live_url = env.get("LOOPGUARD_LIVE_URL", public_url).rstrip("/")
+    for name, url in (("LOOPGUARD_URL", public_url), ("LOOPGUARD_LIVE_URL", live_url)):
+        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+            raise EnvironmentProblem(f"{name} must be an http or https address, not {url!r}.")
+    hosts = tuple(h.strip() for h in env.get("LOOPGUARD_ALLOWED_HOSTS", "").split(",") if h.strip())
+    if mode == "production" and "*" in hosts:
+        raise EnvironmentProblem("LOOPGUARD_ALLOWED_HOSTS must name hosts; '*' is not allowed in production.")
+    if not hosts:
+        hosts = (str(urlsplit(public_url).hostname), "127.0.0.1", "localhost", "[::1]")
+    proxies = env.get("LOOPGUARD_TRUSTED_PROXIES", "0")
+    if not proxies.isdigit():
+        raise EnvironmentProblem(
+            "LOOPGUARD_TRUSTED_PROXIES must be the number of reverse proxies in front, 0 or more."
+        )
+    return Environment(
+        mode=mode,
+        secret_key=secret_key,
+        database=database_parameters(env.get("DATABASE_URL", "")),
+        redis_url=env.get("REDIS_URL", DEFAULT_REDIS_URL),
+        public_url=public_url,
+        live_url=live_url,
+        allowed_hosts=hosts,
+        data_dir=env.get("LOOPGUARD_DATA", ""),
+        trusted_proxies=int(proxies),
+        log_json=env.get("LOOPGUARD_LOG", "text") == "json",
+    )
+
+
+def database_parameters(url: str) -> dict[str, object]:
+    """Turn ``postgresql://user:password@host:port/name`` into Django's parameters.
+
+    A socket folder is given as ``postgresql:///name?host=/path`` or percent-encoded in the place of the host.
+
+    Raises
+    ------
+    EnvironmentProblem
+        When the address is not one of PostgreSQL.
+    """
+    if not url:
+        return {"NAME": "loopguard"}
+    parts = urlsplit(url)
+    if parts.scheme not in ("postgres", "postgresql"):
+        raise EnvironmentProblem(
+            "DATABASE_URL must start with postgresql://; LoopGuard runs on PostgreSQL only."
+        )
+    query = dict(pair.split("=", 1) for pair in parts.query.split("&") if "=" in pair)
+    host = unquote(query.pop("host", "") or parts.netloc.rpartition("@")[2].partition(":")[0])
+    port = query.pop("port", "") or (str(parts.port) if parts.port else "")
+    return {
+        "NAME": unquote(parts.path.lstrip("/")) or "loopguard",
+        "USER": unquote(parts.username or query.pop("user", "")),
+        "PASSWORD": unquote(parts.password or ""),
+        "HOST": host,
+        "PORT": port,
+        "OPTIONS": {key: unquote(value) for key, value in query.items()},
+    }

@@ -1,0 +1,173 @@
+"""Django settings: one file, driven by the environment; wiring only, no behaviour."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from detection.engine import policy
+from loopguard_site import env as environment
+
+try:
+    ENV = environment.read()
+    # The environment's tier of detection settings: TOOL_LOOP_MAX_REPEATS and its siblings.
+    TOOL_LOOP_VALUES = policy.environment(os.environ)
+except policy.PolicyError as error:
+    sys.exit(f"LoopGuard cannot start: {error}")
+except environment.EnvironmentProblem as error:
+    sys.exit(f"LoopGuard cannot start: {error}")
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+SECRET_KEY = ENV.secret_key
+DEBUG = False
+ALLOWED_HOSTS = [*ENV.allowed_hosts]
+PUBLIC_URL, LIVE_URL = ENV.public_url, ENV.live_url
+HTTPS = PUBLIC_URL.startswith("https:")
+
+INSTALLED_APPS = [
+    "loopguard_site",
+    "unfold",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "django.contrib.postgres",
+    "channels",
+    "ninja",
+    "detection",
+]
+MIDDLEWARE = [
+    "detection.console.middleware.RequestContextMiddleware",
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+ROOT_URLCONF = "loopguard_site.urls"
+WSGI_APPLICATION = "loopguard_site.wsgi.application"
+ASGI_APPLICATION = "loopguard_site.asgi.application"
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+                "detection.console.context.console",
+            ]
+        },
+    }
+]
+
+# One statement may not hold a thread, and one forgotten transaction may not hold the vacuum.
+_TIMEOUTS = "-c statement_timeout=15000 -c lock_timeout=5000 -c idle_in_transaction_session_timeout=30000"
+_OPTIONS: dict[str, object] = {**ENV.database.get("OPTIONS", {}), "connect_timeout": 5, "options": _TIMEOUTS}  # type: ignore[dict-item]
+if ENV.mode != "test":
+    # The pool of tests would keep the test database open when it is to be dropped.
+    _OPTIONS["pool"] = {"min_size": 1, "max_size": 12, "timeout": 5}
+DATABASES = {"default": {**ENV.database, "ENGINE": "django.db.backends.postgresql", "OPTIONS": _OPTIONS}}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+CHANNEL_LAYERS = {
+    "default": {
+        # The queueing layer drops messages beyond 100 a channel; the pub/sub one resubscribes by itself.
+        "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
+        "CONFIG": {
+            "hosts": [{"address": ENV.redis_url, "socket_timeout": None, "socket_connect_timeout": 1}],
+            "prefix": "loopguard",
+        },
+    }
+}
+CACHES = {
+    "default": {"BACKEND": "django.core.cache.backends.db.DatabaseCache", "LOCATION": "loopguard_cache"}
+}
+
+CELERY_BROKER_URL = ENV.redis_url
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_ACKS_LATE = True
+CELERY_TASK_SERIALIZER = "json"
+CELERY_ACCEPT_CONTENT = ["json"]
+CELERY_WORKER_PREFETCH_MULTIPLIER = 4
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_BROKER_CONNECTION_MAX_RETRIES = None
+CELERY_TASK_DEFAULT_QUEUE = "loopguard"
+CELERY_BROKER_TRANSPORT_OPTIONS = {
+    "visibility_timeout": 120,
+    "socket_connect_timeout": 1,
+    "socket_timeout": 5,
+    "socket_keepalive": True,
+    "global_keyprefix": "loopguard:",
+}
+CELERY_TASK_TIME_LIMIT, CELERY_TASK_SOFT_TIME_LIMIT = 90, 60
+CELERY_ENABLE_UTC, CELERY_TIMEZONE = True, "UTC"
+
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": f"django.contrib.auth.password_validation.{name}"}
+    for name in ("UserAttributeSimilarityValidator", "MinimumLengthValidator", "CommonPasswordValidator")
+]
+LOGIN_URL, LOGIN_REDIRECT_URL, LOGOUT_REDIRECT_URL = "console:sign_in", "console:home", "console:sign_in"
+
+LANGUAGE_CODE, TIME_ZONE, USE_I18N, USE_TZ = "en", "UTC", False, True
+STATIC_URL, STATIC_ROOT, STATICFILES_DIRS = "static/", BASE_DIR / "staticfiles", [BASE_DIR / "static"]
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {
+        "BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"
+        if ENV.mode == "test"
+        else "whitenoise.storage.CompressedManifestStaticFilesStorage"
+    },
+}
+
+CSRF_TRUSTED_ORIGINS = sorted(
+    {"{0.scheme}://{0.netloc}".format(urlsplit(url)) for url in (PUBLIC_URL, LIVE_URL)}
+)
+SESSION_COOKIE_NAME = "__Host-loopguard" if HTTPS else "loopguard"
+CSRF_COOKIE_NAME = "__Host-loopguard-csrf" if HTTPS else "loopguard-csrf"
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
+SESSION_COOKIE_HTTPONLY, SESSION_COOKIE_SAMESITE, CSRF_COOKIE_SAMESITE = True, "Lax", "Lax"
+SESSION_COOKIE_AGE = 14 * 24 * 3600
+SECURE_CONTENT_TYPE_NOSNIFF, SECURE_REFERRER_POLICY, X_FRAME_OPTIONS = True, "same-origin", "DENY"
+SECURE_CROSS_ORIGIN_OPENER_POLICY = "same-origin" if HTTPS else None
+SECURE_SSL_REDIRECT = HTTPS and ENV.mode == "production"
+SECURE_REDIRECT_EXEMPT = [r"^healthz$", r"^readyz$", r"^metrics$"]
+SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
+SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = HTTPS
+if ENV.trusted_proxies:
+    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+DATA_UPLOAD_MAX_MEMORY_SIZE = 2 * 1024 * 1024
+
+UNFOLD = {
+    "SITE_TITLE": "LoopGuard",
+    "SITE_HEADER": "LoopGuard",
+    "SITE_SUBHEADER": "Administration",
+    "SITE_URL": "/",
+    "SHOW_HISTORY": True,
+    "ENVIRONMENT": None,
+}
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"structured": {"()": "detection.logs.formatter", "json": ENV.log_json}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "structured"}},
+    "root": {"handlers": ["stderr"], "level": "INFO"},
+    "loggers": {
+        "django.request": {"level": "ERROR"},
+        "django.security.DisallowedHost": {"level": "CRITICAL"},
+        "celery.app.trace": {"level": "WARNING"},
+        "celery.worker.strategy": {"level": "WARNING"},
+        "httpx": {"level": "WARNING"},
+    },
+}

@@ -1,0 +1,19 @@
+"""Which door answers which path."""
+
+from detection.api.app import api
+from django.contrib import admin
+from django.urls import include, path
+
+from detection.api import operations
+
+urlpatterns = [
+    path("healthz", operations.healthz),
+    path("readyz", operations.readyz),
+    path("metrics", operations.metrics),
+    path("api/v1/", api.urls),
+    path("admin/", admin.site.urls),
+    path("", include("detection.console.urls")),
+]
+handler404 = "detection.console.errors.not_found"
+handler403 = "detection.console.errors.forbidden"
+handler500 = "detection.console.errors.server_error"
