@@ -1,0 +1,203 @@
+"""What goes into the engine and what comes out: observations, findings, verdicts.
+
+Every type is a frozen, slotted dataclass without behaviour. How a session remembers them belongs to `memory`,
+what they mean to the detectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Decision = Literal["allow", "warn", "block", "hold", "stop"]
+Rung = Literal["observe", "warn", "chance", "block", "ask", "judge", "stop"]
+Arguments = dict[str, Any] | list[Any] | str | None
+
+DECISIONS: tuple[Decision, ...] = ("allow", "warn", "block", "hold", "stop")
+"""From the mildest to the strictest; the position is the strength."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A tool call that a model issued.
+
+    Parameters
+    ----------
+    seq : int
+        Position in the session, rising, at least 0.
+    tool : str
+        Name of the tool as the model wrote it.
+    arguments : dict, list, str or None
+        The parsed arguments, or the raw text that the model wrote.
+    at : float
+        Server time in Unix seconds.
+    call_id : str
+        The client's id of the call. A call whose id was seen before counts once.
+    round : str or None
+        Id of the model response; identical calls of one response count once.
+    run : str or None
+        Id of the execution inside the session.
+    tokens : int
+        Tokens spent on the response that issued this call.
+    cost_usd : float
+        Cost of that response in US dollars.
+    """
+
+    seq: int
+    tool: str
+    arguments: Arguments
+    at: float
+    call_id: str = ""
+    round: str | None = None
+    run: str | None = None
+    tokens: int = 0
+    cost_usd: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What the tool answered. `content` is text; a JSON answer comes as compact JSON text."""
+
+    call_id: str
+    content: str | None
+    is_error: bool | None
+    at: float
+    seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Something other than a call: a user's message, a user's "go on", or a trimmed context."""
+
+    at: float
+    kind: Literal["user", "continue", "condense"] = "user"
+    seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The run ended: `completed`, `failed` or `cancelled`."""
+
+    at: float
+    outcome: str
+    seq: int = 0
+    run: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a detector says about the observation in hand.
+
+    Parameters
+    ----------
+    kind : str
+        Name of the detector.
+    count, limit : int
+        What was counted and where the detector fires ("fires at the n-th").
+    window_seconds, window_calls : int or None
+        The span that was counted over.
+    confidence : float
+        0 to 1.
+    loop_id : str
+        Hex identity of the loop, the same wherever in its cycle one looks.
+    call_keys : tuple of str
+        Hex keys of the calls that make the loop.
+    seqs : tuple of int
+        Sequence numbers of the evidence, oldest first, at most 50.
+    first_seq : int
+        The first call of the loop.
+    results : str
+        `equal`, `changing`, `errors`, `empty` or `unknown`.
+    period : int
+        Calls in one lap; 1 for a repeat.
+    detail : dict
+        JSON-able extras: `tool`, and `advisory` for what never goes past a warning.
+    """
+
+    kind: str
+    count: int
+    limit: int
+    window_seconds: int | None = None
+    window_calls: int | None = None
+    confidence: float = 1.0
+    loop_id: str = ""
+    call_keys: tuple[str, ...] = ()
+    seqs: tuple[int, ...] = ()
+    first_seq: int = 0
+    results: str = "unknown"
+    period: int = 1
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """How close the session is to firing: "3 of 4"."""
+
+    kind: str
+    count: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer for a call.
+
+    `finding` is the one that decided; `findings` are all of this step, the deciding one first, including those
+    whose ladder keeps silent for now (then `rung` is None and `decision` is `allow`).
+    """
+
+    decision: Decision = "allow"
+    rung: Rung | None = None
+    finding: Finding | None = None
+    findings: tuple[Finding, ...] = ()
+    message: str = ""
+    detection_number: int = 0
+    meter: Meter | None = None
+
+
+ALLOW = Verdict()
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One square of the loop strip: equal `key` means equal colour."""
+
+    seq: int
+    tool: str
+    key: str
+    decision: Decision
+    kind: str | None
+    result: Literal["pending", "new", "same", "error", "empty"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one observation came to, with everything that a service stores.
+
+    Parameters
+    ----------
+    verdict : Verdict
+        The answer.
+    call_key : str or None
+        Hex identity of the call.
+    result_digest, error_digest : str or None
+        Hex fingerprints of its result.
+    result_is_new : bool or None
+        Whether the result was unseen in this run; None while pending.
+    duplicate : bool
+        A resent call, or a copy inside one round: it shares the first one's verdict and counts nothing.
+    cell : Cell or None
+        The square of the loop strip.
+    faults : tuple of (str, str)
+        Detectors that raised: kind and exception type.
+    """
+
+    verdict: Verdict = ALLOW
+    call_key: str | None = None
+    result_digest: str | None = None
+    error_digest: str | None = None
+    result_is_new: bool | None = None
+    duplicate: bool = False
+    cell: Cell | None = None
+    faults: tuple[tuple[str, str], ...] = ()

@@ -1,0 +1,429 @@
+"""The fold: one observation after another into a session's state, one verdict out.
+
+The outcome depends on the state, the observation, the policy and the key, and on nothing else. The state that is
+passed in is changed. Loading and storing it belongs to `snapshot` and the services.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from detection.engine import texts
+from detection.engine.calls import (
+    ALLOW,
+    Call,
+    Cell,
+    Decision,
+    End,
+    Finding,
+    Message,
+    Meter,
+    Result,
+    Step,
+    Verdict,
+)
+from detection.engine.detectors import DETECTORS
+from detection.engine.identity import Keyer
+from detection.engine.memory import (
+    EMPTY,
+    ERROR,
+    MAX_EXEMPT,
+    MAX_RECORDS,
+    OK,
+    PENDING,
+    REFUSED,
+    Lane,
+    Record,
+    State,
+    bounded,
+    short,
+)
+from detection.engine.policy import Policy
+from detection.engine.reactions import Reaction, distinct, react, rearm as rearm_loop, settle, verdict
+from detection.engine.results import Outcome, outcome
+from detection.engine.similarity import sketch
+from detection.engine.toolclasses import changes_something
+
+Rearm = Literal["skip", "allow_once", "raise"]
+
+_SLOW_LOOKBACK_CALLS = 8
+_ROUND_LOOKBACK_CALLS = 64
+_SLOW_WEIGHT = 0.2
+
+
+def new_state() -> State:
+    """The state of a session that has not begun."""
+    return State()
+
+
+def observe_call(state: State, call: Call, policy: Policy, keyer: Keyer) -> Step:
+    """Judge a call before it runs.
+
+    Parameters
+    ----------
+    state : State
+        Changed in place, unless detection is disabled.
+    call : Call
+        The call in hand.
+    policy : Policy
+        The session's policy; tool rules are applied here.
+    keyer : Keyer
+        The project's digests.
+
+    Returns
+    -------
+    Step
+        With the verdict. Costs tens of microseconds, whatever the length of the session.
+    """
+    policy = policy.for_tool(call.tool)
+    values = policy.values
+    if not values["enabled"]:
+        return Step()
+    traits = policy.traits
+    key = keyer.call_key(
+        call.tool, call.arguments, identity=values["identity"], ignore=traits.ignore_arguments
+    )
+    if call.call_id and not state.first_time(call.call_id):
+        found = state.find(call.call_id)
+        return _repeated(found[1], policy) if found else Step(call_key=key, duplicate=True)
+    if traits.neutral or call.tool in state.exempt:
+        return Step(call_key=key, cell=_cell(call.seq, call.tool, key, "allow", None, PENDING, None))
+    lane = state.lane(call.run or "" if values["counting_scope"] == "run" else "")
+    round_mark = short(call.round) if call.round is not None else 0
+    if round_mark and values["once_per_round"]:
+        sibling = _sibling(lane, key, round_mark)
+        if sibling is not None:
+            return _repeated(sibling, policy, seq=call.seq)
+    record = _record(lane, call, key, round_mark, policy, keyer)
+    _spend_budget(lane, record, call)
+    readings, faults = _ask(lane, record, policy)
+    findings = [reading.finding for _, reading in readings if reading.finding is not None]
+    answer = ALLOW
+    if findings:
+        reactions = [react(lane, finding, policy) for finding in distinct(findings)]
+        answer = _answer(lane, record, reactions, policy)
+    meter = _meter(readings)
+    return Step(
+        verdict=_metered(answer, meter),
+        call_key=key,
+        cell=_cell(call.seq, call.tool, key, answer.decision, _kind(answer), PENDING, None),
+        faults=faults,
+    )
+
+
+def observe_result(state: State, result: Result, policy: Policy, keyer: Keyer) -> Step:
+    """Take in what a tool answered; a finding made here warns at once, anything stronger waits for the next call.
+
+    Results of refused calls, of unknown calls and second results of a call are no evidence.
+    """
+    found = state.find(result.call_id) if result.call_id and policy.values["enabled"] else None
+    if found is None:
+        return Step()
+    lane, record = found
+    policy = policy.for_tool(record.tool)
+    if not policy.values["enabled"]:
+        return Step()
+    if record.status != PENDING:
+        return Step(call_key=record.key, duplicate=True)
+    if record.decision in REFUSED:
+        return Step(call_key=record.key)
+    told = outcome(result.content, result.is_error, policy.traits, keyer, record.sketch)
+    record.status, record.result = told.status, told.digest[:16]
+    # An empty answer or a bare "ok" says nothing by itself: with other arguments it is another piece of work.
+    record.new = lane.see(
+        told.digest if told.evidence else keyer.digest(b"pair", told.digest.encode(), record.key.encode())
+    )
+    lane.results += 1
+    faults: tuple[tuple[str, str], ...] = ()
+    if record.change and record.status != ERROR and record.new:
+        faults += _tell_change(lane, record)
+    else:
+        record.change = False
+    readings, more = _ask(lane, record, policy, told)
+    findings = [reading.finding for _, reading in readings if reading.finding is not None]
+    answer = ALLOW
+    if findings:
+        reactions = [react(lane, finding, policy, after_result=True) for finding in distinct(findings)]
+        answer = _answer(lane, record, reactions, policy)
+    return Step(
+        verdict=_metered(answer, _meter(readings)),
+        call_key=record.key,
+        result_digest=told.digest,
+        error_digest=told.error_digest,
+        result_is_new=record.new,
+        cell=_cell(
+            record.seq, record.tool, record.key, answer.decision, _kind(answer), record.status, record.new
+        ),
+        faults=faults + more,
+    )
+
+
+def observe_message(state: State, message: Message, policy: Policy) -> None:
+    """A user who attends the run starts all counting anew; unattended, a message only lets ladders begin again.
+
+    A trimmed context changes nothing: a loop does not become honest because the model has forgotten it.
+    """
+    if not policy.values["enabled"] or message.kind == "condense":
+        return
+    for lane in state.lanes.values():
+        if policy.values["attended"] or message.kind == "continue":
+            lane.clear()
+        else:
+            lane.loops.clear()
+            lane.carried = None
+
+
+def observe_end(state: State, end: End, policy: Policy) -> None:
+    """The run is over: where counting is per run, its lane goes."""
+    if policy.values["enabled"] and policy.values["counting_scope"] == "run":
+        state.lanes.pop(end.run or "", None)
+
+
+def rearm(state: State, loop_id: str, how: Rearm, by: int = 0) -> bool:
+    """A person answered a question about a loop.
+
+    Parameters
+    ----------
+    state : State
+        Changed in place.
+    loop_id : str
+        The loop that was asked about.
+    how : {"skip", "allow_once", "raise"}
+        `skip` leaves the counters: the same call again is asked about again. `allow_once` and `raise` start them anew,
+        and `raise` lets the loop go `by` calls further each time.
+    by : int
+        Extra calls of `raise`.
+
+    Returns
+    -------
+    bool
+        Whether the loop was known.
+    """
+    for lane in state.lanes.values():
+        if loop_id in lane.loops:
+            if how == "skip":
+                return True
+            for record in reversed(lane.records):
+                if record.decision == "hold":
+                    record.answer = None
+                    break
+            loop = rearm_loop(lane, loop_id)
+            if how == "raise" and by > 0 and loop is not None:
+                for name in loop.keys if loop.kind in ("repeat", "cycle") else (loop.kind,):
+                    lane.allowances[name] = lane.allowance(name) + by
+                bounded(lane.allowances, MAX_RECORDS)
+            return True
+    return False
+
+
+def rearm_all(state: State) -> None:
+    """A person resumed the session: every counter starts anew, budgets too."""
+    for lane in state.lanes.values():
+        lane.clear()
+
+
+def exempt(state: State, tool: str) -> None:
+    """Judge this tool no more in this session."""
+    if tool not in state.exempt:
+        state.exempt = [*state.exempt, tool][-MAX_EXEMPT:]
+
+
+def grant_rounds(state: State, rounds: int) -> None:
+    """A justification was accepted: the round in hand becomes the first of `rounds` further ones."""
+    for lane in state.lanes.values():
+        spent = lane.own.get("budget")
+        if spent is not None:
+            spent["granted"] = max(1, rounds)
+            spent["extensions"] = spent.get("extensions", 0) + 1
+            spent["rounds"] = 1
+            spent["noticed"] = 0
+        for loop_id in [name for name, loop in lane.loops.items() if loop.kind == "budget"]:
+            del lane.loops[loop_id]
+
+
+def _sibling(lane: Lane, key: str, round_mark: int) -> Record | None:
+    for record in reversed(lane.records[-_ROUND_LOOKBACK_CALLS:]):
+        if record.round != round_mark:
+            return None
+        if record.key == key:
+            return record
+    return None
+
+
+def _record(lane: Lane, call: Call, key: str, round_mark: int, policy: Policy, keyer: Keyer) -> Record:
+    values = policy.values
+    lane.ordinal += 1
+    record = Record(
+        seq=call.seq,
+        ordinal=lane.ordinal,
+        tool=call.tool,
+        key=key,
+        at=call.at,
+        round=round_mark,
+        call=short(call.call_id) if call.call_id else 0,
+    )
+    if values["result_aware"]:
+        record.change = changes_something(policy.traits.tool_class, call.arguments)
+    if values["similar_enabled"] or values["outcome_enabled"]:
+        record.sketch = sketch(call.arguments, keyer.seed)
+    lane.records.append(record)
+    if len(lane.records) > MAX_RECORDS:
+        del lane.records[0]
+    earlier = lane.recent(key, _SLOW_LOOKBACK_CALLS)
+    if earlier is not None and call.at - earlier.at >= values["slow_gap_seconds"]:
+        record.weight = _SLOW_WEIGHT
+    return record
+
+
+def _spend_budget(lane: Lane, record: Record, call: Call) -> None:
+    spent = lane.own.get("budget")
+    if spent is None:
+        spent = lane.own["budget"] = {
+            "calls": 0,
+            "rounds": 0,
+            "tokens": 0,
+            "cost": 0.0,
+            "since": call.at,
+            "round": -1,
+        }
+    spent["calls"] += 1
+    if not record.round or record.round != spent["round"]:
+        spent["rounds"] += 1
+        spent["round"] = record.round
+    spent["tokens"] += call.tokens
+    spent["cost"] += call.cost_usd
+
+
+def _ask(
+    lane: Lane, record: Record, policy: Policy, told: Outcome | None = None
+) -> tuple[list[tuple[str, Any]], tuple[tuple[str, str], ...]]:
+    """Ask every detector that is on. One that raises is left out for this step and named."""
+    readings: list[tuple[str, Any]] = []
+    faults: tuple[tuple[str, str], ...] = ()
+    values = policy.values
+    for detector in DETECTORS:
+        if not values[detector.switch]:
+            continue
+        own = lane.own.get(detector.kind)
+        if own is None:
+            own = lane.own[detector.kind] = {}
+        try:
+            reading = (
+                detector.on_call(own, lane, record, policy)
+                if told is None
+                else detector.on_result(own, lane, record, told, policy)
+            )
+        except Exception as error:  # noqa: BLE001 - a fault of ours must never stand in the way of a call
+            faults += ((detector.kind, type(error).__name__),)
+            continue
+        if reading.count:
+            readings.append((detector.kind, reading))
+    return readings, faults
+
+
+def _tell_change(lane: Lane, record: Record) -> tuple[tuple[str, str], ...]:
+    faults: tuple[tuple[str, str], ...] = ()
+    for detector in DETECTORS:
+        own = lane.own.get(detector.kind)
+        if own is None:
+            continue
+        try:
+            detector.on_change(own, lane, record)
+        except Exception as error:  # noqa: BLE001 - see _ask
+            faults += ((detector.kind, type(error).__name__),)
+    return faults
+
+
+def _answer(lane: Lane, record: Record, reactions: list[Reaction], policy: Policy) -> Verdict:
+    answer = verdict(reactions, "")
+    finding = answer.finding
+    if finding is None:
+        return answer
+    answer = Verdict(
+        answer.decision,
+        answer.rung,
+        finding,
+        answer.findings,
+        texts.message(answer.rung, finding, policy),
+        answer.detection_number,
+    )
+    if answer.rung is not None:
+        record.answer = (
+            answer.decision,
+            answer.rung,
+            finding.kind,
+            finding.count,
+            finding.limit,
+            answer.detection_number,
+        )
+        for reaction in reactions:
+            if reaction.finding is finding:
+                settle(lane, reaction, policy)
+    return answer
+
+
+def _repeated(record: Record, policy: Policy, seq: int | None = None) -> Step:
+    """The verdict of a call that is counted already, for its copy."""
+    answer = ALLOW
+    if record.answer is not None:
+        decision, rung, kind, count, limit, number = record.answer
+        window = policy.values["ttl_seconds"] if policy.values["ttl_from"] != "never" else None
+        finding = Finding(
+            kind,
+            count,
+            limit,
+            window,
+            call_keys=(record.key,),
+            first_seq=record.seq,
+            detail={"tool": record.tool},
+        )
+        answer = Verdict(decision, rung, finding, (finding,), texts.message(rung, finding, policy), number)
+    return Step(
+        verdict=answer,
+        call_key=record.key,
+        duplicate=True,
+        cell=_cell(
+            record.seq if seq is None else seq,
+            record.tool,
+            record.key,
+            answer.decision,
+            _kind(answer),
+            record.status,
+            record.new,
+        ),
+    )
+
+
+def _meter(readings: list[tuple[str, Any]]) -> Meter | None:
+    best: Meter | None = None
+    share = 0.0
+    for kind, (count, limit, _) in readings:
+        if limit and count / limit > share:
+            share = count / limit
+            best = Meter(kind, count, limit)
+    return best
+
+
+def _metered(answer: Verdict, meter: Meter | None) -> Verdict:
+    if meter is None:
+        return answer
+    return Verdict(
+        answer.decision,
+        answer.rung,
+        answer.finding,
+        answer.findings,
+        answer.message,
+        answer.detection_number,
+        meter,
+    )
+
+
+def _kind(answer: Verdict) -> str | None:
+    return answer.finding.kind if answer.finding is not None and answer.rung is not None else None
+
+
+def _cell(
+    seq: int, tool: str, key: str, decision: Decision, kind: str | None, status: str, new: bool | None
+) -> Cell:
+    result: Any = {ERROR: "error", EMPTY: "empty", OK: "new" if new else "same"}.get(status, "pending")
+    return Cell(seq, tool, key[:8], decision, kind, result)

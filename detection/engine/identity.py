@@ -1,0 +1,192 @@
+"""When are two calls the same call? Canonical arguments and keyed digests.
+
+Results have their own identity, in `results`. Nothing here knows what a loop is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import orjson
+
+from detection.engine.calls import Arguments
+
+Identity = Literal["canonical", "raw"]
+
+DIGEST_BYTES = 16
+_EMPTY_OBJECT = b"{}"
+# orjson reads integers beyond 64 bits and floats beyond a double's range as something else, so such text takes the slow path.
+_LONG_NUMBER = re.compile(r"[0-9]{16}|[0-9][eE]")
+
+
+class Keyer:
+    """Digests under a project's secret (BLAKE2b in its keyed mode), so that rows and states cannot be guessed backwards.
+
+    Parameters
+    ----------
+    secret : bytes
+        The project's secret; longer ones than 64 bytes are condensed first.
+    """
+
+    __slots__ = ("_base", "seed")
+
+    def __init__(self, secret: bytes = b"") -> None:
+        key = secret if len(secret) <= 64 else hashlib.blake2b(secret).digest()
+        self._base = hashlib.blake2b(digest_size=DIGEST_BYTES, key=key)
+        self.seed = int.from_bytes(hashlib.blake2b(b"sketch", digest_size=4, key=key).digest())
+
+    def digest(self, domain: bytes, *parts: bytes) -> str:
+        """Hex digest of the parts; the domain keeps a call's digest from ever equalling a result's."""
+        state = self._base.copy()
+        state.update(domain)
+        for part in parts:
+            # The length in front makes ("ab", "c") and ("a", "bc") two different inputs.
+            state.update(b"%d:" % len(part))
+            state.update(part)
+        return state.hexdigest()
+
+    def call_key(
+        self, tool: str, arguments: Arguments, *, identity: Identity = "canonical", ignore: Sequence[str] = ()
+    ) -> str:
+        """Key of a call: tool name and canonical arguments.
+
+        Parameters
+        ----------
+        tool : str
+            Tool name.
+        arguments : dict, list, str or None
+            Object or raw text.
+        identity : {"canonical", "raw"}
+            `raw` takes the text as received (an object in the order of its fields).
+        ignore : sequence of str
+            Dotted paths that do not count, such as `meta.nonce`; `*` stands for every list item or field.
+
+        Returns
+        -------
+        str
+            32 hex digits. Costs one pass over the arguments.
+        """
+        text = raw_text(arguments) if identity == "raw" else canonical(arguments, ignore)
+        return self.digest(b"call", tool.encode("utf-8", "surrogatepass"), text)
+
+
+def loop_identity(kind_family: str, keys: Iterable[str]) -> str:
+    """Hex identity of a loop over these keys. The keys are keyed digests already, so this one is not."""
+    return hashlib.blake2b("|".join((kind_family, *keys)).encode(), digest_size=DIGEST_BYTES).hexdigest()
+
+
+def smallest_rotation(keys: Sequence[str]) -> tuple[str, ...]:
+    """The rotation that sorts first, so that A-B-A-B and B-A-B-A are one loop. Quadratic in a handful of keys."""
+    return min(tuple(keys[i:]) + tuple(keys[:i]) for i in range(len(keys)))
+
+
+def parse(text: str) -> Any:
+    """Parse JSON without losing a number: integers of any size stay distinct, floats out of range stay text.
+
+    Raises
+    ------
+    ValueError
+        When the text is not JSON or is nested too deeply.
+    """
+    if not _LONG_NUMBER.search(text):
+        try:
+            return orjson.loads(text)
+        except ValueError:
+            pass  # Lone surrogates and the like: the standard library may still read them.
+    try:
+        return json.loads(text, parse_float=_exact_float, parse_int=_exact_int, parse_constant=_not_json)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def canonical(arguments: Arguments, ignore: Sequence[str] = ()) -> bytes:
+    """Compact JSON with sorted keys at every depth, list order kept, strings in NFC; or the trimmed raw text.
+
+    No arguments, an empty text and `{}` are the same thing. Text that is not JSON is marked, so that it never
+    equals a JSON string of the same letters.
+    """
+    value: Any = arguments
+    if isinstance(arguments, str):
+        trimmed = arguments.strip()
+        if not trimmed:
+            return _EMPTY_OBJECT
+        try:
+            value = parse(trimmed)
+        except ValueError:
+            return b"text " + unicodedata.normalize("NFC", trimmed).encode("utf-8", "surrogatepass")
+    if value is None:
+        return _EMPTY_OBJECT
+    if ignore:
+        value = without(value, ignore)
+    return dump(value)
+
+
+def raw_text(arguments: Arguments) -> bytes:
+    """The arguments exactly as they came."""
+    if isinstance(arguments, str):
+        return arguments.encode("utf-8", "surrogatepass")
+    return _EMPTY_OBJECT if arguments is None else _dump(arguments, sort=False)
+
+
+def dump(value: Any) -> bytes:
+    """Canonical compact JSON of a parsed value."""
+    text = _dump(value, sort=True)
+    if text.isascii():
+        return text
+    decoded = text.decode("utf-8", "surrogatepass")
+    composed = unicodedata.normalize("NFC", decoded)
+    if composed == decoded:
+        return text
+    # Composing may change the order of the keys, so they are sorted once more.
+    return _dump(json.loads(composed), sort=True)
+
+
+def _dump(value: Any, *, sort: bool) -> bytes:
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS if sort else 0)
+    except (TypeError, ValueError):
+        try:
+            return json.dumps(value, sort_keys=sort, separators=(",", ":"), default=str).encode()
+        except (TypeError, ValueError, RecursionError):
+            return repr(value).encode("utf-8", "surrogatepass")
+
+
+def without(value: Any, paths: Iterable[str]) -> Any:
+    """A copy of the value without these dotted paths."""
+    for path in paths:
+        value = _without(value, path.split("."))
+    return value
+
+
+def _without(value: Any, steps: list[str]) -> Any:
+    head, rest = steps[0], steps[1:]
+    if isinstance(value, list):
+        if head != "*":
+            return value
+        return [_without(item, rest) for item in value] if rest else []
+    if not isinstance(value, dict):
+        return value
+    if head != "*" and head not in value:
+        return value
+    if not rest:
+        return {} if head == "*" else {name: item for name, item in value.items() if name != head}
+    return {name: _without(item, rest) if head in ("*", name) else item for name, item in value.items()}
+
+
+def _exact_int(text: str) -> Any:
+    # Python refuses to read integers of more than 4,300 digits; as marked text they stay distinct.
+    return int(text) if len(text) < 4000 else f"\x00int {text}"
+
+
+def _exact_float(text: str) -> Any:
+    number = float(text)
+    return number if abs(number) != float("inf") else f"\x00float {text}"
+
+
+def _not_json(text: str) -> Any:
+    raise ValueError(f"{text} is not JSON")

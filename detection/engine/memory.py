@@ -1,0 +1,171 @@
+"""What a session remembers between two observations, bounded whatever its length.
+
+A `State` holds the session, a `Lane` what is counted together (a run, or the whole session), a `Record` one call.
+Detectors read lanes and keep their own small dictionary in `Lane.own`. How this becomes bytes belongs to `snapshot`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+from zlib import crc32
+
+MAX_LANES = 3
+MAX_RECORDS = 64
+MAX_SEEN = 192
+MAX_CALL_IDS = 256
+MAX_TOTALS = 192
+MAX_LOOPS = 16
+MAX_EXEMPT = 32
+
+PENDING, OK, ERROR, EMPTY = "p", "o", "e", "m"
+
+REFUSED = frozenset(("block", "hold", "stop"))
+
+
+@dataclass(slots=True)
+class Record:
+    """One counted call.
+
+    `ordinal` counts calls of the lane from 1; `weight` is 1, or less for a slow repeat; `sketch` the word sketch of
+    the arguments; `result` the short fingerprint of the answer; `spent` means that it is no evidence any more.
+    """
+
+    seq: int
+    ordinal: int
+    tool: str
+    key: str
+    at: float
+    round: int
+    call: int
+    weight: float = 1.0
+    status: str = PENDING
+    result: str = ""
+    new: bool | None = None
+    change: bool = False
+    spent: bool = False
+    sketch: str = ""
+    answer: tuple[Any, ...] | None = None
+
+    @property
+    def decision(self) -> str:
+        """What the call was answered."""
+        return self.answer[0] if self.answer else "allow"
+
+
+@dataclass(slots=True)
+class Loop:
+    """The way of one loop down its ladder."""
+
+    kind: str
+    keys: tuple[str, ...]
+    level: int = 0
+    ordinal: int = 0
+    count: int = 0
+    rung: str = ""
+
+
+@dataclass(slots=True)
+class Lane:
+    """Everything that is counted together."""
+
+    records: list[Record] = field(default_factory=list)
+    ordinal: int = 0
+    results: int = 0
+    detections: int = 0
+    loops: dict[str, Loop] = field(default_factory=dict)
+    allowances: dict[str, int] = field(default_factory=dict)
+    seen: dict[int, None] = field(default_factory=dict)
+    own: dict[str, dict[str, Any]] = field(default_factory=dict)
+    warned: tuple[int, str] = (-(10**9), "")
+    carried: dict[str, Any] | None = None
+
+    def recent(self, key: str, calls: int) -> Record | None:
+        """The latest earlier record of this key among the last `calls`; the record in hand is not looked at."""
+        records = self.records
+        for index in range(len(records) - 2, max(-1, len(records) - 2 - calls), -1):
+            if records[index].key == key:
+                return records[index]
+        return None
+
+    def see(self, fingerprint: str) -> bool:
+        """Remember a fingerprint; True when it is new. The oldest unused ones are forgotten."""
+        number = int(fingerprint[:8], 16)
+        seen = self.seen
+        if number in seen:
+            # Moved to the end, so that what still comes up is forgotten last.
+            del seen[number]
+            seen[number] = None
+            return False
+        seen[number] = None
+        if len(seen) > MAX_SEEN:
+            del seen[next(iter(seen))]
+        return True
+
+    def allowance(self, name: str) -> int:
+        """Extra calls that a person granted to a loop or kind."""
+        return self.allowances.get(name, 0) if self.allowances else 0
+
+    def clear(self) -> None:
+        """Forget everything but the count of calls and the fingerprints."""
+        self.records.clear()
+        self.detections = 0
+        self.loops.clear()
+        self.own.clear()
+        self.carried = None
+        self.warned = (-(10**9), "")
+
+    def spend(self, keys: Iterable[str]) -> None:
+        """Take the calls of these keys out of the evidence."""
+        gone = set(keys)
+        for record in self.records:
+            if record.key in gone:
+                record.spent = True
+
+
+@dataclass(slots=True)
+class State:
+    """One session."""
+
+    lanes: dict[str, Lane] = field(default_factory=dict)
+    call_ids: dict[int, None] = field(default_factory=dict)
+    exempt: list[str] = field(default_factory=list)
+
+    def lane(self, name: str) -> Lane:
+        """The lane of this name, made if it is not there; the one used longest ago gives way."""
+        lane = self.lanes.pop(name, None) or Lane()
+        self.lanes[name] = lane
+        if len(self.lanes) > MAX_LANES:
+            del self.lanes[next(iter(self.lanes))]
+        return lane
+
+    def find(self, call_id: str) -> tuple[Lane, Record] | None:
+        """The record of a call id, newest first."""
+        number = short(call_id)
+        for lane in reversed(self.lanes.values()):
+            for record in reversed(lane.records):
+                if record.call == number:
+                    return lane, record
+        return None
+
+    def first_time(self, call_id: str) -> bool:
+        """Whether this id is new; it is remembered."""
+        number = short(call_id)
+        if number in self.call_ids:
+            return False
+        self.call_ids[number] = None
+        if len(self.call_ids) > MAX_CALL_IDS:
+            del self.call_ids[next(iter(self.call_ids))]
+        return True
+
+
+def short(text: str) -> int:
+    """A 32-bit mark of an id, never 0 for a text: 0 means "none"."""
+    return crc32(text.encode("utf-8", "surrogatepass")) or 1
+
+
+def bounded(table: dict[str, Any], limit: int) -> None:
+    """Drop the oldest entries above the limit."""
+    while len(table) > limit:
+        del table[next(iter(table))]

@@ -1,0 +1,189 @@
+"""When are two results the same result? Masking of clocks and ids, fingerprints of answers and errors.
+
+Arguments have their own identity, in `identity`. Whether a repeated result is bad belongs to the detectors.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from detection.engine.identity import Keyer, dump, parse
+from detection.engine.memory import EMPTY, ERROR, OK
+from detection.engine.similarity import word_mark
+from detection.engine.toolclasses import ToolTraits
+
+MAX_MASKED_CHARS = 8192
+MAX_JSON_CHARS = 65_536
+
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+
+_MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]{0,6}"
+_DAY = r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]{0,6},? )?"
+_VOLATILE = re.compile(
+    "|".join(
+        (
+            # 2026-11-21T12:00:00.123Z and its parts
+            r"\d{4}[-/]\d\d[-/]\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?: ?Z| ?[+-]\d\d:?\d\d)?)?",
+            # A clock, but no line:column of a compiler, which follows a colon.
+            r"(?<![\w:.])\d{1,2}:\d\d(?::\d\d(?:[.,]\d+)?)?(?: ?[AaPp][Mm])?(?![\w:])",
+            # Durations: 0.12s, 35 ms, 12s
+            r"(?<![\w.])\d+(?:\.\d+ ?(?:s|secs?|seconds?|m|mins?|minutes?)| ?(?:ms|µs|us|ns)|s)(?!\w)",
+            # Seconds or milliseconds since 1970, from the year 2020 on
+            r"(?<![\w.-])1[6-9]\d{8}(?:\d{3})?(?:\.\d+)?(?!\w)",
+            # Addresses and UUIDs
+            r"0x[0-9a-fA-F]{4,16}",
+            r"(?<!\w)[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}(?!\w)",
+        )
+    )
+)
+_DATE_WORDS = re.compile(
+    rf"\b{_DAY}{_MONTH} {{1,2}}\d{{1,2}}(?:,? \d{{4}})?\b(?: (?:[A-Z]{{3,4}} )?\d{{4}}\b)?"
+)
+_MONTH_WORDS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_LABELLED_ID = re.compile(
+    r"(?i)\b((?:request|req|trace|span|correlation|process)[ _-]?id|pid)(\W{1,4})(?=\w*\d)[\w-]+|\breq_[A-Za-z0-9]{8,}"
+)
+
+# Fields of JSON answers that are never what a tool was asked for.
+_VOLATILE_FIELDS = frozenset(
+    (
+        "request_id",
+        "requestid",
+        "trace_id",
+        "traceid",
+        "span_id",
+        "correlation_id",
+        "timestamp",
+        "server_time",
+        "pid",
+    )
+)
+
+_NOTHING = frozenset(("", "[]", "{}", "()", "null", "none", '""', "''", "[[]]"))
+_ACKNOWLEDGED = re.compile(
+    r"(?i)(?:ok|okay|done|success|successful|successfully|succeeded|true|yes|committed|saved|updated|created|written|sent"
+    r"|deleted|applied|accepted|your (?:command|action) ran successfully and did not produce any output)[.!]?"
+)
+_LOOKS_FAILED = re.compile(
+    r"(?i)\W{0,3}(?:\w{0,30}(?:error|exception)\b|traceback \(most recent|fatal:|failed\b)"
+)
+_WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Identity of a result.
+
+    `status` is ok, error or empty; `error_digest` is there for errors only. `evidence` is False where an equal
+    answer says nothing: an empty one, or a bare "ok".
+    """
+
+    status: str
+    digest: str
+    error_digest: str | None
+    evidence: bool
+    text: str
+
+
+def outcome(
+    content: str | None, is_error: bool | None, traits: ToolTraits, keyer: Keyer, sketch: str = ""
+) -> Outcome:
+    """Fingerprint a result.
+
+    Parameters
+    ----------
+    content : str or None
+        What the tool answered.
+    is_error : bool or None
+        The client's word; where it is None, a text that begins like an error is taken for one.
+    traits : ToolTraits
+        Names the volatile result fields of the tool.
+    keyer : Keyer
+        The project's digests.
+    sketch : str
+        Word sketch of the call's arguments; their words are subtracted from an error.
+
+    Returns
+    -------
+    Outcome
+        Costs one pass over the first 8,192 characters, and a digest of the rest.
+    """
+    raw = content or ""
+    failed = is_error if is_error is not None else bool(_LOOKS_FAILED.match(raw))
+    text = normalise(raw, traits.volatile_result_fields)
+    digest = keyer.digest(b"error" if failed else b"result", text.encode("utf-8", "surrogatepass"))
+    if failed:
+        cause = without_words(text, sketch, keyer) if sketch else text
+        error_digest = keyer.digest(b"cause", cause.encode("utf-8", "surrogatepass"))
+        return Outcome(ERROR, digest, error_digest, evidence=bool(text), text=text)
+    if text.lower() in _NOTHING:
+        return Outcome(EMPTY, digest, None, evidence=False, text=text)
+    return Outcome(
+        OK, digest, None, evidence=not (len(text) < 80 and _ACKNOWLEDGED.fullmatch(text)), text=text
+    )
+
+
+def normalise(text: str, volatile_fields: Collection[str] = ()) -> str:
+    """The text with clocks, dates, durations, ids, addresses, ANSI codes and white space masked; other digits stay."""
+    if text[:1] in ("{", "[") and len(text) <= MAX_JSON_CHARS:
+        text = _without_fields(text, volatile_fields)
+    head, tail = text[:MAX_MASKED_CHARS], text[MAX_MASKED_CHARS:]
+    if "\x1b" in head:
+        head = _ANSI.sub("", head)
+    head = " ".join(head.split())
+    head = _VOLATILE.sub("~", head)
+    if "id" in head or "ID" in head or "Id" in head or "req_" in head:
+        head = _LABELLED_ID.sub(r"\1\2~", head)
+    if any(month in head for month in _MONTH_WORDS):
+        head = _DATE_WORDS.sub("~", head)
+    return head + tail if tail else head
+
+
+def _without_fields(text: str, volatile_fields: Collection[str]) -> str:
+    try:
+        value = parse(text)
+    except ValueError:
+        return text
+    dropped = _VOLATILE_FIELDS.union(volatile_fields) if volatile_fields else _VOLATILE_FIELDS
+    try:
+        return dump(_pruned(value, dropped)).decode("utf-8", "surrogatepass")
+    except RecursionError:
+        return text
+
+
+def _pruned(value: Any, dropped: Collection[str]) -> Any:
+    if isinstance(value, dict):
+        return {
+            name: _pruned(item, dropped) if isinstance(item, dict | list) else item
+            for name, item in value.items()
+            if name not in dropped and name.lower() not in dropped
+        }
+    if isinstance(value, list):
+        return [_pruned(item, dropped) if isinstance(item, dict | list) else item for item in value]
+    return value
+
+
+def without_words(text: str, sketch: str, keyer: Keyer) -> str:
+    """The text with the words of the arguments masked, but for the three-digit codes that name an error."""
+    known = set(sketch)
+    seed = keyer.seed
+
+    def masked(match: re.Match[str]) -> str:
+        word = match.group()
+        if len(word) < 2 or (len(word) == 3 and word.isdigit()):
+            return word
+        return "~" if word_mark(word, seed) in known else word
+
+    return _WORD.sub(masked, text[:2048]) + text[2048:]
+
+
+def as_text(content: Any) -> str | None:
+    """A result as the engine wants it: text, with anything else as compact JSON."""
+    if content is None or isinstance(content, str):
+        return content
+    return orjson.dumps(content, default=str).decode()

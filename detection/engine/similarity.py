@@ -1,0 +1,146 @@
+"""How alike are two calls, or two results?
+
+Two ways: word sketches, which need no plain text (every word is one keyed character, several words share one), and
+the literal formulas of the `similarity` preset on the text itself. Which calls to compare belongs to the detectors.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+from zlib import crc32
+
+from rapidfuzz.distance import Levenshtein
+
+from detection.engine.calls import Arguments
+from detection.engine.identity import dump, parse
+
+MAX_FIELD_CHARS = 4096
+MAX_FIELDS = 24
+MAX_FIELD_MARKS = 64
+MAX_SKETCH_CHARS = 192
+SHORT_TEXT_MARKS = 4
+
+_WORDS = re.compile(r"\w+|[^\w\s]")
+_FIELD = "|"
+_SCALAR = "#"
+# From the first of these code points on, all are plain characters that JSON need not escape.
+_FIRST_MARK = 0x3400
+_MARKS = 0x6000
+
+
+def word_mark(word: str, seed: int) -> str:
+    """One keyed character for a word. Different words may share one, which is what keeps them secret."""
+    return chr(_FIRST_MARK + crc32(word.encode("utf-8", "surrogatepass"), seed) % _MARKS)
+
+
+def sketch(arguments: Arguments, seed: int) -> str:
+    """Word sketch of arguments, at most 192 characters.
+
+    Each field of an object becomes its name's mark and its value's marks; numbers, truth values and containers are
+    one mark, so that page 1 and page 2 stay different values. Text that is no object is one field.
+    """
+    value: Any = arguments
+    if isinstance(value, str):
+        try:
+            value = parse(value)
+        except ValueError:
+            pass
+    if not isinstance(value, dict):
+        return _value_sketch(value, seed)
+    fields = [
+        word_mark(str(name), seed) + _value_sketch(item, seed)
+        for name, item in islice(value.items(), MAX_FIELDS)
+    ]
+    fields.sort()
+    return _FIELD.join(fields)[:MAX_SKETCH_CHARS]
+
+
+def _value_sketch(value: Any, seed: int) -> str:
+    if not isinstance(value, str):
+        if value is None or isinstance(value, bool | int | float):
+            return _SCALAR + word_mark(str(value), seed)
+        return _SCALAR + word_mark(dump(value)[:MAX_FIELD_CHARS].decode("utf-8", "replace"), seed)
+    words = _WORDS.findall(value[:MAX_FIELD_CHARS])
+    if len(words) > MAX_FIELD_MARKS:
+        # Long texts: one mark for several words, so that the end of the text still counts.
+        step = -(-len(words) // MAX_FIELD_MARKS)
+        words = [" ".join(words[i : i + step]) for i in range(0, len(words), step)]
+    return "".join(
+        [chr(_FIRST_MARK + crc32(word.encode("utf-8", "surrogatepass"), seed) % _MARKS) for word in words]
+    )
+
+
+def sketch_similarity(one: str, other: str, ratio: float) -> float:
+    """Similarity of two sketches, 0 to 1: the share of fields whose values are at least `ratio` alike.
+
+    A single field is compared by its own value. Short texts are alike, too, when one holds all words of the other.
+    """
+    if one == other:
+        return 1.0
+    fields, others = one.split(_FIELD), other.split(_FIELD)
+    if len(fields) == len(others) == 1:
+        if fields[0][:1] != others[0][:1]:
+            return Levenshtein.normalized_similarity(one, other)
+        return _value_similarity(fields[0][1:], others[0][1:])
+    named = {field[:1]: field[1:] for field in fields}
+    others_named = {field[:1]: field[1:] for field in others}
+    alike = sum(
+        1
+        for name, value in named.items()
+        if name in others_named and _value_similarity(value, others_named[name]) >= ratio
+    )
+    return alike / len(named.keys() | others_named.keys())
+
+
+def _value_similarity(one: str, other: str) -> float:
+    if one == other:
+        return 1.0
+    if one.startswith(_SCALAR) or other.startswith(_SCALAR):
+        return 0.0
+    shorter, longer = sorted((one, other), key=len)
+    if 0 < len(shorter) and len(longer) <= SHORT_TEXT_MARKS and set(shorter) <= set(longer):
+        return 1.0
+    return float(Levenshtein.normalized_similarity(one, other))
+
+
+def literal_similarity(one: Any, other: Any, threshold: float) -> float:
+    """Similarity of arguments by the seed's formula: edit distance, share of matching keys, mean of a list.
+
+    Two empty containers score 0 and a text against another type scores by equality, as written there.
+    """
+    if isinstance(one, str) and isinstance(other, str):
+        return float(Levenshtein.normalized_similarity(one[:MAX_FIELD_CHARS], other[:MAX_FIELD_CHARS]))
+    if isinstance(one, dict) and isinstance(other, dict):
+        names = one.keys() | other.keys()
+        if not names:
+            return 0.0
+        alike = sum(
+            1
+            for name in names
+            if name in one
+            and name in other
+            and literal_similarity(one[name], other[name], threshold) > threshold
+        )
+        return alike / len(names)
+    if isinstance(one, list) and isinstance(other, list):
+        if len(one) != len(other) or not one:
+            return 0.0
+        return sum(literal_similarity(a, b, threshold) for a, b in zip(one, other, strict=True)) / len(one)
+    return 1.0 if type(one) is type(other) and one == other else 0.0
+
+
+def literal_result_similarity(one: str, other: str, threshold: float) -> float:
+    """Similarity of results by the seed's formula: equal, else JSON by structure, else edit distance."""
+    if one == other:
+        return 1.0
+    try:
+        parsed, other_parsed = parse(one), parse(other)
+    except ValueError:
+        return float(Levenshtein.normalized_similarity(one[:MAX_FIELD_CHARS], other[:MAX_FIELD_CHARS]))
+    return literal_similarity(parsed, other_parsed, threshold)
+
+
+SimilarityFunction = Callable[[str, str, float], float]

@@ -1,0 +1,144 @@
+"""A session's state as bytes and back: compact JSON, versioned, bounded.
+
+What is remembered belongs to `memory`. An unknown version is refused; the services then rebuild the state from the
+stored calls.
+"""
+
+from __future__ import annotations
+
+from array import array
+from base64 import b85decode, b85encode
+from typing import Any
+
+import orjson
+
+from detection.engine.memory import Lane, Loop, Record, State
+
+VERSION = 1
+
+MAX_BYTES = 32 * 1024
+
+
+class SnapshotVersionError(ValueError):
+    """The bytes were written by another version of the engine, or are no snapshot."""
+
+
+def dump(state: State) -> bytes:
+    """The state as bytes; at most 32 KB at any length of the session.
+
+    A state that has grown beyond the promise (many lanes full of long sketches) gives up its oldest lane, then its
+    oldest records: both are what would be forgotten next.
+    """
+    body = _dump(state)
+    while len(body) > MAX_BYTES and (
+        len(state.lanes) > 1 or any(lane.records for lane in state.lanes.values())
+    ):
+        if len(state.lanes) > 1:
+            del state.lanes[next(iter(state.lanes))]
+        else:
+            for lane in state.lanes.values():
+                del lane.records[: max(1, len(lane.records) // 4)]
+        body = _dump(state)
+    return body
+
+
+def load(data: bytes) -> State:
+    """The state from bytes.
+
+    Raises
+    ------
+    SnapshotVersionError
+        When the version is unknown or the bytes are damaged.
+    """
+    try:
+        body = orjson.loads(data)
+        if body["v"] != VERSION:
+            raise SnapshotVersionError(f"version {body['v']!r}")
+        return State(
+            lanes={name: _lane(packed) for name, packed in body["l"].items()},
+            call_ids=_unpack(body["c"]),
+            exempt=body["x"],
+        )
+    except SnapshotVersionError:
+        raise
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        raise SnapshotVersionError(f"not a snapshot: {type(error).__name__}") from error
+
+
+def _dump(state: State) -> bytes:
+    return orjson.dumps(
+        {
+            "v": VERSION,
+            "c": _pack(state.call_ids),
+            "x": state.exempt,
+            "l": {name: _pack_lane(lane) for name, lane in state.lanes.items()},
+        }
+    )
+
+
+def _pack_lane(lane: Lane) -> list[Any]:
+    return [
+        lane.ordinal,
+        lane.results,
+        lane.detections,
+        _pack(lane.seen),
+        lane.own,
+        {
+            name: [loop.kind, loop.keys, loop.level, loop.ordinal, loop.count, loop.rung]
+            for name, loop in lane.loops.items()
+        },
+        lane.allowances,
+        lane.warned,
+        lane.carried,
+        [
+            [
+                one.seq,
+                one.ordinal,
+                one.tool,
+                one.key,
+                one.at,
+                one.round,
+                one.call,
+                one.weight,
+                one.status,
+                one.result,
+                one.new,
+                one.change + 2 * one.spent,
+                one.sketch,
+                one.answer,
+            ]
+            for one in lane.records
+        ],
+    ]
+
+
+def _lane(packed: list[Any]) -> Lane:
+    ordinal, results, detections, seen, own, loops, allowances, warned, carried, records = packed
+    return Lane(
+        records=[
+            Record(
+                *row[:11], bool(row[11] & 1), bool(row[11] & 2), row[12], tuple(row[13]) if row[13] else None
+            )
+            for row in records
+        ],
+        ordinal=ordinal,
+        results=results,
+        detections=detections,
+        loops={name: Loop(row[0], tuple(row[1]), *row[2:]) for name, row in loops.items()},
+        allowances=allowances,
+        seen=_unpack(seen),
+        own=own,
+        warned=(warned[0], warned[1]),
+        carried=carried,
+    )
+
+
+def _pack(numbers: dict[int, None]) -> str:
+    packed = array("I", numbers)
+    return b85encode(packed.tobytes()).decode()
+
+
+def _unpack(text: str) -> dict[int, None]:
+    packed = array("I")
+    packed.frombytes(b85decode(text))
+    return dict.fromkeys(packed)

@@ -1,0 +1,156 @@
+"""What the agent, or its user, is told: one plain text per rung, and the wire shapes it travels in.
+
+A text names the tool, the count, the window and what to do next. It never quotes arguments, which would feed the
+loop. Per-project wording and storage belong to the services.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from string import Template
+from typing import Any, Literal
+
+from detection.engine.calls import Decision, Finding
+from detection.engine.policy import Policy
+
+Shape = Literal["text", "openai", "anthropic", "mcp", "claude_code"]
+
+SHAPES: tuple[Shape, ...] = ("text", "openai", "anthropic", "mcp", "claude_code")
+
+TEMPLATES: Mapping[str, str] = {
+    "warn": "[WARNING: $what. You may be in a loop. $advice]",
+    "chance": (
+        "The call was not run. $sentence. Stop and think: why did the earlier calls not help? Change the inputs, use "
+        "another tool, or answer with what you know. The same call again will end the session."
+    ),
+    "block": "The call was not run. $sentence. $advice",
+    "ask": "The call is on hold. $sentence. An operator has been asked whether it may go on.",
+    "judge": "The call is on hold. $sentence. A justification has been requested.",
+    "stop": (
+        "Tool call loop detected: $what. Session stopped to prevent unintended looping. Adjust the inputs or the "
+        "strategy, or break the request into smaller steps."
+    ),
+}
+"""Default wording per rung. `$what` is the finding in words, `$sentence` the same as a sentence, `$advice` what to do."""
+
+_ADVICE: Mapping[str, str] = {
+    "repeat": "Consider using the available information to provide a final answer, or try a different approach.",
+    "cycle": "The same steps will bring the same results: change the approach, or report what you have.",
+    "similar": "Small variations will not help: change the approach, or report what you have.",
+    "outcome": "Find out why the answer stays the same before calling again, or report what you have.",
+    "stagnation": "Step back: say what you know, what is missing, and choose a way you have not tried.",
+    "budget": "Finish with what you have, or break the request into smaller steps.",
+}
+
+
+def message(
+    rung: str | None, finding: Finding, policy: Policy, templates: Mapping[str, str] | None = None
+) -> str:
+    """The text for a rung.
+
+    Parameters
+    ----------
+    rung : str or None
+        `observe` and None say nothing.
+    finding : Finding
+        What was found; its `detail["tool"]` names the tool.
+    policy : Policy
+        For windows and limits.
+    templates : mapping, optional
+        Own wording by rung, with `$what`, `$sentence`, `$advice`, `$tool`, `$count`, `$limit`, `$kind`, `$seconds`.
+
+    Returns
+    -------
+    str
+        Plain text.
+    """
+    template = (templates or {}).get(rung or "") or TEMPLATES.get(rung or "")
+    if template is None:
+        return ""
+    what = describe(finding)
+    return Template(template).safe_substitute(
+        what=what,
+        sentence=what[:1].upper() + what[1:],
+        advice=_ADVICE.get(finding.kind, _ADVICE["repeat"]),
+        tool=finding.detail.get("tool", ""),
+        count=finding.count,
+        limit=finding.limit,
+        kind=finding.kind,
+        seconds=finding.window_seconds or policy.values["ttl_seconds"],
+    )
+
+
+def describe(finding: Finding) -> str:
+    """The finding in words, without arguments."""
+    tool = str(finding.detail.get("tool", ""))
+    count = finding.count
+    span = f" within {finding.window_seconds}s" if finding.window_seconds else ""
+    if finding.kind == "repeat":
+        if finding.detail.get("scope") == "run":
+            return f"this is call #{count} to '{tool}' with identical parameters"
+        if finding.window_calls:
+            return f"'{tool}' invoked with identical params {count} times in the last {finding.window_calls + 1} calls"
+        return f"'{tool}' invoked with identical params {count} times{span}"
+    if finding.kind == "cycle":
+        return f"the same {finding.period} calls, '{tool}' among them, were made {count} times in a row"
+    if finding.kind == "similar":
+        return f"'{tool}' was called {count} times with nearly the same params"
+    if finding.kind == "outcome":
+        answer = "error" if finding.results == "errors" else "result"
+        return f"'{tool}' has given the same {answer} {count} times, whatever the params"
+    if finding.kind == "stagnation":
+        return f"the last {count} calls, up to '{tool}', brought nothing new"
+    unit = str(finding.detail.get("unit", "rounds"))
+    return f"this run has reached {count} {unit} of its limit of {finding.limit}"
+
+
+def render(
+    shape: Shape, decision: Decision, text: str, call_id: str = "", model: str = "", tool: str = ""
+) -> dict[str, Any] | str:
+    """The message in a client's own wire shape.
+
+    Parameters
+    ----------
+    shape : {"text", "openai", "anthropic", "mcp", "claude_code"}
+        The client's protocol.
+    decision : str
+        The verdict. In the OpenAI shape `stop` becomes a whole chat completion with `finish_reason: "error"`.
+    text : str
+        The message.
+    call_id, model, tool : str
+        Names that the shape repeats.
+
+    Raises
+    ------
+    ValueError
+        For an unknown shape.
+    """
+    if shape == "text":
+        return text
+    refused = decision in ("block", "hold", "stop")
+    if shape == "openai":
+        if decision == "stop":
+            return {
+                "id": f"chatcmpl-loopguard-{call_id}" if call_id else "chatcmpl-loopguard",
+                "object": "chat.completion",
+                "model": model,
+                "choices": [
+                    {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "error"}
+                ],
+                "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
+            }
+        return {"role": "tool", "tool_call_id": call_id, "content": text}
+    if shape == "anthropic":
+        return {"type": "tool_result", "tool_use_id": call_id, "content": text, "is_error": refused}
+    if shape == "mcp":
+        return {"content": [{"type": "text", "text": text}], "isError": refused}
+    if shape == "claude_code":
+        if decision == "stop":
+            return {"continue": False, "stopReason": text}
+        output: dict[str, Any] = {"hookEventName": "PreToolUse"}
+        if refused:
+            output |= {"permissionDecision": "deny", "permissionDecisionReason": text}
+        elif text:
+            output["additionalContext"] = text
+        return {"hookSpecificOutput": output}
+    raise ValueError(f"unknown shape {shape!r}; one of {', '.join(SHAPES)}")

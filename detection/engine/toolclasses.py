@@ -1,0 +1,156 @@
+"""What kind of tool is this? Classes change what a repetition means.
+
+`read` looks, `change` alters something, `poll` asks for a state that others change, `wait` only lets time pass,
+`message` speaks to someone, `fallible` fails in the course of honest work (a shell), `exempt` is never judged.
+
+The table names whole words, never parts: `preview_theme` is no `view`. A project's tool rules override it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Literal
+
+ToolClass = Literal["other", "read", "change", "poll", "wait", "message", "fallible", "exempt"]
+
+TOOL_CLASSES: tuple[ToolClass, ...] = (
+    "other",
+    "read",
+    "change",
+    "poll",
+    "wait",
+    "message",
+    "fallible",
+    "exempt",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolTraits:
+    """What the engine knows about a tool."""
+
+    tool_class: ToolClass = "other"
+    ignore_arguments: tuple[str, ...] = ()
+    volatile_result_fields: tuple[str, ...] = ()
+
+    @property
+    def neutral(self) -> bool:
+        """Neither evidence nor progress: other calls are judged as if this one were not there."""
+        return self.tool_class in ("wait", "exempt")
+
+    def with_rule(
+        self,
+        tool_class: ToolClass | None,
+        ignore_arguments: tuple[str, ...],
+        volatile_result_fields: tuple[str, ...],
+        *,
+        exempt: bool,
+    ) -> ToolTraits:
+        """These traits under one more rule: the class replaces, the lists add up."""
+        return replace(
+            self,
+            tool_class="exempt" if exempt else tool_class or self.tool_class,
+            ignore_arguments=(*self.ignore_arguments, *ignore_arguments),
+            volatile_result_fields=(*self.volatile_result_fields, *volatile_result_fields),
+        )
+
+
+SHIPPED_CLASSES: Mapping[ToolClass, frozenset[str]] = MappingProxyType(
+    {
+        "read": frozenset(
+            "read read_file read_files read_many_files readfile view view_file open_file cat list_dir list_directory ls"
+            " glob grep grep_search file_search search_file_content codebase_search web_search websearch web_fetch"
+            " webfetch fetch_url".split()
+        ),
+        "change": frozenset(
+            "write write_file writefile write_to_file create_file edit edit_file editfile multiedit multi_edit patch"
+            " apply_patch apply_diff replace str_replace search_replace search_and_replace insert_content replace_in_file"
+            " insert_edit_into_file delete_file move_file rename_file notebookedit notebook_edit append_file"
+            " create_directory mkdir".split()
+        ),
+        "poll": frozenset(
+            "poll process_poll process_manage job_status task_status get_status check_status get_job_status"
+            " bash_output bashoutput read_process get_command_status command_status task_output taskoutput"
+            " wait_for_job get_run_status get_task_status".split()
+        ),
+        "wait": frozenset("sleep wait pause delay wait_seconds wait_for_seconds".split()),
+        "message": frozenset(
+            "send_message sendmessage send_email reply respond notify post_message message_user ask_user ask_followup_question".split()
+        ),
+        "fallible": frozenset(
+            "bash shell terminal exec execute run run_shell run_command run_shell_command run_terminal_cmd"
+            " execute_command execute_bash exec_command local_shell powershell python ipython execute_code"
+            " execute_python run_in_terminal runinterminal execute_ipython_cell code_interpreter".split()
+        ),
+        "exempt": frozenset("think".split()),
+    }
+)
+"""Whole tool names by class, lower case, words joined by an underscore. Others are `other`."""
+
+_CLASS_OF: dict[str, ToolClass] = {name: known for known, names in SHIPPED_CLASSES.items() for name in names}
+
+_RUNNER_FIELDS = (
+    "execution_count",
+    "duration",
+    "durationMs",
+    "duration_ms",
+    "duration_seconds",
+    "elapsed",
+    "elapsed_ms",
+    "cwd",
+    "pid",
+)
+_MESSAGE_FIELDS = ("id", "message_id", "messageId", "ts", "timestamp", "sent_at", "created_at")
+
+# A server's prefix does not change what a tool does: `mcp__files__read_file`, `functions.bash`, `fs/read_file`.
+_PREFIX = re.compile(r"^.*(?:__|[./:])")
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+
+@lru_cache(maxsize=4096)
+def shipped_traits(tool: str) -> ToolTraits:
+    """Traits of a tool by its name alone."""
+    bare = _PREFIX.sub("", tool)[:80]
+    found = (
+        _CLASS_OF.get(bare.lower())
+        or _CLASS_OF.get(_HUMP.sub("_", bare).replace("-", "_").lower())
+        or "other"
+    )
+    volatile: tuple[str, ...] = ()
+    if found == "fallible":
+        volatile = _RUNNER_FIELDS
+    elif found == "message":
+        volatile = _MESSAGE_FIELDS
+    return ToolTraits(found, (), volatile)
+
+
+# Shell commands that alter files, repositories, packages or services; each link of a chain is looked at.
+_CHANGING_COMMAND = re.compile(
+    r"(?:^|[;&|\n(]|\bsudo |\bxargs |\bthen |\bdo )\s*(?:[A-Z_]+=\S+ )*(?:"
+    r"(?:rm|mv|cp|mkdir|rmdir|touch|tee|chmod|chown|ln|patch|dd|truncate|install|unzip|kill|pkill)\b"
+    r"|sed\s+(?:-\w+\s+)*-\w*i|perl\s+-\w*i"
+    r"|git\s+(?:-\S+ )*(?:add|commit|apply|checkout|restore|reset|stash|merge|rebase|push|pull|clone|revert|cherry-pick|mv|rm|tag|switch)\b"
+    r"|(?:pip3?|npm|pnpm|yarn|cargo|go|apt|apt-get|brew|conda|uv|poetry)\s+(?:install|add|remove|uninstall|update|upgrade|ci|sync)\b"
+    r"|(?:systemctl|service)\s+(?:\S+\s+)?(?:start|stop|restart|reload|enable|disable)\b|kubectl\s+(?:apply|delete|create|scale|patch|rollout)\b"
+    r")|(?<![<>=\-0-9&])>{1,2}(?![>&=])\s*(?!/dev/null)[\w./~$\"'{-]"
+)
+_COMMAND_FIELDS = ("command", "cmd", "code", "script", "input", "commands")
+_MAX_COMMAND_CHARS = 4096
+
+
+def changes_something(tool_class: ToolClass, arguments: object) -> bool:
+    """Whether this call means to alter something: a tool of class `change`, or a shell command that writes."""
+    if tool_class == "change":
+        return True
+    if tool_class != "fallible":
+        return False
+    command: object = arguments
+    if isinstance(arguments, Mapping):
+        command = next((arguments[name] for name in _COMMAND_FIELDS if name in arguments), "")
+    if isinstance(command, list):
+        command = " ".join(str(part) for part in command)
+    return isinstance(command, str) and _CHANGING_COMMAND.search(command[:_MAX_COMMAND_CHARS]) is not None
