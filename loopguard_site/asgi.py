@@ -9,9 +9,11 @@ _http = get_asgi_application()
 
 from channels.auth import AuthMiddlewareStack  # noqa: E402
 from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
+
+from detection.consumers.admission import Admission  # noqa: E402
 from detection.consumers.origins import OriginGate  # noqa: E402
 from detection.consumers.routing import websocket_urlpatterns  # noqa: E402
 
 application = ProtocolTypeRouter(
-    {"http": _http, "websocket": OriginGate(AuthMiddlewareStack(URLRouter(websocket_urlpatterns)))}
+    {"http": _http, "websocket": OriginGate(Admission(AuthMiddlewareStack(URLRouter(websocket_urlpatterns))))}
 )

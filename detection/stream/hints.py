@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -34,3 +35,8 @@ class Hint:
 def project_group(project_id: int) -> str:
     """Name the channel group of everybody who watches a project."""
     return f"project.{project_id}"
+
+
+def login_group(session_key: str) -> str:
+    """Name the channel group of the sockets that one sign-in opened; the session's key itself stays out of the broker."""
+    return f"login.{hashlib.sha256(session_key.encode()).hexdigest()[:32]}"

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from functools import partial
+from typing import Any
 
-from asgiref.sync import async_to_sync
 from channels.layers import get_channel_layer
 from django.db import transaction
 
 from detection.doorbell import Doorbell
-from detection.stream.hints import Hint, project_group
+from detection.stream.hints import Hint, login_group, project_group
 
+SEND_SECONDS = 1.0
 bell = Doorbell("stream")
+_thread = threading.local()
 
 
-def _send(group: str, hint: Hint) -> None:
+def _send(group: str, message: dict[str, Any]) -> None:
     layer = get_channel_layer()
-    if layer is not None:
-        async_to_sync(layer.group_send)(group, {"type": "hint", "hint": hint.as_message()})
+    if layer is None:
+        return
+    # The layer keeps one connection an event loop, so the sending thread keeps one loop.
+    if not hasattr(_thread, "loop"):
+        _thread.loop = asyncio.new_event_loop()
+    _thread.loop.run_until_complete(asyncio.wait_for(layer.group_send(group, message), SEND_SECONDS))
+
+
+def _send_hint(project_id: int, hint: Hint) -> None:
+    _send(project_group(project_id), {"type": "hint", "hint": hint.as_message()})
 
 
 def publish_after_commit(project_id: int, *hints: Hint) -> None:
@@ -25,7 +37,7 @@ def publish_after_commit(project_id: int, *hints: Hint) -> None:
 
     def ring() -> None:
         for hint in hints:
-            bell.ring((project_id, hint), partial(_send, project_group(project_id), hint))
+            bell.ring((project_id, hint), partial(_send_hint, project_id, hint))
 
     transaction.on_commit(ring, robust=True)
 
@@ -33,4 +45,10 @@ def publish_after_commit(project_id: int, *hints: Hint) -> None:
 def publish_now(project_id: int, *hints: Hint) -> None:
     """Tell the watchers at once; for what was stored outside a transaction."""
     for hint in hints:
-        bell.ring((project_id, hint), partial(_send, project_group(project_id), hint))
+        bell.ring((project_id, hint), partial(_send_hint, project_id, hint))
+
+
+def publish_sign_out(session_key: str) -> None:
+    """Have the sockets that a sign-in opened closed."""
+    group = login_group(session_key)
+    bell.ring(group, partial(_send, group, {"type": "signed_out"}))

@@ -1,0 +1,244 @@
+"""The socket of a live page: tells a member of a project that something changed, never what.
+
+A socket is opened by a signed-in member and closed when the session or the membership ends. All sending is done by one
+task, so a reader that stalls holds up nobody, and what waits for it is bounded. Losing a hint is harmless: every frame
+makes the page fetch by its own cursor, and the page also asks by itself now and then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import Coroutine
+from importlib import import_module
+from typing import Any
+
+import orjson
+import structlog
+from asgiref.typing import ASGIReceiveCallable, ASGISendCallable, Scope
+from channels.auth import get_user
+from channels.db import database_sync_to_async
+from channels.generic.websocket import AsyncWebsocketConsumer
+from channels.layers import get_channel_layer
+from django.conf import settings
+from django.db import connection
+from redis.exceptions import RedisError
+
+from detection.consumers.outbox import Outbox
+from detection.models import Membership
+from detection.stream.hints import login_group, project_group
+
+log = structlog.get_logger(__name__)
+SIGNED_OUT, NOT_FOUND, NOT_UNDERSTOOD, TOO_LARGE = 4401, 4404, 1008, 1009
+BATCH_SECONDS = 0.15
+RECHECK_SECONDS = 55.0
+BEAT_SECONDS = 10.0
+STALLED_SECONDS = 30.0
+BROKER_PATIENCE_SECONDS = 2.0
+MAX_MESSAGE_CHARACTERS = 512
+MAX_MESSAGES, MESSAGES_PER_SECONDS = 20, 10.0
+TOPICS = frozenset(("session", "incident", "attempt", "question", "policy"))
+
+
+class LiveConsumer(AsyncWebsocketConsumer):
+    """One open live page.
+
+    Server frames: ``ready`` with the project's cursor, ``hints``, ``resync``, ``beat`` (the link is up; ``broker`` tells
+    whether hints arrive at all) and ``pong``. Client frames: ``{"type": "ping"}`` and
+    ``{"type": "watch", "topics": [...], "session": ""}``, which narrows what is told.
+    """
+
+    # The channel layer is used below: taken here, a broker that is down would refuse the socket itself.
+    channel_layer_alias = None
+
+    async def connect(self) -> None:
+        """Accept the socket of a member; close others with 4401 (not signed in) or 4404 (no such project)."""
+        self._tasks: list[asyncio.Task[None]] = []
+        self._outbox = Outbox()
+        self._topics, self._session = TOPICS, ""
+        self._heard: list[float] = []
+        self._broker_is_up, self._channel, self._echo = False, "", asyncio.Event()
+        await self.accept()
+        project = await self._membership()
+        if project is None:
+            signed_in = self.scope["user"].is_authenticated
+            await self.close(code=NOT_FOUND if signed_in else SIGNED_OUT)
+            return
+        groups = [project_group(project["id"])]
+        if key := self.scope["session"].session_key:
+            groups.append(login_group(key))
+        self._outbox.add_frame({"type": "ready", "cursor": project["cursor"]})
+        self._main = asyncio.current_task()
+        for work in (self._send_what_waits(), self._listen(groups), self._recheck(), self._beat()):
+            self._tasks.append(asyncio.create_task(self._guarded(work)))
+
+    async def disconnect(self, code: int) -> None:  # noqa: ARG002 (the base class names it)
+        """End the tasks of this socket."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        """Run the socket; returns when it is closed or its reader has stalled for too long."""
+        self._tasks, self._stalled = [], False
+        try:
+            await super().__call__(scope, receive, send)
+        except asyncio.CancelledError:
+            if not self._stalled:
+                raise
+        finally:
+            for task in self._tasks:
+                task.cancel()
+
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:  # noqa: ARG002
+        """Understand a small message of the page, or close."""
+        now = time.monotonic()
+        self._heard = [*(at for at in self._heard if now - at < MESSAGES_PER_SECONDS), now][
+            -MAX_MESSAGES - 1 :
+        ]
+        if text_data is not None and len(text_data) > MAX_MESSAGE_CHARACTERS:
+            await self._end(TOO_LARGE)
+        elif len(self._heard) > MAX_MESSAGES or not self._understand(text_data):
+            await self._end(NOT_UNDERSTOOD)
+
+    def _understand(self, text: str | None) -> bool:
+        try:
+            message = orjson.loads(text or "")
+        except orjson.JSONDecodeError:
+            return False
+        match message:
+            case {"type": "ping", **rest} if not rest:
+                self._outbox.add_frame({"type": "pong"})
+                return True
+            case {"type": "watch", "topics": [*topics], **rest} if rest.keys() <= {"session"}:
+                session = rest.get("session", "")
+                if not isinstance(session, str) or not all(isinstance(name, str) for name in topics):
+                    return False
+                self._topics, self._session = TOPICS & set(topics), session
+                return TOPICS.issuperset(topics)
+            case _:
+                return False
+
+    async def _listen(self, groups: list[str]) -> None:
+        """Take hints from the broker for as long as the socket lives, through any outage of the broker."""
+        while True:
+            layer = get_channel_layer()
+            try:
+                async with asyncio.timeout(BROKER_PATIENCE_SECONDS):
+                    self._channel = await layer.new_channel()
+                    for group in groups:
+                        await layer.group_add(group, self._channel)
+                self._note_broker(is_up=True)
+                while True:
+                    await self._take(await layer.receive(self._channel))
+            except (OSError, TimeoutError, RedisError) as error:
+                log.info("live_broker_unreachable", error=str(error)[:200])
+                self._note_broker(is_up=False)
+            finally:
+                if channel := self._channel:
+                    self._channel = ""
+                    with contextlib.suppress(OSError, TimeoutError, RedisError):
+                        async with asyncio.timeout(BROKER_PATIENCE_SECONDS):
+                            for group in groups:
+                                await layer.group_discard(group, channel)
+            await asyncio.sleep(random.uniform(1.0, 3.0))  # noqa: S311 (spreads the load, keeps no secret)
+
+    async def _take(self, message: dict[str, Any]) -> None:
+        if message["type"] == "echo":
+            self._echo.set()
+            return
+        if message["type"] == "signed_out":
+            await self._end(SIGNED_OUT)
+            return
+        hint = message["hint"]
+        if hint["topic"] not in self._topics:
+            return
+        if self._session and hint["topic"] == "session" and hint["id"] not in ("", self._session):
+            return
+        self._outbox.add_hint(hint)
+
+    async def _send_what_waits(self) -> None:
+        """Send frames in batches; the only place that sends after the handshake."""
+        while True:
+            await self._outbox.wait()
+            frames = self._outbox.take()
+            try:
+                for frame in frames:
+                    await asyncio.wait_for(self.send(text_data=orjson.dumps(frame).decode()), STALLED_SECONDS)
+            except TimeoutError:
+                log.info("live_reader_stalled")
+                self._stalled = True
+                if self._main is not None:
+                    self._main.cancel()
+                return
+            await asyncio.sleep(BATCH_SECONDS)
+
+    async def _recheck(self) -> None:
+        """Close when the session ended, the password changed, or the membership is gone."""
+        while True:
+            await asyncio.sleep(RECHECK_SECONDS * random.uniform(0.9, 1.09))  # noqa: S311
+            store = import_module(settings.SESSION_ENGINE).SessionStore
+            session = store(self.scope["session"].session_key)
+            self.scope["user"] = await get_user({"session": session})
+            if await self._membership() is None:
+                await self._end(NOT_FOUND if self.scope["user"].is_authenticated else SIGNED_OUT)
+                return
+
+    async def _beat(self) -> None:
+        """Send a message to ourselves through the broker: only what comes back shows that hints would."""
+        while True:
+            await asyncio.sleep(BEAT_SECONDS)
+            if self._channel:
+                self._echo.clear()
+                try:
+                    async with asyncio.timeout(BROKER_PATIENCE_SECONDS):
+                        await get_channel_layer().send(self._channel, {"type": "echo"})
+                        await self._echo.wait()
+                    self._note_broker(is_up=True)
+                except (OSError, TimeoutError, RedisError):
+                    self._note_broker(is_up=False)
+            self._outbox.add_frame(self._beat_frame())
+
+    def _note_broker(self, *, is_up: bool) -> None:
+        if is_up != self._broker_is_up:
+            self._broker_is_up = is_up
+            if is_up:
+                self._outbox.ask_for_resync()  # nobody knows what was told meanwhile
+            else:
+                self._outbox.add_frame(self._beat_frame())
+
+    def _beat_frame(self) -> dict[str, Any]:
+        return {"type": "beat", "broker": self._broker_is_up}
+
+    @database_sync_to_async
+    def _membership(self) -> dict[str, Any] | None:
+        """Return the project's id and cursor if the visitor is an active member of it; one query."""
+        user = self.scope["user"]
+        if not user.is_authenticated or not user.is_active:
+            return None
+        slug = self.scope["url_route"]["kwargs"]["project"]
+        found = (
+            Membership.objects.filter(project__slug=slug, user_id=user.pk).values_list("project_id").first()
+        )
+        if found is None:
+            return None
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text")
+            return {"id": found[0], "cursor": cursor.fetchone()[0]}
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run one task of the socket; a fault in it closes the socket, and the page comes back."""
+        try:
+            await work
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            log.exception("live_socket_failed")
+            await self._end(1011)
+
+    async def _end(self, code: int) -> None:
+        # A reader that has stalled cannot take the closing frame either.
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.close(code=code), BROKER_PATIENCE_SECONDS)

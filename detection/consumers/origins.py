@@ -1,0 +1,91 @@
+"""Lets only our own pages open a socket.
+
+A browser sends a visitor's cookies with any page's socket, so the page's origin is checked against an explicit list
+before the session is even looked at. The allowed hosts of requests play no part in it.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import cast
+from urllib.parse import urlsplit
+
+import structlog
+from asgiref.typing import (
+    ASGI3Application,
+    ASGIReceiveCallable,
+    ASGISendCallable,
+    Scope,
+    WebSocketCloseEvent,
+    WebSocketScope,
+)
+from django.conf import settings
+
+log = structlog.get_logger(__name__)
+FORBIDDEN = 4403
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_PORTS = {"http": 80, "https": 443}
+
+
+@lru_cache(maxsize=64)
+def origin_of(address: str) -> str | None:
+    """Return the origin of an address in one spelling, or None where it has none.
+
+    Parameters
+    ----------
+    address
+        As sent in an ``Origin`` header, or one of our own addresses.
+    """
+    try:
+        parts = urlsplit(address)
+        port = parts.port
+    except ValueError:
+        return None
+    if parts.scheme not in _PORTS or not parts.hostname or "@" in parts.netloc:
+        return None
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{parts.scheme}://{host}:{port or _PORTS[parts.scheme]}"
+
+
+@lru_cache(maxsize=8)
+def allowed_origins(public_url: str, mode: str) -> frozenset[str]:
+    """Return the origins whose pages may open sockets.
+
+    Parameters
+    ----------
+    public_url
+        Where people reach the pages.
+    mode
+        Outside production, the names of this machine are one: a page opened as localhost is ours too.
+    """
+    own = urlsplit(public_url)
+    addresses = [public_url]
+    if mode != "production" and own.hostname in _LOOPBACK:
+        port = f":{own.port}" if own.port else ""
+        hosts = ("127.0.0.1", "localhost", "[::1]")
+        addresses += [f"{own.scheme}://{host}{port}" for host in hosts]
+    return frozenset(origin for origin in map(origin_of, addresses) if origin)
+
+
+class OriginGate:
+    """ASGI middleware that refuses the handshake (403) of a missing, foreign, ``null`` or look-alike origin."""
+
+    def __init__(self, application: ASGI3Application) -> None:
+        self._application = application
+
+    async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        """Pass the socket on, or close it before it is accepted."""
+        sent = [value for name, value in cast("WebSocketScope", scope)["headers"] if name == b"origin"]
+        allowed = allowed_origins(settings.PUBLIC_URL, settings.ENV.mode)
+        # A browser sends the header once and as a bare origin; whatever else comes is not one of our pages.
+        text = sent[0].decode("latin-1") if len(sent) == 1 else ""
+        if (
+            text
+            and origin_of(text) in allowed
+            and urlsplit(text).path == ""
+            and not text.endswith(("?", "#"))
+        ):
+            await self._application(scope, receive, send)
+            return
+        log.info("socket_origin_refused", origin=text[:100], times_sent=len(sent))
+        await send(WebSocketCloseEvent(type="websocket.close", code=FORBIDDEN, reason=None))
