@@ -8,18 +8,20 @@ all of it happens when this file is imported. A run of the rooms that know no Dj
 
 import atexit
 import contextlib
+import fcntl
 import os
 import shutil
 import sys
 import tempfile
+import time
 from pathlib import Path
 
-from loopguard_site.supervisor.children import is_alive
 from loopguard_site.supervisor.postgres import EmbeddedPostgres
 from loopguard_site.supervisor.valkey import EmbeddedValkey
 
 _ROOMS_WITHOUT_DJANGO = [Path(__file__).parent / room for room in ("engine", "supervisor")]
 _FOLDER_PREFIX = "loopguard-test-"
+_SURELY_HELD_AFTER_SECONDS = 60
 
 
 def _needs_django() -> bool:
@@ -47,8 +49,9 @@ def _start_servers() -> None:
         nonlocal folder
         if folder is None:
             _remove_folders_of_killed_runs()
-            folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER_PREFIX}{os.getpid()}-"))
+            folder = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX))
             folder.chmod(0o711)  # the servers' unprivileged account must pass through
+            _hold(folder)
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
         return folder
 
@@ -72,10 +75,18 @@ def _inherited_broker() -> bool:
     return "PYTEST_XDIST_WORKER" in os.environ and os.environ.get("LOOPGUARD_TEST_BROKER") == "embedded"
 
 
+def _hold(folder: Path) -> int:
+    """Lock the folder for as long as this process lives."""
+    handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return handle
+
+
 def _remove_folders_of_killed_runs() -> None:
     for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER_PREFIX}*"):
-        with contextlib.suppress(ValueError):
-            if not is_alive(int(folder.name.removeprefix(_FOLDER_PREFIX).split("-")[0])):
+        with contextlib.suppress(OSError):
+            if time.time() - folder.stat().st_mtime > _SURELY_HELD_AFTER_SECONDS:
+                os.close(_hold(folder))
                 shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -147,7 +147,18 @@ class EmbeddedPostgres:
         partial.mkdir(mode=0o700)
         if self._account:
             self._account.own(partial)
-        command = [programs / "initdb", "-D", partial, "-U", USER, "-A", "trust", "-E", "UTF8", "--no-locale"]
+        command: list[str | Path] = [
+            programs / "initdb",
+            "-D",
+            partial,
+            "-U",
+            USER,
+            "-A",
+            "trust",
+            "-E",
+            "UTF8",
+            "--no-locale",
+        ]
         if not self.durable:
             command.append("--no-sync")
         done = subprocess.run(

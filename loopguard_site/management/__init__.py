@@ -1,0 +1,1 @@
+"""The command line as a door: reads arguments, calls, prints."""

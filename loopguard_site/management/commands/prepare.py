@@ -1,0 +1,60 @@
+"""`manage.py prepare`: brings database and static files up to date; makes login and key at the first start."""
+
+import dataclasses
+import hashlib
+import json
+import sys
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.contrib.staticfiles.finders import get_finders
+from django.core.management import call_command
+from django.core.management.base import BaseCommand
+
+from detection.services.setup import demo_key, first_start, new_secrets
+from loopguard_site.supervisor.data_folder import write_private
+
+
+class Command(BaseCommand):
+    """Run before any process is started, on every start and upgrade; running it again changes nothing."""
+
+    help = "Migrate, collect static files, and at the first start make an operator login and an API key."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Declare the arguments."""
+        parser.add_argument("--new-secrets", action="store_true", help="a new password and one more API key")
+        parser.add_argument("--demo", action="store_true", help="also make a key for the demo player")
+        parser.add_argument(
+            "--result", type=Path, help="write what is shown once to this file, not to the terminal"
+        )
+
+    def handle(self, *_: object, **options: Any) -> None:
+        """Do it in the order in which later steps need earlier ones."""
+        call_command("migrate", interactive=False, verbosity=0)
+        call_command("createcachetable", verbosity=0)
+        self._collect_static_files()
+        made = new_secrets() if options["new_secrets"] else first_start()
+        shown = dataclasses.asdict(made) if made else {}
+        if options["demo"]:
+            shown["demo_key"] = demo_key()
+        if options["result"]:
+            write_private(options["result"], json.dumps(shown))
+        elif made:
+            self.stdout.write(f"Sign in as {made.username} with {made.password}")
+            self.stdout.write(f"API key {made.api_key}")
+            self.stdout.write("Both are shown this once only; --new-secrets makes new ones.")
+
+    def _collect_static_files(self) -> None:
+        """Collect only when a source has changed: hashing and compressing takes seconds."""
+        stamp = Path(settings.STATIC_ROOT) / ".collected"
+        digest = hashlib.sha256(sys.version.encode())
+        for finder in get_finders():
+            for name, storage in finder.list([]):
+                state = Path(storage.path(name)).stat()
+                digest.update(f"{name} {state.st_size} {state.st_mtime_ns}\n".encode())
+        if stamp.exists() and stamp.read_text(encoding="utf-8") == digest.hexdigest():
+            return
+        call_command("collectstatic", interactive=False, verbosity=0, clear=True)
+        stamp.write_text(digest.hexdigest(), encoding="utf-8")

@@ -1,0 +1,63 @@
+"""Hosts and ports: which are free, what they are called, and whether something answers there."""
+
+import socket
+import urllib.error
+import urllib.request
+
+from .errors import SupervisorError
+
+_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (compared with, not bound)
+_ATTEMPTS = 50
+
+
+def url(host: str, port: int) -> str:
+    """Return the address to reach a port from this machine."""
+    reached = _EVERYWHERE.get(host, host)
+    return f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"
+
+
+def two_free_ports(host: str, port: int) -> int:
+    """Return the first of two neighbouring free ports: the wanted one, or any when it is 0.
+
+    Raises
+    ------
+    SupervisorError
+        One of the two is taken; the message names it.
+    """
+    if port:
+        for number in (port, port + 1):
+            if not _is_free(host, number):
+                raise SupervisorError(f"Port {number} of {host} is taken. Choose another pair with --port.")
+        return port
+    for _ in range(_ATTEMPTS):
+        with socket.socket(_family(host)) as probe:
+            probe.bind((host, 0))
+            candidate = int(probe.getsockname()[1])
+        if candidate < 65535 and _is_free(host, candidate) and _is_free(host, candidate + 1):
+            return candidate
+    raise SupervisorError(f"No two neighbouring free ports were found on {host}.")
+
+
+def answers(host: str, port: int, path: str) -> bool:
+    """Tell whether an HTTP server there says that all is well."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"{url(host, port)}{path}", timeout=2) as answer:
+            return bool(answer.status == 200)
+    except (OSError, ValueError):
+        return False
+
+
+def _is_free(host: str, port: int) -> bool:
+    with socket.socket(_family(host)) as probe:
+        # As servers do: a port whose last connections are still fading away counts as free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET

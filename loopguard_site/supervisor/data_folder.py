@@ -1,0 +1,149 @@
+"""The folder that one LoopGuard keeps its data in, and the claim on it.
+
+Holds `lock` (held while a supervisor runs), `running.json` (what it runs, for a second start
+and for other commands), `secret_key`, and the embedded servers' folders.
+"""
+
+import fcntl
+import json
+import os
+import secrets
+import signal
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Self
+
+from . import children
+from .errors import AlreadyRunning, SupervisorError
+
+_LEFTOVER_PATIENCE_SECONDS = 15.0
+
+
+class DataFolder:
+    """A data folder; use as a context manager to hold it alone.
+
+    Parameters
+    ----------
+    path : Path
+        Made when missing: mode 0700, or 0711 for root, whose servers run as another account.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self._running = self.path / "running.json"
+        self._handle: int | None = None
+
+    def __enter__(self) -> Self:
+        """Claim the folder.
+
+        Raises
+        ------
+        AlreadyRunning
+            Another supervisor holds it; the message names its address.
+        SupervisorError
+            The folder cannot be made or written.
+        """
+        try:
+            if not self.path.exists():
+                self.path.mkdir(parents=True)
+                self.path.chmod(0o711 if os.geteuid() == 0 else 0o700)
+            self._handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as problem:
+            raise SupervisorError(
+                f"The data folder {self.path} cannot be used: {problem.strerror}."
+            ) from problem
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._release()
+            raise AlreadyRunning(self._who_runs()) from None
+        self._end_leftovers()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let go of the folder; the system does the same when this process dies."""
+        self._running.unlink(missing_ok=True)
+        self._release()
+
+    def secret_key(self) -> str:
+        """Return the key that sessions and digests are signed with, made at the first start."""
+        file = self.path / "secret_key"
+        if not file.exists():
+            write_private(file, secrets.token_urlsafe(48))
+        return file.read_text(encoding="utf-8").strip()
+
+    def note_running(self, url: str, environment: dict[str, str], pids: Iterable[int]) -> None:
+        """Note what runs: for a second start, for other commands, and for the start after a crash."""
+        processes = [{"pid": pid, "started": children.started_at(pid)} for pid in pids]
+        note = {"pid": os.getpid(), "url": url, "environment": environment, "processes": processes}
+        write_private(self._running, json.dumps(note, indent=1))
+
+    def running_environment(self) -> dict[str, str] | None:
+        """Return the environment of the LoopGuard that runs on this folder, or None when none does."""
+        if not self.is_held():
+            return None
+        return dict(self._note().get("environment", {})) or None
+
+    def is_held(self) -> bool:
+        """Tell whether a supervisor holds this folder now."""
+        try:
+            handle = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(handle)
+        return False
+
+    def _who_runs(self) -> str:
+        note = self._note()
+        if "url" not in note:
+            return f"Another start is under way on {self.path}."
+        return f"LoopGuard is running already at {note['url']} (process {note['pid']}, data in {self.path})."
+
+    def _end_leftovers(self) -> None:
+        """End what a killed supervisor left; only possible where the system has no parent-death signal."""
+        left = [p["pid"] for p in self._note().get("processes", []) if self._is_same(p)]
+        for pid in left:
+            os.kill(pid, signal.SIGTERM)
+        deadline = time.monotonic() + _LEFTOVER_PATIENCE_SECONDS
+        for pid in left:
+            children.wait_until_gone(pid, max(0.0, deadline - time.monotonic()))
+            children.kill_group(pid)
+        self._running.unlink(missing_ok=True)
+
+    @staticmethod
+    def _is_same(process: dict[str, Any]) -> bool:
+        return (
+            children.is_alive(process["pid"])
+            and children.started_at(process["pid"]) == process["started"] != ""
+        )
+
+    def _note(self) -> dict[str, Any]:
+        try:
+            note = json.loads(self._running.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return note if isinstance(note, dict) else {}
+
+    def _release(self) -> None:
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+
+def write_private(file: Path, text: str) -> None:
+    """Write a file that only its owner may read, whole or not at all."""
+    partial = file.with_name(f"{file.name}.partial-{os.getpid()}")
+    partial.unlink(missing_ok=True)
+    with os.fdopen(
+        os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8"
+    ) as stream:
+        stream.write(f"{text}\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+    partial.replace(file)

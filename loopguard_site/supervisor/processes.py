@@ -1,0 +1,197 @@
+"""LoopGuard's own processes as children: their logs, their restarts, their end.
+
+One loop in the main thread does all of it. Does not belong here: which commands are run.
+"""
+
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from . import children
+from .console import Console
+
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 30.0
+_HEALTHY_AFTER_SECONDS = 60.0
+_LONGEST_LINE_BYTES = 64 * 1024
+
+
+@dataclass
+class Process:
+    """One child that is kept running.
+
+    Attributes
+    ----------
+    name : str
+        What its lines are prefixed with.
+    command : sequence of str
+        Program and arguments.
+    kept : bool
+        False for a child that may end by itself, such as the demo player.
+    status : int or None
+        How it ended last; negative for a signal.
+    """
+
+    name: str
+    command: Sequence[str]
+    kept: bool = True
+    child: subprocess.Popen[bytes] | None = None
+    status: int | None = None
+    started: float = 0.0
+    due: float | None = 0.0
+    pause_seconds: float = _FIRST_PAUSE_SECONDS
+    unfinished_line: bytes = field(default=b"", repr=False)
+
+    @property
+    def pid(self) -> int | None:
+        """The child's number while it runs."""
+        return self.child.pid if self.child is not None else None
+
+
+class Fleet:
+    """All children of one supervisor.
+
+    Parameters
+    ----------
+    processes : sequence of Process
+        In the order of starting; they are ended together.
+    environment : mapping
+        Whole environment of every child.
+    folder : Path
+        Working directory of every child.
+    console : Console
+        Where their lines go.
+    changed : callable
+        Called after a child was started, with nothing.
+    """
+
+    def __init__(
+        self,
+        processes: Sequence[Process],
+        environment: Mapping[str, str],
+        folder: Path,
+        console: Console,
+        changed: Callable[[], None],
+    ) -> None:
+        self.processes = list(processes)
+        self._environment = environment
+        self._folder = folder
+        self._console = console
+        self._changed = changed
+        self._selector = selectors.DefaultSelector()
+
+    def pids(self) -> list[int]:
+        """Return the numbers of all children that run."""
+        return [process.pid for process in self.processes if process.pid is not None]
+
+    def add(self, process: Process) -> None:
+        """Add a child, started at the next tick."""
+        self.processes.append(process)
+
+    def tick(self, patience_seconds: float = 0.5) -> None:
+        """Start what is due, pass on what was said, notice who died; takes at most `patience_seconds`."""
+        now = time.monotonic()
+        for process in self.processes:
+            if process.child is None and process.due is not None and process.due <= now:
+                self._start(process)
+        self._pass_on(patience_seconds)
+        for process in self.processes:
+            if process.child is not None and process.child.poll() is not None:
+                self._note_end(process)
+
+    def end(self, patience_seconds: float, hurry: Callable[[], bool]) -> None:
+        """End all children: ask, wait while they finish what is in flight, kill what is left.
+
+        Parameters
+        ----------
+        patience_seconds : float
+            For all of them together.
+        hurry : callable
+            Tells whether the operator has asked a second time.
+        """
+        running = [process for process in self.processes if process.child is not None]
+        for process in running:
+            if process.child is not None and process.child.poll() is None:
+                process.child.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + patience_seconds
+        while any(p.child is not None and p.child.poll() is None for p in running):
+            if time.monotonic() > deadline or hurry():
+                names = ", ".join(p.name for p in running if p.child is not None and p.child.poll() is None)
+                self._console.say(f"Killing what has not ended: {names}.")
+                break
+            self._pass_on(0.1)
+        for process in running:
+            if process.child is not None:
+                children.end(process.child, signal.SIGKILL, patience_seconds=0)
+                self._read_rest(process)
+                process.child, process.due = None, None
+
+    def _start(self, process: Process) -> None:
+        process.child = children.launch(
+            process.command, cwd=self._folder, env=self._environment, stdout=subprocess.PIPE
+        )
+        process.started, process.due = time.monotonic(), None
+        if process.child.stdout is not None:
+            os.set_blocking(process.child.stdout.fileno(), False)
+            self._selector.register(process.child.stdout, selectors.EVENT_READ, process)
+        self._changed()
+
+    def _note_end(self, process: Process) -> None:
+        if process.child is None:
+            return
+        children.kill_group(process.child.pid)  # helpers of a dead server would keep its port
+        self._read_rest(process)
+        process.status = status = process.child.returncode
+        process.child = None
+        if not process.kept:
+            return
+        if time.monotonic() - process.started > _HEALTHY_AFTER_SECONDS:
+            process.pause_seconds = _FIRST_PAUSE_SECONDS
+        reason = signal.Signals(-status).name if status < 0 else f"status {status}"
+        self._console.say(
+            f"{process.name} ended ({reason}); starting it again in {process.pause_seconds:g} s."
+        )
+        process.due = time.monotonic() + process.pause_seconds
+        process.pause_seconds = min(process.pause_seconds * 2, _LONGEST_PAUSE_SECONDS)
+
+    def _pass_on(self, patience_seconds: float) -> None:
+        if not self._selector.get_map():
+            time.sleep(patience_seconds)
+            return
+        for key, _ in self._selector.select(patience_seconds):
+            self._read(key.data)
+
+    def _read(self, process: Process) -> bool:
+        """Pass on what can be read now; tell whether there may be more."""
+        stream = process.child.stdout if process.child is not None else None
+        if stream is None or stream.closed:
+            return False
+        try:
+            part = os.read(stream.fileno(), 65536)
+        except BlockingIOError:
+            return False
+        if not part:
+            self._selector.unregister(stream)
+            stream.close()
+            return False
+        *lines, rest = (process.unfinished_line + part).split(b"\n")
+        if len(rest) > _LONGEST_LINE_BYTES:
+            lines, rest = [*lines, rest], b""
+        process.unfinished_line = rest
+        for line in lines:
+            self._console.line(process.name, line.decode(errors="replace").rstrip())
+        return True
+
+    def _read_rest(self, process: Process) -> None:
+        while self._read(process):
+            pass
+        if process.child is not None and process.child.stdout is not None and not process.child.stdout.closed:
+            self._selector.unregister(process.child.stdout)
+            process.child.stdout.close()
+        if process.unfinished_line:
+            self._console.line(process.name, process.unfinished_line.decode(errors="replace").rstrip())
+            process.unfinished_line = b""

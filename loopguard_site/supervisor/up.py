@@ -1,0 +1,263 @@
+"""Everything on one machine: servers, set-up, the four processes, and their end.
+
+Does not belong here: how a child is launched (`children`), kept (`processes`) or what it does.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from . import addresses
+from .console import Console
+from .data_folder import DataFolder, write_private
+from .errors import SupervisorError
+from .postgres import EmbeddedPostgres
+from .processes import Fleet, Process
+from .valkey import EmbeddedValkey
+from .welcome import welcome
+
+ROOT = Path(__file__).resolve().parents[2]
+_DATABASE = "loopguard"
+_READY_PATIENCE_SECONDS = 120.0
+_END_PATIENCE_SECONDS = 25.0
+_SERVER_PAUSE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the operator asked for on the command line."""
+
+    data: Path
+    host: str
+    port: int
+    demo: bool
+    ready_file: Path | None
+    new_secrets: bool
+
+
+class _Interrupted(BaseException):
+    """The operator asked to stop while things were being set up."""
+
+
+class Supervisor:
+    """One run of LoopGuard.
+
+    Parameters
+    ----------
+    options : Options
+        From the command line.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._console = Console()
+        self._folder = DataFolder(options.data)
+        self._servers: list[EmbeddedPostgres | EmbeddedValkey] = []
+        self._servers_due = 0.0
+        self._environment: dict[str, str] = {}
+        self._fleet: Fleet | None = None
+        self._setting_up = True
+        self._stops_asked = 0
+
+    def run(self) -> None:
+        """Set up what is missing, run until asked to stop, and end everything in order.
+
+        Raises
+        ------
+        SupervisorError
+            Something is in the way; the message says what to do about it.
+        """
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._on_stop)
+        with self._folder:
+            try:
+                fleet = self._set_up()
+                while not self._stops_asked:
+                    fleet.tick()
+                    self._revive_servers()
+            except _Interrupted:
+                pass
+            finally:
+                self._setting_up = False
+                self._end()
+
+    def _on_stop(self, _number: int, _frame: FrameType | None) -> None:
+        self._stops_asked += 1
+        if self._setting_up:
+            self._setting_up = False
+            raise _Interrupted
+
+    def _set_up(self) -> Fleet:
+        """Bring everything up, in order, until it answers."""
+        options = self._options
+        if options.ready_file:
+            options.ready_file.unlink(missing_ok=True)
+        port = addresses.two_free_ports(options.host, options.port)
+        self._environment = self._common_environment(port)
+        self._start_servers()
+        shown = self._prepare()
+        fleet = self._fleet = self._make_fleet(_processes(options.host, port))
+        self._wait_until_ready(fleet, port)
+        self._console.block(welcome(self._environment, self._folder.path, shown))
+        if options.ready_file:
+            ready = {
+                "url": self._environment["LOOPGUARD_URL"],
+                "live_url": self._environment["LOOPGUARD_LIVE_URL"],
+            }
+            secrets = {key: shown[key] for key in ("api_key", "username", "password") if key in shown}
+            write_private(options.ready_file, json.dumps(ready | secrets))
+        if options.demo:
+            fleet.add(_demo(self._environment, shown["demo_key"]))
+        self._setting_up = False
+        return fleet
+
+    def _common_environment(self, port: int) -> dict[str, str]:
+        """Return the environment of every child: the operator's, with what only we know."""
+        defaults = {
+            "LOOPGUARD_MODE": "embedded",
+            "LOOPGUARD_SECRET_KEY": os.environ.get("LOOPGUARD_SECRET_KEY") or self._folder.secret_key(),
+            "LOOPGUARD_URL": addresses.url(self._options.host, port),
+            "LOOPGUARD_LIVE_URL": addresses.url(self._options.host, port + 1),
+        }
+        ours = {
+            "DJANGO_SETTINGS_MODULE": "loopguard_site.settings",
+            "LOOPGUARD_BOOTSTRAP": "0",
+            "LOOPGUARD_DATA": str(self._folder.path),
+            "PYTHONUNBUFFERED": "1",
+        }
+        return defaults | os.environ | ours
+
+    def _start_servers(self) -> None:
+        if not os.environ.get("DATABASE_URL"):
+            postgres = EmbeddedPostgres(self._folder.path / "postgres")
+            self._servers.append(postgres)
+            self._console.say("Starting PostgreSQL.")
+            postgres.start()
+            postgres.create_database(_DATABASE)
+            self._environment["DATABASE_URL"] = postgres.url(_DATABASE)
+        if not os.environ.get("REDIS_URL"):
+            valkey = EmbeddedValkey(self._folder.path / "valkey")
+            self._servers.append(valkey)
+            self._console.say("Starting Valkey.")
+            valkey.start()
+            self._environment["REDIS_URL"] = valkey.url
+
+    def _prepare(self) -> dict[str, str]:
+        """Migrate and, at the first start, make login and key; return what may be shown this once."""
+        result = self._folder.path / "prepared.json"
+        result.unlink(missing_ok=True)
+        flags = [
+            flag
+            for flag, on in (("--new-secrets", self._options.new_secrets), ("--demo", self._options.demo))
+            if on
+        ]
+        command = [sys.executable, str(ROOT / "manage.py"), "prepare", "--result", str(result), *flags]
+        setup = Process("setup", command, kept=False)
+        self._fleet = self._make_fleet([setup])
+        while setup.status is None:
+            self._fleet.tick(0.1)
+        if setup.status != 0:
+            raise SupervisorError("The database could not be prepared; the lines of 'setup' above say why.")
+        shown = json.loads(result.read_text(encoding="utf-8"))
+        result.unlink()
+        return {str(key): str(value) for key, value in shown.items()}
+
+    def _make_fleet(self, processes: list[Process]) -> Fleet:
+        return Fleet(processes, self._environment, ROOT, self._console, self._note_running)
+
+    def _note_running(self) -> None:
+        servers = [server.child.pid for server in self._servers if server.child is not None]
+        own = self._fleet.pids() if self._fleet is not None else []
+        self._folder.note_running(self._environment["LOOPGUARD_URL"], self._environment, [*servers, *own])
+
+    def _wait_until_ready(self, fleet: Fleet, port: int) -> None:
+        deadline = time.monotonic() + _READY_PATIENCE_SECONDS
+        host = self._options.host
+        while not (
+            addresses.answers(host, port, "/readyz") and addresses.answers(host, port + 1, "/healthz")
+        ):
+            if time.monotonic() > deadline:
+                raise SupervisorError(
+                    f"LoopGuard did not come up within {_READY_PATIENCE_SECONDS:.0f} s; the lines above say why."
+                )
+            fleet.tick(0.1)
+
+    def _revive_servers(self) -> None:
+        """Start a server again that died; PostgreSQL recovers from its log by itself."""
+        if time.monotonic() < self._servers_due:
+            return
+        for server in self._servers:
+            if server.child is not None and server.child.poll() is None:
+                continue
+            self._console.say(
+                f"{type(server).__name__.removeprefix('Embedded')} has died; starting it again."
+            )
+            try:
+                server.start()
+                self._note_running()
+            except SupervisorError as problem:
+                self._console.say(str(problem))
+                self._servers_due = time.monotonic() + _SERVER_PAUSE_SECONDS
+
+    def _end(self) -> None:
+        asked_before = max(self._stops_asked, 1)
+        self._console.say("Stopping. What is in flight is finished first; Ctrl-C again cuts it short.")
+        if self._fleet is not None:
+            self._fleet.end(_END_PATIENCE_SECONDS, lambda: self._stops_asked > asked_before)
+        for server in reversed(self._servers):
+            server.stop()
+        self._console.say("Stopped.")
+
+
+def _processes(host: str, port: int) -> list[Process]:
+    """Return the four processes; docs/operations.md has the same commands for running them one by one."""
+    module = [sys.executable, "-m"]
+    web = ["granian", "--interface", "wsgi", "--host", host, "--port", str(port), "--http", "1", "--no-ws"]
+    web += [
+        "--blocking-threads",
+        os.environ.get("LOOPGUARD_WEB_THREADS", "8"),
+        "--workers-kill-timeout",
+        "15",
+    ]
+    web += ["--log-level", "warning", "--respawn-failed-workers", "loopguard_site.wsgi:application"]
+    live = ["uvicorn", "--host", host, "--port", str(port + 1), "--lifespan", "off", "--no-access-log"]
+    live += ["--log-level", "warning", "--timeout-graceful-shutdown", "5", "loopguard_site.asgi:application"]
+    worker = ["celery", "-A", "loopguard_site", "worker", "-P", "threads"]
+    worker += ["-c", os.environ.get("LOOPGUARD_WORKER_THREADS", "4"), "-l", "INFO"]
+    worker += ["--without-gossip", "--without-mingle", "--without-heartbeat"]
+    # Our schedule has no memory worth a file: every entry runs again soon after a start.
+    beat = [
+        "celery",
+        "-A",
+        "loopguard_site",
+        "beat",
+        "-S",
+        "celery.beat:Scheduler",
+        "-l",
+        "WARNING",
+        "--pidfile=",
+    ]
+    return [
+        Process("web", [*module, *web]),
+        Process("live", [*module, *live]),
+        Process("worker", [*module, *worker]),
+        Process("beat", [*module, *beat]),
+    ]
+
+
+def _demo(environment: dict[str, str], key: str) -> Process:
+    command = [
+        sys.executable,
+        str(ROOT / "manage.py"),
+        "demo",
+        "--url",
+        environment["LOOPGUARD_URL"],
+        "--key",
+        key,
+    ]
+    return Process("demo", command, kept=False)
