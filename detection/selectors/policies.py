@@ -17,7 +17,7 @@ from django.db.models import Q
 from detection.engine import policy
 from detection.engine.policy import Policy
 from detection.engine.policy import ToolRule as EngineToolRule
-from detection.models import PolicyTier, ToolRule
+from detection.models import PolicyTier, Project, Session, ToolRule
 
 MAX_PROJECTS, MAX_RESOLVED = 200, 2000
 
@@ -89,3 +89,24 @@ def engine_rule(rule: ToolRule) -> EngineToolRule:
         volatile_result_fields=tuple(rule.volatile_result_fields),
         exempt=rule.exempt,
     )
+
+
+def effective(
+    project: Project, backend: str = "", model: str = "", tool: str = "", session: Session | None = None
+) -> Policy:
+    """Resolve what would hold for a call here, each field with its source.
+
+    Parameters
+    ----------
+    session
+        Its own settings count, and its backend and model where none is given.
+    tool
+        Empty: before any tool is looked at.
+    """
+    own = session.policy_values if session else {}
+    backend, model = (
+        backend or (session.backend if session else ""),
+        model or (session.model if session else ""),
+    )
+    found = tiers_of(project.pk, project.policy_version).policy_for(backend, model, own)
+    return found.for_tool(tool) if tool else found

@@ -89,8 +89,8 @@ def ingest(principal: Principal, events: Sequence[EventIn]) -> Accepted:
     if not events:
         return done
     with transaction.atomic():
-        project = Project.objects.get(pk=principal.project_id)
         by_name = lock_sessions(principal, {event.session for event in events})
+        project = by_name[events[0].session].project
         rows = _without_duplicates(project, by_name, events, done)
         secret, now = bytes(project.digest_secret), timezone.now()
         redactor = Redactor(secret)
@@ -127,7 +127,7 @@ def lock_sessions(principal: Principal, names: set[str]) -> dict[str, Session]:
 
 
 def _locked(project_id: int, names: list[str]) -> list[Session]:
-    rows = Session.objects.select_for_update(of=("self",)).select_related("tracker")
+    rows = Session.objects.select_for_update(of=("self",)).select_related("project", "tracker")
     if len(names) == 1:
         return list(rows.filter(project_id=project_id, external_id=names[0]))
     return list(rows.filter(project_id=project_id, external_id__in=names).order_by("external_id"))

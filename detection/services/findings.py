@@ -1,0 +1,232 @@
+"""Turns findings into incidents while a session is folded: opens, escalates and ends them, with a snapshot of the evidence.
+
+Only called by evaluation, under the session's lock. What people do with an incident is in `incidents`.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.utils import timezone
+
+from detection.engine.calls import DECISIONS, Finding, Step
+from detection.engine.policy import Policy, relevant_fields
+from detection.models import Event, EventType, Incident, IncidentActivity, Session, SessionState
+from detection.models.incidents import IncidentStatus, new_public_id
+from detection.stream.hints import Hint
+
+QUIET_CALLS = 5
+"""So many calls without the loop, and it counts as left: the agent changed course."""
+ABANDONED_AFTER = timedelta(hours=1)
+EVIDENCE_CALLS = 24
+EVIDENCE_ARGUMENTS_CHARACTERS, EVIDENCE_RESULT_CHARACTERS = 4000, 2000
+
+
+class Loops:
+    """The active incidents of one session.
+
+    A session that is not looping has none, so that healthy calls cost no query.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.hints: set[Hint] = set()
+        self._active: dict[str, Incident] | None = (
+            None
+            if session.state in (SessionState.LOOPING, SessionState.WAITING, SessionState.STOPPED)
+            else {}
+        )
+        self._new: set[str] = set()
+        self._touched: dict[str, Incident] = {}
+        self._activity: list[IncidentActivity] = []
+        self._evidence_seqs: dict[str, set[int]] = {}
+
+    @property
+    def active(self) -> dict[str, Incident]:
+        """Active incidents by loop identity; one query the first time, none for a healthy session."""
+        if self._active is None:
+            self._active = {
+                row.loop_id: row for row in Incident.objects.filter(session=self.session, ended_at=None)
+            }
+        return self._active
+
+    @property
+    def has_active(self) -> bool:
+        """Whether a loop goes on."""
+        return any(incident.ended_at is None for incident in self.active.values())
+
+    def observe(self, seq: int, tool: str, step: Step, policy: Policy) -> Incident | None:
+        """Take in what a call (or its result) came to; return the incident of the deciding finding."""
+        for finding in () if step.duplicate else step.verdict.findings:
+            if finding.detail.get("notice"):
+                continue  # close to a limit, not at it: the meter shows it
+            self._found(seq, tool, finding, step, policy)
+        self._leave_quiet_ones()
+        deciding = step.verdict.finding
+        return self.active.get(deciding.loop_id) if deciding else None
+
+    def _found(self, seq: int, tool: str, finding: Finding, step: Step, policy: Policy) -> None:
+        verdict = step.verdict
+        is_deciding = verdict.finding is not None and verdict.finding.loop_id == finding.loop_id
+        decision = verdict.decision if is_deciding else "allow"
+        incident = self.active.get(finding.loop_id)
+        if incident is None or incident.ended_at is not None:
+            incident = self._open(seq, tool, finding, policy)
+        else:
+            self._touched[incident.public_id] = incident
+            incident.detections += 1
+            self.hints.add(Hint("incident", incident.public_id))
+        incident.kind, incident.limit = finding.kind, finding.limit
+        incident.count = max(incident.count, finding.count)
+        incident.window_seconds, incident.confidence = finding.window_seconds, finding.confidence
+        incident.last_seq = max(incident.last_seq, seq)
+        incident.last_call_number = self.session.call_count
+        incident.last_seen_at = timezone.now()
+        if decision in ("block", "hold", "stop"):
+            incident.calls_blocked += 1
+        if DECISIONS.index(decision) > DECISIONS.index(incident.decision) or (
+            is_deciding and not incident.rung
+        ):
+            if incident.rung != (verdict.rung or "") and verdict.rung:
+                self._note(incident, "reacted", f"{verdict.rung}: {verdict.message}"[:1000])
+            incident.decision = max(decision, incident.decision, key=DECISIONS.index)
+            incident.rung = verdict.rung or incident.rung
+        self._wake(incident, decision)
+        self._evidence_seqs.setdefault(incident.public_id, set()).update((*finding.seqs, seq))
+        incident.evidence |= {
+            "results": finding.results,
+            "period": finding.period,
+            "detail": dict(finding.detail),
+        }
+
+    def _open(self, seq: int, tool: str, finding: Finding, policy: Policy) -> Incident:
+        session = self.session
+        tools = finding.detail.get("tools") or [tool]
+        fields = policy.for_tool(tool).explain(relevant_fields(finding.kind))
+        incident = Incident(
+            public_id=new_public_id(),
+            project_id=session.project_id,
+            session=session,
+            session_name=session.external_id,
+            agent=session.agent,
+            backend=session.backend,
+            model=session.model,
+            is_demo=session.is_demo,
+            loop_id=finding.loop_id,
+            kind=finding.kind,
+            tool=" → ".join(dict.fromkeys(tools))[:128],
+            count=finding.count,
+            limit=finding.limit,
+            decision="allow",
+            first_seq=finding.first_seq,
+            last_seq=seq,
+            policy=fields,
+            evidence={},
+            status=IncidentStatus.OPEN,
+            opened_at=timezone.now(),
+        )
+        self._new.add(incident.public_id)
+        self._touched[incident.public_id] = incident
+        self.active[finding.loop_id] = incident
+        self._note(incident, "opened")
+        self.hints.add(Hint("incident", incident.public_id, "opened"))
+        return incident
+
+    def _wake(self, incident: Incident, decision: str) -> None:
+        if incident.status != IncidentStatus.SNOOZED:
+            return
+        is_over = incident.snoozed_until is not None and incident.snoozed_until <= timezone.now()
+        is_worse = incident.snoozed_until_worse and decision in ("block", "hold", "stop")
+        if is_over or is_worse:
+            incident.status, incident.snoozed_until, incident.snoozed_until_worse = (
+                IncidentStatus.OPEN,
+                None,
+                False,
+            )
+            self._note(incident, "woke", "it got worse" if is_worse else "the time was over")
+
+    def _leave_quiet_ones(self) -> None:
+        for incident in self.active.values():
+            if (
+                incident.ended_at is None
+                and self.session.call_count - incident.last_call_number >= QUIET_CALLS
+            ):
+                self._end(incident, timezone.now(), recovered=True)
+
+    def end_all(self, at: datetime) -> None:
+        """The session ended, and its loops with it."""
+        for incident in self.active.values():
+            if incident.ended_at is None:
+                self._end(incident, at, recovered=self.session.call_count > incident.last_call_number)
+
+    def _end(self, incident: Incident, at: datetime, *, recovered: bool) -> None:
+        incident.ended_at, incident.recovered = at, recovered
+        self._touched[incident.public_id] = incident
+        self._note(
+            incident,
+            "ended",
+            "the agent changed course" if recovered else "the session ended inside the loop",
+        )
+        self.hints.add(Hint("incident", incident.public_id, "ended"))
+
+    def _note(self, incident: Incident, action: str, note: str = "") -> None:
+        self._activity.append(IncidentActivity(incident=incident, actor="system", action=action, note=note))
+
+    def save(self) -> None:
+        """Write what changed, in the caller's transaction; the events must be stored already."""
+        if not self._touched:
+            return
+        self._gather_evidence()
+        # Ended ones first: only one incident of a loop may be active at any time.
+        for incident in sorted(self._touched.values(), key=lambda row: row.ended_at is None):
+            incident.save(force_insert=incident.public_id in self._new)
+        IncidentActivity.objects.bulk_create(self._activity)
+
+    def _gather_evidence(self) -> None:
+        """Copy the calls that make each loop, with their results, into the incident: the calls go with retention."""
+        wanted = {name: sorted(seqs)[-EVIDENCE_CALLS:] for name, seqs in self._evidence_seqs.items()}
+        seqs = {seq for some in wanted.values() for seq in some}
+        if not seqs:
+            return
+        calls = {
+            row.seq: row
+            for row in Event.objects.filter(session_id=self.session.pk, seq__in=seqs, type=EventType.CALL)
+        }
+        results = {
+            row.call_id: row
+            for row in Event.objects.filter(
+                session_id=self.session.pk,
+                type=EventType.RESULT,
+                call_id__in={call.call_id for call in calls.values()},
+            )
+        }
+        for name, own in wanted.items():
+            incident = self._touched[name]
+            known = {call["seq"]: call for call in incident.evidence.get("calls", ())}
+            known |= {
+                seq: evidence_of(calls[seq], results.get(calls[seq].call_id)) for seq in own if seq in calls
+            }
+            incident.evidence["calls"] = [known[seq] for seq in sorted(known)][-EVIDENCE_CALLS:]
+            # What the loop cost is what its calls cost, as far as the evidence reaches.
+            incident.calls_in_loop = max(incident.count, len(known))
+            incident.cost_usd = sum(call.get("cost_usd", 0) for call in known.values())  # type: ignore[assignment]
+
+
+def evidence_of(call: Event, result: Event | None) -> dict[str, Any]:
+    """Return one call of the evidence, with its result where there is one, cut to what a page needs."""
+    found: dict[str, Any] = {
+        "seq": call.seq,
+        "tool": call.tool,
+        "arguments": (call.arguments or "")[:EVIDENCE_ARGUMENTS_CHARACTERS],
+        "call_key": call.call_key,
+        "decision": call.decision,
+        "flags": call.flags,
+        "at": call.received_at.isoformat(),
+        "cost_usd": float(call.cost_usd),
+    }
+    if result is not None:
+        found["result"] = (result.content or "")[:EVIDENCE_RESULT_CHARACTERS]
+        found["result_length"] = result.content_length
+        found["is_error"] = result.is_error
+    return found
