@@ -23,7 +23,7 @@ from detection.engine.calls import (
     Verdict,
 )
 from detection.engine.detectors import DETECTORS
-from detection.engine.identity import Keyer
+from detection.engine.identity import Keyer, canonical
 from detection.engine.memory import (
     EMPTY,
     ERROR,
@@ -49,6 +49,7 @@ Rearm = Literal["skip", "allow_once", "raise"]
 _SLOW_LOOKBACK_CALLS = 8
 _ROUND_LOOKBACK_CALLS = 64
 _SLOW_WEIGHT = 0.2
+_MAX_LITERAL_BYTES = 1500
 
 
 def new_state() -> State:
@@ -95,7 +96,8 @@ def observe_call(state: State, call: Call, policy: Policy, keyer: Keyer) -> Step
         if sibling is not None:
             return _repeated(sibling, policy, seq=call.seq)
     record = _record(lane, call, key, round_mark, policy, keyer)
-    _spend_budget(lane, record, call)
+    if values["budget_enabled"]:
+        _spend_budget(lane, record, call)
     readings, faults = _ask(lane, record, policy)
     findings = [reading.finding for _, reading in readings if reading.finding is not None]
     answer = ALLOW
@@ -128,7 +130,9 @@ def observe_result(state: State, result: Result, policy: Policy, keyer: Keyer) -
     if record.decision in REFUSED:
         return Step(call_key=record.key)
     told = outcome(result.content, result.is_error, policy.traits, keyer, record.sketch)
-    record.status, record.result = told.status, told.digest[:16]
+    # Errors are compared by their cause: the same refusal for another argument is nothing new.
+    identity = told.error_digest or told.digest
+    record.status, record.result = told.status, identity[:16]
     # An empty answer or a bare "ok" says nothing by itself: with other arguments it is another piece of work.
     record.new = lane.see(
         told.digest if told.evidence else keyer.digest(b"pair", told.digest.encode(), record.key.encode())
@@ -170,7 +174,7 @@ def observe_message(state: State, message: Message, policy: Policy) -> None:
             lane.clear()
         else:
             lane.loops.clear()
-            lane.carried = None
+            lane.own.pop("budget", None)
 
 
 def observe_end(state: State, end: End, policy: Policy) -> None:
@@ -264,7 +268,9 @@ def _record(lane: Lane, call: Call, key: str, round_mark: int, policy: Policy, k
     )
     if values["result_aware"]:
         record.change = changes_something(policy.traits.tool_class, call.arguments)
-    if values["similar_enabled"] or values["outcome_enabled"]:
+    if values["similar_enabled"] and values["similar_method"] == "literal":
+        record.sketch = canonical(call.arguments)[:_MAX_LITERAL_BYTES].decode("utf-8", "ignore")
+    elif values["similar_enabled"] or values["outcome_enabled"]:
         record.sketch = sketch(call.arguments, keyer.seed)
     lane.records.append(record)
     if len(lane.records) > MAX_RECORDS:

@@ -79,7 +79,6 @@ class Lane:
     seen: dict[int, None] = field(default_factory=dict)
     own: dict[str, dict[str, Any]] = field(default_factory=dict)
     warned: tuple[int, str] = (-(10**9), "")
-    carried: dict[str, Any] | None = None
 
     def recent(self, key: str, calls: int) -> Record | None:
         """The latest earlier record of this key among the last `calls`; the record in hand is not looked at."""
@@ -113,7 +112,6 @@ class Lane:
         self.detections = 0
         self.loops.clear()
         self.own.clear()
-        self.carried = None
         self.warned = (-(10**9), "")
 
     def spend(self, keys: Iterable[str]) -> None:

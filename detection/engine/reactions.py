@@ -72,7 +72,7 @@ def react(lane: Lane, finding: Finding, policy: Policy, *, after_result: bool = 
         Names the ladder.
     after_result : bool
         The call has run already, so only a warning can be given now; anything stronger is carried to the next call
-        that continues the loop and its rung is not taken yet.
+        that continues the loop, where the detector finds it again.
 
     Returns
     -------
@@ -95,11 +95,12 @@ def react(lane: Lane, finding: Finding, policy: Policy, *, after_result: bool = 
     if loop.ordinal and loop.rung in _PATIENT and lane.ordinal - loop.ordinal < values["rung_gap_calls"]:
         return Reaction(finding, None, level)
     rung = ladder[min(level, len(ladder) - 1)]
+    if rung == "judge" and finding.detail.get("final"):
+        rung = "stop"
     if DECISION_OF[rung] not in ("allow", "warn"):
         if _only_nudge(finding, policy):
             rung = "warn"
         elif after_result:
-            lane.carried = {"loop": finding.loop_id}
             return Reaction(finding, None, level)
     if rung == "warn" and _just_warned(lane, finding, values["rung_gap_calls"]):
         return Reaction(finding, None, level)
@@ -124,7 +125,7 @@ def _advise(lane: Lane, loop: Loop, finding: Finding, ladder: Sequence[str]) -> 
     """A finding that never goes past a warning: said once, and again when the count has doubled."""
     if loop.count and finding.count < 2 * loop.count and lane.ordinal - loop.ordinal < finding.count:
         return Reaction(finding, None, loop.level)
-    rung: Rung = "observe" if set(ladder) == {"observe"} else "warn"
+    rung: Rung = "observe" if set(ladder) == {"observe"} or finding.detail.get("notice") else "warn"
     loop.count, loop.ordinal = finding.count, lane.ordinal
     if rung == "warn":
         lane.warned = (lane.ordinal, finding.call_keys[-1] if finding.call_keys else "")
@@ -174,7 +175,6 @@ def rearm(lane: Lane, loop_id: str) -> Loop | None:
     for kind, detector in BY_KIND.items():
         if kind in lane.own:
             detector.rearm(lane.own[kind], lane, loop.keys)
-    lane.carried = None
     return loop
 
 

@@ -89,7 +89,6 @@ def _pack_lane(lane: Lane) -> list[Any]:
         },
         lane.allowances,
         lane.warned,
-        lane.carried,
         [
             [
                 one.seq,
@@ -113,7 +112,7 @@ def _pack_lane(lane: Lane) -> list[Any]:
 
 
 def _lane(packed: list[Any]) -> Lane:
-    ordinal, results, detections, seen, own, loops, allowances, warned, carried, records = packed
+    ordinal, results, detections, seen, own, loops, allowances, warned, records = packed
     return Lane(
         records=[
             Record(
@@ -129,7 +128,6 @@ def _lane(packed: list[Any]) -> Lane:
         seen=_unpack(seen),
         own=own,
         warned=(warned[0], warned[1]),
-        carried=carried,
     )
 
 

@@ -6,9 +6,14 @@ A new detector is a module with a class like the others and one more line here. 
 from __future__ import annotations
 
 from detection.engine.detectors.base import Detector, Reading
+from detection.engine.detectors.budget import Budget
+from detection.engine.detectors.cycle import Cycle
+from detection.engine.detectors.outcome import Outcome
 from detection.engine.detectors.repeat import Repeat
+from detection.engine.detectors.similar import Similar
+from detection.engine.detectors.stagnation import Stagnation
 
-DETECTORS: tuple[Detector, ...] = (Repeat(),)
+DETECTORS: tuple[Detector, ...] = (Repeat(), Cycle(), Similar(), Outcome(), Stagnation(), Budget())
 """Every detector; the position is the rank."""
 
 RANK: dict[str, int] = {detector.kind: rank for rank, detector in enumerate(DETECTORS)}

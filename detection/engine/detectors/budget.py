@@ -1,0 +1,102 @@
+"""The run has used what it was given: rounds, calls, seconds, tokens or money.
+
+    round 41 of 40 · call 1,000 · 2.00 of 2.00 US dollars
+
+Blunt, but the only end of a loop that nothing else sees. A third of healthy runs pass forty rounds, so the round limit
+is soft in `standard`: it reacts only where the last calls brought little new. The others are hard. At 80 % operators
+get a notice, which the agent never sees. An accepted justification grants further rounds, as often as
+`budget_max_extensions` says; then the limit is final. O(1) a call.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from detection.engine.calls import Finding
+from detection.engine.detectors.base import QUIET, Reading, detail, evidence
+from detection.engine.identity import loop_identity
+from detection.engine.memory import PENDING, Lane, Record
+from detection.engine.policy import Policy
+from detection.engine.results import Outcome
+
+_RECENT_CALLS = 20
+_LITTLE_NEW = 0.25
+
+
+class Budget:
+    """Compares what a run has used with what it may use. The fold adds up the usage."""
+
+    kind = "budget"
+    switch = "budget_enabled"
+
+    def on_call(self, own: dict[str, Any], lane: Lane, record: Record, policy: Policy) -> Reading:
+        """Judge a call before it runs."""
+        values = policy.values
+        best = QUIET
+        used = 0.0
+        for unit, amount, limit in _accounts(own, record, values):
+            if limit <= 0:
+                continue
+            share = amount / limit
+            # The round limit says "fires at the n-th round", so it is spent when that round begins.
+            if share < values["budget_notice_share"] or (
+                unit == "rounds" and values["budget_soft_rounds"] and not _little_new(lane)
+            ):
+                reading = Reading(int(amount), int(limit))
+            else:
+                reading = _spent(own, lane, record, policy, unit, amount, limit)
+            if share > used or (reading.finding is not None and best.finding is None):
+                best, used = reading, share
+        return best
+
+    def on_result(
+        self, own: dict[str, Any], lane: Lane, record: Record, outcome: Outcome, policy: Policy
+    ) -> Reading:
+        """Nothing: usage is counted at calls."""
+        return QUIET
+
+    def on_change(self, own: dict[str, Any], lane: Lane, record: Record) -> None:
+        """Nothing: a budget is spent by work as well."""
+
+    def rearm(self, own: dict[str, Any], lane: Lane, keys: tuple[str, ...]) -> None:
+        """Nothing: a budget is extended by granting rounds."""
+
+
+def _accounts(own: dict[str, Any], record: Record, values: Any) -> tuple[tuple[str, float, float], ...]:
+    rounds = own["granted"] + 1 if own.get("granted") else values["budget_max_rounds"]
+    return (
+        ("rounds", own["rounds"], rounds),
+        ("calls", own["calls"], values["budget_max_calls"]),
+        ("seconds", record.at - own["since"], values["budget_max_seconds"]),
+        ("tokens", own["tokens"], values["budget_max_tokens"]),
+        ("US dollars", own["cost"], values["budget_max_cost_usd"]),
+    )
+
+
+def _little_new(lane: Lane) -> bool:
+    known = [one for one in lane.records[-_RECENT_CALLS:] if one.status != PENDING]
+    return len(known) >= _RECENT_CALLS // 2 and sum(1 for one in known if one.new) < _LITTLE_NEW * len(known)
+
+
+def _spent(
+    own: dict[str, Any], lane: Lane, record: Record, policy: Policy, unit: str, amount: float, limit: float
+) -> Reading:
+    over = amount >= limit
+    count, whole = int(amount), max(1, int(limit))
+    if not over:
+        if own.get("noticed"):
+            return Reading(count, whole)
+        own["noticed"] = 1
+    final = own.get("extensions", 0) >= policy.values["budget_max_extensions"]
+    recent = lane.records[-_RECENT_CALLS:]
+    finding = Finding(
+        kind="budget",
+        count=count,
+        limit=whole,
+        loop_id=loop_identity("budget", (unit, "notice" if not over else "")),
+        call_keys=(record.key,),
+        seqs=evidence(recent),
+        first_seq=recent[0].seq,
+        detail=detail(record.tool, unit=unit, notice=not over, advisory=not over, final=over and final),
+    )
+    return Reading(count, whole, finding)

@@ -1,0 +1,121 @@
+"""Different calls, one and the same answer.
+
+    search("a") → 401   search("b") → 401   search("c") → 401   search("d") → 401
+
+No comparison of calls can see this loop; the answers can. Per tool it counts equal answers in a row, whatever other
+tools do in between, with clocks and ids masked and, in errors, the words of the call's own arguments subtracted: "denied
+for ann" and "denied for bob" are one error. Empty answers and a bare "ok" are no evidence. A success of the tool, or a
+successful change elsewhere, ends a series of errors. It errs on honest sweeps that find nothing (hence: a shell is
+nudged, never stopped). `outcome_method = literal` is the seed's formula over the answers of all tools. O(1) a call.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from detection.engine.calls import Finding
+from detection.engine.detectors.base import QUIET, Reading, detail, evidence
+from detection.engine.identity import loop_identity
+from detection.engine.memory import ERROR, Lane, Record, bounded
+from detection.engine.policy import Policy
+from detection.engine.results import Outcome as Result
+from detection.engine.similarity import literal_result_similarity
+
+_MAX_TOOLS = 12
+_MAX_LITERAL_CHARS = 1200
+
+
+class Outcome:
+    """Counts equal answers per tool."""
+
+    kind = "outcome"
+    switch = "outcome_enabled"
+
+    def on_call(self, own: dict[str, Any], lane: Lane, record: Record, policy: Policy) -> Reading:
+        """A further call of a tool whose answers are stuck continues the loop."""
+        if policy.values["outcome_method"] == "literal":
+            return QUIET
+        series = own.get(record.tool)
+        return _judge(series, lane, record, policy) if series else QUIET
+
+    def on_result(
+        self, own: dict[str, Any], lane: Lane, record: Record, outcome: Result, policy: Policy
+    ) -> Reading:
+        """Judge a call by its result."""
+        if policy.values["outcome_method"] == "literal":
+            return _literal(own, lane, record, outcome, policy)
+        if not outcome.evidence:
+            return QUIET
+        series = own.pop(record.tool, None)
+        if series is None or series[0] != record.result:
+            # fingerprint, count, whether it is an error, first call
+            series = [record.result, 0, record.status == ERROR, record.seq]
+        series[1] += 1
+        own[record.tool] = series
+        bounded(own, _MAX_TOOLS)
+        return _judge(series, lane, record, policy)
+
+    def on_change(self, own: dict[str, Any], lane: Lane, record: Record) -> None:
+        """A successful change makes every tool worth another try."""
+        for tool in [name for name in own if name != record.tool and name != "texts"]:
+            del own[tool]
+
+    def rearm(self, own: dict[str, Any], lane: Lane, keys: tuple[str, ...]) -> None:
+        """Start counting answers anew."""
+        own.clear()
+
+
+def _judge(series: list[Any], lane: Lane, record: Record, policy: Policy) -> Reading:
+    values = policy.values
+    fingerprint, count, failed, first = series
+    limit = values["outcome_max_errors" if failed else "outcome_max_results"] + lane.allowance("outcome")
+    if count < limit:
+        return Reading(count, limit)
+    calls = [one for one in lane.records if one.tool == record.tool and one.result == fingerprint]
+    keys = dict.fromkeys(one.key for one in calls)
+    keys[record.key] = None
+    finding = Finding(
+        kind="outcome",
+        count=count,
+        limit=limit,
+        confidence=0.9 if failed else 0.8,
+        loop_id=loop_identity("outcome", (record.tool, fingerprint)),
+        call_keys=tuple(keys),
+        seqs=evidence(calls),
+        first_seq=first,
+        results="errors" if failed else "equal",
+        detail=detail(record.tool),
+    )
+    return Reading(count, limit, finding)
+
+
+def _literal(own: dict[str, Any], lane: Lane, record: Record, outcome: Result, policy: Policy) -> Reading:
+    values = policy.values
+    threshold = values["outcome_ratio"]
+    failed = outcome.status == ERROR
+    text = outcome.text[:_MAX_LITERAL_CHARS]
+    texts = own.setdefault("texts", [])
+    alike = [
+        seq
+        for seq, other_failed, other in texts
+        if other_failed == failed and literal_result_similarity(text, other, threshold) > threshold
+    ]
+    texts.append([record.seq, failed, text])
+    del texts[: -values["window_calls"]]
+    count, limit = len(alike) + 1, values["outcome_max_results"] + lane.allowance("outcome")
+    if count < limit:
+        return Reading(count, limit)
+    finding = Finding(
+        kind="outcome",
+        count=count,
+        limit=limit,
+        window_calls=values["window_calls"],
+        confidence=0.8,
+        loop_id=loop_identity("outcome", (record.tool,)),
+        call_keys=(record.key,),
+        seqs=(*alike, record.seq),
+        first_seq=alike[0],
+        results="errors" if failed else "equal",
+        detail=detail(record.tool),
+    )
+    return Reading(count, limit, finding)

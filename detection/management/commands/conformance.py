@@ -1,0 +1,62 @@
+"""Replays scenario files through the engine. Needs no database."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from detection.measuring import agents, seeds
+from detection.measuring.differences import Played
+
+
+class Command(BaseCommand):
+    """`manage.py conformance FILE… [--json OUT]`."""
+
+    help = "Replays scenario files through the engine and prints one line per scenario that fails."
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Name the files and the report."""
+        parser.add_argument(
+            "files", nargs="+", type=Path, metavar="FILE", help="scenario file of either kind"
+        )
+        parser.add_argument("--json", type=Path, metavar="OUT", help="write what each scenario got")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Play every file; exit 1 when a scenario fails."""
+        played = [one for path in options["files"] for one in play_file(path)]
+        for one in played:
+            if not one.passed:
+                self.stdout.write(f"{one.id}: {'; '.join(one.problems)}")
+        failed = sum(1 for one in played if not one.passed)
+        if options["json"]:
+            report = {one.id: {"passed": one.passed, "problems": one.problems, **one.got} for one in played}
+            options["json"].write_text(json.dumps(report, indent=1, default=list) + "\n", encoding="utf-8")
+        self.stdout.write(f"{len(played) - failed} passed, {failed} failed")
+        if failed:
+            raise SystemExit(1)
+
+
+def play_file(path: Path) -> list[Played]:
+    """Every scenario of a file, played.
+
+    Raises
+    ------
+    CommandError
+        When the file cannot be read or is of another kind.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CommandError(f"{path}: {error}") from None
+    kind = document.get("format") if isinstance(document, dict) else None
+    if kind == agents.FORMAT:
+        return [agents.play(scenario) for scenario in document["scenarios"]]
+    if kind == seeds.FORMAT:
+        return [
+            seeds.play(scenario) for name in ("scenarios", "extra") for scenario in document.get(name, [])
+        ]
+    raise CommandError(f"{path}: format {kind!r} is not one of {seeds.FORMAT!r}, {agents.FORMAT!r}")

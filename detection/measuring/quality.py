@@ -1,0 +1,170 @@
+"""How well do verdicts match what a person said about a run? Recall, alarms, delay, per source and per detector.
+
+Only runs that a person has read count. Playing them belongs to `traces`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from detection.measuring.traces import Event, Judged, SessionName, name_of
+
+REFUSING = frozenset(("block", "hold", "stop"))
+
+BIASES = (
+    "Looping runs were found by looking where calls repeat: recall reads too high.",
+    "Healthy runs are enriched with hard cases: alarms read too high.",
+    "Results are those of the original run: a warning cannot change what the model did next.",
+    "Loops of one source may be short and by old models: always read recall with and without it.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """What a person said about one run."""
+
+    loop: bool
+    start_seq: int | None
+    end_seq: int | None
+
+
+def labels(rows: Iterable[Event]) -> dict[SessionName, Label]:
+    """The labels that measure: inspected by a person, with a yes or a no."""
+    return {
+        name_of(row): Label(row["loop"], row.get("loop_start_seq"), row.get("loop_end_seq"))
+        for row in rows
+        if row.get("label_origin") == "inspected" and isinstance(row.get("loop"), bool)
+    }
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts over some runs."""
+
+    loops: int = 0
+    caught: int = 0
+    healthy: int = 0
+    alarmed: int = 0
+    blocked: int = 0
+    calls_saved: int = 0
+    delays: list[int] = field(default_factory=list)
+
+    def report(self) -> dict[str, Any]:
+        """The figures under their published names."""
+        return {
+            "loops": self.loops,
+            "caught": self.caught,
+            "healthy": self.healthy,
+            "alarmed": self.alarmed,
+            "blocked": self.blocked,
+            "median_delay_calls": median(self.delays) if self.delays else None,
+            "calls_saved": self.calls_saved,
+        }
+
+
+@dataclass(slots=True)
+class Quality:
+    """The whole measurement, filled run by run."""
+
+    total: Tally = field(default_factory=Tally)
+    by_source: dict[str, Tally] = field(default_factory=dict)
+    kinds: Mapping[str, Counter[str]] = field(
+        default_factory=lambda: {name: Counter() for name in ("caught", "alarmed", "blocked")}
+    )
+    missed: list[list[str]] = field(default_factory=list)
+    false_alarms: list[list[str]] = field(default_factory=list)
+
+    def add(self, name: SessionName, label: Label, judged: Iterable[Judged]) -> None:
+        """Count one run."""
+        run = list(judged)
+        tallies = (self.total, self.by_source.setdefault(name[0], Tally()))
+        if label.loop:
+            self._loop(name, label, run, tallies)
+        else:
+            self._healthy(name, run, tallies)
+
+    def _loop(self, name: SessionName, label: Label, run: list[Judged], tallies: tuple[Tally, Tally]) -> None:
+        start = _index(run, label.start_seq, 0)
+        end = _index(run, label.end_seq, len(run) - 1)
+        found = next((one for one in run if one.kinds and one.index <= end), None)
+        refused = next((one for one in run if one.verdict.decision in REFUSING and one.index <= end), None)
+        for tally in tallies:
+            tally.loops += 1
+            if found is not None:
+                tally.caught += 1
+                tally.delays.append(max(0, found.index - start))
+            if refused is not None:
+                tally.calls_saved += end - refused.index + 1
+        if found is None:
+            self.missed.append(list(name))
+        for kind in {kind for one in run if one.index <= end for kind in one.kinds}:
+            self.kinds["caught"][kind] += 1
+
+    def _healthy(self, name: SessionName, run: list[Judged], tallies: tuple[Tally, Tally]) -> None:
+        alarms = [one for one in run if one.kinds]
+        refused = [one for one in run if one.verdict.decision in REFUSING]
+        for tally in tallies:
+            tally.healthy += 1
+            tally.alarmed += bool(alarms)
+            tally.blocked += bool(refused)
+        for kind in {kind for one in alarms for kind in one.kinds}:
+            self.kinds["alarmed"][kind] += 1
+        for kind in {one.verdict.finding.kind for one in refused if one.verdict.finding is not None}:
+            self.kinds["blocked"][kind] += 1
+        if alarms:
+            worst = (refused or alarms)[0]
+            self.false_alarms.append([*name, worst.kinds[0] if worst.kinds else "", worst.verdict.decision])
+
+    def report(self) -> dict[str, Any]:
+        """Everything, ready for JSON."""
+        kinds = sorted(set().union(*self.kinds.values()))
+        return {
+            **self.total.report(),
+            "by_source": {source: tally.report() for source, tally in sorted(self.by_source.items())},
+            "by_kind": {kind: {name: counts[kind] for name, counts in self.kinds.items()} for kind in kinds},
+            "missed": sorted(self.missed),
+            "false_alarms": sorted(self.false_alarms),
+        }
+
+
+def _index(run: list[Judged], seq: int | None, default: int) -> int:
+    return default if seq is None else next((one.index for one in run if one.seq >= seq), default)
+
+
+def table(report: Mapping[str, Any], write: Callable[[str], object]) -> None:
+    """Print a report for people, biases beside it."""
+    row = "{:<24}{:>14}{:>16}{:>10}{:>8}{:>8}"
+    write(row.format("source", "loops caught", "healthy alarmed", "blocked", "delay", "saved"))
+    for name, one in [*report["by_source"].items(), ("all", report)]:
+        delay = "-" if one["median_delay_calls"] is None else f"{one['median_delay_calls']:g}"
+        write(
+            row.format(
+                name[:23],
+                _share(one["caught"], one["loops"]),
+                _share(one["alarmed"], one["healthy"]),
+                one["blocked"],
+                delay,
+                one["calls_saved"],
+            )
+        )
+    write("")
+    write("{:<24}{:>10}{:>10}{:>10}".format("detector (any ladder)", "caught", "alarmed", "blocked"))
+    for kind, counts in report["by_kind"].items():
+        write(f"{kind:<24}{counts['caught']:>10}{counts['alarmed']:>10}{counts['blocked']:>10}")
+    for title, rows in (("missed", report["missed"]), ("false alarms", report["false_alarms"])):
+        if rows:
+            write("")
+            write(f"{title}:")
+            for one in rows:
+                write("  " + "  ".join(one))
+    write("")
+    for bias in BIASES:
+        write(f"Bias: {bias}")
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part}/{whole} {100 * part / whole:.0f}%" if whole else "-"
