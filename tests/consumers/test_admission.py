@@ -1,0 +1,35 @@
+from detection.consumers.admission import Admission
+
+from .sockets import Socket
+
+
+async def greet(scope, receive, send):
+    await receive()
+    await send({"type": "websocket.accept"})
+    await receive()
+
+
+async def outcome(application):
+    socket = Socket(application, "/")
+    await socket.connect()
+    if await socket.receive_nothing(timeout=0.05):
+        return socket
+    return await socket.closing_code()
+
+
+async def test_a_burst_beyond_the_limit_is_asked_to_come_again_later():
+    gate = Admission(greet, burst_accepts=3, accepts_per_second=0.001)
+    outcomes = [await outcome(gate) for _ in range(5)]
+    assert outcomes[3:] == [1013, 1013]
+    for socket in outcomes[:3]:
+        await socket.leave()
+
+
+async def test_sockets_beyond_the_limit_wait_until_others_have_left():
+    gate = Admission(greet, max_sockets=1)
+    first = await outcome(gate)
+    assert await outcome(gate) == 1013
+    await first.leave()
+    second = await outcome(gate)
+    assert second != 1013
+    await second.leave()

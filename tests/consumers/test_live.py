@@ -1,0 +1,193 @@
+import asyncio
+
+import pytest
+from asgiref.sync import sync_to_async
+from channels.layers import get_channel_layer
+from django.contrib.auth import get_user_model
+
+from detection.consumers import live
+from detection.models import Membership, Project
+from detection.stream.hints import Hint, login_group, project_group
+from detection.stream.publisher import publish_now
+
+from .conftest import open_page, sign_in, socket_to
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+async def next_hints(socket):
+    frame = await socket.frame()
+    assert frame["type"] == "hints"
+    return frame["hints"]
+
+
+async def test_a_member_is_told_what_changed(project, member):
+    async with open_page(project, member) as socket:
+        publish_now(project.pk, Hint("session", "run-7"))
+        assert await next_hints(socket) == [{"topic": "session", "id": "run-7", "news": "changed"}]
+
+
+async def test_the_first_frame_carries_the_cursor_to_go_on_from(project, member):
+    socket = socket_to("/ws/p/support/", member)
+    await socket.connect()
+    frame = await socket.frame()
+    assert frame["type"] == "ready"
+    assert int(frame["cursor"]) > 0
+    await socket.leave()
+
+
+async def test_many_changes_of_one_thing_are_told_once(project, member):
+    async with open_page(project, member) as socket:
+        layer = get_channel_layer()
+        for _ in range(50):
+            hint = Hint("session", "busy").as_message()
+            await layer.group_send(project_group(project.pk), {"type": "hint", "hint": hint})
+        told = await next_hints(socket)
+        while await socket.receive_nothing(timeout=0.4) is False:
+            told += await next_hints(socket)
+        assert 1 <= len(told) <= 5
+
+
+async def test_more_changes_than_can_wait_become_one_resync(project, member):
+    async with open_page(project, member) as socket:
+        layer = get_channel_layer()
+        for number in range(800):
+            hint = Hint("session", f"run-{number}").as_message()
+            await layer.group_send(project_group(project.pk), {"type": "hint", "hint": hint})
+        frames = [await socket.frame()]
+        while not await socket.receive_nothing(timeout=0.5):
+            frames.append(await socket.frame())
+        assert {"type": "resync"} in frames
+        assert all(len(frame.get("hints", [])) <= 300 for frame in frames)
+
+
+async def test_other_projects_are_never_told_of(project, member):
+    other = await Project.objects.acreate(slug="other", name="Other")
+    async with open_page(project, member) as socket:
+        publish_now(other.pk, Hint("session", "theirs"))
+        publish_now(project.pk, Hint("session", "ours"))
+        assert [hint["id"] for hint in await next_hints(socket)] == ["ours"]
+
+
+async def test_a_page_may_narrow_what_it_is_told(project, member):
+    async with open_page(project, member) as socket:
+        await socket.send({"type": "watch", "topics": ["session", "incident"], "session": "run-1"})
+        await socket.send({"type": "ping"})
+        assert await socket.frame() == {"type": "pong"}
+        for hint in (
+            Hint("session", "run-2"),
+            Hint("attempt"),
+            Hint("incident", "inc_1"),
+            Hint("session", "run-1"),
+        ):
+            publish_now(project.pk, hint)
+        told = await next_hints(socket)
+        while not await socket.receive_nothing(timeout=0.4):
+            told += await next_hints(socket)
+        assert {hint["id"] for hint in told} == {"inc_1", "run-1"}
+
+
+async def test_a_visitor_who_is_not_signed_in_is_closed_with_4401(project):
+    socket = socket_to("/ws/p/support/")
+    await socket.connect()
+    assert await socket.closing_code() == 4401
+
+
+@pytest.mark.parametrize("path", ["/ws/p/unknown/", "/ws/p/other/", "/ws/elsewhere/", "/"])
+async def test_what_is_not_theirs_and_what_does_not_exist_close_alike(path, project, member):
+    await Project.objects.acreate(slug="other", name="Other")
+    socket = socket_to(path, member)
+    await socket.connect()
+    assert await socket.closing_code() == 4404
+
+
+async def test_signing_out_closes_the_socket_of_that_browser_only(project, member, async_client):
+    await sync_to_async(async_client.force_login)(member.user)
+    elsewhere = await sync_to_async(sign_in)(member.user)
+    signed_out = type(member)(member.user, async_client.session)
+    async with open_page(project, signed_out) as first, open_page(project, elsewhere) as second:
+        await async_client.alogout()  # the client itself sends no signal
+        await get_channel_layer().group_send(
+            login_group(signed_out.session.session_key), {"type": "signed_out"}
+        )
+        assert await first.closing_code() == 4401
+        publish_now(project.pk, Hint("session", "still"))
+        assert await next_hints(second)
+
+
+async def test_the_sign_out_signal_closes_the_socket(project, member, rf):
+    from django.contrib.auth import logout
+
+    async with open_page(project, member) as socket:
+        request = rf.post("/sign-out")
+        request.session, request.user = member.session, member.user
+        await sync_to_async(logout)(request)
+        assert await socket.closing_code() == 4401
+
+
+async def end_session(project, member):
+    await sync_to_async(member.session.delete)()
+    return 4401
+
+
+async def change_password(project, member):
+    member.user.set_password("another long password")
+    await member.user.asave()
+    return 4401
+
+
+async def deactivate(project, member):
+    await get_user_model().objects.filter(pk=member.user.pk).aupdate(is_active=False)
+    return 4401
+
+
+async def leave_project(project, member):
+    await Membership.objects.filter(user=member.user).adelete()
+    return 4404
+
+
+@pytest.mark.parametrize("happens", [end_session, change_password, deactivate, leave_project])
+async def test_the_minute_check_closes_a_socket_whose_right_has_ended(happens, project, member, monkeypatch):
+    monkeypatch.setattr(live, "RECHECK_SECONDS", 0.3)
+    async with open_page(project, member) as socket:
+        await asyncio.sleep(0.5)
+        assert await socket.receive_nothing(timeout=0.2)
+        code = await happens(project, member)
+        assert await socket.closing_code() == code
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "null", '"ping"', '{"type": "subscribe"}', '{"type": "ping", "more": 1}', '{"type": "watch"}',
+     '{"type": "watch", "topics": ["everything"]}', '{"type": "watch", "topics": [{}]}',
+     '{"type": "watch", "topics": [], "session": 7}', "[" * 300, '{"type": "ping", "a": NaN}'],
+)  # fmt: skip
+async def test_a_message_that_is_not_understood_closes_the_socket(text, project, member):
+    async with open_page(project, member) as socket:
+        await socket.send_input({"type": "websocket.receive", "text": text})
+        assert await socket.closing_code() == 1008
+
+
+async def test_bytes_close_the_socket(project, member):
+    async with open_page(project, member) as socket:
+        await socket.send_input({"type": "websocket.receive", "bytes": b"\0\xff"})
+        assert await socket.closing_code() == 1008
+
+
+async def test_a_large_message_closes_the_socket(project, member):
+    async with open_page(project, member) as socket:
+        await socket.send_input({"type": "websocket.receive", "text": " " * 513})
+        assert await socket.closing_code() == 1009
+
+
+async def test_too_many_messages_close_the_socket(project, member):
+    async with open_page(project, member) as socket:
+        for _ in range(21):
+            await socket.send({"type": "ping"})
+        assert await socket.closing_code() == 1008
+
+
+async def test_a_beat_says_that_hints_would_arrive(project, member, monkeypatch):
+    monkeypatch.setattr(live, "BEAT_SECONDS", 0.5)
+    async with open_page(project, member) as socket:
+        assert await socket.frame() == {"type": "beat", "broker": True}
