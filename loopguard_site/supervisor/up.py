@@ -26,6 +26,7 @@ _DATABASE = "loopguard"
 _READY_PATIENCE_SECONDS = 120.0
 _END_PATIENCE_SECONDS = 25.0
 _SERVER_PAUSE_SECONDS = 5.0
+_MOST_WEB_THREADS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,37 +217,24 @@ class Supervisor:
 
 def _processes(host: str, port: int) -> list[Process]:
     """Return the four processes; docs/operations.md has the same commands for running them one by one."""
-    module = [sys.executable, "-m"]
+    # As many as can be busy while others wait for the database, within the database pool of a process.
+    threads = min(2 * (os.cpu_count() or 1) + 1, _MOST_WEB_THREADS)
+    module = [sys.executable, "-W", "ignore:You're running the worker with superuser", "-m"]
     web = ["granian", "--interface", "wsgi", "--host", host, "--port", str(port), "--http", "1", "--no-ws"]
-    web += [
-        "--blocking-threads",
-        os.environ.get("LOOPGUARD_WEB_THREADS", "8"),
-        "--workers-kill-timeout",
-        "15",
-    ]
-    web += ["--log-level", "warning", "--respawn-failed-workers", "loopguard_site.wsgi:application"]
+    web += ["--blocking-threads", os.environ.get("LOOPGUARD_WEB_THREADS", str(threads))]
+    web += ["--workers-kill-timeout", "15", "--respawn-failed-workers", "--log-level", "warning"]
     live = ["uvicorn", "--host", host, "--port", str(port + 1), "--lifespan", "off", "--no-access-log"]
-    live += ["--log-level", "warning", "--timeout-graceful-shutdown", "5", "loopguard_site.asgi:application"]
-    worker = ["celery", "-A", "loopguard_site", "worker", "-P", "threads"]
-    worker += ["-c", os.environ.get("LOOPGUARD_WORKER_THREADS", "4"), "-l", "INFO"]
+    live += ["--log-level", "warning", "--timeout-graceful-shutdown", "5"]
+    celery = ["celery", "--quiet", "--skip-checks", "-A", "loopguard_site"]
+    worker = ["worker", "-P", "threads", "-c", os.environ.get("LOOPGUARD_WORKER_THREADS", "4"), "-l", "INFO"]
     worker += ["--without-gossip", "--without-mingle", "--without-heartbeat"]
     # Our schedule has no memory worth a file: every entry runs again soon after a start.
-    beat = [
-        "celery",
-        "-A",
-        "loopguard_site",
-        "beat",
-        "-S",
-        "celery.beat:Scheduler",
-        "-l",
-        "WARNING",
-        "--pidfile=",
-    ]
+    beat = ["beat", "-S", "celery.beat:Scheduler", "-l", "WARNING", "--pidfile="]
     return [
-        Process("web", [*module, *web]),
-        Process("live", [*module, *live]),
-        Process("worker", [*module, *worker]),
-        Process("beat", [*module, *beat]),
+        Process("web", [*module, *web, "loopguard_site.wsgi:application"]),
+        Process("live", [*module, *live, "loopguard_site.asgi:application"]),
+        Process("worker", [*module, *celery, *worker]),
+        Process("beat", [*module, *celery, *beat]),
     ]
 
 
