@@ -138,6 +138,8 @@ def observe_result(state: State, result: Result, policy: Policy, keyer: Keyer) -
         told.digest if told.evidence else keyer.digest(b"pair", told.digest.encode(), record.key.encode())
     )
     lane.results += 1
+    if record.new and told.evidence and record.status == OK:
+        lane.news += 1
     faults: tuple[tuple[str, str], ...] = ()
     if record.change and record.status != ERROR and record.new:
         faults += _tell_change(lane, record)

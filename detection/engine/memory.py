@@ -73,6 +73,7 @@ class Lane:
     records: list[Record] = field(default_factory=list)
     ordinal: int = 0
     results: int = 0
+    news: int = 0
     detections: int = 0
     loops: dict[str, Loop] = field(default_factory=dict)
     allowances: dict[str, int] = field(default_factory=dict)

@@ -69,6 +69,13 @@ _ACKNOWLEDGED = re.compile(
     r"(?i)(?:ok|okay|done|success|successful|successfully|succeeded|true|yes|committed|saved|updated|created|written|sent"
     r"|deleted|applied|accepted|your (?:command|action) ran successfully and did not produce any output)[.!]?"
 )
+# What runners wrap around an output: tags, and an exit code by name.
+_TAGGED = re.compile(
+    r"(?i)<(return_?code|exit_?code|status)>\s*-?\d{1,3}\s*</\1>|</?[a-z_][\w -]{0,40}>"
+    r"|\b(?:return|exit)(?:[ _-]?(?:code|status))?[ :=]{1,2}-?\d{1,3}\b\W?"
+)
+_EXIT_FIELDS = frozenset(("exit", "exit_code", "exitcode", "returncode", "return_code", "status", "code"))
+_MAX_WRAPPED_CHARS = 160
 _LOOKS_FAILED = re.compile(
     r"(?i)\W{0,3}(?:\w{0,30}(?:error|exception)\b|traceback \(most recent|fatal:|failed\b)"
 )
@@ -120,12 +127,29 @@ def outcome(
     if failed:
         cause = without_words(text, sketch, keyer) if sketch else text
         error_digest = keyer.digest(b"cause", cause.encode("utf-8", "surrogatepass"))
-        return Outcome(ERROR, digest, error_digest, evidence=bool(text), text=text)
-    if text.lower() in _NOTHING:
+        return Outcome(ERROR, digest, error_digest, evidence=not _says_nothing(text), text=text)
+    if _says_nothing(text):
         return Outcome(EMPTY, digest, None, evidence=False, text=text)
     return Outcome(
         OK, digest, None, evidence=not (len(text) < 80 and _ACKNOWLEDGED.fullmatch(text)), text=text
     )
+
+
+def _says_nothing(text: str) -> bool:
+    """An empty answer, whatever it is wrapped in: `[]`, `<output></output>`, `{"exit_code":0,"output":""}`."""
+    if len(text) > _MAX_WRAPPED_CHARS:
+        return False
+    if text.lower() in _NOTHING:
+        return True
+    if text[:1] == "{":
+        try:
+            fields = parse(text)
+        except ValueError:
+            return False
+        return isinstance(fields, dict) and not any(
+            value for name, value in fields.items() if name.lower() not in _EXIT_FIELDS
+        )
+    return text[:1] in "<erER" and _TAGGED.sub("", text).strip().lower() in _NOTHING
 
 
 def normalise(text: str, volatile_fields: Collection[str] = ()) -> str:

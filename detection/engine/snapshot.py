@@ -80,6 +80,7 @@ def _pack_lane(lane: Lane) -> list[Any]:
     return [
         lane.ordinal,
         lane.results,
+        lane.news,
         lane.detections,
         _pack(lane.seen),
         lane.own,
@@ -112,7 +113,7 @@ def _pack_lane(lane: Lane) -> list[Any]:
 
 
 def _lane(packed: list[Any]) -> Lane:
-    ordinal, results, detections, seen, own, loops, allowances, warned, records = packed
+    ordinal, results, news, detections, seen, own, loops, allowances, warned, records = packed
     return Lane(
         records=[
             Record(
@@ -122,6 +123,7 @@ def _lane(packed: list[Any]) -> Lane:
         ],
         ordinal=ordinal,
         results=results,
+        news=news,
         detections=detections,
         loops={name: Loop(row[0], tuple(row[1]), *row[2:]) for name, row in loops.items()},
         allowances=allowances,

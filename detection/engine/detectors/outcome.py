@@ -4,8 +4,9 @@
 
 No comparison of calls can see this loop; the answers can. Per tool it counts equal answers in a row, whatever other
 tools do in between, with clocks and ids masked and, in errors, the words of the call's own arguments subtracted: "denied
-for ann" and "denied for bob" are one error. Empty answers and a bare "ok" are no evidence. A success of the tool, or a
-successful change elsewhere, ends a series of errors. It errs on honest sweeps that find nothing (hence: a shell is
+for ann" and "denied for bob" are one error. Calls that hardly differ besides need fewer. Empty answers and a bare "ok"
+are no evidence. Another answer of the tool, a successful change elsewhere, or several new answers of other tools end a
+series. It errs on honest sweeps that find nothing (hence: a shell is
 nudged, never stopped). `outcome_method = literal` is the seed's formula over the answers of all tools. O(1) a call.
 """
 
@@ -19,9 +20,14 @@ from detection.engine.identity import loop_identity
 from detection.engine.memory import ERROR, Lane, Record, bounded
 from detection.engine.policy import Policy
 from detection.engine.results import Outcome as Result
-from detection.engine.similarity import literal_result_similarity
+from detection.engine.similarity import literal_result_similarity, sketch_similarity
 
-_MAX_TOOLS = 12
+_MAX_TOOLS = 8
+# New answers from other tools after which a tool's old series says nothing about the run any more.
+_FORGIVING_NEWS = 4
+_NEAR = 0.7
+
+# A series: fingerprint, count, is an error, first call, calls in a row that hardly differ, the lane's news, last sketch.
 _MAX_LITERAL_CHARS = 1200
 
 
@@ -47,10 +53,12 @@ class Outcome:
         if not outcome.evidence:
             return QUIET
         series = own.pop(record.tool, None)
-        if series is None or series[0] != record.result:
-            # fingerprint, count, whether it is an error, first call
-            series = [record.result, 0, record.status == ERROR, record.seq]
+        if series is None or series[0] != record.result or lane.news - series[5] >= _FORGIVING_NEWS:
+            series = [record.result, 0, record.status == ERROR, record.seq, 0, 0, ""]
         series[1] += 1
+        near = sketch_similarity(record.sketch, series[6], _NEAR) >= _NEAR if series[6] else False
+        series[4] = series[4] + 1 if near else 1
+        series[5], series[6] = lane.news, record.sketch
         own[record.tool] = series
         bounded(own, _MAX_TOOLS)
         return _judge(series, lane, record, policy)
@@ -67,10 +75,12 @@ class Outcome:
 
 def _judge(series: list[Any], lane: Lane, record: Record, policy: Policy) -> Reading:
     values = policy.values
-    fingerprint, count, failed, first = series
+    fingerprint, count, failed, first, near, _, _ = series
     limit = values["outcome_max_errors" if failed else "outcome_max_results"] + lane.allowance("outcome")
-    if count < limit:
+    near_limit = values["outcome_max_similar"] + lane.allowance("outcome")
+    if count < limit and near < near_limit:
         return Reading(count, limit)
+    limit = min(limit, near_limit) if near >= near_limit else limit
     calls = [one for one in lane.records if one.tool == record.tool and one.result == fingerprint]
     keys = dict.fromkeys(one.key for one in calls)
     keys[record.key] = None

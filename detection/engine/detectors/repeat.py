@@ -47,21 +47,10 @@ class Repeat:
     def on_result(
         self, own: dict[str, Any], lane: Lane, record: Record, outcome: Outcome, policy: Policy
     ) -> Reading:
-        """Learn whether the answer changed; findings are made before a call, not after."""
-        if own.get("key") != record.key or record.ordinal <= own.get("from", 0):
-            return QUIET
-        last, last_status = own.get("result", ""), own.get("status", "")
-        if last and record.result != last and not (record.status == ERROR and last_status == ERROR):
-            # A change: this answer is the first of a new series. Calls still in flight belong to it.
-            in_flight = sum(
-                1 for other in lane.records if other.ordinal > record.ordinal and other.key == record.key
-            )
-            own["same"] = 1.0 + in_flight
-            own["known"] = 0
-            own["changes"] = own.get("changes", 0) + (record.status in (OK, EMPTY))
-        own["known"] = own.get("known", 0) + 1
-        own["result"], own["status"] = record.result, record.status
-        return QUIET
+        """Learn whether the answer changed, and look for the same call and answer among the last ones."""
+        if own.get("key") == record.key and record.ordinal > own.get("from", 0):
+            _learn(own, lane, record)
+        return _scattered(lane, record, policy) if policy.values["result_aware"] else QUIET
 
     def on_change(self, own: dict[str, Any], lane: Lane, record: Record) -> None:
         """A change makes what was called before it worth calling again."""
@@ -157,6 +146,50 @@ def _judge_streak(own: dict[str, Any], lane: Lane, record: Record, policy: Polic
     return Reading(int(same), limit)
 
 
+def _learn(own: dict[str, Any], lane: Lane, record: Record) -> None:
+    last, last_status = own.get("result", ""), own.get("status", "")
+    if last and record.result != last and not (record.status == ERROR and last_status == ERROR):
+        # A change: this answer is the first of a new series. Calls still in flight belong to it.
+        in_flight = sum(
+            1 for other in lane.records if other.ordinal > record.ordinal and other.key == record.key
+        )
+        own["same"] = 1.0 + in_flight
+        own["known"] = 0
+        own["changes"] = own.get("changes", 0) + (record.status in (OK, EMPTY))
+    own["known"] = own.get("known", 0) + 1
+    own["result"], own["status"] = record.result, record.status
+
+
+def _scattered(lane: Lane, record: Record, policy: Policy) -> Reading:
+    """The same call with the same answer again and again, other calls between, nothing changed in the meantime."""
+    values = policy.values
+    limit = values["scattered_repeats"]
+    if not limit or record.new or policy.traits.tool_class == "poll" or record.weight < 1.0:
+        return QUIET
+    limit += lane.allowance(record.key)
+    key, result = record.key, record.result
+    count = 0
+    for other in lane.records[-values["scattered_window_calls"] :]:
+        if other.key == key and other.result == result and not other.spent:
+            count += 1
+    if count < limit:
+        return QUIET
+    return Reading(
+        count,
+        limit,
+        _finding(
+            lane,
+            record,
+            policy,
+            count,
+            limit,
+            "errors" if record.status == ERROR else "equal",
+            advisory=True,
+            window=values["scattered_window_calls"],
+        ),
+    )
+
+
 def _series(own: dict[str, Any]) -> str:
     return "changing" if own.get("changes") else _equal(own)
 
@@ -202,6 +235,7 @@ def _finding(
     *,
     first: int | None = None,
     advisory: bool = False,
+    window: int | None = None,
 ) -> Finding:
     values = policy.values
     same = [other for other in lane.records if other.key == record.key and not other.spent]
@@ -209,8 +243,8 @@ def _finding(
         kind="repeat",
         count=count,
         limit=limit,
-        window_seconds=None if values["ttl_from"] == "never" else values["ttl_seconds"],
-        window_calls=values["window_calls"] if values["repeat_scope"] == "window" else None,
+        window_seconds=None if values["ttl_from"] == "never" or window else values["ttl_seconds"],
+        window_calls=values["window_calls"] if values["repeat_scope"] == "window" else window,
         confidence=1.0 if results in ("equal", "errors") or not values["result_aware"] else 0.8,
         loop_id=loop_identity("repeat", (record.key,)),
         call_keys=(record.key,),

@@ -4,7 +4,8 @@
 
 Counts calls in a row that bring no answer unseen in this run and no successful change. It covers what the shape
 detectors cannot: long cycles, shuffles, sweeps that start over. An answer that merely is empty, or a bare "ok" for a
-new piece of work, neither counts nor clears. Calls that come slowly weigh a fifth. For clients that never send
+new piece of work, neither counts nor clears. An error is never progress: one unseen so far weighs a little less than
+one seen before. Calls that come slowly weigh a fifth. For clients that never send
 results a call is new when its key is, at twice the limit. It errs where honest work re-reads a lot before a change,
 hence it warns early and refuses late. O(1) a call.
 """
@@ -22,6 +23,7 @@ from detection.engine.results import Outcome
 
 _MAX_KEYS = 12
 _UNKNOWN_FACTOR = 2
+_NEW_ERROR = 0.6
 _ENOUGH = 1 - 1e-9
 
 
@@ -47,7 +49,7 @@ class Stagnation:
         self, own: dict[str, Any], lane: Lane, record: Record, outcome: Outcome, policy: Policy
     ) -> Reading:
         """Judge a call by its result."""
-        if record.new:
+        if record.new and record.status != ERROR:
             if outcome.evidence:
                 own.clear()
             return QUIET
@@ -67,7 +69,8 @@ class Stagnation:
 
 
 def _count(own: dict[str, Any], record: Record) -> None:
-    own["n"] = own.get("n", 0.0) + (1.0 if record.status == ERROR else record.weight)
+    weight = record.weight if record.status != ERROR else _NEW_ERROR if record.new else 1.0
+    own["n"] = own.get("n", 0.0) + weight
     keys = own.setdefault("keys", [])
     if record.key not in keys:
         keys.append(record.key)
