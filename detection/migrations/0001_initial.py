@@ -103,7 +103,7 @@ class Migration(migrations.Migration):
                     "id",
                     models.BigIntegerField(
                         db_default=django.db.models.expressions.RawSQL(
-                            "((extract(epoch from now()) / 86400)::bigint << 32) | (nextval('detection_session_counter') & 4294967295)",
+                            "(floor(extract(epoch from now()) / 86400)::bigint << 32) | (nextval('detection_session_counter') & 4294967295)",
                             (),
                         ),
                         editable=False,

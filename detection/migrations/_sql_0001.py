@@ -42,15 +42,14 @@ CREATE TABLE detection_event_rest PARTITION OF detection_event DEFAULT;
 CREATE FUNCTION detection_ensure_partitions(weeks_ahead integer) RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
     this_week bigint := floor(extract(epoch FROM now()) / 604800);
-    week bigint;
     made integer := 0;
 BEGIN
     FOR week IN this_week - 1 .. this_week + weeks_ahead LOOP
         IF to_regclass(format('detection_event_%s', week * 7)) IS NULL
            AND NOT EXISTS (SELECT FROM detection_event_rest
-                           WHERE session_id >= (week * 7) << 32 AND session_id < ((week + 1) * 7) << 32) THEN
+                           WHERE session_id >= (week::bigint * 7) << 32 AND session_id < ((week + 1)::bigint * 7) << 32) THEN
             EXECUTE format('CREATE TABLE detection_event_%s PARTITION OF detection_event FOR VALUES FROM (%s) TO (%s)',
-                           week * 7, (week * 7) << 32, ((week + 1) * 7) << 32);
+                           week * 7, (week::bigint * 7) << 32, ((week + 1)::bigint * 7) << 32);
             made := made + 1;
         END IF;
     END LOOP;

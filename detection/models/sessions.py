@@ -14,7 +14,7 @@ SESSION_ID_DAY_BITS = 32
 """A session's id is the day of its start (days since 1970) above this many bits of a counter."""
 
 NEW_SESSION_ID = RawSQL(
-    "((extract(epoch from now()) / 86400)::bigint << 32) | (nextval('detection_session_counter') & 4294967295)",
+    "(floor(extract(epoch from now()) / 86400)::bigint << 32) | (nextval('detection_session_counter') & 4294967295)",
     (),
 )
 

@@ -35,12 +35,12 @@ def run_in_chat(session: Session, tiers: Tiers, text: str, actor: Actor = CHAT) 
 
     A command with a mistake changes nothing; the others in the same text still hold.
     """
+    if not grammar.contains_command(text):
+        return CommandOut((), is_changed=False)
     try:
         changes = grammar.parse(text)
     except grammar.CommandError as error:
-        return CommandOut((str(error),), False)
-    if not changes:
-        return CommandOut((), False)
+        return CommandOut((str(error),), is_changed=False)
     before = dict(session.policy_values)
     values = dict(before)
     for change in changes:

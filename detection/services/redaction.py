@@ -73,7 +73,8 @@ class Redactor:
         """Return `text` with every secret that its shape or its name gives away replaced by a mark."""
         if not _SUSPICIOUS.search(text):
             return text
-        return self._shapes(_ASSIGNMENT.sub(lambda found: found[1] + self._mark("value", found[2]), text))
+        # Shapes first: what follows "Authorization:" is a word and the secret after it.
+        return _ASSIGNMENT.sub(lambda found: found[1] + self._mark("value", found[2]), self._shapes(text))
 
     def arguments(self, text: str) -> str:
         """Redact argument text: by key names and shapes where it is JSON, else like any text."""

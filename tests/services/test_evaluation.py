@@ -1,0 +1,104 @@
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from detection.engine import fold, snapshot
+from detection.models import Event, Incident, Session, TrackerState
+from detection.services import evaluation
+
+
+def test_evaluating_twice_changes_nothing(agent):
+    agent.posts(*[agent.call() for _ in range(6)])
+    session = Session.objects.get()
+    first = evaluation.evaluate(session.pk)
+    before = list(Incident.objects.values()), list(Session.objects.values())
+    second = evaluation.evaluate(session.pk)
+
+    assert (first, second) == (6, 0)
+    assert (list(Incident.objects.values()), list(Session.objects.values())) == before
+
+
+def test_a_long_backlog_is_taken_in_several_transactions(agent, monkeypatch):
+    agent.posts(*[agent.call("read", f'{{"n": {number}}}') for number in range(25)])
+    session = Session.objects.get()
+    monkeypatch.setattr(evaluation.SessionWork.catch_up, "__defaults__", (10,))
+
+    assert [evaluation.evaluate(session.pk) for _ in range(4)] == [10, 10, 5, 0]
+
+
+def test_an_outdated_state_is_rebuilt_from_the_stored_calls(agent):
+    agent.posts(*[agent.call() for _ in range(3)])
+    evaluation.evaluate(Session.objects.get().pk)
+    TrackerState.objects.update(snapshot=b'{"v":-1}', version=0)
+    with pytest.raises(snapshot.SnapshotVersionError):
+        snapshot.load(b'{"v":-1}')
+
+    assert agent.asks().decision == "stop"
+
+
+def test_a_poisonous_event_is_parked_with_its_error_and_the_session_goes_on(agent, monkeypatch):
+    agent.posts(*[agent.call("poison" if number == 1 else "search") for number in range(5)])
+    sound = fold.observe_call
+
+    def brittle(state, call, policy, keyer):
+        if call.tool == "poison":
+            raise ZeroDivisionError("no way")
+        return sound(state, call, policy, keyer)
+
+    monkeypatch.setattr(fold, "observe_call", brittle)
+    session = Session.objects.get()
+    evaluation.evaluate(session.pk)
+    session.refresh_from_db()
+
+    assert session.evaluated_seq == 5
+    assert [entry["seq"] for entry in session.parked] == [2]
+    assert "ZeroDivisionError" in session.parked[0]["error"]
+    assert session.call_count == 4
+    assert Incident.objects.get().count == 4
+
+
+def test_a_poisonous_call_at_the_guard_is_allowed_and_parked(agent, monkeypatch):
+    def broken(*_):
+        raise KeyError("lost")
+
+    monkeypatch.setattr(fold, "observe_call", broken)
+
+    assert agent.asks().decision == "allow"
+    assert Session.objects.get().parked[0]["seq"] == 1
+    assert Event.objects.count() == 1
+
+
+def test_the_sweeper_finds_what_no_worker_was_told_of(agent):
+    agent.posts(*[agent.call() for _ in range(4)])
+    early = evaluation.sweep()
+    Session.objects.update(pending_since=timezone.now() - timedelta(seconds=3))
+    late = evaluation.sweep()
+
+    assert (early, late) == (0, 1)
+    assert Incident.objects.exists()
+    assert evaluation.sweep() == 0
+
+
+def test_a_resolved_loop_that_goes_on_is_a_new_incident(agent, project):
+    from detection.services import incidents
+    from tests.services.conftest import OPERATOR
+
+    for _ in range(4):
+        agent.asks()
+    incidents.resolve(project.pk, Incident.objects.get().public_id, OPERATOR)
+    agent.asks()
+
+    assert sorted(Incident.objects.values_list("status", flat=True)) == ["open", "resolved"]
+    assert Incident.objects.filter(ended_at=None).count() == 1
+
+
+def test_a_session_that_ends_ends_its_incidents(agent):
+    from detection.services.ingest import EventIn
+
+    agent.posts(*[agent.call() for _ in range(4)], EventIn(type="end", session="s-1", content="failed"))
+    evaluation.evaluate(Session.objects.get().pk)
+
+    incident = Incident.objects.get()
+    assert incident.ended_at is not None
+    assert incident.recovered is False

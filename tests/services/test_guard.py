@@ -1,0 +1,182 @@
+import threading
+
+import pytest
+from django.db import connection
+
+from detection.models import Event, Incident, Project, Session
+from detection.services import evaluation, policies, sessions
+from detection.services.keys import Principal
+from tests.services.conftest import OPERATOR, Agent
+
+
+def test_the_fourth_identical_call_is_stopped_and_kept_as_an_incident_with_its_evidence(agent):
+    decisions = [agent.asks().decision for _ in range(4)]
+
+    assert decisions == ["allow", "allow", "allow", "stop"]
+    incident = Incident.objects.get()
+    assert (incident.kind, incident.tool, incident.count, incident.limit) == ("repeat", "search_web", 4, 4)
+    assert (incident.decision, incident.session_name, incident.calls_blocked) == ("stop", "s-1", 1)
+    assert [call["seq"] for call in incident.evidence["calls"]] == [1, 2, 3, 4]
+    assert incident.policy["max_repeats"] == {"value": 4, "source": "preset:standard"}
+    assert [step.action for step in incident.activity.all()] == ["opened", "reacted"]
+
+
+def test_a_verdict_carries_text_incident_finding_and_the_source_of_every_setting(agent):
+    for _ in range(3):
+        agent.asks()
+    verdict = agent.asks().verdicts[0]
+
+    assert "search_web" in verdict.message
+    assert "reset password" not in verdict.message
+    assert verdict.incident == Incident.objects.get().public_id
+    assert verdict.finding["count"] == 4
+    assert verdict.policy["mode"] == {"value": "break", "source": "preset:standard"}
+
+
+def test_different_calls_are_left_alone(agent):
+    for number in range(12):
+        assert agent.asks(agent.call(arguments=f'{{"q": "page {number}"}}')).decision == "allow"
+    assert not Incident.objects.exists()
+
+
+def test_a_resent_call_gets_the_verdict_it_got_the_first_time_and_counts_once(agent):
+    for number in range(4):
+        first = agent.asks(agent.call(call_id=f"c-{number}"))
+    again = agent.asks(agent.call(call_id="c-3"))
+
+    assert again.verdicts[0].duplicate
+    assert again.decision == first.decision == "stop"
+    assert again.verdicts[0].message == first.verdicts[0].message
+    assert Session.objects.get().call_count == 4
+    assert Event.objects.filter(type="call").count() == 4
+
+
+def test_a_model_override_changes_the_next_verdict_and_names_its_tier(agent, project):
+    for _ in range(3):
+        agent.asks()
+    policies.save_tier(project.pk, "model", "openai", "gpt-5", {"max_repeats": 9}, OPERATOR)
+    answer = agent.asks()
+
+    assert answer.decision == "allow"
+    assert answer.verdicts[0].policy["max_repeats"] == {"value": 9, "source": "model:openai/gpt-5"}
+
+
+def test_the_session_s_own_setting_wins_over_the_model_s(agent, project):
+    policies.save_tier(project.pk, "model", "openai", "gpt-5", {"max_repeats": 2}, OPERATOR)
+    agent.asks()
+    out = sessions.run_command(project.pk, "s-1", "!/set(tool-loop-max-repeats=6)", OPERATOR)
+    answer = agent.asks()
+
+    assert out.is_changed
+    assert "6" in out.lines[0]
+    assert answer.decision == "allow"
+    assert answer.verdicts[0].policy["max_repeats"] == {"value": 6, "source": "session"}
+
+
+def test_a_stopped_session_gets_no_call_through_until_it_is_resumed(agent, project):
+    agent.asks()
+    sessions.stop(project.pk, "s-1", OPERATOR, "runs wild")
+    stopped = agent.asks(agent.call(tool="read_file", arguments="{}"))
+    sessions.resume(project.pk, "s-1", OPERATOR)
+    resumed = agent.asks(agent.call(tool="read_file", arguments="{}"))
+
+    assert stopped.decision == "stop"
+    assert "ana" in stopped.verdicts[0].message
+    assert "runs wild" in stopped.verdicts[0].message
+    assert resumed.decision == "allow"
+    assert Session.objects.get().blocked_count == 1
+
+
+def test_events_sent_before_are_folded_before_the_verdict(agent):
+    agent.posts(agent.call(), agent.call(), agent.call())
+
+    assert agent.asks().decision == "stop"
+    session = Session.objects.get()
+    assert session.evaluated_seq == session.last_seq == 4
+    assert evaluation.evaluate(session.pk) == 0
+
+
+def test_results_sent_along_count_before_the_calls(agent):
+    decisions = []
+    for number in range(6):
+        results = [agent.result(f"c-{number - 1}", f"job is at {number * 10} %")] if number else []
+        decisions.append(
+            agent.asks(agent.call("get_job", "{}", call_id=f"c-{number}"), results=results).decision
+        )
+
+    assert decisions == ["allow"] * 6, "a changing answer is progress"
+
+
+def test_one_project_s_sessions_do_not_count_for_another(agent, principal):
+    other = Project.objects.create(slug="other", name="Other")
+    stranger = Agent(Principal(0, "x", other.pk, "other", principal.scopes, False, None), backend="openai")
+    for _ in range(3):
+        agent.asks()
+
+    assert stranger.asks().decision == "allow"
+    assert Session.objects.filter(external_id="s-1").count() == 2
+
+
+def test_with_detection_off_nothing_is_tracked(agent, project):
+    policies.save_tier(project.pk, "project", "", "", {"enabled": False}, OPERATOR)
+
+    assert {agent.asks().decision for _ in range(8)} == {"allow"}
+    assert not Incident.objects.exists()
+
+
+def test_a_project_that_keeps_no_payloads_still_detects(agent, project):
+    Project.objects.update(stores_payloads=False)
+    decisions = [agent.asks().decision for _ in range(4)]
+
+    assert decisions[-1] == "stop"
+    assert not Event.objects.exclude(arguments=None).exists()
+    assert "reset password" not in str(Incident.objects.get().evidence)
+
+
+def test_leaving_the_loop_ends_the_incident_as_recovered(agent):
+    for _ in range(4):
+        agent.asks()
+    for number in range(5):
+        agent.asks(agent.call("read_file", f'{{"path": "{number}.txt"}}'))
+
+    incident = Incident.objects.get()
+    assert incident.ended_at is not None
+    assert incident.recovered is True
+    assert Session.objects.get().state == "running"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_calls_that_race_with_a_stop_are_never_allowed_after_it(transactional_db):
+    project = Project.objects.create(slug="race", name="Race")
+    agent = Agent(Principal(0, "x", project.pk, "race", frozenset(), False, None))
+    agent.asks()
+    log, start = [], threading.Barrier(5)
+
+    def caller(number):
+        start.wait()
+        for index in range(6):
+            answer = agent.asks(
+                agent.call("read_file", f'{{"n": "{number}-{index}"}}', call_id=f"{number}-{index}")
+            )
+            log.append((answer.decision, f"{number}-{index}"))
+        connection.close()
+
+    def stopper():
+        start.wait()
+        sessions.stop(project.pk, "s-1", OPERATOR)
+        connection.close()
+
+    threads = [threading.Thread(target=caller, args=(n,)) for n in range(4)] + [
+        threading.Thread(target=stopper)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    rows = list(Event.objects.filter(type="call", session__project=project).order_by("seq"))
+    assert [row.seq for row in rows] == [*range(1, 26)], "one gapless order, whatever came first"
+    decisions = [row.decision for row in rows]
+    first_stop = decisions.index("stop") if "stop" in decisions else len(decisions)
+    assert set(decisions[first_stop:]) <= {"stop"}
+    assert len(log) == 24

@@ -1,0 +1,70 @@
+from datetime import timedelta
+
+import pytest
+from django.db import DatabaseError, connection, transaction
+from django.utils import timezone
+
+from detection.models import AuditEntry, Event, EventKey, Incident, Session
+from detection.services import retention, sessions
+from tests.services.conftest import OPERATOR, Agent
+
+
+def test_old_sessions_go_with_their_calls_and_incidents_keep_their_evidence(project, agent):
+    for number in range(4):
+        agent.asks()
+    agent.posts(agent.call(id="evt"))
+    Session.objects.update(last_event_at=timezone.now() - timedelta(days=31))
+    retention.housekeeping()
+
+    assert not Session.objects.exists()
+    assert not Event.objects.filter(call_id__startswith="call_").exists()
+    assert not EventKey.objects.exists()
+    incident = Incident.objects.get()
+    assert incident.session is None
+    assert len(incident.evidence["calls"]) == 4
+
+
+def test_recent_sessions_stay(agent):
+    agent.asks()
+    retention.housekeeping()
+    assert Session.objects.exists()
+
+
+def test_the_incident_of_a_session_that_nobody_hears_of_ends(agent):
+    for _ in range(4):
+        agent.asks()
+    Session.objects.update(last_event_at=timezone.now() - timedelta(hours=2))
+    retention.housekeeping()
+
+    assert Incident.objects.get().ended_at is not None
+    assert Session.objects.get().state == "running"
+
+
+def test_partitions_are_made_ahead_and_dropped_when_long_empty(db):
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE TABLE detection_event_700 PARTITION OF detection_event FOR VALUES FROM (%s) TO (%s)",
+            [700 << 32, 707 << 32],
+        )
+        assert retention.drop_empty_partitions() == ["detection_event_700"]
+        cursor.execute("SELECT count(*) FROM pg_inherits WHERE inhparent = 'detection_event'::regclass")
+        assert cursor.fetchone()[0] >= 10
+
+
+def test_what_the_demo_made_is_removed_in_one_go_and_nothing_else(project, principal):
+    from dataclasses import replace
+
+    Agent(replace(principal, is_demo=True), "demo").asks()
+    Agent(principal, "real").asks()
+
+    assert sessions.delete_demo(project.pk, OPERATOR) == 1
+    assert [session.external_id for session in Session.objects.all()] == ["real"]
+
+
+def test_audit_entries_can_be_neither_changed_nor_deleted(agent, project):
+    agent.asks()
+    sessions.stop(project.pk, "s-1", OPERATOR)
+    for statement in ("UPDATE detection_auditentry SET actor = 'x'", "DELETE FROM detection_auditentry"):
+        with pytest.raises(DatabaseError), transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute(statement)
+    assert AuditEntry.objects.filter(action="session.stop", actor="ana").exists()
