@@ -4,23 +4,41 @@ from detection.models.attempts import Attempt
 from detection.models.audit import AuditEntry
 from detection.models.events import Event, EventKey, EventType
 from detection.models.incidents import Incident, IncidentActivity
+from detection.models.judge import JudgeCall, JudgeOutcome
 from detection.models.keys import ApiKey, Scope
 from detection.models.policies import PolicyTier, TierScope, ToolRule
 from detection.models.projects import Membership, Project, Role
+from detection.models.questions import (
+    AskedOf,
+    Choice,
+    Question,
+    QuestionState,
+    RememberedChoice,
+    Unattended,
+)
 from detection.models.sessions import Session, SessionState, TrackerState
+from detection.models.texts import MessageTemplate
 
 __all__ = [
     "ApiKey",
+    "AskedOf",
     "Attempt",
     "AuditEntry",
+    "Choice",
     "Event",
     "EventKey",
     "EventType",
     "Incident",
     "IncidentActivity",
+    "JudgeCall",
+    "JudgeOutcome",
     "Membership",
+    "MessageTemplate",
     "PolicyTier",
     "Project",
+    "Question",
+    "QuestionState",
+    "RememberedChoice",
     "Role",
     "Scope",
     "Session",
@@ -28,4 +46,5 @@ __all__ = [
     "TierScope",
     "ToolRule",
     "TrackerState",
+    "Unattended",
 ]

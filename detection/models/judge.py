@@ -1,0 +1,70 @@
+"""What the judge was asked and what it answered; written once a call, never fed back to a model."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models.functions import Now
+
+from detection.models.incidents import Incident
+from detection.models.projects import Project
+from detection.models.questions import Question
+
+
+class JudgeOutcome(models.TextChoices):
+    """How a call to the judge ended."""
+
+    ACCEPTED = "accepted", "Accepted: some more rounds were granted"
+    DENIED = "denied", "Denied"
+    UNCLEAR = "unclear", "Unclear, and so denied"
+    FAILED = "failed", "Failed, and so denied"
+    REFUSED = "refused", "Not asked, and so denied"
+    OBEYED = "obeyed", "It obeyed its data: the judge is switched off"
+
+
+class JudgeCall(models.Model):
+    """One consultation, or the reason why there was none."""
+
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="judge_calls")
+    question = models.ForeignKey(Question, null=True, on_delete=models.SET_NULL, related_name="judge_calls")
+    incident = models.ForeignKey(Incident, null=True, on_delete=models.SET_NULL, related_name="judge_calls")
+    loop_id = models.CharField(max_length=32)
+    session_id = models.BigIntegerField()
+    at = models.DateTimeField(db_default=Now())
+    outcome = models.CharField(max_length=8, choices=JudgeOutcome.choices)
+    error = models.CharField(
+        max_length=64, blank=True, default="", help_text="Stable code of what went wrong."
+    )
+    was_sent = models.BooleanField(default=True, help_text="Whether the endpoint was called at all.")
+    host = models.CharField(max_length=255, blank=True, default="")
+    model = models.CharField(max_length=200, blank=True, default="")
+    prompt_hash = models.CharField(max_length=64, blank=True, default="")
+    request = models.TextField(blank=True, default="", help_text="What was sent, without the key.")
+    answer = models.TextField(blank=True, default="", help_text="What came back, cut.")
+    reason = models.CharField(max_length=600, blank=True, default="")
+    guidance = models.CharField(max_length=600, blank=True, default="")
+    rounds_proposed = models.IntegerField(default=0)
+    rounds_granted = models.IntegerField(default=0)
+    policy_version = models.BigIntegerField(default=0)
+    latency_ms = models.IntegerField(default=0)
+    input_tokens = models.IntegerField(default=0)
+    output_tokens = models.IntegerField(default=0)
+    cost_usd = models.DecimalField(max_digits=12, decimal_places=6, default=0)
+
+    class Meta:
+        ordering = ("-at", "-id")
+        constraints = (
+            models.CheckConstraint(
+                condition=models.Q(outcome__in=JudgeOutcome.values), name="judge_outcome_known"
+            ),
+            models.CheckConstraint(
+                condition=models.Q(outcome="accepted") | models.Q(rounds_granted=0),
+                name="judge_grants_only_when_accepted",
+            ),
+        )
+        indexes = (
+            models.Index(fields=("project", "-at"), name="judge_call_newest"),
+            models.Index(fields=("session_id", "loop_id"), name="judge_call_of_loop"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.outcome} at {self.at:%Y-%m-%d %H:%M}"

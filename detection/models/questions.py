@@ -1,0 +1,163 @@
+"""Questions that a held call waits on, and the answers that people want remembered."""
+
+from __future__ import annotations
+
+import secrets
+
+from django.conf import settings
+from django.db import models
+from django.db.models.functions import Now
+
+from detection.models.incidents import PUBLIC_ID_ALPHABET, Incident
+from detection.models.projects import Project
+from detection.models.sessions import Session
+
+
+def new_question_id() -> str:
+    """An opaque id with its type prefix, 100 random bits: who knows it still needs a key of the project."""
+    return "que_" + "".join(secrets.choice(PUBLIC_ID_ALPHABET) for _ in range(20))
+
+
+class AskedOf(models.TextChoices):
+    """Who is to answer."""
+
+    PERSON = "person", "A person"
+    JUDGE = "judge", "The judge"
+
+
+class QuestionState(models.TextChoices):
+    """What became of a question. Only an open one can be answered."""
+
+    OPEN = "open", "Waiting"
+    ANSWERED = "answered", "Answered"
+    EXPIRED = "expired", "Nobody answered in time"
+    WITHDRAWN = "withdrawn", "Withdrawn"
+
+
+class Choice(models.TextChoices):
+    """The five answers of a person."""
+
+    SKIP = "skip", "Skip this call"
+    ALLOW_ONCE = "allow_once", "Allow once"
+    RAISE = "raise", "Raise the limit"
+    EXEMPT = "exempt", "Exempt the tool for this session"
+    DISABLE = "disable", "Disable for this session"
+
+
+class Unattended(models.TextChoices):
+    """What holds when nobody answers in time."""
+
+    BLOCK = "block", "The call is skipped"
+    STOP = "stop", "The run is stopped"
+    ALLOW = "allow", "The call is allowed once"
+    DISABLE = "disable", "Detection is disabled for the session"
+
+
+class Question(models.Model):
+    """One held call (and its copies) that waits for a person or for the judge.
+
+    A session has at most one open question per loop. Everything that changes a question happens under the session's
+    row lock; `decision` is empty exactly while it is open.
+    """
+
+    public_id = models.CharField(max_length=32, unique=True, default=new_question_id, editable=False)
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="questions")
+    session = models.ForeignKey(Session, on_delete=models.CASCADE, related_name="questions")
+    incident = models.ForeignKey(
+        Incident, null=True, blank=True, on_delete=models.SET_NULL, related_name="questions"
+    )
+    asked_of = models.CharField(max_length=8, choices=AskedOf.choices, default=AskedOf.PERSON)
+    state = models.CharField(max_length=10, choices=QuestionState.choices, default=QuestionState.OPEN)
+
+    seq = models.IntegerField(help_text="The held call's place in its session.")
+    call_id = models.CharField(max_length=256)
+    call_key = models.CharField(max_length=32)
+    held_calls = models.IntegerField(default=1, help_text="How many calls wait for this answer.")
+    tool = models.CharField(max_length=128)
+    agent = models.CharField(max_length=128, blank=True, default="")
+    run = models.CharField(max_length=256, blank=True, default="")
+    loop_id = models.CharField(max_length=32)
+    kind = models.CharField(max_length=16)
+    count = models.IntegerField()
+    limit = models.IntegerField()
+    window_seconds = models.FloatField(null=True, blank=True)
+    unit = models.CharField(max_length=16, blank=True, default="", help_text="What a budget counts.")
+    summary = models.CharField(max_length=300, help_text="What was found, in words.")
+
+    asked_at = models.DateTimeField(db_default=Now())
+    deadline = models.DateTimeField()
+    unattended = models.CharField(max_length=8, choices=Unattended.choices, default=Unattended.BLOCK)
+
+    choice = models.CharField(max_length=10, choices=Choice.choices, blank=True, default="")
+    raised_by = models.IntegerField(default=0, help_text="By how much the limit was raised.")
+    decision = models.CharField(max_length=8, blank=True, default="", help_text="allow, block or stop")
+    message = models.CharField(max_length=2000, blank=True, default="", help_text="What the agent is told.")
+    reason = models.CharField(
+        max_length=32, blank=True, default="", help_text="Stable code of how it was closed."
+    )
+    answered_by = models.CharField(max_length=150, blank=True, default="")
+    answered_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ("-asked_at", "-id")
+        constraints = (
+            models.UniqueConstraint(
+                fields=("session", "loop_id"),
+                name="one_open_question_per_loop",
+                condition=models.Q(state="open"),
+            ),
+            models.CheckConstraint(
+                condition=models.Q(state__in=QuestionState.values), name="question_state_known"
+            ),
+            models.CheckConstraint(
+                name="question_open_or_decided",
+                condition=models.Q(state="open", decision="", answered_at__isnull=True)
+                | models.Q(
+                    ~models.Q(state="open"),
+                    decision__in=("allow", "block", "stop"),
+                    answered_at__isnull=False,
+                ),
+            ),
+        )
+        indexes = (
+            models.Index(fields=("project", "-asked_at", "-id"), name="question_newest"),
+            models.Index(fields=("deadline",), name="question_due", condition=models.Q(state="open")),
+            models.Index(fields=("session", "call_key", "-id"), name="question_of_call"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.public_id}: {self.tool} in {self.session_id}"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nobody and nothing has decided yet; past the deadline it is still to be closed."""
+        return self.state == QuestionState.OPEN
+
+
+class RememberedChoice(models.Model):
+    """An answer that holds for later sessions of the same agent and tool, so that nobody is asked again. It ends."""
+
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="remembered_choices")
+    agent = models.CharField(max_length=128, blank=True, default="")
+    tool = models.CharField(max_length=128)
+    kind = models.CharField(max_length=16)
+    choice = models.CharField(max_length=10, choices=Choice.choices)
+    raised_by = models.IntegerField(default=0)
+    times_used = models.IntegerField(default=0)
+    created_by = models.CharField(max_length=150)
+    created_by_user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
+    created_at = models.DateTimeField(db_default=Now())
+    expires_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ("agent", "tool", "kind")
+        constraints = (
+            models.UniqueConstraint(
+                fields=("project", "agent", "tool", "kind"), name="one_remembered_choice"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.choice} for {self.tool} of {self.agent or 'any unnamed agent'}"
