@@ -1,0 +1,107 @@
+"""A real Chromium on real servers: pages by WSGI on one port and sockets by ASGI on the next, as embedded.
+
+Both run in threads of the test's process, on the test database, so that a test may look at
+the rows that a click has made.
+"""
+
+import os
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_HERE = Path(__file__).parent
+_CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+_LAUNCH = ["--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-component-update"]
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where the two servers of a test answer."""
+
+    url: str
+    live_url: str
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+    """Mark what lies here, and run it last: Playwright's event loop stays in the main thread once it was started."""
+    for item in items:
+        if item.path.is_relative_to(_HERE):
+            item.add_marker("browser")
+    yield
+    items.sort(key=lambda item: item.path.is_relative_to(_HERE))
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """The browser's program; without one the tests are skipped, or fail where the environment demands them."""
+    found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, _CHROMIUM_NAMES)), None)
+    if found:
+        return found
+    missing = (
+        f"No Chromium was found: none of {', '.join(_CHROMIUM_NAMES)} is on PATH and CHROMIUM is not set."
+    )
+    if os.environ.get("LOOPGUARD_REQUIRE_BROWSER"):
+        pytest.fail(missing)
+    pytest.skip(missing)
+
+
+@pytest.fixture(scope="session")
+def browser_type_launch_args(browser_type_launch_args: dict[str, Any], chromium: str) -> dict[str, Any]:
+    """As pytest-playwright has it, with the system's own browser; root has no sandbox."""
+    # From here on Playwright's loop runs in this thread, and Django would refuse every query made beside it.
+    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
+    sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
+    return {**browser_type_launch_args, "executable_path": chromium, "args": [*_LAUNCH, *sandbox]}
+
+
+@pytest.fixture
+def site(chromium: str, transactional_db: None, settings: Any) -> Iterator[Site]:
+    """Both servers, running."""
+    import uvicorn
+    from django.contrib.staticfiles.handlers import StaticFilesHandler
+    from django.core.handlers.wsgi import WSGIHandler
+    from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler
+
+    class Quiet(WSGIRequestHandler):
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (its name upstream)
+            """Say nothing: a failing test shows what it saw."""
+
+    web = ThreadedWSGIServer(("127.0.0.1", 0), Quiet)
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    addresses = Site(
+        f"http://127.0.0.1:{web.server_address[1]}", f"http://127.0.0.1:{listener.getsockname()[1]}"
+    )
+    # Before the handlers are made: middleware reads these once.
+    settings.PUBLIC_URL, settings.LIVE_URL = addresses.url, addresses.live_url
+    settings.CSRF_TRUSTED_ORIGINS = [addresses.url, addresses.live_url]
+    web.set_app(StaticFilesHandler(WSGIHandler()))
+
+    from loopguard_site.asgi import application
+
+    live = uvicorn.Server(
+        uvicorn.Config(application, lifespan="off", log_level="error", timeout_graceful_shutdown=1)
+    )
+    threads = [
+        threading.Thread(target=web.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True),
+        threading.Thread(target=live.run, kwargs={"sockets": [listener]}, daemon=True),
+    ]
+    for thread in threads:
+        thread.start()
+    while not live.started:
+        time.sleep(0.01)
+    yield addresses
+    live.should_exit = True
+    web.shutdown()
+    web.server_close()
+    for thread in threads:
+        thread.join(10)
+    listener.close()
