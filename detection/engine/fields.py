@@ -576,9 +576,9 @@ _ALL = (
     _choice(
         "outcome_method",
         "fingerprint",
-        ("fingerprint", "literal"),
+        ("fingerprint", "literal", "literal_masked"),
         "Method",
-        "Masked fingerprints, or the similarity of the text (kept in the state).",
+        "Masked fingerprints, or the similarity of the text (kept in the state), as it came or masked.",
         "outcome",
     ),
     _ladder("outcome_ladder", "graduated", "Reaction to equal outcomes", "outcome"),

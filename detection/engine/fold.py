@@ -347,12 +347,14 @@ def _answer(lane: Lane, record: Record, reactions: list[Reaction], policy: Polic
     finding = answer.finding
     if finding is None:
         return answer
+    decider = next(one for one in reactions if one.finding is finding)
+    guided = decider.rung == "stop" and decider.after == "chance"
     answer = Verdict(
         answer.decision,
         answer.rung,
         finding,
         answer.findings,
-        texts.message(answer.rung, finding, policy),
+        texts.message(answer.rung, finding, policy, after_guidance=guided),
         answer.detection_number,
     )
     if answer.rung is not None:
@@ -364,9 +366,7 @@ def _answer(lane: Lane, record: Record, reactions: list[Reaction], policy: Polic
             finding.limit,
             answer.detection_number,
         )
-        for reaction in reactions:
-            if reaction.finding is finding:
-                settle(lane, reaction, policy)
+        settle(lane, decider, policy)
     return answer
 
 

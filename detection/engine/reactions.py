@@ -48,15 +48,16 @@ def rungs(policy: Policy, kind: str) -> Sequence[str]:
 
 
 class Reaction:
-    """What a finding comes to: the rung, or None where its ladder keeps silent for now."""
+    """What a finding comes to: the rung, or None where its ladder keeps silent for now; `after` is the loop's last rung."""
 
-    __slots__ = ("decision", "finding", "number", "rung")
+    __slots__ = ("after", "decision", "finding", "number", "rung")
 
-    def __init__(self, finding: Finding, rung: Rung | None, number: int) -> None:
+    def __init__(self, finding: Finding, rung: Rung | None, number: int, after: str = "") -> None:
         self.finding = finding
         self.rung = rung
         self.decision: Decision = DECISION_OF[rung] if rung else "allow"
         self.number = number
+        self.after = after
 
 
 def react(lane: Lane, finding: Finding, policy: Policy, *, after_result: bool = False) -> Reaction:
@@ -106,10 +107,11 @@ def react(lane: Lane, finding: Finding, policy: Policy, *, after_result: bool = 
         return Reaction(finding, None, level)
     lane.detections += 1
     loop.level += 1
+    before = loop.rung
     loop.ordinal, loop.count, loop.rung = lane.ordinal, finding.count, rung
     if rung == "warn":
         lane.warned = (lane.ordinal, finding.call_keys[-1] if finding.call_keys else "")
-    return Reaction(finding, rung, lane.detections if by_session else loop.level)  # type: ignore[arg-type]
+    return Reaction(finding, rung, lane.detections if by_session else loop.level, before)  # type: ignore[arg-type]
 
 
 def _forgive(lane: Lane, loop: Loop, finding: Finding, values: Any) -> None:

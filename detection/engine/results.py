@@ -87,7 +87,7 @@ class Outcome:
     """Identity of a result.
 
     `status` is ok, error or empty; `error_digest` is there for errors only. `evidence` is False where an equal
-    answer says nothing: an empty one, or a bare "ok".
+    answer says nothing: an empty one, or a bare "ok". `text` is masked, `raw` as it came.
     """
 
     status: str
@@ -95,6 +95,7 @@ class Outcome:
     error_digest: str | None
     evidence: bool
     text: str
+    raw: str
 
 
 def outcome(
@@ -127,11 +128,13 @@ def outcome(
     if failed:
         cause = without_words(text, sketch, keyer) if sketch else text
         error_digest = keyer.digest(b"cause", cause.encode("utf-8", "surrogatepass"))
-        return Outcome(ERROR, digest, error_digest, evidence=not _says_nothing(text), text=text)
+        return Outcome(
+            ERROR, digest, error_digest, evidence=not _says_nothing(text), text=text, raw=raw
+        )
     if _says_nothing(text):
-        return Outcome(EMPTY, digest, None, evidence=False, text=text)
+        return Outcome(EMPTY, digest, None, evidence=False, text=text, raw=raw)
     return Outcome(
-        OK, digest, None, evidence=not (len(text) < 80 and _ACKNOWLEDGED.fullmatch(text)), text=text
+        OK, digest, None, evidence=not (len(text) < 80 and _ACKNOWLEDGED.fullmatch(text)), text=text, raw=raw
     )
 
 

@@ -20,8 +20,8 @@ SHAPES: tuple[Shape, ...] = ("text", "openai", "anthropic", "mcp", "claude_code"
 TEMPLATES: Mapping[str, str] = {
     "warn": "[WARNING: $what. You may be in a loop. $advice]",
     "chance": (
-        "The call was not run. $sentence. Stop and think: why did the earlier calls not help? Change the inputs, use "
-        "another tool, or answer with what you know. The same call again will end the session."
+        "The call was not run. $sentence. Reflect: why did the earlier calls not help? Change the inputs, use a "
+        "different tool, or answer with what you know. The same call again will end the session."
     ),
     "block": "The call was not run. $sentence. $advice",
     "ask": "The call is on hold. $sentence. An operator has been asked whether it may go on.",
@@ -34,7 +34,9 @@ TEMPLATES: Mapping[str, str] = {
 """Default wording per rung. `$what` is the finding in words, `$sentence` the same as a sentence, `$advice` what to do."""
 
 _ADVICE: Mapping[str, str] = {
-    "repeat": "Consider using the available information to provide a final answer, or try a different approach.",
+    "repeat": (
+        "Consider a different approach, use the available information to provide a final answer, or ask the user for help."
+    ),
     "cycle": "The same steps will bring the same results: change the approach, or report what you have.",
     "similar": "Small variations will not help: change the approach, or report what you have.",
     "outcome": "Find out why the answer stays the same before calling again, or report what you have.",
@@ -44,7 +46,12 @@ _ADVICE: Mapping[str, str] = {
 
 
 def message(
-    rung: str | None, finding: Finding, policy: Policy, templates: Mapping[str, str] | None = None
+    rung: str | None,
+    finding: Finding,
+    policy: Policy,
+    templates: Mapping[str, str] | None = None,
+    *,
+    after_guidance: bool = False,
 ) -> str:
     """The text for a rung.
 
@@ -57,7 +64,10 @@ def message(
     policy : Policy
         For windows and limits.
     templates : mapping, optional
-        Own wording by rung, with `$what`, `$sentence`, `$advice`, `$tool`, `$count`, `$limit`, `$kind`, `$seconds`.
+        Own wording by rung (a stop keeps the default's meaning: what, how often, what now), with `$what`, `$sentence`, `$advice`, `$tool`, `$count`, `$limit`, `$kind`, `$seconds`.
+
+    after_guidance : bool
+        The loop was given a chance before.
 
     Returns
     -------
@@ -67,7 +77,7 @@ def message(
     template = (templates or {}).get(rung or "") or TEMPLATES.get(rung or "")
     if template is None:
         return ""
-    what = describe(finding)
+    what = describe(finding) + (", again after guidance to try another way" if after_guidance else "")
     return Template(template).safe_substitute(
         what=what,
         sentence=what[:1].upper() + what[1:],

@@ -14,8 +14,6 @@ from detection.engine.policy import Policy, resolve
 from detection.engine.results import as_text
 from detection.measuring.differences import Played
 
-FORMAT = "loopguard-agent-scenarios/1"
-
 _MESSAGES = {"user_message": "user", "user_continue": "continue"}
 _REFUSING = ("block", "hold", "stop")
 

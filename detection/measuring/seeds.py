@@ -19,8 +19,6 @@ from detection.engine.policy import FIELDS, Policy, PolicyError, environment, re
 from detection.engine.results import as_text
 from detection.measuring.differences import Played
 
-FORMAT = 1
-
 Json = dict[str, Any]
 
 _PRESETS = {"000": "proxy", "001": "balanced", "002": "advisory", "003": "interactive", "004": "justified"}
@@ -157,6 +155,8 @@ def _levels(config: Json) -> Json:
         found["outcome_max_errors"] = found["outcome_max_results"]
     if "window_calls" in found and "level" in config:
         found["similar_window_calls"] = found["window_calls"]
+    if config.get("normalise_volatile"):
+        found["outcome_method"] = "literal_masked"
     if "actions" in config:
         found["graduated_rungs"] = [_RUNGS.get(action, action) for action in config["actions"]]
     if config.get("on_loop_detected") in ("continue", "stop"):

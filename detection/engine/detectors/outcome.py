@@ -19,7 +19,7 @@ from detection.engine.detectors.base import QUIET, Reading, detail, evidence
 from detection.engine.identity import loop_identity
 from detection.engine.memory import ERROR, Lane, Record, bounded
 from detection.engine.policy import Policy
-from detection.engine.results import Outcome as Result
+from detection.engine.results import Outcome as Result, normalise
 from detection.engine.similarity import literal_result_similarity, sketch_similarity
 
 _MAX_TOOLS = 8
@@ -29,6 +29,10 @@ _NEAR = 0.7
 
 # A series: fingerprint, count, is an error, first call, calls in a row that hardly differ, the lane's news, last sketch.
 _MAX_LITERAL_CHARS = 1200
+# What `literal_masked` leaves out of JSON answers, whatever the tool.
+_ID_FIELDS = frozenset(
+    ("id", "message_id", "messageid", "uuid", "ts", "time", "date", "created_at", "sent_at", "duration")
+)
 
 
 class Outcome:
@@ -39,7 +43,7 @@ class Outcome:
 
     def on_call(self, own: dict[str, Any], lane: Lane, record: Record, policy: Policy) -> Reading:
         """A further call of a tool whose answers are stuck continues the loop."""
-        if policy.values["outcome_method"] == "literal":
+        if policy.values["outcome_method"] != "fingerprint":
             return QUIET
         series = own.get(record.tool)
         return _judge(series, lane, record, policy) if series else QUIET
@@ -48,7 +52,7 @@ class Outcome:
         self, own: dict[str, Any], lane: Lane, record: Record, outcome: Result, policy: Policy
     ) -> Reading:
         """Judge a call by its result."""
-        if policy.values["outcome_method"] == "literal":
+        if policy.values["outcome_method"] != "fingerprint":
             return _literal(own, lane, record, outcome, policy)
         if not outcome.evidence:
             return QUIET
@@ -103,7 +107,8 @@ def _literal(own: dict[str, Any], lane: Lane, record: Record, outcome: Result, p
     values = policy.values
     threshold = values["outcome_ratio"]
     failed = outcome.status == ERROR
-    text = outcome.text[:_MAX_LITERAL_CHARS]
+    masked = values["outcome_method"] == "literal_masked"
+    text = (normalise(outcome.raw, _ID_FIELDS) if masked else outcome.raw)[:_MAX_LITERAL_CHARS]
     texts = own.setdefault("texts", [])
     alike = [
         seq

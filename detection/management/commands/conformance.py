@@ -46,17 +46,16 @@ def play_file(path: Path) -> list[Played]:
     Raises
     ------
     CommandError
-        When the file cannot be read or is of another kind.
+        When the file cannot be read or holds no scenarios. Which kind it is shows in its scenarios.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise CommandError(f"{path}: {error}") from None
-    kind = document.get("format") if isinstance(document, dict) else None
-    if kind == agents.FORMAT:
-        return [agents.play(scenario) for scenario in document["scenarios"]]
-    if kind == seeds.FORMAT:
-        return [
-            seeds.play(scenario) for name in ("scenarios", "extra") for scenario in document.get(name, [])
-        ]
-    raise CommandError(f"{path}: format {kind!r} is not one of {seeds.FORMAT!r}, {agents.FORMAT!r}")
+    lists = document if isinstance(document, dict) else {"scenarios": document}
+    scenarios = [one for name in ("scenarios", "extra") for one in lists.get(name) or []]
+    if scenarios and all(isinstance(one, dict) and "system" in one for one in scenarios):
+        return [seeds.play(one) for one in scenarios]
+    if scenarios and all(isinstance(one, dict) and "ideal" in one for one in scenarios):
+        return [agents.play(one) for one in scenarios]
+    raise CommandError(f"{path}: not a scenario file; its format is {lists.get('format')!r}")

@@ -1,0 +1,74 @@
+"""Folds recorded events and prints the verdicts that are not a plain allow. Needs no database."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from detection.engine.identity import Keyer
+from detection.engine.policy import Policy, PolicyError, resolve
+from detection.measuring.traces import TraceError, fold_session, read_lines, sessions
+
+
+class Command(BaseCommand):
+    """`manage.py replay EVENTS.jsonl [--policy POLICY.json]`."""
+
+    help = "Folds recorded events (JSON lines, gzipped or not) and prints one JSON line per call that is not simply allowed."
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Name the events and the policy."""
+        parser.add_argument("events", type=Path, metavar="EVENTS.jsonl")
+        add_policy(parser)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Print `{"session", "seq", "decision", "kind", "count"}` per verdict, in the order of the calls."""
+        policy, keyer = read_policy(options["policy"]), Keyer()
+        try:
+            for (_, session), events in sessions(read_lines(options["events"])):
+                for one in fold_session(events, policy, keyer):
+                    verdict = one.verdict
+                    if verdict.decision == "allow" or verdict.finding is None:
+                        continue
+                    line = {
+                        "session": session,
+                        "seq": one.seq,
+                        "decision": verdict.decision,
+                        "kind": verdict.finding.kind,
+                        "count": verdict.finding.count,
+                    }
+                    self.stdout.write(json.dumps(line, ensure_ascii=False))
+        except (OSError, TraceError) as error:
+            raise CommandError(str(error)) from None
+
+
+def add_policy(parser: CommandParser) -> None:
+    """The option that both commands share."""
+    parser.add_argument(
+        "--policy", type=Path, metavar="POLICY.json", help="settings as a JSON object, such as a preset"
+    )
+
+
+def read_policy(path: Path | None) -> Policy:
+    """The policy of a file, `standard` without one.
+
+    Raises
+    ------
+    CommandError
+        When the file cannot be read or a setting is wrong.
+    """
+    if path is None:
+        return resolve([])
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CommandError(f"{path}: {error}") from None
+    if not isinstance(values, dict):
+        raise CommandError(f"{path}: must be a JSON object of settings")
+    try:
+        return resolve([("session", values)])
+    except PolicyError as error:
+        raise CommandError(f"{path}: {error}") from None
