@@ -1,0 +1,113 @@
+"""Reads the body of a request, counted before Django or anything else holds it, and unpacks it within bounds."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final, Protocol
+
+from django.http import HttpRequest
+from django.http.request import UnreadablePostError
+
+from detection.api.problems import Problem
+
+MAX_BODY_BYTES: Final = 2 * 1024 * 1024
+MAX_PACKED_BYTES: Final = 1024 * 1024
+_CHUNK: Final = 256 * 1024
+_GZIP: Final = 31
+JSON: Final = "application/json"
+NDJSON: Final = "application/x-ndjson"
+
+
+class _Readable(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+def media_type(request: HttpRequest, allowed: tuple[str, ...] = (JSON,)) -> str:
+    """Return the content type of the body.
+
+    Raises
+    ------
+    Problem
+        415 for any other type than the allowed ones, or another charset than UTF-8.
+    """
+    kind, _, parameters = request.META.get("CONTENT_TYPE", "").lower().partition(";")
+    kind = kind.strip()
+    if kind not in allowed:
+        raise Problem(
+            415,
+            "unsupported_media_type",
+            f"Send the body as {' or '.join(allowed)}.",
+            headers={"Accept": ", ".join(allowed)},
+        )
+    for parameter in parameters.split(";"):
+        name, _, value = parameter.partition("=")
+        if name.strip() == "charset" and value.strip().strip('"') not in ("utf-8", "utf8"):
+            raise Problem(415, "unsupported_charset", "Only UTF-8 is taken.")
+    return kind
+
+
+def read_body(request: HttpRequest) -> bytes:
+    """Return the whole body, unpacked.
+
+    Raises
+    ------
+    Problem
+        413 beyond 2 MB, or 1 MB packed; 415 for an encoding other than gzip; 400 for a broken one. Never holds more
+        than the limit and one chunk.
+    """
+    encoding = request.META.get("HTTP_CONTENT_ENCODING", "").strip().lower()
+    if encoding not in ("", "identity", "gzip", "x-gzip"):
+        raise Problem(415, "unsupported_encoding", "A body is sent plain or packed with gzip.", headers={"Accept-Encoding": "gzip"})
+    is_packed = encoding.endswith("gzip")
+    limit = MAX_PACKED_BYTES if is_packed else MAX_BODY_BYTES
+    declared = request.META.get("CONTENT_LENGTH") or ""
+    if declared.isdigit() and int(declared) > limit:
+        raise _too_large()
+    try:
+        body = _read(_stream(request, has_length=bool(declared)), limit)
+    except (UnreadablePostError, OSError) as error:
+        raise Problem(400, "incomplete_body", "The body ended before its announced length.") from error
+    if declared.isdigit() and len(body) < int(declared):
+        raise Problem(400, "incomplete_body", "The body ended before its announced length.")
+    return _unpack(body) if is_packed else body
+
+
+def _stream(request: HttpRequest, *, has_length: bool) -> _Readable:
+    raw: _Readable | None = request.META.get("wsgi.input")
+    # Django reads nothing without a length; a chunked body is read from the server itself, which ends it.
+    if not has_length and raw is not None and request.META.get("wsgi.input_terminated"):
+        return raw
+    return request
+
+
+def _read(stream: _Readable, limit: int) -> bytes:
+    chunks: list[bytes] = []
+    size = 0
+    while chunk := stream.read(min(_CHUNK, limit + 1 - size)):
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > limit:
+            raise _too_large()
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def _unpack(packed: bytes) -> bytes:
+    unpacker = zlib.decompressobj(_GZIP)
+    try:
+        body = unpacker.decompress(packed, MAX_BODY_BYTES + 1)
+    except zlib.error as error:
+        raise Problem(400, "broken_encoding", "The body is not valid gzip.") from error
+    if len(body) > MAX_BODY_BYTES:
+        raise _too_large()
+    if not unpacker.eof or unpacker.unused_data:
+        raise Problem(400, "broken_encoding", "The body is not one complete gzip stream.")
+    return body
+
+
+def _too_large() -> Problem:
+    return Problem(
+        413,
+        "too_large",
+        f"A body may have {MAX_BODY_BYTES:,} bytes, and {MAX_PACKED_BYTES:,} packed with gzip.",
+        headers={"Connection": "close"},
+    )

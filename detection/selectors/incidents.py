@@ -1,0 +1,189 @@
+"""Reads incidents, for the API and the screens alike. Changes belong to the services."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from django.db.models import Count, F, Q, QuerySet
+
+from detection.models import Incident
+from detection.models.incidents import IncidentStatus
+from detection.selectors.pages import Page, Position, cut
+
+EXPORT_CHUNK = 500
+STATUSES = tuple(IncidentStatus.values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncidentFilters:
+    """What a list of incidents is narrowed to; empty fields do not narrow.
+
+    Attributes
+    ----------
+    q
+        Text within the tool, session or agent.
+    label
+        ``true_loop``, ``false_alarm``, or ``none`` for those without.
+    session
+        The client's name of the session.
+    """
+
+    q: str = ""
+    status: str = ""
+    kind: str = ""
+    tool: str = ""
+    agent: str = ""
+    backend: str = ""
+    model: str = ""
+    label: str = ""
+    session: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentRow:
+    """An incident as lists and exports show it."""
+
+    id: int
+    public_id: str
+    session_name: str
+    agent: str
+    backend: str
+    model: str
+    is_demo: bool
+    loop_id: str
+    kind: str
+    tool: str
+    count: int
+    limit: int
+    window_seconds: float | None
+    confidence: float
+    detections: int
+    calls_blocked: int
+    calls_in_loop: int
+    cost_usd: Decimal
+    decision: str
+    rung: str
+    first_seq: int
+    last_seq: int
+    status: str
+    label: str
+    snoozed_until: datetime | None
+    snoozed_until_worse: bool
+    acknowledged_by: str | None
+    recovered: bool | None
+    opened_at: datetime
+    last_seen_at: datetime
+    ended_at: datetime | None
+    resolved_at: datetime | None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the loop still goes on as far as its calls tell."""
+        return self.ended_at is None
+
+
+_COLUMNS = tuple(
+    F("acknowledged_by__username") if field.name == "acknowledged_by" else F(field.name)
+    for field in fields(IncidentRow)
+)
+
+
+def condition(filters: IncidentFilters) -> Q:
+    """Return the filters as a condition on incidents."""
+    wanted = Q()
+    exact = ("status", "kind", "tool", "agent", "backend", "model")
+    for name in exact:
+        value = getattr(filters, name)
+        if value:
+            wanted &= Q(**{name: value})
+    if filters.session:
+        wanted &= Q(session_name=filters.session)
+    if filters.label:
+        wanted &= Q(label="" if filters.label == "none" else filters.label)
+    if filters.q:
+        wanted &= (
+            Q(tool__icontains=filters.q)
+            | Q(session_name__icontains=filters.q)
+            | Q(agent__icontains=filters.q)
+        )
+    return wanted
+
+
+def list_incidents(
+    project_id: int, filters: IncidentFilters = IncidentFilters(), cursor: str = "", limit: int = 50
+) -> Page[IncidentRow]:
+    """List a project's incidents, those seen last first.
+
+    Parameters
+    ----------
+    cursor
+        `next_cursor` of the page before, or empty.
+    limit
+        1 to 500.
+
+    Raises
+    ------
+    BadCursor
+        One query, by index.
+    """
+    rows = Incident.objects.filter(condition(filters), project_id=project_id)
+    if cursor:
+        rows = rows.filter(Position.decode(cursor).beyond("last_seen_at"))
+    found = _fetch(rows.order_by("-last_seen_at", "-id"), limit + 1)
+    return cut(found, limit, lambda row: Position(row.last_seen_at, row.id).encode())
+
+
+def _fetch(rows: QuerySet[Incident], limit: int) -> list[IncidentRow]:
+    return [IncidentRow(*row) for row in rows.values_list(*_COLUMNS)[:limit]]
+
+
+def export_incidents(project_id: int, filters: IncidentFilters, maximum: int) -> Iterator[IncidentRow]:
+    """Go through up to `maximum` incidents in the order of the list, a bounded number in memory at a time."""
+    cursor: str | None = ""
+    left = maximum
+    while cursor is not None and left > 0:
+        page = list_incidents(project_id, filters, cursor, min(EXPORT_CHUNK, left))
+        yield from page.items
+        left -= len(page.items)
+        cursor = page.next_cursor
+
+
+def get_incident(project_id: int, public_id: str) -> Incident | None:
+    """Return an incident of this project, with its session and whoever acknowledged it."""
+    if "\x00" in public_id:
+        return None
+    return (
+        Incident.objects.select_related("session", "acknowledged_by")
+        .filter(project_id=project_id, public_id=public_id)
+        .first()
+    )
+
+
+def row_of(incident: Incident) -> IncidentRow:
+    """Return the frozen row of an incident in hand."""
+    values: list[Any] = []
+    for field in fields(IncidentRow):
+        value = getattr(incident, field.name)
+        values.append(value and value.get_username() if field.name == "acknowledged_by" else value)
+    return IncidentRow(*values)
+
+
+def counts(project_id: int) -> dict[str, int]:
+    """Count a project's incidents by status; every status is there."""
+    found = dict(
+        Incident.objects.filter(project_id=project_id)
+        .order_by()
+        .values_list("status")
+        .annotate(number=Count("id"))
+    )
+    return {status: found.get(status, 0) for status in STATUSES}
+
+
+def neighbours(incident: Incident, limit: int = 10) -> list[IncidentRow]:
+    """List the same loop in other sessions of the project, those seen last first."""
+    rows = Incident.objects.filter(project_id=incident.project_id, loop_id=incident.loop_id)
+    return _fetch(rows.exclude(pk=incident.pk).order_by("-last_seen_at", "-id"), limit)

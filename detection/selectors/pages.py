@@ -1,0 +1,67 @@
+"""Cursor pages: where a list goes on, by the sort key of its last row and never by an offset."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Generic, TypeVar
+
+from django.db.models import Q
+
+Row = TypeVar("Row")
+MAX_ID = 2**63 - 1
+
+
+class BadCursor(ValueError):
+    """The cursor is none that a list of ours gave out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[Row]):
+    """Some rows of a list.
+
+    Attributes
+    ----------
+    next_cursor
+        Opaque; None at the end of the list.
+    """
+
+    items: tuple[Row, ...]
+    next_cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in a list that is sorted by time and id, newest first."""
+
+    at: datetime
+    id: int
+
+    def encode(self) -> str:
+        """Return the opaque text form."""
+        return base64.urlsafe_b64encode(f"{self.at.isoformat()}|{self.id}".encode()).decode().rstrip("=")
+
+    @classmethod
+    def decode(cls, cursor: str) -> Position:
+        """Read the text form back; `BadCursor` for anything else."""
+        try:
+            text = base64.urlsafe_b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4)).decode()
+            at, _, number = text.partition("|")
+            position = cls(datetime.fromisoformat(at), int(number))
+        except (ValueError, binascii.Error) as error:
+            raise BadCursor("The cursor was not given out by this list.") from error
+        if position.at.tzinfo is None or not 0 <= position.id <= MAX_ID or not 1971 <= position.at.year <= 9998:
+            raise BadCursor("The cursor was not given out by this list.")
+        return position
+
+    def beyond(self, time_field: str) -> Q:
+        """Condition of the rows behind this place; the first part alone bounds the index scan."""
+        return Q(**{f"{time_field}__lte": self.at}) & ~Q(**{time_field: self.at, "id__gte": self.id})
+
+
+def cut(rows: Sequence[Row], limit: int, position: Callable[[Row], str]) -> Page[Row]:
+    """Make a page of up to `limit` rows out of up to `limit` + 1 that were fetched."""
+    return Page(tuple(rows[:limit]), position(rows[limit - 1]) if len(rows) > limit else None)

@@ -1,0 +1,295 @@
+"""Reads sessions and their calls, for the API and the screens alike. Changes belong to the services."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from django.db import connection
+from django.db.models import Q
+from django.utils import timezone
+
+from detection.models import Event, EventType, Session, SessionState
+from detection.selectors.pages import MAX_ID, BadCursor, Page, Position, cut
+
+IDLE_AFTER = timedelta(minutes=5)
+"""A running session without an event for this long is shown as idle."""
+STATES = (*SessionState.values, "idle")
+MAX_CHANGES = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionFilters:
+    """What a list of sessions is narrowed to; empty fields do not narrow.
+
+    Attributes
+    ----------
+    q
+        Text within the name, agent, model or last tool.
+    state
+        One of `STATES`; `running` leaves the idle ones out.
+    tool
+        The tool that was called last.
+    demo
+        True: only the demo's sessions; False: none of them.
+    """
+
+    q: str = ""
+    state: str = ""
+    agent: str = ""
+    backend: str = ""
+    model: str = ""
+    tool: str = ""
+    demo: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRow:
+    """A session as lists show it."""
+
+    id: int
+    external_id: str
+    agent: str
+    backend: str
+    model: str
+    parent_external_id: str
+    is_demo: bool
+    state: str
+    outcome: str
+    started_at: datetime
+    last_event_at: datetime
+    ended_at: datetime | None
+    last_seq: int
+    evaluated_seq: int
+    pending_since: datetime | None
+    call_count: int
+    blocked_count: int
+    token_count: int
+    cost_usd: Decimal
+    last_tool: str
+    meter_kind: str
+    meter_count: int
+    meter_limit: int
+    strip: list[list[Any]]
+    policy_values: dict[str, Any]
+    stopped_at: datetime | None
+    stopped_by: str
+    stop_reason: str
+    parked: list[dict[str, Any]]
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a person stopped the session and nobody resumed it."""
+        return self.stopped_at is not None
+
+    @property
+    def shown_state(self) -> str:
+        """The state with idleness taken into account."""
+        return shown_state(self.state, self.last_event_at)
+
+
+_FIELDS = tuple(field.name for field in fields(SessionRow))
+
+
+def shown_state(state: str, last_event_at: datetime) -> str:
+    """Return `idle` for a running session that has been silent for `IDLE_AFTER`, else the state itself."""
+    is_idle = state == SessionState.RUNNING and timezone.now() - last_event_at > IDLE_AFTER
+    return "idle" if is_idle else state
+
+
+def row_of(session: Session) -> SessionRow:
+    """Return the frozen row of a session in hand."""
+    return SessionRow(*(getattr(session, name) for name in _FIELDS))
+
+
+def list_sessions(
+    project_id: int, filters: SessionFilters = SessionFilters(), cursor: str = "", limit: int = 50
+) -> Page[SessionRow]:
+    """List a project's sessions, those with the newest events first.
+
+    Parameters
+    ----------
+    cursor
+        `next_cursor` of the page before, or empty.
+    limit
+        1 to 500.
+
+    Raises
+    ------
+    BadCursor
+        One query, by index.
+    """
+    rows = Session.objects.filter(condition(filters), project_id=project_id)
+    if cursor:
+        rows = rows.filter(Position.decode(cursor).beyond("last_event_at"))
+    found = [
+        SessionRow(*row)
+        for row in rows.order_by("-last_event_at", "-id").values_list(*_FIELDS)[: limit + 1]
+    ]
+    return cut(found, limit, lambda row: Position(row.last_event_at, row.id).encode())
+
+
+def condition(filters: SessionFilters) -> Q:
+    """Return the filters as a condition on sessions."""
+    wanted = Q()
+    for name, value in (("agent", filters.agent), ("backend", filters.backend), ("model", filters.model)):
+        if value:
+            wanted &= Q(**{name: value})
+    if filters.tool:
+        wanted &= Q(last_tool=filters.tool)
+    if filters.demo is not None:
+        wanted &= Q(is_demo=filters.demo)
+    if filters.state == "idle":
+        wanted &= Q(state=SessionState.RUNNING, last_event_at__lt=timezone.now() - IDLE_AFTER)
+    elif filters.state == SessionState.RUNNING:
+        wanted &= Q(state=SessionState.RUNNING, last_event_at__gte=timezone.now() - IDLE_AFTER)
+    elif filters.state:
+        wanted &= Q(state=filters.state)
+    if filters.q:
+        wanted &= (
+            Q(external_id__icontains=filters.q)
+            | Q(agent__icontains=filters.q)
+            | Q(model__icontains=filters.q)
+            | Q(last_tool__icontains=filters.q)
+        )
+    return wanted
+
+
+def get_session(project_id: int, external_id: str) -> Session | None:
+    """Return a session of this project by the client's name for it."""
+    if "\x00" in external_id:
+        return None
+    return (
+        Session.objects.select_related("project")
+        .filter(project_id=project_id, external_id=external_id)
+        .first()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ResultRow:
+    """What a tool answered; `content_length` counts the characters before the stored text was cut."""
+
+    seq: int
+    content: str | None
+    content_length: int
+    is_error: bool | None
+    received_at: datetime
+    result_digest: str
+    altered: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallRow:
+    """A call with its verdict and, once there is one, its result."""
+
+    seq: int
+    call_id: str
+    tool: str
+    arguments: str | None
+    round: str
+    run: str
+    backend: str
+    model: str
+    agent: str
+    tokens: int
+    cost_usd: Decimal
+    occurred_at: datetime | None
+    received_at: datetime
+    altered: str
+    call_key: str
+    flags: str
+    decision: str
+    verdict: dict[str, Any] | None
+    result: ResultRow | None
+
+
+_CALL_FIELDS = tuple(field.name for field in fields(CallRow) if field.name != "result")
+_RESULT_FIELDS = tuple(field.name for field in fields(ResultRow))
+
+
+def session_calls(
+    session: Session | SessionRow, *, after_seq: int = 0, before_seq: int | None = None, limit: int = 100
+) -> Page[CallRow]:
+    """List calls of a session in their order, each joined with its result.
+
+    Parameters
+    ----------
+    after_seq
+        Calls behind this sequence number.
+    before_seq
+        Instead of the first ones, the last ones before this sequence number; the cursor then leads backwards.
+    limit
+        1 to 500.
+
+    Returns
+    -------
+    Page
+        Oldest first; `next_cursor` is for `calls_cursor`. Two queries, by index, whatever the session's length.
+    """
+    calls = Event.objects.filter(session_id=session.id, type=EventType.CALL, seq__gt=after_seq)
+    if before_seq is not None:
+        calls = calls.filter(seq__lt=before_seq)
+    found = list(
+        calls.order_by("seq" if before_seq is None else "-seq").values_list(*_CALL_FIELDS)[: limit + 1]
+    )
+    more, found = len(found) > limit, found[:limit]
+    last_seq = found[-1][0] if found else 0
+    if before_seq is not None:
+        found.reverse()
+    results = {
+        row[0]: ResultRow(*row[1:])
+        for row in Event.objects.filter(
+            session_id=session.id, type=EventType.RESULT, call_id__in=[row[1] for row in found]
+        ).values_list("call_id", *_RESULT_FIELDS)
+    }
+    rows = tuple(CallRow(*row, result=results.get(row[1])) for row in found)
+    return Page(rows, f"c{last_seq}" if more else None)
+
+
+def calls_cursor(cursor: str) -> int:
+    """Return the sequence number that a cursor of `session_calls` stands for; `BadCursor` for anything else."""
+    digits = cursor[1:]
+    if not cursor.startswith("c") or not digits.isascii() or not digits.isdigit() or len(digits) > 10:
+        raise BadCursor("The cursor was not given out by this list.")
+    return min(int(digits), 2**31 - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Sessions that changed since a cursor.
+
+    Attributes
+    ----------
+    sessions
+        Some of them may have been told before; none is left out.
+    cursor
+        For the next time.
+    reset
+        Too much changed, or the cursor is unknown: look at the whole list anew.
+    """
+
+    sessions: tuple[SessionRow, ...]
+    cursor: str
+    reset: bool
+
+
+def changed_since(project_id: int, cursor: str, limit: int = MAX_CHANGES) -> Changes:
+    """Return what changed since the last look.
+
+    The cursor is the oldest transaction that ran at the last look: whatever committed after it has a number at or above
+    it, so that a late commit is never missed; told twice is harmless.
+    """
+    with connection.cursor() as db:
+        # Read before the rows: what commits in between then counts as changed next time too.
+        db.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text")
+        horizon = str(db.fetchone()[0])
+    if not cursor.isascii() or not cursor.isdigit() or int(cursor) > MAX_ID:
+        return Changes((), horizon, True)
+    rows = Session.objects.filter(project_id=project_id, changed_xid__gte=int(cursor))
+    found = [SessionRow(*row) for row in rows.order_by("changed_xid").values_list(*_FIELDS)[: limit + 1]]
+    if len(found) > limit:
+        return Changes((), horizon, True)
+    return Changes(tuple(found), horizon, False)
