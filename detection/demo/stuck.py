@@ -1,0 +1,219 @@
+"""Runs that get stuck, each in a way of its own."""
+
+from __future__ import annotations
+
+from detection.demo.scenario import Call, Scenario
+
+_FAILED_SEARCHES = (
+    {"q": "how to reset admin password on device", "say": "That article is gone; asking the vendor instead."},
+    {"q": "warranty terms for pump P-40", "say": "No public page; asking sales."},
+    {"q": "error 0x5F2 printer driver", "say": "Nobody wrote about it; asking the customer for a photo."},
+)
+
+STUCK: tuple[Scenario, ...] = (
+    Scenario(
+        name="same-search",
+        agent="triage",
+        backend="openai",
+        model="gpt-5",
+        stuck=True,
+        subjects=_FAILED_SEARCHES,
+        opening=(Call("read_ticket", {"id": "9120"}, "Customer asks: $q"),),
+        repeated=(Call("search_web", {"q": "$q", "limit": 10}, "0 hits"),),
+        laps=8,
+        close=(Call("write_answer", {"text": "$say"}, "saved"),),
+    ),
+    Scenario(
+        name="hammer",
+        agent="deploy-bot",
+        backend="local",
+        model="qwen3-32b",
+        stuck=True,
+        says="Roll out the web service. !/set(tool-loop-mode=chance_then_break)",
+        opening=(Call("kubectl", {"args": "get deploy web"}, "web 0/3 ready"),),
+        repeated=(
+            Call(
+                "kubectl",
+                {"args": "apply -f web.yaml"},
+                "error: field image is not known",
+                is_error=True,
+                seconds=1.5,
+            ),
+        ),
+        laps=12,
+        on_block="hammers",
+        close=(Call("post_message", {"channel": "ops", "text": "web.yaml is refused"}, "posted"),),
+    ),
+    Scenario(
+        name="open-and-grep",
+        agent="coder",
+        backend="anthropic",
+        model="sonnet-5",
+        stuck=True,
+        subjects=({"name": "parse_header"}, {"name": "flush_queue"}),
+        opening=(Call("list_directory", {"path": "src"}, "core/ io/ main.py"),),
+        repeated=(
+            Call(
+                "read_file", {"path": "src/core/parser.py"}, "# 412 lines, $name is imported from io.legacy"
+            ),
+            Call("grep", {"pattern": "def $name", "path": "src"}, "no matches"),
+        ),
+        laps=7,
+        recovers=0.5,
+        close=(Call("bash", {"command": "git log -S '$name' --oneline"}, "8f2c1aa drop io.legacy"),),
+    ),
+    Scenario(
+        name="cookie-wall",
+        agent="browser",
+        backend="openai",
+        model="computer-use",
+        stuck=True,
+        door="events",
+        opening=(
+            Call("browser_navigate", {"url": "https://news.example/archive"}, "Title: We value your privacy"),
+        ),
+        repeated=(
+            Call("browser_snapshot", {}, "dialog: accept or leave", seconds=1.5),
+            Call("browser_click", {"ref": "accept"}, "clicked", seconds=1),
+            Call(
+                "browser_navigate",
+                {"url": "https://news.example/archive"},
+                "Title: We value your privacy",
+                seconds=1.5,
+            ),
+        ),
+        laps=7,
+    ),
+    Scenario(
+        name="reworded",
+        agent="researcher",
+        backend="openai",
+        model="gpt-5-mini",
+        stuck=True,
+        subjects=({"thing": "tidal clock"}, {"thing": "paper kite"}),
+        opening=(Call("search_web", {"q": "$thing founder interview"}, "No results found for your search."),),
+        repeated=(
+            Call(
+                "search_web",
+                {"q": "$thing founder interview transcript part $n"},
+                "No results found for your search.",
+            ),
+        ),
+        laps=10,
+        recovers=0.2,
+        close=(Call("write_answer", {"text": "There is no such interview."}, "saved"),),
+    ),
+    Scenario(
+        name="failing-endpoint",
+        agent="bookkeeper",
+        backend="local",
+        model="qwen3-32b",
+        stuck=True,
+        door="events",
+        repeated=(
+            Call(
+                "call_api",
+                {"method": "GET", "path": "/v2/customers/$roll"},
+                '{"error": {"code": 503, "message": "upstream is not available"}}',
+                is_error=True,
+            ),
+        ),
+        laps=11,
+    ),
+    Scenario(
+        name="same-answer",
+        agent="analyst",
+        backend="anthropic",
+        model="haiku-5",
+        stuck=True,
+        repeated=(
+            Call(
+                "run_sql",
+                {"query": "select * from refunds where note ilike '%case $n%'"},
+                "0 rows of 18,220 looked at",
+            ),
+        ),
+        laps=12,
+        recovers=0.15,
+        close=(Call("write_answer", {"text": "Refunds carry no note."}, "saved"),),
+    ),
+    Scenario(
+        name="edit-not-found",
+        agent="coder",
+        backend="local",
+        model="qwen3-32b",
+        stuck=True,
+        door="events",
+        opening=(Call("read_file", {"path": "settings.toml"}, "[server]\nport = 8080\n# 40 lines follow"),),
+        repeated=(
+            Call(
+                "str_replace",
+                {"path": "settings.toml", "old": "port: 8080", "new": "port: 9090"},
+                "old text not found",
+                is_error=True,
+            ),
+            Call(
+                "read_file", {"path": "settings.toml"}, "[server]\nport = 8080\n# 40 lines follow", seconds=1
+            ),
+        ),
+        laps=6,
+    ),
+    Scenario(
+        name="impatient-poll",
+        agent="poller",
+        backend="openai",
+        model="gpt-5-mini",
+        stuck=True,
+        opening=(Call("start_job", {"kind": "reindex"}, '{"job": "job-77", "state": "queued"}'),),
+        repeated=(
+            Call("get_job_status", {"job": "job-77"}, '{"job": "job-77", "state": "queued"}', seconds=0.4),
+        ),
+        laps=24,
+        recovers=0.3,
+        close=(
+            Call("sleep", {"seconds": 60}, "slept"),
+            Call("get_job_status", {"job": "job-77"}, '{"state": "finished"}'),
+        ),
+    ),
+    Scenario(
+        name="not-even-json",
+        agent="helper",
+        backend="local",
+        model="tiny-3b",
+        stuck=True,
+        repeated=(
+            Call("calculator", "add 2 and 2 please", "arguments must be an object", is_error=True, seconds=1),
+        ),
+        laps=9,
+        on_block="hammers",
+    ),
+    Scenario(
+        name="heeds-a-warning",
+        agent="triage",
+        backend="anthropic",
+        model="sonnet-5",
+        stuck=True,
+        subjects=_FAILED_SEARCHES,
+        repeated=(Call("search_tickets", {"query": "$q"}, "0 tickets"),),
+        laps=5,
+        recovers=1.0,
+        close=(
+            Call("search_tickets", {"query": "device"}, "212 tickets"),
+            Call("write_answer", {"text": "$say"}, "saved"),
+        ),
+    ),
+    Scenario(
+        name="never-done",
+        agent="planner",
+        backend="openai",
+        model="gpt-5",
+        stuck=True,
+        door="events",
+        opening=(Call("write_plan", {"goal": "tidy the wiki"}, "plan of 4 points"),),
+        repeated=(
+            Call("think", {"about": "point $n of the plan"}, "noted", seconds=0.8),
+            Call("read_page", {"page": "page-$n"}, "nothing to do here", seconds=0.8),
+        ),
+        laps=56,
+    ),
+)

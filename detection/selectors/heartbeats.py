@@ -1,0 +1,33 @@
+"""When each part did its work last."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from django.core.cache import cache
+
+PARTS = {"worker": 300.0, "sweeper": 30.0, "beat": 60.0, "housekeeping": 900.0}
+"""After how many seconds without work a part is late; a worker may have nothing to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """The last work of one part; `at` is None when none is known of."""
+
+    part: str
+    at: datetime | None
+    by: str
+    is_late: bool
+
+
+def heartbeats(now: datetime) -> tuple[Heartbeat, ...]:
+    """Return one heartbeat a part; one query."""
+    found = cache.get_many([f"heartbeat:{part}" for part in PARTS])
+    beats = []
+    for part, late_seconds in PARTS.items():
+        beat = found.get(f"heartbeat:{part}")
+        at = datetime.fromtimestamp(beat["at"], UTC) if beat else None
+        is_late = at is None or (now - at).total_seconds() > late_seconds
+        beats.append(Heartbeat(part, at, beat["by"] if beat else "", is_late))
+    return tuple(beats)
