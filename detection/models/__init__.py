@@ -1,5 +1,19 @@
 """Rows and the constraints that carry the rules. No workflow: what writes several rows is a service."""
 
+from detection.models.alerts import (
+    AlertAttempt,
+    AlertDelivery,
+    AlertDeliveryItem,
+    AlertDestination,
+    AlertRoute,
+    AlertSilence,
+    AlertTransition,
+    DeliveryState,
+    DestinationKind,
+    OutboxState,
+    Severity,
+    Transition,
+)
 from detection.models.attempts import Attempt
 from detection.models.audit import AuditEntry
 from detection.models.events import Event, EventKey, EventType
@@ -17,14 +31,27 @@ from detection.models.questions import (
     Unattended,
 )
 from detection.models.sessions import Session, SessionState, TrackerState
+from detection.models.statistics import CallCount, CountedSession, CountingCursor
 from detection.models.texts import MessageTemplate
 
 __all__ = [
+    "AlertAttempt",
+    "AlertDelivery",
+    "AlertDeliveryItem",
+    "AlertDestination",
+    "AlertRoute",
+    "AlertSilence",
+    "AlertTransition",
     "ApiKey",
     "AskedOf",
     "Attempt",
     "AuditEntry",
+    "CallCount",
     "Choice",
+    "CountedSession",
+    "CountingCursor",
+    "DeliveryState",
+    "DestinationKind",
     "Event",
     "EventKey",
     "EventType",
@@ -34,6 +61,7 @@ __all__ = [
     "JudgeOutcome",
     "Membership",
     "MessageTemplate",
+    "OutboxState",
     "PolicyTier",
     "Project",
     "Question",
@@ -43,8 +71,10 @@ __all__ = [
     "Scope",
     "Session",
     "SessionState",
+    "Severity",
     "TierScope",
     "ToolRule",
     "TrackerState",
+    "Transition",
     "Unattended",
 ]

@@ -1,0 +1,61 @@
+"""Calls counted by the hour, so that a page over months reads thousands of rows and not millions of events.
+
+Filled by the service `statistics`; incidents are few and are counted from their own rows.
+"""
+
+from __future__ import annotations
+
+from django.db import models
+
+from detection.models.projects import Project
+from detection.models.sessions import Session
+
+
+class CallCount(models.Model):
+    """What the calls of one hour (UTC), backend, model and tool came to. Stays when the calls themselves are removed."""
+
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="call_counts")
+    hour = models.DateTimeField()
+    is_demo = models.BooleanField(default=False)
+    backend = models.CharField(max_length=128)
+    model = models.CharField(max_length=200)
+    tool = models.CharField(max_length=128)
+    checks = models.BigIntegerField(default=0)
+    warned = models.BigIntegerField(default=0)
+    blocked = models.BigIntegerField(default=0)
+    token_count = models.BigIntegerField(default=0)
+    cost_usd = models.DecimalField(max_digits=18, decimal_places=6, default=0)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                fields=("project", "hour", "is_demo", "backend", "model", "tool"), name="counted_by_the_hour"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.hour:%Y-%m-%d %H}h {self.tool}"
+
+
+class CountedSession(models.Model):
+    """How far the calls of a session are counted; goes with its session."""
+
+    session = models.OneToOneField(Session, primary_key=True, on_delete=models.CASCADE, related_name="+")
+    counted_seq = models.IntegerField(default=0)
+
+    def __str__(self) -> str:
+        return f"{self.session_id} to {self.counted_seq}"
+
+
+class CountingCursor(models.Model):
+    """The one row that says which transactions the counting has seen, and when."""
+
+    id = models.SmallIntegerField(primary_key=True, default=1)
+    seen_xid = models.BigIntegerField(default=0)
+    counted_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = (models.CheckConstraint(condition=models.Q(id=1), name="one_counting_cursor"),)
+
+    def __str__(self) -> str:
+        return f"to {self.seen_xid}"
