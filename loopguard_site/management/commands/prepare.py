@@ -32,6 +32,9 @@ class Command(BaseCommand):
 
     def handle(self, *_: object, **options: Any) -> None:
         """Do it in the order in which later steps need earlier ones."""
+        if options["static"]:
+            self._collect_static_files()
+            return
         call_command("migrate", interactive=False, verbosity=0)
         call_command("createcachetable", verbosity=0)
         self._collect_static_files()

