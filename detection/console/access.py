@@ -1,0 +1,88 @@
+"""Who may see a page: signed in, a member of the project, with the role the page asks for.
+
+Other people's projects do not exist: they answer 404, not 403.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Concatenate, ParamSpec, cast
+
+from django.contrib.auth.views import redirect_to_login
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import render
+from django.urls import reverse
+
+from detection.models import Membership, Project, Role
+from detection.services.audit import Actor
+
+P = ParamSpec("P")
+
+
+class ProjectRequest(HttpRequest):
+    """A request of a member inside a project; see `in_project`."""
+
+    project: Project
+    membership: Membership
+
+
+def in_project(
+    role: str = Role.VIEWER, *, write_role: str = ""
+) -> Callable[
+    [Callable[Concatenate[ProjectRequest, P], HttpResponseBase]],
+    Callable[Concatenate[HttpRequest, str, P], HttpResponseBase],
+]:
+    """Wrap a view of one project; it gets the request with `project` and `membership` on it.
+
+    Parameters
+    ----------
+    role
+        The least role that may see the page.
+    write_role
+        The least role that may post to it; empty means `role`.
+    """
+
+    def decorate(
+        view: Callable[Concatenate[ProjectRequest, P], HttpResponseBase],
+    ) -> Callable[Concatenate[HttpRequest, str, P], HttpResponseBase]:
+        @wraps(view)
+        def wrapped(request: HttpRequest, project: str, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
+            if not request.user.is_authenticated:
+                if request.headers.get("HX-Request"):
+                    return HttpResponse(status=204, headers={"HX-Redirect": reverse("console:sign_in")})
+                return redirect_to_login(request.get_full_path(), reverse("console:sign_in"))
+            membership = (
+                Membership.objects.select_related("project")
+                .filter(user_id=request.user.pk, project__slug=project)
+                .first()
+            )
+            if membership is None:
+                raise Http404
+            inside = cast(ProjectRequest, request)
+            inside.project, inside.membership = membership.project, membership
+            needed = (write_role or role) if request.method == "POST" else role
+            if not membership.allows(needed):
+                return missing_role(inside, needed)
+            return view(inside, *args, **kwargs)
+
+        return wrapped
+
+    return decorate
+
+
+def missing_role(request: ProjectRequest, role: str) -> HttpResponse:
+    """Say which role is needed and who can grant it."""
+    admins = Membership.objects.filter(project=request.project, role=Role.ADMIN).select_related("user")[:5]
+    context = {"needed": Role(role).name.lower(), "admins": [row.user.get_username() for row in admins]}
+    return render(request, "console/no_permission.html", context, status=403)
+
+
+def actor_of(request: HttpRequest) -> Actor:
+    """Return the person behind a request as the audit names them."""
+    return Actor(
+        request.user.get_username(),
+        request.user.pk,
+        getattr(request, "client_address", None) or request.META.get("REMOTE_ADDR") or None,
+        getattr(request, "request_id", ""),
+    )

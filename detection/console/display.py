@@ -1,0 +1,127 @@
+"""How values read on a page: text with its invisible characters shown, spans of time, numbers, settings and their sources.
+
+Only presentation; nothing here looks anything up.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import orjson
+
+# Controls, soft hyphen, zero-width and bidirectional marks, separators, BOM and tags: they could make text read as something else.
+_HIDDEN = re.compile(
+    "[\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202f\u205f-\u206f\u3164\ufe00-\ufe0f"
+    "\ufeff\uffa0\ufff0-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
+)
+_HIDDEN_IN_BLOCK = re.compile(_HIDDEN.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
+_NAMED = {"\n": "⏎", "\t": "⇥", "\r": "␍", "\x00": "␀", "\x1b": "␛", "\x7f": "␡"}
+
+
+def _mark(found: re.Match[str]) -> str:
+    character = found[0]
+    return _NAMED.get(character) or f"⟦U+{ord(character):04X}⟧"
+
+
+def visible(value: object) -> str:
+    """Return text on one line, every invisible or direction-changing character as a visible mark."""
+    return _HIDDEN.sub(_mark, str(value))
+
+
+def visible_block(value: object) -> str:
+    """Return text with its line breaks and tabs, every other invisible character as a visible mark."""
+    return _HIDDEN_IN_BLOCK.sub(_mark, str(value).replace("\r\n", "\n"))
+
+
+def pretty(text: str | None) -> str:
+    """Return JSON text indented, any other text as it is."""
+    if text is None:
+        return ""
+    if text[:1] in "{[":
+        try:
+            return orjson.dumps(orjson.loads(text), option=orjson.OPT_INDENT_2).decode()
+        except orjson.JSONDecodeError:
+            return text
+    return text
+
+
+def span(seconds: float) -> str:
+    """Return a span of time in one or two units: ``0 s``, ``41 s``, ``3 min``, ``2 h 5 min``, ``9 d``."""
+    seconds = max(0, seconds)
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = int(seconds // 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 24:
+        return f"{hours} h {minutes} min" if minutes and hours < 5 else f"{hours} h"
+    return f"{hours // 24} d"
+
+
+def age(moment: datetime, now: datetime) -> str:
+    """Return how long ago a moment was."""
+    return span((now - moment).total_seconds())
+
+
+def since(delta: timedelta | float) -> str:
+    """Return an offset inside a loop: ``+9.8 s``."""
+    seconds = delta.total_seconds() if isinstance(delta, timedelta) else delta
+    return f"+{seconds:.1f} s" if seconds < 120 else f"+{span(seconds)}"
+
+
+def number(value: float | None) -> str:
+    """Return a whole number with separators; an en dash for nothing."""
+    return "–" if value is None else f"{value:,.0f}"
+
+
+def compact(value: float | None) -> str:
+    """Return a large number short: 1,284 but 12.8k and 3.1M."""
+    if value is None:
+        return "–"
+    for limit, unit in ((1_000_000_000, "G"), (1_000_000, "M"), (10_000, "k")):
+        if value >= limit:
+            scaled = value / (1000 if unit == "k" else limit)
+            return f"{scaled:.1f}".removesuffix(".0") + unit
+    return f"{value:,.0f}"
+
+
+def money(value: float | Decimal | None) -> str:
+    """Return US dollars; four places where it is less than a cent."""
+    amount = float(value or 0)
+    return f"${amount:,.4f}" if 0 < amount < 0.01 else f"${amount:,.2f}"
+
+
+def ordinal(value: int) -> str:
+    """Return 1st, 2nd, 3rd, 4th …"""
+    ending = "th" if 10 <= value % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(value % 10, "th")
+    return f"{value}{ending}"
+
+
+def setting_value(value: Any) -> str:
+    """Return the value of a setting for people."""
+    if value is None or value == "":
+        return "–"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, list | tuple):
+        return " → ".join(str(part) for part in value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return str(value).replace("_", " ")
+
+
+def source_name(source: str) -> str:
+    """Return the tier a value comes from: ``model openai / gpt-5``."""
+    kind, _, place = source.partition(":")
+    return f"{kind} {place.replace('/', ' / ', 1)}" if place else kind
+
+
+def word(value: str) -> str:
+    """Return an identifier as words: ``chance_then_break`` as ``chance then break``."""
+    return value.replace("_", " ")

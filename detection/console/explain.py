@@ -1,0 +1,219 @@
+"""An incident in words: its title, one sentence that can be pasted into a chat, and its evidence line by line.
+
+Everything follows from the stored row, so the words stay the same when the calls are gone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from detection.console import differences, display
+from detection.engine.fields import FIELDS
+from detection.models import Incident
+
+TITLES = {
+    "repeat": "Same call again and again",
+    "cycle": "Going in circles",
+    "similar": "Nearly the same call",
+    "outcome": "The same answer each time",
+    "stagnation": "Nothing new",
+    "budget": "Budget spent",
+}
+DID = {
+    "allow": "only noted",
+    "warn": "warned",
+    "block": "blocked",
+    "hold": "held for an answer",
+    "stop": "stopped",
+}
+DECISION_CHIPS = {
+    "allow": "plain",
+    "warn": "warn",
+    "block": "loop",
+    "hold": "held",
+    "stop": "stop",
+}
+STATUS_CHIPS = {"open": "loop", "acknowledged": "held", "snoozed": "idle", "resolved": "ok"}
+KIND_NAMES = {
+    "repeat": "repeat",
+    "cycle": "cycle",
+    "similar": "similar calls",
+    "outcome": "equal outcome",
+    "stagnation": "stagnation",
+    "budget": "budget",
+}
+LIMIT_WORDS = {
+    "repeat": "equal calls",
+    "cycle": "laps",
+    "similar": "similar calls",
+    "outcome": "equal outcomes",
+    "stagnation": "calls without anything new",
+    "budget": "of the budget",
+}
+
+
+class HasKind(Protocol):
+    """An incident, or a row of a list of them."""
+
+    @property
+    def kind(self) -> str: ...  # noqa: D102
+    @property
+    def tool(self) -> str: ...  # noqa: D102
+
+
+def title(incident: HasKind) -> str:
+    """Return what happened in a few words."""
+    words = TITLES.get(incident.kind, display.word(incident.kind).capitalize())
+    return f"{words}: {incident.tool}" if incident.tool else words
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of the sentence; `strong` ones are what one should remember."""
+
+    text: str
+    strong: bool = False
+
+
+def sentence(incident: Incident) -> tuple[Part, ...]:
+    """Return the one sentence that says what happened and what was done."""
+    calls = incident.evidence.get("calls", [])
+    span = f" in {display.span(_seconds(calls))}" if len(calls) > 1 else ""
+    count, tool = incident.count, incident.tool or "the session"
+    if incident.kind == "repeat":
+        first = (Part(tool, True), Part(" was called "), Part(f"{count} times{span}", True), Part(" with equal arguments"))
+    elif incident.kind == "cycle":
+        period = incident.evidence.get("period", 0)
+        laps = f"{count} laps of {period} calls{span}" if period else f"{count} laps{span}"
+        first = (Part(tool, True), Part(" went round for "), Part(laps, True))
+    elif incident.kind == "similar":
+        first = (Part(tool, True), Part(" was called "), Part(f"{count} times{span}", True), Part(" with nearly the same arguments"))
+    elif incident.kind == "outcome":
+        answer = "error" if incident.evidence.get("results") == "errors" else "answer"
+        first = (Part(tool, True), Part(" was asked different things and gave one and the same "), Part(f"{answer} {count} times{span}", True))
+    elif incident.kind == "stagnation":
+        first = (Part("The last "), Part(f"{count} calls{span}", True), Part(" brought nothing new"))
+    else:
+        first = (Part("The run used "), Part(f"{count:,} of {incident.limit:,}", True), Part(" of its budget"))
+    return (*first, Part(_results(incident)), *_reaction(incident, calls), Part("."))
+
+
+def _results(incident: Incident) -> str:
+    known = sum("result" in call for call in incident.evidence.get("calls", []))
+    results = incident.evidence.get("results")
+    if incident.kind in ("outcome", "stagnation", "budget"):
+        return ". "
+    if results == "equal" and known > 1:
+        return f", and all {known} known results were the same. "
+    if results == "errors":
+        return ", and the results were errors. "
+    if results == "changing":
+        return ", although the results changed. "
+    if results == "empty":
+        return ", and the results were empty. "
+    return ". "
+
+
+def _reaction(incident: Incident, calls: list[dict[str, Any]]) -> tuple[Part, ...]:
+    warned = next((n for n, call in enumerate(calls, 1) if call.get("decision") == "warn"), 0)
+    if incident.decision == "allow":
+        return (Part("It was only noted: the policy asks for no more"),)
+    if incident.decision == "warn":
+        return (Part("The agent was "), Part("warned", True))
+    strict = next((n for n, call in enumerate(calls, 1) if call.get("decision") == incident.decision), 0)
+    where = f" at the {display.ordinal(strict)} call" if strict else ""
+    lead = f"The agent was warned at the {display.ordinal(warned)} call and " if warned and warned < strict else "The call was "
+    if incident.decision == "stop" and not (warned and warned < strict):
+        lead = "The agent was "
+    return (Part(lead), Part(f"{DID[incident.decision]}{where}", True))
+
+
+def _seconds(calls: list[dict[str, Any]]) -> float:
+    moments = [datetime.fromisoformat(call["at"]) for call in calls if call.get("at")]
+    return (max(moments) - min(moments)).total_seconds() if moments else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One call of the evidence, compared with the one before."""
+
+    seq: int
+    offset: str
+    tool: str
+    arguments: str
+    changes: tuple[differences.Difference, ...]
+    is_equal: bool
+    result: str | None
+    result_is_equal: bool
+    is_error: bool
+    decision: str
+    chip: str
+
+
+def evidence(incident: Incident) -> list[Line]:
+    """Return the evidence, each line saying only what differs from the last call of the same tool."""
+    calls = incident.evidence.get("calls", [])
+    start = datetime.fromisoformat(calls[0]["at"]) if calls else None
+    lines: list[Line] = []
+    last: dict[str, dict[str, Any]] = {}
+    for call in calls:
+        tool = call.get("tool") or incident.tool
+        before = last.get(tool)
+        same_arguments = before is not None and before.get("arguments") == call.get("arguments")
+        same_key = before is not None and bool(call.get("call_key")) and before.get("call_key") == call.get("call_key")
+        changes: tuple[differences.Difference, ...] = ()
+        if before is not None and not same_arguments:
+            changes = differences.between(before.get("arguments"), call.get("arguments"))
+        same_result = before is not None and "result" in call and before.get("result") == call.get("result")
+        decision = call.get("decision", "allow")
+        lines.append(
+            Line(
+                seq=call["seq"],
+                offset=display.since(datetime.fromisoformat(call["at"]) - start) if start else "",
+                tool=tool,
+                arguments=call.get("arguments", ""),
+                changes=changes,
+                is_equal=same_arguments or (same_key and not changes),
+                result=call.get("result"),
+                result_is_equal=same_result,
+                is_error=bool(call.get("is_error")),
+                decision=decision,
+                chip=DECISION_CHIPS.get(decision, "plain"),
+            )
+        )
+        last[tool] = call
+    return lines
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting with its source, for reading."""
+
+    name: str
+    label: str
+    value: str
+    unit: str
+    source: str
+    is_default: bool
+
+
+def settings_then(stored: dict[str, Any], *, only: tuple[str, ...] = ()) -> list[Setting]:
+    """Return stored `{field: {"value", "source"}}` in the order of the list of settings."""
+    rows = []
+    for name, field in FIELDS.items():
+        if name not in stored or (only and name not in only):
+            continue
+        source = str(stored[name].get("source", ""))
+        rows.append(
+            Setting(
+                name,
+                field.label,
+                display.setting_value(stored[name].get("value")),
+                field.unit,
+                source,
+                source.startswith("preset:"),
+            )
+        )
+    return rows

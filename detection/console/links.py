@@ -1,0 +1,23 @@
+"""Permalinks. Clients name their sessions as they like, so a name may hold anything a path cannot."""
+
+from __future__ import annotations
+
+from urllib.parse import quote, urlencode
+
+from django.urls import reverse
+
+
+def session_url(project: str, name: str) -> str:
+    """Return a session's page; names that a browser would take for path steps go into the query instead."""
+    segments = name.split("/")
+    is_plain = (
+        name.isprintable() and not {"", ".", ".."} & set(segments) and not any(s.endswith(" ") for s in segments)
+    )
+    if is_plain:
+        return f"/p/{project}/sessions/{quote(name, safe='/')}"
+    return f"{reverse('console:session_by_name', args=[project])}?{urlencode({'name': name})}"
+
+
+def incident_url(project: str, public_id: str) -> str:
+    """Return an incident's page."""
+    return reverse("console:incident", args=[project, public_id])

@@ -1,0 +1,81 @@
+"""What a reader likes: theme, times, keys. Kept in one cookie, so that the first byte of a page is right already."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from urllib.parse import parse_qsl, urlencode
+
+from django.contrib import messages
+from django.contrib.auth import logout
+from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import redirect, render
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.views.decorators.http import require_http_methods, require_POST
+
+COOKIE = "loopguard-preferences"
+CHOICES = {
+    "theme": (("system", "As the system"), ("light", "Light"), ("dark", "Dark")),
+    "time": (
+        ("relative", "Relative, like “3 min ago”"),
+        ("local", "Local time of this browser"),
+        ("utc", "UTC"),
+    ),
+    "shortcuts": (("on", "On"), ("off", "Off")),
+}
+TITLES = {"theme": "Theme", "time": "Times", "shortcuts": "Single-key shortcuts"}
+HELP = {
+    "time": "Pointing at a time always shows it in UTC.",
+    "shortcuts": "Keys like j, k and r. Press ? on any page for the list.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Preferences:
+    """A reader's choices."""
+
+    theme: str = "system"
+    time: str = "relative"
+    shortcuts: str = "on"
+
+
+def of(request: HttpRequest) -> Preferences:
+    """Read the cookie; what is not a known choice counts as not chosen."""
+    stored = dict(parse_qsl(request.COOKIES.get(COOKIE, "")[:200]))
+    known = {
+        field.name: stored[field.name]
+        for field in fields(Preferences)
+        if stored.get(field.name) in dict(CHOICES[field.name])
+    }
+    return Preferences(**known)
+
+
+@login_required
+@require_http_methods(["GET", "HEAD", "POST"])
+def page(request: HttpRequest) -> HttpResponse:
+    """Show and take the choices."""
+    if request.method == "POST":
+        given = {name: request.POST.get(name, "") for name in CHOICES}
+        chosen = {**asdict(of(request)), **{k: v for k, v in given.items() if v in dict(CHOICES[k])}}
+        back = request.POST.get("next", "")
+        if not url_has_allowed_host_and_scheme(back, {request.get_host()}):
+            back = request.path
+        answer = HttpResponseRedirect(back)
+        answer.set_cookie(
+            COOKIE, urlencode(chosen), max_age=365 * 24 * 3600, secure=request.is_secure(), samesite="Lax"
+        )
+        if back == request.path:
+            messages.success(request, "Saved in this browser.")
+        return answer
+    chosen = of(request)
+    options = [
+        (name, TITLES[name], HELP.get(name, ""), getattr(chosen, name), CHOICES[name]) for name in CHOICES
+    ]
+    return render(request, "console/preferences.html", {"options": options})
+
+
+@require_POST
+def sign_out(request: HttpRequest) -> HttpResponse:
+    """End the login; its sockets are closed with it."""
+    logout(request)
+    return redirect("console:sign_in")

@@ -1,0 +1,73 @@
+"""One line of the live list, ready for its template."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from detection.console import display
+from detection.models import Session
+from detection.selectors.sessions import SessionRow as StoredRow
+from detection.selectors.sessions import shown_state
+
+CHIPS = {
+    "looping": ("loop", "Looping"),
+    "waiting": ("held", "Waiting"),
+    "watch": ("watch", "Watch"),
+    "running": ("run", "Running"),
+    "stopped": ("stop", "Stopped"),
+    "idle": ("idle", "Idle"),
+    "ended": ("done", "Ended"),
+}
+"""State to (chip class, word)."""
+
+METER_WORDS = {
+    "repeat": "equal calls",
+    "cycle": "laps",
+    "similar": "similar calls",
+    "outcome": "equal outcomes",
+    "stagnation": "calls without news",
+    "budget": "of the budget",
+}
+BEHIND_AFTER = timedelta(seconds=3)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRow:
+    """What a row shows."""
+
+    session: StoredRow | Session
+    state: str
+    chip: str
+    word: str
+    place: str
+    per_minute: str
+    meter_text: str
+    is_behind: bool
+
+
+def session_row(session: StoredRow | Session, now: datetime) -> SessionRow:
+    """Prepare a session for the live list."""
+    state = shown_state(session.state, session.last_event_at)
+    if state == "running" and session.meter_count >= 2 and session.meter_count * 2 >= session.meter_limit:
+        state = "watch"
+    chip, word = CHIPS[state]
+    place = " / ".join(part for part in (session.backend, session.model) if part)
+    minutes = max(1.0, (session.last_event_at - session.started_at).total_seconds() / 60)
+    is_quiet = state in ("idle", "ended", "stopped")
+    behind = session.pending_since is not None and now - session.pending_since > BEHIND_AFTER
+    return SessionRow(
+        session,
+        state,
+        chip,
+        word,
+        place,
+        "–" if is_quiet else display.compact(session.call_count / minutes),
+        f"{session.meter_count} of {session.meter_limit}" if session.meter_limit else "–",
+        behind,
+    )
+
+
+def meter_title(kind: str, count: int, limit: int) -> str:
+    """Say what a meter counts."""
+    return f"{count} of {limit} {METER_WORDS.get(kind, display.word(kind))}" if limit else "nothing counted"

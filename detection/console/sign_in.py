@@ -1,0 +1,63 @@
+"""Signing in. One door for the console and the admin."""
+
+from __future__ import annotations
+
+import structlog
+from django.contrib.auth import authenticate, get_user_model, login
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.views.decorators.cache import never_cache
+from django.views.decorators.debug import sensitive_post_parameters
+from django.views.decorators.http import require_http_methods
+
+from detection.console import throttle
+
+log = structlog.get_logger(__name__)
+WRONG = "That username and password do not match."
+MAX_NAME_CHARACTERS, MAX_PASSWORD_CHARACTERS = 150, 1000
+
+
+@sensitive_post_parameters("password")
+@never_cache
+@require_http_methods(["GET", "HEAD", "POST"])
+def sign_in(request: HttpRequest) -> HttpResponse:
+    """Show the form, or check a try. Unknown accounts get the same words after the same work."""
+    after = _after(request)
+    if request.user.is_authenticated:
+        return redirect(after)
+    context = {"next": request.POST.get("next", request.GET.get("next", "")), "username": "", "error": ""}
+    if request.method != "POST":
+        return render(request, "console/sign_in.html", context)
+    username = request.POST.get("username", "")[:MAX_NAME_CHARACTERS].replace("\x00", "")
+    password = request.POST.get("password", "")[:MAX_PASSWORD_CHARACTERS].replace("\x00", "")
+    address = getattr(request, "client_address", None) or request.META.get("REMOTE_ADDR", "")
+    wait = throttle.wait_seconds(username, address)
+    if wait:
+        context |= {
+            "username": username,
+            "error": f"Too many tries. Wait {wait} seconds, then try again.",
+        }
+        answer = render(request, "console/sign_in.html", context, status=429)
+        answer.headers["Retry-After"] = str(wait)
+        return answer
+    user = authenticate(request, username=username, password=password)
+    if user is None:
+        throttle.failed(username, address)
+        log.warning("sign_in_failed", username=username, address=address)
+        return render(
+            request, "console/sign_in.html", context | {"username": username, "error": WRONG}, status=422
+        )
+    throttle.succeeded(username, address)
+    login(request, user)
+    log.info("signed_in", username=get_user_model().get_username(user), address=address)
+    return redirect(after)
+
+
+def _after(request: HttpRequest) -> str:
+    """Return where to go then: only ever a page of our own."""
+    wanted = request.POST.get("next", request.GET.get("next", ""))
+    if wanted and url_has_allowed_host_and_scheme(wanted, {request.get_host()}, require_https=request.is_secure()):
+        return wanted
+    return reverse("console:home")

@@ -1,0 +1,290 @@
+"""The loop strip: one cell per call, colour means repetition.
+
+A call key seen once is grey; a repeated one has a hue of its own, pale while its results are new, full when nothing new
+came back. A short cell is an error, a dot above a new result, an outline a warning or a block, a double outline a stop.
+This module lays the cells out; the template only writes paths, so that a strip of sixty calls weighs about a kilobyte.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+HUES = 12
+TOP = 5.0
+"""Room above the cells, for the dots and the outlines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One call. `flags` as stored: ^ new result, ! error, e empty, ? pending, w warned, b blocked, h held, s stopped."""
+
+    seq: int
+    key: str
+    flags: str = ""
+    tool: str = ""
+
+    @property
+    def outline(self) -> str:
+        """The strictest mark: s, b, h, w or nothing."""
+        return next((mark for mark in "sbhw" if mark in self.flags), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """One cell where it stands, for strips whose cells can be pointed at."""
+
+    cell: Cell
+    x: float
+    look: str
+    path: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bracket:
+    """A loop below the strip."""
+
+    path: str
+    label_x: float
+    anchor: str
+    label: str
+    href: str
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """A strip ready to be written.
+
+    Attributes
+    ----------
+    paths
+        (class, path data) of everything that has one look.
+    cells
+        Single cells, for the large strip only.
+    """
+
+    width: float
+    height: float
+    label: str
+    paths: tuple[tuple[str, str], ...] = ()
+    cells: tuple[Placed, ...] = ()
+    brackets: tuple[Bracket, ...] = ()
+    cell_width: float = 4
+    cell_height: float = 16
+
+
+@dataclass(slots=True)
+class _Paths:
+    by_look: dict[str, list[str]] = field(default_factory=dict)
+
+    def add(self, look: str, path: str) -> None:
+        self.by_look.setdefault(look, []).append(path)
+
+    def all(self) -> tuple[tuple[str, str], ...]:
+        return tuple((look, "".join(parts)) for look, parts in self.by_look.items())
+
+
+def cells_of(stored: Iterable[Sequence[object]]) -> list[Cell]:
+    """Return the cells of `Session.strip`."""
+    return [Cell(int(str(row[0])), str(row[1]), str(row[2])) for row in stored]
+
+
+def hues(keys: Iterable[str]) -> dict[str, int]:
+    """Give every key that repeats a hue.
+
+    The hue follows from the key, so that a loop keeps its colour while the strip moves on and on every page; where two
+    keys want the same one, the later takes the next that is free.
+    """
+    counts = Counter(key for key in keys if key)
+    chosen: dict[str, int] = {}
+    taken: set[int] = set()
+    for key, count in counts.items():
+        if count < 2:
+            continue
+        hue = int(key[:6], 16) % HUES if _is_hex(key[:6]) else sum(map(ord, key)) % HUES
+        for step in range(HUES):
+            if (hue + step) % HUES not in taken:
+                hue = (hue + step) % HUES
+                break
+        taken.add(hue)
+        chosen[key] = hue
+    return chosen
+
+
+def _is_hex(text: str) -> bool:
+    return bool(text) and all(character in "0123456789abcdef" for character in text)
+
+
+def look(cell: Cell, colours: dict[str, int]) -> str:
+    """Return the classes of a cell."""
+    if cell.key not in colours:
+        return "u"
+    hue = f"h{colours[cell.key]}"
+    if "^" in cell.flags:
+        return f"p {hue}"
+    return f"q {hue}" if "?" in cell.flags else f"f {hue}"
+
+
+def describe(cells: Sequence[Cell]) -> str:
+    """Say in words what a strip shows."""
+    if not cells:
+        return "No calls yet"
+    counts = Counter(cell.key for cell in cells if cell.key)
+    repeated = [count for count in counts.values() if count > 1]
+    parts = [_count(len(cells), "call")]
+    if repeated:
+        parts.append(f"{_count(len(repeated), 'call')} repeated, at most {max(repeated)} times")
+    else:
+        parts.append("none repeated")
+    tail = next((len([*same]) for _, same in groupby(reversed(cells), key=lambda cell: cell.key)), 0)
+    if tail > 1:
+        parts.append(f"the last {tail} equal")
+    marks = Counter(cell.outline for cell in cells)
+    errors = sum("!" in cell.flags for cell in cells)
+    for count, name in (
+        (errors, "error"),
+        (marks["w"], "warning"),
+        (marks["b"], "blocked call"),
+        (marks["h"], "held call"),
+        (marks["s"], "stopped call"),
+    ):
+        if count:
+            parts.append(_count(count, name))
+    return ", ".join(parts)
+
+
+def _count(count: int, name: str) -> str:
+    return f"{count} {name}" + ("" if count == 1 else "s")
+
+
+def small(cells: Sequence[Cell]) -> Strip:
+    """Lay out the strip of a list row: 4 px a call, about a kilobyte."""
+    colours = hues(cell.key for cell in cells)
+    paths = _Paths()
+    pitch, width, height = 5.0, 4.0, 15.0
+    for index, cell in enumerate(cells):
+        x = index * pitch
+        paths.add(look(cell, colours), _cell_path(x, width, height, short="!" in cell.flags))
+        if "^" in cell.flags and cell.key in colours:
+            paths.add("dot", f"M{x + 1:g} 0h2v2h-2z")
+    _outlines(cells, paths, pitch, width, height)
+    return Strip(max(len(cells) * pitch, 1), TOP + height + 3, describe(cells), paths.all())
+
+
+def large(
+    cells: Sequence[Cell], *, cell_width: float, loops: Sequence[tuple[int, int, str, str]] = ()
+) -> Strip:
+    """Lay out the strip of a session page.
+
+    Parameters
+    ----------
+    cells
+        At most a few hundred.
+    cell_width
+        In pixels, 3 to 24: the zoom.
+    loops
+        (first seq, last seq, label, href) of each incident, drawn as brackets.
+    """
+    colours = hues(cell.key for cell in cells)
+    gap = 1 if cell_width < 6 else 2
+    pitch, height = cell_width + gap, 44.0
+    paths = _Paths()
+    placed = []
+    for index, cell in enumerate(cells):
+        x = index * pitch
+        if "^" in cell.flags:
+            middle = x + cell_width / 2
+            paths.add("dot", f"M{middle - 2:g} 1a2 2 0 1 0 4 0a2 2 0 1 0-4 0z")
+        path = _cell_path(x, cell_width, height, short="!" in cell.flags, radius=min(3, cell_width / 3))
+        placed.append(Placed(cell, x, look(cell, colours), path, title(cell)))
+    _outlines(cells, paths, pitch, cell_width, height)
+    brackets = tuple(_brackets(cells, loops, pitch, cell_width, TOP + height + 8))
+    bottom = TOP + height + (8 + 20 * (1 + max((_row(b) for b in brackets), default=0)) if brackets else 6)
+    return Strip(
+        max(len(cells) * pitch, 1),
+        bottom,
+        describe(cells),
+        paths.all(),
+        tuple(placed),
+        brackets,
+        cell_width,
+        height,
+    )
+
+
+def title(cell: Cell) -> str:
+    """Return a cell in words."""
+    words = {
+        "^": "new result",
+        "!": "error",
+        "e": "empty result",
+        "?": "no result yet",
+        "w": "warned",
+        "b": "blocked",
+        "h": "held",
+        "s": "stopped",
+    }
+    marks = [words[mark] for mark in cell.flags if mark in words]
+    return ", ".join([f"#{cell.seq} {cell.tool}".strip(), *(marks or ["nothing new"])])
+
+
+def _cell_path(x: float, width: float, height: float, *, short: bool, radius: float = 1) -> str:
+    top, tall = (TOP + height * 0.45, height * 0.55) if short else (TOP, height)
+    inner, down = width - 2 * radius, tall - 2 * radius
+    corner = f"a{radius:g} {radius:g} 0 0 1"
+    return (
+        f"M{x + radius:g} {top:g}h{inner:g}{corner} {radius:g} {radius:g}v{down:g}{corner}-{radius:g} {radius:g}"
+        f"h-{inner:g}{corner}-{radius:g}-{radius:g}v-{down:g}{corner} {radius:g}-{radius:g}z"
+    )
+
+
+def _outlines(cells: Sequence[Cell], paths: _Paths, pitch: float, width: float, height: float) -> None:
+    """Draw one outline around neighbours with the same mark."""
+    start = 0
+    for mark, run in groupby(cells, key=lambda cell: cell.outline):
+        count = len([*run])
+        if mark:
+            x, wide = start * pitch, (count - 1) * pitch + width
+            name = {"w": "ow", "h": "oh"}.get(mark, "os")
+            paths.add(name, _frame(x - 1, TOP - 1, wide + 2, height + 2))
+            if mark == "s":
+                paths.add(name, _frame(x - 3.5, TOP - 3.5, wide + 7, height + 7))
+        start += count
+
+
+def _frame(x: float, y: float, width: float, height: float) -> str:
+    return f"M{x:g} {y:g}h{width:g}v{height:g}h-{width:g}z"
+
+
+def _brackets(
+    cells: Sequence[Cell], loops: Sequence[tuple[int, int, str, str]], pitch: float, width: float, y: float
+) -> Iterable[Bracket]:
+    """Place one bracket per loop, each on the first line where it does not touch an earlier one."""
+    line_ends: list[float] = []
+    end_of_all = len(cells) * pitch
+    for first, last, label, href in loops:
+        inside = [index for index, cell in enumerate(cells) if first <= cell.seq <= last]
+        if not inside:
+            continue
+        x, right = inside[0] * pitch, inside[-1] * pitch + width
+        room = max(right - x, len(label) * 7.0)
+        is_at_end = x + room > end_of_all and right - len(label) * 7.0 > 0
+        left_edge = right - room if is_at_end else x
+        line = next((i for i, end in enumerate(line_ends) if end + 8 <= left_edge), len(line_ends))
+        line_ends[line : line + 1] = [max(right, left_edge + room)]
+        top = y + line * 20
+        yield Bracket(
+            f"M{x:g} {top - 3:g}v3h{right - x:g}v-3",
+            right if is_at_end else x,
+            "end" if is_at_end else "start",
+            label,
+            href,
+        )
+
+
+def _row(bracket: Bracket) -> int:
+    y = float(bracket.path.split()[1].split("v")[0])
+    return round((y + 3 - TOP - 44 - 8) / 20)

@@ -1,0 +1,58 @@
+"""Which view answers which page."""
+
+from __future__ import annotations
+
+from django.urls import path
+
+from detection.console import (
+    audit,
+    connect,
+    home,
+    incident,
+    incidents,
+    ingest,
+    keys,
+    live,
+    policies,
+    preferences,
+    session,
+    sign_in,
+    system,
+    watch,
+)
+
+app_name = "console"
+_PROJECT = "p/<slug:project>/"
+
+urlpatterns = [
+    path("", home.home, name="home"),
+    path("sign-in", sign_in.sign_in, name="sign_in"),
+    path("sign-out", preferences.sign_out, name="sign_out"),
+    path("preferences", preferences.page, name="preferences"),
+    path(_PROJECT, home.project, name="project"),
+    path(_PROJECT + "live", watch.page, name="live"),
+    path(_PROJECT + "live/rows", live.live_rows, name="live_rows"),
+    path(_PROJECT + "live/figures", watch.figures, name="figures"),
+    path(_PROJECT + "live/stop", watch.stop, name="stop_sessions"),
+    path(_PROJECT + "live/remove-demo", watch.remove_demo, name="remove_demo"),
+    # What is done to a session names it in the form: a client's name may end in anything.
+    path(_PROJECT + "session", session.by_name, name="session_by_name"),
+    path(_PROJECT + "session/call", session.call, name="session_call"),
+    path(_PROJECT + "session/act", session.act, name="session_act"),
+    path(_PROJECT + "sessions/<path:name>", session.page, name="session"),
+    path(_PROJECT + "incidents", incidents.page, name="incidents"),
+    path(_PROJECT + "incidents/act", incidents.act, name="incidents_act"),
+    path(_PROJECT + "incidents/<str:public_id>", incident.page, name="incident"),
+    path(_PROJECT + "incidents/<str:public_id>/exception", incident.make_exception, name="exception"),
+    path(_PROJECT + "policies", policies.page, name="policies"),
+    path(_PROJECT + "policies/tool-rule", policies.tool_rule, name="tool_rule"),
+    path(_PROJECT + "policies/history", policies.history, name="policy_history"),
+    path(_PROJECT + "connect", connect.page, name="connect"),
+    path(_PROJECT + "connect/attempts", connect.attempts, name="attempts"),
+    path(_PROJECT + "connect/sample", connect.sample, name="sample"),
+    path(_PROJECT + "keys", keys.page, name="keys"),
+    path(_PROJECT + "keys/revoke", keys.revoke, name="revoke_key"),
+    path(_PROJECT + "ingest", ingest.page, name="ingest"),
+    path(_PROJECT + "system", system.page, name="system"),
+    path(_PROJECT + "audit", audit.page, name="audit"),
+]

@@ -1,0 +1,115 @@
+"""The live list: every session of the project, the ones that need a person first to be seen."""
+
+from __future__ import annotations
+
+from django.contrib import messages
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.views.decorators.http import require_POST, require_safe
+
+from detection.console import live
+from detection.console.access import ProjectRequest, actor_of, in_project
+from detection.console.rows import session_row
+from detection.models import Role
+from detection.selectors import dashboard
+from detection.selectors import sessions as selector
+from detection.selectors.pages import BadCursor, Page
+from detection.services import sessions as service
+
+PAGE_ROWS = 50
+MAX_SELECTED = 200
+TABS = (
+    ("", "All"),
+    ("running", "Running"),
+    ("looping", "Looping"),
+    ("waiting", "Waiting for you"),
+    ("stopped", "Stopped"),
+    ("idle", "Idle"),
+    ("ended", "Ended"),
+)
+FILTERS = ("agent", "backend", "model", "tool")
+
+
+def filters_of(request: ProjectRequest) -> selector.SessionFilters:
+    """Read the filters from the address; what is not a known state does not narrow."""
+    given = {name: request.GET.get(name, "")[:200].replace("\x00", "") for name in ("q", "state", *FILTERS)}
+    if given["state"] not in selector.STATES:
+        given["state"] = ""
+    return selector.SessionFilters(**given)
+
+
+@in_project()
+@require_safe
+def page(request: ProjectRequest) -> HttpResponse:
+    """Show the list."""
+    project, now = request.project, timezone.now()
+    filters = filters_of(request)
+    try:
+        found = selector.list_sessions(project.pk, filters, request.GET.get("cursor", ""), PAGE_ROWS)
+    except BadCursor:
+        found = Page((), None)
+    counts = dashboard.state_counts(project.pk)
+    active = [(name, getattr(filters, name)) for name in ("q", *FILTERS) if getattr(filters, name)]
+    context = {
+        "cursor": live.current_cursor(project.pk) if hasattr(live, "current_cursor") else "",
+        "filters": filters,
+        "active_filters": active,
+        "facets": dashboard.facets(project.pk),
+        "kpis": dashboard.kpis(project.pk),
+        "tabs": [(value, words, getattr(counts, value or "all"), value == filters.state) for value, words in TABS],
+        "counts": counts,
+        "rows": [session_row(row, now) for row in found.items],
+        "next_cursor": found.next_cursor,
+        "is_first_page": "cursor" not in request.GET,
+        "has_demo": dashboard.has_demo(project.pk),
+    }
+    return render(request, "live/page.html", context)
+
+
+@in_project()
+@require_safe
+def figures(request: ProjectRequest) -> HttpResponse:
+    """Show the figures and tabs alone, for refreshing them."""
+    counts = dashboard.state_counts(request.project.pk)
+    filters = filters_of(request)
+    context = {
+        "kpis": dashboard.kpis(request.project.pk),
+        "tabs": [(value, words, getattr(counts, value or "all"), value == filters.state) for value, words in TABS],
+        "counts": counts,
+    }
+    return render(request, "live/_figures.html", context)
+
+
+@in_project(Role.OPERATOR)
+@require_POST
+def stop(request: ProjectRequest) -> HttpResponse:
+    """Stop the selected sessions, or all that run."""
+    names = request.POST.getlist("session")[:MAX_SELECTED]
+    everything = request.POST.get("all") == "yes"
+    if not names and not everything:
+        messages.error(request, "No session was selected.")
+    else:
+        reason = request.POST.get("reason", "")[:300]
+        known = None if everything else [n for n in names if selector.get_session(request.project.pk, n)]
+        count = service.stop_many(request.project.pk, known, actor_of(request), reason)
+        messages.success(request, f"{count} session{'' if count == 1 else 's'} stopped. The next call of each is refused.")
+    return redirect(_back(request))
+
+
+@in_project(Role.ADMIN)
+@require_POST
+def remove_demo(request: ProjectRequest) -> HttpResponse:
+    """Remove everything that the demo made."""
+    count = service.delete_demo(request.project.pk, actor_of(request))
+    messages.success(request, f"The demo is gone: {count} sessions and their incidents were removed.")
+    return redirect("console:live", request.project.slug)
+
+
+def _back(request: ProjectRequest) -> str:
+    wanted = request.POST.get("next", "")
+    if wanted and url_has_allowed_host_and_scheme(wanted, {request.get_host()}):
+        return wanted
+    return reverse("console:live", args=[request.project.slug])

@@ -1,0 +1,281 @@
+"""Figures for the console: what is going on in a project, what reached it, who changed what, and how the parts are.
+
+Counts are bounded: no page may cost more because a project is large.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import connection
+from django.db.models import Count, Max, Min, Q, Sum
+from django.utils import timezone
+
+from detection.models import Attempt, AuditEntry, Incident, Session, SessionState
+from detection.models.incidents import IncidentStatus
+
+IDLE_AFTER = timedelta(minutes=5)
+COUNTED_SESSIONS = 10_000
+MAX_FACETS = 60
+_ACTIVE = (SessionState.RUNNING, SessionState.LOOPING, SessionState.WAITING)
+
+
+@dataclass(frozen=True, slots=True)
+class NavigationCounts:
+    """The two numbers of the navigation; each stops counting at 1,000."""
+
+    active_sessions: int
+    open_incidents: int
+
+
+def navigation_counts(project_id: int) -> NavigationCounts:
+    """Count sessions that had an event in the last minutes, and open incidents; two bounded queries."""
+    active = Session.objects.filter(
+        project_id=project_id, last_event_at__gte=timezone.now() - IDLE_AFTER, state__in=_ACTIVE
+    )
+    open_ = Incident.objects.filter(project_id=project_id, status=IncidentStatus.OPEN)
+    return NavigationCounts(_bounded(active), _bounded(open_))
+
+
+def _bounded(rows: Any, limit: int = 1000) -> int:
+    return len(rows.order_by().values_list("pk")[:limit])
+
+
+@dataclass(frozen=True, slots=True)
+class StateCounts:
+    """How many sessions are in each state, over the newest `COUNTED_SESSIONS`."""
+
+    all: int
+    running: int
+    looping: int
+    waiting: int
+    stopped: int
+    idle: int
+    ended: int
+    is_capped: bool
+
+
+def state_counts(project_id: int) -> StateCounts:
+    """Count the newest sessions by state; one query over at most 10,000 rows of an index."""
+    newest = Session.objects.filter(project_id=project_id).order_by("-last_event_at", "-id")
+    rows = newest.values_list("state", "last_event_at")[:COUNTED_SESSIONS]
+    since = timezone.now() - IDLE_AFTER
+    found = dict.fromkeys(("running", "looping", "waiting", "stopped", "idle", "ended"), 0)
+    total = 0
+    for state, last in rows.iterator(chunk_size=2000):
+        total += 1
+        found["idle" if state == SessionState.RUNNING and last < since else state] += 1
+    return StateCounts(total, is_capped=total >= COUNTED_SESSIONS, **found)
+
+
+@dataclass(frozen=True, slots=True)
+class Kpis:
+    """The figures above the live list. "Today" is the last 24 hours."""
+
+    running: int
+    looping: int
+    calls_per_minute: int
+    loops_caught: int
+    calls_blocked: int
+    spent_in_loops_usd: float
+
+
+def kpis(project_id: int) -> Kpis:
+    """Work the figures out; three bounded queries."""
+    now = timezone.now()
+    active = Session.objects.filter(project_id=project_id, last_event_at__gte=now - IDLE_AFTER)
+    states = dict(
+        active.order_by().values_list("state").annotate(n=Count("pk")).values_list("state", "n")
+    )
+    with connection.cursor() as cursor:
+        # Only sessions of the last minute can have calls of the last minute.
+        cursor.execute(
+            "SELECT coalesce(sum(n), 0) FROM (SELECT id, last_seq FROM detection_session"
+            " WHERE project_id = %s AND last_event_at > now() - interval '1 minute'"
+            " ORDER BY last_event_at DESC LIMIT 2000) s CROSS JOIN LATERAL (SELECT count(*) AS n FROM detection_event e"
+            " WHERE e.session_id = s.id AND e.seq > s.last_seq - 2000 AND e.type = 'call'"
+            " AND e.received_at > now() - interval '1 minute') c",
+            [project_id],
+        )
+        calls = int(cursor.fetchone()[0])
+    day = Incident.objects.filter(project_id=project_id, last_seen_at__gte=now - timedelta(days=1)).aggregate(
+        caught=Count("pk"), blocked=Sum("calls_blocked"), spent=Sum("cost_usd")
+    )
+    return Kpis(
+        running=sum(states.get(state, 0) for state in _ACTIVE),
+        looping=states.get(SessionState.LOOPING, 0),
+        calls_per_minute=calls,
+        loops_caught=day["caught"],
+        calls_blocked=day["blocked"] or 0,
+        spent_in_loops_usd=float(day["spent"] or 0),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Facets:
+    """The values that filters offer, from the newest sessions."""
+
+    agents: tuple[str, ...] = ()
+    backends: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    tools: tuple[str, ...] = ()
+    pairs: tuple[tuple[str, str], ...] = ()
+
+
+def facets(project_id: int, *, sessions: int = 1000) -> Facets:
+    """Collect the names that the newest sessions use; one query."""
+    rows = list(
+        Session.objects.filter(project_id=project_id)
+        .order_by("-last_event_at", "-id")
+        .values_list("agent", "backend", "model", "last_tool")[:sessions]
+    )
+
+    def column(index: int) -> tuple[str, ...]:
+        return tuple(sorted({row[index] for row in rows if row[index]})[:MAX_FACETS])
+
+    pairs = sorted({(row[1], row[2]) for row in rows if row[1]})[: MAX_FACETS * 2]
+    return Facets(column(0), column(1), column(2), column(3), tuple(pairs))
+
+
+def has_demo(project_id: int) -> bool:
+    """Tell whether the project holds sessions of the demo."""
+    return (
+        Session.objects.filter(project_id=project_id, is_demo=True).exists()
+        or Incident.objects.filter(project_id=project_id, is_demo=True).exists()
+    )
+
+
+def attempts(project_id: int, limit: int = 50, *, refused_only: bool = False) -> list[Attempt]:
+    """List the newest requests that reached the project's API, refused ones too.
+
+    Requests without a known key belong to no project; they are shown to everybody who may see this page, since they are
+    what a person who sets up an agent is looking for. They hold no data.
+    """
+    rows = Attempt.objects.filter(Q(project_id=project_id) | Q(project=None, at__gte=timezone.now() - timedelta(hours=1)))
+    if refused_only:
+        rows = rows.filter(Q(status__gte=400) | Q(rejected__gt=0) | Q(altered__gt=0))
+    return list(rows.order_by("-id")[:limit])
+
+
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """What became of the requests in the attempts that are kept."""
+
+    requests: int
+    accepted: int
+    duplicate: int
+    altered: int
+    rejected: int
+    refused: int
+    since: datetime | None
+    by_code: tuple[tuple[str, int, int], ...] = ()
+    by_key: tuple[dict[str, Any], ...] = ()
+    recent: tuple[Attempt, ...] = field(default_factory=tuple)
+
+
+def intake(project_id: int) -> Intake:
+    """Sum up the kept attempts of a project; they are bounded by housekeeping."""
+    rows = Attempt.objects.filter(project_id=project_id)
+    total = rows.aggregate(
+        requests=Count("pk"),
+        accepted=Sum("accepted"),
+        duplicate=Sum("duplicate"),
+        altered=Sum("altered"),
+        rejected=Sum("rejected"),
+        refused=Count("pk", filter=Q(status__gte=400)),
+        since=Min("at"),
+    )
+    codes = (
+        rows.exclude(code="").values_list("code", "status").annotate(n=Count("pk")).order_by("-n")[:20]
+    )
+    keys = (
+        rows.exclude(key_hint="")
+        .values("key_hint")
+        .annotate(
+            requests=Count("pk"),
+            accepted=Sum("accepted"),
+            refused=Count("pk", filter=Q(status__gte=400)),
+            last=Max("at"),
+        )
+        .order_by("-requests")[:20]
+    )
+    figures = {name: value or 0 for name, value in total.items() if name != "since"}
+    return Intake(
+        **figures,
+        since=total["since"],
+        by_code=tuple((code, status, n) for code, status, n in codes),
+        by_key=tuple(keys),
+        recent=tuple(attempts(project_id, 60)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AuditPage:
+    """A page of the audit, newest first."""
+
+    entries: tuple[AuditEntry, ...]
+    next_before: int | None
+
+
+def audit_page(
+    project_id: int, *, before: int | None = None, action: str = "", actor: str = "", limit: int = 50
+) -> AuditPage:
+    """List who changed what in a project, and in the settings of the whole server."""
+    rows = AuditEntry.objects.filter(Q(project_id=project_id) | Q(project=None))
+    if before is not None:
+        rows = rows.filter(pk__lt=before)
+    if action:
+        rows = rows.filter(action__startswith=action)
+    if actor:
+        rows = rows.filter(actor=actor)
+    found = list(rows.order_by("-id")[: limit + 1])
+    more = len(found) > limit
+    return AuditPage(tuple(found[:limit]), found[limit - 1].pk if more else None)
+
+
+@dataclass(frozen=True, slots=True)
+class SystemStatus:
+    """How the parts are, as the database tells."""
+
+    sessions_waiting: int
+    oldest_waiting_since: datetime | None
+    parked_sessions: int
+    database_bytes: int
+    database_version: str
+    connections: int
+    event_partitions: int
+    event_estimate: int
+    session_estimate: int
+    migration: str
+    now: datetime
+
+
+def system_status(project_id: int) -> SystemStatus:
+    """Ask the database how far detection has come and how large it is; estimates instead of counts."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*), min(pending_since) FROM (SELECT pending_since FROM detection_session"
+            " WHERE evaluated_seq < last_seq ORDER BY pending_since LIMIT 10000) w"
+        )
+        waiting, oldest = cursor.fetchone()
+        cursor.execute(
+            "SELECT pg_database_size(current_database()), current_setting('server_version'),"
+            " (SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()),"
+            " (SELECT count(*) FROM pg_inherits WHERE inhparent = 'detection_event'::regclass),"
+            " (SELECT coalesce(sum(greatest(c.reltuples, 0)), 0) FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid"
+            "  WHERE i.inhparent = 'detection_event'::regclass),"
+            " (SELECT greatest(reltuples, 0) FROM pg_class WHERE oid = 'detection_session'::regclass),"
+            " (SELECT name FROM django_migrations WHERE app = 'detection' ORDER BY id DESC LIMIT 1), now()"
+        )
+        size, version, connections, partitions, events, sessions, migration, now = cursor.fetchone()
+    parked = _bounded(Session.objects.filter(project_id=project_id).exclude(parked=[]), 100)
+    return SystemStatus(
+        waiting, oldest, parked, size, version, connections, partitions, int(events), int(sessions), migration or "–", now
+    )
+
+
+def incidents_of_session(session_id: int, limit: int = 50) -> list[Incident]:
+    """List a session's incidents in the order in which they began."""
+    return list(Incident.objects.filter(session_id=session_id).order_by("first_seq")[:limit])

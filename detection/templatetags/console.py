@@ -1,0 +1,106 @@
+"""Tags and filters of the console's templates. What they show is worked out in `detection.console`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from django import template
+from django.template.context import RequestContext
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from detection.console import display, links
+from detection.console.icons import ICONS
+from detection.console.strip import Strip, cells_of, small
+
+register = template.Library()
+
+for _name in ("visible", "visible_block", "pretty", "span", "number", "compact", "money", "ordinal"):
+    register.filter(_name, getattr(display, _name))
+for _name in ("setting_value", "source_name", "word", "since"):
+    register.filter(_name, getattr(display, _name))
+
+
+@register.filter
+def ago(moment: datetime | None) -> str:
+    """Return how long ago a moment was."""
+    return "never" if moment is None else display.age(moment, timezone.now())
+
+
+@register.simple_tag
+def icon(name: str) -> SafeString:
+    """Write an icon; decoration only, so it is hidden from screen readers."""
+    return format_html(
+        '<svg width="16" height="16" viewBox="0 0 16 16" fill="none" stroke="currentColor" stroke-width="1.5"'
+        ' stroke-linecap="round" stroke-linejoin="round" aria-hidden="true"><path d="{}"/></svg>',
+        ICONS[name],
+    )
+
+
+@register.simple_tag(takes_context=True)
+def moment(context: RequestContext, value: datetime | None, mode: str = "") -> SafeString | str:
+    """Write a time; scripts turn it into the reader's own zone and keep relative ones moving.
+
+    Parameters
+    ----------
+    value
+        With zone.
+    mode
+        ``relative``, ``absolute`` or empty for the reader's preference.
+    """
+    if value is None:
+        return "–"
+    mode = mode or context.get("time_mode", "relative")
+    utc = value.astimezone(UTC)
+    iso = utc.strftime("%Y-%m-%dT%H:%M:%SZ")
+    text = display.age(value, timezone.now()) + " ago" if mode == "relative" else utc.strftime("%d %b %H:%M:%S UTC")
+    return format_html('<time datetime="{}" data-mode="{}" title="{}">{}</time>', iso, mode, iso, text)
+
+
+@register.inclusion_tag("console/_strip.html")
+def strip(stored: Sequence[Any]) -> dict[str, Strip]:
+    """Write the strip of a list row from what the session stores."""
+    return {"strip": small(cells_of(stored))}
+
+
+@register.inclusion_tag("console/_meter.html")
+def meter(count: int, limit: int) -> dict[str, Any]:
+    """Write a small meter, at most eight squares wide."""
+    squares = max(1, min(limit or 1, 8))
+    filled = min(squares, round(count * squares / limit)) if limit else 0
+    if count and limit and not filled:
+        filled = 1
+    return {
+        "squares": [(index * 11, index < filled) for index in range(squares)],
+        "width": squares * 11 - 2,
+        "full": bool(limit) and count >= limit,
+    }
+
+
+@register.simple_tag
+def session_url(project: Any, name: str) -> str:
+    """Return the permalink of a session."""
+    return links.session_url(project.slug, name)
+
+
+@register.simple_tag
+def incident_url(project: Any, public_id: str) -> str:
+    """Return the permalink of an incident."""
+    return links.incident_url(project.slug, public_id)
+
+
+@register.simple_tag(takes_context=True)
+def query(context: RequestContext, **changes: Any) -> str:
+    """Return the page's query string with some values changed; an empty value is left out."""
+    values = context["request"].GET.copy()
+    for name, value in changes.items():
+        if value in (None, ""):
+            values.pop(name, None)
+        else:
+            values[name] = str(value)
+    if "cursor" not in changes:
+        values.pop("cursor", None)
+    return "?" + values.urlencode()
