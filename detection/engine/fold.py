@@ -22,7 +22,7 @@ from detection.engine.calls import (
     Step,
     Verdict,
 )
-from detection.engine.detectors import DETECTORS
+from detection.engine.detectors import ON_CALL, ON_CHANGE, ON_RESULT
 from detection.engine.identity import Keyer, canonical
 from detection.engine.memory import (
     EMPTY,
@@ -273,10 +273,14 @@ def _record(lane: Lane, call: Call, key: str, round_mark: int, policy: Policy, k
     if values["similar_enabled"] and values["similar_method"] == "literal":
         record.sketch = canonical(call.arguments)[:_MAX_LITERAL_BYTES].decode("utf-8", "ignore")
     elif values["similar_enabled"] or values["outcome_enabled"]:
-        record.sketch = sketch(call.arguments, keyer.seed)
-    lane.records.append(record)
-    if len(lane.records) > MAX_RECORDS:
-        del lane.records[0]
+        record.sketch = sketch(call.arguments, keyer)
+    records = lane.records
+    records.append(record)
+    if len(records) > policy.memory_calls:
+        del records[: len(records) - policy.memory_calls]
+    if len(records) > values["similar_window_calls"] + 1:
+        # Nobody compares arguments that far back.
+        records[-2 - values["similar_window_calls"]].sketch = ""
     earlier = lane.recent(key, _SLOW_LOOKBACK_CALLS)
     if earlier is not None and call.at - earlier.at >= values["slow_gap_seconds"]:
         record.weight = _SLOW_WEIGHT
@@ -309,7 +313,7 @@ def _ask(
     readings: list[tuple[str, Any]] = []
     faults: tuple[tuple[str, str], ...] = ()
     values = policy.values
-    for detector in DETECTORS:
+    for detector in ON_CALL if told is None else ON_RESULT:
         if not values[detector.switch]:
             continue
         own = lane.own.get(detector.kind)
@@ -331,7 +335,7 @@ def _ask(
 
 def _tell_change(lane: Lane, record: Record) -> tuple[tuple[str, str], ...]:
     faults: tuple[tuple[str, str], ...] = ()
-    for detector in DETECTORS:
+    for detector in ON_CHANGE:
         own = lane.own.get(detector.kind)
         if own is None:
             continue

@@ -21,7 +21,7 @@ Identity = Literal["canonical", "raw"]
 DIGEST_BYTES = 16
 _EMPTY_OBJECT = b"{}"
 # orjson reads integers beyond 64 bits and floats beyond a double's range as something else, so such text takes the slow path.
-_LONG_NUMBER = re.compile(r"[0-9]{16}|[0-9][eE]")
+_LONG_NUMBER = re.compile(r"[0-9](?:[eE]|[0-9]{15})")
 
 
 class Keyer:
@@ -33,11 +33,12 @@ class Keyer:
         The project's secret; longer ones than 64 bytes are condensed first.
     """
 
-    __slots__ = ("_base", "seed")
+    __slots__ = ("_base", "marks", "seed")
 
     def __init__(self, secret: bytes = b"") -> None:
         key = secret if len(secret) <= 64 else hashlib.blake2b(secret).digest()
         self._base = hashlib.blake2b(digest_size=DIGEST_BYTES, key=key)
+        self.marks: dict[str, str] = {}
         self.seed = int.from_bytes(hashlib.blake2b(b"sketch", digest_size=4, key=key).digest())
 
     def digest(self, domain: bytes, *parts: bytes) -> str:

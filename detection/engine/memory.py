@@ -12,6 +12,7 @@ from typing import Any
 from zlib import crc32
 
 MAX_LANES = 3
+MIN_RECORDS = 32
 MAX_RECORDS = 64
 MAX_SEEN = 192
 MAX_CALL_IDS = 256

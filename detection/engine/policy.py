@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from detection.engine.fields import DEFAULTS, FIELDS, KINDS, LADDERS, Field, PolicyError, relevant_fields
+from detection.engine.memory import MAX_RECORDS, MIN_RECORDS
 from detection.engine.presets import PRESETS
 from detection.engine.toolclasses import TOOL_CLASSES, ToolClass, ToolTraits, shipped_traits
 
@@ -80,9 +81,11 @@ class Policy:
         The tier of each: `preset:standard`, `environment`, `server`, `project`, `backend:…`, `model:…`, `tool:…`, `session`.
     traits : ToolTraits
         What is known about the tool, after `for_tool`.
+    memory_calls : int
+        How many calls these settings make a session remember.
     """
 
-    __slots__ = ("_by_tool", "_rules", "_tiers", "sources", "traits", "values")
+    __slots__ = ("_by_tool", "_rules", "_tiers", "memory_calls", "sources", "traits", "values")
 
     def __init__(
         self,
@@ -95,6 +98,7 @@ class Policy:
         self.values = values
         self.sources = sources
         self.traits = traits
+        self.memory_calls = _memory_calls(values)
         self._tiers = tuple(tiers)
         self._rules = tuple(rules)
         self._by_tool: dict[str, Policy] = {}
@@ -121,6 +125,19 @@ class Policy:
                 self._by_tool.clear()
             found = self._by_tool[tool] = _for_tool(self, tool)
         return found
+
+
+def _memory_calls(values: Mapping[str, Any]) -> int:
+    """How many calls a session must remember for these settings; never fewer than a wide parallel round."""
+    laps = max(values["cycle_min_laps"], values["cycle_unknown_laps"]) if values["cycle_enabled"] else 0
+    needed = (
+        MIN_RECORDS,
+        values["window_calls"] + 1 if values["repeat_scope"] == "window" else 0,
+        values["scattered_window_calls"] if values["result_aware"] else 0,
+        values["similar_window_calls"] + 1 if values["similar_enabled"] else 0,
+        values["cycle_max_length"] * laps + 1,
+    )
+    return min(max(needed), MAX_RECORDS)
 
 
 def _for_tool(policy: Policy, tool: str) -> Policy:

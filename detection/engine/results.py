@@ -22,32 +22,36 @@ MAX_JSON_CHARS = 65_536
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
-_MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]{0,6}"
-_DAY = r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]{0,6},? )?"
+# Every pattern begins with a set of characters, so that the scan can skip what cannot match.
 _VOLATILE = re.compile(
+    r"\d(?:"
+    # 2026-11-21T12:00:00.123Z and its parts
+    r"\d{3}[-/]\d\d[-/]\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?: ?Z| ?[+-]\d\d:?\d\d)?)?"
+    # A clock, but no line:column of a compiler, which follows a colon.
+    r"|(?<![\w:.]\d)\d?:\d\d(?::\d\d(?:[.,]\d+)?)?(?: ?[AaPp][Mm])?(?![\w:])"
+    # Durations: 0.12s, 35 ms, 12s
+    r"|(?<![\w.]\d)\d*(?:\.\d+ ?(?:s|secs?|seconds?|m|mins?|minutes?)| ?(?:ms|µs|us|ns)|s)(?!\w)"
+    # Seconds or milliseconds since 1970, from the year 2020 on
+    r"|(?<=1)(?<![\w.-]1)[6-9]\d{8}(?:\d{3})?(?:\.\d+)?(?!\w)"
+    # Addresses
+    r"|(?<=0)x[0-9a-fA-F]{4,16})"
+)
+_UUID = re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}(?!\w)")
+_MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
+_DAY_OF_MONTH = r"[a-z]{0,6} {1,2}\d{1,2}(?:,? \d{4})?\b(?: (?:[A-Z]{3,4} )?\d{4}\b)?"
+_DATE_WORDS = re.compile(
     "|".join(
-        (
-            # 2026-11-21T12:00:00.123Z and its parts
-            r"\d{4}[-/]\d\d[-/]\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?: ?Z| ?[+-]\d\d:?\d\d)?)?",
-            # A clock, but no line:column of a compiler, which follows a colon.
-            r"(?<![\w:.])\d{1,2}:\d\d(?::\d\d(?:[.,]\d+)?)?(?: ?[AaPp][Mm])?(?![\w:])",
-            # Durations: 0.12s, 35 ms, 12s
-            r"(?<![\w.])\d+(?:\.\d+ ?(?:s|secs?|seconds?|m|mins?|minutes?)| ?(?:ms|µs|us|ns)|s)(?!\w)",
-            # Seconds or milliseconds since 1970, from the year 2020 on
-            r"(?<![\w.-])1[6-9]\d{8}(?:\d{3})?(?:\.\d+)?(?!\w)",
-            # Addresses and UUIDs
-            r"0x[0-9a-fA-F]{4,16}",
-            r"(?<!\w)[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}(?!\w)",
-        )
+        [
+            f"{day}[a-z]{{0,6}},? (?:{'|'.join(_MONTHS)}){_DAY_OF_MONTH}"
+            for day in "Mon Tue Wed Thu Fri Sat Sun".split()
+        ]
+        + [month + _DAY_OF_MONTH for month in _MONTHS]
     )
 )
-_DATE_WORDS = re.compile(
-    rf"\b{_DAY}{_MONTH} {{1,2}}\d{{1,2}}(?:,? \d{{4}})?\b(?: (?:[A-Z]{{3,4}} )?\d{{4}}\b)?"
-)
-_MONTH_WORDS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _LABELLED_ID = re.compile(
     r"(?i)\b((?:request|req|trace|span|correlation|process)[ _-]?id|pid)(\W{1,4})(?=\w*\d)[\w-]+|\breq_[A-Za-z0-9]{8,}"
 )
+_ID_LABELS = ("equest", "race", "span", "orrelation", "rocess", "pid", "PID", "req_", "req-", "req ")
 
 # Fields of JSON answers that are never what a tool was asked for.
 _VOLATILE_FIELDS = frozenset(
@@ -128,9 +132,7 @@ def outcome(
     if failed:
         cause = without_words(text, sketch, keyer) if sketch else text
         error_digest = keyer.digest(b"cause", cause.encode("utf-8", "surrogatepass"))
-        return Outcome(
-            ERROR, digest, error_digest, evidence=not _says_nothing(text), text=text, raw=raw
-        )
+        return Outcome(ERROR, digest, error_digest, evidence=not _says_nothing(text), text=text, raw=raw)
     if _says_nothing(text):
         return Outcome(EMPTY, digest, None, evidence=False, text=text, raw=raw)
     return Outcome(
@@ -145,6 +147,8 @@ def _says_nothing(text: str) -> bool:
     if text.lower() in _NOTHING:
         return True
     if text[:1] == "{":
+        if not any(nothing in text for nothing in ('""', "[]", "{}", "null")):
+            return False
         try:
             fields = parse(text)
         except ValueError:
@@ -163,23 +167,27 @@ def normalise(text: str, volatile_fields: Collection[str] = ()) -> str:
     if "\x1b" in head:
         head = _ANSI.sub("", head)
     head = " ".join(head.split())
-    head = _VOLATILE.sub("~", head)
-    if "id" in head or "ID" in head or "Id" in head or "req_" in head:
-        head = _LABELLED_ID.sub(r"\1\2~", head)
-    if any(month in head for month in _MONTH_WORDS):
-        head = _DATE_WORDS.sub("~", head)
+    if head.count("-") >= 4:
+        head = _UUID.sub("~", head)
+    head = _DATE_WORDS.sub("~", _VOLATILE.sub("~", head))
+    for label in _ID_LABELS:
+        if label in head:
+            head = _LABELLED_ID.sub(r"\1\2~", head)
+            break
     return head + tail if tail else head
 
 
 def _without_fields(text: str, volatile_fields: Collection[str]) -> str:
-    try:
-        value = parse(text)
-    except ValueError:
-        return text
     dropped = _VOLATILE_FIELDS.union(volatile_fields) if volatile_fields else _VOLATILE_FIELDS
+    lowered = text.lower()
+    for name in dropped:
+        if name.lower() in lowered:
+            break
+    else:
+        return text
     try:
-        return dump(_pruned(value, dropped)).decode("utf-8", "surrogatepass")
-    except RecursionError:
+        return dump(_pruned(parse(text), dropped)).decode("utf-8", "surrogatepass")
+    except (ValueError, RecursionError):
         return text
 
 
@@ -198,13 +206,12 @@ def _pruned(value: Any, dropped: Collection[str]) -> Any:
 def without_words(text: str, sketch: str, keyer: Keyer) -> str:
     """The text with the words of the arguments masked, but for the three-digit codes that name an error."""
     known = set(sketch)
-    seed = keyer.seed
 
     def masked(match: re.Match[str]) -> str:
         word = match.group()
         if len(word) < 2 or (len(word) == 3 and word.isdigit()):
             return word
-        return "~" if word_mark(word, seed) in known else word
+        return "~" if word_mark(word, keyer) in known else word
 
     return _WORD.sub(masked, text[:2048]) + text[2048:]
 

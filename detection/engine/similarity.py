@@ -15,7 +15,7 @@ from zlib import crc32
 from rapidfuzz.distance import Levenshtein
 
 from detection.engine.calls import Arguments
-from detection.engine.identity import dump, parse
+from detection.engine.identity import Keyer, dump, parse
 
 MAX_FIELD_CHARS = 4096
 MAX_FIELDS = 24
@@ -29,14 +29,22 @@ _SCALAR = "#"
 # From the first of these code points on, all are plain characters that JSON need not escape.
 _FIRST_MARK = 0x3400
 _MARKS = 0x6000
+_MAX_MEMO_WORDS = 4096
+_MAX_MEMO_CHARS = 24
 
 
-def word_mark(word: str, seed: int) -> str:
+def word_mark(word: str, keyer: Keyer) -> str:
     """One keyed character for a word. Different words may share one, which is what keeps them secret."""
-    return chr(_FIRST_MARK + crc32(word.encode("utf-8", "surrogatepass"), seed) % _MARKS)
+    mark = keyer.marks.get(word)
+    if mark is None:
+        mark = chr(_FIRST_MARK + crc32(word.encode("utf-8", "surrogatepass"), keyer.seed) % _MARKS)
+        # A memo of common words, nothing more: marks are the same with and without it.
+        if len(keyer.marks) < _MAX_MEMO_WORDS and len(word) <= _MAX_MEMO_CHARS and not word.isdigit():
+            keyer.marks[word] = mark
+    return mark
 
 
-def sketch(arguments: Arguments, seed: int) -> str:
+def sketch(arguments: Arguments, keyer: Keyer) -> str:
     """Word sketch of arguments, at most 192 characters.
 
     Each field of an object becomes its name's mark and its value's marks; numbers, truth values and containers are
@@ -49,28 +57,27 @@ def sketch(arguments: Arguments, seed: int) -> str:
         except ValueError:
             pass
     if not isinstance(value, dict):
-        return _value_sketch(value, seed)
+        return _value_sketch(value, keyer)
     fields = [
-        word_mark(str(name), seed) + _value_sketch(item, seed)
+        word_mark(str(name), keyer) + _value_sketch(item, keyer)
         for name, item in islice(value.items(), MAX_FIELDS)
     ]
     fields.sort()
     return _FIELD.join(fields)[:MAX_SKETCH_CHARS]
 
 
-def _value_sketch(value: Any, seed: int) -> str:
+def _value_sketch(value: Any, keyer: Keyer) -> str:
     if not isinstance(value, str):
         if value is None or isinstance(value, bool | int | float):
-            return _SCALAR + word_mark(str(value), seed)
-        return _SCALAR + word_mark(dump(value)[:MAX_FIELD_CHARS].decode("utf-8", "replace"), seed)
+            return _SCALAR + word_mark(str(value), keyer)
+        return _SCALAR + word_mark(dump(value)[:MAX_FIELD_CHARS].decode("utf-8", "replace"), keyer)
     words = _WORDS.findall(value[:MAX_FIELD_CHARS])
     if len(words) > MAX_FIELD_MARKS:
         # Long texts: one mark for several words, so that the end of the text still counts.
         step = -(-len(words) // MAX_FIELD_MARKS)
         words = [" ".join(words[i : i + step]) for i in range(0, len(words), step)]
-    return "".join(
-        [chr(_FIRST_MARK + crc32(word.encode("utf-8", "surrogatepass"), seed) % _MARKS) for word in words]
-    )
+    marks = keyer.marks
+    return "".join([marks.get(word) or word_mark(word, keyer) for word in words])
 
 
 def sketch_similarity(one: str, other: str, ratio: float) -> float:

@@ -128,16 +128,25 @@ def shipped_traits(tool: str) -> ToolTraits:
     return ToolTraits(found, (), volatile)
 
 
-# Shell commands that alter files, repositories, packages or services; each link of a chain is looked at.
-_CHANGING_COMMAND = re.compile(
-    r"(?:^|[;&|\n(]|\bsudo |\bxargs |\bthen |\bdo )\s*(?:[A-Z_]+=\S+ )*(?:"
-    r"(?:rm|mv|cp|mkdir|rmdir|touch|tee|chmod|chown|ln|patch|dd|truncate|install|unzip|kill|pkill)\b"
-    r"|sed\s+(?:-\w+\s+)*-\w*i|perl\s+-\w*i"
-    r"|git\s+(?:-\S+ )*(?:add|commit|apply|checkout|restore|reset|stash|merge|rebase|push|pull|clone|revert|cherry-pick|mv|rm|tag|switch)\b"
-    r"|(?:pip3?|npm|pnpm|yarn|cargo|go|apt|apt-get|brew|conda|uv|poetry)\s+(?:install|add|remove|uninstall|update|upgrade|ci|sync)\b"
-    r"|(?:systemctl|service)\s+(?:\S+\s+)?(?:start|stop|restart|reload|enable|disable)\b|kubectl\s+(?:apply|delete|create|scale|patch|rollout)\b"
-    r")|(?<![<>=\-0-9&])>{1,2}(?![>&=])\s*(?!/dev/null)[\w./~$\"'{-]"
+# Shell commands that alter files, repositories, packages or services, by their first words.
+_CHANGING_PROGRAMS = frozenset(
+    "rm mv cp mkdir rmdir touch tee chmod chown ln patch dd truncate install unzip kill pkill".split()
 )
+_CHANGING_VERBS: Mapping[str, frozenset[str]] = {
+    "git": frozenset(
+        "add commit apply checkout restore reset stash merge rebase push pull clone revert cherry-pick mv rm tag switch".split()
+    ),
+    "kubectl": frozenset("apply delete create scale patch rollout".split()),
+    "systemctl": frozenset("start stop restart reload enable disable".split()),
+    "service": frozenset("start stop restart reload".split()),
+    **dict.fromkeys(
+        "pip pip3 npm pnpm yarn cargo go apt apt-get brew conda uv poetry".split(),
+        frozenset("install add remove uninstall update upgrade ci sync".split()),
+    ),
+}
+_LINK = re.compile(r"[;&|\n(]+")
+_IN_FRONT = frozenset(("sudo", "xargs", "then", "do", "else", "time", "nohup", "env"))
+_REDIRECTED = re.compile(r"(?<![<>=\-0-9&])>{1,2}(?![>&=])\s*(?!/dev/null)[\w./~$\"'{-]")
 _COMMAND_FIELDS = ("command", "cmd", "code", "script", "input", "commands")
 _MAX_COMMAND_CHARS = 4096
 
@@ -153,4 +162,24 @@ def changes_something(tool_class: ToolClass, arguments: object) -> bool:
         command = next((arguments[name] for name in _COMMAND_FIELDS if name in arguments), "")
     if isinstance(command, list):
         command = " ".join(str(part) for part in command)
-    return isinstance(command, str) and _CHANGING_COMMAND.search(command[:_MAX_COMMAND_CHARS]) is not None
+    if not isinstance(command, str):
+        return False
+    command = command[:_MAX_COMMAND_CHARS]
+    if ">" in command and _REDIRECTED.search(command):
+        return True
+    return any(_link_changes(link.split(None, 8)) for link in _LINK.split(command))
+
+
+def _link_changes(words: list[str]) -> bool:
+    """Whether one link of a command chain alters something."""
+    while words and (words[0] in _IN_FRONT or ("=" in words[0] and words[0][0] not in "-'\"")):
+        words = words[1:]
+    if not words:
+        return False
+    program = words[0]
+    if program in _CHANGING_PROGRAMS:
+        return True
+    if program in ("sed", "perl"):
+        return any(word.startswith("-") and "i" in word for word in words[1:4])
+    verbs = _CHANGING_VERBS.get(program)
+    return verbs is not None and not verbs.isdisjoint(words[1:4])

@@ -16,8 +16,13 @@ from detection.engine.detectors.stagnation import Stagnation
 DETECTORS: tuple[Detector, ...] = (Repeat(), Cycle(), Similar(), Outcome(), Stagnation(), Budget())
 """Every detector; the position is the rank."""
 
+ON_CALL = tuple(one for one in DETECTORS if type(one).on_call is not Detector.on_call)
+ON_RESULT = tuple(one for one in DETECTORS if type(one).on_result is not Detector.on_result)
+ON_CHANGE = tuple(one for one in DETECTORS if type(one).on_change is not Detector.on_change)
+"""Those that have something to say there."""
+
 RANK: dict[str, int] = {detector.kind: rank for rank, detector in enumerate(DETECTORS)}
 
 BY_KIND: dict[str, Detector] = {detector.kind: detector for detector in DETECTORS}
 
-__all__ = ["BY_KIND", "DETECTORS", "RANK", "Detector", "Reading"]
+__all__ = ["BY_KIND", "DETECTORS", "ON_CALL", "ON_CHANGE", "ON_RESULT", "RANK", "Detector", "Reading"]

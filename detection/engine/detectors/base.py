@@ -7,7 +7,7 @@ A detector keeps what it needs in `own`, a JSON-able dictionary that nobody else
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from detection.engine.calls import Finding
 from detection.engine.memory import Lane, Record
@@ -28,30 +28,30 @@ class Reading(NamedTuple):
 QUIET = Reading(0, 1)
 
 
-class Detector(Protocol):
-    """The face of every detector."""
+class Detector:
+    """The face of every detector; each overrides what it needs and is asked nothing else.
 
-    kind: str
-    switch: str
-    """Name of the setting that turns it on."""
+    `kind` names it, `switch` is the setting that turns it on.
+    """
+
+    kind = ""
+    switch = ""
 
     def on_call(self, own: dict[str, Any], lane: Lane, record: Record, policy: Policy) -> Reading:
         """Judge a call before it runs."""
-        ...
+        return QUIET
 
     def on_result(
         self, own: dict[str, Any], lane: Lane, record: Record, outcome: Outcome, policy: Policy
     ) -> Reading:
         """Judge a call by its result."""
-        ...
+        return QUIET
 
     def on_change(self, own: dict[str, Any], lane: Lane, record: Record) -> None:
         """Something was changed successfully: take back evidence that is now out of date."""
-        ...
 
     def rearm(self, own: dict[str, Any], lane: Lane, keys: tuple[str, ...]) -> None:
         """Start counting this loop anew."""
-        ...
 
 
 def evidence(records: list[Record]) -> tuple[int, ...]:

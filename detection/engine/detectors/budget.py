@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from detection.engine.calls import Finding
-from detection.engine.detectors.base import QUIET, Reading, detail, evidence
+from detection.engine.detectors.base import QUIET, Detector, Reading, detail, evidence
 from detection.engine.identity import loop_identity
 from detection.engine.memory import PENDING, Lane, Record
 from detection.engine.policy import Policy
@@ -23,7 +23,7 @@ _RECENT_CALLS = 20
 _LITTLE_NEW = 0.25
 
 
-class Budget:
+class Budget(Detector):
     """Compares what a run has used with what it may use. The fold adds up the usage."""
 
     kind = "budget"
@@ -48,18 +48,6 @@ class Budget:
             if share > used or (reading.finding is not None and best.finding is None):
                 best, used = reading, share
         return best
-
-    def on_result(
-        self, own: dict[str, Any], lane: Lane, record: Record, outcome: Outcome, policy: Policy
-    ) -> Reading:
-        """Nothing: usage is counted at calls."""
-        return QUIET
-
-    def on_change(self, own: dict[str, Any], lane: Lane, record: Record) -> None:
-        """Nothing: a budget is spent by work as well."""
-
-    def rearm(self, own: dict[str, Any], lane: Lane, keys: tuple[str, ...]) -> None:
-        """Nothing: a budget is extended by granting rounds."""
 
 
 def _accounts(own: dict[str, Any], record: Record, values: Any) -> tuple[tuple[str, float, float], ...]:

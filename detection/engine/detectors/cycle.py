@@ -14,14 +14,14 @@ from __future__ import annotations
 from typing import Any
 
 from detection.engine.calls import Finding
-from detection.engine.detectors.base import QUIET, Reading, detail, evidence
+from detection.engine.detectors.base import QUIET, Detector, Reading, detail, evidence
 from detection.engine.identity import loop_identity, smallest_rotation
 from detection.engine.memory import ERROR, PENDING, Lane, Record
 from detection.engine.policy import Policy
 from detection.engine.results import Outcome
 
 
-class Cycle:
+class Cycle(Detector):
     """Counts equal laps of call keys."""
 
     kind = "cycle"
@@ -51,15 +51,6 @@ class Cycle:
             if reading.count * best.limit > best.count * reading.limit:
                 best = reading
         return best
-
-    def on_result(
-        self, own: dict[str, Any], lane: Lane, record: Record, outcome: Outcome, policy: Policy
-    ) -> Reading:
-        """Nothing: laps are judged when the next call asks to run."""
-        return QUIET
-
-    def on_change(self, own: dict[str, Any], lane: Lane, record: Record) -> None:
-        """Nothing: a change with a new answer makes its lap differ from the one before."""
 
     def rearm(self, own: dict[str, Any], lane: Lane, keys: tuple[str, ...]) -> None:
         """Start counting laps anew; the records themselves are spent."""

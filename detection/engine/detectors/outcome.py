@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from detection.engine.calls import Finding
-from detection.engine.detectors.base import QUIET, Reading, detail, evidence
+from detection.engine.detectors.base import QUIET, Detector, Reading, detail, evidence
 from detection.engine.identity import loop_identity
 from detection.engine.memory import ERROR, Lane, Record, bounded
 from detection.engine.policy import Policy
@@ -35,7 +35,7 @@ _ID_FIELDS = frozenset(
 )
 
 
-class Outcome:
+class Outcome(Detector):
     """Counts equal answers per tool."""
 
     kind = "outcome"

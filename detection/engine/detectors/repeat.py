@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from detection.engine.calls import Finding
-from detection.engine.detectors.base import QUIET, Reading, detail, evidence
+from detection.engine.detectors.base import QUIET, Detector, Reading, detail, evidence
 from detection.engine.identity import loop_identity
 from detection.engine.memory import EMPTY, ERROR, MAX_TOTALS, OK, Lane, Record, bounded
 from detection.engine.policy import Policy
@@ -25,7 +25,7 @@ _MAX_TIMES = 64
 _ENOUGH = 1 - 1e-9
 
 
-class Repeat:
+class Repeat(Detector):
     """Counts identical call keys."""
 
     kind = "repeat"

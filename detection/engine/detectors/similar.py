@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from detection.engine.calls import Finding
-from detection.engine.detectors.base import QUIET, Reading, detail, evidence
+from detection.engine.detectors.base import QUIET, Detector, Reading, detail, evidence
 from detection.engine.identity import loop_identity, parse
 from detection.engine.memory import EMPTY, ERROR, OK, PENDING, Lane, Record
 from detection.engine.policy import Policy
@@ -22,7 +22,7 @@ from detection.engine.results import Outcome
 from detection.engine.similarity import literal_similarity, sketch_similarity
 
 
-class Similar:
+class Similar(Detector):
     """Counts calls of one tool whose arguments are near those of the call in hand."""
 
     kind = "similar"
@@ -34,9 +34,6 @@ class Similar:
         window, limit = values["similar_window_calls"], values["similar_max_calls"]
         limit += lane.allowance("similar")
         literal = values["similar_method"] == "literal"
-        if literal:
-            for old in lane.records[: -1 - window]:
-                old.sketch = ""
         candidates = [
             other
             for other in lane.records[-1 - window : -1]
@@ -68,18 +65,6 @@ class Similar:
             detail=detail(record.tool),
         )
         return Reading(count, limit, finding)
-
-    def on_result(
-        self, own: dict[str, Any], lane: Lane, record: Record, outcome: Outcome, policy: Policy
-    ) -> Reading:
-        """Nothing: arguments are compared before the call."""
-        return QUIET
-
-    def on_change(self, own: dict[str, Any], lane: Lane, record: Record) -> None:
-        """Nothing: a call after a change brings something new, or it does not."""
-
-    def rearm(self, own: dict[str, Any], lane: Lane, keys: tuple[str, ...]) -> None:
-        """Nothing beyond the spent records."""
 
 
 def _counts(other: Record, lane: Lane, policy: Policy) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from detection.engine.calls import Finding
-from detection.engine.detectors.base import MAX_EVIDENCE, QUIET, Reading, detail
+from detection.engine.detectors.base import MAX_EVIDENCE, QUIET, Detector, Reading, detail
 from detection.engine.identity import loop_identity
 from detection.engine.memory import ERROR, Lane, Record
 from detection.engine.policy import Policy
@@ -27,7 +27,7 @@ _NEW_ERROR = 0.6
 _ENOUGH = 1 - 1e-9
 
 
-class Stagnation:
+class Stagnation(Detector):
     """Counts calls in a row without news."""
 
     kind = "stagnation"
