@@ -22,7 +22,7 @@ from detection.engine.identity import Keyer
 from detection.engine.policy import Policy
 from detection.models import Event, EventType, Session, SessionState
 from detection.selectors.policies import Tiers, tiers_of
-from detection.services import commands
+from detection.services import commands, tracking
 from detection.services.findings import Loops
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit
@@ -84,7 +84,7 @@ def evaluate(session_id: int, *, wait: bool = True) -> int:
 def _evaluate_once(session_id: int, wait: bool, parked: dict[int, str]) -> int:
     session = (
         Session.objects.select_for_update(of=("self",), skip_locked=not wait)
-        .select_related("project", "tracker")
+        .select_related("project")
         .filter(pk=session_id)
         .first()
     )
@@ -151,14 +151,10 @@ class SessionWork:
         self.tiers = tiers_of(project.pk, project.policy_version)
         self.keyer = Keyer(bytes(project.digest_secret))
         self.loops = Loops(session)
-        stored = getattr(session, "tracker", None)
-        if stored is None:
-            self.state = fold.new_state()
-        else:
-            try:
-                self.state = snapshot.load(bytes(stored.snapshot))
-            except snapshot.SnapshotVersionError:
-                self.state = self._rebuilt()
+        try:
+            self.state = tracking.read(session.pk) or fold.new_state()
+        except snapshot.SnapshotVersionError:
+            self.state = self._rebuilt()
         for seq, error in self.parked.items():
             session.parked = [*session.parked, {"seq": seq, "error": error}][-MAX_PARKED:]
 
@@ -245,7 +241,7 @@ class SessionWork:
 
     def _fold_message(self, event: Event) -> None:
         text = event.content or ""
-        if "!/" in text:
+        if text:
             commands.run_in_chat(self.session, self.tiers, text)
         fold.observe_message(
             self.state, Message(at=event.received_at.timestamp(), seq=event.seq), self.policy_for(event)
@@ -303,12 +299,7 @@ class SessionWork:
         session.state = self._session_state()
         session.changed_xid = RawSQL("pg_current_xact_id()::text::bigint", ())  # type: ignore[assignment]
         session.save(update_fields=_SESSION_FIELDS)
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "INSERT INTO detection_trackerstate (session_id, version, snapshot) VALUES (%s, %s, %s)"
-                " ON CONFLICT (session_id) DO UPDATE SET version = excluded.version, snapshot = excluded.snapshot, updated_at = now()",
-                [session.pk, snapshot.VERSION, snapshot.dump(self.state)],
-            )
+        tracking.write(session.pk, self.state)
         publish_after_commit(session.project_id, Hint("session", session.external_id), *self.loops.hints)
 
     def _session_state(self) -> str:

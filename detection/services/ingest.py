@@ -127,7 +127,7 @@ def lock_sessions(principal: Principal, names: set[str]) -> dict[str, Session]:
 
 
 def _locked(project_id: int, names: list[str]) -> list[Session]:
-    rows = Session.objects.select_for_update(of=("self",)).select_related("project", "tracker")
+    rows = Session.objects.select_for_update(of=("self",)).select_related("project")
     if len(names) == 1:
         return list(rows.filter(project_id=project_id, external_id=names[0]))
     return list(rows.filter(project_id=project_id, external_id__in=names).order_by("external_id"))

@@ -8,9 +8,9 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from detection.engine import fold, policy, snapshot
-from detection.models import Incident, Session, SessionState, TrackerState
+from detection.models import Incident, Session, SessionState
 from detection.selectors.policies import tiers_of
-from detection.services import audit, commands
+from detection.services import audit, commands, tracking
 from detection.services.audit import Actor
 from detection.services.commands import CommandOut
 from detection.services.errors import Invalid, NotFound
@@ -23,7 +23,7 @@ MAX_STOPPED_AT_ONCE = 1000
 def _locked(project_id: int, external_id: str) -> Session:
     session = (
         Session.objects.select_for_update(of=("self",))
-        .select_related("project", "tracker")
+        .select_related("project")
         .filter(project_id=project_id, external_id=external_id)
         .first()
     )
@@ -78,14 +78,13 @@ def resume(project_id: int, external_id: str, actor: Actor) -> Session:
 
 
 def _rearm(session: Session) -> None:
-    tracker = getattr(session, "tracker", None)
-    if tracker is None or tracker.version != snapshot.VERSION:
-        return
-    state = snapshot.load(bytes(tracker.snapshot))
-    fold.rearm_all(state)
-    TrackerState.objects.filter(pk=session.pk).update(
-        snapshot=snapshot.dump(state), updated_at=timezone.now()
-    )
+    try:
+        state = tracking.read(session.pk)
+    except snapshot.SnapshotVersionError:
+        return  # rebuilt with the next event, and nothing older than its windows holds then
+    if state is not None:
+        fold.rearm_all(state)
+        tracking.write(session.pk, state)
 
 
 def stop_many(project_id: int, external_ids: list[str] | None, actor: Actor, reason: str = "") -> int:

@@ -180,3 +180,26 @@ def test_calls_that_race_with_a_stop_are_never_allowed_after_it(transactional_db
     first_stop = decisions.index("stop") if "stop" in decisions else len(decisions)
     assert set(decisions[first_stop:]) <= {"stop"}
     assert len(log) == 24
+
+
+@pytest.mark.django_db(transaction=True)
+def test_calls_that_race_for_one_session_are_counted_each_once(transactional_db):
+    project = Project.objects.create(slug="race", name="Race")
+    policies.save_tier(project.pk, "project", "", "", {"mode": "observe"}, OPERATOR)
+    agent = Agent(Principal(0, "x", project.pk, "race", frozenset(), False, None))
+    start = threading.Barrier(4)
+
+    def caller(number):
+        start.wait()
+        for index in range(10):
+            agent.asks(agent.call(call_id=f"{number}-{index}"))
+        connection.close()
+
+    threads = [threading.Thread(target=caller, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert Incident.objects.get().count == 40
+    assert Session.objects.get().call_count == 40
