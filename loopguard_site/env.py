@@ -6,6 +6,7 @@ start with one sentence that names the variable, so that no process runs on a gu
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ class Environment:
         Broker and channel layer, one server.
     public_url, live_url
         Where people reach the pages and the sockets; equal origins in production, neighbouring ports when embedded.
+    alert_allowed_networks
+        Networks beyond the public ones that alerts may be sent to; plain http and any port are fine there.
     """
 
     mode: str
@@ -46,6 +49,7 @@ class Environment:
     data_dir: str
     trusted_proxies: int
     log_json: bool
+    alert_allowed_networks: tuple[str, ...] = ()
 
 
 def read(env: Mapping[str, str] = os.environ) -> Environment:
@@ -82,6 +86,16 @@ def read(env: Mapping[str, str] = os.environ) -> Environment:
         raise EnvironmentProblem(
             "LOOPGUARD_TRUSTED_PROXIES must be the number of reverse proxies in front, 0 or more."
         )
+    networks = tuple(
+        part.strip() for part in env.get("LOOPGUARD_ALERT_ALLOWED_NETWORKS", "").split(",") if part.strip()
+    )
+    for network in networks:
+        try:
+            ipaddress.ip_network(network, strict=False)
+        except ValueError as error:
+            raise EnvironmentProblem(
+                f"LOOPGUARD_ALERT_ALLOWED_NETWORKS must list networks such as 10.0.0.0/8, not {network!r}."
+            ) from error
     return Environment(
         mode=mode,
         secret_key=secret_key,
@@ -93,6 +107,7 @@ def read(env: Mapping[str, str] = os.environ) -> Environment:
         data_dir=env.get("LOOPGUARD_DATA", ""),
         trusted_proxies=int(proxies),
         log_json=env.get("LOOPGUARD_LOG", "text") == "json",
+        alert_allowed_networks=networks,
     )
 
 

@@ -24,6 +24,7 @@ SECRET_KEY = ENV.secret_key
 DEBUG = False
 ALLOWED_HOSTS = [*ENV.allowed_hosts]
 PUBLIC_URL, LIVE_URL = ENV.public_url, ENV.live_url
+ALERT_ALLOWED_NETWORKS = ENV.alert_allowed_networks
 HTTPS = PUBLIC_URL.startswith("https:")
 
 INSTALLED_APPS = [
