@@ -1,0 +1,67 @@
+"""Ports and addresses."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from loopguard_site.supervisor import addresses
+from loopguard_site.supervisor.errors import SupervisorError
+
+
+class Health(BaseHTTPRequestHandler):
+    """A server that is well at one path and unwell at every other."""
+
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/healthz" else 503)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def server_port() -> Iterator[int]:
+    with HTTPServer(("127.0.0.1", 0), Health) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+def test_a_taken_port_of_the_pair_is_named(offset):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(SupervisorError, match=f"Port {port} of 127.0.0.1 is taken"):
+            addresses.two_free_ports("127.0.0.1", port - offset)
+
+
+def test_port_0_means_any_two_neighbours_that_are_free():
+    port = addresses.two_free_ports("127.0.0.1", 0)
+    with socket.socket() as one, socket.socket() as two:
+        one.bind(("127.0.0.1", port))
+        two.bind(("127.0.0.1", port + 1))
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:8300"),
+        ("0.0.0.0", "http://127.0.0.1:8300"),
+        ("::1", "http://[::1]:8300"),
+        ("box", "http://box:8300"),
+    ],
+)
+def test_the_address_printed_can_be_opened_on_this_machine(host, expected):
+    assert addresses.url(host, 8300) == expected
+
+
+def test_only_an_answer_that_all_is_well_counts(server_port, monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    assert addresses.answers("127.0.0.1", server_port, "/healthz")
+    assert not addresses.answers("127.0.0.1", server_port, "/readyz")
+    assert not addresses.answers("127.0.0.1", addresses.two_free_ports("127.0.0.1", 0), "/healthz")

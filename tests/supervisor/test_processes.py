@@ -1,0 +1,120 @@
+"""Children are kept running, their lines passed on, and ended together."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from loopguard_site.supervisor import children
+from loopguard_site.supervisor.console import Console
+from loopguard_site.supervisor.processes import Fleet, Process
+
+
+class Kept(Console):
+    """A console that keeps what it was told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[tuple[str, str]] = []
+
+    def line(self, name: str, text: str) -> None:
+        self.lines.append((name, text))
+
+    def said_by(self, name: str) -> list[str]:
+        return [text for who, text in self.lines if who == name]
+
+
+@pytest.fixture
+def console() -> Kept:
+    return Kept()
+
+
+@pytest.fixture
+def fleet(console: Kept, tmp_path: Path) -> Iterator[Fleet]:
+    fleet = Fleet([], {"PATH": "/usr/bin:/bin", "PYTHONUNBUFFERED": "1"}, tmp_path, console, lambda: None)
+    yield fleet
+    fleet.end(0, lambda: True)
+
+
+def script(name: str, text: str, **options: bool) -> Process:
+    return Process(name, [sys.executable, "-c", text], **options)
+
+
+def tick_until(fleet: Fleet, condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen within 20 s"
+        fleet.tick(0.02)
+
+
+def test_lines_carry_the_name_of_who_said_them_whole_and_in_order(fleet, console):
+    fleet.add(
+        script("one", "print('a'); print('b', end=''); import sys; sys.stderr.write('c\\n')", kept=False)
+    )
+    fleet.add(script("two", "import os; os.write(1, b'no end of line \\xff')", kept=False))
+    tick_until(fleet, lambda: all(process.status is not None for process in fleet.processes))
+    assert console.said_by("one") == ["a", "bc"]
+    assert console.said_by("two") == ["no end of line \ufffd"]
+
+
+def test_a_line_without_end_does_not_fill_the_memory(fleet, console):
+    fleet.add(script("loud", "import os\nfor _ in range(40): os.write(1, b'x' * 10_000)", kept=False))
+    tick_until(fleet, lambda: fleet.processes[0].status is not None)
+    assert sum(map(len, console.said_by("loud"))) == 400_000
+    assert len(console.said_by("loud")) > 1
+
+
+def test_a_child_that_dies_is_started_again_with_growing_pauses(fleet, console):
+    process = script("frail", "raise SystemExit(3)")
+    fleet.add(process)
+    tick_until(fleet, lambda: process.pause_seconds >= 2)
+    assert console.said_by("loopguard")[:2] == [
+        "frail ended (status 3); starting it again in 0.5 s.",
+        "frail ended (status 3); starting it again in 1 s.",
+    ]
+
+
+def test_a_killed_child_leaves_no_helpers_that_hold_its_port(fleet, console, tmp_path):
+    helper = (
+        "import subprocess, time; print(subprocess.Popen(['sleep', '60']).pid, flush=True); time.sleep(60)"
+    )
+    process = script("server", helper)
+    fleet.add(process)
+    tick_until(fleet, lambda: bool(console.said_by("server")))
+    helper_pid = int(console.said_by("server")[0])
+    process.child.kill()
+    tick_until(fleet, lambda: "server ended (SIGKILL)" in "".join(console.said_by("loopguard")))
+    assert children.wait_until_gone(helper_pid, 5)
+
+
+def test_a_child_may_finish_what_it_is_at(fleet, console):
+    careful = (
+        "import signal, sys, time\n"
+        "def end(*_): time.sleep(0.3); print('finished'); sys.exit()\n"
+        "signal.signal(signal.SIGTERM, end); print('up'); time.sleep(60)"
+    )
+    fleet.add(script("careful", careful))
+    tick_until(fleet, lambda: console.said_by("careful") == ["up"])
+    fleet.end(10, lambda: False)
+    assert console.said_by("careful") == ["up", "finished"]
+
+
+def test_a_child_that_will_not_end_is_killed_when_patience_or_the_operator_runs_out(fleet, console):
+    stubborn = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up'); time.sleep(60)"
+    )
+    process = script("stubborn", stubborn)
+    fleet.add(process)
+    tick_until(fleet, lambda: console.said_by("stubborn") == ["up"])
+    pid = process.pid
+    fleet.end(30, lambda: True)
+    assert not children.is_alive(pid)
+    assert console.said_by("loopguard") == ["Killing what has not ended: stubborn."]
+
+
+def test_a_child_has_a_session_of_its_own_so_that_ctrl_c_reaches_only_the_supervisor(fleet, console):
+    fleet.add(script("child", "import os; print(os.getsid(0) == os.getpid())", kept=False))
+    tick_until(fleet, lambda: fleet.processes[0].status is not None)
+    assert console.said_by("child") == ["True"]
