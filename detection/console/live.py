@@ -1,0 +1,89 @@
+"""What a live page fetches when it is told that something changed: rows by cursor, never a whole page.
+
+The answer names the rows of the first page in their order, so that after any number of missed hints the page shows what
+the list shows, and carries only those that changed since the cursor.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from datetime import datetime
+
+from django.http import HttpResponse, JsonResponse
+from django.template.loader import render_to_string
+from django.utils import timezone
+from django.views.decorators.http import require_safe
+
+from detection.console import preferences, watch
+from detection.console.access import ProjectRequest, in_project
+from detection.console.rows import SessionRow, session_row
+from detection.models import Role
+from detection.selectors import sessions as selector
+
+MAX_CACHED_ROWS = 2000
+
+_rendered: OrderedDict[tuple[object, ...], str] = OrderedDict()
+_lock = threading.Lock()
+
+
+def current_cursor(project_id: int) -> str:
+    """Return the cursor that a page rendered now goes on from; take it before the rows are read."""
+    return selector.changed_since(project_id, "", 1).cursor
+
+
+@in_project()
+@require_safe
+def live_rows(request: ProjectRequest) -> HttpResponse:
+    """Answer with what changed since ``since`` in the list that the filters name."""
+    project, now = request.project, timezone.now()
+    changes = selector.changed_since(project.pk, request.GET.get("since", ""))
+    page = selector.list_sessions(project.pk, watch.filters_of(request), "", watch.PAGE_ROWS)
+    changed = {row.id for row in changes.sessions}
+    order = [row.id for row in page.items]
+    rows = [row for row in page.items if changes.reset or row.id in changed]
+    newest = max((row.last_event_at for row in changes.sessions), default=None)
+    return JsonResponse(
+        {
+            "cursor": changes.cursor,
+            "reset": changes.reset,
+            "order": [f"s-{number}" for number in order],
+            "removed": [f"s-{number}" for number in sorted(changed.difference(order))],
+            "rows": [_row(request, row, now) for row in rows],
+            "behind_seconds": round((now - newest).total_seconds(), 3) if newest else None,
+        },
+        headers={"Cache-Control": "private, no-store"},
+    )
+
+
+def _row(request: ProjectRequest, stored: selector.SessionRow, now: datetime) -> dict[str, str]:
+    row = session_row(stored, now)
+    return {
+        "id": f"s-{stored.id}",
+        "at": stored.last_event_at.isoformat(),
+        "state": row.state,
+        "html": _html(request, stored, row),
+    }
+
+
+def _html(request: ProjectRequest, stored: selector.SessionRow, row: SessionRow) -> str:
+    """Render a row, or take it from those that other watchers of the same change were just given."""
+    key = (
+        stored.id,
+        stored.last_seq,
+        stored.evaluated_seq,
+        row.state,
+        row.is_behind,
+        row.meter_text,
+        stored.blocked_count,
+        request.membership.allows(Role.OPERATOR),
+        preferences.of(request).time,
+    )
+    known = _rendered.get(key)
+    if known is None:
+        known = render_to_string("live/_row.html", {"row": row}, request)
+        with _lock:
+            _rendered[key] = known
+            if len(_rendered) > MAX_CACHED_ROWS:
+                _rendered.popitem(last=False)
+    return known
