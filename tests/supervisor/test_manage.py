@@ -1,0 +1,94 @@
+"""`manage.py` makes its own environment. Tried on a tree with empty lock files, away from any package index."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SAY_WHERE = (
+    "import sys\n"
+    "def where(arguments):\n"
+    "    print(sys.prefix, *arguments)\n"
+    "    return 7\n"
+    "WITHOUT_DJANGO = {'up': where, 'test': where}\n"
+)
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory) -> Path:
+    """A checkout whose commands only say in which environment they run; set up once for all tests here."""
+    folder = tmp_path_factory.mktemp("checkout")
+    shutil.copy(ROOT / "manage.py", folder)
+    commands = folder / "loopguard_site" / "supervisor" / "commands.py"
+    commands.parent.mkdir(parents=True)
+    commands.write_text(SAY_WHERE)
+    for lock in ("requirements.lock", "requirements-dev.lock"):
+        folder.joinpath(lock).write_text("# nothing\n")
+    assert run(folder, "up").returncode == 7
+    return folder
+
+
+def run(tree: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    clean = {k: v for k, v in os.environ.items() if k != "LOOPGUARD_BOOTSTRAP"}
+    base = Path(sys.base_prefix, "bin", f"python{sys.version_info.major}.{sys.version_info.minor}")
+    return subprocess.run(
+        [base, tree / "manage.py", *arguments],
+        env={**clean, "PIP_INDEX_URL": "http://127.0.0.1:9", **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_command_runs_inside_with_its_arguments_and_its_status(tree):
+    done = run(tree, "up", "--port", "0")
+    assert done.stdout.split() == [str(tree / ".venv"), "--port", "0"]
+    assert done.returncode == 7
+
+
+def test_nothing_is_installed_twice(tree):
+    assert run(tree, "up").stderr == ""
+
+
+def test_the_suite_brings_what_only_it_needs_and_a_changed_lock_is_noticed(tree):
+    tree.joinpath("requirements-dev.lock").write_text("# something else\n")
+    assert "from requirements-dev.lock" in run(tree, "test").stderr
+    assert run(tree, "test").stderr == ""
+    tree.joinpath("requirements.lock").write_text("# something else\n")
+    assert "from requirements.lock" in run(tree, "up").stderr
+    assert run(tree, "up").stderr == ""
+
+
+def test_an_install_that_failed_is_tried_again(tree):
+    lock = tree / "requirements.lock"
+    before = lock.read_text()
+    lock.write_text("no-such-package==1.0 --hash=sha256:" + "0" * 64 + "\n")
+    failed = run(tree, "up", PIP_RETRIES="0")
+    assert failed.returncode == 1
+    assert "could not be installed" in failed.stderr
+    lock.write_text(before + "# and more\n")
+    assert run(tree, "up").returncode == 7
+
+
+def test_an_environment_whose_python_is_gone_is_made_anew(tree):
+    (tree / ".venv" / "bin" / "python").unlink()
+    done = run(tree, "up")
+    assert done.returncode == 7
+    assert "Setting up" in done.stderr
+
+
+def test_it_can_be_told_to_leave_the_environment_alone(tree):
+    done = run(tree, "up", LOOPGUARD_BOOTSTRAP="0")
+    assert done.stdout.split()[0] != str(tree / ".venv")
+    assert done.returncode == 7
+
+
+def test_it_can_be_called_from_anywhere_and_through_a_link(tree, tmp_path, monkeypatch):
+    link = tmp_path / "link"
+    link.symlink_to(tree)
+    monkeypatch.chdir(tmp_path)
+    assert run(link, "up").stdout.split() == [str(tree / ".venv")]
