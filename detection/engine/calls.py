@@ -1,6 +1,7 @@
 """What goes into the engine and what comes out: observations, findings, verdicts.
 
-Every type is a frozen, slotted dataclass without behaviour. How a session remembers them belongs to `memory`,
+Every type is a slotted dataclass without behaviour. What comes in, and findings, are frozen; answers are made anew at every
+step, and freezing them would cost as much as a detector. How a session remembers them belongs to `memory`,
 what they mean to the detectors.
 """
 
@@ -130,7 +131,7 @@ class Finding:
     detail: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Meter:
     """How close the session is to firing: "3 of 4"."""
 
@@ -139,7 +140,7 @@ class Meter:
     limit: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Verdict:
     """The answer for a call.
 
@@ -156,10 +157,7 @@ class Verdict:
     meter: Meter | None = None
 
 
-ALLOW = Verdict()
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Cell:
     """One square of the loop strip: equal `key` means equal colour."""
 
@@ -171,7 +169,7 @@ class Cell:
     result: Literal["pending", "new", "same", "error", "empty"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Step:
     """What one observation came to, with everything that a service stores.
 
@@ -193,7 +191,7 @@ class Step:
         Detectors that raised: kind and exception type.
     """
 
-    verdict: Verdict = ALLOW
+    verdict: Verdict = field(default_factory=Verdict)
     call_key: str | None = None
     result_digest: str | None = None
     error_digest: str | None = None

@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from detection.engine import texts
 from detection.engine.calls import (
-    ALLOW,
     Call,
     Cell,
     Decision,
@@ -39,13 +38,15 @@ from detection.engine.memory import (
     short,
 )
 from detection.engine.policy import Policy
-from detection.engine.reactions import Reaction, distinct, react, rearm as rearm_loop, settle, verdict
+from detection.engine.reactions import Reaction, distinct, react, settle, verdict
+from detection.engine.reactions import rearm as rearm_loop
 from detection.engine.results import Outcome, outcome
 from detection.engine.similarity import sketch
 from detection.engine.toolclasses import changes_something
 
 Rearm = Literal["skip", "allow_once", "raise"]
 
+_CELL_RESULT = {PENDING: "pending", ERROR: "error", EMPTY: "empty"}
 _SLOW_LOOKBACK_CALLS = 8
 _ROUND_LOOKBACK_CALLS = 64
 _SLOW_WEIGHT = 0.2
@@ -100,13 +101,14 @@ def observe_call(state: State, call: Call, policy: Policy, keyer: Keyer) -> Step
         _spend_budget(lane, record, call)
     readings, faults = _ask(lane, record, policy)
     findings = [reading.finding for _, reading in readings if reading.finding is not None]
-    answer = ALLOW
     if findings:
         reactions = [react(lane, finding, policy) for finding in distinct(findings)]
         answer = _answer(lane, record, reactions, policy)
-    meter = _meter(readings)
+    else:
+        answer = Verdict()
+    answer.meter = _meter(readings)
     return Step(
-        verdict=_metered(answer, meter),
+        verdict=answer,
         call_key=key,
         cell=_cell(call.seq, call.tool, key, answer.decision, _kind(answer), PENDING, None),
         faults=faults,
@@ -147,12 +149,14 @@ def observe_result(state: State, result: Result, policy: Policy, keyer: Keyer) -
         record.change = False
     readings, more = _ask(lane, record, policy, told)
     findings = [reading.finding for _, reading in readings if reading.finding is not None]
-    answer = ALLOW
     if findings:
         reactions = [react(lane, finding, policy, after_result=True) for finding in distinct(findings)]
         answer = _answer(lane, record, reactions, policy)
+    else:
+        answer = Verdict()
+    answer.meter = _meter(readings)
     return Step(
-        verdict=_metered(answer, _meter(readings)),
+        verdict=answer,
         call_key=record.key,
         result_digest=told.digest,
         error_digest=told.error_digest,
@@ -281,9 +285,12 @@ def _record(lane: Lane, call: Call, key: str, round_mark: int, policy: Policy, k
     if len(records) > values["similar_window_calls"] + 1:
         # Nobody compares arguments that far back.
         records[-2 - values["similar_window_calls"]].sketch = ""
-    earlier = lane.recent(key, _SLOW_LOOKBACK_CALLS)
-    if earlier is not None and call.at - earlier.at >= values["slow_gap_seconds"]:
-        record.weight = _SLOW_WEIGHT
+    gap = values["slow_gap_seconds"]
+    # Where all that could be found is recent, there is no need to look.
+    if call.at - records[max(0, len(records) - 1 - _SLOW_LOOKBACK_CALLS)].at >= gap:
+        earlier = lane.recent(key, _SLOW_LOOKBACK_CALLS)
+        if earlier is not None and call.at - earlier.at >= gap:
+            record.weight = _SLOW_WEIGHT
     return record
 
 
@@ -312,13 +319,16 @@ def _ask(
     """Ask every detector that is on. One that raises is left out for this step and named."""
     readings: list[tuple[str, Any]] = []
     faults: tuple[tuple[str, str], ...] = ()
-    values = policy.values
-    for detector in ON_CALL if told is None else ON_RESULT:
-        if not values[detector.switch]:
-            continue
-        own = lane.own.get(detector.kind)
+    plan = "on_call" if told is None else "on_result"
+    detectors = policy.plans.get(plan)
+    if detectors is None:
+        chosen = ON_CALL if told is None else ON_RESULT
+        detectors = policy.plans[plan] = tuple(one for one in chosen if policy.values[one.switch])
+    owned = lane.own
+    for detector in detectors:
+        own = owned.get(detector.kind)
         if own is None:
-            own = lane.own[detector.kind] = {}
+            own = owned[detector.kind] = {}
         try:
             reading = (
                 detector.on_call(own, lane, record, policy)
@@ -376,7 +386,7 @@ def _answer(lane: Lane, record: Record, reactions: list[Reaction], policy: Polic
 
 def _repeated(record: Record, policy: Policy, seq: int | None = None) -> Step:
     """The verdict of a call that is counted already, for its copy."""
-    answer = ALLOW
+    answer = Verdict()
     if record.answer is not None:
         decision, rung, kind, count, limit, number = record.answer
         window = policy.values["ttl_seconds"] if policy.values["ttl_from"] != "never" else None
@@ -408,26 +418,10 @@ def _repeated(record: Record, policy: Policy, seq: int | None = None) -> Step:
 
 def _meter(readings: list[tuple[str, Any]]) -> Meter | None:
     best: Meter | None = None
-    share = 0.0
     for kind, (count, limit, _) in readings:
-        if limit and count / limit > share:
-            share = count / limit
+        if best is None or count * best.limit > best.count * limit:
             best = Meter(kind, count, limit)
     return best
-
-
-def _metered(answer: Verdict, meter: Meter | None) -> Verdict:
-    if meter is None:
-        return answer
-    return Verdict(
-        answer.decision,
-        answer.rung,
-        answer.finding,
-        answer.findings,
-        answer.message,
-        answer.detection_number,
-        meter,
-    )
 
 
 def _kind(answer: Verdict) -> str | None:
@@ -437,5 +431,5 @@ def _kind(answer: Verdict) -> str | None:
 def _cell(
     seq: int, tool: str, key: str, decision: Decision, kind: str | None, status: str, new: bool | None
 ) -> Cell:
-    result: Any = {ERROR: "error", EMPTY: "empty", OK: "new" if new else "same"}.get(status, "pending")
-    return Cell(seq, tool, key[:8], decision, kind, result)
+    result = ("new" if new else "same") if status == OK else _CELL_RESULT[status]
+    return Cell(seq, tool, key[:8], decision, kind, result)  # type: ignore[arg-type]

@@ -83,9 +83,11 @@ class Policy:
         What is known about the tool, after `for_tool`.
     memory_calls : int
         How many calls these settings make a session remember.
+    plans : dict
+        A place where the fold keeps what it has worked out from these settings.
     """
 
-    __slots__ = ("_by_tool", "_rules", "_tiers", "memory_calls", "sources", "traits", "values")
+    __slots__ = ("_by_tool", "_rules", "_tiers", "memory_calls", "plans", "sources", "traits", "values")
 
     def __init__(
         self,
@@ -98,6 +100,7 @@ class Policy:
         self.values = values
         self.sources = sources
         self.traits = traits
+        self.plans: dict[str, Any] = {}
         self.memory_calls = _memory_calls(values)
         self._tiers = tuple(tiers)
         self._rules = tuple(rules)

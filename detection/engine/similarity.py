@@ -6,7 +6,7 @@ the literal formulas of the `similarity` preset on the text itself. Which calls 
 
 from __future__ import annotations
 
-import re
+import string
 from collections.abc import Callable
 from itertools import islice
 from typing import Any
@@ -19,11 +19,12 @@ from detection.engine.identity import Keyer, dump, parse
 
 MAX_FIELD_CHARS = 4096
 MAX_FIELDS = 24
-MAX_FIELD_MARKS = 64
+MAX_FIELD_MARKS = 48
 MAX_SKETCH_CHARS = 192
 SHORT_TEXT_MARKS = 4
 
-_WORDS = re.compile(r"\w+|[^\w\s]")
+# Words end at white space and at ASCII punctuation.
+_PUNCTUATION = str.maketrans(dict.fromkeys(string.punctuation.replace("_", ""), " "))
 _FIELD = "|"
 _SCALAR = "#"
 # From the first of these code points on, all are plain characters that JSON need not escape.
@@ -39,7 +40,7 @@ def word_mark(word: str, keyer: Keyer) -> str:
     if mark is None:
         mark = chr(_FIRST_MARK + crc32(word.encode("utf-8", "surrogatepass"), keyer.seed) % _MARKS)
         # A memo of common words, nothing more: marks are the same with and without it.
-        if len(keyer.marks) < _MAX_MEMO_WORDS and len(word) <= _MAX_MEMO_CHARS and not word.isdigit():
+        if not word.isdigit() and len(word) <= _MAX_MEMO_CHARS and len(keyer.marks) < _MAX_MEMO_WORDS:
             keyer.marks[word] = mark
     return mark
 
@@ -71,7 +72,7 @@ def _value_sketch(value: Any, keyer: Keyer) -> str:
         if value is None or isinstance(value, bool | int | float):
             return _SCALAR + word_mark(str(value), keyer)
         return _SCALAR + word_mark(dump(value)[:MAX_FIELD_CHARS].decode("utf-8", "replace"), keyer)
-    words = _WORDS.findall(value[:MAX_FIELD_CHARS])
+    words = value[:MAX_FIELD_CHARS].translate(_PUNCTUATION).split()
     if len(words) > MAX_FIELD_MARKS:
         # Long texts: one mark for several words, so that the end of the text still counts.
         step = -(-len(words) // MAX_FIELD_MARKS)

@@ -17,7 +17,6 @@ from detection.engine.detectors.base import QUIET, Detector, Reading, detail, ev
 from detection.engine.identity import loop_identity
 from detection.engine.memory import PENDING, Lane, Record
 from detection.engine.policy import Policy
-from detection.engine.results import Outcome
 
 _RECENT_CALLS = 20
 _LITTLE_NEW = 0.25

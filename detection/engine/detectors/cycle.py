@@ -18,7 +18,6 @@ from detection.engine.detectors.base import QUIET, Detector, Reading, detail, ev
 from detection.engine.identity import loop_identity, smallest_rotation
 from detection.engine.memory import ERROR, PENDING, Lane, Record
 from detection.engine.policy import Policy
-from detection.engine.results import Outcome
 
 
 class Cycle(Detector):

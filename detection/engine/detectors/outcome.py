@@ -19,7 +19,8 @@ from detection.engine.detectors.base import QUIET, Detector, Reading, detail, ev
 from detection.engine.identity import loop_identity
 from detection.engine.memory import ERROR, Lane, Record, bounded
 from detection.engine.policy import Policy
-from detection.engine.results import Outcome as Result, normalise
+from detection.engine.results import Outcome as Result
+from detection.engine.results import normalise
 from detection.engine.similarity import literal_result_similarity, sketch_similarity
 
 _MAX_TOOLS = 8

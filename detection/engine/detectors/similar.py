@@ -18,7 +18,6 @@ from detection.engine.detectors.base import QUIET, Detector, Reading, detail, ev
 from detection.engine.identity import loop_identity, parse
 from detection.engine.memory import EMPTY, ERROR, OK, PENDING, Lane, Record
 from detection.engine.policy import Policy
-from detection.engine.results import Outcome
 from detection.engine.similarity import literal_similarity, sketch_similarity
 
 
