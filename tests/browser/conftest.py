@@ -71,7 +71,7 @@ def site(chromium: str, transactional_db: None, settings: Any) -> Iterator[Site]
     from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler
 
     class Quiet(WSGIRequestHandler):
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (its name upstream)
+        def log_message(self, format: str, *args: object) -> None:
             """Say nothing: a failing test shows what it saw."""
 
     web = ThreadedWSGIServer(("127.0.0.1", 0), Quiet)
