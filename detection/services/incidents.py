@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from detection.models import Incident, IncidentActivity
 from detection.models.incidents import IncidentLabel, IncidentStatus
-from detection.services import audit
+from detection.services import alerts, audit
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound, ServiceError
 from detection.stream.hints import Hint
@@ -46,6 +46,7 @@ def _change(incident: Incident, actor: Actor, action: str, note: str = "", **fie
         before=before,
         after={name: _plain(value) for name, value in fields.items()},
     )
+    alerts.note_transition(incident, action, actor.name, note)
     publish_after_commit(incident.project_id, Hint("incident", incident.public_id, action))
     return incident
 

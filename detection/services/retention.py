@@ -8,8 +8,9 @@ import structlog
 from django.db import connection, transaction
 from django.utils import timezone
 
-from detection.models import Event, EventKey, Incident, Project, Session, SessionState
+from detection.models import Event, EventKey, Incident, IncidentActivity, Project, Session, SessionState
 from detection.models.sessions import SESSION_ID_DAY_BITS
+from detection.services import alerts
 from detection.services.findings import ABANDONED_AFTER
 from detection.services.sessions import delete_sessions
 
@@ -50,11 +51,20 @@ def end_abandoned() -> int:
             .filter(state=SessionState.LOOPING, last_event_at__lt=quiet)
             .values_list("pk", flat=True)[:1000]
         )
-        ended = Incident.objects.filter(session_id__in=sessions, ended_at=None).update(
-            ended_at=timezone.now(), recovered=False
+        ended = list(
+            Incident.objects.select_for_update(of=("self",))
+            .select_related("session")
+            .filter(session_id__in=sessions, ended_at=None)
         )
+        told = []
+        for incident in ended:
+            incident.ended_at, incident.recovered = timezone.now(), False
+            told.append(IncidentActivity(incident=incident, actor="system", action="ended", note="abandoned"))
+        Incident.objects.bulk_update(ended, ["ended_at", "recovered"])
+        IncidentActivity.objects.bulk_create(told)
+        alerts.note_activity(told)
         Session.objects.filter(pk__in=sessions).update(state=SessionState.RUNNING)
-    return ended
+    return len(ended)
 
 
 def purge(project: Project) -> int:
@@ -110,3 +120,4 @@ def trim() -> None:
             [ATTEMPTS_KEPT],
         )
     EventKey.objects.filter(received_at__lt=timezone.now() - EVENT_IDS_KEPT).delete()
+    alerts.trim()

@@ -1,0 +1,233 @@
+"""What a message says: the facts of an incident at the moment of a change, one sentence, and the payload of webhooks.
+
+Names come from agents and may try anything. In sentences they stand as plain text: no line breaks, no invisible or
+direction-changing characters, no mention, link or markup of a chat service. In the payload's own fields they are JSON.
+"""
+
+# ruff: noqa: RUF001  (look-alikes are the point: they read alike and mean nothing to a chat service)
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import orjson
+from django.conf import settings
+
+from detection.engine import texts
+from detection.engine.calls import Finding
+from detection.models import AlertTransition, Incident, Severity
+
+STRIP_CELLS = 30
+MAX_LISTED = 20
+"""A message that gathered more transitions lists these and says how many there are."""
+_HIDDEN = re.compile(
+    "[\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202f\u205f-\u206f\u3164\ufe00-\ufe0f"
+    "\ufeff\uffa0\ufff0-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
+)
+_MARKUP = str.maketrans(
+    {
+        "@": "＠", "<": "‹", ">": "›", "&": "＆", "`": "'", "*": "∗", "~": "∼", "|": "¦", "[": "(", "]": ")", "#": "♯",
+        "\\": "⧵",
+    }
+)  # fmt: skip
+_SEVERITIES = {
+    "stop": Severity.CRITICAL,
+    "block": Severity.HIGH,
+    "hold": Severity.HIGH,
+    "warn": Severity.WARNING,
+}
+_WORDS = {
+    "opened": "Loop found",
+    "escalated": "Loop got worse",
+    "woke": "Loop is back from its snooze",
+    "ended": "Loop ended",
+    "acknowledged": "Acknowledged",
+    "snoozed": "Snoozed",
+    "resolved": "Resolved",
+    "reopened": "Reopened",
+    "labelled": "Labelled",
+    "undone": "Taken back",
+}
+_DONE = {
+    "stop": "the session was stopped",
+    "block": "the call was blocked",
+    "hold": "the call is held until somebody answers",
+    "warn": "the agent was warned",
+    "allow": "nothing was done",
+}
+
+
+def severity_of(decision: str) -> str:
+    """Return how strong a reaction was: info, warning, high or critical."""
+    return str(_SEVERITIES.get(decision, Severity.INFO).value)
+
+
+def plain(value: object, limit: int = 80) -> str:
+    """Return a name as text that no chat service, mail reader or terminal takes for anything else."""
+    text = _HIDDEN.sub("·", str(value)).translate(_MARKUP).replace("://", ":∕∕")
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def facts_of(incident: Incident, note: str = "") -> dict[str, Any]:
+    """Return what a message about this incident needs, as it is now; the row may change before the message is sent."""
+    evidence = incident.evidence or {}
+    return {
+        "id": incident.public_id,
+        "loop_id": incident.loop_id,
+        "kind": incident.kind,
+        "tool": incident.tool,
+        "agent": incident.agent,
+        "backend": incident.backend,
+        "model": incident.model,
+        "session": incident.session_name,
+        "count": incident.count,
+        "limit": incident.limit,
+        "window_seconds": incident.window_seconds,
+        "confidence": incident.confidence,
+        "results": evidence.get("results", "unknown"),
+        "period": evidence.get("period", 1),
+        "unit": (evidence.get("detail") or {}).get("unit", ""),
+        "decision": incident.decision,
+        "rung": incident.rung,
+        "severity": severity_of(incident.decision),
+        "status": incident.status,
+        "label": incident.label,
+        "recovered": incident.recovered,
+        "calls_blocked": incident.calls_blocked,
+        "is_demo": incident.is_demo,
+        "strip": strip_text(incident.session.strip) if incident.session else "",
+        "note": note[:300],
+    }
+
+
+def strip_text(strip: Sequence[Sequence[Any]]) -> str:
+    """Draw the last calls as text: a dot is a call made once, equal letters are equal calls, ``!`` an error, ``x`` a block."""
+    cells = [(str(cell[1]), str(cell[2])) for cell in strip[-STRIP_CELLS:]]
+    repeated = [key for key, count in Counter(key for key, _ in cells).most_common() if count > 1 and key]
+    letters = {key: chr(ord("A") + place) if place < 26 else "Z" for place, key in enumerate(repeated)}
+    drawn = (
+        letters.get(key, "·") + ("!" if "!" in flags else "") + ("x" if {"b", "h", "s"} & set(flags) else "")
+        for key, flags in cells
+    )
+    return " ".join(drawn)
+
+
+def _what(facts: Mapping[str, Any]) -> str:
+    detail = {"tool": plain(facts["tool"])} | ({"unit": plain(facts["unit"])} if facts["unit"] else {})
+    window = facts["window_seconds"]
+    finding = Finding(
+        kind=facts["kind"],
+        count=facts["count"],
+        limit=facts["limit"],
+        window_seconds=round(window) if window else None,
+        results=facts["results"],
+        period=facts["period"],
+        detail=detail,
+    )
+    return texts.describe(finding)
+
+
+def sentence(transition: str, actor: str, facts: Mapping[str, Any]) -> str:
+    """Say in one sentence what happened."""
+    head = _WORDS.get(transition, transition)
+    if transition in ("opened", "escalated", "woke"):
+        tail = f"{_DONE.get(facts['decision'], facts['decision'])} (limit {facts['limit']})"
+    elif transition == "ended":
+        tail = "the agent changed course" if facts["recovered"] else "the agent did not change course"
+    else:
+        tail = f"by {plain(actor)}"
+    who = f"agent {plain(facts['agent'])}, " if facts["agent"] else ""
+    return f"{head}: {_what(facts)}; {tail}. ({who}session {plain(facts['session'])})"
+
+
+def title_of(entries: Sequence[AlertTransition]) -> str:
+    """Head a message in a few words, for subject lines and lists."""
+    first = entries[0]
+    words, tool = _WORDS.get(first.transition, first.transition), plain(first.facts["tool"], 60)
+    if len(entries) == 1:
+        return f"{words}: {tool}"
+    incidents = len({entry.incident_id for entry in entries})
+    return (
+        f"{words}: {tool} and {len(entries) - 1} more ({incidents} incidents)"
+        if incidents > 1
+        else (f"{words}: {tool} and {len(entries) - 1} more")
+    )
+
+
+def _url(project: str, incident: str) -> str:
+    return f"{settings.PUBLIC_URL}/p/{project}/incidents/{incident}"
+
+
+def text_of(project: str, entries: Sequence[AlertTransition]) -> str:
+    """Return the text for people: a sentence, the strip and the link of each transition."""
+    parts = []
+    for entry in entries[:MAX_LISTED]:
+        lines = [sentence(entry.transition, entry.actor, entry.facts)]
+        if entry.facts["strip"] and entry.transition in ("opened", "escalated"):
+            lines.append(entry.facts["strip"])
+        if entry.facts["note"] and entry.transition not in ("opened", "ended"):
+            lines.append(f"“{plain(entry.facts['note'], 300)}”")
+        lines.append(_url(project, entry.facts["id"]))
+        parts.append("\n".join(lines))
+    if len(entries) > MAX_LISTED:
+        parts.append(f"… and {len(entries) - MAX_LISTED} more: {settings.PUBLIC_URL}/p/{project}/incidents")
+    return "\n\n".join(parts)
+
+
+def payload(public_id: str, project: str, entries: Sequence[AlertTransition], now: datetime) -> str:
+    """Return the JSON body of a message, frozen when it is sent for the first time."""
+    severities = list(Severity.values)
+    return orjson.dumps(
+        {
+            "id": public_id,
+            "type": f"incident.{entries[0].transition}" if len(entries) == 1 else "incidents.changed",
+            "timestamp": now,
+            "data": {
+                "project": project,
+                "title": title_of(entries),
+                "text": text_of(project, entries),
+                "severity": max((entry.facts["severity"] for entry in entries), key=severities.index),
+                "transition_count": len(entries),
+                "transitions": [_listed(project, entry) for entry in entries[:MAX_LISTED]],
+            },
+        }
+    ).decode()
+
+
+def _listed(project: str, entry: AlertTransition) -> dict[str, Any]:
+    shown = {name: value for name, value in entry.facts.items() if name not in ("unit", "note", "loop_id")}
+    return {
+        "transition": entry.transition,
+        "at": entry.at,
+        "actor": entry.actor,
+        "note": entry.facts["note"],
+        "incident": {**shown, "loop": entry.facts["loop_id"], "url": _url(project, entry.facts["id"])},
+    }
+
+
+def test_payload(public_id: str, project: str, destination: str, now: datetime) -> str:
+    """Return the body that the test button sends."""
+    return orjson.dumps(
+        {
+            "id": public_id,
+            "type": "test",
+            "timestamp": now,
+            "data": {
+                "project": project,
+                "title": "LoopGuard test message",
+                "text": f"This is a test of the destination {plain(destination)}. Nothing is looping.\n{settings.PUBLIC_URL}",
+                "severity": Severity.INFO.value,
+                "transition_count": 0,
+                "transitions": [],
+            },
+        }
+    ).decode()
+
+
+def is_good_news(transitions: Iterable[str]) -> bool:
+    """Whether a message tells only of what came to rest."""
+    return set(transitions) <= {"ended", "resolved", "acknowledged"}
