@@ -10,6 +10,7 @@ from django.db import transaction
 from detection.doorbell import Doorbell
 
 EVALUATE, SWEEP, HOUSEKEEPING = "detection.evaluate", "detection.sweep", "detection.housekeeping"
+JUDGE, CLOSE_QUESTIONS = "detection.judge", "detection.close_questions"
 bell = Doorbell("jobs")
 
 
@@ -26,3 +27,10 @@ def evaluate_after_commit(session_ids: list[int]) -> None:
             bell.ring((EVALUATE, session_id), partial(_send, EVALUATE, session_id))
 
     transaction.on_commit(ring, robust=True)
+
+
+def judge_after_commit(question_id: str) -> None:
+    """Ask a worker to consult the judge about a question, by its public id; unheard, the question's deadline decides."""
+    transaction.on_commit(
+        lambda: bell.ring((JUDGE, question_id), partial(_send, JUDGE, question_id)), robust=True
+    )

@@ -9,15 +9,20 @@ from urllib.parse import urlsplit
 
 from detection.engine import policy
 from loopguard_site import env as environment
+from loopguard_site import judge_env
 
 try:
     ENV = environment.read()
     # The environment's tier of detection settings: TOOL_LOOP_MAX_REPEATS and its siblings.
     TOOL_LOOP_VALUES = policy.environment(os.environ)
+    JUDGE = judge_env.read(os.environ)
 except policy.PolicyError as error:
     sys.exit(f"LoopGuard cannot start: {error}")
 except environment.EnvironmentProblem as error:
     sys.exit(f"LoopGuard cannot start: {error}")
+
+if JUDGE is not None:
+    TOOL_LOOP_VALUES["judge_available"] = True
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 SECRET_KEY = ENV.secret_key
@@ -43,6 +48,8 @@ INSTALLED_APPS = [
 ]
 MIDDLEWARE = [
     "detection.console.middleware.RequestContextMiddleware",
+    "detection.console.security.ContentSecurityPolicyMiddleware",
+    "detection.api.problems.ProblemMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -93,6 +100,8 @@ CHANNEL_LAYERS = {
 CACHES = {
     "default": {"BACKEND": "django.core.cache.backends.db.DatabaseCache", "LOCATION": "loopguard_cache"}
 }
+# Tests write the noted attempts when they want to see them.
+ATTEMPTS_IN_BACKGROUND = ENV.mode != "test"
 
 CELERY_BROKER_URL = ENV.redis_url
 CELERY_TASK_IGNORE_RESULT = True

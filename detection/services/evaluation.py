@@ -23,6 +23,7 @@ from detection.engine.policy import Policy
 from detection.models import Event, EventType, Session, SessionState
 from detection.selectors.policies import Tiers, tiers_of
 from detection.services import commands, tracking
+from detection.services.asking import Asking
 from detection.services.findings import Loops
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit
@@ -143,6 +144,7 @@ class SessionWork:
     keyer: Keyer = field(init=False)
     state: fold.State = field(init=False)
     loops: Loops = field(init=False)
+    asking: Asking = field(init=False)
     _marked: list[Event] = field(init=False, default_factory=list)
     _result_flags: dict[int, str] = field(init=False, default_factory=dict)
 
@@ -155,6 +157,8 @@ class SessionWork:
             self.state = tracking.read(session.pk) or fold.new_state()
         except snapshot.SnapshotVersionError:
             self.state = self._rebuilt()
+        self.asking = Asking(session)
+        self.asking.expire_due(self.state)
         for seq, error in self.parked.items():
             session.parked = [*session.parked, {"seq": seq, "error": error}][-MAX_PARKED:]
 
@@ -213,7 +217,7 @@ class SessionWork:
         return None
 
     def _fold_call(self, event: Event) -> Step:
-        session, policy = self.session, self.policy_for(event)
+        policy = self.policy_for(event)
         step = fold.observe_call(self.state, engine_call(event), policy, self.keyer)
         event.call_key, event.decision = step.call_key or "", step.verdict.decision
         event.flags = (
@@ -253,11 +257,22 @@ class SessionWork:
         fold.observe_end(self.state, end, self.policy_for(event))
         self.session.outcome, self.session.ended_at = outcome, event.received_at
         self.loops.end_all(event.received_at)
+        self.asking.withdraw(
+            "session_ended", "block", "The call was not run: its session has ended.", "system"
+        )
 
     def refuse(self, event: Event) -> None:
         """Mark a call that is refused because a person stopped the session; the engine does not count it."""
         event.decision, event.flags = "stop", "s"
         self._count(event)
+
+    def decide_anew(self, event: Event, step: Step, decision: str) -> None:
+        """Give the call folded last, which was held, the verdict that an answer (or having nobody to ask) means for it."""
+        event.decision, event.flags = decision, event.flags.replace("h", DECISION_FLAGS[decision])
+        if self.session.strip and self.session.strip[-1][0] == event.seq:
+            self.session.strip[-1][2] = event.flags
+        if decision == "stop" and not step.duplicate:
+            self.loops.decide_anew(step, decision)
 
     def _count(self, event: Event) -> None:
         session = self.session
@@ -294,6 +309,7 @@ class SessionWork:
         own = {event.seq for event in new_events}
         self._write_marks([event for event in self._marked if event.seq not in own])
         self.loops.save()
+        self.asking.save()
         if session.evaluated_seq >= session.last_seq:
             session.pending_since = None
         session.state = self._session_state()
@@ -307,6 +323,8 @@ class SessionWork:
             return SessionState.STOPPED
         if self.session.ended_at is not None:
             return SessionState.ENDED
+        if self.asking.has_open:
+            return SessionState.WAITING
         return SessionState.LOOPING if self.loops.has_active else SessionState.RUNNING
 
     def _write_marks(self, events: list[Event]) -> None:

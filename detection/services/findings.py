@@ -14,6 +14,7 @@ from detection.engine.calls import DECISIONS, Finding, Step
 from detection.engine.policy import Policy, relevant_fields
 from detection.models import Event, EventType, Incident, IncidentActivity, Session, SessionState
 from detection.models.incidents import IncidentStatus, new_public_id
+from detection.services import alerts
 from detection.stream.hints import Hint
 
 QUIET_CALLS = 5
@@ -60,7 +61,9 @@ class Loops:
         """Take in what a call (or its result) came to; return the incident of the deciding finding."""
         for finding in () if step.duplicate else step.verdict.findings:
             if finding.detail.get("notice"):
-                continue  # close to a limit, not at it: the meter shows it
+                # Close to a limit, not at it: the meter shows it, and operators who watch are told.
+                self.hints.add(Hint("session", self.session.external_id, "near_limit"))
+                continue
             self._found(seq, tool, finding, step, policy)
         self._leave_quiet_ones()
         deciding = step.verdict.finding
@@ -77,6 +80,8 @@ class Loops:
             self._touched[incident.public_id] = incident
             incident.detections += 1
             self.hints.add(Hint("incident", incident.public_id))
+            if seq > incident.evidence.get("awaiting", {}).get("seq", seq):
+                self._settle(incident, "went_on")
         incident.kind, incident.limit = finding.kind, finding.limit
         incident.count = max(incident.count, finding.count)
         incident.window_seconds, incident.confidence = finding.window_seconds, finding.confidence
@@ -92,6 +97,8 @@ class Loops:
                 self._note(incident, "reacted", f"{verdict.rung}: {verdict.message}"[:1000])
             incident.decision = max(decision, incident.decision, key=DECISIONS.index)
             incident.rung = verdict.rung or incident.rung
+        if is_deciding and verdict.rung and verdict.rung != "observe":
+            incident.evidence["awaiting"] = {"rung": verdict.rung, "seq": seq}
         self._wake(incident, decision)
         self._evidence_seqs.setdefault(incident.public_id, set()).update((*finding.seqs, seq))
         incident.evidence |= {
@@ -162,6 +169,7 @@ class Loops:
 
     def _end(self, incident: Incident, at: datetime, *, recovered: bool) -> None:
         incident.ended_at, incident.recovered = at, recovered
+        self._settle(incident, "recovered" if recovered else "stopped")
         self._touched[incident.public_id] = incident
         self._note(
             incident,
@@ -169,6 +177,34 @@ class Loops:
             "the agent changed course" if recovered else "the session ended inside the loop",
         )
         self.hints.add(Hint("incident", incident.public_id, "ended"))
+
+    def decide_anew(self, step: Step, decision: str) -> None:
+        """Take over that the call just observed got another verdict than its ladder gave it."""
+        finding = step.verdict.finding
+        incident = self.active.get(finding.loop_id) if finding else None
+        if incident is not None:
+            incident.decision = max(decision, incident.decision, key=DECISIONS.index)
+            self._note(incident, "reacted", f"{decision}: nobody was to be asked")
+
+    def stopped(self) -> None:
+        """A person stops the session: whatever the last reactions were for, the agent did not get to show."""
+        for incident in self.active.values():
+            if "awaiting" in incident.evidence:
+                self._touched[incident.public_id] = incident
+                self._settle(incident, "stopped")
+
+    def _settle(self, incident: Incident, outcome: str) -> None:
+        """Record what came of the last reaction: the agent `recovered`, `went_on`, or was `stopped`.
+
+        Counted per rung in the evidence; the activity tells of the first time only, as a loop may go on for long.
+        """
+        awaiting = incident.evidence.pop("awaiting", None)
+        if awaiting is None:
+            return
+        counts = incident.evidence.setdefault("reactions", {}).setdefault(awaiting["rung"], {})
+        counts[outcome] = counts.get(outcome, 0) + 1
+        if counts[outcome] == 1:
+            self._note(incident, outcome, f"after {awaiting['rung']}")
 
     def _note(self, incident: Incident, action: str, note: str = "") -> None:
         self._activity.append(IncidentActivity(incident=incident, actor="system", action=action, note=note))
@@ -182,6 +218,7 @@ class Loops:
         for incident in sorted(self._touched.values(), key=lambda row: row.ended_at is None):
             incident.save(force_insert=incident.public_id in self._new)
         IncidentActivity.objects.bulk_create(self._activity)
+        alerts.note_activity(self._activity)
 
     def _gather_evidence(self) -> None:
         """Copy the calls that make each loop, with their results, into the incident: the calls go with retention."""

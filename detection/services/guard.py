@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from django.db import transaction
@@ -11,12 +11,14 @@ from django.utils import timezone
 
 from detection.engine.calls import DECISIONS, Step
 from detection.engine.policy import Policy, relevant_fields
-from detection.models import Event, EventType, Project, Session
-from detection.services import ingest
+from detection.models import AskedOf, Event, EventType, Project, Question, Session
+from detection.services import ingest, texts
+from detection.services.asking import as_wire, who_is_asked
 from detection.services.evaluation import PoisonedEvent, SessionWork, finding_as_dict
 from detection.services.ingest import EventIn
 from detection.services.keys import Principal
 from detection.services.redaction import Redactor
+from detection.services.sessions import stopped_message
 
 MAX_BACKLOG_BATCHES = 5
 """More unevaluated events than these are left to the workers; the verdict then does without them."""
@@ -43,7 +45,15 @@ class GuardIn:
 
 @dataclass(frozen=True, slots=True)
 class CallVerdict:
-    """The answer for one call (or, among the notices, what a result brought to light)."""
+    """The answer for one call (or, among the notices, what a result brought to light).
+
+    Attributes
+    ----------
+    question
+        Of a held call: id, deadline and the address that waits for the answer.
+    wordings
+        The message by wire shape, where the project has a text of its own for that shape.
+    """
 
     call_id: str
     decision: str
@@ -52,6 +62,8 @@ class CallVerdict:
     finding: dict[str, Any] | None = None
     policy: dict[str, Any] = field(default_factory=dict)
     duplicate: bool = False
+    question: dict[str, Any] | None = None
+    wordings: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +114,7 @@ def _guard_once(principal: Principal, request: GuardIn, parked: dict[int, str]) 
         is_call = event.type == EventType.CALL
         if event.call_id and (event.type, event.call_id) in known:
             if is_call:
-                verdicts.append(by_call_id.get(event.call_id) or _stored_verdict(session, event.call_id))
+                verdicts.append(by_call_id.get(event.call_id) or _stored_verdict(work, event.call_id))
             continue
         session.last_seq += 1
         row = ingest.make_row(redactor, secret, event, session, session.last_seq, now)
@@ -152,6 +164,8 @@ def _judge(work: SessionWork, row: Event, session: Session) -> CallVerdict:
     if step is None:
         return CallVerdict(row.call_id, "allow", policy=explain(policy, row.tool, None))
     verdict = _as_verdict(work, row, step, policy)
+    if row.type == EventType.CALL and verdict.decision == "hold":
+        verdict = _held(work, row, step, verdict, policy.for_tool(row.tool))
     if row.type == EventType.CALL and verdict.decision != "allow":
         row.verdict = {
             "message": verdict.message,
@@ -160,16 +174,57 @@ def _judge(work: SessionWork, row: Event, session: Session) -> CallVerdict:
             "policy": verdict.policy,
             "delivered": True,
         }
+        if verdict.question:
+            row.verdict["question"] = verdict.question["id"]
+        if verdict.wordings:
+            row.verdict["wordings"] = verdict.wordings
     return verdict
+
+
+def _held(work: SessionWork, row: Event, step: Step, verdict: CallVerdict, policy: Policy) -> CallVerdict:
+    """Ask whoever is to be asked; a remembered answer, or nobody to ask, decides at once."""
+    finding = step.verdict.finding
+    if finding is None or step.duplicate:
+        question = work.asking.lookup(call_key=row.call_key)
+        if question is not None and not question.is_open:
+            work.decide_anew(row, step, question.decision)
+        return _as_answered(verdict, question)
+    asked_of = who_is_asked(step.verdict.rung, work.session, finding, policy)
+    if not asked_of:
+        work.decide_anew(row, step, "stop")
+        text, wordings = texts.wording(work.session.project, "stop", finding, policy)
+        return replace(verdict, decision="stop", message=text, wordings=wordings)
+    known = work.asking.remembered(row, finding) if asked_of == AskedOf.PERSON else None
+    incident = work.loops.active.get(finding.loop_id)
+    question = work.asking.ask(row, finding, policy, incident, asked_of=asked_of)
+    if known is not None:
+        work.asking.use_remembered(question, known, work.state)
+        work.decide_anew(row, step, question.decision)
+    return _as_answered(verdict, question)
+
+
+def _as_answered(verdict: CallVerdict, question: Question | None) -> CallVerdict:
+    """The verdict of a held call as its question stands now."""
+    if question is None:
+        return verdict
+    if question.is_open:
+        return replace(verdict, question=as_wire(question))
+    return replace(
+        verdict, decision=question.decision, message=question.message, question=as_wire(question), wordings={}
+    )
 
 
 def _as_verdict(work: SessionWork, row: Event, step: Step, policy: Policy) -> CallVerdict:
     found = step.verdict.finding
     incident = work.loops.active.get(found.loop_id) if found else None
+    message, wordings = step.verdict.message, {}
+    if found is not None and message:
+        message, wordings = texts.wording(work.session.project, step.verdict.rung, found, policy)
     return CallVerdict(
         call_id=row.call_id,
         decision=step.verdict.decision,
-        message=step.verdict.message,
+        message=message,
+        wordings=wordings,
         incident=incident.public_id if incident else None,
         finding=finding_as_dict(found),
         policy=explain(
@@ -184,19 +239,11 @@ def explain(policy: Policy, tool: str, kind: str | None) -> dict[str, Any]:
     return policy.for_tool(tool).explain(relevant_fields(kind or "repeat"))
 
 
-def stopped_message(session: Session) -> str:
-    """Say that a person stopped the session, in the words that the agent's user gets to read."""
-    reason = f" Reason given: {session.stop_reason}" if session.stop_reason else ""
-    return (
-        f"This session was stopped by {session.stopped_by or 'an operator'} in LoopGuard.{reason} "
-        "No further tool call is allowed until someone resumes it."
-    )
-
-
-def _stored_verdict(session: Session, call_id: str) -> CallVerdict:
-    row = Event.objects.get(session_id=session.pk, type=EventType.CALL, call_id=call_id)
+def _stored_verdict(work: SessionWork, call_id: str) -> CallVerdict:
+    row = Event.objects.get(session_id=work.session.pk, type=EventType.CALL, call_id=call_id)
     stored = row.verdict or {}
-    return CallVerdict(
+    question = work.asking.lookup(public_id=stored["question"]) if stored.get("question") else None
+    verdict = CallVerdict(
         call_id=call_id,
         decision=row.decision,
         message=stored.get("message", ""),
@@ -204,4 +251,6 @@ def _stored_verdict(session: Session, call_id: str) -> CallVerdict:
         finding=stored.get("finding"),
         policy=stored.get("policy", {}),
         duplicate=True,
+        wordings=stored.get("wordings", {}),
     )
+    return _as_answered(verdict, question)

@@ -11,9 +11,11 @@ from detection.engine import fold, policy, snapshot
 from detection.models import Incident, Session, SessionState
 from detection.selectors.policies import tiers_of
 from detection.services import audit, commands, tracking
+from detection.services.asking import Asking
 from detection.services.audit import Actor
 from detection.services.commands import CommandOut
 from detection.services.errors import Invalid, NotFound
+from detection.services.findings import Loops
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit
 
@@ -54,12 +56,27 @@ def stop(project_id: int, external_id: str, actor: Actor, reason: str = "") -> S
             actor.name[:150],
             reason.strip()[:300],
         )
+        asking = Asking(session)
+        asking.withdraw("session_stopped", "stop", stopped_message(session), actor.name)
+        asking.save()
+        loops = Loops(session)
+        loops.stopped()
+        loops.save()
         session.state = SessionState.STOPPED
         _save(session, "stopped_at", "stopped_by", "stop_reason", "state")
         audit.record(
             actor, "session.stop", external_id, project_id=project_id, after={"reason": session.stop_reason}
         )
     return session
+
+
+def stopped_message(session: Session) -> str:
+    """Say that a person stopped the session, in the words that the agent's user gets to read."""
+    reason = f" Reason given: {session.stop_reason}" if session.stop_reason else ""
+    return (
+        f"This session was stopped by {session.stopped_by or 'an operator'} in LoopGuard.{reason} "
+        "No further tool call is allowed until someone resumes it."
+    )
 
 
 @transaction.atomic

@@ -40,3 +40,8 @@ def project_group(project_id: int) -> str:
 def login_group(session_key: str) -> str:
     """Name the channel group of the sockets that one sign-in opened; the session's key itself stays out of the broker."""
     return f"login.{hashlib.sha256(session_key.encode()).hexdigest()[:32]}"
+
+
+def question_group(public_id: str) -> str:
+    """Name the channel group of the agents that wait for the answer to a question."""
+    return f"question.{public_id}"

@@ -11,7 +11,7 @@ from channels.layers import get_channel_layer
 from django.db import transaction
 
 from detection.doorbell import Doorbell
-from detection.stream.hints import Hint, login_group, project_group
+from detection.stream.hints import Hint, login_group, project_group, question_group
 
 SEND_SECONDS = 1.0
 bell = Doorbell("stream")
@@ -40,6 +40,13 @@ def publish_after_commit(project_id: int, *hints: Hint) -> None:
             bell.ring((project_id, hint), partial(_send_hint, project_id, hint))
 
     transaction.on_commit(ring, robust=True)
+
+
+def publish_answer_after_commit(public_id: str) -> None:
+    """Wake the agents that wait for a question once the transaction in hand, which closed it, is committed."""
+    group = question_group(public_id)
+    message = {"type": "closed", "id": public_id}
+    transaction.on_commit(lambda: bell.ring(group, partial(_send, group, message)), robust=True)
 
 
 def publish_now(project_id: int, *hints: Hint) -> None:

@@ -1,0 +1,96 @@
+"""What the environment says about the judge: one endpoint, its model, its keys and its prices. Absent means off."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from urllib.parse import urlsplit
+
+from loopguard_site.env import EnvironmentProblem
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeEndpoint:
+    """The only address that judge requests are ever sent to.
+
+    Attributes
+    ----------
+    url
+        Base URL of an OpenAI-compatible API; ``/chat/completions`` is added.
+    key, keys
+        The credential, and credentials of single projects by slug, so that no project pays with another's.
+    daily_cost_usd
+        What one project may spend in a day (UTC).
+    input_usd, output_usd
+        Prices per million tokens.
+    quotes_arguments
+        Whether cut and fenced argument texts are shown to the judge; off, it sees figures only.
+    """
+
+    url: str
+    model: str
+    key: str = field(default="", repr=False)
+    keys: Mapping[str, str] = field(default_factory=dict, repr=False)
+    daily_cost_usd: Decimal = Decimal(1)
+    input_usd: Decimal = Decimal(3)
+    output_usd: Decimal = Decimal(15)
+    quotes_arguments: bool = False
+
+    @property
+    def host(self) -> str:
+        """Host and port, as shown beside each stored call."""
+        return urlsplit(self.url).netloc
+
+    def key_for(self, project_slug: str) -> str:
+        """The credential for a project: its own, or else the general one."""
+        return self.keys.get(project_slug, self.key)
+
+    def cost(self, input_tokens: int, output_tokens: int) -> Decimal:
+        """Price of one call in US dollars."""
+        return (self.input_usd * input_tokens + self.output_usd * output_tokens) / 1_000_000
+
+
+def read(env: Mapping[str, str]) -> JudgeEndpoint | None:
+    """Read ``LOOPGUARD_JUDGE_*``; None when no address is given.
+
+    Raises
+    ------
+    EnvironmentProblem
+        When a variable is missing or wrong.
+    """
+    url = env.get("LOOPGUARD_JUDGE_URL", "").strip().rstrip("/")
+    if not url:
+        return None
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
+        raise EnvironmentProblem(
+            f"LOOPGUARD_JUDGE_URL must be an http or https address without a login, not {url!r}."
+        )
+    allowed = {item.strip().rstrip("/") for item in env.get("LOOPGUARD_JUDGE_ALLOWED_URLS", url).split(",")}
+    if url not in allowed:
+        raise EnvironmentProblem("LOOPGUARD_JUDGE_URL is not one of LOOPGUARD_JUDGE_ALLOWED_URLS.")
+    model = env.get("LOOPGUARD_JUDGE_MODEL", "").strip()
+    if not model:
+        raise EnvironmentProblem("LOOPGUARD_JUDGE_MODEL must name the model when LOOPGUARD_JUDGE_URL is set.")
+    pairs = [item.partition("=") for item in env.get("LOOPGUARD_JUDGE_KEYS", "").split(",") if "=" in item]
+    return JudgeEndpoint(
+        url=url,
+        model=model,
+        key=env.get("LOOPGUARD_JUDGE_KEY", "").strip(),
+        keys={slug.strip(): key.strip() for slug, _, key in pairs},
+        daily_cost_usd=_amount(env, "LOOPGUARD_JUDGE_DAILY_COST_USD", "1"),
+        input_usd=_amount(env, "LOOPGUARD_JUDGE_INPUT_USD_PER_MILLION", "3"),
+        output_usd=_amount(env, "LOOPGUARD_JUDGE_OUTPUT_USD_PER_MILLION", "15"),
+        quotes_arguments=env.get("LOOPGUARD_JUDGE_QUOTES_ARGUMENTS", "").lower() in ("1", "true", "yes"),
+    )
+
+
+def _amount(env: Mapping[str, str], name: str, default: str) -> Decimal:
+    try:
+        amount = Decimal(env.get(name, default))
+    except InvalidOperation:
+        amount = Decimal(-1)
+    if not amount.is_finite() or amount < 0:
+        raise EnvironmentProblem(f"{name} must be an amount in US dollars, 0 or more.")
+    return amount
