@@ -1,0 +1,153 @@
+"""LoopGuard's own processes on the test database, with a broker that may be anything."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+from django.db import connection
+
+ROOT = Path(__file__).resolve().parents[2]
+START_SECONDS = 40.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_database_url() -> str:
+    """The address of the database that this test uses."""
+    at = connection.settings_dict
+    query = f"host={quote(str(at['HOST']), safe='')}"
+    if at.get("PORT"):
+        query += f"&port={at['PORT']}"
+    user = quote(str(at["USER"]), safe="") + (
+        f":{quote(str(at['PASSWORD']), safe='')}" if at.get("PASSWORD") else ""
+    )
+    return f"postgresql://{user}@/{at['NAME']}?{query}"
+
+
+def wait_until(check: Callable[[], bool], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if check():
+            return True
+        time.sleep(0.1)
+    return False
+
+
+class Installation:
+    """Web and worker processes; end it with `stop`."""
+
+    def __init__(self, redis_url: str, folder: Path) -> None:
+        self._environment = {
+            **os.environ,
+            "DATABASE_URL": test_database_url(),
+            "REDIS_URL": redis_url,
+            "LOOPGUARD_MODE": "test",
+            "CELERY_SKIP_CHECKS": "1",
+        }
+        self._folder = folder
+        self._running: list[subprocess.Popen[bytes]] = []
+        self.url = ""
+
+    def _launch(self, name: str, *command: str) -> subprocess.Popen[bytes]:
+        with (self._folder / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", *command],
+                cwd=ROOT,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._running.append(process)
+        return process
+
+    def start_web(self) -> None:
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        server = [
+            "granian",
+            "--interface",
+            "wsgi",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--blocking-threads",
+            "4",
+        ]
+        self._launch("web", *server, "--log-level", "warning", "loopguard_site.wsgi:application")
+        assert wait_until(self._answers, START_SECONDS), self.logs()
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(httpx.TransportError):
+            return httpx.get(f"{self.url}/readyz", timeout=2).status_code == 200
+        return False
+
+    def start_worker(self) -> subprocess.Popen[bytes]:
+        quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat", "-l", "INFO"]
+        return self._launch(
+            "worker", "celery", "-A", "loopguard_site", "worker", "-P", "threads", "-c", "2", *quiet
+        )
+
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(10)
+
+    def stop(self) -> None:
+        for process in self._running:
+            self.kill(process)
+
+    def logs(self) -> str:
+        return "\n".join(f"{file.name}:\n{file.read_text()[-3000:]}" for file in self._folder.glob("*.log"))
+
+
+@contextlib.contextmanager
+def silent_server() -> Iterator[int]:
+    """A server that accepts and never answers; yields its port."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+    listener.settimeout(0.2)
+    held: list[socket.socket] = []
+    ended = threading.Event()
+
+    def accept() -> None:
+        while not ended.is_set():
+            with contextlib.suppress(TimeoutError):
+                held.append(listener.accept()[0])
+
+    thread = threading.Thread(target=accept)
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        ended.set()
+        thread.join()
+        for connected in [*held, listener]:
+            connected.close()
+
+
+def looping_events(session: str, calls: int = 6, start: int = 0) -> list[dict[str, Any]]:
+    """A session that makes the same call with the same result over and over."""
+    events: list[dict[str, Any]] = []
+    for number in range(start, start + calls):
+        call = {"type": "call", "tool": "search_web", "arguments": {"q": "the same thing"}}
+        result = {"type": "result", "content": "0 hits"}
+        events += [{"session": session, "call_id": f"c{number}", **part} for part in (call, result)]
+    return events

@@ -1,0 +1,126 @@
+"""Workers may die at any moment, be doubled, or be missing: nothing is lost and nothing counts twice."""
+
+import random
+import threading
+
+import pytest
+from django.db import connection
+from django.db.models import F
+
+from detection.models import Incident, Project, Session
+from detection.services import evaluation
+from detection.services.audit import SYSTEM
+from detection.services.ingest import EventIn, ingest
+from detection.services.keys import authenticate, create_key
+from detection.tasks.sweeper import Sweeper
+
+from .installation import wait_until
+
+SESSIONS, CALLS = 8, 160
+
+
+def work(rng):
+    """A session's events: honest work with loops in between, the same for the same numbers."""
+    events = []
+    for number in range(CALLS):
+        kind = rng.choice(["same", "same", "same", "other", "fails"])
+        arguments = '{"q":"again"}' if kind != "other" else f'{{"q":"{number}"}}'
+        call = {
+            "type": "call",
+            "call_id": f"c{number}",
+            "tool": "fetch" if kind == "fails" else "search",
+            "arguments": arguments,
+        }
+        result = {
+            "type": "result",
+            "call_id": f"c{number}",
+            "content": f"{kind} answer",
+            "is_error": kind == "fails",
+        }
+        events += [call, result]
+    return events
+
+
+def send(token):
+    for number in range(SESSIONS):
+        events = work(random.Random(number))
+        ingest(authenticate(token), [EventIn(session=f"run-{number}", **event) for event in events])
+
+
+def outcome(project):
+    """Everything that detection has made of a project, in comparable form."""
+    sessions = Session.objects.filter(project=project).order_by("external_id")
+    incidents = Incident.objects.filter(project=project).order_by("session_name", "first_seq", "kind", "tool")
+    return (
+        [
+            (
+                s.external_id,
+                s.state,
+                s.call_count,
+                s.evaluated_seq,
+                s.meter_kind,
+                s.meter_count,
+                [(c[0], c[2]) for c in s.strip],
+            )
+            for s in sessions
+        ],
+        sorted(
+            (i.session_name, i.first_seq, i.last_seq, i.kind, i.tool, i.count, i.detections, i.decision)
+            for i in incidents
+        ),
+    )
+
+
+def is_done():
+    return not Session.objects.exclude(evaluated_seq=F("last_seq")).exists()
+
+
+@pytest.fixture
+def expected(project):
+    """What one undisturbed evaluation of the same events comes to."""
+    twin = Project.objects.create(slug="twin", name="Twin")
+    send(create_key(twin, "test", SYSTEM)[1])
+    for session in Session.objects.filter(project=twin):
+        while evaluation.evaluate(session.pk):
+            pass
+    return outcome(twin)
+
+
+def test_a_worker_killed_in_the_middle_of_its_work_again_and_again_changes_nothing(
+    expected, project, token, install
+):
+    running = install(web=False, worker=False)
+    worker = running.start_worker()
+    send(token)
+    rng = random.Random(4)
+    for _ in range(4):
+        # Anywhere between its first import and the end of its work.
+        wait_until(is_done, 1.0 + rng.random() * 2.5)
+        running.kill(worker)
+        worker = running.start_worker()
+    assert wait_until(is_done, 40), running.logs()
+    assert outcome(project) == expected
+
+
+def test_doubled_sweepers_and_workers_count_nothing_twice(expected, project, token):
+    sweepers = [Sweeper(period_seconds=0.01) for _ in range(2)]
+    send(token)
+    Session.objects.filter(project=project).update(pending_since="2020-01-01T00:00:00Z")
+    ids = list(Session.objects.filter(project=project).values_list("pk", flat=True))
+
+    def evaluate_all():
+        try:
+            for session_id in ids:
+                evaluation.evaluate(session_id)
+        finally:
+            connection.close()
+
+    workers = [threading.Thread(target=evaluate_all) for _ in range(3)]
+    for started in (*sweepers, *workers):
+        started.start()
+    for worker in workers:
+        worker.join()
+    assert wait_until(is_done, 20)
+    for sweeper in sweepers:
+        sweeper.stop()
+    assert outcome(project) == expected
