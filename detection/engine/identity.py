@@ -1,4 +1,4 @@
-"""When are two calls the same call? Canonical arguments and keyed digests.
+"""When two calls are the same call: canonical arguments and keyed digests.
 
 Results have their own identity, in `results`. Nothing here knows what a loop is.
 """

@@ -68,7 +68,7 @@ class Guard:
         arguments: Arguments = None,
         *,
         call_id: str = "",
-        round: str | None = None,
+        round: str | None = None,  # noqa: A002 - the word of the contract
         run: str | None = None,
         at: float | None = None,
         tokens: int = 0,
@@ -85,7 +85,7 @@ class Guard:
     def result(
         self, call_id: str, content: str | None, is_error: bool | None = None, *, at: float | None = None
     ) -> Verdict:
-        """Tell what the tool answered. Calls without an id of their own are `call-1`, `call-2`, …"""
+        """Tell what the tool answered; calls without an id of their own are `call-1`, `call-2` and so on."""
         now = time.time() if at is None else at
         answer = Result(call_id, content, is_error, now, self._seq)
         return fold.observe_result(self._state, answer, self.policy, self._keyer).verdict
@@ -95,5 +95,5 @@ class Guard:
         fold.observe_message(self._state, Message(time.time() if at is None else at), self.policy)
 
     def dump(self) -> bytes:
-        """The state as bytes, to go on with later."""
+        """Give the state as bytes, to go on with later."""
         return snapshot.dump(self._state)

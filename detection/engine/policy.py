@@ -13,7 +13,7 @@ from typing import Any
 from detection.engine.fields import DEFAULTS, FIELDS, KINDS, LADDERS, Field, PolicyError, relevant_fields
 from detection.engine.memory import MAX_RECORDS, MIN_RECORDS
 from detection.engine.presets import PRESETS
-from detection.engine.toolclasses import TOOL_CLASSES, ToolClass, ToolTraits, shipped_traits
+from detection.engine.toolclasses import PLAIN_TOOL, TOOL_CLASSES, ToolClass, ToolTraits, shipped_traits
 
 __all__ = [
     "ENVIRONMENT_VARIABLES",
@@ -95,7 +95,7 @@ class Policy:
         sources: Mapping[str, str],
         tiers: Sequence[Tier] = (),
         rules: Sequence[ToolRule] = (),
-        traits: ToolTraits = ToolTraits(),
+        traits: ToolTraits = PLAIN_TOOL,
     ) -> None:
         self.values = values
         self.sources = sources
@@ -121,7 +121,7 @@ class Policy:
         }
 
     def for_tool(self, tool: str) -> Policy:
-        """This policy as it holds for a tool; answers come from a small cache."""
+        """The policy as it holds for a tool; answers come from a small cache."""
         found = self._by_tool.get(tool)
         if found is None:
             if len(self._by_tool) >= _MAX_CACHED_TOOLS:
@@ -140,7 +140,7 @@ def _memory_calls(values: Mapping[str, Any]) -> int:
         values["similar_window_calls"] + 1 if values["similar_enabled"] else 0,
         values["cycle_max_length"] * laps + 1,
     )
-    return min(max(needed), MAX_RECORDS)
+    return min(int(max(needed)), MAX_RECORDS)
 
 
 def _for_tool(policy: Policy, tool: str) -> Policy:

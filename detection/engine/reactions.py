@@ -1,4 +1,4 @@
-"""Which rung does a detection take, and what is the verdict?
+"""Which rung a detection takes, and what the verdict is.
 
 Ladders, gaps between rungs, forgiveness and re-arming. Wording belongs to `texts`, waiting for a person or a judge to
 the services.

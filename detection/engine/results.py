@@ -1,4 +1,4 @@
-"""When are two results the same result? Masking of clocks and ids, fingerprints of answers and errors.
+"""When two results are the same result: masking of clocks and ids, fingerprints of answers and errors.
 
 Arguments have their own identity, in `identity`. Whether a repeated result is bad belongs to the detectors.
 """
@@ -37,13 +37,13 @@ _VOLATILE = re.compile(
     r"|(?<=0)x[0-9a-fA-F]{4,16})"
 )
 _UUID = re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}(?!\w)")
-_MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
+_MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 _DAY_OF_MONTH = r"[a-z]{0,6} {1,2}\d{1,2}(?:,? \d{4})?\b(?: (?:[A-Z]{3,4} )?\d{4}\b)?"
 _DATE_WORDS = re.compile(
     "|".join(
         [
             f"{day}[a-z]{{0,6}},? (?:{'|'.join(_MONTHS)}){_DAY_OF_MONTH}"
-            for day in "Mon Tue Wed Thu Fri Sat Sun".split()
+            for day in ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"]
         ]
         + [month + _DAY_OF_MONTH for month in _MONTHS]
     )

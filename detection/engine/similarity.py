@@ -1,4 +1,4 @@
-"""How alike are two calls, or two results?
+"""How alike two calls are, or two results.
 
 Two ways: word sketches, which need no plain text (every word is one keyed character, several words share one), and
 the literal formulas of the `similarity` preset on the text itself. Which calls to compare belongs to the detectors.
@@ -7,7 +7,7 @@ the literal formulas of the `similarity` preset on the text itself. Which calls 
 from __future__ import annotations
 
 import string
-from collections.abc import Callable
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 from zlib import crc32
@@ -53,10 +53,8 @@ def sketch(arguments: Arguments, keyer: Keyer) -> str:
     """
     value: Any = arguments
     if isinstance(value, str):
-        try:
+        with suppress(ValueError):
             value = parse(value)
-        except ValueError:
-            pass
     if not isinstance(value, dict):
         return _value_sketch(value, keyer)
     fields = [
@@ -109,7 +107,7 @@ def _value_similarity(one: str, other: str) -> float:
     if one.startswith(_SCALAR) or other.startswith(_SCALAR):
         return 0.0
     shorter, longer = sorted((one, other), key=len)
-    if 0 < len(shorter) and len(longer) <= SHORT_TEXT_MARKS and set(shorter) <= set(longer):
+    if len(shorter) > 0 and len(longer) <= SHORT_TEXT_MARKS and set(shorter) <= set(longer):
         return 1.0
     return float(Levenshtein.normalized_similarity(one, other))
 
@@ -149,6 +147,3 @@ def literal_result_similarity(one: str, other: str, threshold: float) -> float:
     except ValueError:
         return float(Levenshtein.normalized_similarity(one[:MAX_FIELD_CHARS], other[:MAX_FIELD_CHARS]))
     return literal_similarity(parsed, other_parsed, threshold)
-
-
-SimilarityFunction = Callable[[str, str, float], float]

@@ -52,17 +52,21 @@ def load(data: bytes) -> State:
     """
     try:
         body = orjson.loads(data)
-        if body["v"] != VERSION:
-            raise SnapshotVersionError(f"version {body['v']!r}")
-        return State(
-            lanes={name: _lane(packed) for name, packed in body["l"].items()},
-            call_ids=_unpack(body["c"]),
-            exempt=body["x"],
-        )
-    except SnapshotVersionError:
-        raise
+        version = body["v"]
+        state = _state(body) if version == VERSION else None
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise SnapshotVersionError(f"not a snapshot: {type(error).__name__}") from error
+    if state is None:
+        raise SnapshotVersionError(f"version {version!r}")
+    return state
+
+
+def _state(body: dict[str, Any]) -> State:
+    return State(
+        lanes={name: _lane(packed) for name, packed in body["l"].items()},
+        call_ids=_unpack(body["c"]),
+        exempt=body["x"],
+    )
 
 
 def _dump(state: State) -> bytes:
@@ -117,7 +121,11 @@ def _lane(packed: list[Any]) -> Lane:
     return Lane(
         records=[
             Record(
-                *row[:11], bool(row[11] & 1), bool(row[11] & 2), row[12], tuple(row[13]) if row[13] else None
+                *row[:11],
+                change=bool(row[11] & 1),
+                spent=bool(row[11] & 2),
+                sketch=row[12],
+                answer=tuple(row[13]) if row[13] else None,
             )
             for row in records
         ],

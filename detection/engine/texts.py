@@ -115,7 +115,7 @@ def describe(finding: Finding) -> str:
 
 
 def render(
-    shape: Shape, decision: Decision, text: str, call_id: str = "", model: str = "", tool: str = ""
+    shape: Shape, decision: Decision, text: str, call_id: str = "", model: str = ""
 ) -> dict[str, Any] | str:
     """The message in a client's own wire shape.
 
@@ -127,7 +127,7 @@ def render(
         The verdict. In the OpenAI shape `stop` becomes a whole chat completion with `finish_reason: "error"`.
     text : str
         The message.
-    call_id, model, tool : str
+    call_id, model : str
         Names that the shape repeats.
 
     Raises

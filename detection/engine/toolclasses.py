@@ -1,4 +1,4 @@
-"""What kind of tool is this? Classes change what a repetition means.
+"""What kind of tool it is: classes change what a repetition means.
 
 `read` looks, `change` alters something, `poll` asks for a state that others change, `wait` only lets time pass,
 `message` speaks to someone, `fallible` fails in the course of honest work (a shell), `exempt` is never judged.
@@ -59,34 +59,135 @@ class ToolTraits:
         )
 
 
+PLAIN_TOOL = ToolTraits()
+"""A tool nobody knows anything about."""
+
 SHIPPED_CLASSES: Mapping[ToolClass, frozenset[str]] = MappingProxyType(
     {
         "read": frozenset(
-            "read read_file read_files read_many_files readfile view view_file open_file cat list_dir list_directory ls"
-            " glob grep grep_search file_search search_file_content codebase_search web_search websearch web_fetch"
-            " webfetch fetch_url".split()
+            [
+                "read",
+                "read_file",
+                "read_files",
+                "read_many_files",
+                "readfile",
+                "view",
+                "view_file",
+                "open_file",
+                "cat",
+                "list_dir",
+                "list_directory",
+                "ls",
+                "glob",
+                "grep",
+                "grep_search",
+                "file_search",
+                "search_file_content",
+                "codebase_search",
+                "web_search",
+                "websearch",
+                "web_fetch",
+                "webfetch",
+                "fetch_url",
+            ]
         ),
         "change": frozenset(
-            "write write_file writefile write_to_file create_file edit edit_file editfile multiedit multi_edit patch"
-            " apply_patch apply_diff replace str_replace search_replace search_and_replace insert_content replace_in_file"
-            " insert_edit_into_file delete_file move_file rename_file notebookedit notebook_edit append_file"
-            " create_directory mkdir".split()
+            [
+                "write",
+                "write_file",
+                "writefile",
+                "write_to_file",
+                "create_file",
+                "edit",
+                "edit_file",
+                "editfile",
+                "multiedit",
+                "multi_edit",
+                "patch",
+                "apply_patch",
+                "apply_diff",
+                "replace",
+                "str_replace",
+                "search_replace",
+                "search_and_replace",
+                "insert_content",
+                "replace_in_file",
+                "insert_edit_into_file",
+                "delete_file",
+                "move_file",
+                "rename_file",
+                "notebookedit",
+                "notebook_edit",
+                "append_file",
+                "create_directory",
+                "mkdir",
+            ]
         ),
         "poll": frozenset(
-            "poll process_poll process_manage job_status task_status get_status check_status get_job_status"
-            " bash_output bashoutput read_process get_command_status command_status task_output taskoutput"
-            " wait_for_job get_run_status get_task_status".split()
+            [
+                "poll",
+                "process_poll",
+                "process_manage",
+                "job_status",
+                "task_status",
+                "get_status",
+                "check_status",
+                "get_job_status",
+                "bash_output",
+                "bashoutput",
+                "read_process",
+                "get_command_status",
+                "command_status",
+                "task_output",
+                "taskoutput",
+                "wait_for_job",
+                "get_run_status",
+                "get_task_status",
+            ]
         ),
-        "wait": frozenset("sleep wait pause delay wait_seconds wait_for_seconds".split()),
+        "wait": frozenset(["sleep", "wait", "pause", "delay", "wait_seconds", "wait_for_seconds"]),
         "message": frozenset(
-            "send_message sendmessage send_email reply respond notify post_message message_user ask_user ask_followup_question".split()
+            [
+                "send_message",
+                "sendmessage",
+                "send_email",
+                "reply",
+                "respond",
+                "notify",
+                "post_message",
+                "message_user",
+                "ask_user",
+                "ask_followup_question",
+            ]
         ),
         "fallible": frozenset(
-            "bash shell terminal exec execute run run_shell run_command run_shell_command run_terminal_cmd"
-            " execute_command execute_bash exec_command local_shell powershell python ipython execute_code"
-            " execute_python run_in_terminal runinterminal execute_ipython_cell code_interpreter".split()
+            [
+                "bash",
+                "shell",
+                "terminal",
+                "exec",
+                "execute",
+                "run",
+                "run_shell",
+                "run_command",
+                "run_shell_command",
+                "run_terminal_cmd",
+                "execute_command",
+                "execute_bash",
+                "exec_command",
+                "local_shell",
+                "powershell",
+                "python",
+                "ipython",
+                "execute_code",
+                "execute_python",
+                "run_in_terminal",
+                "runinterminal",
+                "execute_ipython_cell",
+                "code_interpreter",
+            ]
         ),
-        "exempt": frozenset("think".split()),
+        "exempt": frozenset(["think"]),
     }
 )
 """Whole tool names by class, lower case, words joined by an underscore. Others are `other`."""
@@ -130,18 +231,69 @@ def shipped_traits(tool: str) -> ToolTraits:
 
 # Shell commands that alter files, repositories, packages or services, by their first words.
 _CHANGING_PROGRAMS = frozenset(
-    "rm mv cp mkdir rmdir touch tee chmod chown ln patch dd truncate install unzip kill pkill".split()
+    [
+        "rm",
+        "mv",
+        "cp",
+        "mkdir",
+        "rmdir",
+        "touch",
+        "tee",
+        "chmod",
+        "chown",
+        "ln",
+        "patch",
+        "dd",
+        "truncate",
+        "install",
+        "unzip",
+        "kill",
+        "pkill",
+    ]
 )
 _CHANGING_VERBS: Mapping[str, frozenset[str]] = {
     "git": frozenset(
-        "add commit apply checkout restore reset stash merge rebase push pull clone revert cherry-pick mv rm tag switch".split()
+        [
+            "add",
+            "commit",
+            "apply",
+            "checkout",
+            "restore",
+            "reset",
+            "stash",
+            "merge",
+            "rebase",
+            "push",
+            "pull",
+            "clone",
+            "revert",
+            "cherry-pick",
+            "mv",
+            "rm",
+            "tag",
+            "switch",
+        ]
     ),
-    "kubectl": frozenset("apply delete create scale patch rollout".split()),
-    "systemctl": frozenset("start stop restart reload enable disable".split()),
-    "service": frozenset("start stop restart reload".split()),
+    "kubectl": frozenset(["apply", "delete", "create", "scale", "patch", "rollout"]),
+    "systemctl": frozenset(["start", "stop", "restart", "reload", "enable", "disable"]),
+    "service": frozenset(["start", "stop", "restart", "reload"]),
     **dict.fromkeys(
-        "pip pip3 npm pnpm yarn cargo go apt apt-get brew conda uv poetry".split(),
-        frozenset("install add remove uninstall update upgrade ci sync".split()),
+        [
+            "pip",
+            "pip3",
+            "npm",
+            "pnpm",
+            "yarn",
+            "cargo",
+            "go",
+            "apt",
+            "apt-get",
+            "brew",
+            "conda",
+            "uv",
+            "poetry",
+        ],
+        frozenset(["install", "add", "remove", "uninstall", "update", "upgrade", "ci", "sync"]),
     ),
 }
 _LINK = re.compile(r"[;&|\n(]+")

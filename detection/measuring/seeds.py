@@ -207,7 +207,10 @@ def _interactive(config: Json) -> Json:
 def _justified(config: Json) -> Json:
     found = _known({name: value for name, value in config.items() if name == "max_extensions"})
     if "max_rounds" in config:
-        found |= {"budget_max_rounds": config["max_rounds"] + 1, "budget_extension_rounds": config["max_rounds"]}
+        found |= {
+            "budget_max_rounds": config["max_rounds"] + 1,
+            "budget_extension_rounds": config["max_rounds"],
+        }
     return found
 
 
@@ -303,14 +306,18 @@ class _Game:
         self._report(step, index, session, policy)
         if "result" in entry:
             result = Result(call.call_id, as_text(entry["result"]), entry.get("is_error"), call.at, index)
-            self._report(fold.observe_result(session.state, result, policy, self.keyer), index, session, policy)
+            self._report(
+                fold.observe_result(session.state, result, policy, self.keyer), index, session, policy
+            )
 
     def _report(self, step: Step, index: int, session: _Session, policy: Policy) -> None:
         verdict, finding = step.verdict, step.verdict.finding
         if step.duplicate or finding is None or verdict.rung is None or finding.detail.get("notice"):
             return
         kinds = _KINDS[self.system]
-        kind = kinds.get(f"{finding.kind} {finding.detail.get('scope')}") or kinds.get(finding.kind, finding.kind)
+        kind = kinds.get(f"{finding.kind} {finding.detail.get('scope')}") or kinds.get(
+            finding.kind, finding.kind
+        )
         got: Json = {
             "i": index,
             "kind": kind,
@@ -327,7 +334,11 @@ class _Game:
         if verdict.rung == "ask":
             got |= self._ask(session, policy)
         elif finding.kind == "budget":
-            got |= self._judge(session, policy) if verdict.rung == "judge" else {"outcome": "stop", "judge_called": False}
+            got |= (
+                self._judge(session, policy)
+                if verdict.rung == "judge"
+                else {"outcome": "stop", "judge_called": False}
+            )
         self.detections.append(got)
 
     def _ask(self, session: _Session, policy: Policy) -> Json:
@@ -365,7 +376,10 @@ def _problems(expect: Json, got: Json) -> Iterator[str]:
         effective = got["effective"].get(name)
         if effective != value:
             yield f"effective {name}: expected {value}, got {effective}"
-    wanted, found = expect.get("detections", []), got["detections"]
+    yield from _detection_problems(expect.get("detections", []), got["detections"])
+
+
+def _detection_problems(wanted: list[Json], found: list[Json]) -> Iterator[str]:
     if [one["i"] for one in wanted] != [one["i"] for one in found]:
         yield f"detections at {[one['i'] for one in wanted]} expected, got {[one['i'] for one in found]}"
         return
@@ -375,5 +389,9 @@ def _problems(expect: Json, got: Json) -> Iterator[str]:
                 missing = [part for part in value if part.lower() not in other["message"].lower()]
                 if missing:
                     yield f"call {one['i']} message: {missing} missing in {other['message']!r}"
-            elif name not in _NOT_COMPARED and not (name == "kind" and value is None) and other.get(name) != value:
+            elif (
+                name not in _NOT_COMPARED
+                and not (name == "kind" and value is None)
+                and other.get(name) != value
+            ):
                 yield f"call {one['i']} {name}: expected {value}, got {other.get(name)}"

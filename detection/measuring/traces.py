@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, BinaryIO
 
 import orjson
 
@@ -52,7 +52,7 @@ def read_lines(path: Path) -> Iterator[Event]:
             yield event
 
 
-def _opened(path: Path) -> IO[bytes]:
+def _opened(path: Path) -> gzip.GzipFile | BinaryIO:
     with path.open("rb") as start:
         packed = start.read(2) == b"\x1f\x8b"
     return gzip.open(path, "rb") if packed else path.open("rb")

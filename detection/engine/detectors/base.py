@@ -20,7 +20,7 @@ MAX_EVIDENCE = 50
 class Reading(NamedTuple):
     """How far a detector is, and what it found."""
 
-    count: int
+    reached: int
     limit: int
     finding: Finding | None = None
 

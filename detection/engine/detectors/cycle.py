@@ -34,6 +34,8 @@ class Cycle(Detector):
         if len(matches) != longest:
             matches[:] = [0] * longest
         key, size = record.key, len(records)
+        if not any(matches) and all(one.key != key for one in records[-1 - longest : -1]):
+            return QUIET
         for length in range(1, longest + 1):
             # The record in hand is the last one; the one a lap earlier lies `length` before it.
             other = records[-1 - length] if size > length else None
@@ -47,7 +49,7 @@ class Cycle(Detector):
             reading = _judge(lane, record, policy, length, laps)
             if reading.finding is not None:
                 return reading
-            if reading.count * best.limit > best.count * reading.limit:
+            if reading.reached * best.limit > best.reached * reading.limit:
                 best = reading
         return best
 

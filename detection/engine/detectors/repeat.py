@@ -78,6 +78,10 @@ def _consecutive(own: dict[str, Any], lane: Lane, record: Record, policy: Policy
     values = policy.values
     if own.get("key") != record.key:
         _restart(own, record.key, record.ordinal - 1)
+        own["n"], own["same"], own["at"], own["first"] = 1, 1.0, record.at, record.seq
+        if values["ttl_from"] == "entry":
+            own["times"] = [record.at]
+        return Reading(1, values["max_repeats"])
     ttl, ttl_from = values["ttl_seconds"], values["ttl_from"]
     if ttl_from == "entry":
         # Each call ages by itself; one exactly as old as the time to live still counts.

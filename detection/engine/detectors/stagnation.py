@@ -40,10 +40,10 @@ class Stagnation(Detector):
                 own.clear()
                 return QUIET
             _count(own, record)
-            return _judge(own, lane, record, policy, policy.values["stagnation_max_calls"] * _UNKNOWN_FACTOR)
+            return _judge(own, lane, record, policy.values["stagnation_max_calls"] * _UNKNOWN_FACTOR)
         if record.key not in own.get("keys", ()):
             return QUIET
-        return _judge(own, lane, record, policy, policy.values["stagnation_max_calls"])
+        return _judge(own, lane, record, policy.values["stagnation_max_calls"])
 
     def on_result(
         self, own: dict[str, Any], lane: Lane, record: Record, outcome: Outcome, policy: Policy
@@ -57,7 +57,7 @@ class Stagnation(Detector):
             # The first answer of a client that was silent so far: what was counted by keys alone is void.
             own.clear()
         _count(own, record)
-        return _judge(own, lane, record, policy, policy.values["stagnation_max_calls"])
+        return _judge(own, lane, record, policy.values["stagnation_max_calls"])
 
     def on_change(self, own: dict[str, Any], lane: Lane, record: Record) -> None:
         """A successful change is news."""
@@ -80,7 +80,7 @@ def _count(own: dict[str, Any], record: Record) -> None:
     del seqs[:-MAX_EVIDENCE]
 
 
-def _judge(own: dict[str, Any], lane: Lane, record: Record, policy: Policy, limit: int) -> Reading:
+def _judge(own: dict[str, Any], lane: Lane, record: Record, limit: int) -> Reading:
     limit += lane.allowance("stagnation")
     count = own.get("n", 0.0)
     if count < limit * _ENOUGH:

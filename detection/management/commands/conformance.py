@@ -25,7 +25,7 @@ class Command(BaseCommand):
         )
         parser.add_argument("--json", type=Path, metavar="OUT", help="write what each scenario got")
 
-    def handle(self, *args: Any, **options: Any) -> None:
+    def handle(self, *_args: Any, **options: Any) -> None:
         """Play every file; exit 1 when a scenario fails."""
         played = [one for path in options["files"] for one in play_file(path)]
         for one in played:

@@ -27,7 +27,7 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
         add_policy(parser)
 
-    def handle(self, *args: Any, **options: Any) -> None:
+    def handle(self, *_args: Any, **options: Any) -> None:
         """Count only runs that were inspected, with a yes or a no."""
         policy, keyer = read_policy(options["policy"]), Keyer()
         quality = Quality()

@@ -24,7 +24,7 @@ class Command(BaseCommand):
         parser.add_argument("events", type=Path, metavar="EVENTS.jsonl")
         add_policy(parser)
 
-    def handle(self, *args: Any, **options: Any) -> None:
+    def handle(self, *_args: Any, **options: Any) -> None:
         """Print `{"session", "seq", "decision", "kind", "count"}` per verdict, in the order of the calls."""
         policy, keyer = read_policy(options["policy"]), Keyer()
         try:
