@@ -119,16 +119,7 @@ def _pack_lane(lane: Lane) -> list[Any]:
 def _lane(packed: list[Any]) -> Lane:
     ordinal, results, news, detections, seen, own, loops, allowances, warned, records = packed
     return Lane(
-        records=[
-            Record(
-                *row[:11],
-                change=bool(row[11] & 1),
-                spent=bool(row[11] & 2),
-                sketch=row[12],
-                answer=tuple(row[13]) if row[13] else None,
-            )
-            for row in records
-        ],
+        records=[_record(row) for row in records],
         ordinal=ordinal,
         results=results,
         news=news,
@@ -139,6 +130,14 @@ def _lane(packed: list[Any]) -> Lane:
         own=own,
         warned=(warned[0], warned[1]),
     )
+
+
+def _record(row: list[Any]) -> Record:
+    one = Record(*row[:11])
+    one.change, one.spent = bool(row[11] & 1), bool(row[11] & 2)
+    one.sketch = row[12]
+    one.answer = tuple(row[13]) if row[13] else None
+    return one
 
 
 def _pack(numbers: dict[int, None]) -> str:
