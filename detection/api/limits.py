@@ -57,7 +57,12 @@ def read_body(request: HttpRequest) -> bytes:
     """
     encoding = request.META.get("HTTP_CONTENT_ENCODING", "").strip().lower()
     if encoding not in ("", "identity", "gzip", "x-gzip"):
-        raise Problem(415, "unsupported_encoding", "A body is sent plain or packed with gzip.", headers={"Accept-Encoding": "gzip"})
+        raise Problem(
+            415,
+            "unsupported_encoding",
+            "A body is sent plain or packed with gzip.",
+            headers={"Accept-Encoding": "gzip"},
+        )
     is_packed = encoding.endswith("gzip")
     limit = MAX_PACKED_BYTES if is_packed else MAX_BODY_BYTES
     declared = request.META.get("CONTENT_LENGTH") or ""

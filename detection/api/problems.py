@@ -9,13 +9,15 @@ from typing import Any
 
 import orjson
 import structlog
-from django.db import DatabaseError, InterfaceError, OperationalError
+from django.db import DatabaseError, IntegrityError, InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from ninja import NinjaAPI
 from ninja.errors import HttpError, ValidationError
 
+from detection.api import telemetry
 from detection.selectors.pages import BadCursor
+from detection.services import attempts
 from detection.services.errors import ServiceError
 from detection.services.strict_json import JsonProblem, join
 
@@ -117,6 +119,9 @@ def of_exception(error: Exception) -> Problem:
     if isinstance(error, (OperationalError, InterfaceError)):
         log.warning("database_unavailable", error=str(error)[:200])
         return Problem(503, "unavailable", "The database cannot answer right now; try again.")
+    if isinstance(error, IntegrityError):
+        log.warning("write_conflict", error=str(error)[:200])
+        return Problem(409, "conflict", "Somebody changed the same thing at the same moment; try again.")
     if isinstance(error, DatabaseError):
         log.exception("database_error")
     else:
@@ -141,10 +146,29 @@ def install(api: NinjaAPI) -> None:
     """Make every exception inside a route a problem document."""
 
     def handle(request: HttpRequest, error: Any) -> HttpResponse:
-        return respond(request, of_exception(error))
+        problem = of_exception(error)
+        _note(request, problem)
+        return respond(request, problem)
 
     for kind in (Exception, Http404, HttpError, ValidationError):
         api.add_exception_handler(kind, handle)
+
+
+def _note(request: HttpRequest, problem: Problem) -> None:
+    """Count a refusal of the routes that agents use, and show it on the Connect screen."""
+    route = getattr(request, "attempt", "")
+    if not route:
+        return
+    principal = getattr(request, "auth", None)
+    telemetry.REQUESTS.labels(route, str(problem.status), problem.code).inc()
+    attempts.note(
+        principal.project_id if principal else None,
+        route,
+        problem.status,
+        problem.code,
+        f"{problem.path}: {problem.detail}" if problem.path else problem.detail,
+        f"lg_{principal.public_id}" if principal else getattr(request, "key_hint", ""),
+    )
 
 
 class ProblemMiddleware:

@@ -53,7 +53,11 @@ class Position:
             position = cls(datetime.fromisoformat(at), int(number))
         except (ValueError, binascii.Error) as error:
             raise BadCursor("The cursor was not given out by this list.") from error
-        if position.at.tzinfo is None or not 0 <= position.id <= MAX_ID or not 1971 <= position.at.year <= 9998:
+        if (
+            position.at.tzinfo is None
+            or not 0 <= position.id <= MAX_ID
+            or not 1971 <= position.at.year <= 9998
+        ):
             raise BadCursor("The cursor was not given out by this list.")
         return position
 

@@ -125,8 +125,7 @@ def list_sessions(
     if cursor:
         rows = rows.filter(Position.decode(cursor).beyond("last_event_at"))
     found = [
-        SessionRow(*row)
-        for row in rows.order_by("-last_event_at", "-id").values_list(*_FIELDS)[: limit + 1]
+        SessionRow(*row) for row in rows.order_by("-last_event_at", "-id").values_list(*_FIELDS)[: limit + 1]
     ]
     return cut(found, limit, lambda row: Position(row.last_event_at, row.id).encode())
 

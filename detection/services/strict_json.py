@@ -156,9 +156,7 @@ def loads(data: bytes | str) -> Any:
     except RecursionError:
         text = _prune(text)
     except json.JSONDecodeError as error:
-        raise JsonProblem(
-            "not_json", f"{error.msg} at line {error.lineno}, column {error.colno}."
-        ) from None
+        raise JsonProblem("not_json", f"{error.msg} at line {error.lineno}, column {error.colno}.") from None
     except JsonProblem:
         raise
     except ValueError:  # an integer longer than Python converts
@@ -267,7 +265,11 @@ class Cleaner:
         return compact(cleaned) if inner.marks.keys() - {"not_json", "number_precision"} else self.text(text)
 
     def _string(self, value: str, depth: int) -> str:
-        return self.json_text(value, depth) if value[:1] in ("{", "[") and _may_be_json(value) else self.text(value)
+        return (
+            self.json_text(value, depth)
+            if value[:1] in ("{", "[") and _may_be_json(value)
+            else self.text(value)
+        )
 
     def _inside(self, step: str | int, value: Any, depth: int) -> Any:
         try:
@@ -284,7 +286,9 @@ class Cleaner:
             self.marks["duplicate_key"] = None
             pairs = [*_renamed(value), *pairs]  # type: ignore[assignment]
         for key, inner in pairs:
-            if len(key) > MAX_KEY_BYTES or (not key.isascii() and len(key.encode("utf-8", "replace")) > MAX_KEY_BYTES):
+            if len(key) > MAX_KEY_BYTES or (
+                not key.isascii() and len(key.encode("utf-8", "replace")) > MAX_KEY_BYTES
+            ):
                 raise JsonProblem("key_too_long", f"A key is longer than {MAX_KEY_BYTES} bytes.").within(key)
             made[self.text(key)] = self._inside(key, inner, depth)
         return made

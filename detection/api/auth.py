@@ -1,0 +1,86 @@
+"""Who may come in: a key, its scope, and only then the body."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import structlog
+from django.http import HttpRequest
+from ninja.security import HttpBearer
+
+from detection.api import limits
+from detection.api.problems import Problem
+from detection.models import Scope
+from detection.services import keys
+from detection.services.keys import Principal
+
+log = structlog.get_logger(__name__)
+_CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="LoopGuard"'}
+
+
+class ApiKey(HttpBearer):
+    """Admits a request whose key has a scope.
+
+    Parameters
+    ----------
+    scope
+        What the route needs.
+    accepts
+        Media types of the body; empty for routes that take none. The body is read only after the key was recognised.
+    attempt
+        Name under which attempts to use the route are noted for the Connect screen.
+    """
+
+    openapi_description = "A project's key, as in `Authorization: Bearer lg_…`."
+
+    def __init__(self, scope: Scope, accepts: tuple[str, ...] = (), attempt: str = "") -> None:
+        super().__init__()
+        self.scope, self.accepts, self.attempt = scope, accepts, attempt
+
+    def __call__(self, request: HttpRequest) -> Principal:
+        """Return who asks.
+
+        Raises
+        ------
+        Problem
+            401 without a key that is known, 403 without the scope; then whatever is wrong with the body.
+        """
+        request.attempt = self.attempt  # type: ignore[attr-defined]
+        kind, _, token = request.META.get("HTTP_AUTHORIZATION", "").strip().partition(" ")
+        if kind.lower() != "bearer":
+            raise Problem(
+                401,
+                "missing_key",
+                "Send a key of the project: Authorization: Bearer lg_…",
+                headers=_CHALLENGE,
+            )
+        return self.authenticate(request, token.strip())
+
+    def authenticate(self, request: HttpRequest, token: str) -> Principal:
+        """Recognise the key; see `__call__`."""
+        principal = keys.authenticate(token)
+        if principal is None:
+            request.key_hint = keys.hint(token) if keys.looks_like_key(token) else ""  # type: ignore[attr-defined]
+            log.info("key_refused", key=request.key_hint, address=request.client_address)  # type: ignore[attr-defined]
+            raise Problem(401, "unknown_key", "This key is unknown, revoked or expired.", headers=_CHALLENGE)
+        request.auth = principal  # type: ignore[attr-defined]
+        if self.scope not in principal.scopes:
+            log.info("scope_refused", key=principal.public_id, scope=self.scope)
+            raise Problem(403, "missing_scope", f"This key lacks the scope {self.scope.value}.")
+        if self.accepts:
+            self._take_body(request)
+        return principal
+
+    def _take_body(self, request: HttpRequest) -> None:
+        request.media_type = limits.media_type(request, self.accepts)  # type: ignore[attr-defined]
+        request._body = limits.read_body(request)  # type: ignore[attr-defined]
+
+
+def actor(request: HttpRequest) -> keys.Actor:
+    """Return the caller as the audit names it."""
+    principal: Principal = request.auth  # type: ignore[attr-defined]
+    return keys.Actor(
+        f"key:{principal.public_id}",
+        address=request.client_address,  # type: ignore[attr-defined]
+        request_id=request.request_id,  # type: ignore[attr-defined]
+    )

@@ -1,0 +1,47 @@
+"""Bodies of the routes that change settings and states: strict JSON, then the schema's word."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from django.http import HttpRequest
+from ninja import Schema
+from ninja.errors import ValidationError
+from ninja.parser import Parser
+from pydantic import ValidationError as PydanticError
+
+from detection.api import limits, parsing
+
+Body = TypeVar("Body", bound=Schema)
+
+
+class StrictParser(Parser):
+    """Ninja's parser with ours inside: one JSON parser for every route."""
+
+    def parse_body(self, request: HttpRequest) -> Any:
+        """Return the document; problems are raised."""
+        return parsing.strict_document(request.body)
+
+
+def optional_body(request: HttpRequest, schema: type[Body]) -> Body:
+    """Read the body of a route that works without one.
+
+    Raises
+    ------
+    Problem, ValidationError
+        For a body that is there and wrong.
+    """
+    is_there = bool(request.META.get("CONTENT_LENGTH", "0") not in ("", "0")) or bool(
+        request.META.get("HTTP_TRANSFER_ENCODING")
+    )
+    if not is_there:
+        return schema()
+    limits.media_type(request)
+    body = limits.read_body(request)
+    if not body:
+        return schema()
+    try:
+        return schema.model_validate(parsing.strict_document(body))
+    except PydanticError as error:
+        items = [{**item, "loc": ("body", "body", *item["loc"])} for item in error.errors(include_url=False)]
+        raise ValidationError(items) from error  # type: ignore[arg-type]

@@ -1,0 +1,34 @@
+"""Query strings and names in paths: what is unknown or cannot be a name is refused before anything is asked."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest
+from ninja import Schema
+
+from detection.api.problems import Problem
+from detection.services.errors import NotFound
+from detection.services.strict_json import shorten
+
+
+def refuse_unknown(request: HttpRequest, schema: type[Schema]) -> None:
+    """Refuse parameters that the route does not know: a mistyped filter must not read as none."""
+    unknown = request.GET.keys() - schema.model_fields.keys()
+    if unknown:
+        known = ", ".join(schema.model_fields)
+        raise Problem(422, "unknown_parameter", f"There are: {known}.", path=shorten(min(unknown)))
+
+
+def existing_name(name: str) -> str:
+    """Return a name out of a path; one that nothing can have is not found."""
+    if "\x00" in name or len(name) > 1000:
+        raise NotFound("There is no such thing in this project.")
+    return name
+
+
+def new_name(name: str, path: str, length: int) -> str:
+    """Return a name that something is to be stored under."""
+    if not name.isprintable() or not name.strip():
+        raise Problem(422, "invalid_characters", "Only printable characters.", path=path)
+    if len(name) > length:
+        raise Problem(422, "too_long", f"At most {length} characters.", path=path)
+    return name

@@ -1,0 +1,256 @@
+"""Incidents: find, look, and say what they were."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Literal
+
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.utils import timezone
+from ninja import Body, Query, Router
+
+from detection.api import exports, schemas
+from detection.api.answers import activity_document, answer, incident_document
+from detection.api.auth import ApiKey, actor
+from detection.api.bodies import optional_body
+from detection.api.limits import JSON
+from detection.api.queries import existing_name, refuse_unknown
+from detection.models import Incident, Scope
+from detection.selectors import incidents
+from detection.selectors.incidents import IncidentFilters
+from detection.services import incidents as services
+from detection.services.errors import NotFound
+from detection.services.keys import Principal
+
+router = Router(tags=["incidents"])
+_read = ApiKey(Scope.READ)
+_admin = ApiKey(Scope.ADMIN, (JSON,))
+_admin_bare = ApiKey(Scope.ADMIN)
+_NOTE = {
+    "requestBody": {"required": False, "content": {JSON: {"schema": {"$ref": "#/components/schemas/NoteIn"}}}}
+}
+CSV_COLUMNS = tuple(name for name in schemas.IncidentOut.model_fields if name != "links")
+
+
+def _principal(request: HttpRequest) -> Principal:
+    principal: Principal = request.auth  # type: ignore[attr-defined]
+    return principal
+
+
+def _filters(query: schemas.IncidentQuery) -> IncidentFilters:
+    return IncidentFilters(**query.dict(include=set(IncidentFilters.__dataclass_fields__)))
+
+
+def _changed(request: HttpRequest, incident: Incident) -> HttpResponse:
+    return answer(incident_document(incident, _principal(request).project_slug))
+
+
+@router.get(
+    "/incidents",
+    auth=_read,
+    response={200: schemas.Listed[schemas.IncidentOut]},
+    operation_id="listIncidents",
+    summary="List incidents",
+)
+def list_incidents(request: HttpRequest, query: Query[schemas.IncidentQuery]) -> HttpResponse:
+    """List incidents, those seen last first."""
+    refuse_unknown(request, schemas.IncidentQuery)
+    principal = _principal(request)
+    page = incidents.list_incidents(principal.project_id, _filters(query), query.cursor, query.limit)
+    items = [incident_document(row, principal.project_slug) for row in page.items]
+    return answer({"items": items, "next_cursor": page.next_cursor})
+
+
+class _ExportQuery(schemas.ExportQuery):
+    format: Literal["jsonl", "csv"] = "jsonl"
+
+
+@router.get(
+    "/incidents/export",
+    auth=_read,
+    operation_id="exportIncidents",
+    summary="Export incidents",
+    openapi_extra={
+        "responses": {
+            200: {
+                "description": "The same filters and order as the list.",
+                "content": {
+                    "application/x-ndjson": {"schema": {"type": "string"}},
+                    "text/csv": {"schema": {"type": "string"}},
+                },
+            }
+        }
+    },
+)
+def export_incidents(request: HttpRequest, query: Query[_ExportQuery]) -> HttpResponseBase:
+    """Export up to 10,000 incidents as JSON lines or CSV; `cursor` is not used."""
+    refuse_unknown(request, _ExportQuery)
+    principal = _principal(request)
+    rows = incidents.export_incidents(principal.project_id, _filters(query), query.limit)
+    documents = (incident_document(row, principal.project_slug) for row in rows)
+    name = f"loopguard-incidents-{principal.project_slug}"
+    if query.format == "csv":
+        return exports.as_csv(documents, CSV_COLUMNS, name)
+    return exports.as_json_lines(documents, name)
+
+
+@router.post(
+    "/incidents/bulk",
+    auth=_admin,
+    response={200: schemas.BulkOut},
+    operation_id="changeIncidents",
+    summary="Do one thing to several incidents",
+)
+def change_incidents(request: HttpRequest, body: Body[schemas.BulkIn]) -> HttpResponse:
+    """Do one thing to up to 500 incidents; each has an outcome of its own."""
+    more: dict[str, Any] = {}
+    if body.action == "snooze":
+        more = {"until": body.until, "until_worse": body.until_worse}
+    elif body.action == "label":
+        more = {"value": body.label}
+    ids = [public_id for public_id in body.ids if public_id.isprintable()]
+    outcome = dict.fromkeys(body.ids, "not_found")
+    outcome |= services.bulk(_principal(request).project_id, ids, body.action, actor(request), **more)
+    return answer({"outcome": outcome})
+
+
+@router.get(
+    "/incidents/{incident_id}",
+    auth=_read,
+    response={200: schemas.IncidentDetail},
+    operation_id="getIncident",
+    summary="Look at an incident",
+)
+def get_incident(request: HttpRequest, incident_id: str) -> HttpResponse:
+    """Return an incident with its evidence, the settings of that time, its activity and its neighbours."""
+    principal = _principal(request)
+    incident = incidents.get_incident(principal.project_id, existing_name(incident_id))
+    if incident is None:
+        raise NotFound("There is no such incident in this project.")
+    document = incident_document(incident, principal.project_slug)
+    document["evidence"] = incident.evidence
+    document["policy"] = incident.policy
+    document["activity"] = [activity_document(entry) for entry in incident.activity.all()]
+    document["neighbours"] = [
+        incident_document(row, principal.project_slug) for row in incidents.neighbours(incident)
+    ]
+    return answer(document)
+
+
+@router.post(
+    "/incidents/{incident_id}/acknowledge",
+    auth=_admin_bare,
+    response={200: schemas.IncidentOut},
+    operation_id="acknowledgeIncident",
+    summary="Acknowledge",
+)
+def acknowledge(request: HttpRequest, incident_id: str) -> HttpResponse:
+    """Say that somebody looks after it."""
+    return _changed(
+        request,
+        services.acknowledge(_principal(request).project_id, existing_name(incident_id), actor(request)),
+    )
+
+
+@router.post(
+    "/incidents/{incident_id}/resolve",
+    auth=_admin_bare,
+    response={200: schemas.IncidentOut},
+    operation_id="resolveIncident",
+    summary="Resolve",
+    openapi_extra=_NOTE,
+)
+def resolve(request: HttpRequest, incident_id: str) -> HttpResponse:
+    """Close it; the same loop found again is a new incident."""
+    note = optional_body(request, schemas.NoteIn).note
+    return _changed(
+        request,
+        services.resolve(_principal(request).project_id, existing_name(incident_id), actor(request), note),
+    )
+
+
+@router.post(
+    "/incidents/{incident_id}/reopen",
+    auth=_admin_bare,
+    response={200: schemas.IncidentOut},
+    operation_id="reopenIncident",
+    summary="Reopen",
+)
+def reopen(request: HttpRequest, incident_id: str) -> HttpResponse:
+    """Take a resolution, snooze or acknowledgement back."""
+    return _changed(
+        request, services.reopen(_principal(request).project_id, existing_name(incident_id), actor(request))
+    )
+
+
+@router.post(
+    "/incidents/{incident_id}/undo",
+    auth=_admin_bare,
+    response={200: schemas.IncidentOut},
+    operation_id="undoIncidentChange",
+    summary="Undo",
+)
+def undo(request: HttpRequest, incident_id: str) -> HttpResponse:
+    """Take back what this key did last, within ten minutes."""
+    return _changed(
+        request, services.undo(_principal(request).project_id, existing_name(incident_id), actor(request))
+    )
+
+
+@router.post(
+    "/incidents/{incident_id}/snooze",
+    auth=_admin,
+    response={200: schemas.IncidentOut},
+    operation_id="snoozeIncident",
+    summary="Snooze",
+)
+def snooze(request: HttpRequest, incident_id: str, body: Body[schemas.SnoozeIn]) -> HttpResponse:
+    """Put it aside until a time, or until it gets worse."""
+    until = body.until
+    if until is None and body.hours is not None:
+        until = timezone.now() + timedelta(hours=body.hours)
+    return _changed(
+        request,
+        services.snooze(
+            _principal(request).project_id,
+            existing_name(incident_id),
+            actor(request),
+            until=until,
+            until_worse=body.until_worse,
+        ),
+    )
+
+
+@router.post(
+    "/incidents/{incident_id}/label",
+    auth=_admin,
+    response={200: schemas.IncidentOut},
+    operation_id="labelIncident",
+    summary="Label",
+)
+def label(request: HttpRequest, incident_id: str, body: Body[schemas.LabelIn]) -> HttpResponse:
+    """Say whether it was a loop."""
+    return _changed(
+        request,
+        services.label(
+            _principal(request).project_id, existing_name(incident_id), actor(request), body.label, body.note
+        ),
+    )
+
+
+@router.post(
+    "/incidents/{incident_id}/comment",
+    auth=_admin,
+    response={200: schemas.IncidentOut},
+    operation_id="commentIncident",
+    summary="Comment",
+)
+def comment(request: HttpRequest, incident_id: str, body: Body[schemas.CommentIn]) -> HttpResponse:
+    """Add a remark to the activity."""
+    return _changed(
+        request,
+        services.comment(
+            _principal(request).project_id, existing_name(incident_id), actor(request), body.note
+        ),
+    )

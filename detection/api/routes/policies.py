@@ -1,0 +1,321 @@
+"""Settings: the stored tiers, the tool rules, and what holds in the end.
+
+The server's tier holds for every project, so a project's key may read it and never change it. A backend or model with
+slashes works percent-encoded in the path: the first word is the backend, the rest the model. A backend that has a slash
+itself is named in the query, `?backend=…&model=…`, which every one of these routes takes instead of the path.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import Q
+from django.http import HttpRequest, HttpResponse
+from ninja import Body, Query, Router, Schema
+
+from detection.api import schemas
+from detection.api.answers import answer, tier_document, tool_rule_document
+from detection.api.auth import ApiKey, actor
+from detection.api.limits import JSON
+from detection.api.problems import Problem
+from detection.api.queries import existing_name, new_name, refuse_unknown
+from detection.models import PolicyTier, Project, Scope, TierScope, ToolRule
+from detection.selectors import policies, sessions
+from detection.services import policies as services
+from detection.services.errors import NotFound
+from detection.services.keys import Principal
+
+router = Router(tags=["settings"])
+_read = ApiKey(Scope.READ)
+_admin = ApiKey(Scope.ADMIN, (JSON,))
+_admin_bare = ApiKey(Scope.ADMIN)
+_TIER_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {JSON: {"schema": {"$ref": "#/components/schemas/TierIn"}}},
+    }
+}
+
+
+class Place(Schema):
+    """A tier, where it is not in the path; neither field: the project's own."""
+
+    backend: schemas.Word = ""
+    model: schemas.Word = ""
+
+
+def _principal(request: HttpRequest) -> Principal:
+    principal: Principal = request.auth  # type: ignore[attr-defined]
+    return principal
+
+
+def _scope(backend: str, model: str) -> TierScope:
+    if model and not backend:
+        raise Problem(422, "missing", "A model is named together with its backend.", path="backend")
+    if not backend:
+        return TierScope.PROJECT
+    return TierScope.MODEL if model else TierScope.BACKEND
+
+
+@router.get(
+    "/overrides",
+    auth=_read,
+    response={200: schemas.Listed[schemas.TierOut]},
+    operation_id="listOverrides",
+    summary="List the stored tiers",
+)
+def list_overrides(request: HttpRequest, query: Query[Place]) -> HttpResponse:
+    """List the stored tiers that can hold for this project, the server's among them, the widest first."""
+    refuse_unknown(request, Place)
+    rows = PolicyTier.objects.filter(Q(project_id=_principal(request).project_id) | Q(project=None))
+    if query.backend:
+        rows = rows.filter(backend=query.backend)
+    if query.model:
+        rows = rows.filter(model=query.model)
+    order = list(TierScope.values)
+    tiers = sorted(rows, key=lambda tier: (order.index(tier.scope), tier.backend, tier.model))
+    return answer({"items": [tier_document(tier) for tier in tiers], "next_cursor": None})
+
+
+@router.put(
+    "/overrides",
+    auth=_admin,
+    response={200: schemas.TierOut},
+    operation_id="putOverride",
+    summary="Replace a tier",
+    openapi_extra=_TIER_BODY,
+)
+def put_override(request: HttpRequest, query: Query[Place], body: Body[dict[str, Any]]) -> HttpResponse:
+    """Replace the project's own tier, or the one that the query names."""
+    refuse_unknown(request, Place)
+    return _put(request, query.backend, query.model, body)
+
+
+@router.delete(
+    "/overrides",
+    auth=_admin_bare,
+    response={204: None},
+    operation_id="deleteOverride",
+    summary="Remove a tier",
+)
+def delete_override(request: HttpRequest, query: Query[Place]) -> HttpResponse:
+    """Remove the project's own tier, or the one that the query names."""
+    refuse_unknown(request, Place)
+    return _delete(request, query.backend, query.model)
+
+
+@router.get(
+    "/overrides/{backend}/{path:model}",
+    auth=_read,
+    response={200: schemas.TierOut},
+    operation_id="getModelOverride",
+    summary="Look at the tier of a backend and model",
+)
+def get_model_override(request: HttpRequest, backend: str, model: str) -> HttpResponse:
+    """Return the settings stored for a backend and model."""
+    return _get(request, backend, model)
+
+
+@router.put(
+    "/overrides/{backend}/{path:model}",
+    auth=_admin,
+    response={200: schemas.TierOut},
+    operation_id="putModelOverride",
+    summary="Replace the tier of a backend and model",
+    openapi_extra=_TIER_BODY,
+)
+def put_model_override(
+    request: HttpRequest, backend: str, model: str, body: Body[dict[str, Any]]
+) -> HttpResponse:
+    """Replace the settings for a backend and model; what is left out is inherited."""
+    return _put(request, backend, model, body)
+
+
+@router.delete(
+    "/overrides/{backend}/{path:model}",
+    auth=_admin_bare,
+    response={204: None},
+    operation_id="deleteModelOverride",
+    summary="Remove the tier of a backend and model",
+)
+def delete_model_override(request: HttpRequest, backend: str, model: str) -> HttpResponse:
+    """Remove the settings for a backend and model; the tier below holds again."""
+    return _delete(request, backend, model)
+
+
+@router.get(
+    "/overrides/{backend}",
+    auth=_read,
+    response={200: schemas.TierOut},
+    operation_id="getBackendOverride",
+    summary="Look at the tier of a backend",
+)
+def get_backend_override(request: HttpRequest, backend: str) -> HttpResponse:
+    """Return the settings stored for a backend."""
+    return _get(request, backend, "")
+
+
+@router.put(
+    "/overrides/{backend}",
+    auth=_admin,
+    response={200: schemas.TierOut},
+    operation_id="putBackendOverride",
+    summary="Replace the tier of a backend",
+    openapi_extra=_TIER_BODY,
+)
+def put_backend_override(request: HttpRequest, backend: str, body: Body[dict[str, Any]]) -> HttpResponse:
+    """Replace the settings for a backend; what is left out is inherited."""
+    return _put(request, backend, "", body)
+
+
+@router.delete(
+    "/overrides/{backend}",
+    auth=_admin_bare,
+    response={204: None},
+    operation_id="deleteBackendOverride",
+    summary="Remove the tier of a backend",
+)
+def delete_backend_override(request: HttpRequest, backend: str) -> HttpResponse:
+    """Remove the settings for a backend; the tier below holds again."""
+    return _delete(request, backend, "")
+
+
+def _get(request: HttpRequest, backend: str, model: str) -> HttpResponse:
+    tier = PolicyTier.objects.filter(
+        project_id=_principal(request).project_id,
+        backend=existing_name(backend),
+        model=existing_name(model),
+    ).first()
+    if tier is None:
+        raise NotFound("There is no such tier.")
+    return answer(tier_document(tier))
+
+
+def _put(request: HttpRequest, backend: str, model: str, body: dict[str, Any]) -> HttpResponse:
+    scope = _scope(backend, model)
+    if backend:
+        new_name(backend, "backend", 128)
+    if model:
+        new_name(model, "model", 200)
+    given = _tier_in(body)
+    tier = services.save_tier(
+        _principal(request).project_id, scope, backend, model, given.values, actor(request), given.note
+    )
+    empty = PolicyTier(scope=scope, backend=backend, model=model, values={}, note=given.note)
+    return answer(tier_document(tier or empty))
+
+
+def _tier_in(body: dict[str, Any]) -> schemas.TierIn:
+    """Take `{"values": {…}, "note": …}`, or the settings alone."""
+    values, note = (body["values"], body.get("note", "")) if "values" in body else (body, "")
+    unknown = body.keys() - {"values", "note"} if "values" in body else None
+    if unknown:
+        raise Problem(422, "unknown_field", "There is no such field.", path=min(unknown))
+    if not isinstance(values, dict):
+        raise Problem(422, "invalid_type", "Must be an object of settings.", path="values")
+    if not isinstance(note, str) or len(note) > 300:
+        raise Problem(422, "invalid_value", "Must be text of at most 300 characters.", path="note")
+    return schemas.TierIn(values=values, note=note)
+
+
+def _delete(request: HttpRequest, backend: str, model: str) -> HttpResponse:
+    scope = _scope(backend, model)
+    services.delete_tier(
+        _principal(request).project_id, scope, existing_name(backend), existing_name(model), actor(request)
+    )
+    return HttpResponse(status=204)
+
+
+@router.get(
+    "/tool-rules",
+    auth=_read,
+    response={200: schemas.Listed[schemas.ToolRuleOut]},
+    operation_id="listToolRules",
+    summary="List tool rules",
+)
+def list_tool_rules(request: HttpRequest) -> HttpResponse:
+    """List the project's tool rules."""
+    rules = ToolRule.objects.filter(project_id=_principal(request).project_id)
+    return answer({"items": [tool_rule_document(rule) for rule in rules], "next_cursor": None})
+
+
+@router.get(
+    "/tool-rules/{path:pattern}",
+    auth=_read,
+    response={200: schemas.ToolRuleOut},
+    operation_id="getToolRule",
+    summary="Look at a tool rule",
+)
+def get_tool_rule(request: HttpRequest, pattern: str) -> HttpResponse:
+    """Return the rule with exactly this pattern."""
+    rule = ToolRule.objects.filter(
+        project_id=_principal(request).project_id, pattern=existing_name(pattern)
+    ).first()
+    if rule is None:
+        raise NotFound("There is no such tool rule.")
+    return answer(tool_rule_document(rule))
+
+
+@router.put(
+    "/tool-rules/{path:pattern}",
+    auth=_admin,
+    response={200: schemas.ToolRuleOut},
+    operation_id="putToolRule",
+    summary="Replace a tool rule",
+)
+def put_tool_rule(request: HttpRequest, pattern: str, body: Body[schemas.ToolRuleIn]) -> HttpResponse:
+    """Replace the rule for the tools that a pattern matches."""
+    rule = services.save_tool_rule(
+        _principal(request).project_id,
+        new_name(pattern, "pattern", 128),
+        actor=actor(request),
+        tool_class=body.tool_class or "",
+        ignore_arguments=list(body.ignore_arguments),
+        volatile_result_fields=list(body.volatile_result_fields),
+        values=body.values,
+        exempt=body.exempt,
+        note=body.note,
+    )
+    return answer(tool_rule_document(rule))
+
+
+@router.delete(
+    "/tool-rules/{path:pattern}",
+    auth=_admin_bare,
+    response={204: None},
+    operation_id="deleteToolRule",
+    summary="Remove a tool rule",
+)
+def delete_tool_rule(request: HttpRequest, pattern: str) -> HttpResponse:
+    """Remove a rule."""
+    services.delete_tool_rule(_principal(request).project_id, existing_name(pattern), actor(request))
+    return HttpResponse(status=204)
+
+
+@router.get(
+    "/policy",
+    auth=_read,
+    response={200: schemas.PolicyOut},
+    operation_id="getPolicy",
+    summary="See what holds",
+)
+def get_policy(request: HttpRequest, query: Query[schemas.PolicyQuery]) -> HttpResponse:
+    """Return every setting as it would hold for a call, each with the tier that it comes from."""
+    refuse_unknown(request, schemas.PolicyQuery)
+    principal = _principal(request)
+    session = None
+    if query.session:
+        session = sessions.get_session(principal.project_id, query.session)
+        if session is None:
+            raise NotFound("There is no such session in this project.")
+    project = session.project if session else Project.objects.get(pk=principal.project_id)
+    policy = policies.effective(project, query.backend, query.model, query.tool, session)
+    return answer(
+        {
+            "backend": query.backend or (session.backend if session else ""),
+            "model": query.model or (session.model if session else ""),
+            "tool": query.tool,
+            "session": session.external_id if session else None,
+            "policy": policy.explain(policy.values),
+        }
+    )

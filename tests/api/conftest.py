@@ -1,0 +1,104 @@
+"""A client that goes through the real WSGI door, and two projects with keys."""
+
+from __future__ import annotations
+
+import itertools
+
+import httpx
+import pytest
+from django.core.signals import request_finished, request_started
+from django.db import close_old_connections
+
+from detection.services import attempts
+from detection.services.keys import _cache
+from loopguard_site.wsgi import application
+from tests.factories import make_key, make_project
+
+
+@pytest.fixture
+def project(db):
+    return make_project("support")
+
+
+@pytest.fixture
+def key(project):
+    return make_key(project)
+
+
+@pytest.fixture
+def other_project(db):
+    return make_project("rivals")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_over():
+    yield
+    attempts._waiting.clear()
+    _cache.clear()
+
+
+@pytest.fixture
+def door():
+    """Speaks HTTP with the application, without a key."""
+    transport = httpx.WSGITransport(app=application, remote_addr="192.0.2.7", raise_app_exceptions=False)
+    # The test's transaction lives on the connection that the end of a request would give back.
+    for signal in (request_started, request_finished):
+        signal.disconnect(close_old_connections)
+    with httpx.Client(transport=transport, base_url="http://127.0.0.1/api/v1") as client:
+        yield client
+    for signal in (request_started, request_finished):
+        signal.connect(close_old_connections)
+
+
+class Api:
+    """One key's view of the API."""
+
+    def __init__(self, client: httpx.Client, token: str):
+        self.client, self.headers = client, {"Authorization": f"Bearer {token}"}
+        self._ids = itertools.count()
+
+    def request(self, method, path, **more):
+        headers = self.headers | more.pop("headers", {})
+        return self.client.request(method, path, headers=headers, **more)
+
+    def get(self, path, **params):
+        return self.request("GET", path, params=params)
+
+    def post(self, path, json=None, **more):
+        return self.request("POST", path, json=json, **more)
+
+    def put(self, path, json=None, **more):
+        return self.request("PUT", path, json=json, **more)
+
+    def patch(self, path, json=None, **more):
+        return self.request("PATCH", path, json=json, **more)
+
+    def delete(self, path, **params):
+        return self.request("DELETE", path, params=params)
+
+    def raw(self, path, content, method="POST", content_type="application/json", **headers):
+        return self.request(method, path, content=content, headers={"Content-Type": content_type, **headers})
+
+    def call(self, session="s-1", tool="search_web", arguments=None, **about):
+        """Ask the guard about one call."""
+        call = {"call_id": f"call-{next(self._ids)}", "tool": tool, "arguments": arguments or {"q": "reset"}}
+        return self.post("/guard", {"session": session, "calls": [call], **about})
+
+    def loop(self, session="s-1", times=4, **about):
+        """Repeat one call until the guard stops it; the last answer."""
+        return [self.call(session, **about) for _ in range(times)][-1].json()
+
+
+@pytest.fixture
+def api(door, key):
+    return Api(door, key)
+
+
+@pytest.fixture
+def as_other(door, other_project):
+    return Api(door, make_key(other_project))
+
+
+@pytest.fixture
+def with_scopes(door, project):
+    return lambda *scopes: Api(door, make_key(project, scopes=list(scopes)))
