@@ -7,7 +7,7 @@ stored calls.
 from __future__ import annotations
 
 from array import array
-from base64 import b85decode, b85encode
+from base64 import b64decode, b64encode
 from typing import Any
 
 import orjson
@@ -142,10 +142,10 @@ def _record(row: list[Any]) -> Record:
 
 def _pack(numbers: dict[int, None]) -> str:
     packed = array("I", numbers)
-    return b85encode(packed.tobytes()).decode()
+    return b64encode(packed.tobytes()).decode()
 
 
 def _unpack(text: str) -> dict[int, None]:
     packed = array("I")
-    packed.frombytes(b85decode(text))
+    packed.frombytes(b64decode(text))
     return dict.fromkeys(packed)

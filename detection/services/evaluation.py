@@ -13,7 +13,6 @@ from typing import Any
 
 import structlog
 from django.db import DatabaseError, connection, transaction
-from django.db.models.expressions import RawSQL
 
 from detection import jobs
 from detection.engine import fold, snapshot
@@ -25,6 +24,7 @@ from detection.selectors.policies import Tiers, tiers_of
 from detection.services import commands, tracking
 from detection.services.asking import Asking
 from detection.services.findings import Loops
+from detection.services.locking import lock_session, write_session
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit
 
@@ -43,11 +43,6 @@ _SWEEP_LOCK = 0x4C47_0002
 
 RESULT_FLAGS = {"new": "^", "error": "!", "empty": "e", "pending": "?", "same": ""}
 DECISION_FLAGS = {"allow": "", "warn": "w", "block": "b", "hold": "h", "stop": "s"}
-_SESSION_FIELDS = (
-    "state", "outcome", "ended_at", "last_seq", "evaluated_seq", "pending_since", "call_count", "blocked_count", "token_count",
-    "cost_usd", "last_tool", "meter_kind", "meter_count", "meter_limit", "strip", "policy_values", "parked", "agent", "backend",
-    "model", "parent_external_id", "last_event_at", "changed_xid",
-)  # fmt: skip
 
 
 class PoisonedEvent(Exception):
@@ -83,12 +78,7 @@ def evaluate(session_id: int, *, wait: bool = True) -> int:
 
 @transaction.atomic
 def _evaluate_once(session_id: int, wait: bool, parked: dict[int, str]) -> int:
-    session = (
-        Session.objects.select_for_update(of=("self",), skip_locked=not wait)
-        .select_related("project")
-        .filter(pk=session_id)
-        .first()
-    )
+    session = lock_session(session_id, wait=wait)
     if session is None or session.evaluated_seq >= session.last_seq:
         return 0
     before = session.evaluated_seq
@@ -313,8 +303,7 @@ class SessionWork:
         if session.evaluated_seq >= session.last_seq:
             session.pending_since = None
         session.state = self._session_state()
-        session.changed_xid = RawSQL("pg_current_xact_id()::text::bigint", ())  # type: ignore[assignment]
-        session.save(update_fields=_SESSION_FIELDS)
+        write_session(session)
         tracking.write(session.pk, self.state)
         publish_after_commit(session.project_id, Hint("session", session.external_id), *self.loops.hints)
 

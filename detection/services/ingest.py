@@ -18,6 +18,7 @@ from django.utils import timezone
 from detection import jobs
 from detection.models import Event, EventType, Project, Session
 from detection.services.keys import Principal
+from detection.services.locking import lock_sessions
 from detection.services.redaction import Redactor
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit
@@ -105,32 +106,6 @@ def ingest(principal: Principal, events: Sequence[EventIn]) -> Accepted:
     done.accepted = len(rows)
     done.sessions = [*by_name]
     return done
-
-
-def lock_sessions(principal: Principal, names: set[str]) -> dict[str, Session]:
-    """Lock the named sessions, making those that are new; always in one order, so that batches cannot deadlock."""
-    ordered = sorted(names)
-    found = {row.external_id: row for row in _locked(principal.project_id, ordered)}
-    missing = [name for name in ordered if name not in found]
-    if missing:
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "INSERT INTO detection_session (project_id, external_id, is_demo, agent, backend, model, parent_external_id,"
-                " state, outcome, last_seq, evaluated_seq, call_count, blocked_count, token_count, cost_usd, last_tool,"
-                " meter_kind, meter_count, meter_limit, strip, policy_values, stopped_by, stop_reason, parked)"
-                " SELECT %s, name, %s, '', '', '', '', 'running', '', 0, 0, 0, 0, 0, 0, '', '', 0, 0, '[]', '{}', '', '', '[]'"
-                " FROM unnest(%s::text[]) AS name ORDER BY name ON CONFLICT (project_id, external_id) DO NOTHING",
-                [principal.project_id, principal.is_demo, missing],
-            )
-        found |= {row.external_id: row for row in _locked(principal.project_id, missing)}
-    return {name: found[name] for name in ordered}
-
-
-def _locked(project_id: int, names: list[str]) -> list[Session]:
-    rows = Session.objects.select_for_update(of=("self",)).select_related("project")
-    if len(names) == 1:
-        return list(rows.filter(project_id=project_id, external_id=names[0]))
-    return list(rows.filter(project_id=project_id, external_id__in=names).order_by("external_id"))
 
 
 def _without_duplicates(
@@ -221,20 +196,28 @@ _COLUMNS = (
     ("verdict", "jsonb"),
 )
 _NAMES = tuple(name for name, _ in _COLUMNS)
-_INSERT = (
-    f"INSERT INTO detection_event ({', '.join(_NAMES)})"
-    f" SELECT * FROM unnest({', '.join(f'%s::{kind}[]' for _, kind in _COLUMNS)})"
-)
+_INTO = f"INSERT INTO detection_event ({', '.join(_NAMES)})"
+_INSERT_MANY = f"{_INTO} SELECT * FROM unnest({', '.join(f'%s::{kind}[]' for _, kind in _COLUMNS)})"
+_ONE_ROW = f"({', '.join(f'%s::{kind}' for _, kind in _COLUMNS)})"
+_FEW_ROWS = 4
+"""Up to here a list of rows is cheaper than arrays of columns."""
 
 
 def store(rows: Sequence[Event]) -> None:
     """Insert rows that have their numbers, in one statement."""
     if not rows:
         return
-    columns: list[list[Any]] = [[getattr(row, name) for row in rows] for name in _NAMES]
-    columns[-1] = [None if verdict is None else orjson.dumps(verdict).decode() for verdict in columns[-1]]
+    by_row = [[getattr(row, name) for name in _NAMES] for row in rows]
+    for values in by_row:
+        values[-1] = None if values[-1] is None else orjson.dumps(values[-1]).decode()
     with connection.cursor() as cursor:
-        cursor.execute(_INSERT, columns)
+        if len(by_row) <= _FEW_ROWS:
+            cursor.execute(
+                f"{_INTO} VALUES {', '.join([_ONE_ROW] * len(by_row))}",
+                [one for row in by_row for one in row],
+            )
+        else:
+            cursor.execute(_INSERT_MANY, [list(column) for column in zip(*by_row, strict=True)])
 
 
 def make_row(
