@@ -144,7 +144,7 @@ def _clean_ladder(field: Field, value: Any) -> str | tuple[str, ...]:
     if (
         not isinstance(value, list | tuple)
         or not 1 <= len(value) <= MAX_LADDER_RUNGS
-        or not set(value) <= set(RUNGS)
+        or any(rung not in RUNGS for rung in value)
     ):
         raise PolicyError(field.name, f"must be one of {', '.join(LADDERS)}, or a list of {', '.join(RUNGS)}")
     return tuple(value)
