@@ -135,13 +135,13 @@ def claim_due(limit: int) -> list[Job]:
         # The destination's row is what senders compete for, so that two of them never speak to it at once.
         cursor.execute(
             "SELECT d.id FROM detection_alertdestination d WHERE d.is_enabled"
-            " AND (d.paused_until IS NULL OR d.paused_until <= now())"
-            " AND EXISTS (SELECT FROM detection_alertdelivery m WHERE m.destination_id = d.id AND m.due_at <= now()"
-            "   AND (m.state = 'waiting' OR (m.state = 'sending' AND m.claimed_until <= now())))"
+            " AND (d.paused_until IS NULL OR d.paused_until <= %(now)s)"
+            " AND EXISTS (SELECT FROM detection_alertdelivery m WHERE m.destination_id = d.id AND m.due_at <= %(now)s"
+            "   AND (m.state = 'waiting' OR (m.state = 'sending' AND m.claimed_until <= %(now)s)))"
             " AND NOT EXISTS (SELECT FROM detection_alertdelivery m WHERE m.destination_id = d.id AND m.state = 'sending'"
-            "   AND m.claimed_until > now())"
-            " ORDER BY d.last_success_at NULLS FIRST, d.id LIMIT %s FOR NO KEY UPDATE SKIP LOCKED",
-            [limit],
+            "   AND m.claimed_until > %(now)s)"
+            " ORDER BY d.last_success_at NULLS FIRST, d.id LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED",
+            {"now": timezone.now(), "limit": limit},
         )
         jobs = []
         for (destination_id,) in cursor.fetchall():

@@ -99,7 +99,6 @@ def _plugin(address: str) -> Any:  # noqa: ANN401
         allow_templates=False,
         secure_logging=True,
         async_mode=False,
-        pickle_safe=False,
         storage_mode=apprise.PersistentStoreMode.MEMORY,
     )
     plugin = apprise.Apprise.instantiate(address, asset=asset, suppress_exceptions=True)

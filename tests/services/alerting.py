@@ -1,0 +1,49 @@
+"""Short ways to make what alert tests start from."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from django.utils import timezone
+
+from detection.models import AlertDelivery, AlertDestination, Incident
+from detection.services import delivery, destinations, routes
+from detection.services.audit import Actor
+
+ANA = Actor("ana")
+
+
+def make_incident(project, **fields):
+    """An incident as detection would leave it, without a session."""
+    values = {
+        "session_name": "s-1", "agent": "triage", "backend": "openai", "model": "gpt-5", "loop_id": "abc", "kind": "repeat",
+        "tool": "search_web", "count": 4, "limit": 4, "window_seconds": 120, "decision": "block", "rung": "block", "first_seq": 1,
+        "last_seq": 4, "ended_at": timezone.now(),
+    }  # fmt: skip
+    return Incident.objects.create(project=project, **{**values, **fields})
+
+
+def make_webhook(project, receiver, name="hook"):
+    row, _ = destinations.create_destination(project.pk, ANA, name=name, kind="webhook", address=receiver.url)
+    return row
+
+
+def make_route(project, *targets, name="all", **values):
+    values = {"group_wait_seconds": 0, "transitions": [], **values}
+    return routes.save_route(
+        project.pk, ANA, name=name, destinations=[row.public_id for row in targets], **values
+    )
+
+
+def come_due(destination=None):
+    """Let the waits of messages and of breakers be over."""
+    past = timezone.now() - timedelta(seconds=1)
+    messages = AlertDelivery.objects.filter(state="waiting")
+    if destination is not None:
+        messages = messages.filter(destination=destination)
+    messages.update(due_at=past)
+    AlertDestination.objects.exclude(paused_until=None).update(paused_until=past)
+
+
+def send_all():
+    return delivery.run(budget_seconds=5)

@@ -1,0 +1,75 @@
+"""A real HTTP server in a thread that answers as it is told and keeps a ledger of what it was sent."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+@dataclass
+class Reply:
+    status: int = 200
+    headers: dict = field(default_factory=dict)
+    body: bytes = b"ok"
+    after_seconds: float = 0.0
+    drip_seconds: float = 0.0
+
+
+@dataclass
+class Receiver:
+    """`replies` are used up one by one; after the last one everything is answered with 200."""
+
+    port: int = 0
+    replies: list = field(default_factory=list)
+    requests: list = field(default_factory=list)
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}/hook/s3cr3t-path"
+
+    @property
+    def ids(self):
+        return [headers["webhook-id"] for _, headers, _ in self.requests]
+
+
+@contextmanager
+def receiving():
+    receiver = Receiver()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            receiver.requests.append((self.path, headers, body))
+            reply = receiver.replies.pop(0) if receiver.replies else Reply()
+            time.sleep(reply.after_seconds)
+            try:
+                self.send_response(reply.status)
+                for name, value in reply.headers.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                for piece in reply.body if isinstance(reply.body, list) else [reply.body]:
+                    self.wfile.write(piece)
+                    self.wfile.flush()
+                    time.sleep(reply.drip_seconds)
+            except OSError:
+                pass  # the sender has gone
+
+        do_PUT = do_POST
+
+        def log_message(self, *arguments):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    receiver.port = server.server_address[1]
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield receiver
+    finally:
+        server.shutdown()
+        server.server_close()

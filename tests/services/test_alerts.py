@@ -1,0 +1,241 @@
+"""A change of an incident becomes exactly one message for each destination, at the right time, or visibly none."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, time, timedelta
+
+import pytest
+from django.db import transaction
+from django.utils import timezone
+
+from detection.models import (
+    AlertDelivery,
+    AlertDeliveryItem,
+    AlertDestination,
+    AlertRoute,
+    AlertTransition,
+    Incident,
+    Session,
+)
+from detection.services import alert_texts, alerts, incidents, retention, routes, sessions
+from tests.services.alerting import ANA, make_incident, make_route
+
+
+@pytest.fixture
+def target(project):
+    return AlertDestination.objects.create(
+        project=project, name="chat", kind="webhook", address="https://x.example", shown_address="x"
+    )
+
+
+def note(project, transition="opened", **fields):
+    incident = make_incident(project, **fields)
+    alerts.note_transition(incident, transition)
+    return incident
+
+
+def transitions():
+    return [(row.transition, row.actor) for row in AlertTransition.objects.all()]
+
+
+def test_a_loop_that_is_found_and_blocked_is_one_piece_of_news(agent):
+    for _ in range(5):
+        agent.asks()
+    opened = AlertTransition.objects.get(transition="opened")
+    assert opened.facts["tool"] == "search_web"
+    assert opened.facts["strip"].startswith("A")
+    assert {row.transition for row in AlertTransition.objects.all()} <= {"opened", "escalated"}
+
+
+def test_an_ended_session_tells_that_the_loop_ended(agent):
+    for _ in range(4):
+        agent.asks()
+    sessions.stop(Session.objects.get().project_id, "s-1", ANA)
+    Session.objects.update(
+        stopped_at=None, state="looping", last_event_at=timezone.now() - timedelta(hours=2)
+    )
+    retention.end_abandoned()
+    assert AlertTransition.objects.filter(transition="ended").count() == 1
+    assert Incident.objects.get().activity.filter(action="ended").count() == 1
+
+
+def test_what_people_do_is_told_once_and_remarks_are_not(project):
+    incident = make_incident(project)
+    incidents.acknowledge(project.pk, incident.public_id, ANA)
+    incidents.acknowledge(project.pk, incident.public_id, ANA)
+    incidents.comment(project.pk, incident.public_id, ANA, "looking at it")
+    incidents.resolve(project.pk, incident.public_id, ANA)
+    assert transitions() == [("acknowledged", "ana"), ("resolved", "ana")]
+
+
+def test_a_change_that_is_rolled_back_leaves_nothing_in_the_outbox(project):
+    incident = make_incident(project)
+    with pytest.raises(RuntimeError), transaction.atomic():
+        incidents.resolve(project.pk, incident.public_id, ANA)
+        raise RuntimeError
+    assert transitions() == []
+
+
+def test_each_destination_hears_of_a_transition_once_whatever_routes_lead_there(project, target):
+    make_route(project, target, name="first", position=1, goes_on=True)
+    make_route(project, target, name="second", position=2)
+    note(project)
+    alerts.route_pending()
+    alerts.route_pending()
+    assert AlertDeliveryItem.objects.count() == AlertDelivery.objects.count() == 1
+    assert AlertDelivery.objects.get().route_name == "first"
+
+
+def test_the_first_route_that_matches_takes_it_unless_it_lets_others_see_it(project, target):
+    other = AlertDestination.objects.create(
+        project=project, name="mail", kind="webhook", address="https://y.example", shown_address="y"
+    )
+    make_route(project, target, name="critical", position=1, severities=["critical"])
+    make_route(project, target, name="triage", position=2, agents=["tri*"], model_names=["gpt-*"])
+    make_route(project, other, name="rest", position=3)
+    note(project)
+    note(project, agent="coder", session_name="s-2")
+    alerts.route_pending()
+    assert sorted(AlertDelivery.objects.values_list("route_name", flat=True)) == ["rest", "triage"]
+
+
+def test_what_no_route_wants_stays_visible(project, target):
+    make_route(project, target, kinds=["cycle"])
+    note(project)
+    note(project, is_demo=True, kind="cycle")
+    alerts.route_pending()
+    assert set(AlertTransition.objects.values_list("state", flat=True)) == {"unrouted"}
+
+
+def test_transitions_of_one_group_share_a_message_until_it_is_sent(project, target):
+    make_route(project, target, group_by=["session", "loop"], group_wait_seconds=60)
+    note(project)
+    note(project, "ended")
+    note(project, session_name="s-2")
+    alerts.route_pending()
+    assert sorted(message.items.count() for message in AlertDelivery.objects.all()) == [1, 2]
+    AlertDelivery.objects.update(payload="{}", attempt_count=1)
+    note(project)
+    alerts.route_pending()
+    assert AlertDelivery.objects.count() == 3
+
+
+def test_a_group_that_flaps_is_gathered_longer(project, target):
+    make_route(project, target, group_by=["loop"])
+    for _ in range(alerts.FLAP_MESSAGES + 3):
+        note(project)
+        alerts.route_pending()
+        AlertDelivery.objects.filter(due_at__lte=timezone.now()).update(state="delivered", payload="{}")
+    assert AlertDelivery.objects.count() == alerts.FLAP_MESSAGES + 1
+    last = AlertDelivery.objects.first()
+    assert last.items.count() == 3
+    assert last.due_at > timezone.now() + timedelta(minutes=9)
+
+
+def test_a_silence_holds_back_and_shows_what_it_hides(project, target):
+    make_route(project, target)
+    silence = routes.create_silence(
+        project.pk,
+        ANA,
+        reason="index rebuild",
+        ends_at=timezone.now() + timedelta(hours=1),
+        tools=["search_*"],
+    )
+    note(project)
+    note(project, tool="run_tests")
+    alerts.route_pending()
+    assert [row.facts["tool"] for row in silence.hidden.all()] == ["search_web"]
+    assert AlertDeliveryItem.objects.count() == 1
+    routes.end_silence(project.pk, silence.public_id, ANA)
+    note(project)
+    alerts.route_pending()
+    assert AlertDeliveryItem.objects.count() == 2
+
+
+def test_a_planned_silence_holds_nothing_back_before_it_starts(project, target):
+    make_route(project, target)
+    start = timezone.now() + timedelta(hours=1)
+    routes.create_silence(
+        project.pk, ANA, reason="planned", starts_at=start, ends_at=start + timedelta(hours=1)
+    )
+    note(project)
+    alerts.route_pending()
+    assert AlertDelivery.objects.count() == 1
+
+
+QUIET = AlertRoute(quiet_from=time(22), quiet_until=time(7), quiet_zone="Europe/Berlin")
+
+
+@pytest.mark.parametrize(
+    ("moment", "expected"),
+    [
+        (datetime(2026, 7, 1, 19, 59, tzinfo=UTC), datetime(2026, 7, 1, 19, 59, tzinfo=UTC)),
+        (datetime(2026, 7, 1, 20, 0, tzinfo=UTC), datetime(2026, 7, 2, 5, 0, tzinfo=UTC)),
+        (datetime(2026, 7, 2, 4, 59, tzinfo=UTC), datetime(2026, 7, 2, 5, 0, tzinfo=UTC)),
+        (datetime(2026, 7, 2, 5, 0, tzinfo=UTC), datetime(2026, 7, 2, 5, 0, tzinfo=UTC)),
+        (datetime(2026, 10, 24, 21, 0, tzinfo=UTC), datetime(2026, 10, 25, 6, 0, tzinfo=UTC)),
+    ],
+)
+def test_quiet_hours_end_at_the_local_time_of_their_zone_over_midnight_and_clock_changes(moment, expected):
+    assert alerts.after_quiet_hours(QUIET, moment) == expected
+
+
+def test_quiet_hours_hold_what_is_not_critical(project, target):
+    now = timezone.now()
+    quiet = {
+        "quiet_from": (now - timedelta(hours=1)).time(), "quiet_until": (now + timedelta(hours=2)).time(), "quiet_zone": "UTC"
+    }  # fmt: skip
+    make_route(project, target, group_by=["session"], **quiet)
+    note(project)
+    note(project, decision="stop", session_name="s-2")
+    alerts.route_pending()
+    due = {row.group_key: row.due_at for row in AlertDelivery.objects.all()}
+    assert sorted(at > now + timedelta(hours=1) for at in due.values()) == [False, True]
+
+
+def test_one_transition_that_cannot_be_routed_holds_up_no_other(project, target):
+    make_route(project, target)
+    note(project)
+    broken = AlertTransition.objects.get()
+    broken.facts = {"broken": True}
+    broken.save()
+    note(project)
+    alerts.route_pending()
+    assert list(AlertTransition.objects.values_list("state", flat=True)) == ["failed", "routed"]
+
+
+def test_texts_hold_no_mention_markup_link_or_hidden_character(project):
+    nasty = "<!channel> @everyone [x](http://evil.example) `rm` **b** \u202egpj.exe\n\nBcc: a@b.c\x1b[31m"
+    incident = make_incident(project, tool=nasty[:128], agent=nasty[:128], session_name=nasty)
+    for transition in ("opened", "ended", "resolved"):
+        text = alert_texts.sentence(transition, nasty, alert_texts.facts_of(incident))
+        assert not set(text) & set("<>@`*[]\n\r\x1b\u202e")
+        assert "://" not in text
+        assert "\n" not in text
+
+
+def test_the_payload_links_to_the_incident_and_says_what_happened(project, settings):
+    settings.PUBLIC_URL = "https://guard.example"
+    incident = note(project)
+    entries = list(AlertTransition.objects.all())
+    body = json.loads(alert_texts.payload("msg_1", "support", entries, timezone.now()))
+    assert body["type"] == "incident.opened"
+    assert body["data"]["severity"] == "high"
+    link = f"https://guard.example/p/support/incidents/{incident.public_id}"
+    assert body["data"]["transitions"][0]["incident"]["url"] == link
+    assert link in body["data"]["text"]
+    assert "'search_web' invoked with identical params 4 times within 120s" in body["data"]["text"]
+
+
+def test_old_settled_rows_go_and_waiting_ones_stay(project, target):
+    make_route(project, target)
+    note(project)
+    alerts.route_pending()
+    note(project, kind="cycle")
+    old = timezone.now() - alerts.KEPT - timedelta(days=1)
+    AlertDelivery.objects.update(created_at=old, state="delivered")
+    AlertTransition.objects.update(at=old)
+    alerts.trim()
+    assert AlertDelivery.objects.count() == 0
+    assert list(AlertTransition.objects.values_list("state", flat=True)) == ["pending"]
