@@ -48,7 +48,9 @@ class Bracket:
     """A loop below the strip."""
 
     path: str
+    line: int
     label_x: float
+    label_y: float
     anchor: str
     label: str
     href: str
@@ -202,7 +204,7 @@ def large(
         placed.append(Placed(cell, x, look(cell, colours), path, title(cell)))
     _outlines(cells, paths, pitch, cell_width, height)
     brackets = tuple(_brackets(cells, loops, pitch, cell_width, TOP + height + 8))
-    bottom = TOP + height + (8 + 20 * (1 + max((_row(b) for b in brackets), default=0)) if brackets else 6)
+    bottom = TOP + height + (10 + 20 * (1 + max(b.line for b in brackets)) if brackets else 6)
     return Strip(
         max(len(cells) * pitch, 1),
         bottom,
@@ -278,13 +280,11 @@ def _brackets(
         top = y + line * 20
         yield Bracket(
             f"M{x:g} {top - 3:g}v3h{right - x:g}v-3",
+            line,
             right if is_at_end else x,
+            top + 14,
             "end" if is_at_end else "start",
             label,
             href,
         )
 
-
-def _row(bracket: Bracket) -> int:
-    y = float(bracket.path.split()[1].split("v")[0])
-    return round((y + 3 - TOP - 44 - 8) / 20)

@@ -10,7 +10,6 @@ from django.utils import timezone
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_POST, require_safe
 
-from detection.console import live
 from detection.console.access import ProjectRequest, actor_of, in_project
 from detection.console.rows import session_row
 from detection.models import Role
@@ -47,6 +46,8 @@ def page(request: ProjectRequest) -> HttpResponse:
     """Show the list."""
     project, now = request.project, timezone.now()
     filters = filters_of(request)
+    # Before the rows are read: what commits in between is told again.
+    cursor = selector.changed_since(project.pk, "", 1).cursor
     try:
         found = selector.list_sessions(project.pk, filters, request.GET.get("cursor", ""), PAGE_ROWS)
     except BadCursor:
@@ -54,7 +55,7 @@ def page(request: ProjectRequest) -> HttpResponse:
     counts = dashboard.state_counts(project.pk)
     active = [(name, getattr(filters, name)) for name in ("q", *FILTERS) if getattr(filters, name)]
     context = {
-        "cursor": live.current_cursor(project.pk) if hasattr(live, "current_cursor") else "",
+        "cursor": cursor,
         "filters": filters,
         "active_filters": active,
         "facets": dashboard.facets(project.pk),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import urlencode
 
 from django import template
 from django.template.context import RequestContext
@@ -104,3 +105,15 @@ def query(context: RequestContext, **changes: Any) -> str:
     if "cursor" not in changes:
         values.pop("cursor", None)
     return "?" + values.urlencode()
+
+
+@register.simple_tag
+def call_query(name: str, seq: int) -> str:
+    """Return the query that names a call of a session."""
+    return urlencode({"name": name, "call": seq})
+
+
+@register.simple_tag
+def pattern_query(pattern: str) -> str:
+    """Return the query that names a tool rule."""
+    return urlencode({"pattern": pattern})

@@ -1,0 +1,85 @@
+"""From nothing to a first event in two minutes: a key, something to paste, and every attempt as it arrives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.contrib import messages
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.utils import timezone
+from django.views.decorators.http import require_POST, require_safe
+
+from detection.console import links
+from detection.console.access import ProjectRequest, in_project
+from detection.models import ApiKey, Role, Session
+from detection.selectors import dashboard
+from detection.services import guard
+from detection.services.guard import GuardIn
+from detection.services.ingest import EventIn
+from detection.services.keys import Principal
+
+SHOWN_ATTEMPTS = 30
+SAMPLE_CALLS = (
+    ("read_file", '{"path":"docs/faq.md"}', "# Questions\nHow do I reset my password? …"),
+    ("search_web", '{"q":"reset admin password","limit":10}', "0 results"),
+    ("read_file", '{"path":"docs/admin.md"}', "# Administration\n…"),
+    ("search_web", '{"q":"reset admin password self-hosted","limit":10}', "0 results"),
+    ("search_web", '{"q":"reset admin password","limit":10}', "0 results"),
+    ("search_web", '{"q":"reset admin password","limit":10}', "0 results"),
+    ("search_web", '{"q":"reset admin password","limit":10}', "0 results"),
+    ("search_web", '{"q":"reset admin password","limit":10}', "0 results"),
+)
+
+
+@in_project()
+@require_safe
+def page(request: ProjectRequest) -> HttpResponse:
+    """Show the three steps."""
+    project = request.project
+    context: dict[str, Any] = {
+        "public_url": settings.PUBLIC_URL,
+        "has_key": ApiKey.objects.filter(project=project, revoked_at=None).exists(),
+        "first_session": Session.objects.filter(project=project, is_demo=False).order_by("id").first(),
+        "waiting_since": timezone.now(),
+        **_attempts(request),
+    }
+    return render(request, "console/connect.html", context)
+
+
+@in_project()
+@require_safe
+def attempts(request: ProjectRequest) -> HttpResponse:
+    """Show the attempts alone, for refreshing them."""
+    return render(request, "console/_attempts.html", _attempts(request))
+
+
+def _attempts(request: ProjectRequest) -> dict[str, Any]:
+    return {
+        "attempts": dashboard.attempts(request.project.pk, SHOWN_ATTEMPTS),
+        "first_event_at": request.project.first_event_at,
+    }
+
+
+@in_project(Role.OPERATOR)
+@require_POST
+def sample(request: ProjectRequest) -> HttpResponse:
+    """Run a small loop of our own through the guard, marked as demo, to show what becomes of it."""
+    project = request.project
+    name = f"sample-{timezone.now():%H%M%S}-{request.user.pk}"
+    sender = Principal(0, "sample", project.pk, project.slug, frozenset(("guard",)), is_demo=True, expires_at=None)
+    decision = "allow"
+    for index, (tool, arguments, answer) in enumerate(SAMPLE_CALLS):
+        call = EventIn(type="call", session=name, call_id=f"call_{index}", tool=tool, arguments=arguments)
+        verdict = guard.guard(
+            sender,
+            GuardIn(session=name, backend="openai", model="gpt-5", agent="sample-agent", calls=(call,)),
+        )
+        decision = verdict.decision
+        if decision in ("block", "hold", "stop"):
+            break
+        result = EventIn(type="result", session=name, call_id=f"call_{index}", content=answer, is_error=False)
+        guard.guard(sender, GuardIn(session=name, results=(result,)))
+    messages.success(request, f"A sample agent asked the same thing again and again; the answer to its last call was “{decision}”.")
+    return redirect(links.session_url(project.slug, name))

@@ -1,0 +1,152 @@
+"""One incident: what happened in a sentence, the evidence, what was done, and what to do about it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import messages
+from django.http import Http404, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_POST, require_safe
+
+from detection.console import display, explain
+from detection.console.access import ProjectRequest, actor_of, in_project
+from detection.console.strip import Cell, Strip, large
+from detection.models import Incident, Role, ToolRule
+from detection.selectors import incidents as selector
+from detection.selectors import sessions as session_selector
+from detection.services import incidents as service
+from detection.services import policies
+from detection.services.errors import ServiceError
+
+CONTEXT_CALLS = 48
+METER_SQUARES = 24
+
+
+@in_project()
+@require_safe
+def page(request: ProjectRequest, public_id: str) -> HttpResponse:
+    """Show an incident."""
+    incident = selector.get_incident(request.project.pk, public_id)
+    if incident is None:
+        raise Http404
+    neighbours = selector.neighbours(incident)
+    activity = list(incident.activity.all()[:200])
+    parts = explain.sentence(incident)
+    told = next((entry.note.partition(": ")[2] for entry in reversed(activity) if entry.action == "reacted"), "")
+    context: dict[str, Any] = {
+        "incident": incident,
+        "title": explain.title(incident),
+        "status_chip": explain.STATUS_CHIPS[incident.status],
+        "kind_name": explain.KIND_NAMES.get(incident.kind, incident.kind),
+        "limit_words": explain.LIMIT_WORDS.get(incident.kind, ""),
+        "parts": parts,
+        "plain_sentence": "".join(part.text for part in parts),
+        "lines": explain.evidence(incident),
+        "told": told,
+        "did": explain.DID[incident.decision],
+        "did_chip": explain.DECISION_CHIPS[incident.decision],
+        "settings": explain.settings_then(incident.policy),
+        "activity": activity,
+        "neighbours": [(row, explain.STATUS_CHIPS[row.status]) for row in neighbours],
+        "neighbour_agents": len({row.agent for row in neighbours if row.agent}),
+        "strip": _strip(incident),
+        "meter": _meter(incident),
+        "single_tool": incident.tool if incident.tool and "→" not in incident.tool else "",
+        "argument_names": _argument_names(incident),
+    }
+    return render(request, "console/incident.html", context)
+
+
+def _strip(incident: Incident) -> Strip | None:
+    """Draw the calls around the loop, from the session where it still has them, else from the evidence."""
+    cells: list[Cell] = []
+    if incident.session is not None:
+        calls = session_selector.session_calls(incident.session, before_seq=incident.last_seq + 1, limit=CONTEXT_CALLS)
+        after = session_selector.session_calls(incident.session, after_seq=incident.last_seq, limit=8)
+        cells = [Cell(row.seq, row.call_key[:6], row.flags, display.visible(row.tool)) for row in (*calls.items, *after.items)]
+    if not cells:
+        cells = [
+            Cell(call["seq"], str(call.get("call_key", ""))[:6], call.get("flags", ""), display.visible(call.get("tool", "")))
+            for call in incident.evidence.get("calls", [])
+        ]
+    if not cells:
+        return None
+    label = f"{incident.count} {explain.LIMIT_WORDS.get(incident.kind, '×')}"
+    return large(cells, cell_width=11, loops=[(incident.first_seq, incident.last_seq, label, "")])
+
+
+def _meter(incident: Incident) -> dict[str, Any]:
+    """Lay out the count against the limit, at most `METER_SQUARES` squares with the limit marked."""
+    top = max(incident.count, incident.limit, 1)
+    scale = min(1.0, METER_SQUARES / top)
+    squares = max(1, round(top * scale))
+    filled = max(1, round(incident.count * scale))
+    return {
+        "squares": [(index * 15, index < filled) for index in range(squares)],
+        "width": squares * 15,
+        "limit_x": round(incident.limit * scale) * 15 - 1.5,
+        "full": incident.count >= incident.limit,
+    }
+
+
+def _argument_names(incident: Incident) -> list[str]:
+    """Name the arguments that vary in the evidence: what an exception may leave out."""
+    names: dict[str, None] = {}
+    for line in explain.evidence(incident):
+        for change in line.changes:
+            if change.path:
+                names[change.path] = None
+    return [*names][:20]
+
+
+@in_project(Role.ADMIN)
+@require_POST
+def make_exception(request: ProjectRequest, public_id: str) -> HttpResponse:
+    """Make the narrowest rule that would have kept this incident from happening, and label it as not a loop."""
+    incident = selector.get_incident(request.project.pk, public_id)
+    if incident is None:
+        raise Http404
+    actor, tool, how = actor_of(request), incident.tool, request.POST.get("how", "")
+    note = request.POST.get("note", "").strip()[:240]
+    if not tool or "→" in tool:
+        messages.error(request, "An exception is made for one tool; this loop went through several.")
+    elif not note:
+        messages.error(request, "Say why this is fine: the rule keeps the reason.")
+    else:
+        try:
+            _save_rule(request, tool, how, f"{note} (from {incident.public_id})")
+            if request.POST.get("label") == "yes":
+                service.label(request.project.pk, public_id, actor, "false_alarm", note)
+            messages.success(request, f"From the next call on, {tool} is treated differently. See Policies to change it.")
+        except ServiceError as error:
+            messages.error(request, error.detail)
+    return redirect("console:incident", request.project.slug, public_id)
+
+
+def _save_rule(request: ProjectRequest, tool: str, how: str, note: str) -> None:
+    """Add to the rule for exactly this tool what the form asks for, keeping what it said before."""
+    pattern = "".join(f"[{character}]" if character in "*?[" else character for character in tool)
+    rule = ToolRule.objects.filter(project=request.project, pattern=pattern).first() or ToolRule(pattern=pattern)
+    values, exempt, tool_class, ignored = dict(rule.values), rule.exempt, rule.tool_class, [*rule.ignore_arguments]
+    if how == "poll":
+        tool_class = "poll"
+    elif how == "raise":
+        values["max_repeats"] = request.POST.get("max_repeats", "")
+    elif how == "ignore":
+        ignored += [name for name in request.POST.getlist("ignore") if name and name not in ignored]
+    elif how == "exempt":
+        exempt = True
+    else:
+        raise ServiceError("Choose what is to be different.")
+    policies.save_tool_rule(
+        request.project.pk,
+        pattern,
+        tool_class=tool_class,
+        ignore_arguments=ignored,
+        volatile_result_fields=rule.volatile_result_fields,
+        values=values,
+        exempt=exempt,
+        note=note,
+        actor=actor_of(request),
+    )

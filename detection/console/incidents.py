@@ -1,0 +1,140 @@
+"""Finding and triaging incidents: tabs, filters in the address, one thing done to many, and taking it back."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.views.decorators.http import require_POST, require_safe
+
+from detection.console import explain
+from detection.console.access import ProjectRequest, actor_of, in_project
+from detection.engine.fields import KINDS
+from detection.models import Role
+from detection.selectors import dashboard
+from detection.selectors import incidents as selector
+from detection.selectors.pages import BadCursor, Page
+from detection.services import incidents as service
+from detection.services.errors import ServiceError
+
+PAGE_ROWS = 50
+MAX_AT_ONCE = 500
+TABS = (
+    ("open", "Open"),
+    ("acknowledged", "Acknowledged"),
+    ("snoozed", "Snoozed"),
+    ("resolved", "Resolved"),
+    ("not_a_loop", "Not a loop"),
+    ("all", "All"),
+)
+FILTERS = ("kind", "tool", "agent", "backend", "model", "session")
+SNOOZES = {"1h": timedelta(hours=1), "8h": timedelta(hours=8), "1d": timedelta(days=1), "7d": timedelta(days=7)}
+DONE = {
+    "acknowledge": "acknowledged",
+    "resolve": "resolved",
+    "reopen": "reopened",
+    "snooze": "snoozed",
+    "label": "labelled",
+    "undo": "taken back",
+}
+
+
+def filters_of(request: ProjectRequest) -> tuple[str, selector.IncidentFilters]:
+    """Read tab and filters from the address."""
+    tab = request.GET.get("tab", "open")
+    tab = tab if tab in dict(TABS) else "open"
+    given = {name: request.GET.get(name, "")[:256].replace("\x00", "") for name in ("q", *FILTERS)}
+    if given["kind"] not in KINDS:
+        given["kind"] = ""
+    status = tab if tab in selector.STATUSES else ""
+    return tab, selector.IncidentFilters(status=status, label="false_alarm" if tab == "not_a_loop" else "", **given)
+
+
+@in_project()
+@require_safe
+def page(request: ProjectRequest) -> HttpResponse:
+    """Show the list."""
+    project = request.project
+    tab, filters = filters_of(request)
+    try:
+        found = selector.list_incidents(project.pk, filters, request.GET.get("cursor", ""), PAGE_ROWS)
+    except BadCursor:
+        found = Page((), None)
+    counts = selector.counts(project.pk)
+    numbers = {**counts, "all": sum(counts.values())}
+    context = {
+        "tab": tab,
+        "tabs": [(value, words, numbers.get(value), value == tab) for value, words in TABS],
+        "filters": filters,
+        "active_filters": [(name, getattr(filters, name)) for name in ("q", *FILTERS) if getattr(filters, name)],
+        "kinds": KINDS,
+        "facets": dashboard.facets(project.pk),
+        "rows": [
+            (row, explain.title(row), explain.STATUS_CHIPS[row.status], explain.DID[row.decision], explain.DECISION_CHIPS[row.decision])
+            for row in found.items
+        ],
+        "next_cursor": found.next_cursor,
+        "is_first_page": "cursor" not in request.GET,
+        "total": numbers["all"],
+    }
+    return render(request, "console/incidents.html", context)
+
+
+def arguments_of(request: ProjectRequest, action: str, span: str) -> dict[str, Any]:
+    """Read what an action needs besides the incident."""
+    if action == "snooze":
+        return {"until": timezone.now() + SNOOZES[span]} if span in SNOOZES else {"until_worse": True}
+    if action == "label":
+        return {"value": request.POST.get("label", "")}
+    return {}
+
+
+@in_project(Role.OPERATOR)
+@require_POST
+def act(request: ProjectRequest) -> HttpResponse:
+    """Do one thing to the chosen incidents, and offer to take it back."""
+    # One button says both what and for how long: "snooze:8h".
+    action, _, span = request.POST.get("action", "").partition(":")
+    ids = [part for text in request.POST.getlist("ids") for part in text.split()][:MAX_AT_ONCE]
+    back = _back(request)
+    if action == "comment" and len(ids) == 1:
+        return _comment(request, ids[0], back)
+    if not ids:
+        messages.error(request, "No incident was selected.")
+        return redirect(back)
+    try:
+        outcome = service.bulk(request.project.pk, ids, action, actor_of(request), **arguments_of(request, action, span))
+    except ServiceError as error:
+        messages.error(request, error.detail)
+        return redirect(back)
+    done = [public_id for public_id, code in outcome.items() if code == "done"]
+    failed = len(outcome) - len(done)
+    if done:
+        words = f"{len(done)} incident{'' if len(done) == 1 else 's'} {DONE[action]}."
+        # The ids travel with the message, so that the button takes back exactly these.
+        messages.success(request, words, extra_tags="" if action == "undo" else " ".join(done[:100]))
+    if failed:
+        codes = ", ".join(sorted({code.replace("_", " ") for code in outcome.values() if code != "done"}))
+        messages.error(request, f"{failed} could not be changed: {codes}.")
+    return redirect(back)
+
+
+def _comment(request: ProjectRequest, public_id: str, back: str) -> HttpResponse:
+    try:
+        service.comment(request.project.pk, public_id, actor_of(request), request.POST.get("note", ""))
+    except ServiceError as error:
+        messages.error(request, error.detail)
+    return redirect(back)
+
+
+def _back(request: ProjectRequest) -> str:
+    wanted = request.POST.get("next", "")
+    if wanted and url_has_allowed_host_and_scheme(wanted, {request.get_host()}):
+        return wanted
+    return reverse("console:incidents", args=[request.project.slug])

@@ -1,0 +1,68 @@
+"""API keys: made here, shown once, recognised by their prefix from then on."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from django.contrib import messages
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.utils import timezone
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_POST
+
+from detection.console.access import ProjectRequest, actor_of, in_project
+from detection.models import ApiKey, Role, Scope
+from detection.services import keys as service
+from detection.services.errors import ServiceError
+
+LIFETIMES = (("", "Never"), ("30", "In 30 days"), ("90", "In 90 days"), ("365", "In a year"))
+
+
+@never_cache
+@in_project(write_role=Role.ADMIN)
+@require_http_methods(["GET", "HEAD", "POST"])
+def page(request: ProjectRequest) -> HttpResponse:
+    """List the keys; make one. The token is in the answer to the form and nowhere else, so a reload cannot show it."""
+    token, made = "", None
+    if request.method == "POST":
+        days = request.POST.get("lifetime", "")
+        expires = timezone.now() + timedelta(days=int(days)) if days in dict(LIFETIMES) and days else None
+        name = request.POST.get("name", "").replace("\x00", "").strip()
+        try:
+            made, token = service.create_key(
+                request.project, name or "unnamed", actor_of(request), scopes=request.POST.getlist("scopes"), expires_at=expires
+            )
+        except ServiceError as error:
+            messages.error(request, error.detail)
+    now = timezone.now()
+    rows = ApiKey.objects.filter(project=request.project).select_related("created_by")[:200]
+    context = {
+        "keys": [(key, _state(key, now)) for key in rows],
+        "token": token,
+        "made": made,
+        "scopes": Scope.choices,
+        "lifetimes": LIFETIMES,
+        "role": Role.ADMIN,
+    }
+    return render(request, "console/keys.html", context)
+
+
+def _state(key: ApiKey, now: object) -> tuple[str, str]:
+    if key.revoked_at:
+        return "idle", "Revoked"
+    if key.expires_at and key.expires_at <= now:  # type: ignore[operator]
+        return "warn", "Expired"
+    return ("ok", "In use") if key.last_used_at else ("plain", "Not used yet")
+
+
+@in_project(Role.ADMIN)
+@require_POST
+def revoke(request: ProjectRequest) -> HttpResponse:
+    """Revoke a key; it is refused within a second."""
+    try:
+        key = service.revoke_key(request.project, request.POST.get("key", ""), actor_of(request))
+        messages.success(request, f"{key.name} is revoked. It is refused within a second.")
+    except ServiceError as error:
+        messages.error(request, error.detail)
+    return redirect("console:keys", request.project.slug)

@@ -1,0 +1,264 @@
+"""One run of an agent: its strip, its timeline, its calls, what detection counts and which settings hold, and the ways to step in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib import messages
+from django.http import Http404, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils import timezone
+from django.views.decorators.http import require_POST, require_safe
+
+from detection.console import differences, display, explain, links, timeline
+from detection.console.access import ProjectRequest, actor_of, in_project
+from detection.console.rows import meter_title, session_row
+from detection.console.strip import HUES, Cell, Strip, hues, large
+from detection.forms import SettingsForm, form_rows
+from detection.models import Incident, Role, Session
+from detection.selectors import dashboard, policies
+from detection.selectors import sessions as selector
+from detection.selectors.pages import Page
+from detection.selectors.sessions import CallRow
+from detection.services import sessions as service
+from detection.services.errors import ServiceError
+
+WINDOW_CALLS = 240
+ZOOMS = (4, 8, 12, 18)
+COMPARED_BACK = 400
+TABS = ("timeline", "table", "settings")
+POLICY_GROUPS = ("general", "reactions", "repeat", "cycle", "similar", "outcome", "stagnation", "budget")
+
+
+@in_project()
+@require_safe
+def by_name(request: ProjectRequest) -> HttpResponse:
+    """Show a session whose name does not fit into a path."""
+    return _show(request, request.GET.get("name", ""))
+
+
+@in_project()
+@require_safe
+def page(request: ProjectRequest, name: str) -> HttpResponse:
+    """Show a session."""
+    return _show(request, name)
+
+
+def _show(request: ProjectRequest, name: str) -> HttpResponse:
+    session = _session(request, name)
+    calls = _window(request, session)
+    tab = request.GET.get("tab", "")
+    tab = tab if tab in TABS else TABS[0]
+    incidents = dashboard.incidents_of_session(session.pk)
+    zoom = _number(request.GET.get("zoom"), ZOOMS[2], ZOOMS)
+    chosen = _number(request.GET.get("call"), 0)
+    cells = [Cell(row.seq, row.call_key[:6], row.flags, display.visible(row.tool)) for row in calls.items]
+    colours = hues(cell.key for cell in cells)
+    context: dict[str, Any] = {
+        "session": session,
+        "row": session_row(session, timezone.now()),
+        "meter_words": meter_title(session.meter_kind, session.meter_count, session.meter_limit),
+        "tab": tab,
+        "tabs": (("timeline", "Timeline"), ("table", "Table"), ("settings", "Settings")),
+        "incidents": [(incident, explain.title(incident), explain.STATUS_CHIPS[incident.status]) for incident in incidents],
+        "strip": _strip(request, cells, incidents, zoom),
+        "zoom": zoom,
+        "zooms": _zooms(zoom),
+        "shown": len(calls.items),
+        "earlier": calls.items[0].seq if calls.items and calls.next_cursor else None,
+        "is_newest": "before" not in request.GET,
+        "chosen_seq": chosen,
+        "session_url": links.session_url(request.project.slug, session.external_id),
+    }
+    if chosen:
+        context |= _call_context(session, chosen)
+    if tab == "timeline":
+        context["timeline"] = timeline.lay_out(calls.items, colours, incidents)
+    if tab == "table":
+        context["calls"] = [_line(row, before, colours) for row, before in _with_previous(calls.items)]
+    if tab == "settings":
+        context |= _settings_context(request, session)
+    return render(request, "console/session.html", context)
+
+
+def _session(request: ProjectRequest, name: str) -> Session:
+    session = selector.get_session(request.project.pk, name) if name else None
+    if session is None:
+        raise Http404
+    return session
+
+
+def _number(text: str | None, default: int, allowed: Sequence[int] = ()) -> int:
+    number = int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else default
+    return number if not allowed or number in allowed else default
+
+
+def _window(request: ProjectRequest, session: Session) -> Page[CallRow]:
+    """Return the newest calls, or those before one, or those around the call that is pointed at."""
+    before = _number(request.GET.get("before"), 0)
+    chosen = _number(request.GET.get("call"), 0)
+    newest = selector.session_calls(session, before_seq=before or session.last_seq + 1, limit=WINDOW_CALLS)
+    is_outside = chosen and not before and newest.items and chosen < newest.items[0].seq
+    if is_outside:
+        return selector.session_calls(session, before_seq=min(chosen + WINDOW_CALLS, session.last_seq + 1), limit=WINDOW_CALLS)
+    return newest
+
+
+def _strip(request: ProjectRequest, cells: list[Cell], incidents: list[Incident], zoom: int) -> Strip:
+    loops = [
+        (
+            incident.first_seq,
+            incident.last_seq,
+            f"{incident.count} {explain.LIMIT_WORDS.get(incident.kind, '×')}",
+            links.incident_url(request.project.slug, incident.public_id),
+        )
+        for incident in incidents
+    ]
+    return large(cells, cell_width=zoom, loops=loops)
+
+
+def _zooms(zoom: int) -> dict[str, int | None]:
+    at = ZOOMS.index(zoom)
+    return {"out": ZOOMS[at - 1] if at else None, "in": ZOOMS[at + 1] if at + 1 < len(ZOOMS) else None}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One call of the table."""
+
+    call: CallRow
+    hue: str
+    is_repeated: bool
+    is_equal: bool
+    changes: tuple[differences.Difference, ...]
+    chip: str
+    took: str
+
+
+def _with_previous(calls: Sequence[CallRow]) -> list[tuple[CallRow, CallRow | None]]:
+    """Pair each call with the call of the same tool before it."""
+    last: dict[str, CallRow] = {}
+    pairs = []
+    for call in calls:
+        pairs.append((call, last.get(call.tool)))
+        last[call.tool] = call
+    pairs.reverse()
+    return pairs
+
+
+def _line(call: CallRow, before: CallRow | None, colours: dict[str, int]) -> Line:
+    key = call.call_key[:6]
+    is_equal = before is not None and bool(call.call_key) and before.call_key == call.call_key
+    result = call.result
+    took = display.span((result.received_at - call.received_at).total_seconds()) if result else ""
+    return Line(
+        call,
+        f"h{colours[key] % HUES}" if key in colours else "",
+        key in colours,
+        is_equal,
+        (),
+        explain.DECISION_CHIPS.get(call.decision, "plain"),
+        took,
+    )
+
+
+@in_project()
+@require_safe
+def call(request: ProjectRequest) -> HttpResponse:
+    """Show one call beside the strip."""
+    session = _session(request, request.GET.get("name", ""))
+    seq = _number(request.GET.get("call"), 0)
+    context = {"session": session, "session_url": links.session_url(request.project.slug, session.external_id)}
+    return render(request, "console/_call.html", context | _call_context(session, seq))
+
+
+def _call_context(session: Session, seq: int) -> dict[str, Any]:
+    """Look a call up with the last call of the same tool, to show what differs."""
+    found = selector.session_calls(session, after_seq=seq - 1, limit=1).items if seq > 0 else ()
+    if not found or found[0].seq != seq:
+        return {"call": None, "chosen_seq": seq}
+    shown = found[0]
+    earlier = selector.session_calls(session, before_seq=seq, limit=COMPARED_BACK).items
+    before = next((row for row in reversed(earlier) if row.tool == shown.tool), None)
+    same = [row.seq for row in earlier if shown.call_key and row.call_key == shown.call_key]
+    following = selector.session_calls(session, after_seq=seq, limit=1).items
+    finding = (shown.verdict or {}).get("finding") or {}
+    return {
+        "call": shown,
+        "chosen_seq": seq,
+        "before": before,
+        "changes": differences.between(before.arguments, shown.arguments) if before else (),
+        "is_equal": before is not None and bool(shown.call_key) and before.call_key == shown.call_key,
+        "equal_before": same,
+        "previous_seq": earlier[-1].seq if earlier else None,
+        "next_seq": following[0].seq if following else None,
+        "verdict_chip": explain.DECISION_CHIPS.get(shown.decision, "plain"),
+        "finding": finding,
+        "finding_words": meter_title(finding.get("kind", ""), finding.get("count", 0), finding.get("limit", 0)) if finding else "",
+        "delay": display.span((shown.result.received_at - shown.received_at).total_seconds()) if shown.result else "",
+        "skew": _skew(shown),
+    }
+
+
+def _skew(shown: CallRow) -> str:
+    if shown.occurred_at is None:
+        return ""
+    seconds = (shown.received_at - shown.occurred_at).total_seconds()
+    return f"client clock {display.span(abs(seconds))} {'behind' if seconds > 0 else 'ahead'}" if abs(seconds) > 5 else ""
+
+
+def _settings_context(request: ProjectRequest, session: Session, form: SettingsForm | None = None) -> dict[str, Any]:
+    tiers = policies.tiers_of(request.project.pk, request.project.policy_version)
+    below = tiers.policy_for(session.backend, session.model, {})
+    form = form or SettingsForm(own=session.policy_values, inherited=below)
+    return {"form": form, "groups": form_rows(form)}
+
+
+@in_project(Role.OPERATOR)
+@require_POST
+def act(request: ProjectRequest) -> HttpResponse:
+    """Stop, resume, change settings or send a command; the form names the session."""
+    project, actor = request.project, actor_of(request)
+    name, action = request.POST.get("name", ""), request.POST.get("action", "")
+    session = _session(request, name)
+    url = links.session_url(project.slug, name)
+    try:
+        if action == "stop":
+            service.stop(project.pk, name, actor, request.POST.get("reason", ""))
+            messages.success(request, "Stopped. The next call of this session is refused.")
+        elif action == "resume":
+            service.resume(project.pk, name, actor)
+            messages.success(request, "Resumed. Its counters begin anew.")
+        elif action == "command":
+            out = service.run_command(project.pk, name, request.POST.get("text", "")[:2000], actor)
+            for line in out.lines:
+                messages.info(request, line)
+        elif action == "settings":
+            return _save_settings(request, session, url)
+        else:
+            raise Http404
+    except ServiceError as error:
+        messages.error(request, error.detail)
+    return redirect(url)
+
+
+def _save_settings(request: ProjectRequest, session: Session, url: str) -> HttpResponse:
+    tiers = policies.tiers_of(request.project.pk, request.project.policy_version)
+    below = tiers.policy_for(session.backend, session.model, {})
+    form = SettingsForm(request.POST, own=session.policy_values, inherited=below)
+    if form.is_valid():
+        unset = dict.fromkeys(session.policy_values)
+        service.set_policy(request.project.pk, session.external_id, {**unset, **form.values}, actor_of(request))
+        messages.success(request, "Saved. It holds from the next call on.")
+        return redirect(f"{url}{'&' if '?' in url else '?'}tab=settings")
+    context = {
+        "session": session,
+        "row": session_row(session, timezone.now()),
+        "tab": "settings",
+        "tabs": (("timeline", "Timeline"), ("table", "Table"), ("settings", "Settings")),
+        "session_url": url,
+        **_settings_context(request, session, form),
+    }
+    return render(request, "console/session.html", context, status=422)

@@ -1,0 +1,153 @@
+"""A session over time: one lane per tool, idle stretches compressed and labelled, brackets over the loops."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from detection.console import display
+from detection.console.strip import Cell, look, title
+from detection.models import Incident
+from detection.selectors.sessions import CallRow
+
+MAX_LANES = 10
+LANE_HEIGHT, CELL, MIN_STEP, MAX_STEP, GAP_STEP = 24.0, 9.0, 11.0, 56.0, 64.0
+USUAL_STEP = 16.0
+TOP = 26.0
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A call in its lane."""
+
+    seq: int
+    x: float
+    y: float
+    height: float
+    look: str
+    outline: str
+    title: str
+    is_new: bool
+
+    @property
+    def frame_x(self) -> float:
+        """Left edge of the outline."""
+        return self.x - 2
+
+    @property
+    def frame_y(self) -> float:
+        """Upper edge of the outline."""
+        return self.y - 2
+
+    @property
+    def frame_height(self) -> float:
+        """Height of the outline."""
+        return self.height + 4
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """An idle stretch, drawn short."""
+
+    x: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """The calls of one tool."""
+
+    name: str
+    y: float
+    middle: float
+    count: int
+
+    @property
+    def line(self) -> float:
+        """Where the line below the lane is."""
+        return self.y + LANE_HEIGHT
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """A loop, drawn behind the lanes."""
+
+    x: float
+    width: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Everything at its place, in pixels."""
+
+    width: float
+    height: float
+    lanes: tuple[Lane, ...]
+    marks: tuple[Mark, ...]
+    gaps: tuple[Gap, ...]
+    bands: tuple[Band, ...]
+
+    @property
+    def band_height(self) -> float:
+        """How tall a loop's background is."""
+        return self.height - 20
+
+
+def lay_out(calls: Sequence[CallRow], colours: dict[str, int], incidents: Sequence[Incident]) -> Timeline:
+    """Place calls over time.
+
+    Steps between calls follow their distance in time within bounds; a stretch far longer than usual becomes a gap of
+    one width with its length written on it, so that a burst stays readable beside an hour of silence.
+    """
+    names = [name for name, _ in Counter(call.tool for call in calls).most_common()]
+    shown, has_rest = names[:MAX_LANES], len(names) > MAX_LANES
+    lane_of = {name: min(index, MAX_LANES) for index, name in enumerate(names)}
+    steps = [
+        max(0.0, (after.received_at - before.received_at).total_seconds())
+        for before, after in zip(calls, calls[1:], strict=False)
+    ]
+    usual = median(steps) if steps else 1.0
+    is_gap = [step > max(30.0, usual * 12) for step in steps]
+    marks, gaps, xs = [], [], []
+    x = 6.0
+    for index, call in enumerate(calls):
+        if index:
+            if is_gap[index - 1]:
+                gaps.append(Gap(x + CELL + (GAP_STEP - CELL) / 2, display.span(steps[index - 1])))
+                x += GAP_STEP
+            else:
+                x += min(MAX_STEP, max(MIN_STEP, USUAL_STEP * steps[index - 1] / usual if usual else MIN_STEP))
+        xs.append(x)
+        cell = Cell(call.seq, call.call_key[:6], call.flags, display.visible(call.tool))
+        top = TOP + lane_of[call.tool] * LANE_HEIGHT + 4
+        is_error = "!" in call.flags
+        marks.append(
+            Mark(
+                call.seq, x, top + (8 if is_error else 0), 8 if is_error else 16, look(cell, colours),
+                {"w": "ow", "h": "oh"}.get(cell.outline, "os" if cell.outline else ""), title(cell), "^" in call.flags,
+            )
+        )  # fmt: skip
+    lanes = [
+        Lane(name, TOP + index * LANE_HEIGHT, TOP + index * LANE_HEIGHT + 16, sum(call.tool == name for call in calls))
+        for index, name in enumerate(shown)
+    ]
+    if has_rest:
+        y = TOP + MAX_LANES * LANE_HEIGHT
+        lanes.append(Lane(f"{len(names) - MAX_LANES} other tools", y, y + 16, 0))
+    width = (xs[-1] if xs else 0) + CELL + 12
+    return Timeline(
+        width, TOP + len(lanes) * LANE_HEIGHT + 6, tuple(lanes), tuple(marks), tuple(gaps), tuple(_bands(calls, xs, incidents))
+    )
+
+
+def _bands(calls: Sequence[CallRow], xs: Sequence[float], incidents: Sequence[Incident]) -> list[Band]:
+    bands = []
+    for incident in incidents:
+        inside = [x for call, x in zip(calls, xs, strict=True) if incident.first_seq <= call.seq <= incident.last_seq]
+        if inside:
+            bands.append(Band(inside[0] - 4, inside[-1] - inside[0] + CELL + 8, f"{incident.count} ×"))
+    return bands
+

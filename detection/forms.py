@@ -1,0 +1,197 @@
+"""Form fields generated from the engine's list of settings, for the console and the admin: one list, one validation.
+
+What a setting is, and which values it may have, is said in `detection.engine.fields` alone. Saving belongs to the services.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django import forms
+
+from detection.engine import policy
+from detection.engine.fields import FIELDS, LADDERS, PRESET_NAMES, Field
+from detection.engine.policy import Policy
+
+PREFIX = "set_"
+"""Before the name of every generated form field, so that a setting cannot collide with another field of a form."""
+
+GROUPS = {
+    "general": "General",
+    "reactions": "Reactions",
+    "repeat": "Repeats",
+    "cycle": "Cycles",
+    "similar": "Similar calls",
+    "outcome": "Equal outcomes",
+    "stagnation": "Stagnation",
+    "budget": "Budget",
+}
+_HIDDEN = frozenset(("judge_available",))
+"""Set by the server, not by people."""
+
+RUNG_STRENGTH = {name: place for place, name in enumerate(("observe", "warn", "chance", "block", "ask", "judge", "stop"))}
+
+
+def shown_fields() -> Iterator[Field]:
+    """Every setting that people may change, in order."""
+    return (field for field in FIELDS.values() if field.name not in _HIDDEN)
+
+
+def form_field(field: Field) -> forms.Field:
+    """Return the form field of a setting; an empty one means that the setting is inherited."""
+    more: dict[str, Any] = {"required": False, "label": field.label, "help_text": field.help}
+    if field.type == "bool":
+        return forms.ChoiceField(choices=(("", "inherit"), ("true", "on"), ("false", "off")), **more)
+    if field.type == "choice":
+        return forms.ChoiceField(
+            choices=(("", "inherit"), *((word, word.replace("_", " ")) for word in field.choices or PRESET_NAMES)), **more
+        )
+    if field.type == "ladder":
+        return forms.CharField(
+            max_length=200, widget=forms.TextInput(attrs={"list": "ladders", "autocomplete": "off", "spellcheck": "false"}), **more
+        )
+    attributes: dict[str, Any] = {"inputmode": "numeric" if field.type == "int" else "decimal"}
+    # The engine checks the range and says what is wrong; the browser only helps.
+    return forms.CharField(max_length=24, widget=forms.TextInput(attrs=attributes), **more)
+
+
+def as_text(value: Any) -> str:
+    """Return a setting's value as a form shows it."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple):
+        return ", ".join(str(part) for part in value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+class SettingsForm(forms.Form):
+    """The settings of one tier.
+
+    Parameters
+    ----------
+    own
+        What the tier sets itself.
+    inherited
+        What holds without it, with sources.
+    """
+
+    note = forms.CharField(max_length=300, required=False)
+
+    def __init__(
+        self, data: Any = None, *, own: Mapping[str, Any], inherited: Policy, asks_note: bool = False
+    ) -> None:
+        initial = {PREFIX + name: as_text(value) for name, value in own.items()}
+        super().__init__(data, initial=initial)
+        self.own, self.inherited, self.asks_note = dict(own), inherited, asks_note
+        self.values: dict[str, Any] = {}
+        self.loosened: list[str] = []
+        for field in shown_fields():
+            self.fields[PREFIX + field.name] = form_field(field)
+
+    def clean(self) -> dict[str, Any]:
+        """Check every setting by the engine, and ask why where one is loosened."""
+        cleaned = super().clean() or {}
+        self.values = settings_of(self, cleaned)
+        try:
+            self.values = policy.validate(self.values)
+        except policy.PolicyError as error:
+            self.add_error(PREFIX + error.field if error.field in FIELDS else None, error.message)
+        kept = {name: value for name, value in self.own.items() if name in _HIDDEN}
+        self.values = {**kept, **self.values}
+        self.loosened = loosened(self.own, self.values, self.inherited)
+        if self.asks_note and self.loosened and not cleaned.get("note", "").strip():
+            labels = ", ".join(FIELDS[name].label for name in self.loosened)
+            self.add_error("note", f"This makes detection milder ({labels}). Say why.")
+        return cleaned
+
+
+def settings_of(form: forms.BaseForm, cleaned: Mapping[str, Any]) -> dict[str, Any]:
+    """Collect the settings that a form sets, each checked by the engine; errors go to their fields."""
+    values: dict[str, Any] = {}
+    for field in shown_fields():
+        text = cleaned.get(PREFIX + field.name)
+        if text is None or str(text).strip() == "":
+            continue
+        try:
+            values[field.name] = field.clean(str(text).strip())
+        except policy.PolicyError as error:
+            form.add_error(PREFIX + field.name, error.message.capitalize() + ".")
+    return values
+
+
+def loosened(before: Mapping[str, Any], after: Mapping[str, Any], inherited: Policy) -> list[str]:
+    """Name the settings that become milder by going from one set of a tier's own values to another."""
+    names = []
+    for name in {**before, **after}:
+        field = FIELDS.get(name)
+        if field is None:
+            continue
+        fallback = inherited.values.get(name)
+        old, new = before.get(name, fallback), after.get(name, fallback)
+        if old != new and is_milder(field, old, new):
+            names.append(name)
+    return names
+
+
+def is_milder(field: Field, old: Any, new: Any) -> bool:
+    """Tell whether a change makes detection milder."""
+    if field.type == "ladder":
+        return _strength(new) < _strength(old)
+    if field.loosens in ("on", "off"):
+        return bool(new) == (field.loosens == "on")
+    try:
+        # Zero switches a limit off, and switching off is the mildest of all.
+        if field.loosens == "up":
+            is_switch = field.minimum == 0
+            return (float(new) or (float("inf") if is_switch else 0.0)) > (float(old) or (float("inf") if is_switch else 0.0))
+        return field.loosens == "down" and float(new) < float(old)
+    except (TypeError, ValueError):
+        return False
+
+
+def _strength(ladder: Any) -> tuple[int, float]:
+    rungs = LADDERS.get(ladder, ()) if isinstance(ladder, str) else tuple(ladder or ())
+    ranks = [RUNG_STRENGTH.get(rung, 0) for rung in rungs] or [0]
+    return (max(ranks), sum(ranks) / len(ranks))
+
+
+@dataclass(frozen=True, slots=True)
+class FormRow:
+    """One setting of a form with what it inherits."""
+
+    field: Field
+    bound: Any
+    is_own: bool
+    inherited: Any
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class FormGroup:
+    """Settings that belong together."""
+
+    name: str
+    title: str
+    rows: tuple[FormRow, ...]
+    own_count: int
+    has_errors: bool
+
+
+def form_rows(form: SettingsForm) -> list[FormGroup]:
+    """Group the rows of a form in the order of the list of settings."""
+    groups = []
+    for name, title in GROUPS.items():
+        rows = tuple(
+            FormRow(
+                field, form[PREFIX + field.name], field.name in form.own,
+                form.inherited.values[field.name], form.inherited.sources[field.name],
+            )
+            for field in shown_fields() if field.group == name
+        )  # fmt: skip
+        own = sum(row.is_own for row in rows)
+        groups.append(FormGroup(name, title, rows, own, any(row.bound.errors for row in rows)))
+    return groups

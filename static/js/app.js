@@ -1,0 +1,71 @@
+// What every page gets once scripts run: keys, times in the reader's zone, selections, copying, refreshing by hints.
+// Nothing here is needed to use a page, and nothing writes markup from data.
+import { bindKeys } from "./keys.js";
+import { keepTimes } from "./times.js";
+import { bindSelection } from "./selection.js";
+
+bindKeys();
+keepTimes();
+bindSelection();
+
+document.addEventListener("click", (event) => {
+  const copy = event.target.closest("[data-copy]");
+  if (copy) {
+    const source = copy.dataset.copy ? document.getElementById(copy.dataset.copy)?.textContent : location.href;
+    navigator.clipboard?.writeText(source.trim()).then(() => announce("Copied", copy));
+  }
+  if (event.target.closest("[data-open-help]")) document.getElementById("help")?.showModal();
+  // A click outside closes open menus.
+  for (const menu of document.querySelectorAll("details.pick[open], details.popover[open]")) if (!menu.contains(event.target)) menu.open = false;
+  const tab = event.target.closest("[data-tab]");
+  if (tab) chooseTab(tab);
+});
+
+document.addEventListener("submit", (event) => {
+  const question = event.target.dataset.confirm;
+  if (question && !window.confirm(question)) event.preventDefault();
+});
+
+document.addEventListener("change", (event) => {
+  if (event.target.matches("select[data-submit]")) event.target.form.requestSubmit();
+  if (event.target.closest(".setting")) markSetting(event.target);
+});
+document.addEventListener("input", (event) => { if (event.target.closest(".setting")) markSetting(event.target); });
+
+function markSetting(control) {
+  control.closest(".setting").classList.toggle("set", control.value !== "");
+}
+
+function chooseTab(tab) {
+  for (const other of tab.parentElement.querySelectorAll("[data-tab]")) {
+    const chosen = other === tab;
+    other.setAttribute("aria-selected", String(chosen));
+    const panel = document.getElementById(other.dataset.tab);
+    if (panel) panel.hidden = !chosen;
+  }
+}
+
+export function announce(text, near) {
+  const region = document.getElementById("announcer");
+  if (region) region.textContent = text;
+  if (near) { const before = near.textContent; near.textContent = text; setTimeout(() => { near.textContent = before; }, 1500); }
+}
+
+// Hints name what changed; whoever shows it asks the server again, at most once a second.
+const due = new Map();
+function refresh(selector) {
+  for (const element of document.querySelectorAll(selector)) {
+    if (due.has(element)) continue;
+    due.set(element, setTimeout(() => { due.delete(element); if (element.isConnected) window.htmx?.trigger(element, "refresh"); }, 900));
+  }
+}
+document.addEventListener("loopguard:hint", (event) => {
+  const { topic, id } = event.detail ?? {};
+  refresh(`[data-refresh-on~="${CSS.escape(String(topic))}"]`);
+  if (topic === "session" || topic === "incident") refresh("#figures");
+  for (const element of document.querySelectorAll("[data-refresh-id]")) if (element.dataset.refreshId === id) window.htmx?.trigger(element, "refresh");
+});
+document.addEventListener("loopguard:resync", () => refresh("[data-refresh-on], [data-refresh-id], #figures"));
+
+for (const toast of document.querySelectorAll(".toast:not(.error)")) setTimeout(() => toast.remove(), toast.querySelector("form") ? 10000 : 6000);
+for (const hidden of document.querySelectorAll("[data-needs-script]")) hidden.hidden = false;

@@ -1,0 +1,84 @@
+// One table binds the keys and writes the help, so the two cannot differ.
+const table = [
+  ["?", "This list", () => document.getElementById("help")?.showModal()],
+  ["/", "Go to the filter", () => document.querySelector("[data-focus-key='/']")?.focus()],
+  ["j", "Next row", () => move(1)],
+  ["k", "Previous row", () => move(-1)],
+  ["o", "Open the row", () => current()?.querySelector("a.name, a")?.click()],
+  ["x", "Select the row", () => current()?.querySelector("input[type=checkbox]")?.click()],
+  ["a", "Acknowledge", () => press("a")],
+  ["r", "Resolve", () => press("r")],
+  ["s", "Snooze", () => press("s")],
+  ["f", "Not a loop", () => press("f")],
+  ["c", "Comment", () => press("c")],
+  ["u", "Undo", () => press("u")],
+  ["[", "Previous call or incident", () => press("[")],
+  ["]", "Next call or incident", () => press("]")],
+  [".", "Show new rows", () => document.getElementById("live-new")?.click()],
+  ["p", "Pause live updates", () => document.getElementById("live-pause")?.click()],
+  ["t", "Next way of showing times", () => document.dispatchEvent(new CustomEvent("loopguard:time"))],
+  ["y", "Copy this page's address", () => navigator.clipboard?.writeText(location.href)],
+];
+const goTo = () => [...document.querySelectorAll("[data-go]")];
+let waitsForPlace = 0;
+
+function press(key) {
+  const target = document.querySelector(`[data-key="${CSS.escape(key)}"]:not(:disabled)`);
+  if (!target) return;
+  if (target.matches("input, textarea")) target.focus(); else target.click();
+}
+
+const rows = () => [...document.querySelectorAll("[data-rows] > tr")].filter((row) => row.offsetParent !== null);
+const current = () => document.activeElement?.closest?.("[data-rows] > tr") ?? document.querySelector("[data-rows] > tr.at");
+
+function move(step) {
+  const all = rows();
+  if (!all.length) return;
+  const at = all.indexOf(current());
+  const next = all[Math.max(0, Math.min(all.length - 1, at < 0 ? 0 : at + step))];
+  for (const row of all) row.classList.toggle("at", row === next);
+  (next.querySelector("a.name, a") ?? next).focus({ preventScroll: true });
+  next.scrollIntoView({ block: "nearest" });
+}
+
+function isTyping(target) {
+  return target.closest?.("input:not([type=checkbox], [type=radio]), textarea, select, [contenteditable]");
+}
+
+export function bindKeys() {
+  const list = document.getElementById("help-keys");
+  if (list) {
+    for (const link of goTo()) line(list, `g ${link.dataset.go}`, `Go to ${link.querySelector("span")?.textContent}`);
+    for (const [key, words] of table) line(list, key, words);
+    line(list, "Esc", "Back, close");
+  }
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
+    if (event.key === "Escape") return close(event);
+    if (isTyping(event.target) || document.documentElement.dataset.shortcuts === "off") return;
+    if (Date.now() < waitsForPlace) {
+      waitsForPlace = 0;
+      const link = goTo().find((one) => one.dataset.go === event.key);
+      if (link) { event.preventDefault(); link.click(); }
+      return;
+    }
+    if (event.key === "g") { waitsForPlace = Date.now() + 1500; return; }
+    const entry = table.find(([key]) => key === event.key);
+    if (entry && !document.querySelector("dialog[open]")) { event.preventDefault(); entry[2](); }
+  });
+}
+
+function close(event) {
+  const menu = document.querySelector("details.pick[open], details.popover[open]");
+  if (menu) { menu.open = false; menu.querySelector("summary").focus(); return; }
+  if (isTyping(event.target)) { event.target.blur(); return; }
+  document.querySelector("[data-close-panel]")?.click();
+}
+
+function line(list, key, words) {
+  const item = document.createElement("li"), label = document.createElement("span"), mark = document.createElement("span");
+  label.textContent = words;
+  for (const part of key.split(" ")) { const one = document.createElement("kbd"); one.textContent = part; mark.append(one, " "); }
+  item.append(label, mark);
+  list.append(item);
+}

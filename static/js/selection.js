@@ -1,0 +1,33 @@
+// Choosing rows: the bar for what was chosen appears with the first one; shift takes the range.
+let last = null;
+
+const boxes = () => [...document.querySelectorAll("[data-rows] input[type=checkbox]")];
+
+function count() {
+  const chosen = boxes().filter((box) => box.checked);
+  for (const box of boxes()) box.closest("tr").setAttribute("aria-selected", String(box.checked));
+  for (const bar of document.querySelectorAll("[data-bulk]")) {
+    bar.hidden = chosen.length === 0;
+    const label = bar.querySelector("[data-bulk-count]");
+    if (label) label.textContent = `${chosen.length} selected`;
+  }
+  const all = document.querySelector("[data-select-all]");
+  if (all) { all.checked = chosen.length > 0 && chosen.length === boxes().length; all.indeterminate = chosen.length > 0 && !all.checked; }
+}
+
+export function bindSelection() {
+  document.addEventListener("click", (event) => {
+    const box = event.target;
+    if (box.matches?.("[data-select-all]")) { for (const one of boxes()) one.checked = box.checked; return count(); }
+    if (!box.matches?.("[data-rows] input[type=checkbox]")) return undefined;
+    const all = boxes();
+    if (event.shiftKey && last && all.includes(last)) {
+      const [from, to] = [all.indexOf(last), all.indexOf(box)].sort((a, b) => a - b);
+      for (const one of all.slice(from, to + 1)) one.checked = box.checked;
+    }
+    last = box;
+    return count();
+  });
+  document.addEventListener("loopguard:rows", count);
+  if (boxes().length) count();
+}
