@@ -1,0 +1,82 @@
+"""Tasks are doors: what they do belongs to the services; here they are reached as a worker reaches them."""
+
+from datetime import timedelta
+
+import pytest
+from celery import current_app
+from django.core.cache import cache
+from django.utils import timezone
+
+from detection import jobs
+from detection.models import Project, Session
+from detection.selectors.heartbeats import heartbeats
+from detection.services import heartbeats as service
+from detection.services.audit import SYSTEM
+from detection.services.ingest import EventIn, ingest
+from detection.services.keys import authenticate, create_key
+from loopguard_site.celery import app
+
+
+@pytest.fixture
+def session(transactional_db):
+    cache.clear()
+    service._noted_at.clear()
+    token = create_key(Project.objects.create(slug="p", name="P"), "key", SYSTEM)[1]
+    ingest(
+        authenticate(token),
+        [EventIn(type="call", session="run", call_id="c1", tool="search", arguments="{}")],
+    )
+    return Session.objects.get()
+
+
+def run(name, *arguments):
+    app.loader.import_default_modules()
+    current_app.tasks[name].apply(args=arguments, throw=True)
+
+
+def beat_of(part):
+    return next(beat for beat in heartbeats(timezone.now()) if beat.part == part)
+
+
+def test_a_worker_evaluates_the_session_it_is_told_of(session):
+    run(jobs.EVALUATE, session.pk)
+    session.refresh_from_db()
+    assert (session.evaluated_seq, session.call_count) == (1, 1)
+
+
+def test_a_session_that_is_gone_is_no_error(session):
+    run(jobs.EVALUATE, session.pk + 1)
+
+
+def test_a_sweep_finds_what_nobody_was_told_of(session):
+    Session.objects.update(pending_since=timezone.now() - timedelta(seconds=10))
+    run(jobs.SWEEP)
+    session.refresh_from_db()
+    assert session.evaluated_seq == 1
+
+
+def test_housekeeping_runs_twice_without_harm(session):
+    run(jobs.HOUSEKEEPING)
+    run(jobs.HOUSEKEEPING)
+    assert Session.objects.exists()
+
+
+def test_every_part_shows_when_it_has_worked(session):
+    assert beat_of("worker").is_late
+    run(jobs.EVALUATE, session.pk)
+    run(jobs.SWEEP)
+    run(jobs.HOUSEKEEPING)
+    for part in ("worker", "beat", "housekeeping"):
+        assert not beat_of(part).is_late
+    assert beat_of("sweeper").at is None
+
+
+def test_a_part_that_stopped_working_is_late(session):
+    run(jobs.SWEEP)
+    later = timezone.now() + timedelta(seconds=61)
+    assert next(beat for beat in heartbeats(later) if beat.part == "beat").is_late
+
+
+def test_everything_on_the_schedule_is_a_task_that_exists():
+    app.loader.import_default_modules()
+    assert {entry["task"] for entry in app.conf.beat_schedule.values()} <= set(app.tasks)
