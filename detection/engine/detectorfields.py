@@ -105,6 +105,15 @@ DETECTOR_FIELDS = (
         loosens="down",
     ),
     count(
+        "scattered_run_repeats",
+        5,
+        0,
+        100,
+        "Repeats over the whole run",
+        "Warn at the n-th identical call with the same result in the run, whatever lies between; 0 is off.",
+        "repeat",
+    ),
+    count(
         "slow_gap_seconds",
         20,
         1,

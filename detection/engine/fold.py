@@ -41,8 +41,8 @@ from detection.engine.policy import Policy
 from detection.engine.reactions import Reaction, distinct, react, settle, verdict
 from detection.engine.reactions import rearm as rearm_loop
 from detection.engine.results import Outcome, outcome
+from detection.engine.shellcommands import changes_something
 from detection.engine.similarity import sketch
-from detection.engine.toolclasses import changes_something
 
 Rearm = Literal["skip", "allow_once", "raise"]
 
@@ -344,6 +344,8 @@ def _ask(
 
 
 def _tell_change(lane: Lane, record: Record) -> tuple[tuple[str, str], ...]:
+    """Calls made before a change are no evidence any more, whichever detectors are on."""
+    lane.spend({other.key for other in lane.records if other.key != record.key})
     faults: tuple[tuple[str, str], ...] = ()
     for detector in ON_CHANGE:
         own = lane.own.get(detector.kind)

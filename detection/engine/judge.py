@@ -142,6 +142,8 @@ def parse_closed(text: str, max_extra_rounds: int) -> Ruling:
 _LEADING = re.compile(r"^[\W_]*(?:justification\s*:?\s*)?(accepted|denied)\b")
 _PHRASE_YES = re.compile(r"(?<!not )(?<!no )\bjustification accepted\b")
 _NO = re.compile(r"\bdenied\b|\bdeny\b|❌")
+_YES = re.compile(r"\baccepted\b")
+_NEGATED = re.compile(r"\b(?:not|no|never|cannot|can't|isn't|wasn't|nor|neither|hardly|un)\b|n't\b")
 _YES_MARK, _NO_MARK = "✅", "❌"
 
 
@@ -157,6 +159,8 @@ def parse_words(text: str) -> Ruling:
     if head == "denied" or (reply.startswith(_NO_MARK) and head != "accepted"):
         return Ruling("denied", text[:1000])
     agreed = head == "accepted" or _YES_MARK in reply or _PHRASE_YES.search(reply) is not None
+    if not agreed and _YES.search(reply) is not None:
+        agreed = _NEGATED.search(reply) is None
     if agreed:
         return Ruling("unclear" if refused else "accepted", text[:1000])
     return Ruling("denied" if refused else "unclear", text[:1000])

@@ -72,7 +72,8 @@ def react(lane: Lane, finding: Finding, policy: Policy, *, after_result: bool = 
     policy : Policy
         Names the ladder.
     after_result : bool
-        The call has run already, so only a warning can be given now; anything stronger is carried to the next call
+        The call has run already, so only a warning can be given now (the literal preset alone ends a run here, as its
+        original does); anything stronger is carried to the next call
         that continues the loop, where the detector finds it again.
 
     Returns
@@ -101,7 +102,7 @@ def react(lane: Lane, finding: Finding, policy: Policy, *, after_result: bool = 
     if DECISION_OF[rung] not in ("allow", "warn"):
         if _only_nudge(finding, policy):
             rung = "warn"
-        elif after_result:
+        elif after_result and values["outcome_method"] == "fingerprint":
             return Reaction(finding, None, level)
     if rung == "warn" and _just_warned(lane, finding, values["rung_gap_calls"]):
         return Reaction(finding, None, level)

@@ -98,6 +98,9 @@ def describe(finding: Finding) -> str:
     if finding.kind == "repeat":
         if finding.detail.get("scope") == "run":
             return f"this is call #{count} to '{tool}' with identical parameters"
+        if finding.detail.get("scope") == "scattered":
+            where = f"in the last {finding.window_calls} calls" if finding.window_calls else "in this run"
+            return f"'{tool}' has given the same result to identical params {count} times {where}"
         if finding.window_calls:
             return f"'{tool}' invoked with identical params {count} times in the last {finding.window_calls + 1} calls"
         return f"'{tool}' invoked with identical params {count} times{span}"

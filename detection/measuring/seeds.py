@@ -45,6 +45,21 @@ _ACTIONS: Mapping[str, Mapping[str, str]] = {
 _RUNGS = {"continue": "observe", "warn": "warn", "terminate": "stop", "stop": "stop"}
 _VERDICTS = {"unclear": "ambiguous", "failed": "error"}
 
+# Our name for a setting of 001, and how much later ours fires.
+_LEVEL_NAMES: Mapping[str, tuple[str, int]] = {
+    "window_size": ("window_calls", 0),
+    "max_duplicates": ("max_repeats", 1),
+    "max_exact_duplicates": ("max_repeats", 1),
+    "min_pattern_length": ("cycle_min_length", 0),
+    "max_pattern_length": ("cycle_max_length", 0),
+    "min_pattern_repetitions": ("cycle_min_laps", 0),
+    "similarity_threshold": ("similar_ratio", 0),
+    "max_similar": ("similar_max_calls", 1),
+    "result_similarity_threshold": ("outcome_ratio", 0),
+    "max_similar_results": ("outcome_max_results", 1),
+    "max_history": ("window_calls", 0),
+}
+
 # Figures that are not the engine's to report, or are only an explanation.
 _NOT_COMPARED = frozenset(("counts", "why", "note"))
 
@@ -67,7 +82,7 @@ def play(scenario: Json) -> Played:
         game = _Game(scenario)
         got = game.play()
     except PolicyError as error:
-        got = {"first": None, "detections": [], "config_error": error.field}
+        got = {"first": None, "detections": [], "config_error": _their_name(scenario, error.field)}
     return Played(scenario["id"], got, tuple(_problems(expect, got)))
 
 
@@ -112,6 +127,18 @@ def tiers(system: str, config: Json) -> list[tuple[str, Json]]:
     return found
 
 
+def _their_name(scenario: Json, name: str) -> str:
+    """The scenario's own name for one of our settings, where it gave one."""
+    names = {own: theirs for theirs, (own, _) in _LEVEL_NAMES.items() if theirs in scenario.get("config", {})}
+    if scenario["system"] == "001":
+        names["graduated_rungs"] = "actions"
+    if scenario["system"] == "003":
+        names["max_repeats"] = "loop_detection_threshold"
+    if scenario["system"] == "004":
+        names |= {"budget_max_rounds": "max_rounds", "budget_max_extensions": "max_extensions"}
+    return names.get(name, name)
+
+
 def _preset(system: str, config: Json) -> str:
     return "similarity" if system == "001" and config.get("level", 0) >= 3 else _PRESETS[system]
 
@@ -133,20 +160,7 @@ def _proxy(config: Json) -> Json:
 
 def _levels(config: Json) -> Json:
     found: Json = _known({"enabled": config["enabled"]} if "enabled" in config else {})
-    plain = {
-        "window_size": ("window_calls", 0),
-        "max_duplicates": ("max_repeats", 1),
-        "max_exact_duplicates": ("max_repeats", 1),
-        "min_pattern_length": ("cycle_min_length", 0),
-        "max_pattern_length": ("cycle_max_length", 0),
-        "min_pattern_repetitions": ("cycle_min_laps", 0),
-        "similarity_threshold": ("similar_ratio", 0),
-        "max_similar": ("similar_max_calls", 1),
-        "result_similarity_threshold": ("outcome_ratio", 0),
-        "max_similar_results": ("outcome_max_results", 1),
-        "max_history": ("window_calls", 0),
-    }
-    for name, (own, more) in plain.items():
+    for name, (own, more) in _LEVEL_NAMES.items():
         if name in config:
             found[own] = config[name] + more
     if "cycle_min_laps" in found:

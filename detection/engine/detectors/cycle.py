@@ -43,7 +43,8 @@ class Cycle(Detector):
             matches[length - 1] = matches[length - 1] + 1 if equal else 0
         best = QUIET
         for length in range(values["cycle_min_length"], longest + 1):
-            laps = matches[length - 1] // length + 1
+            # Laps that are remembered: beyond them there is nothing to compare answers with.
+            laps = min(matches[length - 1], size - length) // length + 1
             if laps < 2 or matches[0] >= length - 1:
                 continue
             reading = _judge(lane, record, policy, length, laps)

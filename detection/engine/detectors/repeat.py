@@ -3,6 +3,7 @@
     a a a a        consecutive: the fourth in a row, younger than the time to live
     a b a c a      window: the third anywhere among the last calls
     a … a … a      run: the n-th in the whole run
+    a=1 b a=1 c …  scattered: the same call with the same answer, a warning at most
 
 The oldest and surest signal: equal calls in a row are almost never honest, unless the answer keeps changing. With
 `result_aware` on, a changed answer starts the count again (a poll that moves, a cursor on the server), an error never
@@ -22,6 +23,7 @@ from detection.engine.policy import Policy
 from detection.engine.results import Outcome
 
 _MAX_TIMES = 64
+_MAX_PAIRS = 64
 _ENOUGH = 1 - 1e-9
 
 
@@ -50,28 +52,29 @@ class Repeat(Detector):
         """Learn whether the answer changed, and look for the same call and answer among the last ones."""
         if own.get("key") == record.key and record.ordinal > own.get("from", 0):
             _learn(own, lane, record)
-        return _scattered(lane, record, policy) if policy.values["result_aware"] else QUIET
+        return _scattered(own, lane, record, outcome, policy) if policy.values["result_aware"] else QUIET
 
     def on_change(self, own: dict[str, Any], lane: Lane, record: Record) -> None:
         """A change makes what was called before it worth calling again."""
         if "totals" in own:
             own["totals"] = {key: n for key, n in own["totals"].items() if key == record.key}
-        lane.spend({other.key for other in lane.records if other.key != record.key})
+        if own.get("key") not in (None, record.key):
+            _restart(own, own["key"], lane.ordinal)
 
     def rearm(self, own: dict[str, Any], lane: Lane, keys: tuple[str, ...]) -> None:
         """Start counting these keys anew."""
         if own.get("key") in keys:
             _restart(own, "", lane.ordinal)
+        own.pop("pairs", None)
         for key in keys:
             own.get("totals", {}).pop(key, None)
 
 
 def _restart(own: dict[str, Any], key: str, ordinal: int) -> None:
-    totals = own.get("totals")
+    kept = {name: own[name] for name in ("totals", "pairs") if name in own}
     own.clear()
+    own.update(kept)
     own.update({"key": key, "n": 0, "same": 0.0, "from": ordinal, "first": -1})
-    if totals:
-        own["totals"] = totals
 
 
 def _consecutive(own: dict[str, Any], lane: Lane, record: Record, policy: Policy) -> Reading:
@@ -164,34 +167,53 @@ def _learn(own: dict[str, Any], lane: Lane, record: Record) -> None:
     own["result"], own["status"] = record.result, record.status
 
 
-def _scattered(lane: Lane, record: Record, policy: Policy) -> Reading:
-    """The same call with the same answer again and again, other calls between, nothing changed in the meantime."""
+def _scattered(own: dict[str, Any], lane: Lane, record: Record, outcome: Outcome, policy: Policy) -> Reading:
+    """The same call with the same answer again and again, other calls between: only worth a warning.
+
+    Among the last calls it counts as long as nothing was changed in the meantime; over the whole run it takes one more,
+    and then a change that did not change the answer is no excuse.
+    """
     values = policy.values
-    limit = values["scattered_repeats"]
-    if not limit or record.new or policy.traits.tool_class == "poll" or record.weight < 1.0:
+    if policy.traits.tool_class == "poll" or record.weight < 1.0:
         return QUIET
-    limit += lane.allowance(record.key)
+    whole_run = _in_whole_run(own, record) if outcome.evidence else 0
+    if record.new:
+        return QUIET
+    window = values["scattered_window_calls"]
     key, result = record.key, record.result
-    count = 0
-    for other in lane.records[-values["scattered_window_calls"] :]:
+    recent = 0
+    for other in lane.records[-window:]:
         if other.key == key and other.result == result and not other.spent:
-            count += 1
-    if count < limit:
-        return QUIET
-    return Reading(
-        count,
-        limit,
-        _finding(
-            lane,
-            record,
-            policy,
-            count,
-            limit,
-            "errors" if record.status == ERROR else "equal",
-            advisory=True,
-            window=values["scattered_window_calls"],
-        ),
-    )
+            recent += 1
+    allowance = lane.allowance(key)
+    results = "errors" if record.status == ERROR else "equal"
+    for count, limit, span in (
+        (recent, values["scattered_repeats"], window),
+        (whole_run, values["scattered_run_repeats"], None),
+    ):
+        if limit and count >= limit + allowance:
+            finding = _finding(
+                lane,
+                record,
+                policy,
+                count,
+                limit + allowance,
+                results,
+                advisory=True,
+                scope="scattered",
+                window=span,
+            )
+            return Reading(count, limit + allowance, finding)
+    return QUIET
+
+
+def _in_whole_run(own: dict[str, Any], record: Record) -> int:
+    pairs = own.setdefault("pairs", {})
+    pair = record.key[:6] + record.result[:6]
+    count = pairs.pop(pair, 0) + 1
+    pairs[pair] = count
+    bounded(pairs, _MAX_PAIRS)
+    return int(count)
 
 
 def _series(own: dict[str, Any]) -> str:
@@ -239,6 +261,7 @@ def _finding(
     *,
     first: int | None = None,
     advisory: bool = False,
+    scope: str = "",
     window: int | None = None,
 ) -> Finding:
     values = policy.values
@@ -247,7 +270,7 @@ def _finding(
         kind="repeat",
         count=count,
         limit=limit,
-        window_seconds=None if values["ttl_from"] == "never" or window else values["ttl_seconds"],
+        window_seconds=None if values["ttl_from"] == "never" or scope else values["ttl_seconds"],
         window_calls=values["window_calls"] if values["repeat_scope"] == "window" else window,
         confidence=1.0 if results in ("equal", "errors") or not values["result_aware"] else 0.8,
         loop_id=loop_identity("repeat", (record.key,)),
@@ -255,5 +278,5 @@ def _finding(
         seqs=evidence(same),
         first_seq=first if first is not None else same[0].seq,
         results=results,
-        detail=detail(record.tool, advisory=advisory, scope=values["repeat_scope"]),
+        detail=detail(record.tool, advisory=advisory, scope=scope or values["repeat_scope"]),
     )
