@@ -147,11 +147,13 @@ class Fleet:
         self._read_rest(process)
         process.status = status = process.child.returncode
         process.child = None
+        reason = signal.Signals(-status).name if status < 0 else f"status {status}"
         if not process.kept:
+            if status != 0:
+                self._console.say(f"{process.name} ended ({reason}).")
             return
         if time.monotonic() - process.started > _HEALTHY_AFTER_SECONDS:
             process.pause_seconds = _FIRST_PAUSE_SECONDS
-        reason = signal.Signals(-status).name if status < 0 else f"status {status}"
         self._console.say(
             f"{process.name} ended ({reason}); starting it again in {process.pause_seconds:g} s."
         )

@@ -113,6 +113,7 @@ class Supervisor:
             secrets = {key: shown[key] for key in ("api_key", "username", "password") if key in shown}
             write_private(options.ready_file, json.dumps(ready | secrets))
         if options.demo:
+            self._console.say("Playing scripted agents; the console marks what they send as demo.")
             fleet.add(_demo(self._environment, shown["demo_key"]))
         self._setting_up = False
         return fleet
