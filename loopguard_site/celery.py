@@ -12,6 +12,11 @@ app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks(["detection"])
 app.conf.beat_schedule = {
     "sweep": {"task": "detection.sweep", "schedule": schedule(5.0), "options": {"expires": 5}},
+    "close_questions": {
+        "task": "detection.close_questions",
+        "schedule": schedule(2.0),
+        "options": {"expires": 2},
+    },
     "housekeeping": {
         "task": "detection.housekeeping",
         "schedule": schedule(300.0),

@@ -19,6 +19,7 @@ from detection import jobs
 from detection.engine import fold, texts
 from detection.engine.calls import Finding
 from detection.engine.fields import FIELDS
+from detection.engine.memory import State
 from detection.engine.policy import Policy
 from detection.models import (
     AskedOf,
@@ -60,6 +61,7 @@ _LIMITS = {
     "similar": "similar_max_calls",
     "outcome": "outcome_max_results",
     "stagnation": "stagnation_max_calls",
+    "budget": "budget_max_rounds",
 }
 _ADVICE = "Change the inputs, use another tool, or answer with what you know."
 
@@ -184,7 +186,7 @@ class Asking:
             expires_at__gt=timezone.now(),
         ).first()
 
-    def use_remembered(self, question: Question, known: RememberedChoice, state: fold.State) -> None:
+    def use_remembered(self, question: Question, known: RememberedChoice, state: State) -> None:
         """Close a question with an answer given earlier."""
         self.close(
             question,
@@ -193,7 +195,7 @@ class Asking:
         )
         RememberedChoice.objects.filter(pk=known.pk).update(times_used=F("times_used") + 1)
 
-    def close(self, question: Question, closing: Closing, state: fold.State | None) -> None:
+    def close(self, question: Question, closing: Closing, state: State | None) -> None:
         """Decide a question and carry the decision out on the session's state.
 
         Parameters
@@ -201,7 +203,7 @@ class Asking:
         state
             None when it was written by another version and will be rebuilt: what it would remember of this is lost.
         """
-        if state is not None and closing.choice:
+        if closing.choice:
             carry_out(question, closing.choice, closing.raised_by, self.session, state)
         if state is not None and closing.grants_rounds:
             grant(question, closing.grants_rounds, state)
@@ -223,7 +225,7 @@ class Asking:
         note = f"{done or closing.message} ({closing.reason})" if closing.reason != "answered" else done
         self._activity.append((question, closing.by, action, note))
 
-    def expire_due(self, state: fold.State | None) -> None:
+    def expire_due(self, state: State | None) -> None:
         """Close what nobody answered in time, as its policy said."""
         now = timezone.now()
         for question in [one for one in self.open.values() if one.deadline <= now]:
@@ -262,23 +264,28 @@ class Asking:
                 publish_answer_after_commit(question.public_id)
 
 
-def carry_out(question: Question, choice: str, by: int, session: Session, state: fold.State) -> None:
+def carry_out(question: Question, choice: str, by: int, session: Session, state: State | None) -> None:
     """Do to the session what a choice means for its further calls."""
-    if choice == Choice.SKIP:
-        fold.rearm(state, question.loop_id, "skip")
-    elif choice == Choice.ALLOW_ONCE:
-        fold.rearm(state, question.loop_id, "allow_once")
+    if choice == Choice.DISABLE:
+        session.policy_values = {**session.policy_values, "enabled": False}
+    elif choice == Choice.RAISE:
+        _raise(question, by, session, state)
+    elif state is None:
+        return
     elif choice == Choice.EXEMPT:
         fold.exempt(state, question.tool)
-    elif choice == Choice.DISABLE:
-        session.policy_values = {**session.policy_values, "enabled": False}
-    elif question.kind == "budget" and question.unit in ("", "rounds"):
-        fold.grant_rounds(state, by)
-    elif question.kind == "budget":
+    else:
+        fold.rearm(state, question.loop_id, "skip" if choice == Choice.SKIP else "allow_once")
+
+
+def _raise(question: Question, by: int, session: Session, state: State | None) -> None:
+    if question.kind == "budget" and question.unit not in ("", "rounds"):
         unit = "cost_usd" if question.unit == "US dollars" else question.unit
         _raise_for_session(session, f"budget_max_{unit}", max(question.limit, question.count) + by)
-    elif not fold.rearm(state, question.loop_id, "raise", by):
-        # A policy that forgets a loop once it was found leaves nothing to raise but the session's own limit.
+    elif question.kind == "budget" and state is not None:
+        fold.grant_rounds(state, by)
+    elif state is None or not fold.rearm(state, question.loop_id, "raise", by):
+        # Where the loop is forgotten once it was found there is nothing to raise but the session's own limit.
         _raise_for_session(session, _LIMITS[question.kind], question.limit + by)
 
 
@@ -290,7 +297,7 @@ def _raise_for_session(session: Session, field: str, value: float) -> None:
     }
 
 
-def grant(question: Question, rounds: int, state: fold.State) -> None:
+def grant(question: Question, rounds: int, state: State) -> None:
     """An accepted justification: so many rounds (or calls of the loop) more, and no further."""
     if question.kind == "budget":
         fold.grant_rounds(state, rounds)

@@ -217,7 +217,8 @@ def _as_answered(verdict: CallVerdict, question: Question | None) -> CallVerdict
 def _as_verdict(work: SessionWork, row: Event, step: Step, policy: Policy) -> CallVerdict:
     found = step.verdict.finding
     incident = work.loops.active.get(found.loop_id) if found else None
-    message, wordings = step.verdict.message, {}
+    message = step.verdict.message
+    wordings: dict[str, str] = {}
     if found is not None and message:
         message, wordings = texts.wording(work.session.project, step.verdict.rung, found, policy)
     return CallVerdict(

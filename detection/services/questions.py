@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 import structlog
 from django.db import DatabaseError, connection, transaction
 from django.db.models.expressions import RawSQL
 from django.utils import timezone
 
-from detection.engine import fold, snapshot
+from detection.engine import snapshot
+from detection.engine.memory import State
 from detection.models import (
     Choice,
     Incident,
@@ -101,10 +103,10 @@ def answer(
     by = by if choice == Choice.RAISE else 0
     question = find(project_id, public_id)
     with _held_session(question.session_id, actor) as (session, state, asking):
-        question = asking.open.get(question.loop_id, question)
-        if question.public_id != public_id or not question.is_open:
-            question = Question.objects.get(public_id=public_id)
-        if question.is_open:
+        # Only what is read under the lock counts: somebody may have answered since the look above.
+        current = asking.open.get(question.loop_id)
+        if current is not None and current.public_id == public_id:
+            question = current
             asking.close(question, person_closing(question, choice, by, actor.name), state)
             audit.record(
                 actor, "question.answer", public_id, project_id=project_id,
@@ -113,10 +115,10 @@ def answer(
             if remember:
                 _remember(question, actor)
             return question
-    return _refused(question, choice, by, actor, session)
+    return _refused(Question.objects.select_related("session").get(pk=question.pk), choice, by, actor)
 
 
-def _refused(question: Question, choice: str, by: int, actor: Actor, session: Session) -> Question:
+def _refused(question: Question, choice: str, by: int, actor: Actor) -> Question:
     if question.state == QuestionState.ANSWERED:
         if (question.choice, question.raised_by, question.answered_by) == (choice, by, actor.name):
             return question
@@ -126,13 +128,13 @@ def _refused(question: Question, choice: str, by: int, actor: Actor, session: Se
             code="already_answered",
         )
     code, text = _REFUSALS[QuestionState(question.state)]
-    raise Conflict(text.format(message=question.message, session=session.external_id), code=code)
+    raise Conflict(text.format(message=question.message), code=code)
 
 
 @contextmanager
 def _held_session(
     session_id: int, actor: Actor = audit.SYSTEM
-) -> Iterator[tuple[Session, fold.State | None, Asking]]:
+) -> Iterator[tuple[Session, State | None, Asking]]:
     """Lock a session for a change of its questions; afterwards everything that changed is written."""
     with transaction.atomic():
         rows = Session.objects.select_for_update(of=("self",)).select_related("project")
@@ -158,7 +160,7 @@ def _held_session(
                 before=before[0], after=session.policy_values,
             )  # fmt: skip
         session.state = _state_of(session, asking)
-        session.changed_xid = RawSQL("pg_current_xact_id()::text::bigint", ())  # type: ignore[assignment]
+        session.changed_xid = RawSQL("pg_current_xact_id()::text::bigint", ())
         session.save(update_fields=("state", "policy_values", "blocked_count", "changed_xid"))
         publish_after_commit(session.project_id, Hint("session", session.external_id))
 
@@ -193,7 +195,7 @@ def close_due() -> int:
 
 
 def _remember(question: Question, actor: Actor) -> None:
-    values = {
+    values: dict[str, Any] = {
         "choice": question.choice,
         "raised_by": question.raised_by,
         "created_by": actor.name[:150],
@@ -202,8 +204,8 @@ def _remember(question: Question, actor: Actor) -> None:
         "expires_at": timezone.now() + REMEMBERED_FOR,
         "times_used": 0,
     }
-    place = {"agent": question.agent, "tool": question.tool, "kind": question.kind}
-    RememberedChoice.objects.update_or_create(project_id=question.project_id, **place, defaults=values)
+    place: dict[str, Any] = {"agent": question.agent, "tool": question.tool, "kind": question.kind}
+    RememberedChoice.objects.update_or_create(defaults=values, project_id=question.project_id, **place)
     audit.record(
         actor,
         "question.remember",

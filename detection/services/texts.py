@@ -164,10 +164,10 @@ def list_texts(project: Project) -> list[Text]:
     return listed
 
 
-def preview(rung: str, shape: str, text: str) -> Any:
+def preview(rung: str, shape: str, text: str) -> dict[str, Any] | str:
     """Return what an agent would get for a repeated search, in a wire shape; an empty text previews the default."""
     if text.strip():
         message = _fill(check(rung, shape, text), _SAMPLE)
     else:
         message = texts.message(rung, _SAMPLE, resolve([]))
-    return texts.render(shape or "text", DECISION_OF[rung], message, "call_7", "gpt-5", "search_web")  # type: ignore[arg-type]
+    return texts.render(shape or "text", DECISION_OF[rung], message, "call_7", "gpt-5")  # type: ignore[arg-type]

@@ -2,5 +2,6 @@
 
 from detection.tasks import sweeper
 from detection.tasks.doors import evaluate, housekeeping, sweep
+from detection.tasks.judge import ask_judge, close_questions
 
-__all__ = ["evaluate", "housekeeping", "sweep", "sweeper"]
+__all__ = ["ask_judge", "close_questions", "evaluate", "housekeeping", "sweep", "sweeper"]

@@ -12,7 +12,7 @@ import structlog
 from celery.signals import worker_init, worker_shutting_down
 from django.db import close_old_connections, connection
 
-from detection.services import evaluation, heartbeats
+from detection.services import evaluation, heartbeats, questions
 
 log = structlog.get_logger(__name__)
 PERIOD_SECONDS = 5.0
@@ -43,6 +43,7 @@ class Sweeper:
         while not self._stopped.wait(self._period_seconds):
             try:
                 close_old_connections()
+                questions.close_due()
                 self._sweep_until_done()
             except Exception:
                 # Whatever it was, the next sweep tries again; a database that restarts is the usual case.

@@ -1,0 +1,111 @@
+"""What waits for a person, what was answered, what is remembered, and what the judge said. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db.models import F
+from django.utils import timezone
+
+from detection.models import (
+    JudgeCall,
+    Question,
+    QuestionState,
+    RememberedChoice,
+    Session,
+    SessionState,
+)
+from detection.models.questions import AskedOf
+from detection.selectors.pages import Page, Position, cut
+
+NEAR_LIMIT_SHARE = 0.8
+RECENT = timedelta(minutes=10)
+MAX_OPEN = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionFilters:
+    """Which questions; empty fields filter nothing."""
+
+    state: str = ""
+    session: str = ""
+    tool: str = ""
+    agent: str = ""
+
+
+def list_questions(
+    project_id: int, filters: QuestionFilters | None = None, cursor: str = "", limit: int = 50
+) -> Page[Question]:
+    """List questions, the newest first."""
+    filters = filters or QuestionFilters()
+    rows = Question.objects.filter(project_id=project_id).select_related("session", "incident")
+    if filters.state:
+        rows = rows.filter(state=filters.state)
+    if filters.session:
+        rows = rows.filter(session__external_id=filters.session)
+    if filters.tool:
+        rows = rows.filter(tool=filters.tool)
+    if filters.agent:
+        rows = rows.filter(agent=filters.agent)
+    if cursor:
+        rows = rows.filter(Position.decode(cursor).beyond("asked_at"))
+    found = [*rows.order_by("-asked_at", "-id")[: limit + 1]]
+    return cut(found, limit, lambda row: Position(row.asked_at, row.pk).encode())
+
+
+def waiting(project_id: int) -> list[Question]:
+    """What still waits, the most urgent first; what is overdue is about to be closed and is not offered any more."""
+    rows = Question.objects.filter(
+        project_id=project_id, state=QuestionState.OPEN, deadline__gt=timezone.now()
+    ).select_related("session", "incident")
+    return [*rows.order_by("deadline", "id")[:MAX_OPEN]]
+
+
+def count_waiting(project_id: int) -> int:
+    """How many questions wait, for the navigation."""
+    return Question.objects.filter(
+        project_id=project_id, state=QuestionState.OPEN, deadline__gt=timezone.now(), asked_of=AskedOf.PERSON
+    ).count()
+
+
+def lately_closed(project_id: int, limit: int = 20) -> list[Question]:
+    """What was closed last."""
+    rows = Question.objects.filter(project_id=project_id).exclude(state=QuestionState.OPEN)
+    return [*rows.select_related("session", "incident").order_by("-asked_at", "-id")[:limit]]
+
+
+def remembered(project_id: int) -> list[RememberedChoice]:
+    """Answers that still hold for later sessions."""
+    rows = RememberedChoice.objects.filter(project_id=project_id, expires_at__gt=timezone.now())
+    return [*rows[:MAX_OPEN]]
+
+
+def near_limit(project_id: int, limit: int = 20) -> list[Session]:
+    """Sessions that run and have used most of a budget: the notice that comes before the question."""
+    rows = Session.objects.filter(
+        project_id=project_id,
+        state__in=(SessionState.RUNNING, SessionState.LOOPING),
+        last_event_at__gt=timezone.now() - RECENT,
+        meter_kind="budget",
+        meter_limit__gt=0,
+        meter_count__gte=F("meter_limit") * NEAR_LIMIT_SHARE,
+    )
+    return [*rows.order_by("-last_event_at")[:limit]]
+
+
+def of_incident(incident_id: int) -> tuple[list[Question], list[JudgeCall]]:
+    """Return the questions and the judge's calls of an incident, oldest first."""
+    questions = Question.objects.filter(incident_id=incident_id).order_by("asked_at", "id")[:MAX_OPEN]
+    calls = JudgeCall.objects.filter(incident_id=incident_id).order_by("at", "id")[:MAX_OPEN]
+    return [*questions], [*calls]
+
+
+def closed_among(public_ids: Iterable[str], now: datetime) -> set[str]:
+    """Which of these questions need no waiting any more: closed, overdue or gone. One query, whatever their number."""
+    wanted = set(public_ids)
+    still_open = Question.objects.filter(
+        public_id__in=wanted, state=QuestionState.OPEN, deadline__gt=now
+    ).values_list("public_id", flat=True)
+    return wanted - set(still_open)

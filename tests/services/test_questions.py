@@ -1,0 +1,363 @@
+"""What a held call waits on, who decides it, and what that does to the session."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+
+import pytest
+from django.db import close_old_connections, connection
+from django.utils import timezone
+
+from detection.engine import fold
+from detection.models import (
+    AuditEntry,
+    Choice,
+    Event,
+    Incident,
+    Question,
+    RememberedChoice,
+    Session,
+    SessionState,
+)
+from detection.services import evaluation, policies, questions, sessions, tracking
+from detection.services.audit import Actor
+from detection.services.errors import Conflict, Invalid, NotFound
+
+from .conftest import OPERATOR, Agent
+
+BEN = Actor("ben")
+
+
+@pytest.fixture
+def asking(project):
+    """A project in which every 4th identical call is asked about."""
+    policies.save_tier(project.pk, "project", "", "", {"mode": "ask", "attended": True}, OPERATOR)
+    project.refresh_from_db()
+    return project
+
+
+def hold(agent, times=4, **call):
+    """Repeat a call until it is held; the last verdict."""
+    return [agent.asks(agent.call(**call)).verdicts[0] for _ in range(times)][-1]
+
+
+def session_of(project, name="s-1"):
+    return Session.objects.get(project=project, external_id=name)
+
+
+def make_overdue(public_id):
+    Question.objects.filter(public_id=public_id).update(deadline=timezone.now() - timedelta(seconds=1))
+
+
+def test_a_held_call_has_a_question_with_a_deadline_and_the_session_waits(asking, agent):
+    verdict = hold(agent)
+    assert verdict.decision == "hold"
+    question = Question.objects.get(public_id=verdict.question["id"])
+    assert verdict.question["wait_url"].endswith(f"/api/v1/questions/{question.public_id}?wait=30")
+    assert verdict.question["deadline"] == question.deadline.isoformat()
+    assert 110 < (question.deadline - question.asked_at).total_seconds() <= 120
+    assert (question.unattended, question.kind, question.count, question.limit) == ("block", "repeat", 4, 4)
+    assert question.incident == Incident.objects.get()
+    assert session_of(asking).state == SessionState.WAITING
+
+
+def test_the_same_loop_is_not_asked_about_twice_while_somebody_is_asked(asking, agent):
+    first, again = hold(agent), agent.asks(agent.call()).verdicts[0]
+    assert again.question["id"] == first.question["id"]
+    assert Question.objects.get().held_calls == 2
+
+
+def test_two_copies_in_one_request_share_the_question(asking, agent):
+    hold(agent, times=3)
+    out = agent.asks(agent.call(round="r-9"), agent.call(round="r-9"))
+    assert [verdict.decision for verdict in out.verdicts] == ["hold", "hold"]
+    assert len({verdict.question["id"] for verdict in out.verdicts}) == 1
+
+
+@pytest.mark.parametrize(
+    ("choice", "by", "decision"),
+    [
+        ("skip", 0, "block"),
+        ("allow_once", 0, "allow"),
+        ("raise", 3, "allow"),
+        ("exempt", 0, "allow"),
+        ("disable", 0, "allow"),
+    ],
+)
+def test_each_answer_decides_for_the_call_and_frees_the_session(choice, by, decision, asking, agent):
+    verdict = hold(agent)
+    question = questions.answer(asking.pk, verdict.question["id"], choice, OPERATOR, by=by)
+    assert (question.state, question.decision, question.answered_by) == ("answered", decision, "ana")
+    session = session_of(asking)
+    assert session.state == SessionState.LOOPING
+    assert session.blocked_count == (0 if decision == "allow" else 1)
+    assert Incident.objects.get().calls_blocked == session.blocked_count
+    assert Incident.objects.get().activity.filter(action="answered", actor="ana").exists()
+    assert AuditEntry.objects.filter(action="question.answer", actor="ana").exists()
+
+
+def test_skip_keeps_detection_and_asks_again_at_the_next_equal_call(asking, agent):
+    questions.answer(asking.pk, hold(agent).question["id"], "skip", OPERATOR)
+    again = agent.asks(agent.call()).verdicts[0]
+    assert again.decision == "hold"
+    assert Question.objects.count() == 2
+    assert agent.asks(agent.call(tool="other")).decision == "allow"
+
+
+def test_allow_once_starts_the_counting_anew(asking, agent):
+    questions.answer(asking.pk, hold(agent).question["id"], "allow_once", OPERATOR)
+    decisions = [agent.asks(agent.call()).decision for _ in range(4)]
+    assert decisions == ["allow", "allow", "allow", "hold"]
+
+
+def test_raise_lets_the_loop_go_that_much_further(asking, agent):
+    questions.answer(asking.pk, hold(agent).question["id"], "raise", OPERATOR, by=2)
+    decisions = [agent.asks(agent.call()).decision for _ in range(6)]
+    assert decisions == ["allow"] * 5 + ["hold"]
+
+
+def test_disable_holds_for_that_session_only_is_shown_and_can_be_taken_back(asking, agent, principal):
+    questions.answer(asking.pk, hold(agent).question["id"], "disable", OPERATOR)
+    assert session_of(asking).policy_values == {"enabled": False}
+    assert [agent.asks(agent.call()).decision for _ in range(6)] == ["allow"] * 6
+    assert hold(Agent(principal, "s-2")).decision == "hold"
+    sessions.set_policy(asking.pk, "s-1", {"enabled": None}, OPERATOR)
+    assert hold(agent).decision == "hold"
+
+
+def test_exempt_frees_the_tool_in_this_session_and_no_other_tool(asking, agent):
+    questions.answer(asking.pk, hold(agent).question["id"], "exempt", OPERATOR)
+    assert [agent.asks(agent.call()).decision for _ in range(6)] == ["allow"] * 6
+    assert hold(agent, tool="other").decision == "hold"
+
+
+def test_a_policy_that_forgets_a_detected_loop_raises_the_limit_of_the_session(project, agent):
+    policies.save_tier(project.pk, "project", "", "", {"preset": "interactive"}, OPERATOR)
+    questions.answer(project.pk, hold(agent).question["id"], "raise", OPERATOR, by=2)
+    assert session_of(project).policy_values == {"max_repeats": 6}
+    assert [agent.asks(agent.call()).decision for _ in range(6)] == ["allow"] * 5 + ["hold"]
+
+
+@pytest.mark.parametrize(
+    ("reaction", "decision"), [("block", "block"), ("stop", "stop"), ("allow", "allow"), ("disable", "allow")]
+)
+def test_unanswered_the_default_holds_from_the_deadline_on_whoever_reads_first(
+    reaction, decision, asking, agent
+):
+    values = {"mode": "ask", "unattended_reaction": reaction}
+    policies.save_tier(asking.pk, "project", "", "", values, OPERATOR)
+    held = hold(agent)
+    make_overdue(held.question["id"])
+    question = questions.find(asking.pk, held.question["id"])
+    assert (question.state, question.decision, question.reason) == ("expired", decision, "unanswered")
+    assert session_of(asking).policy_values == ({"enabled": False} if reaction == "disable" else {})
+    assert session_of(asking).state == SessionState.LOOPING
+
+
+def test_the_sweeper_closes_what_nobody_reads(asking, agent):
+    make_overdue(hold(agent).question["id"])
+    assert questions.close_due() == 1
+    assert questions.close_due() == 0
+    assert Question.objects.get().state == "expired"
+
+
+def test_the_next_call_of_the_session_closes_an_overdue_question_too(asking, agent):
+    make_overdue(hold(agent).question["id"])
+    agent.asks(agent.call(tool="other"))
+    assert Question.objects.get().state == "expired"
+
+
+def test_a_held_call_that_is_sent_again_gets_the_answer(asking, agent):
+    for number in range(3):
+        agent.asks(agent.call(call_id=f"c-{number}"))
+    held = agent.asks(agent.call(call_id="c-3")).verdicts[0]
+    assert agent.asks(agent.call(call_id="c-3")).verdicts[0].question == held.question
+    questions.answer(asking.pk, held.question["id"], "allow_once", OPERATOR)
+    again = agent.asks(agent.call(call_id="c-3")).verdicts[0]
+    assert (again.decision, again.duplicate) == ("allow", True)
+
+
+def test_an_answer_after_the_deadline_is_refused_and_changes_nothing(asking, agent):
+    held = hold(agent)
+    make_overdue(held.question["id"])
+    with pytest.raises(Conflict) as refused:
+        questions.answer(asking.pk, held.question["id"], "disable", OPERATOR)
+    assert refused.value.code == "question_expired"
+    assert session_of(asking).policy_values == {}
+
+
+def test_the_second_operator_is_told_who_answered_and_how(asking, agent):
+    held = hold(agent)
+    questions.answer(asking.pk, held.question["id"], "skip", OPERATOR)
+    with pytest.raises(Conflict) as refused:
+        questions.answer(asking.pk, held.question["id"], "allow_once", BEN)
+    assert refused.value.code == "already_answered"
+    assert refused.value.detail == "ana has answered already: skip this call."
+
+
+def test_a_double_click_is_one_answer(asking, agent):
+    held = hold(agent)
+    for _ in range(2):
+        question = questions.answer(asking.pk, held.question["id"], "raise", OPERATOR, by=2)
+    assert question.decision == "allow"
+    assert AuditEntry.objects.filter(action="question.answer").count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_two_answers_at_once_exactly_one_wins(asking, agent):
+    held = hold(agent)
+    together, outcomes = threading.Barrier(2), []
+
+    def click(actor, choice):
+        try:
+            together.wait(5)
+            questions.answer(asking.pk, held.question["id"], choice, actor)
+            outcomes.append("won")
+        except Conflict as refused:
+            outcomes.append(refused.code)
+        finally:
+            close_old_connections()
+            connection.close()
+
+    clicks = [threading.Thread(target=click, args=pair) for pair in ((OPERATOR, "skip"), (BEN, "disable"))]
+    for thread in clicks:
+        thread.start()
+    for thread in clicks:
+        thread.join(10)
+    assert sorted(outcomes) == ["already_answered", "won"]
+    question = Question.objects.get()
+    assert session_of(asking).policy_values == ({"enabled": False} if question.choice == "disable" else {})
+
+
+def test_a_session_that_ends_meanwhile_withdraws_the_question(asking, agent):
+    held = hold(agent)
+    agent.posts(agent.result("x"), type(agent.result("y"))(type="end", session="s-1", content="completed"))
+    evaluation.evaluate(session_of(asking).pk)
+    question = Question.objects.get()
+    assert (question.state, question.decision, question.reason) == ("withdrawn", "block", "session_ended")
+    assert session_of(asking).state == SessionState.ENDED
+    with pytest.raises(Conflict) as refused:
+        questions.answer(asking.pk, held.question["id"], "skip", OPERATOR)
+    assert refused.value.code == "question_withdrawn"
+
+
+def test_stopping_the_session_meanwhile_stops_the_call_that_waits(asking, agent):
+    held = hold(agent)
+    sessions.stop(asking.pk, "s-1", OPERATOR, "enough")
+    question = questions.find(asking.pk, held.question["id"])
+    assert (question.state, question.decision, question.reason) == ("withdrawn", "stop", "session_stopped")
+    assert "enough" in question.message
+    sessions.resume(asking.pk, "s-1", OPERATOR)
+    assert session_of(asking).state == SessionState.LOOPING
+    assert agent.asks(agent.call()).decision == "allow"
+
+
+def test_a_remembered_answer_decides_in_later_sessions_of_the_same_agent_and_tool(asking, agent, principal):
+    held = hold(agent)
+    questions.answer(asking.pk, held.question["id"], "allow_once", OPERATOR, remember=True)
+    later = hold(Agent(principal, "s-2", agent="triage"))
+    assert (later.decision, later.question["id"]) == (
+        "allow",
+        Question.objects.get(session__external_id="s-2").public_id,
+    )
+    second = session_of(asking, "s-2")
+    assert (second.state, second.blocked_count) == (SessionState.LOOPING, 0)
+    assert Event.objects.filter(session_id=second.pk, decision="hold").count() == 0
+    assert Question.objects.get(session=second).reason == "remembered"
+    assert RememberedChoice.objects.get().times_used == 1
+    assert hold(Agent(principal, "s-3", agent="other")).decision == "hold"
+    assert hold(Agent(principal, "s-4", agent="triage"), tool="other").decision == "hold"
+
+
+def test_a_remembered_skip_blocks_without_asking_and_can_be_forgotten(asking, agent, principal):
+    questions.answer(asking.pk, hold(agent).question["id"], "skip", OPERATOR, remember=True)
+    assert hold(Agent(principal, "s-2", agent="triage")).decision == "block"
+    questions.forget(asking.pk, RememberedChoice.objects.get().pk, OPERATOR)
+    assert hold(Agent(principal, "s-3", agent="triage")).decision == "hold"
+
+
+def test_what_is_remembered_ends(asking, agent, principal):
+    questions.answer(asking.pk, hold(agent).question["id"], "disable", OPERATOR, remember=True)
+    RememberedChoice.objects.update(expires_at=timezone.now())
+    assert hold(Agent(principal, "s-2", agent="triage")).decision == "hold"
+
+
+@pytest.mark.parametrize(("choice", "by"), [("raise", 0), ("raise", 10_001), ("maybe", 0), ("", 0)])
+def test_an_answer_that_is_none_is_refused(choice, by, asking, agent):
+    with pytest.raises(Invalid):
+        questions.answer(asking.pk, hold(agent).question["id"], choice, OPERATOR, by=by)
+    assert Question.objects.get().is_open
+
+
+def test_questions_of_other_projects_do_not_exist(asking, agent):
+    held = hold(agent)
+    with pytest.raises(NotFound):
+        questions.find(asking.pk + 1, held.question["id"])
+    with pytest.raises(NotFound):
+        questions.answer(asking.pk + 1, held.question["id"], "skip", OPERATOR)
+
+
+def test_calls_that_were_only_observed_are_not_asked_about(asking, agent):
+    agent.posts(*(agent.call() for _ in range(6)))
+    evaluation.evaluate(session_of(asking).pk)
+    assert not Question.objects.exists()
+    assert Incident.objects.get().decision == "hold"
+
+
+def test_a_budget_of_calls_is_raised_by_the_sessions_own_limit(project, agent):
+    values = {"budget_max_calls": 5, "budget_ladder": "ask"}
+    policies.save_tier(project.pk, "project", "", "", values, OPERATOR)
+    calls = [agent.asks(agent.call(arguments=f'{{"page": {n}}}', tool=f"t{n}")).verdicts[0] for n in range(5)]
+    assert calls[-1].decision == "hold"
+    questions.answer(project.pk, calls[-1].question["id"], "raise", OPERATOR, by=10)
+    assert session_of(project).policy_values == {"budget_max_calls": 15}
+    assert agent.asks(agent.call(tool="t9")).decision == "allow"
+
+
+def test_a_state_that_is_to_be_rebuilt_does_not_stand_in_the_way_of_an_answer(asking, agent):
+    held = hold(agent)
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE detection_trackerstate SET snapshot = '{\"v\": 0}'")
+    question = questions.answer(asking.pk, held.question["id"], "disable", OPERATOR)
+    assert question.decision == "allow"
+    assert session_of(asking).policy_values == {"enabled": False}
+
+
+def reactions_of(incident):
+    return incident.evidence["reactions"]
+
+
+def test_what_came_of_each_reaction_is_stored_on_the_incident(project, agent):
+    policies.save_tier(
+        project.pk,
+        "project",
+        "",
+        "",
+        {"mode": "warn,chance", "rung_gap_calls": 1, "result_aware": False},
+        OPERATOR,
+    )
+    for _ in range(5):
+        agent.asks(agent.call())
+    for number in range(6):
+        agent.asks(agent.call(tool=f"other{number}"))
+    incident = Incident.objects.get()
+    assert reactions_of(incident) == {"warn": {"went_on": 1}, "chance": {"recovered": 1}}
+    told = [(row.action, row.note) for row in incident.activity.filter(action__in=("went_on", "recovered"))]
+    assert told == [("went_on", "after warn"), ("recovered", "after chance")]
+
+
+def test_a_person_who_stops_the_session_ends_what_a_reaction_was_for(project, agent):
+    hold(agent)
+    sessions.stop(project.pk, "s-1", OPERATOR)
+    assert reactions_of(Incident.objects.get()) == {"stop": {"stopped": 1}}
+
+
+def test_the_choices_match_the_answers_of_the_engine(asking, agent):
+    assert set(Choice.values) == {"skip", "allow_once", "raise", "exempt", "disable"}
+    held = hold(agent)
+    questions.answer(asking.pk, held.question["id"], "exempt", OPERATOR)
+    state = tracking.read(session_of(asking).pk)
+    assert state is not None
+    assert state.exempt == ["search_web"]
+    assert isinstance(state, type(fold.new_state()))
