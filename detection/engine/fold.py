@@ -338,7 +338,7 @@ def _ask(
         except Exception as error:  # noqa: BLE001 - a fault of ours must never stand in the way of a call
             faults += ((detector.kind, type(error).__name__),)
             continue
-        if reading.reached:
+        if reading.reached or reading.finding is not None:
             readings.append((detector.kind, reading))
     return readings, faults
 

@@ -114,7 +114,8 @@ def describe(finding: Finding) -> str:
     if finding.kind == "stagnation":
         return f"the last {count} calls, up to '{tool}', brought nothing new"
     unit = str(finding.detail.get("unit", "rounds"))
-    return f"this run has reached {count} {unit} of its limit of {finding.limit}"
+    used, allowed = finding.detail.get("used", count), finding.detail.get("allowed", finding.limit)
+    return f"this run has reached {used:g} {unit} of its limit of {allowed:g}"
 
 
 def render(

@@ -84,6 +84,14 @@ def _spent(
         call_keys=(record.key,),
         seqs=evidence(recent),
         first_seq=recent[0].seq,
-        detail=detail(record.tool, unit=unit, notice=not over, advisory=not over, final=over and final),
+        detail=detail(
+            record.tool,
+            unit=unit,
+            used=round(amount, 4),
+            allowed=limit,
+            notice=not over,
+            advisory=not over,
+            final=over and final,
+        ),
     )
     return Reading(count, whole, finding)

@@ -43,8 +43,7 @@ class Cycle(Detector):
             matches[length - 1] = matches[length - 1] + 1 if equal else 0
         best = QUIET
         for length in range(values["cycle_min_length"], longest + 1):
-            # Laps that are remembered: beyond them there is nothing to compare answers with.
-            laps = min(matches[length - 1], size - length) // length + 1
+            laps = matches[length - 1] // length + 1
             if laps < 2 or matches[0] >= length - 1:
                 continue
             reading = _judge(lane, record, policy, length, laps)
@@ -91,6 +90,8 @@ def _judge(lane: Lane, record: Record, policy: Policy, length: int, laps: int) -
 
 def _lap_results(records: list[Record], length: int, laps: int) -> str:
     """What the answers of the completed calls say, each compared with the one a lap earlier."""
+    # More laps may have been counted than calls are remembered; a slice from beyond the start would shift the pairs.
+    laps = min(laps, len(records) // length)
     pairs = [
         (one, earlier)
         for one, earlier in zip(

@@ -25,6 +25,7 @@ from detection.engine.results import Outcome
 _MAX_TIMES = 64
 _MAX_PAIRS = 64
 _ENOUGH = 1 - 1e-9
+_NEARLY = 1e-9
 
 
 class Repeat(Detector):
@@ -121,13 +122,13 @@ def _judge_streak(own: dict[str, Any], lane: Lane, record: Record, policy: Polic
     results = _series(own)
     if same >= limit * _ENOUGH:
         return Reading(
-            int(same),
+            int(same + _NEARLY),
             limit,
             _finding(
                 lane,
                 record,
                 policy,
-                max(count if results != "changing" else int(same), limit),
+                max(count if results != "changing" else int(same + _NEARLY), limit),
                 limit,
                 _equal(own),
                 first=own["first"],
@@ -139,18 +140,18 @@ def _judge_streak(own: dict[str, Any], lane: Lane, record: Record, policy: Polic
         and own.get("known", 0) >= min(warn_at, limit) - 1 - allowance
     ):
         return Reading(
-            int(same),
+            int(same + _NEARLY),
             limit,
-            _finding(lane, record, policy, int(same), limit, _equal(own), first=own["first"], advisory=True),
+            _finding(lane, record, policy, int(same + _NEARLY), limit, _equal(own), first=own["first"], advisory=True),
         )
     changing = values["max_repeats_changing"] + allowance
     if results == "changing" and count >= changing and policy.traits.tool_class not in ("poll", "read"):
         return Reading(
-            int(same),
+            int(same + _NEARLY),
             limit,
             _finding(lane, record, policy, count, changing, "changing", first=own["first"], advisory=True),
         )
-    return Reading(int(same), limit)
+    return Reading(int(same + _NEARLY), limit)
 
 
 def _learn(own: dict[str, Any], lane: Lane, record: Record) -> None:

@@ -1,0 +1,138 @@
+"""When two results are the same result."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from detection.engine.identity import Keyer
+from detection.engine.results import as_text, normalise, outcome
+from detection.engine.similarity import sketch
+from detection.engine.toolclasses import PLAIN_TOOL, ToolTraits
+
+KEYER = Keyer(b"secret")
+
+
+def told(content, is_error=False, traits=PLAIN_TOOL, arguments=None):
+    return outcome(
+        content, is_error, traits, KEYER, sketch(arguments, KEYER) if arguments is not None else ""
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("done at 12:00:01", "done at 12:00:59"),
+        ("2026-11-21T12:00:00.123Z up", "2026-11-22T07:30:11Z up"),
+        ("3 passed in 0.12s", "3 passed in 4.01s"),
+        ("took 35 ms", "took 412ms"),
+        ("Sat Nov 21 22:43:13 UTC 2026", "Sun Nov 22 01:02:03 UTC 2026"),
+        ("object at 0x7f3a2b10", "object at 0x55d0c0ff"),
+        ("id 1b4e28ba-2fa1-11d2-883f-0016d3cca427", "id 9f4e28ba-2fa1-11d2-883f-0016d3cca42a"),
+        ("request id: 81f2c3", "request id: 77ac01"),
+        ("\x1b[31mred\x1b[0m", "red"),
+        ("a  b\n\n c", "a b c"),
+        ("now 1763766000", "now 1763766999"),
+        ('{"ok":true,"timestamp":"x","request_id":"1"}', '{"ok":true,"timestamp":"y","request_id":"2"}'),
+    ],
+)
+def test_clocks_ids_and_white_space_are_masked(one, other):
+    assert told(one).digest == told(other).digest
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("7 open", "8 open"),
+        ("chunk 1 of 6", "chunk 2 of 6"),
+        ("main.py:12:30: error", "main.py:12:31: error"),
+        ("HTTP 404", "HTTP 500"),
+        ('{"duration":10}', '{"duration":20}'),
+        ('{"id":"o-1"}', '{"id":"o-2"}'),
+        ("v1.2.3", "v1.2.4"),
+        ("x" * 20_000 + "a", "x" * 20_000 + "b"),
+    ],
+)
+def test_other_digits_stay(one, other):
+    assert told(one).digest != told(other).digest
+
+
+def test_a_tools_volatile_fields_are_dropped_at_any_depth():
+    traits = ToolTraits(volatile_result_fields=("took", "cursor"))
+    one = json.dumps({"rows": [1], "took": 3, "page": {"cursor": "a"}})
+    other = json.dumps({"page": {"cursor": "b"}, "took": 9, "rows": [1]})
+
+    assert told(one, traits=traits).digest == told(other, traits=traits).digest
+    assert told(one).digest != told(other).digest
+
+
+def test_an_error_is_the_same_for_another_argument():
+    one = told("denied for ann", True, arguments={"to": "ann"})
+    other = told("denied for bob", True, arguments={"to": "bob"})
+
+    assert one.error_digest == other.error_digest
+    assert one.digest != other.digest
+
+
+def test_codes_stay_in_an_error_even_when_an_argument_looks_like_one():
+    one = told("401 unauthorised", True, arguments={"q": "what is 401"})
+    other = told("403 unauthorised", True, arguments={"q": "what is 403"})
+
+    assert one.error_digest != other.error_digest
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        "",
+        " \n",
+        "[]",
+        "null",
+        "<returncode>0</returncode>\n<output>\n</output>",
+        '{"exit_code": 0, "output": ""}',
+        "exit code: 1",
+    ],
+)
+def test_an_empty_answer_is_no_evidence_whatever_it_is_wrapped_in(content):
+    assert told(content).status == "m"
+    assert not told(content).evidence
+
+
+@pytest.mark.parametrize("content", ["ok", "Done.", "SUCCESS", "true", "committed"])
+def test_a_bare_acknowledgement_is_no_evidence(content):
+    assert told(content).status == "o"
+    assert not told(content).evidence
+
+
+@pytest.mark.parametrize("content", ["0 hits", "ok 3", '{"exit_code": 0, "output": "x"}', "<b>bold</b>", "7"])
+def test_a_short_answer_with_something_in_it_is_evidence(content):
+    assert told(content).evidence
+
+
+@pytest.mark.parametrize(
+    ("content", "status"),
+    [
+        ("Error: no such file", "e"),
+        ("Traceback (most recent call last):", "e"),
+        ("ValueError: x", "e"),
+        ("no errors found", "o"),
+    ],
+)
+def test_without_the_clients_word_a_text_that_begins_like_an_error_is_one(content, status):
+    assert told(content, None).status == status
+
+
+def test_the_clients_word_wins():
+    assert told("Error: it says", False).status == "o"
+
+
+def test_damaged_json_is_text():
+    assert normalise('{"a": 1, "request_id"') == '{"a": 1, "request_id"'
+
+
+def test_objects_become_compact_text():
+    assert as_text({"a": [1]}) == '{"a":[1]}'
+    assert as_text("x") == "x"
+    assert as_text(None) is None
