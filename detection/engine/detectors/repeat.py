@@ -142,7 +142,16 @@ def _judge_streak(own: dict[str, Any], lane: Lane, record: Record, policy: Polic
         return Reading(
             int(same + _NEARLY),
             limit,
-            _finding(lane, record, policy, int(same + _NEARLY), limit, _equal(own), first=own["first"], advisory=True),
+            _finding(
+                lane,
+                record,
+                policy,
+                int(same + _NEARLY),
+                limit,
+                _equal(own),
+                first=own["first"],
+                advisory=True,
+            ),
         )
     changing = values["max_repeats_changing"] + allowance
     if results == "changing" and count >= changing and policy.traits.tool_class not in ("poll", "read"):
