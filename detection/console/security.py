@@ -27,6 +27,16 @@ def _written(directives: dict[str, str]) -> str:
     return "; ".join(f"{name} {value}" for name, value in directives.items())
 
 
+def _sockets(live_url: str) -> tuple[str, ...]:
+    """Return the origins of our sockets; a page opened as localhost reaches them by that name, because of its cookies."""
+    live = urlsplit(live_url)
+    scheme = "wss" if live.scheme == "https" else "ws"
+    if live.hostname not in ("127.0.0.1", "localhost"):
+        return (f"{scheme}://{live.netloc}",)
+    port = f":{live.port}" if live.port else ""
+    return tuple(f"{scheme}://{host}{port}" for host in ("127.0.0.1", "localhost"))
+
+
 class ContentSecurityPolicyMiddleware:
     """Adds the policy, and keeps pages with data out of shared caches.
 
@@ -35,9 +45,7 @@ class ContentSecurityPolicyMiddleware:
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
         self.get_response = get_response
-        live = urlsplit(settings.LIVE_URL)
-        sockets = f"{'wss' if live.scheme == 'https' else 'ws'}://{live.netloc}"
-        base = _BASE | {"connect-src": f"'self' {sockets}"}
+        base = _BASE | {"connect-src": " ".join(("'self'", *_sockets(settings.LIVE_URL)))}
         self._page, self._admin = _written(base), _written(base | _ADMIN)
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:

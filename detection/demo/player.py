@@ -18,7 +18,7 @@ from detection.demo.stuck import STUCK
 
 GALLERY = (*HEALTHY, *STUCK)
 HAMMER_TRIES = 5
-REST_SECONDS = (20.0, 60.0)
+REST_SECONDS = (10.0, 30.0)
 OUTAGE_SECONDS = (2.0, 20.0)
 REFUSED = frozenset(("block", "hold"))
 _INPUT_TOKENS, _OUTPUT_TOKENS, _COST_USD = (400, 3000), (20, 160), (0.0005, 0.006)
@@ -48,7 +48,7 @@ class Player:
 
     url: str
     key: str
-    agents: int = 5
+    agents: int = 6
     speed: float = 1.0
     rounds: int | None = None
     tell: Callable[[str], None] = print

@@ -42,7 +42,13 @@ function socketUrl() {
 
 function connect() {
   if (link.socket || link.hasGivenUp) return;
-  const socket = new WebSocket(socketUrl());
+  let socket;
+  try {
+    socket = new WebSocket(socketUrl());
+  } catch {
+    reconnectLater(true); // a policy forbids it; asking now and then goes on
+    return;
+  }
   link.socket = socket;
   socket.addEventListener("message", (event) => hear(JSON.parse(event.data)));
   socket.addEventListener("close", (event) => {

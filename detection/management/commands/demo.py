@@ -27,7 +27,7 @@ class Command(BaseCommand):
             "--key", required=True, help="API key with the scopes ingest and guard; best one marked as demo"
         )
         parser.add_argument(
-            "--agents", type=int, default=5, metavar="N", help="agents at the same time (default 5)"
+            "--agents", type=int, default=6, metavar="N", help="agents at the same time (default 6)"
         )
         parser.add_argument(
             "--speed", type=float, default=1.0, metavar="X", help="2 plays twice as fast (default 1)"
