@@ -58,7 +58,7 @@ def receiving():
             except OSError:
                 pass  # the sender has gone
 
-        do_PUT = do_POST
+        do_PUT = do_POST  # noqa: N815
 
         def log_message(self, *arguments):
             pass

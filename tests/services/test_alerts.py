@@ -71,7 +71,7 @@ def test_what_people_do_is_told_once_and_remarks_are_not(project):
 
 def test_a_change_that_is_rolled_back_leaves_nothing_in_the_outbox(project):
     incident = make_incident(project)
-    with pytest.raises(RuntimeError), transaction.atomic():
+    with pytest.raises(RuntimeError), transaction.atomic():  # noqa: PT012
         incidents.resolve(project.pk, incident.public_id, ANA)
         raise RuntimeError
     assert transitions() == []

@@ -1,0 +1,124 @@
+"""Calls are counted once, whenever and however often the counting runs; incidents answer for the rest."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.utils import timezone
+
+from detection.models import CallCount, CountingCursor, Incident, Session
+from detection.selectors.statistics import statistics, totals_by_project
+from detection.services import sessions
+from detection.services.audit import Actor
+from detection.services.evaluation import evaluate
+from detection.services.statistics import count_calls
+from tests.services.alerting import make_incident
+from tests.services.conftest import Agent
+
+ANA = Actor("ana")
+
+
+def span():
+    now = timezone.now()
+    return now - timedelta(days=1), now + timedelta(hours=1)
+
+
+def totals(project):
+    return statistics(project.pk, *span()).total
+
+
+def test_calls_are_counted_once_however_often_it_runs(agent, project):
+    for _ in range(6):
+        agent.asks()
+    assert totals(project).checks == 0
+    count_calls()
+    count_calls()
+    first = totals(project)
+    assert (first.checks, first.blocked > 0) == (6, True)
+    agent.asks(agent.call("read_file", '{"path": "a"}'))
+    count_calls()
+    assert totals(project).checks == 7
+    assert totals(project).blocked == first.blocked
+
+
+def test_what_is_not_evaluated_yet_is_counted_later(agent, project):
+    agent.posts(agent.call(), agent.call())
+    count_calls()
+    assert totals(project).checks == 0
+    evaluate(Session.objects.get().pk)
+    count_calls()
+    assert totals(project).checks == 2
+
+
+def test_a_session_touched_by_a_late_transaction_is_not_missed(agent, project):
+    """The cursor stays behind every transaction that was open when it was read."""
+    agent.asks()
+    count_calls()
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
+        assert CountingCursor.objects.get().seen_xid <= cursor.fetchone()[0]
+
+
+def test_counts_come_apart_by_tool_model_and_hour(principal, project):
+    Agent(principal, "a", backend="openai", model="gpt-5").asks()
+    other = Agent(principal, "b", backend="anthropic", model="claude")
+    other.asks(other.call("read_file", '{"path": "a"}'), other.call("read_file", '{"path": "b"}'))
+    count_calls()
+    tools = statistics(project.pk, *span(), by="tool").rows
+    assert {row.key: row.numbers.checks for row in tools} == {"read_file": 2, "search_web": 1}
+    models = statistics(project.pk, *span(), by="model").rows
+    assert {row.key: row.numbers.checks for row in models} == {"anthropic/claude": 2, "openai/gpt-5": 1}
+    hours = statistics(project.pk, *span(), by="hour").rows
+    assert sum(row.numbers.checks for row in hours) == 3
+    assert hours[0].key.endswith(":00:00Z")
+
+
+def test_findings_labels_confidence_and_recovery_are_counted_by_detector(project):
+    evidence = {"reactions": {"warn": {"recovered": 1, "went_on": 3}, "block": {"stopped": 1}}}
+    make_incident(project, label="true_loop", recovered=True, confidence=0.8, detections=3, evidence=evidence)
+    make_incident(project, label="false_alarm", recovered=False, confidence=0.4, loop_id="b")
+    make_incident(project, kind="cycle", loop_id="c", cost_usd=2, calls_in_loop=9, calls_blocked=4)
+    answer = statistics(project.pk, *span(), by="kind")
+    by_kind = {row.key: row.numbers for row in answer.rows}
+    repeat = by_kind["repeat"]
+    assert (repeat.incidents, repeat.findings, repeat.true_loops, repeat.false_alarms) == (2, 4, 1, 1)
+    assert repeat.average_confidence == pytest.approx(0.6)
+    assert (repeat.precision, repeat.recovery) == (0.5, 0.5)
+    assert repeat.checks is None
+    assert (by_kind["cycle"].loop_cost_usd, by_kind["cycle"].loop_calls_blocked) == (2.0, 4)
+    assert [(row.rung, row.recovered, row.went_on, row.stopped) for row in answer.recovery] == [
+        ("warn", 1, 3, 0),
+        ("block", 0, 0, 1),
+    ]
+
+
+def test_other_projects_and_other_times_stay_out(agent, project):
+    agent.asks()
+    make_incident(project)
+    count_calls()
+    past = timezone.now() - timedelta(days=40)
+    CallCount.objects.update(hour=past)
+    Incident.objects.update(opened_at=past)
+    assert totals(project).checks == 0
+    assert totals(project).incidents == 0
+    assert statistics(project.pk + 1, past - timedelta(days=1), timezone.now()).total.checks == 0
+
+
+def test_the_demo_goes_with_its_numbers(project, agent):
+    agent.asks()
+    count_calls()
+    Session.objects.update(is_demo=True)
+    CallCount.objects.update(is_demo=True)
+    assert totals_by_project() == []
+    sessions.delete_demo(project.pk, ANA)
+    assert totals(project).checks == 0
+
+
+def test_sessions_that_are_gone_leave_their_counts(project, agent):
+    agent.asks()
+    count_calls()
+    sessions.delete_sessions([Session.objects.get().pk])
+    count_calls()
+    assert totals(project).checks == 1
