@@ -1,0 +1,221 @@
+"""Every detector says what its slow twin says, call by call, on runs of every shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from detection.engine import fold
+from detection.engine.calls import Call, Message, Result
+from detection.engine.detectors import DETECTORS
+from detection.engine.identity import Keyer
+from detection.engine.policy import Policy, resolve
+from tests.engine.twins import budget, cycle, outcome, repeat, similar, stagnation
+from tests.engine.twins.findings import Expected, said
+from tests.engine.twins.history import History, Observation, history
+from tests.engine.twins.runs import runs
+
+KEYER = Keyer(b"twins")
+TWINS: dict[str, Callable[[History, Policy], Expected | None]] = {
+    "repeat": repeat.repeat,
+    "cycle": cycle.cycle,
+    "similar": similar.similar,
+    "outcome": outcome.outcome,
+    "stagnation": stagnation.stagnation,
+}
+often = settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def alone(kind: str, **values: Any) -> Policy:
+    """One detector by itself, only looking on."""
+    base: dict[str, Any] = {f"{one.kind}_enabled": one.kind == kind for one in DETECTORS}
+    base |= {f"{one.kind}_ladder": "observe" for one in DETECTORS if one.kind != "repeat"}
+    return resolve([("server", base | {"mode": "observe"} | values)])
+
+
+def compare(kind: str, observations: Sequence[Observation], policy: Policy) -> None:
+    """Fold a run and ask the twin after every observation."""
+    state = fold.new_state()
+    for place, one in enumerate(observations):
+        if isinstance(one, Message):
+            fold.observe_message(state, one, policy)
+            continue
+        step = (
+            fold.observe_call(state, one, policy, KEYER)
+            if isinstance(one, Call)
+            else fold.observe_result(state, one, policy, KEYER)
+        )
+        assert not step.faults
+        found = [said(finding) for finding in step.verdict.findings if not finding.detail.get("notice")]
+        if step.duplicate:
+            continue
+        so_far = observations[: place + 1]
+        told = history(so_far, policy)
+        expected = budget.budget(told, policy, so_far) if kind == "budget" else TWINS[kind](told, policy)
+        assert found == ([expected] if expected else []), "\n".join(map(short, so_far))
+
+
+def short(one: Observation) -> str:
+    """One line for people who read a failure."""
+    if isinstance(one, Call):
+        return f"{one.call_id} {one.tool} {one.arguments} at {one.at - 1_000_000:g} in {one.round}"
+    return (
+        f"{one.call_id} answered {one.content!r}, error {one.is_error}"
+        if isinstance(one, Result)
+        else "message"
+    )
+
+
+counts = st.integers(2, 6)
+
+
+@often
+@given(
+    run=runs(),
+    limit=counts,
+    warn_at=st.sampled_from((0, 2, 3)),
+    changing=counts,
+    ttl=st.sampled_from((60, 120)),
+)
+def test_repeats_in_a_row_whose_answers_are_looked_at(run, limit, warn_at, changing, ttl):
+    policy = alone(
+        "repeat",
+        result_aware=True,
+        max_repeats=limit,
+        repeat_warn_at=warn_at,
+        max_repeats_changing=changing,
+        ttl_seconds=ttl,
+        poll_max_repeats=limit + 2,
+        poll_warn_at=3,
+        scattered_repeats=3,
+        scattered_window_calls=8,
+        scattered_run_repeats=limit,
+    )
+    compare("repeat", run, policy)
+
+
+@often
+@given(
+    run=runs(),
+    limit=counts,
+    scope=st.sampled_from(("consecutive", "window", "run")),
+    ttl_from=st.sampled_from(("entry", "previous", "never")),
+    window=st.integers(2, 12),
+    once=st.booleans(),
+)
+def test_repeats_counted_without_their_answers(run, limit, scope, ttl_from, window, once):
+    policy = alone(
+        "repeat",
+        result_aware=False,
+        max_repeats=limit,
+        repeat_scope=scope,
+        ttl_from=ttl_from,
+        ttl_seconds=60,
+        window_calls=window,
+        once_per_round=once,
+    )
+    compare("repeat", run, policy)
+
+
+@often
+@given(run=runs(), laps=st.integers(2, 4), longest=st.integers(2, 6), aware=st.booleans())
+def test_cycles(run, laps, longest, aware):
+    policy = alone(
+        "cycle",
+        cycle_min_laps=laps,
+        cycle_unknown_laps=laps + 1,
+        cycle_max_length=longest,
+        result_aware=aware,
+        max_repeats_changing=5,
+    )
+    compare("cycle", run, policy)
+
+
+@often
+@given(
+    run=runs(),
+    limit=st.integers(2, 5),
+    window=st.integers(2, 12),
+    method=st.sampled_from(("sketch", "literal")),
+    aware=st.booleans(),
+    ratio=st.sampled_from((0.5, 0.8, 1.0)),
+)
+def test_similar_calls(run, limit, window, method, aware, ratio):
+    policy = alone(
+        "similar",
+        similar_max_calls=limit,
+        similar_window_calls=window,
+        similar_method=method,
+        similar_ratio=ratio,
+        result_aware=aware,
+    )
+    compare("similar", run, policy)
+
+
+@often
+@given(
+    run=runs(), results=counts, errors=counts, near=counts, method=st.sampled_from(("fingerprint", "literal"))
+)
+def test_equal_outcomes(run, results, errors, near, method):
+    policy = alone(
+        "outcome",
+        result_aware=True,
+        outcome_max_results=results,
+        outcome_max_errors=errors,
+        outcome_max_similar=near,
+        outcome_method=method,
+        window_calls=10,
+    )
+    compare("outcome", run, policy)
+
+
+@often
+@given(run=st.one_of(runs(), runs(answered=False)), limit=counts)
+def test_stagnation(run, limit):
+    compare("stagnation", run, alone("stagnation", result_aware=True, stagnation_max_calls=limit))
+
+
+@often
+@given(
+    run=runs(),
+    limits=st.fixed_dictionaries(
+        {
+            "budget_max_rounds": st.integers(0, 20),
+            "budget_max_calls": st.integers(0, 20),
+            "budget_max_seconds": st.integers(0, 600),
+            "budget_max_tokens": st.integers(0, 500),
+            "budget_max_cost_usd": st.sampled_from((0.0, 0.25, 1.0)),
+        }
+    ),
+)
+def test_budgets(run, limits):
+    compare("budget", run, alone("budget", budget_soft_rounds=False, **limits))
+
+
+def test_every_registered_detector_has_a_twin():
+    assert {detector.kind for detector in DETECTORS} == {*TWINS, "budget"}
+
+
+@pytest.mark.parametrize("length", [2, 3, 6])
+def test_a_cycle_whose_answers_change_stays_progress_however_long_it_goes_on(length):
+    policy = alone("cycle", result_aware=True)
+    run: list[Observation] = []
+    for number in range(150):
+        run.append(Call(number, "lookup", {"q": number % length}, float(number), f"call-{number}"))
+        run.append(Result(f"call-{number}", f"row {number}", False, float(number), number))
+    state = fold.new_state()
+    for one in run:
+        step = (
+            fold.observe_call(state, one, policy, KEYER)
+            if isinstance(one, Call)
+            else fold.observe_result(state, one, policy, KEYER)
+        )
+        assert all(finding.results == "changing" for finding in step.verdict.findings)

@@ -1,0 +1,31 @@
+"""What a twin expects of one observation, and what the engine said, in one comparable form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from detection.engine.calls import Finding
+
+
+@dataclass(frozen=True)
+class Expected:
+    """A finding without its identity, which has properties of its own."""
+
+    kind: str
+    count: int
+    limit: int
+    results: str = "unknown"
+    period: int = 1
+    advisory: bool = False
+
+
+def said(finding: Finding) -> Expected:
+    """A finding of the engine in that form."""
+    return Expected(
+        finding.kind,
+        finding.count,
+        finding.limit,
+        finding.results,
+        finding.period,
+        bool(finding.detail.get("advisory")),
+    )

@@ -1,0 +1,157 @@
+"""The whole history of a run as a list: what counted, what was answered when, and what a change has overtaken."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from detection.engine.calls import Call, Message, Result
+from detection.engine.policy import Policy
+from tests.engine.twins.identity import tree
+
+CLASS_OF = {
+    "lookup": "other",
+    "read_file": "read",
+    "edit_file": "change",
+    "job_status": "poll",
+    "sleep": "wait",
+    "bash": "fallible",
+}
+"""The tools that runs for twins are made of."""
+
+ACKNOWLEDGEMENTS = ("ok", "Done.")
+NOTHING = ("", "[]", "null")
+
+Observation = Call | Result | Message
+
+
+@dataclass
+class Past:
+    """One call that counted."""
+
+    place: int
+    seq: int
+    tool: str
+    kind_of_tool: str
+    arguments: Any
+    key: Any
+    at: float
+    weight: float = 1.0
+    call_id: str = ""
+    status: str = "pending"
+    answer: str = ""
+    text: str = ""
+    evidence: bool = False
+    new: bool | None = None
+    told: int | None = None
+    overtaken: int | None = None
+
+    def live(self, place: int) -> bool:
+        """Whether no change had overtaken this call before that observation."""
+        return self.overtaken is None or self.overtaken >= place
+
+
+@dataclass
+class History:
+    """What there is to know after the last observation."""
+
+    past: list[Past]
+    now: int
+    current: Past | None
+    """The call in hand, or the call whose result is in hand; None when the observation counted nothing."""
+    told: bool
+    """Whether the observation in hand is a result."""
+
+    def answers(self) -> list[Past]:
+        """Answered calls in the order in which their answers came."""
+        return sorted((one for one in self.past if one.told is not None), key=lambda one: one.told or 0)
+
+    def news(self, place: int) -> int:
+        """How many answers up to an observation brought something that is evidence and new."""
+        return sum(
+            1
+            for one in self.answers()
+            if one.told <= place and one.status == "ok" and one.evidence and one.new
+        )
+
+
+def history(observations: Sequence[Observation], policy: Policy) -> History:
+    """Read a run from its beginning."""
+    past: list[Past] = []
+    ids: set[str] = set()
+    rounds: set[tuple[str, Any]] = set()
+    seen: set[Any] = set()
+    current: Past | None = None
+    told = False
+    for place, one in enumerate(observations):
+        current, told = None, isinstance(one, Result)
+        if isinstance(one, Call):
+            current = _called(one, place, past, ids, rounds, policy)
+        elif isinstance(one, Result):
+            current = _told(one, place, past, seen, changes_count=policy.get("result_aware"))
+    return History(past, len(observations) - 1, current, told)
+
+
+def _called(
+    call: Call, place: int, past: list[Past], ids: set[str], rounds: set[tuple[str, Any]], policy: Policy
+) -> Past | None:
+    if call.call_id in ids:
+        return None
+    ids.add(call.call_id)
+    kind_of_tool = CLASS_OF[call.tool]
+    if kind_of_tool == "wait":
+        return None
+    key = (call.tool, _tree(json.dumps(call.arguments)))
+    if policy.get("once_per_round") and call.round is not None:
+        if (call.round, key) in rounds:
+            return None
+        rounds.add((call.round, key))
+    one = Past(place, call.seq, call.tool, kind_of_tool, call.arguments, key, call.at, call_id=call.call_id)
+    for earlier in past[-8:][::-1]:
+        if earlier.key == key:
+            one.weight = 0.2 if call.at - earlier.at >= policy.get("slow_gap_seconds") else 1.0
+            break
+    past.append(one)
+    return one
+
+
+def _told(
+    result: Result, place: int, past: list[Past], seen: set[Any], *, changes_count: bool
+) -> Past | None:
+    one = next((one for one in past if one.call_id == result.call_id), None)
+    if one is None or one.status != "pending":
+        return None
+    text = " ".join((result.content or "").split())
+    one.told, one.text = place, result.content or ""
+    one.status = "error" if result.is_error else "empty" if text in NOTHING else "ok"
+    one.evidence = text not in NOTHING and (one.status == "error" or text not in ACKNOWLEDGEMENTS)
+    one.answer = f"{one.status}:{_cause(text, one.arguments) if one.status == 'error' else text}"
+    mark = (one.status == "error", text) if one.evidence else (one.status == "error", text, one.key)
+    one.new = mark not in seen
+    seen.add(mark)
+    if changes_count and one.kind_of_tool == "change" and one.status != "error" and one.new:
+        for other in past:
+            if other.key != one.key and other.overtaken is None:
+                other.overtaken = place
+    return one
+
+
+@lru_cache(maxsize=1000)
+def _tree(text: str) -> Any:
+    return tree(json.loads(text))
+
+
+def _cause(text: str, arguments: Any) -> str:
+    """An error without the words of the call's own arguments, but with three-digit codes."""
+    own = set(re.findall(r"\w+", json.dumps(arguments)))
+
+    def masked(match: re.Match[str]) -> str:
+        word = match.group()
+        code = len(word) == 3 and word.isdigit()
+        return "~" if word in own and len(word) > 1 and not code else word
+
+    return re.sub(r"\w+", masked, text)

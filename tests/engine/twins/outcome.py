@@ -1,0 +1,72 @@
+"""Twin of `outcome`."""
+
+from __future__ import annotations
+
+from detection.engine.policy import Policy
+from tests.engine.twins.findings import Expected
+from tests.engine.twins.history import History, Past
+from tests.engine.twins.similarity import alike, edit_similarity
+
+_NEAR = 0.7
+_FORGIVING_NEWS = 4
+
+
+def outcome(run: History, policy: Policy) -> Expected | None:
+    """Read the answers of the current call's tool backwards until something ends the series."""
+    current = run.current
+    if current is None or (
+        run.told and policy.get("outcome_method") == "fingerprint" and not current.evidence
+    ):
+        return None
+    if policy.get("outcome_method") == "literal":
+        return _literal(run, policy) if run.told else None
+    series = _series(run)
+    if not series:
+        return None
+    failed = series[-1].status == "error"
+    limit = policy.get("outcome_max_errors" if failed else "outcome_max_results")
+    near_limit = policy.get("outcome_max_similar")
+    near = 1
+    for later, earlier in zip(series[::-1], series[-2::-1], strict=False):
+        if alike(later.arguments, earlier.arguments, _NEAR) < _NEAR:
+            break
+        near += 1
+    if len(series) < limit and near < near_limit:
+        return None
+    if near >= near_limit:
+        limit = min(limit, near_limit)
+    return Expected("outcome", len(series), limit, "errors" if failed else "equal")
+
+
+def _series(run: History) -> list[Past]:
+    answers = [one for one in run.answers() if one.tool == run.current.tool and one.evidence]
+    changes = [
+        one.told
+        for one in run.answers()
+        if one.kind_of_tool == "change" and one.status != "error" and one.new and one.tool != run.current.tool
+    ]
+    series: list[Past] = []
+    for one in reversed(answers):
+        if series:
+            later = series[0]
+            overtaken = any(one.told < change < later.told for change in changes)
+            forgiven = run.news(later.told) - run.news(one.told) >= _FORGIVING_NEWS
+            if one.answer != later.answer or overtaken or forgiven:
+                break
+        series.insert(0, one)
+    # What has changed since the last answer ends the series as well.
+    return [] if series and any(change > series[-1].told for change in changes) else series
+
+
+def _literal(run: History, policy: Policy) -> Expected | None:
+    """The last answers of all tools, by edit distance on their text, errors and others apart."""
+    current, limit, threshold = run.current, policy.get("outcome_max_results"), policy.get("outcome_ratio")
+    earlier = run.answers()[:-1][-policy.get("window_calls") :]
+    count = 1 + sum(
+        1
+        for one in earlier
+        if (one.status == "error") == (current.status == "error")
+        and edit_similarity(one.text, current.text) > threshold
+    )
+    results = "errors" if current.status == "error" else "equal"
+    return Expected("outcome", count, limit, results) if count >= limit else None

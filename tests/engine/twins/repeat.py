@@ -1,0 +1,122 @@
+"""Twin of `repeat`."""
+
+from __future__ import annotations
+
+from detection.engine.policy import Policy
+from tests.engine.twins.findings import Expected
+from tests.engine.twins.history import History, Past
+
+_WORDS = {"error": "errors", "empty": "empty", "ok": "equal"}
+
+
+def repeat(run: History, policy: Policy) -> Expected | None:
+    """Expect a finding at the call or answer in hand."""
+    if run.current is None:
+        return None
+    if run.told:
+        return _scattered(run, policy) if policy.get("result_aware") else None
+    scope = policy.get("repeat_scope")
+    if scope == "consecutive":
+        return _in_a_row(run, policy)
+    return _counted(run, policy, policy.get("window_calls") if scope == "window" else None)
+
+
+def _counted(run: History, policy: Policy, window: int | None) -> Expected | None:
+    """All equal calls of the run, or those among the last ones, that no change has overtaken."""
+    current, calls = run.current, run.past[:-1]
+    if window is not None:
+        calls = calls[-window:]
+    never = window is None or policy.get("ttl_from") == "never"
+    equal = [
+        one
+        for one in calls
+        if one.key == current.key
+        and one.live(run.now)
+        and (never or current.at - one.at <= policy.get("ttl_seconds"))
+    ]
+    count = len(equal) + 1
+    if count < policy.get("max_repeats"):
+        return None
+    answers = {one.answer for one in run.past if one.key == current.key and one.answer}
+    results = "unknown" if not answers else "equal" if len(answers) == 1 else "changing"
+    return Expected("repeat", count, policy.get("max_repeats"), results)
+
+
+def _streak(run: History, policy: Policy) -> list[Past]:
+    """Equal calls in a row, the newest last. A change elsewhere or a long pause ends a streak."""
+    ttl, ttl_from = policy.get("ttl_seconds"), policy.get("ttl_from")
+    streak = [run.current]
+    for one in run.past[-2::-1]:
+        pause = streak[0].at - one.at
+        if one.key != run.current.key or not one.live(run.now) or (ttl_from == "previous" and pause > ttl):
+            break
+        streak.insert(0, one)
+    if ttl_from == "entry":
+        # Each call ages by itself; one exactly as old as the time to live still counts.
+        streak = [one for one in streak if run.current.at - one.at <= ttl]
+    return streak
+
+
+def _in_a_row(run: History, policy: Policy) -> Expected | None:
+    streak = _streak(run, policy)
+    if not policy.get("result_aware"):
+        count, limit = len(streak), policy.get("max_repeats")
+        return Expected("repeat", count, limit) if count >= limit else None
+    same, known, changes, last = _since_last_change(run, streak)
+    poll = run.current.kind_of_tool == "poll"
+    limit = policy.get("poll_max_repeats" if poll else "max_repeats")
+    warn_at = policy.get("poll_warn_at" if poll else "repeat_warn_at")
+    words = _WORDS[last.status] if last is not None else "unknown"
+    whole = int(same + 1e-9)
+    if same + 1e-9 >= limit:
+        return Expected("repeat", max(whole if changes else len(streak), limit), limit, words)
+    if warn_at and same + 1e-9 >= warn_at and known >= min(warn_at, limit) - 1:
+        return Expected("repeat", whole, limit, words, advisory=True)
+    many = policy.get("max_repeats_changing")
+    if changes and len(streak) >= many and run.current.kind_of_tool not in ("poll", "read"):
+        return Expected("repeat", len(streak), many, "changing", advisory=True)
+    return None
+
+
+def _since_last_change(run: History, streak: list[Past]) -> tuple[float, int, int, Past | None]:
+    """Weight of the calls since the answer last changed, answers known since then, and changes that were progress."""
+    answers = [one for one in run.answers() if one in streak]
+    same, known, changes = 0.0, 0, 0
+    last: Past | None = None
+    moments = sorted(
+        [(one.place, 0, one) for one in streak] + [(one.told, 1, one) for one in answers], key=lambda m: m[:2]
+    )
+    for moment, is_answer, one in moments:
+        if not is_answer:
+            # Errors that come slowly are no patient poll.
+            patient = one is not streak[0] and (last is None or last.status != "error")
+            same += one.weight if patient else 1.0
+            continue
+        both_errors = last is not None and last.status == one.status == "error"
+        if last is not None and one.answer != last.answer and not both_errors:
+            # This answer is the first of a new series, and the calls still under way belong to it.
+            same = 1.0 + sum(1 for other in streak if one.place < other.place < moment)
+            known = 0
+            changes += one.status != "error"
+        known += 1
+        last = one
+    return same, known, changes, last
+
+
+def _scattered(run: History, policy: Policy) -> Expected | None:
+    """Like calls with like answers, other calls between: lately and with no change since, or in the whole run."""
+    current = run.current
+    if current.new or current.kind_of_tool == "poll" or current.weight < 1:
+        return None
+    like = [one for one in run.past if one.key == current.key and one.answer == current.answer]
+    window = run.past[-policy.get("scattered_window_calls") :]
+    lately = sum(1 for one in like if one in window and one.live(run.now))
+    ever = sum(1 for one in like if one.weight == 1) if current.evidence else 0
+    results = "errors" if current.status == "error" else "equal"
+    for count, limit in (
+        (lately, policy.get("scattered_repeats")),
+        (ever, policy.get("scattered_run_repeats")),
+    ):
+        if limit and count >= limit:
+            return Expected("repeat", count, limit, results, advisory=True)
+    return None
