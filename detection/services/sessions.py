@@ -10,7 +10,7 @@ from django.utils import timezone
 from detection.engine import fold, policy, snapshot
 from detection.models import Incident, Session, SessionState
 from detection.selectors.policies import tiers_of
-from detection.services import audit, commands, tracking
+from detection.services import audit, commands, statistics, tracking
 from detection.services.asking import Asking
 from detection.services.audit import Actor
 from detection.services.commands import CommandOut
@@ -179,6 +179,7 @@ def delete_demo(project_id: int, actor: Actor) -> int:
             total += len(ids)
     with transaction.atomic():
         Incident.objects.filter(project_id=project_id, is_demo=True).delete()
+        statistics.forget_demo(project_id)
         audit.record(actor, "demo.remove", "demo sessions", project_id=project_id, before={"sessions": total})
         publish_after_commit(project_id, Hint("session"), Hint("incident"))
     return total
