@@ -1,4 +1,4 @@
-// What every page gets once scripts run: keys, times in the reader's zone, selections, copying, refreshing by hints.
+// What every page gets once scripts run: keys, times in the reader's zone, selections, copying; what follows hints is in live.js.
 // Nothing here is needed to use a page, and nothing writes markup from data.
 import { bindKeys } from "./keys.js";
 import { keepTimes } from "./times.js";
@@ -50,22 +50,6 @@ export function announce(text, near) {
   if (region) region.textContent = text;
   if (near) { const before = near.textContent; near.textContent = text; setTimeout(() => { near.textContent = before; }, 1500); }
 }
-
-// Hints name what changed; whoever shows it asks the server again, at most once a second.
-const due = new Map();
-function refresh(selector) {
-  for (const element of document.querySelectorAll(selector)) {
-    if (due.has(element)) continue;
-    due.set(element, setTimeout(() => { due.delete(element); if (element.isConnected) window.htmx?.trigger(element, "refresh"); }, 900));
-  }
-}
-document.addEventListener("loopguard:hint", (event) => {
-  const { topic, id } = event.detail ?? {};
-  refresh(`[data-refresh-on~="${CSS.escape(String(topic))}"]`);
-  if (topic === "session" || topic === "incident") refresh("#figures");
-  for (const element of document.querySelectorAll("[data-refresh-id]")) if (element.dataset.refreshId === id) window.htmx?.trigger(element, "refresh");
-});
-document.addEventListener("loopguard:resync", () => refresh("[data-refresh-on], [data-refresh-id], #figures"));
 
 for (const toast of document.querySelectorAll(".toast:not(.error)")) setTimeout(() => toast.remove(), toast.querySelector("form") ? 10000 : 6000);
 for (const hidden of document.querySelectorAll("[data-needs-script]")) hidden.hidden = false;

@@ -296,19 +296,6 @@ function handOff() {
   if (!isHandOnTable && rows.order.length) settle(false);
 }
 
-function isTyping(target) {
-  return target instanceof HTMLElement && (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName));
-}
-
-function onKey(event) {
-  if (document.documentElement.dataset.shortcuts === "off" || event.defaultPrevented) return;
-  if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target)) return;
-  if (event.key === "p") pause(!isPaused);
-  else if (event.key === ".") settle(true);
-  else return;
-  event.preventDefault();
-}
-
 function tick() {
   const now = Date.now();
   const hasSlept = now - seen.tickAt > SLEEP_MS;
@@ -333,7 +320,6 @@ if (document.body.dataset.liveUrl) {
     body.addEventListener("focusout", () => setTimeout(handOff));
     newBar?.addEventListener("click", () => settle(true));
     pauseButton?.addEventListener("click", () => pause(!isPaused));
-    document.addEventListener("keydown", onKey);
   }
   document.addEventListener("visibilitychange", () => document.hidden || resync());
   addEventListener("pageshow", (event) => event.persisted && resync());
