@@ -12,8 +12,12 @@ from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
 
 from detection.consumers.admission import Admission  # noqa: E402
 from detection.consumers.origins import OriginGate  # noqa: E402
+from detection.consumers.question_wait import QuestionWait  # noqa: E402
 from detection.consumers.routing import websocket_urlpatterns  # noqa: E402
 
 application = ProtocolTypeRouter(
-    {"http": _http, "websocket": OriginGate(Admission(AuthMiddlewareStack(URLRouter(websocket_urlpatterns))))}
+    {
+        "http": QuestionWait(_http),
+        "websocket": OriginGate(Admission(AuthMiddlewareStack(URLRouter(websocket_urlpatterns)))),
+    }
 )

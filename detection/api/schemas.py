@@ -187,6 +187,14 @@ class Setting(Schema):
     source: str
 
 
+class HeldOn(Schema):
+    """What a held call waits on."""
+
+    id: str
+    deadline: datetime = Field(description="When the unattended default decides.")
+    wait_url: str = Field(description="Asked with the same key, it answers as soon as there is an answer.")
+
+
 class Verdict(Schema):
     """The answer for one call."""
 
@@ -197,6 +205,7 @@ class Verdict(Schema):
     finding: Finding | None
     policy: dict[str, Setting]
     duplicate: bool
+    question: HeldOn | None = Field(None, description="Of a held call.")
     rendered: dict[str, Any] | str | None = Field(
         None, description="With ?render: the message in that wire shape."
     )

@@ -89,11 +89,20 @@ class Closing:
 
 
 class Asking:
-    """The open questions of one locked session. A session that waits for nobody costs no query."""
+    """The open questions of one locked session.
 
-    def __init__(self, session: Session) -> None:
+    Parameters
+    ----------
+    looks
+        Whether to look into the table even where the session's state says that nobody waits; otherwise such a session
+        costs no query.
+    """
+
+    def __init__(self, session: Session, *, looks: bool = False) -> None:
         self.session = session
-        self._open: dict[str, Question] | None = None if session.state == SessionState.WAITING else {}
+        self._open: dict[str, Question] | None = (
+            None if looks or session.state == SessionState.WAITING else {}
+        )
         self._new: list[Question] = []
         self._changed: dict[str, Question] = {}
         self._activity: list[tuple[Question, str, str, str]] = []

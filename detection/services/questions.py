@@ -145,7 +145,7 @@ def _held_session(
             state = tracking.read(session.pk)
         except snapshot.SnapshotVersionError:
             state = None  # rebuilt with the next event; what it would have remembered of this answer is lost
-        asking = Asking(session)
+        asking = Asking(session, looks=True)
         before = (session.policy_values, session.blocked_count, len(asking.open))
         asking.expire_due(state)
         yield session, state, asking

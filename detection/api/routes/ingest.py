@@ -147,8 +147,8 @@ def _guard_document(
     shape: str,
     altered: list[dict[str, Any]],
 ) -> dict[str, Any]:
-    verdicts = [_verdict(verdict) for verdict in out.verdicts]
-    notices = [_verdict(notice) for notice in out.notices]
+    verdicts = [_verdict(verdict, shape) for verdict in out.verdicts]
+    notices = [_verdict(notice, shape) for notice in out.notices]
     if shape:
         for document, call in zip(verdicts, asked.calls, strict=True):
             _render(document, shape, call.model, call.tool)
@@ -171,16 +171,20 @@ def _guard_document(
     return document
 
 
-def _verdict(verdict: CallVerdict) -> dict[str, Any]:
-    return {
+def _verdict(verdict: CallVerdict, shape: str) -> dict[str, Any]:
+    document = {
         "call_id": verdict.call_id,
         "decision": verdict.decision,
-        "message": verdict.message,
+        # A project may have a text of its own for this wire shape.
+        "message": verdict.wordings.get(shape, verdict.message),
         "incident": verdict.incident,
         "finding": verdict.finding,
         "policy": verdict.policy,
         "duplicate": verdict.duplicate,
     }
+    if verdict.question is not None:
+        document["question"] = verdict.question
+    return document
 
 
 def _render(document: dict[str, Any], shape: Any, model: str, tool: str) -> None:
