@@ -9,7 +9,9 @@ all of it happens when this file is imported. A run of the rooms that know no Dj
 import atexit
 import contextlib
 import fcntl
+import itertools
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -33,8 +35,17 @@ def _needs_django() -> bool:
         return "DJANGO_SETTINGS_MODULE" in os.environ
     if {"--help", "-h", "--version", "-V"} & set(sys.argv):
         return False
-    paths = [path for path in (Path(word.split("::")[0]) for word in sys.argv[1:]) if path.exists()]
+    paths = [
+        path
+        for before, word in itertools.pairwise(sys.argv)
+        if (path := Path(word.split("::")[0])).exists() and not _takes_a_value(before)
+    ]
     return not paths or not all(_is_without_django(path.resolve()) for path in paths)
+
+
+def _takes_a_value(word: str) -> bool:
+    """Tell whether a word of the command line may be an option that the next one belongs to, such as `--ignore`."""
+    return word.startswith("-") and "=" not in word and not re.fullmatch(r"-[qvxsl]+", word)
 
 
 def _is_without_django(path: Path) -> bool:
