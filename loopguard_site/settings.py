@@ -49,8 +49,8 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "detection.console.middleware.RequestContextMiddleware",
     "detection.console.security.ContentSecurityPolicyMiddleware",
-    "detection.api.problems.ProblemMiddleware",
     "django.middleware.security.SecurityMiddleware",
+    "detection.api.problems.ProblemMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",

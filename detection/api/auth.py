@@ -58,9 +58,9 @@ class ApiKey(HttpBearer):
 
     def authenticate(self, request: HttpRequest, token: str) -> Principal:
         """Recognise the key; see `__call__`."""
-        principal = keys.authenticate(token)
+        principal = keys.authenticate(token) if token.isascii() else None
         if principal is None:
-            request.key_hint = keys.hint(token) if keys.looks_like_key(token) else ""  # type: ignore[attr-defined]
+            request.key_hint = keys.hint(token) if token.isascii() and keys.looks_like_key(token) else ""  # type: ignore[attr-defined]
             log.info("key_refused", key=request.key_hint, address=request.client_address)  # type: ignore[attr-defined]
             raise Problem(401, "unknown_key", "This key is unknown, revoked or expired.", headers=_CHALLENGE)
         request.auth = principal  # type: ignore[attr-defined]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import itertools
+from urllib.parse import unquote_to_bytes
 
 import httpx
 import pytest
@@ -37,14 +39,60 @@ def _nothing_left_over():
     _cache.clear()
 
 
+class Body(io.RawIOBase):
+    """A request's body as the server hands it over: read piece by piece, never all at once."""
+
+    def __init__(self, pieces):
+        self.pieces, self.left, self.taken = iter(pieces), b"", 0
+
+    def readable(self):
+        return True
+
+    def read(self, size=-1):
+        while size < 0 or len(self.left) < size:
+            piece = next(self.pieces, None)
+            if piece is None:
+                break
+            self.left += piece
+        size = len(self.left) if size < 0 else size
+        taken, self.left = self.left[:size], self.left[size:]
+        self.taken += len(taken)
+        return taken
+
+
+class WsgiDoor(httpx.BaseTransport):
+    """Calls the application with the environ that the server makes: bytes as Latin-1, and bodies without a length too."""
+
+    def handle_request(self, request):
+        raw_path, _, query = request.url.raw_path.partition(b"?")
+        self.body = Body(request.stream)
+        environ = {
+            "REQUEST_METHOD": request.method, "SCRIPT_NAME": "", "PATH_INFO": unquote_to_bytes(raw_path).decode("latin-1"),
+            "QUERY_STRING": query.decode("ascii"), "SERVER_NAME": request.url.host, "SERVER_PORT": str(request.url.port or 80),
+            "SERVER_PROTOCOL": "HTTP/1.1", "REMOTE_ADDR": "192.0.2.7", "wsgi.url_scheme": "http", "wsgi.input": self.body,
+            "wsgi.input_terminated": True, "wsgi.errors": io.StringIO(), "wsgi.version": (1, 0), "wsgi.multithread": True,
+            "wsgi.multiprocess": False, "wsgi.run_once": False,
+        }  # fmt: skip
+        for name, value in request.headers.raw:
+            key = name.decode().upper().replace("-", "_")
+            environ[key if key in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{key}"] = value.decode("latin-1")
+        started = []
+        parts = application(environ, lambda status, headers, *_: started.append((status, headers)))
+        try:
+            content = b"".join(parts)
+        finally:
+            parts.close()
+        status, headers = started[0]
+        return httpx.Response(int(status.split()[0]), headers=headers, content=content)
+
+
 @pytest.fixture
 def door():
     """Speaks HTTP with the application, without a key."""
-    transport = httpx.WSGITransport(app=application, remote_addr="192.0.2.7", raise_app_exceptions=False)
     # The test's transaction lives on the connection that the end of a request would give back.
     for signal in (request_started, request_finished):
         signal.disconnect(close_old_connections)
-    with httpx.Client(transport=transport, base_url="http://127.0.0.1/api/v1") as client:
+    with httpx.Client(transport=WsgiDoor(), base_url="http://127.0.0.1/api/v1") as client:
         yield client
     for signal in (request_started, request_finished):
         signal.connect(close_old_connections)

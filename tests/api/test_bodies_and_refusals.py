@@ -1,0 +1,142 @@
+"""Sizes, encodings, content types, unknown paths and methods: always a problem document, never a page."""
+
+import gzip
+import itertools
+import json
+import re
+
+import httpx
+import pytest
+from django.db import OperationalError
+
+from detection.api.limits import MAX_BODY_BYTES
+
+CALL = {"type": "call", "session": "s-1", "call_id": "c-1", "tool": "search_web"}
+
+
+def refusal(answer, status, code):
+    assert answer.headers["content-type"] == "application/problem+json"
+    problem = answer.json()
+    assert (answer.status_code, problem["status"], problem["code"]) == (status, status, code), answer.text
+    assert re.fullmatch(r"req_[0-9a-f]{24}", problem["request_id"])
+    assert problem["request_id"] == answer.headers["x-request-id"]
+    return problem
+
+
+@pytest.mark.parametrize("path", ["/events", "/guard"])
+def test_a_body_over_the_limit_is_refused_before_it_is_read(api, path):
+    refusal(api.raw(path, b" " * (MAX_BODY_BYTES + 1)), 413, "too_large")
+    # The announced length alone is enough; nothing of the body is asked for.
+    refusal(api.raw(path, b"{}", **{"Content-Length": str(5 * 2**30)}), 413, "too_large")
+
+
+def test_an_endless_body_without_a_length_is_counted_while_it_is_read(api):
+    refusal(api.raw("/events", itertools.repeat(b"[" * 65536)), 413, "too_large")
+    assert api.client._transport.body.taken <= MAX_BODY_BYTES + 1
+
+
+def test_a_body_without_a_length_is_taken(api):
+    pieces = [json.dumps(CALL).encode()[:9], json.dumps(CALL).encode()[9:]]
+    assert api.raw("/events", iter(pieces)).json()["accepted"] == 1
+
+
+def test_an_upload_without_a_key_is_not_read(door):
+    refusal(door.post("/events", content=itertools.repeat(b"x" * 65536)), 401, "missing_key")
+    assert door._transport.body.taken == 0
+
+
+def test_a_packed_body_is_unpacked_within_bounds(api):
+    packed = gzip.compress(json.dumps(CALL).encode())
+    assert api.raw("/events", packed, **{"Content-Encoding": "gzip"}).json()["accepted"] == 1
+    bomb = gzip.compress(b" " * (50 * 2**20))
+    assert len(bomb) < 2**20
+    refusal(api.raw("/events", bomb, **{"Content-Encoding": "gzip"}), 413, "too_large")
+    refusal(api.raw("/events", packed[:-4], **{"Content-Encoding": "gzip"}), 400, "broken_encoding")
+    refusal(api.raw("/events", packed + packed, **{"Content-Encoding": "gzip"}), 400, "broken_encoding")
+    refusal(api.raw("/events", b"not gzip", **{"Content-Encoding": "gzip"}), 400, "broken_encoding")
+    refusal(api.raw("/events", packed, **{"Content-Encoding": "br"}), 415, "unsupported_encoding")
+
+
+@pytest.mark.parametrize("path", ["/events", "/guard", "/sessions/s-1/commands", "/incidents/bulk"])
+@pytest.mark.parametrize(
+    "kind", ["text/plain", "", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "application/xml"]
+)
+def test_other_content_types_are_refused(api, path, kind):
+    refusal(api.raw(path, json.dumps(CALL), content_type=kind), 415, "unsupported_media_type")
+
+
+def test_charsets_other_than_utf_8_are_refused(api):
+    assert api.raw("/events", json.dumps(CALL), content_type="application/json; charset=UTF-8").status_code == 202
+    refusal(api.raw("/events", json.dumps(CALL), content_type="application/json; charset=latin-1"), 415, "unsupported_charset")
+
+
+def test_unknown_paths_methods_and_hosts_get_problems_too(api, door):
+    for path in ("/nothing", "/", "/events/", "/sessions//"):
+        refusal(api.get(path), 404, "not_found")
+    refusal(door.get("http://127.0.0.1/api/v2/events"), 404, "not_found")
+    problem = api.request("DELETE", "/guard")
+    refusal(problem, 405, "method_not_allowed")
+    assert problem.headers["allow"] == "POST"
+    refusal(api.request("GET", "/sessions", headers={"Host": "evil.example"}), 400, "bad_request")
+
+
+def test_query_parameters_are_checked(api):
+    assert refusal(api.get("/sessions", limit=0), 422, "invalid")["path"] == "limit"
+    assert refusal(api.get("/sessions", satte="running"), 422, "unknown_parameter")["path"] == "satte"
+    refusal(api.get("/sessions", q="a\x00b"), 422, "invalid")
+    for cursor in ("nonsense", "AAAA", "MDAwMS0wMS0wMVQwMDowMDowMHwx", "é"):
+        assert refusal(api.get("/sessions", cursor=cursor), 422, "invalid_cursor")["path"] == "cursor"
+        refusal(api.get("/incidents", cursor=cursor), 422, "invalid_cursor")
+
+
+def test_names_in_paths_that_nothing_can_have_are_not_found(api):
+    for path in ("/sessions/a%00b", "/sessions/a%00b/calls", "/incidents/a%00b", "/overrides/a%00b/c", "/tool-rules/a%00b", "/sessions/%ff"):
+        refusal(api.get(path), 404, "not_found")
+    refusal(api.post("/sessions/a%00b/stop"), 404, "not_found")
+    refusal(api.put("/overrides/a%00b", {"values": {}}), 422, "invalid_characters")
+    refusal(api.put("/tool-rules/" + "x" * 129, {}), 422, "too_long")
+
+
+def test_a_request_id_of_the_caller_is_taken_over_when_it_is_harmless(api):
+    assert api.request("GET", "/sessions", headers={"X-Request-ID": "trace-12345678"}).headers["x-request-id"] == "trace-12345678"
+    given = api.request("GET", "/sessions", headers={"X-Request-ID": "<script>alert(1)</script>"})
+    assert given.headers["x-request-id"].startswith("req_")
+
+
+def test_with_the_database_away_the_answer_is_503_with_a_time_to_come_back(api, key):
+    from django.db import connection
+
+    api.get("/sessions")  # the key is recognised without a query now
+
+    def gone(execute, *arguments):
+        raise OperationalError("server closed the connection unexpectedly")
+
+    with connection.execute_wrapper(gone):
+        answers = [api.get("/sessions"), api.raw("/events", json.dumps(CALL)), api.call()]
+    for answer in answers:
+        refusal(answer, 503, "unavailable")
+        assert 1 <= int(answer.headers["retry-after"]) <= 3
+
+
+def test_what_nobody_expected_is_a_500_without_details(api):
+    from django.db import connection
+
+    def broken(execute, *arguments):
+        raise RuntimeError("secret detail")
+
+    api.get("/sessions")
+    with connection.execute_wrapper(broken):
+        answer = api.get("/sessions")
+    assert "secret" not in refusal(answer, 500, "internal_error")["detail"]
+
+
+def test_every_answer_carries_the_content_security_policy(api, door):
+    for answer in (api.get("/sessions"), door.get("/nothing"), door.get("/docs")):
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_a_stream_that_breaks_off_is_a_400(api):
+    short = httpx.Request("POST", "http://127.0.0.1/api/v1/events", content=b'{"type"', headers={**api.headers, "Content-Type": "application/json"})
+    short.headers["Content-Length"] = "500"
+    refusal(api.client.send(short), 400, "incomplete_body")

@@ -1,0 +1,135 @@
+"""Keys, scopes and tenants, generated from the table of routes: a new route is covered, or fails here until it is."""
+
+import re
+
+import pytest
+
+from detection.api.app import api as ninja_api
+from detection.models import AuditEntry, Incident, PolicyTier, Question, RememberedChoice, Session, ToolRule
+from detection.services import keys
+from detection.services.audit import SYSTEM
+from tests.factories import make_key
+
+ROUTES = [
+    (method.upper(), path.removeprefix("/api/v1"))
+    for path, operations in ninja_api.get_openapi_schema()["paths"].items()
+    for method in operations
+]
+SCOPES = {
+    ("POST", "/events"): "ingest",
+    ("POST", "/guard"): "guard",
+    ("POST", "/sessions/{session}/commands"): "guard",
+    ("GET", "/questions/{question_id}"): "guard",
+}
+BODIES = {
+    ("POST", "/events"): {"type": "call", "session": "s-1", "tool": "t"},
+    ("POST", "/guard"): {"session": "s-1", "calls": [{"tool": "t"}]},
+    ("POST", "/sessions/{session}/commands"): {"text": "!/set(tool-loop-max-repeats=6)"},
+    ("PATCH", "/sessions/{session}/policy"): {"max_repeats": 6},
+    ("POST", "/incidents/bulk"): {"ids": ["{incident_id}"], "action": "acknowledge"},
+    ("POST", "/incidents/{incident_id}/snooze"): {"hours": 1},
+    ("POST", "/incidents/{incident_id}/label"): {"label": "false_alarm"},
+    ("POST", "/incidents/{incident_id}/comment"): {"note": "seen"},
+    ("PUT", "/overrides"): {"values": {"max_repeats": 6}},
+    ("PUT", "/overrides/{backend}"): {"values": {"max_repeats": 6}},
+    ("PUT", "/overrides/{backend}/{model}"): {"values": {"max_repeats": 6}},
+    ("PUT", "/tool-rules/{pattern}"): {"exempt": True},
+    ("POST", "/questions/{question_id}/answer"): {"choice": "skip"},
+}
+NEEDS_OWN_STATE = {("POST", "/incidents/{incident_id}/undo")}
+"""Refused with 409 while there is nothing to undo."""
+MAKES_ITS_OWN = {("POST", "/events"), ("POST", "/guard")}
+
+
+@pytest.fixture
+def things(api):
+    """One of everything that a path can name, by its placeholder."""
+    api.loop("s-1")
+    api.put("/overrides", {"values": {"max_repeats": 5}})
+    api.put("/overrides/openai", {"values": {"mode": "ask", "max_repeats": 2}})
+    api.put("/overrides/openai/gpt-5", {"values": {"max_repeats": 2}})
+    api.put("/tool-rules/exempt_*", {"exempt": True})
+    for session in ("s-2", "s-3"):
+        api.loop(session, times=2, backend="openai", model="gpt-5")
+    first, second = api.get("/questions").json()["items"]
+    api.post(f"/questions/{second['id']}/answer", {"choice": "skip", "remember": True})
+    return {
+        "session": "s-1",
+        "incident_id": api.get("/incidents", session="s-1").json()["items"][0]["id"],
+        "backend": "openai",
+        "model": "gpt-5",
+        "pattern": "exempt_*",
+        "question_id": first["id"],
+        "remembered_id": api.get("/questions/remembered").json()["items"][0]["id"],
+    }
+
+
+def ask(who, method, path, things):
+    body = BODIES.get((method, path))
+    if body and "ids" in body:
+        body = body | {"ids": [things["incident_id"]]}
+    return who.request(method, path.format_map(things), json=body)
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_the_scope_of_a_route_admits_and_every_other_is_refused(with_scopes, things, method, path):
+    needed = SCOPES.get((method, path), "read" if method == "GET" else "admin")
+    others = {"ingest", "guard", "read", "admin"} - {needed}
+    refused = ask(with_scopes(*others), method, path, things)
+    assert (refused.status_code, refused.json()["code"]) == (403, "missing_scope")
+    admitted = ask(with_scopes(needed), method, path, things)
+    assert admitted.status_code < 300 or (method, path) in NEEDS_OWN_STATE, admitted.text
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_without_a_key_every_route_refuses(door, db, method, path):
+    filled = re.sub(r"{\w+}", "1", path)
+    answer = door.request(method, filled)
+    assert (answer.status_code, answer.json()["code"]) == (401, "missing_key")
+    assert answer.headers["www-authenticate"].startswith("Bearer")
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_another_projects_objects_do_not_exist(as_other, project, things, method, path):
+    before = everything_of(project)
+    answer = ask(as_other, method, path, things)
+    if method == "PUT":
+        assert answer.status_code == 200  # makes the other project's own
+    elif "{" in path or (method, path) == ("DELETE", "/overrides"):
+        assert (answer.status_code, answer.json()["code"]) == (404, "not_found"), answer.text
+    else:
+        assert answer.status_code < 300, answer.text
+        assert "support" not in answer.text
+        if (method, path) not in MAKES_ITS_OWN:
+            assert things["incident_id"] not in answer.text or '"not_found"' in answer.text
+    assert everything_of(project) == before
+
+
+def everything_of(project):
+    """Every row of the project, as values."""
+    models = (Session, Incident, ToolRule, PolicyTier, Question, RememberedChoice, AuditEntry)
+    return [list(model.objects.filter(project=project).order_by("pk").values()) for model in models]
+
+
+def test_keys_that_cannot_be_ours_are_refused_without_a_query(door, db, django_assert_num_queries):
+    with django_assert_num_queries(0):
+        for token in ("", "nonsense", "lg_abc", "lg_0123456789_" + "0" * 72, "Bearer", "lg_" + "é" * 84):
+            answer = door.get("/sessions", headers={"Authorization": f"Bearer {token}".encode()})
+            assert answer.status_code == 401
+            assert token not in answer.text or not token
+
+
+def test_an_unknown_and_a_revoked_key_are_told_apart_by_nobody(door, project, key):
+    keys.revoke_key(project, key[3:13], SYSTEM)
+    unknown = make_key(project)
+    project.api_keys.filter(public_id=unknown[3:13]).delete()
+    answers = [door.get("/sessions", headers={"Authorization": f"Bearer {token}"}).json() for token in (key, unknown)]
+    for answer in answers:
+        answer.pop("request_id")
+    assert answers[0] == answers[1]
+
+
+def test_the_servers_tier_cannot_be_changed_with_a_projects_key(api):
+    answer = api.put("/overrides/server", {"values": {"max_repeats": 6}})
+    assert answer.json()["scope"] == "backend"  # a backend of that name; the server's tier has no path here
+    assert {tier["scope"] for tier in api.get("/overrides").json()["items"]} == {"backend"}
