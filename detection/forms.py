@@ -91,6 +91,16 @@ class SettingsForm(forms.Form):
         self.loosened: list[str] = []
         for field in shown_fields():
             self.fields[PREFIX + field.name] = form_field(field)
+            self._show_inherited(field)
+
+    def _show_inherited(self, field: Field) -> None:
+        """Put what an empty field means into the field."""
+        made, value = self.fields[PREFIX + field.name], self.inherited.values[field.name]
+        if isinstance(made, forms.ChoiceField):
+            words = ("on" if value else "off") if isinstance(value, bool) else str(value).replace("_", " ")
+            made.choices = [("", f"inherit: {words}"), *list(made.choices)[1:]]
+        else:
+            made.widget.attrs["placeholder"] = as_text(value)
 
     def clean(self) -> dict[str, Any]:
         """Check every setting by the engine, and ask why where one is loosened."""

@@ -80,7 +80,8 @@ class Part:
 def sentence(incident: Incident) -> tuple[Part, ...]:
     """Return the one sentence that says what happened and what was done."""
     calls = incident.evidence.get("calls", [])
-    span = f" in {display.span(_seconds(calls))}" if len(calls) > 1 else ""
+    seconds = _seconds(calls)
+    span = f" in {f'{seconds:.0f} s' if seconds < 120 else display.span(seconds)}" if len(calls) > 1 else ""
     count, tool = incident.count, incident.tool or "the session"
     if incident.kind == "repeat":
         first = (Part(tool, True), Part(" was called "), Part(f"{count} times{span}", True), Part(" with equal arguments"))
@@ -196,14 +197,25 @@ class Setting:
     value: str
     unit: str
     source: str
-    is_default: bool
+    is_key: bool
 
 
-def settings_then(stored: dict[str, Any], *, only: tuple[str, ...] = ()) -> list[Setting]:
+KEY_SETTINGS = {
+    "repeat": ("mode", "max_repeats", "repeat_scope", "ttl_seconds"),
+    "cycle": ("cycle_ladder", "cycle_min_laps"),
+    "similar": ("similar_ladder", "similar_max_calls", "similar_ratio"),
+    "outcome": ("outcome_ladder", "outcome_max_results", "outcome_max_errors"),
+    "stagnation": ("stagnation_ladder", "stagnation_max_calls"),
+    "budget": ("budget_ladder", "budget_max_calls", "budget_max_rounds"),
+}
+"""What decides a finding of each kind, shown even where nobody changed it."""
+
+
+def settings_then(stored: dict[str, Any], kind: str) -> list[Setting]:
     """Return stored `{field: {"value", "source"}}` in the order of the list of settings."""
     rows = []
     for name, field in FIELDS.items():
-        if name not in stored or (only and name not in only):
+        if name not in stored:
             continue
         source = str(stored[name].get("source", ""))
         rows.append(
@@ -213,7 +225,7 @@ def settings_then(stored: dict[str, Any], *, only: tuple[str, ...] = ()) -> list
                 display.setting_value(stored[name].get("value")),
                 field.unit,
                 source,
-                source.startswith("preset:"),
+                name in KEY_SETTINGS.get(kind, ()) or not source.startswith("preset:"),
             )
         )
     return rows

@@ -5,11 +5,17 @@ from __future__ import annotations
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
+from django.templatetags.static import static
 
 from detection.console.access import ProjectRequest, in_project
 from detection.models import Membership
 
 LAST_PROJECT = "last_project"
+
+
+def icon(request: HttpRequest) -> HttpResponse:
+    """Send browsers that ask for an icon by its old name to ours."""
+    return redirect(static("icon.svg"), permanent=True)
 
 
 @login_required

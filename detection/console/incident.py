@@ -46,7 +46,7 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         "told": told,
         "did": explain.DID[incident.decision],
         "did_chip": explain.DECISION_CHIPS[incident.decision],
-        "settings": explain.settings_then(incident.policy),
+        "settings": explain.settings_then(incident.policy, incident.kind),
         "activity": activity,
         "neighbours": [(row, explain.STATUS_CHIPS[row.status]) for row in neighbours],
         "neighbour_agents": len({row.agent for row in neighbours if row.agent}),

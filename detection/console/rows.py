@@ -70,4 +70,9 @@ def session_row(session: StoredRow | Session, now: datetime) -> SessionRow:
 
 def meter_title(kind: str, count: int, limit: int) -> str:
     """Say what a meter counts."""
-    return f"{count} of {limit} {METER_WORDS.get(kind, display.word(kind))}" if limit else "nothing counted"
+    return f"{count} of {limit} {meter_words(kind)}" if limit else "nothing counted"
+
+
+def meter_words(kind: str) -> str:
+    """Say what a detector counts."""
+    return METER_WORDS.get(kind, display.word(kind)) if kind else "counted so far"

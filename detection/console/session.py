@@ -14,7 +14,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from detection.console import differences, display, explain, links, timeline
 from detection.console.access import ProjectRequest, actor_of, in_project
-from detection.console.rows import meter_title, session_row
+from detection.console.rows import meter_title, meter_words, session_row
 from detection.console.strip import HUES, Cell, Strip, hues, large
 from detection.forms import SettingsForm, form_rows
 from detection.models import Incident, Role, Session
@@ -28,6 +28,7 @@ from detection.services.errors import ServiceError
 WINDOW_CALLS = 240
 ZOOMS = (4, 8, 12, 18)
 COMPARED_BACK = 400
+USUAL_WIDTH = 1080
 TABS = ("timeline", "table", "settings")
 POLICY_GROUPS = ("general", "reactions", "repeat", "cycle", "similar", "outcome", "stagnation", "budget")
 
@@ -52,14 +53,14 @@ def _show(request: ProjectRequest, name: str) -> HttpResponse:
     tab = request.GET.get("tab", "")
     tab = tab if tab in TABS else TABS[0]
     incidents = dashboard.incidents_of_session(session.pk)
-    zoom = _number(request.GET.get("zoom"), ZOOMS[2], ZOOMS)
+    zoom = _number(request.GET.get("zoom"), _fitting_zoom(len(calls.items)), ZOOMS)
     chosen = _number(request.GET.get("call"), 0)
     cells = [Cell(row.seq, row.call_key[:6], row.flags, display.visible(row.tool)) for row in calls.items]
     colours = hues(cell.key for cell in cells)
     context: dict[str, Any] = {
         "session": session,
         "row": session_row(session, timezone.now()),
-        "meter_words": meter_title(session.meter_kind, session.meter_count, session.meter_limit),
+        "meter_words": meter_words(session.meter_kind),
         "tab": tab,
         "tabs": (("timeline", "Timeline"), ("table", "Table"), ("settings", "Settings")),
         "incidents": [(incident, explain.title(incident), explain.STATUS_CHIPS[incident.status]) for incident in incidents],
@@ -117,6 +118,11 @@ def _strip(request: ProjectRequest, cells: list[Cell], incidents: list[Incident]
         for incident in incidents
     ]
     return large(cells, cell_width=zoom, loops=loops)
+
+
+def _fitting_zoom(count: int) -> int:
+    """Return the largest zoom at which a usual screen shows all cells."""
+    return next((zoom for zoom in reversed(ZOOMS) if count * (zoom + 2) <= USUAL_WIDTH), ZOOMS[1])
 
 
 def _zooms(zoom: int) -> dict[str, int | None]:

@@ -127,7 +127,8 @@ def look(cell: Cell, colours: dict[str, int]) -> str:
     hue = f"h{colours[cell.key]}"
     if "^" in cell.flags:
         return f"p {hue}"
-    return f"q {hue}" if "?" in cell.flags else f"f {hue}"
+    # A call that was not run never gets a result: it brought nothing new either.
+    return f"q {hue}" if "?" in cell.flags and cell.outline not in ("s", "b", "h") else f"f {hue}"
 
 
 def describe(cells: Sequence[Cell]) -> str:
@@ -244,16 +245,19 @@ def _cell_path(x: float, width: float, height: float, *, short: bool, radius: fl
 
 
 def _outlines(cells: Sequence[Cell], paths: _Paths, pitch: float, width: float, height: float) -> None:
-    """Draw one outline around neighbours with the same mark."""
-    start = 0
-    for mark, run in groupby(cells, key=lambda cell: cell.outline):
+    """Draw one outline around neighbours with the same mark and height."""
+    # Half a pixel sits in the gap between two cells, so a small outline does not cover its neighbours.
+    start, near, far = 0, 1.0 if width > 4 else 0.5, 3.5 if width > 4 else 2.5
+    for (mark, is_short), run in groupby(cells, key=lambda cell: (cell.outline, "!" in cell.flags)):
         count = len([*run])
         if mark:
             x, wide = start * pitch, (count - 1) * pitch + width
+            top = TOP + height * 0.45 if is_short else TOP
+            tall = TOP + height - top
             name = {"w": "ow", "h": "oh"}.get(mark, "os")
-            paths.add(name, _frame(x - 1, TOP - 1, wide + 2, height + 2))
+            paths.add(name, _frame(x - near, top - near - 0.5, wide + 2 * near, tall + 2 * near + 1))
             if mark == "s":
-                paths.add(name, _frame(x - 3.5, TOP - 3.5, wide + 7, height + 7))
+                paths.add(name, _frame(x - far, top - far - 0.5, wide + 2 * far, tall + 2 * far + 1))
         start += count
 
 

@@ -144,10 +144,15 @@ def lay_out(calls: Sequence[CallRow], colours: dict[str, int], incidents: Sequen
 
 
 def _bands(calls: Sequence[CallRow], xs: Sequence[float], incidents: Sequence[Incident]) -> list[Band]:
-    bands = []
+    bands: list[Band] = []
+    label_end = 0.0
     for incident in incidents:
         inside = [x for call, x in zip(calls, xs, strict=True) if incident.first_seq <= call.seq <= incident.last_seq]
         if inside:
-            bands.append(Band(inside[0] - 4, inside[-1] - inside[0] + CELL + 8, f"{incident.count} ×"))
+            x = inside[0] - 4
+            # Loops that begin together share the first one's label.
+            text = f"{incident.count} ×" if x >= label_end else ""
+            label_end = x + 36 if text else label_end
+            bands.append(Band(x, inside[-1] - x + CELL + 4, text))
     return bands
 

@@ -26,6 +26,7 @@ _PROJECT = "p/<slug:project>/"
 
 urlpatterns = [
     path("", home.home, name="home"),
+    path("favicon.ico", home.icon),
     path("sign-in", sign_in.sign_in, name="sign_in"),
     path("sign-out", preferences.sign_out, name="sign_out"),
     path("preferences", preferences.page, name="preferences"),

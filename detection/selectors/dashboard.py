@@ -105,7 +105,7 @@ def kpis(project_id: int) -> Kpis:
     )
     return Kpis(
         running=sum(states.get(state, 0) for state in _ACTIVE),
-        looping=states.get(SessionState.LOOPING, 0),
+        looping=_bounded(Session.objects.filter(project_id=project_id, state=SessionState.LOOPING)),
         calls_per_minute=calls,
         loops_caught=day["caught"],
         calls_blocked=day["blocked"] or 0,

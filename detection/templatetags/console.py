@@ -77,7 +77,7 @@ def meter(count: int, limit: int) -> dict[str, Any]:
     return {
         "squares": [(index * 11, index < filled) for index in range(squares)],
         "width": squares * 11 - 2,
-        "full": bool(limit) and count >= limit,
+        "state": "full" if limit and count >= limit else "near" if count >= 2 and count * 2 >= limit else "far",
     }
 
 

@@ -1,0 +1,238 @@
+"""Overrides: the stored tiers and tool rules, each setting a field of its own, saved by the same services as in the console."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.core.exceptions import ValidationError
+from django.db.models import QuerySet
+from django.http import HttpRequest
+
+from detection.admin.base import ProjectAdmin, actor_of, administered
+from detection.engine import policy
+from detection.engine.toolclasses import TOOL_CLASSES
+from detection.forms import GROUPS, PREFIX, as_text, form_field, loosened, settings_of, shown_fields
+from detection.models import PolicyTier, TierScope, ToolRule
+from detection.services import policies
+from detection.services.errors import ServiceError
+
+
+_SettingFields: Any = type(
+    "_SettingFields", (forms.Form,), {PREFIX + field.name: form_field(field) for field in shown_fields()}
+)
+
+
+class SettingsModelForm(forms.ModelForm, _SettingFields):  # type: ignore[type-arg, misc]
+    """A model form whose `values` are real fields, one per setting; empty means inherited."""
+
+    note = forms.CharField(max_length=300, required=False, help_text="Why; needed where detection becomes milder.")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.own: dict[str, Any] = dict(self.instance.values or {})
+        for name, value in self.own.items():
+            if PREFIX + name in self.fields:
+                self.initial[PREFIX + name] = as_text(value)
+        self.values: dict[str, Any] = {}
+
+    def clean(self) -> dict[str, Any]:
+        """Check every setting by the engine."""
+        cleaned = super().clean() or self.cleaned_data
+        try:
+            self.values = policy.validate(settings_of(self, cleaned))
+        except policy.PolicyError as error:
+            self.add_error(None, str(error))
+        self.values |= {name: value for name, value in self.own.items() if PREFIX + name not in self.fields}
+        return cleaned
+
+
+class TierForm(SettingsModelForm):
+    """A tier."""
+
+    class Meta:
+        model = PolicyTier
+        fields = ("scope", "project", "backend", "model", "note")
+
+    def clean(self) -> dict[str, Any]:
+        """Check that place and scope fit, and ask why where a setting is loosened."""
+        cleaned = super().clean()
+        scope, project = cleaned.get("scope"), cleaned.get("project")
+        backend, model = cleaned.get("backend", ""), cleaned.get("model", "")
+        fits = {
+            TierScope.SERVER: not project and not backend and not model,
+            TierScope.PROJECT: bool(project) and not backend and not model,
+            TierScope.BACKEND: bool(project and backend) and not model,
+            TierScope.MODEL: bool(project and backend and model),
+        }
+        if scope in fits and not fits[TierScope(scope)]:
+            raise ValidationError(
+                "Server: no project. Project: a project only. Backend: project and backend. Model: project, backend and model."
+            )
+        taken = PolicyTier.objects.filter(project=project, backend=backend, model=model).exclude(pk=self.instance.pk)
+        if taken.exists():
+            raise ValidationError("This place has settings already; change those.")
+        if not self.values and not self.errors:
+            raise ValidationError("Nothing is set. To inherit everything, delete the override.")
+        milder = loosened(self.own, self.values, policy.resolve([]))
+        if milder and not cleaned.get("note", "").strip():
+            self.add_error("note", f"This makes detection milder ({', '.join(milder)}). Say why.")
+        return cleaned
+
+
+class RuleForm(SettingsModelForm):
+    """A tool rule."""
+
+    tool_class = forms.ChoiceField(choices=[("", "as shipped"), *((name, name) for name in TOOL_CLASSES)], required=False)
+
+    class Meta:
+        model = ToolRule
+        fields = ("project", "pattern", "tool_class", "exempt", "ignore_arguments", "volatile_result_fields", "note")
+
+    def clean(self) -> dict[str, Any]:
+        """Check that lists are lists of names."""
+        cleaned = super().clean()
+        for name in ("ignore_arguments", "volatile_result_fields"):
+            value = cleaned.get(name)
+            if value is not None and not (isinstance(value, list) and all(isinstance(one, str) for one in value)):
+                self.add_error(name, "This is a list of names in JSON: [\"request_id\"].")
+        return cleaned
+
+
+def _fieldsets(first: tuple[str, ...]) -> list[tuple[str | None, dict[str, Any]]]:
+    sets: list[tuple[str | None, dict[str, Any]]] = [(None, {"fields": first})]
+    for group, title in GROUPS.items():
+        names = tuple(PREFIX + field.name for field in shown_fields() if field.group == group)
+        sets.append((title, {"fields": names, "classes": ("collapse",) if group not in ("general", "repeat") else ()}))
+    return sets
+
+
+class OverridePage(ProjectAdmin):
+    """What tiers and tool rules share."""
+
+    actions = None
+    list_select_related = ("project", "updated_by")
+
+    @admin.display(description="sets")
+    def sets(self, row: PolicyTier | ToolRule) -> str:
+        """The settings in a line."""
+        return ", ".join(f"{name} = {as_text(value)}" for name, value in row.values.items())[:200] or "–"
+
+    def log_change(self, request: HttpRequest, obj: Any, message: Any) -> Any:
+        """Leave the record to the audit, which the service writes."""
+
+    def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> Any:
+        """Leave the record to the audit, which the service writes."""
+
+    def log_deletions(self, request: HttpRequest, queryset: Any) -> Any:
+        """Leave the record to the audit, which the service writes."""
+
+
+@admin.register(PolicyTier)
+class TierPage(OverridePage):
+    """Overrides of the server, a project, a backend or a model."""
+
+    form = TierForm
+    list_display = ("__str__", "project", "backend", "model", "sets", "updated_by", "updated_at")
+    list_filter = ("scope", "project")
+    search_fields = ("backend", "model", "note")
+    fieldsets = _fieldsets(("scope", "project", "backend", "model", "note"))
+
+    def get_readonly_fields(self, request: HttpRequest, obj: PolicyTier | None = None) -> tuple[str, ...]:
+        """The place of an override does not change."""
+        return ("scope", "project", "backend", "model") if obj else ()
+
+    def get_form(self, request: HttpRequest, obj: PolicyTier | None = None, change: bool = False, **kwargs: Any) -> Any:
+        """Keep the place of a stored override in the checks, although it cannot be edited."""
+        form = super().get_form(request, obj, change, **kwargs)
+        if obj is not None:
+            place = {"scope": obj.scope, "project": obj.project, "backend": obj.backend, "model": obj.model}
+
+            class Placed(form):  # type: ignore[misc, valid-type]
+                def _clean_form(self) -> None:
+                    self.cleaned_data |= place
+                    super()._clean_form()
+
+            return Placed
+        return form
+
+    def save_model(self, request: HttpRequest, obj: PolicyTier, form: Any, change: bool) -> None:
+        """Save by the service."""
+        saved = policies.save_tier(
+            obj.project_id, obj.scope, obj.backend, obj.model, form.values, actor_of(request), form.cleaned_data["note"]
+        )
+        if saved is not None:
+            obj.pk, obj._state.adding = saved.pk, False
+
+    def delete_model(self, request: HttpRequest, obj: PolicyTier) -> None:
+        """Remove by the service."""
+        policies.delete_tier(obj.project_id, obj.scope, obj.backend, obj.model, actor_of(request))
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[PolicyTier]) -> None:
+        """Remove each by the service."""
+        for row in queryset:
+            self.delete_model(request, row)
+
+    def has_change_permission(self, request: HttpRequest, obj: PolicyTier | None = None) -> bool:
+        """The server's tier holds for every project, so it is for superusers."""
+        is_server = obj is not None and obj.scope == TierScope.SERVER
+        return super().has_change_permission(request, obj) and (request.user.is_superuser or not is_server)
+
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+        """Begin with a model of the project that is administered."""
+        initial = super().get_changeform_initial_data(request)
+        first = administered(request).first()
+        return {"scope": TierScope.MODEL, **({"project": first} if first else {}), **initial}
+
+    def formfield_for_choice_field(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        """Offer the server's tier to superusers only."""
+        if db_field.name == "scope" and not request.user.is_superuser:
+            kwargs["choices"] = [choice for choice in TierScope.choices if choice[0] != TierScope.SERVER]
+        return super().formfield_for_choice_field(db_field, request, **kwargs)
+
+
+@admin.register(ToolRule)
+class RulePage(OverridePage):
+    """Tool rules."""
+
+    form = RuleForm
+    list_display = ("pattern", "project", "tool_class", "exempt", "sets", "updated_by", "updated_at")
+    list_filter = ("project", "exempt")
+    search_fields = ("pattern", "note")
+    fieldsets = _fieldsets(
+        ("project", "pattern", "tool_class", "exempt", "ignore_arguments", "volatile_result_fields", "note")
+    )
+
+    def get_readonly_fields(self, request: HttpRequest, obj: ToolRule | None = None) -> tuple[str, ...]:
+        """Project and pattern name the rule."""
+        return ("project", "pattern") if obj else ()
+
+    def save_model(self, request: HttpRequest, obj: ToolRule, form: Any, change: bool) -> None:
+        """Save by the service."""
+        given = form.cleaned_data
+        try:
+            saved = policies.save_tool_rule(
+                obj.project_id,
+                obj.pattern,
+                tool_class=given.get("tool_class", ""),
+                ignore_arguments=given.get("ignore_arguments") or [],
+                volatile_result_fields=given.get("volatile_result_fields") or [],
+                values=form.values,
+                exempt=given.get("exempt", False),
+                note=given.get("note", ""),
+                actor=actor_of(request),
+            )
+        except ServiceError as error:
+            messages.error(request, error.detail)
+            return
+        obj.pk, obj._state.adding = saved.pk, False
+
+    def delete_model(self, request: HttpRequest, obj: ToolRule) -> None:
+        """Remove by the service."""
+        policies.delete_tool_rule(obj.project_id, obj.pattern, actor_of(request))
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[ToolRule]) -> None:
+        """Remove each by the service."""
+        for row in queryset:
+            self.delete_model(request, row)

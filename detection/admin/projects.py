@@ -1,0 +1,120 @@
+"""Projects with their members, and their sessions to look at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils.html import format_html
+
+from detection.admin.base import BaseInline, ProjectAdmin, ReadOnlyMixin, actor_of, refused
+from detection.models import AuditEntry, Membership, Project, Session
+from detection.services import audit, sessions
+from detection.services.errors import ServiceError
+
+MAX_AT_ONCE = 200
+
+
+class MembershipInline(BaseInline):
+    """Who may do what in a project."""
+
+    model = Membership
+    extra = 0
+    autocomplete_fields = ("user",)
+    fields = ("user", "role")
+
+
+@admin.register(Project)
+class ProjectPage(ProjectAdmin):
+    """Projects."""
+
+    project_path = "pk"
+    list_display = ("name", "slug", "retention_days", "stores_payloads", "first_event_at")
+    search_fields = ("name", "slug")
+    fields = ("name", "slug", "retention_days", "stores_payloads", "first_event_at", "policy_version", "created_at")
+    readonly_fields = ("first_event_at", "policy_version", "created_at")
+    inlines = (MembershipInline,)
+
+    def save_model(self, request: HttpRequest, obj: Project, form: Any, change: bool) -> None:
+        """Save, with an entry in the audit."""
+        before = {name: form.initial.get(name) for name in form.changed_data} if change else None
+        super().save_model(request, obj, form, change)
+        after = {name: form.cleaned_data.get(name) for name in form.changed_data}
+        if after:
+            audit.record(
+                actor_of(request), "project.save", obj.slug, project_id=obj.pk, before=before, after=after
+            )
+
+    def save_formset(self, request: HttpRequest, form: Any, formset: Any, change: bool) -> None:
+        """Save members, with an entry in the audit for each change."""
+        super().save_formset(request, form, formset, change)
+        project: Project = form.instance
+        changed = [(row, "member.save") for row in formset.new_objects]
+        changed += [(row, "member.save") for row, _ in formset.changed_objects]
+        changed += [(row, "member.remove") for row in formset.deleted_objects]
+        for row, action in changed:
+            audit.record(
+                actor_of(request), action, row.user.get_username(), project_id=project.pk, after={"role": row.role}
+            )
+
+    def has_delete_permission(self, request: HttpRequest, obj: Project | None = None) -> bool:
+        """Deleting a project with its history is not done by a click here."""
+        return False
+
+
+@admin.register(Session)
+class SessionPage(ReadOnlyMixin, ProjectAdmin):
+    """Sessions, to be looked at, stopped and resumed; what they hold is on their own page in the console."""
+
+    list_display = ("external_id", "project", "state", "agent", "backend", "model", "call_count", "last_event_at", "page")
+    list_filter = ("state", "is_demo", "project")
+    search_fields = ("external_id__startswith", "agent__startswith")
+    list_select_related = ("project",)
+    ordering = ("-last_event_at", "-id")
+    actions = ("stop", "resume")
+    fields = (
+        "external_id", "project", "state", "outcome", "agent", "backend", "model", "started_at", "last_event_at",
+        "call_count", "blocked_count", "policy_values", "stopped_at", "stopped_by", "stop_reason", "parked",
+    )  # fmt: skip
+
+    @admin.display(description="console")
+    def page(self, session: Session) -> str:
+        """Link to the session's page."""
+        return console_link(f"/p/{session.project.slug}/session", session.external_id)
+
+    @admin.action(description="Stop", permissions=["view"])
+    def stop(self, request: HttpRequest, rows: QuerySet[Session]) -> None:
+        """Stop the chosen sessions."""
+        for row in rows.select_related("project")[:MAX_AT_ONCE]:
+            try:
+                sessions.stop(row.project_id, row.external_id, actor_of(request), "stopped in the administration")
+            except ServiceError as error:
+                refused(request, error)
+
+    @admin.action(description="Resume", permissions=["view"])
+    def resume(self, request: HttpRequest, rows: QuerySet[Session]) -> None:
+        """Let the chosen sessions go on."""
+        for row in rows.select_related("project")[:MAX_AT_ONCE]:
+            try:
+                sessions.resume(row.project_id, row.external_id, actor_of(request))
+            except ServiceError as error:
+                refused(request, error)
+
+
+def console_link(path: str, name: str) -> str:
+    """Return a link to a page of the console that is found by name."""
+    from urllib.parse import urlencode
+
+    return format_html('<a href="{}?{}">open</a>', path, urlencode({"name": name}))
+
+
+@admin.register(AuditEntry)
+class AuditPage(ReadOnlyMixin, ProjectAdmin):
+    """Who changed what; the database refuses changes of it too."""
+
+    list_display = ("at", "actor", "action", "subject", "project", "address")
+    list_filter = ("project",)
+    search_fields = ("actor", "action__startswith", "subject")
+    list_select_related = ("project",)
