@@ -7,10 +7,11 @@ from typing import Final
 
 from django.db import DatabaseError, connection
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from detection import jobs
+from detection.selectors import alerts, statistics
 from detection.stream import publisher
 
 REGISTRY: Final = CollectorRegistry()
@@ -106,7 +107,56 @@ class FromDatabase(Collector):
         by_status = GaugeMetricFamily("loopguard_incidents", "Incidents by status.", labels=("status",))
         for status, number in incidents:
             by_status.add_metric((status,), number)
-        return [backlog, oldest, parked_events, sessions, by_status]
+        return [backlog, oldest, parked_events, sessions, by_status, *_statistics(), *_alerts()]
+
+
+def _statistics() -> list[Metric]:
+    """Return what was checked and found since counting began, the demo's left out; calls follow within seconds."""
+    checks = CounterMetricFamily("loopguard_checks", "Calls that were looked at.", labels=("project",))
+    reactions = CounterMetricFamily(
+        "loopguard_reactions", "Calls that were warned about or blocked.", labels=("project", "reaction")
+    )
+    cost = CounterMetricFamily("loopguard_cost_usd", "Cost of all calls.", labels=("project",))
+    for project, checked, warned, blocked, spent in statistics.totals_by_project():
+        checks.add_metric((project,), checked)
+        reactions.add_metric((project, "warned"), warned)
+        reactions.add_metric((project, "blocked"), blocked)
+        cost.add_metric((project,), spent)
+    found = GaugeMetricFamily(
+        "loopguard_incidents_by_kind",
+        "Stored incidents by detector and label.",
+        labels=("project", "kind", "label"),
+    )
+    for project, kind, label, count in statistics.incidents_by_kind():
+        found.add_metric((project, kind, label), count)
+    return [checks, reactions, cost, found]
+
+
+def _alerts() -> list[Metric]:
+    health = alerts.health()
+    messages = GaugeMetricFamily(
+        "loopguard_alert_messages", "Stored alert messages by state.", labels=("state",)
+    )
+    for state, count in health.by_state:
+        messages.add_metric((state,), count)
+    return [
+        messages,
+        GaugeMetricFamily(
+            "loopguard_alert_outbox",
+            "Changes of incidents that wait for their route.",
+            value=health.pending_transitions,
+        ),
+        GaugeMetricFamily(
+            "loopguard_alert_oldest_due_seconds",
+            "How long the oldest message that is due has waited.",
+            value=health.oldest_due_seconds,
+        ),
+        GaugeMetricFamily(
+            "loopguard_alert_destinations_paused",
+            "Destinations that are paused.",
+            value=health.paused_destinations,
+        ),
+    ]
 
 
 REGISTRY.register(FromDatabase())

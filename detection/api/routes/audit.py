@@ -1,0 +1,134 @@
+"""The audit: who changed what, as a list and as files."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+import orjson
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from ninja import Field, Query, Router, Schema
+from pydantic import AwareDatetime
+
+from detection.api import exports
+from detection.api.answers import answer
+from detection.api.auth import ApiKey
+from detection.api.queries import refuse_unknown
+from detection.api.schemas import Listed, Word
+from detection.models import AuditEntry, Scope
+from detection.selectors import audit
+from detection.selectors.audit import AuditFilters
+from detection.services.keys import Principal
+
+router = Router(tags=["audit"])
+_admin = ApiKey(Scope.ADMIN)
+
+
+class _Filters(Schema):
+    actor: Word = ""
+    action: Word = Field("", description="A whole action, session.stop, or its first word, session.")
+    subject: Word = ""
+    start: AwareDatetime | None = None
+    end: AwareDatetime | None = None
+
+
+class AuditQuery(_Filters):
+    """Filters of the audit; start and end are half open."""
+
+    cursor: Word = ""
+    limit: int = Field(50, ge=1, le=500)
+
+
+class AuditExportQuery(_Filters):
+    """Filters of the export."""
+
+    format: Literal["jsonl", "csv"] = "jsonl"
+    limit: int = Field(10_000, ge=1, le=10_000)
+
+
+class AuditOut(Schema):
+    """One change."""
+
+    id: str
+    at: datetime
+    actor: str = Field(description="A user name, key:<id>, command or system.")
+    action: str
+    subject: str
+    before: Any | None
+    after: Any | None
+    address: str | None
+    request_id: str
+
+
+def audit_document(row: AuditEntry) -> dict[str, Any]:
+    """Return an entry as the API shows it."""
+    return {
+        "id": str(row.pk),
+        "at": row.at.isoformat(),
+        "actor": row.actor,
+        "action": row.action,
+        "subject": row.subject,
+        "before": row.before,
+        "after": row.after,
+        "address": row.address,
+        "request_id": row.request_id,
+    }
+
+
+def _filters(query: _Filters) -> AuditFilters:
+    return AuditFilters(**query.dict(include={"actor", "action", "subject", "start", "end"}))
+
+
+@router.get(
+    "/audit",
+    auth=_admin,
+    response={200: Listed[AuditOut]},
+    operation_id="listAudit",
+    summary="List changes",
+)
+def list_audit(request: HttpRequest, query: Query[AuditQuery]) -> HttpResponse:
+    """List who changed what in the project, the newest first."""
+    refuse_unknown(request, AuditQuery)
+    principal: Principal = request.auth  # type: ignore[attr-defined]
+    page = audit.list_entries(principal.project_id, _filters(query), query.cursor, query.limit)
+    return answer({"items": [audit_document(row) for row in page.items], "next_cursor": page.next_cursor})
+
+
+@router.get(
+    "/audit/export",
+    auth=_admin,
+    operation_id="exportAudit",
+    summary="Export changes",
+    openapi_extra={
+        "responses": {
+            200: {
+                "description": "The same filters and order as the list.",
+                "content": {
+                    "application/x-ndjson": {"schema": {"type": "string"}},
+                    "text/csv": {"schema": {"type": "string"}},
+                },
+            }
+        }
+    },
+)
+def export_audit(request: HttpRequest, query: Query[AuditExportQuery]) -> HttpResponseBase:
+    """Export up to 10,000 changes as JSON lines or CSV."""
+    refuse_unknown(request, AuditExportQuery)
+    principal: Principal = request.auth  # type: ignore[attr-defined]
+    rows = audit.export_entries(principal.project_id, _filters(query), query.limit)
+    documents = (audit_document(row) for row in rows)
+    name = f"loopguard-audit-{principal.project_slug}"
+    if query.format == "csv":
+        flat = (
+            {
+                **one,
+                **{
+                    side: orjson.dumps(one[side]).decode() if one[side] else ""
+                    for side in ("before", "after")
+                },
+            }
+            for one in documents
+        )
+        return exports.as_csv(flat, AuditOut.model_fields, name)
+    return exports.as_json_lines(documents, name)

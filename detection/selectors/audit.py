@@ -1,0 +1,71 @@
+"""Reads of the audit: who changed what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import Q, QuerySet
+
+from detection.models import AuditEntry
+from detection.selectors.pages import Page, Position, cut
+
+CHUNK_ROWS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFilters:
+    """Filters of the audit; empty ones let everything through.
+
+    Attributes
+    ----------
+    action
+        A whole action (``session.stop``) or its first word (``session``).
+    start, end
+        Half open.
+    """
+
+    actor: str = ""
+    action: str = ""
+    subject: str = ""
+    start: datetime | None = None
+    end: datetime | None = None
+
+
+def _rows(project_id: int, filters: AuditFilters) -> QuerySet[AuditEntry]:
+    rows = AuditEntry.objects.filter(project_id=project_id)
+    if filters.actor:
+        rows = rows.filter(actor=filters.actor)
+    if filters.action:
+        rows = rows.filter(Q(action=filters.action) | Q(action__startswith=f"{filters.action}."))
+    if filters.subject:
+        rows = rows.filter(subject=filters.subject)
+    if filters.start:
+        rows = rows.filter(at__gte=filters.start)
+    if filters.end:
+        rows = rows.filter(at__lt=filters.end)
+    return rows.order_by("-at", "-id")
+
+
+def list_entries(
+    project_id: int, filters: AuditFilters, cursor: str = "", limit: int = 50
+) -> Page[AuditEntry]:
+    """List the changes of a project, the newest first; `BadCursor` for a cursor of another list."""
+    rows = _rows(project_id, filters)
+    if cursor:
+        rows = rows.filter(Position.decode(cursor).beyond("at"))
+    found = list(rows[: limit + 1])
+    return cut(found, limit, lambda row: Position(row.at, row.pk).encode())
+
+
+def export_entries(project_id: int, filters: AuditFilters, limit: int) -> Iterator[AuditEntry]:
+    """Read up to `limit` changes in the order of the list, in chunks, so that no export holds them all."""
+    cursor, left = "", limit
+    while left > 0:
+        page = list_entries(project_id, filters, cursor, min(CHUNK_ROWS, left))
+        yield from page.items
+        left -= len(page.items)
+        if page.next_cursor is None:
+            return
+        cursor = page.next_cursor

@@ -1,0 +1,99 @@
+"""Statistics, metrics and the audit through the API."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+
+from detection.models import Incident
+from detection.services import audit
+from detection.services.audit import Actor
+from detection.services.statistics import count_calls
+
+
+@pytest.fixture
+def worked(api):
+    api.loop(times=5, backend="openai", model="gpt-5")
+    api.call("s-2", tool="read_file", arguments={"path": "a"})
+    count_calls()
+
+
+def test_totals_and_groups_are_told(api, worked):
+    told = api.get("/statistics").json()
+    assert (told["by"], told["total"]["checks"], told["total"]["incidents"], told["items"]) == (
+        "total",
+        6,
+        1,
+        [],
+    )
+    assert told["total"]["blocked"] >= 1
+    assert told["counted_at"]
+    by_tool = {row["key"]: row for row in api.get("/statistics", by="tool").json()["items"]}
+    assert (by_tool["search_web"]["checks"], by_tool["read_file"]["checks"]) == (5, 1)
+    by_kind = api.get("/statistics", by="kind").json()["items"]
+    assert [(row["key"], row["checks"], row["incidents"]) for row in by_kind] == [("repeat", None, 1)]
+    assert [row["rung"] for row in told["recovery"]]
+
+
+def test_labels_make_the_precision(api, worked):
+    incident = Incident.objects.get()
+    api.post(f"/incidents/{incident.public_id}/label", {"label": "false_alarm"})
+    assert api.get("/statistics").json()["total"]["precision"] == 0.0
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"from": "2026-01-02T00:00:00Z", "to": "2026-01-01T00:00:00Z"},
+        {"from": "2020-01-01T00:00:00Z"},
+        {"from": "2026-01-01T00:00:00Z", "to": "2026-06-01T00:00:00Z", "by": "hour"},
+        {"by": "moon"}, {"since": "yesterday"}, {"from": "2026-01-01T00:00:00"},
+    ],
+)  # fmt: skip
+def test_a_span_or_grouping_that_cannot_be_is_refused(api, query):
+    assert api.get("/statistics", **query).status_code == 422
+
+
+def test_another_project_counts_for_itself(as_other, worked):
+    assert as_other.get("/statistics").json()["total"]["checks"] == 0
+
+
+def test_metrics_tell_of_checks_findings_and_messages(api, worked, door):
+    text = api.client.get("http://127.0.0.1/metrics", headers=api.headers).text
+    assert 'loopguard_checks_total{project="support"} 6.0' in text
+    assert 'loopguard_incidents_by_kind{kind="repeat",label="none",project="support"} 1.0' in text
+    assert "loopguard_alert_oldest_due_seconds 0.0" in text
+
+
+def test_the_audit_is_listed_filtered_and_paged(api):
+    for pattern in ("a_*", "b_*", "c_*"):
+        api.put(f"/tool-rules/{pattern}", {"exempt": True})
+    first = api.get("/audit", action="policy", limit=2).json()
+    second = api.get("/audit", action="policy", limit=2, cursor=first["next_cursor"]).json()
+    subjects = [row["subject"] for row in first["items"] + second["items"]]
+    assert subjects == ["tool:c_*", "tool:b_*", "tool:a_*"]
+    assert first["items"][0]["actor"].startswith("key:")
+    assert first["items"][0]["request_id"]
+    assert api.get("/audit", action="pol").json()["items"] == []
+    assert api.get("/audit", cursor="nonsense").status_code == 422
+
+
+def test_the_export_is_safe_to_open_and_whole(api, project):
+    for subject in ('=cmd|"/c calc"!A1', "+1", "@x", "\t=1", "-5"):
+        audit.record(Actor("=HYPERLINK(1)"), "test.entry", subject, project_id=project.pk, after={"n": -5})
+    told = api.get("/audit/export", format="csv", action="test.entry")
+    rows = list(csv.DictReader(io.StringIO(told.text)))
+    assert len(rows) == 5
+    for row in rows:
+        assert row["subject"][0] == "'"
+        assert row["actor"][0] == "'"
+        assert json.loads(row["after"]) == {"n": -5}
+    lines = api.get("/audit/export", action="test.entry").text.splitlines()
+    assert [json.loads(line)["after"] for line in lines] == [{"n": -5}] * 5
+
+
+def test_another_projects_audit_stays_hidden(as_other, worked):
+    assert as_other.get("/audit", action="incident").json()["items"] == []
