@@ -1,0 +1,20 @@
+"""The yardstick: a view of the same server that inserts one row, commits and answers."""
+
+from django.db import connection
+from django.http import HttpRequest, JsonResponse
+from django.urls import include, path
+from django.views.decorators.csrf import csrf_exempt
+
+
+@csrf_exempt
+def bare(request: HttpRequest) -> JsonResponse:
+    """Store the body."""
+    with connection.cursor() as cursor:
+        cursor.execute("INSERT INTO bare (body) VALUES (%s) RETURNING id", [request.body.decode()])
+        return JsonResponse({"id": cursor.fetchone()[0]})
+
+
+urlpatterns = [path("bare", bare), path("", include("loopguard_site.urls"))]
+handler404 = "detection.console.errors.not_found"
+handler403 = "detection.console.errors.forbidden"
+handler500 = "detection.console.errors.server_error"

@@ -1,0 +1,77 @@
+"""What a call costs in the engine alone, early and late in a session, and what its state weighs."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Iterator
+
+from benchmarks.report import Figure
+from detection.engine import fold, snapshot
+from detection.engine.calls import Call, Result
+from detection.engine.identity import Keyer
+from detection.engine.policy import Policy, resolve
+
+WINDOW = 400
+LENGTHS = (100, 1_000, 10_000)
+
+
+def _session(rng: random.Random) -> Iterator[tuple[str, dict[str, object], str, bool]]:
+    """Yield tool, arguments, result and failure of believable calls, one in ten repeating an earlier one."""
+    tools = ("read_file", "edit_file", "bash", "search_web", "get_job_status", "run_sql")
+    earlier: list[tuple[str, dict[str, object], str, bool]] = []
+    number = 0
+    while True:
+        number += 1
+        if earlier and rng.random() < 0.1:
+            yield rng.choice(earlier)
+            continue
+        tool = rng.choice(tools)
+        arguments: dict[str, object] = {
+            "path": f"src/part_{number}.py",
+            "query": f"words {number} and more",
+            "limit": 20,
+        }
+        lines = "\n".join(f"{number}: a line with the number {rng.randint(0, 9999)} in it" for _ in range(8))
+        made = (tool, arguments, lines, rng.random() < 0.1)
+        earlier = [*earlier[-30:], made]
+        yield made
+
+
+def run() -> list[Figure]:
+    """Measure; takes a few seconds and no server."""
+    policy, keyer = resolve([("session", {"preset": "standard"})]), Keyer(b"benchmark")
+    medians: dict[int, float] = {}
+    weights: dict[int, int] = {}
+    for length in LENGTHS:
+        medians[length], weights[length] = _at(length, policy, keyer)
+    figures = [
+        Figure(f"engine, call and result, session of {length:,} calls", medians[length] * 1e6, "µs", 60, 25)
+        for length in LENGTHS
+    ]
+    figures.append(
+        Figure("engine, cost at 10,000 calls against 100", medians[10_000] / medians[100], "x", 1.2, 1.0)
+    )
+    figures += [
+        Figure(f"state of a session of {length:,} calls", weight / 1024, "KiB", 32, 8)
+        for length, weight in weights.items()
+    ]
+    return figures
+
+
+def _at(length: int, policy: Policy, keyer: Keyer) -> tuple[float, int]:
+    """Return the median seconds of a call with its result around the given length, and the snapshot's bytes."""
+    state, calls, taken = fold.new_state(), _session(random.Random(length)), []
+    at = 1_800_000_000.0
+    for number in range(1, length + WINDOW + 1):
+        tool, arguments, content, is_error = next(calls)
+        at += 2.0
+        call = Call(2 * number, tool, arguments, at, f"c{number}", f"r{number}")
+        result = Result(f"c{number}", content, is_error, at + 1, 2 * number + 1)
+        before = time.perf_counter()
+        fold.observe_call(state, call, policy, keyer)
+        fold.observe_result(state, result, policy, keyer)
+        if number > length:
+            taken.append(time.perf_counter() - before)
+    return statistics.median(taken), len(snapshot.dump(state))

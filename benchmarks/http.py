@@ -1,0 +1,129 @@
+"""Speeds over HTTP: the guard beside the bare endpoint, batches of events, and how soon an incident is stored."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import psycopg
+
+from benchmarks import requests
+from benchmarks.load import Connection, Measured, keep_asking
+from benchmarks.report import Figure, percentile
+from benchmarks.stack import Stack
+
+CLIENTS = 16
+TURNS = 3
+HALF_LOAD_EVENTS_PER_SECOND = 2_000
+EVENT_CLIENTS = 4
+_BEHIND = "SELECT count(*) FROM detection_session WHERE evaluated_seq < last_seq"
+
+
+def guard(stack: Stack, seconds: float) -> list[Figure]:
+    """Ask guard and the bare endpoint by turns, so that both see the same machine."""
+    bare, asked = Measured(), Measured()
+    keep_asking(stack.url, stack.headers, requests.guard, clients=CLIENTS, seconds=1)
+    for turn in range(TURNS):
+        bare.add(
+            keep_asking(stack.url, stack.headers, requests.bare, clients=CLIENTS, seconds=seconds / TURNS)
+        )
+        # Other clients' numbers make other sessions.
+        offset = (turn + 1) * 1000
+
+        def ask(client: int, number: int, offset: int = offset) -> requests.Request:
+            return requests.guard(client + offset, number)
+
+        asked.add(keep_asking(stack.url, stack.headers, ask, clients=CLIENTS, seconds=seconds / TURNS))
+    if asked.refused or bare.refused:
+        raise RuntimeError(f"{asked.refused} guard and {bare.refused} bare requests were refused")
+    return [
+        Figure("bare insert and commit, 16 clients", bare.per_second, "/s"),
+        Figure("bare insert and commit, p99", bare.milliseconds(0.99), "ms"),
+        Figure("guard, 16 clients", asked.per_second, "/s", 300, 800, more_is_better=True),
+        Figure("guard, p50", asked.milliseconds(0.5), "ms"),
+        Figure("guard, p99", asked.milliseconds(0.99), "ms", 80, 40),
+        Figure("guard, time against bare", bare.per_second / asked.per_second, "x", 2.5, 1.5),
+    ]
+
+
+def events(stack: Stack, seconds: float) -> list[Figure]:
+    """Post batches, then wait until the workers have caught up."""
+    with stack.connect() as database:
+        started = time.perf_counter()
+        posted = keep_asking(
+            stack.url, stack.headers, requests.events, clients=EVENT_CLIENTS, seconds=seconds
+        )
+        stored_seconds = time.perf_counter() - started
+        _wait_for_workers(database, 120)
+        done_seconds = time.perf_counter() - started
+    if posted.refused:
+        raise RuntimeError(f"{posted.refused} batches were refused")
+    count = 100 * len(posted.latencies)
+    return [
+        Figure("events stored, 100 a request, 4 clients", count / stored_seconds, "/s"),
+        Figure("events stored and evaluated", count / done_seconds, "/s", 4_000, 10_000, more_is_better=True),
+        Figure("events, answer p99", posted.milliseconds(0.99), "ms"),
+        Figure("workers behind at the end of posting", done_seconds - stored_seconds, "s"),
+    ]
+
+
+def _wait_for_workers(database: psycopg.Connection[tuple[object, ...]], seconds: float) -> None:
+    ends_at = time.perf_counter() + seconds
+    while database.execute(_BEHIND).fetchone() != (0,):
+        if time.perf_counter() > ends_at:
+            raise TimeoutError("the workers did not catch up")
+        time.sleep(0.02)
+
+
+def commit_to_incident(stack: Stack, seconds: float) -> list[Figure]:
+    """Post loops into half the load that must be borne, and watch for their incidents."""
+    ended = threading.Event()
+    pacers = [threading.Thread(target=_keep_pace, args=(stack, client, ended)) for client in range(2)]
+    for pacer in pacers:
+        pacer.start()
+    waited: list[float] = []
+    connection = Connection(stack.url, stack.headers)
+    try:
+        with stack.connect() as database:
+            ends_at = time.perf_counter() + seconds
+            while time.perf_counter() < ends_at:
+                waited.append(_seconds_to_incident(connection, database, f"probe-{len(waited)}"))
+                time.sleep(0.1)
+            ended.set()
+            for pacer in pacers:
+                pacer.join()
+            _wait_for_workers(database, 120)
+    finally:
+        ended.set()
+        connection.close()
+    return [
+        Figure("commit to incident row, p50 at 2,000 events/s", percentile(waited, 0.5), "s"),
+        Figure("commit to incident row, p95 at 2,000 events/s", percentile(waited, 0.95), "s", 2, 0.5),
+    ]
+
+
+def _seconds_to_incident(
+    connection: Connection, database: psycopg.Connection[tuple[object, ...]], session: str
+) -> float:
+    connection.send("POST", *requests.loop(session))
+    committed_at = time.perf_counter()
+    while (
+        database.execute("SELECT 1 FROM detection_incident WHERE session_name = %s", [session]).fetchone()
+        is None
+    ):
+        if time.perf_counter() - committed_at > 30:
+            raise TimeoutError("no incident within 30 s")
+        time.sleep(0.005)
+    return time.perf_counter() - committed_at
+
+
+def _keep_pace(stack: Stack, client: int, ended: threading.Event) -> None:
+    """Send half of the half load."""
+    connection = Connection(stack.url, stack.headers)
+    pause, number, due = 200 / HALF_LOAD_EVENTS_PER_SECOND, 0, time.perf_counter()
+    while not ended.is_set():
+        connection.send("POST", *requests.events(100 + client, number))
+        number += 1
+        due += pause
+        time.sleep(max(0.0, due - time.perf_counter()))
+    connection.close()

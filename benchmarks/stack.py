@@ -1,0 +1,141 @@
+"""LoopGuard with embedded servers of its own in a temporary folder, ended with everything it started."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import httpx
+import psycopg
+
+from loopguard_site.supervisor import children
+from loopguard_site.supervisor.postgres import EmbeddedPostgres
+from loopguard_site.supervisor.valkey import EmbeddedValkey
+
+ROOT = Path(__file__).resolve().parents[1]
+START_SECONDS = 60.0
+_CREATE = "CREATE TABLE IF NOT EXISTS bare (id bigserial PRIMARY KEY, body text NOT NULL, at timestamptz NOT NULL DEFAULT now())"
+
+
+class Stack:
+    """Servers, web, live and worker; use as a context manager."""
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="loopguard-benchmarks-"))
+        self._folder.chmod(0o711)
+        self._postgres = EmbeddedPostgres(self._folder / "postgres")
+        self._valkey = EmbeddedValkey(self._folder / "valkey")
+        self._children: list[subprocess.Popen[bytes]] = []
+        port, live = _free_port(), _free_port()
+        self.url, self.live_url = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{live}"
+        self._ports = (port, live)
+        self.shown: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        """Start everything and wait until it answers."""
+        try:
+            self._start()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End everything."""
+        self._stop()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers of an API request."""
+        return {"Authorization": f"Bearer {self.shown['api_key']}", "Content-Type": "application/json"}
+
+    def connect(self) -> psycopg.Connection[tuple[object, ...]]:
+        """Open a connection to the database."""
+        return psycopg.connect(self._environment["DATABASE_URL"], autocommit=True)
+
+    def session_cookie(self) -> str:
+        """Sign in as the operator; return the cookie header of the browser."""
+        with httpx.Client(base_url=self.url, follow_redirects=True) as browser:
+            browser.get("/sign-in")
+            token = next(value for name, value in browser.cookies.items() if name.endswith("csrf"))
+            form = {
+                "username": self.shown["username"],
+                "password": self.shown["password"],
+                "csrfmiddlewaretoken": token,
+            }
+            browser.post("/sign-in", data=form, headers={"Referer": self.url}).raise_for_status()
+            return "; ".join(f"{name}={value}" for name, value in browser.cookies.items())
+
+    def _start(self) -> None:
+        self._postgres.start()
+        self._postgres.create_database("loopguard")
+        self._valkey.start()
+        self._environment = {
+            **os.environ,
+            "DATABASE_URL": self._postgres.url("loopguard"),
+            "REDIS_URL": self._valkey.url,
+            "DJANGO_SETTINGS_MODULE": "benchmarks.settings",
+            "LOOPGUARD_MODE": "embedded",
+            "LOOPGUARD_SECRET_KEY": "only-for-benchmarks-" + "x" * 32,
+            "LOOPGUARD_URL": self.url,
+            "LOOPGUARD_LIVE_URL": self.live_url,
+            "LOOPGUARD_BOOTSTRAP": "0",
+            "BENCHMARKS_STATIC": str(self._folder / "static"),
+        }
+        result = self._folder / "prepared.json"
+        command = [sys.executable, "-m", "django", "prepare", "--result", str(result)]
+        subprocess.run(command, cwd=ROOT, env=self._environment, check=True, stdout=subprocess.DEVNULL)
+        self.shown = json.loads(result.read_text())
+        with self.connect() as database:
+            database.execute(_CREATE)
+        web, live = (str(port) for port in self._ports)
+        self._launch("granian", "--interface", "wsgi", "--port", web, "--http", "1", "--no-ws", "--blocking-threads", "8",
+                     "--log-level", "warning", "loopguard_site.wsgi:application")  # fmt: skip
+        self._launch("uvicorn", "--port", live, "--lifespan", "off", "--no-access-log", "--log-level", "warning",
+                     "loopguard_site.asgi:application")  # fmt: skip
+        self._launch("celery", "-A", "loopguard_site", "worker", "-P", "threads", "-c", "4", "-l", "WARNING",
+                     "--without-gossip", "--without-mingle", "--without-heartbeat")  # fmt: skip
+        deadline = time.monotonic() + START_SECONDS
+        while not self._is_ready():
+            if time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"LoopGuard did not come up:\n{(self._folder / 'log').read_text()[-3000:]}"
+                )
+            time.sleep(0.1)
+
+    def _is_ready(self) -> bool:
+        try:
+            return all(httpx.get(f"{url}/readyz", timeout=2).is_success for url in (self.url, self.live_url))
+        except httpx.TransportError:
+            return False
+
+    def _launch(self, *command: str) -> None:
+        with (self._folder / "log").open("ab") as log:
+            self._children.append(
+                children.launch([sys.executable, "-m", *command], cwd=ROOT, env=self._environment, stdout=log)
+            )
+
+    def _stop(self) -> None:
+        for child in self._children:
+            children.end(child, signal.SIGTERM, patience_seconds=10)
+        self._valkey.stop()
+        self._postgres.stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
