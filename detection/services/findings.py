@@ -5,6 +5,7 @@ Only called by evaluation, under the session's lock. What people do with an inci
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -21,6 +22,9 @@ QUIET_CALLS = 5
 """So many calls without the loop, and it counts as left: the agent changed course."""
 ABANDONED_AFTER = timedelta(hours=1)
 EVIDENCE_CALLS = 24
+SHARED_CALLS = 2
+"""Two findings with so many calls in common are about one loop, whatever they call it."""
+MAX_TRACES = 100
 EVIDENCE_ARGUMENTS_CHARACTERS, EVIDENCE_RESULT_CHARACTERS = 4000, 2000
 
 
@@ -45,10 +49,15 @@ class Loops:
 
     @property
     def active(self) -> dict[str, Incident]:
-        """Active incidents by loop identity; one query the first time, none for a healthy session."""
+        """Active incidents by loop identity, one incident under each identity that was found to be about the same calls.
+
+        One query the first time, none for a healthy session.
+        """
         if self._active is None:
             self._active = {
-                row.loop_id: row for row in Incident.objects.filter(session=self.session, ended_at=None)
+                loop_id: row
+                for row in Incident.objects.filter(session=self.session, ended_at=None)
+                for loop_id in (row.loop_id, *row.evidence.get("loop_ids", ()))
             }
         return self._active
 
@@ -59,32 +68,36 @@ class Loops:
 
     def observe(self, seq: int, tool: str, step: Step, policy: Policy) -> Incident | None:
         """Take in what a call (or its result) came to; return the incident of the deciding finding."""
+        counted: set[str] = set()
         for finding in () if step.duplicate else step.verdict.findings:
             if finding.detail.get("notice"):
                 # Close to a limit, not at it: the meter shows it, and operators who watch are told.
                 self.hints.add(Hint("session", self.session.external_id, "near_limit"))
                 continue
-            self._found(seq, tool, finding, step, policy)
+            self._found(seq, tool, finding, step, policy, counted)
         self._leave_quiet_ones()
         deciding = step.verdict.finding
         return self.active.get(deciding.loop_id) if deciding else None
 
-    def _found(self, seq: int, tool: str, finding: Finding, step: Step, policy: Policy) -> None:
+    def _found(
+        self, seq: int, tool: str, finding: Finding, step: Step, policy: Policy, counted: set[str]
+    ) -> None:
+        """Put one finding on its incident; several findings of one step count as one detection of it."""
         verdict = step.verdict
         is_deciding = verdict.finding is not None and verdict.finding.loop_id == finding.loop_id
         decision = verdict.decision if is_deciding else "allow"
-        incident = self.active.get(finding.loop_id)
-        if incident is None or incident.ended_at is not None:
+        incident = self._same_loop(finding)
+        if incident is None:
             incident = self._open(seq, tool, finding, policy)
         else:
             self._touched[incident.public_id] = incident
-            incident.detections += 1
+            self.active[finding.loop_id] = incident
+            incident.detections += incident.public_id not in counted
             self.hints.add(Hint("incident", incident.public_id))
             if seq > incident.evidence.get("awaiting", {}).get("seq", seq):
                 self._settle(incident, "went_on")
-        incident.kind, incident.limit = finding.kind, finding.limit
-        incident.count = max(incident.count, finding.count)
-        incident.window_seconds, incident.confidence = finding.window_seconds, finding.confidence
+        counted.add(incident.public_id)
+        self._describe(incident, tool, finding, decision, policy)
         incident.last_seq = max(incident.last_seq, seq)
         incident.last_call_number = self.session.call_count
         incident.last_seen_at = timezone.now()
@@ -101,15 +114,49 @@ class Loops:
             incident.evidence["awaiting"] = {"rung": verdict.rung, "seq": seq}
         self._wake(incident, decision)
         self._evidence_seqs.setdefault(incident.public_id, set()).update((*finding.seqs, seq))
-        incident.evidence |= {
-            "results": finding.results,
-            "period": finding.period,
-            "detail": dict(finding.detail),
-        }
+
+    def _same_loop(self, finding: Finding) -> Incident | None:
+        """Find the active incident about these calls: a cycle is also a repeat of each of its calls, and often stagnation."""
+        known = self.active.get(finding.loop_id)
+        if known is not None and known.ended_at is None:
+            return known
+        keys, seqs = set(finding.call_keys), set(finding.seqs)
+        for incident in self.active.values():
+            own_seqs = self._evidence_seqs.get(incident.public_id, set()) | set(
+                incident.evidence.get("seqs", ())
+            )
+            shares_calls = (
+                bool(keys & set(incident.evidence.get("keys", ()))) or len(seqs & own_seqs) >= SHARED_CALLS
+            )
+            if incident.ended_at is None and shares_calls:
+                return incident
+        return None
+
+    def _describe(
+        self, incident: Incident, tool: str, finding: Finding, decision: str, policy: Policy
+    ) -> None:
+        """Let the incident speak of the finding that decided most strictly; of equals, of a cycle before its single calls."""
+        evidence = incident.evidence
+        evidence["loop_ids"] = _joined(evidence.get("loop_ids"), [finding.loop_id])
+        evidence["keys"] = _joined(evidence.get("keys"), finding.call_keys)
+        evidence["seqs"] = _joined(evidence.get("seqs"), finding.seqs)
+        kinds = evidence.setdefault("kinds", {})
+        seen = kinds.get(finding.kind, {"count": 0})
+        kinds[finding.kind] = {"count": max(seen["count"], finding.count), "limit": finding.limit}
+        is_stricter = DECISIONS.index(decision) > DECISIONS.index(incident.decision)
+        is_wider = finding.kind == "cycle" and decision == incident.decision
+        if finding.kind != incident.kind and not is_stricter and not is_wider:
+            return
+        if finding.kind != incident.kind:
+            incident.kind, incident.count = finding.kind, finding.count
+            incident.policy = policy.for_tool(tool).explain(relevant_fields(finding.kind))
+            incident.tool = tool
+        incident.count, incident.limit = max(incident.count, finding.count), finding.limit
+        incident.window_seconds, incident.confidence = finding.window_seconds, finding.confidence
+        evidence |= {"results": finding.results, "period": finding.period, "detail": dict(finding.detail)}
 
     def _open(self, seq: int, tool: str, finding: Finding, policy: Policy) -> Incident:
         session = self.session
-        tools = finding.detail.get("tools") or [tool]
         fields = policy.for_tool(tool).explain(relevant_fields(finding.kind))
         incident = Incident(
             public_id=new_public_id(),
@@ -122,7 +169,7 @@ class Loops:
             is_demo=session.is_demo,
             loop_id=finding.loop_id,
             kind=finding.kind,
-            tool=" → ".join(dict.fromkeys(tools))[:128],
+            tool=tool,
             count=finding.count,
             limit=finding.limit,
             decision="allow",
@@ -178,13 +225,13 @@ class Loops:
         )
         self.hints.add(Hint("incident", incident.public_id, "ended"))
 
-    def decide_anew(self, step: Step, decision: str) -> None:
+    def decide_anew(self, step: Step, decision: str, message: str) -> None:
         """Take over that the call just observed got another verdict than its ladder gave it."""
         finding = step.verdict.finding
         incident = self.active.get(finding.loop_id) if finding else None
         if incident is not None:
             incident.decision = max(decision, incident.decision, key=DECISIONS.index)
-            self._note(incident, "reacted", f"{decision}: nobody was to be asked")
+            self._note(incident, "reacted", f"{decision}: {message}"[:1000])
 
     def stopped(self) -> None:
         """A person stops the session: whatever the last reactions were for, the agent did not get to show."""
@@ -245,9 +292,17 @@ class Loops:
                 seq: evidence_of(calls[seq], results.get(calls[seq].call_id)) for seq in own if seq in calls
             }
             incident.evidence["calls"] = [known[seq] for seq in sorted(known)][-EVIDENCE_CALLS:]
+            if incident.kind == "cycle":
+                lap = incident.evidence["calls"][-incident.evidence.get("period", 1) :]
+                incident.tool = " → ".join(dict.fromkeys(call["tool"] for call in lap))[:128]
             # What the loop cost is what its calls cost, as far as the evidence reaches.
             incident.calls_in_loop = max(incident.count, len(known))
             incident.cost_usd = sum(call.get("cost_usd", 0) for call in known.values())  # type: ignore[assignment]
+
+
+def _joined(known: list[Any] | None, new: Iterable[Any]) -> list[Any]:
+    """Return both without doubles, the newest last, bounded."""
+    return [*dict.fromkeys([*(known or ()), *new])][-MAX_TRACES:]
 
 
 def evidence_of(call: Event, result: Event | None) -> dict[str, Any]:

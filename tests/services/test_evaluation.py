@@ -102,3 +102,28 @@ def test_a_session_that_ends_ends_its_incidents(agent):
     incident = Incident.objects.get()
     assert incident.ended_at is not None
     assert incident.recovered is False
+
+
+def test_what_several_detectors_say_of_the_same_calls_is_one_incident(agent):
+    events = []
+    for number in range(24):
+        tool = ("read_file", "grep", "open")[number % 3]
+        events += [agent.call(tool, "{}", call_id=f"c-{number}"), agent.result(f"c-{number}", f"same {tool}")]
+    agent.posts(*events)
+    evaluation.evaluate(Session.objects.get().pk)
+
+    incident = Incident.objects.get()
+    assert incident.kind == "cycle"
+    assert sorted(incident.tool.split(" → ")) == ["grep", "open", "read_file"]
+    assert set(incident.evidence["kinds"]) >= {"cycle"}
+
+
+def test_two_different_loops_of_a_session_are_two_incidents(agent):
+    for _ in range(4):
+        agent.asks()
+    for number in range(8):
+        agent.asks(agent.call("read_file", f'{{"path": "{number}"}}'))
+    for _ in range(4):
+        agent.asks(agent.call("list_jobs", "{}"))
+
+    assert list(Incident.objects.order_by("id").values_list("tool", flat=True)) == ["search_web", "list_jobs"]
