@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from detection.models import Event, EventKey, Incident, IncidentActivity, Project, Session, SessionState
 from detection.models.sessions import SESSION_ID_DAY_BITS
-from detection.services import alerts
+from detection.services import alerts, audit
 from detection.services.findings import ABANDONED_AFTER
 from detection.services.sessions import delete_sessions
 
@@ -78,6 +78,14 @@ def purge(project: Project) -> int:
             )
             ids = list(rows.values_list("pk", flat=True)[:BATCH_SESSIONS])
             delete_sessions(ids)
+            if ids:
+                audit.record(
+                    audit.SYSTEM,
+                    "retention.purge",
+                    "sessions",
+                    project_id=project.pk,
+                    before={"sessions": len(ids), "last_event_before": before.isoformat()},
+                )
         total += len(ids)
         if len(ids) < BATCH_SESSIONS:
             break
