@@ -256,13 +256,13 @@ class SessionWork:
         event.decision, event.flags = "stop", "s"
         self._count(event)
 
-    def decide_anew(self, event: Event, step: Step, decision: str) -> None:
+    def decide_anew(self, event: Event, step: Step, decision: str, message: str = "") -> None:
         """Give the call folded last, which was held, the verdict that an answer (or having nobody to ask) means for it."""
         event.decision, event.flags = decision, event.flags.replace("h", DECISION_FLAGS[decision])
         if self.session.strip and self.session.strip[-1][0] == event.seq:
             self.session.strip[-1][2] = event.flags
         if decision == "stop" and not step.duplicate:
-            self.loops.decide_anew(step, decision)
+            self.loops.decide_anew(step, decision, message)
 
     def _count(self, event: Event) -> None:
         session = self.session

@@ -191,8 +191,8 @@ def _held(work: SessionWork, row: Event, step: Step, verdict: CallVerdict, polic
         return _as_answered(verdict, question)
     asked_of = who_is_asked(step.verdict.rung, work.session, finding, policy)
     if not asked_of:
-        work.decide_anew(row, step, "stop")
         text, wordings = texts.wording(work.session.project, "stop", finding, policy)
+        work.decide_anew(row, step, "stop", text)
         return replace(verdict, decision="stop", message=text, wordings=wordings)
     known = work.asking.remembered(row, finding) if asked_of == AskedOf.PERSON else None
     incident = work.loops.active.get(finding.loop_id)
