@@ -14,11 +14,20 @@ from django.utils.functional import SimpleLazyObject
 
 from detection.console import preferences
 from detection.models import Membership, Role
-from detection.selectors import dashboard
+from detection.selectors import dashboard, questions
 
 NAVIGATION = (
-    (("live", "Live", "live", "l"), ("incidents", "Incidents", "incidents", "i")),
-    (("policies", "Policies", "policies", "o"), ("connect", "Connect", "connect", "c")),
+    (
+        ("live", "Live", "live", "l"),
+        ("questions", "Questions", "questions", "q"),
+        ("incidents", "Incidents", "incidents", "i"),
+    ),
+    (
+        ("policies", "Policies", "policies", "o"),
+        ("alerts", "Alerts", "alerts", "r"),
+        ("statistics", "Statistics", "statistics", "t"),
+        ("connect", "Connect", "connect", "c"),
+    ),
     (
         ("ingest", "Ingest", "ingest", "n"),
         ("system", "System", "system", "s"),
@@ -28,7 +37,7 @@ NAVIGATION = (
 )
 """Groups of (URL name, words, icon, second key after g)."""
 
-SECTION_OF = {"session": "live", "session_by_name": "live", "incident": "incidents", "policy": "policies"}
+SECTION_OF = {"session": "live", "session_by_name": "live", "incident": "incidents", "policy": "policies", "alert_route": "alerts", "delivery": "alerts"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +55,7 @@ class Item:
 
 
 def console(request: HttpRequest) -> dict[str, Any]:
-    """Return the context of the layout; costs at most three small queries, and none where the layout is not used."""
+    """Return the context of the layout; costs at most four small queries, and none where the layout is not used."""
     chosen = preferences.of(request)
     context: dict[str, Any] = {"preferences": chosen, "time_mode": chosen.time, "theme": chosen.theme}
     project = getattr(request, "project", None)
@@ -76,8 +85,9 @@ def live_url(slug: str) -> str:
 
 def _navigation(project: Any, page: str) -> list[list[Item]]:
     counts = dashboard.navigation_counts(project.pk)
-    numbers = {"live": counts.active_sessions, "incidents": counts.open_incidents}
-    hot = {"incidents": counts.open_incidents > 0}
+    waiting = questions.count_waiting(project.pk)
+    numbers = {"live": counts.active_sessions, "questions": waiting, "incidents": counts.open_incidents}
+    hot = {"incidents": counts.open_incidents > 0, "questions": waiting > 0}
     section = SECTION_OF.get(page, page)
     return [
         [

@@ -9,7 +9,7 @@ from django.http import Http404, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_POST, require_safe
 
-from detection.console import display, explain
+from detection.console import display, explain, questions
 from detection.console.access import ProjectRequest, actor_of, in_project
 from detection.console.strip import Cell, Strip, large
 from detection.models import Incident, Role, ToolRule
@@ -54,6 +54,7 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         "meter": _meter(incident),
         "single_tool": incident.tool if incident.tool and "→" not in incident.tool else "",
         "argument_names": _argument_names(incident),
+        **questions.of_incident(incident),
     }
     return render(request, "console/incident.html", context)
 
