@@ -55,14 +55,16 @@ class Outcome(Detector):
         """Judge a call by its result."""
         if policy.values["outcome_method"] != "fingerprint":
             return _literal(own, lane, record, outcome, policy)
-        if not outcome.evidence:
+        if not outcome.evidence or policy.traits.tool_class == "poll":
             return QUIET
         series = own.pop(record.tool, None)
         if series is None or series[0] != record.result or lane.news - series[5] >= _FORGIVING_NEWS:
             series = [record.result, 0, record.status == ERROR, record.seq, 0, 0, ""]
-        series[1] += 1
+        # A slow repeat weighs a fifth, here as everywhere; an error never comes slowly enough.
+        weight = 1 if record.status == ERROR else record.weight
+        series[1] = round(series[1] + weight, 1)
         near = sketch_similarity(record.sketch, series[6], _NEAR) >= _NEAR if series[6] else False
-        series[4] = series[4] + 1 if near else 1
+        series[4] = round(series[4] + weight, 1) if near else 1
         series[5], series[6] = lane.news, record.sketch
         own[record.tool] = series
         bounded(own, _MAX_TOOLS)
@@ -84,14 +86,14 @@ def _judge(series: list[Any], lane: Lane, record: Record, policy: Policy) -> Rea
     limit = values["outcome_max_errors" if failed else "outcome_max_results"] + lane.allowance("outcome")
     near_limit = values["outcome_max_similar"] + lane.allowance("outcome")
     if count < limit and near < near_limit:
-        return Reading(count, limit)
+        return Reading(int(count), limit)
     limit = min(limit, near_limit) if near >= near_limit else limit
     calls = [one for one in lane.records if one.tool == record.tool and one.result == fingerprint]
     keys = dict.fromkeys(one.key for one in calls)
     keys[record.key] = None
     finding = Finding(
         kind="outcome",
-        count=count,
+        count=int(count),
         limit=limit,
         confidence=0.9 if failed else 0.8,
         loop_id=loop_identity("outcome", (record.tool, fingerprint)),
@@ -101,7 +103,7 @@ def _judge(series: list[Any], lane: Lane, record: Record, policy: Policy) -> Rea
         results="errors" if failed else "equal",
         detail=detail(record.tool),
     )
-    return Reading(count, limit, finding)
+    return Reading(int(count), limit, finding)
 
 
 def _literal(own: dict[str, Any], lane: Lane, record: Record, outcome: Result, policy: Policy) -> Reading:

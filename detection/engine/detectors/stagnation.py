@@ -5,7 +5,7 @@
 Counts calls in a row that bring no answer unseen in this run and no successful change. It covers what the shape
 detectors cannot: long cycles, shuffles, sweeps that start over. An answer that merely is empty, or a bare "ok" for a
 new piece of work, neither counts nor clears. An error is never progress: one unseen so far weighs a little less than
-one seen before. Calls that come slowly weigh a fifth. For clients that never send
+one seen before. Calls that come slowly weigh a fifth, those of a poll a quarter. For clients that never send
 results a call is new when its key is, at twice the limit. It errs where honest work re-reads a lot before a change,
 hence it warns early and refuses late. O(1) a call.
 """
@@ -24,6 +24,7 @@ from detection.engine.results import Outcome
 _MAX_KEYS = 12
 _UNKNOWN_FACTOR = 2
 _NEW_ERROR = 0.6
+_POLL = 0.25
 _ENOUGH = 1 - 1e-9
 
 
@@ -56,7 +57,7 @@ class Stagnation(Detector):
         if lane.results == 1:
             # The first answer of a client that was silent so far: what was counted by keys alone is void.
             own.clear()
-        _count(own, record)
+        _count(own, record, poll=policy.traits.tool_class == "poll")
         return _judge(own, lane, record, policy.values["stagnation_max_calls"])
 
     def on_change(self, own: dict[str, Any], lane: Lane, record: Record) -> None:
@@ -68,9 +69,9 @@ class Stagnation(Detector):
         own.clear()
 
 
-def _count(own: dict[str, Any], record: Record) -> None:
+def _count(own: dict[str, Any], record: Record, *, poll: bool = False) -> None:
     weight = record.weight if record.status != ERROR else _NEW_ERROR if record.new else 1.0
-    own["n"] = own.get("n", 0.0) + weight
+    own["n"] = own.get("n", 0.0) + (min(weight, _POLL) if poll and record.status != ERROR else weight)
     keys = own.setdefault("keys", [])
     if record.key not in keys:
         keys.append(record.key)

@@ -1,0 +1,202 @@
+"""The fold as a whole: rounds, resent calls, runs, sessions, answers of people."""
+
+from __future__ import annotations
+
+from detection.engine import fold, snapshot
+from detection.engine.calls import End
+from tests.engine.play import Player
+
+
+def test_disabled_means_no_state_at_all():
+    player = Player(enabled=False)
+    before = snapshot.dump(player.state)
+    step = player.call("t", {})
+    player.answer("x")
+
+    assert step.verdict.decision == "allow"
+    assert snapshot.dump(player.state) == before
+
+
+def test_identical_calls_of_one_round_are_one_observation_and_share_its_verdict():
+    player = Player()
+    rounds = [[player.call("t", {}, round=f"r{i}") for _ in range(3)] for i in range(4)]
+
+    assert [[step.verdict.decision for step in one] for one in rounds] == [["allow"] * 3] * 3 + [["stop"] * 3]
+    assert [step.duplicate for step in rounds[3]] == [False, True, True]
+    assert rounds[3][1].verdict.message == rounds[3][0].verdict.message
+
+
+def test_a_resent_call_counts_once_for_ever():
+    player = Player()
+    ids = [f"c{i}" for i in range(3)]
+    for _ in range(5):
+        for call_id in ids:
+            step = player.call("t", {}, call_id=call_id, gap=0)
+
+    assert step.duplicate
+    assert player.call("t", {}, call_id="new").verdict.decision == "stop"
+
+
+def test_a_second_result_of_a_call_changes_nothing():
+    player = Player()
+    player.call("t", {})
+    first, second = player.answer("a"), player.answer("b")
+
+    assert (first.duplicate, second.duplicate) == (False, True)
+    assert first.result_is_new
+
+
+def test_the_guards_own_refusal_is_no_evidence():
+    player = Player()
+    for _ in range(4):
+        step = player.call("t", {})
+    refused = player.answer(step.verdict.message, is_error=True)
+
+    assert step.verdict.decision == "stop"
+    assert refused.result_digest is None
+
+
+def test_a_result_of_an_unknown_call_is_ignored():
+    assert Player().answer("x", call_id="nobody").result_digest is None
+
+
+def test_a_different_call_goes_through_after_a_stop():
+    player = Player()
+    assert player.letters("aaaab") == ["allow", "allow", "allow", "stop", "allow"]
+
+
+def test_waiting_is_neither_evidence_nor_progress():
+    player = Player()
+    for _ in range(3):
+        player.step("check", {}, "busy")
+        player.step("sleep", {"seconds": 5}, "ok")
+
+    assert player.call("check", {}).verdict.decision == "stop"
+
+
+def test_runs_are_counted_apart_even_when_they_interleave():
+    player = Player()
+    decisions = [player.call("t", {}, run="ab"[i % 2]).verdict.decision for i in range(8)]
+
+    assert decisions == ["allow"] * 6 + ["stop"] * 2
+
+
+def test_the_end_of_a_run_forgets_it():
+    player = Player()
+    for _ in range(3):
+        player.call("t", {}, run="r")
+    fold.observe_end(player.state, End(0.0, "completed", run="r"), player.policy)
+
+    assert player.call("t", {}, run="r").verdict.decision == "allow"
+
+
+def test_a_user_message_resets_an_attended_run_only():
+    attended, alone = Player(attended=True), Player()
+    for player in (attended, alone):
+        player.letters("aaa")
+        player.message()
+
+    assert attended.call("t", {"k": "a"}).verdict.decision == "allow"
+    assert alone.call("t", {"k": "a"}).verdict.decision == "stop"
+
+
+def test_a_trimmed_context_does_not_make_a_loop_honest():
+    player = Player(attended=True)
+    player.letters("aaa")
+    player.message("condense")
+
+    assert player.call("t", {"k": "a"}).verdict.decision == "stop"
+
+
+def test_after_allow_once_the_loop_is_counted_anew():
+    player = Player(mode="ask")
+    held = [player.call("t", {}) for _ in range(4)][-1].verdict
+    assert held.decision == "hold"
+
+    assert fold.rearm(player.state, held.finding.loop_id, "allow_once")
+
+    assert [player.call("t", {}).verdict.decision for _ in range(4)] == ["allow"] * 3 + ["hold"]
+
+
+def test_a_raised_limit_holds_for_that_loop_alone():
+    player = Player(mode="ask")
+    held = [player.call("t", {}) for _ in range(4)][-1].verdict
+    fold.rearm(player.state, held.finding.loop_id, "raise", by=2)
+
+    assert [player.call("t", {}).verdict.decision for _ in range(6)] == ["allow"] * 5 + ["hold"]
+    assert [player.call("u", {}).verdict.decision for _ in range(4)][-1] == "hold"
+
+
+def test_a_skipped_call_is_asked_about_again():
+    player = Player(mode="ask")
+    held = [player.call("t", {}) for _ in range(4)][-1].verdict
+    fold.rearm(player.state, held.finding.loop_id, "skip")
+
+    assert player.call("t", {}).verdict.decision == "hold"
+
+
+def test_an_unknown_loop_cannot_be_rearmed():
+    assert not fold.rearm(Player().state, "00", "allow_once")
+
+
+def test_an_exempt_tool_is_judged_no_more():
+    player = Player()
+    player.letters("aaa")
+    fold.exempt(player.state, "t")
+
+    assert {player.call("t", {"k": "a"}).verdict.decision for _ in range(5)} == {"allow"}
+
+
+def test_resuming_starts_every_counter_anew():
+    player = Player()
+    player.letters("aaaa")
+    fold.rearm_all(player.state)
+
+    assert player.letters("aaaa") == ["allow", "allow", "allow", "stop"]
+
+
+def test_an_accepted_justification_makes_the_round_in_hand_the_first_of_the_new_budget():
+    player = Player("justified", budget_max_rounds=4)
+    assert [player.call("t", {"n": i}).verdict.decision for i in range(4)][-1] == "hold"
+
+    fold.grant_rounds(player.state, 3)
+    decisions = [player.call("t", {"n": i}).verdict for i in range(10, 13)]
+
+    assert [one.decision for one in decisions] == ["allow", "allow", "stop"]
+
+
+def test_the_meter_says_how_close_the_session_is():
+    player = Player()
+    meters = [player.call("t", {}).verdict.meter for _ in range(3)]
+
+    assert [(one.kind, one.count, one.limit) for one in meters] == [
+        ("repeat", 1, 4),
+        ("repeat", 2, 4),
+        ("repeat", 3, 4),
+    ]
+
+
+def test_a_cell_carries_what_the_strip_shows():
+    player = Player()
+    player.call("t", {})
+    cell = player.answer("x").cell
+
+    assert (cell.tool, cell.decision, cell.result, len(cell.key)) == ("t", "allow", "new", 8)
+
+
+def test_the_state_stays_small_at_any_length():
+    player = Player()
+    for i in range(3000):
+        player.step(
+            f"tool_{i % 50}", {"query": f"word {i} " * 20, "page": i}, f"answer {i} " * 30, round=f"r{i}"
+        )
+
+    assert len(snapshot.dump(player.state)) < 16 * 1024
+
+
+def test_the_literal_preset_stays_within_its_bound_too():
+    player = Player("similarity")
+    for i in range(300):
+        player.step("t", {"text": f"{i} " * 3000}, f"{i} " * 3000, run=f"r{i % 5}")
+
+    assert len(snapshot.dump(player.state)) <= 32 * 1024
