@@ -29,7 +29,7 @@ EventType = Literal["call", "result", "message", "end"]
 Decision = Literal["allow", "warn", "block", "hold", "stop"]
 Status = Literal["open", "acknowledged", "snoozed", "resolved"]
 Kind = Literal["repeat", "cycle", "similar", "outcome", "stagnation", "budget"]
-ToolClass = Literal["read", "change", "poll", "wait", "message", "fallible", "exempt"]
+ToolClass = Literal["", "other", "read", "change", "poll", "wait", "message", "fallible", "exempt"]
 Row = TypeVar("Row")
 
 
@@ -510,7 +510,7 @@ class TierOut(Schema):
 class ToolRuleIn(Strict):
     """What is special about the tools that a pattern matches."""
 
-    tool_class: ToolClass | Literal[""] | None = None
+    tool_class: ToolClass | None = Field(None, description="Empty: the shipped class.")
     ignore_arguments: list[Name256] = Field([], max_length=50)
     volatile_result_fields: list[Name256] = Field([], max_length=50)
     values: dict[str, Any] = {}

@@ -12,13 +12,15 @@ import re
 from functools import lru_cache
 from typing import Any
 
-import orjson
+from detection.services.strict_json import Cleaner, JsonProblem, compact, loads
 
 _KEY_WORDS = (
     r"passwords?|passwd|pwd|passphrase|secrets?|client[_-]?secret|auth[_-]?token|access[_-]?token|refresh[_-]?token|id[_-]?token"
     r"|bearer[_-]?token|session[_-]?token|token|api[_-]?keys?|apikey|access[_-]?key(?:[_-]?id)?|secret[_-]?key|private[_-]?key"
     r"|authorization|proxy-authorization|set-cookie|cookies?|credentials?|connection[_-]?string|x-api-key"
 )
+MAX_NODES = 1_000_000
+"""More values than any event has room for; its depth is what bounds the walk."""
 SENSITIVE_KEY = re.compile(rf"(?i)^(?:.*[_\-. ])?(?:{_KEY_WORDS})$")
 PAGING_KEY = re.compile(r"(?i)(?:page|next|continuation|cursor|sync)[_-]?token$")
 """Cursors of lists are called tokens too and are no secrets."""
@@ -88,13 +90,12 @@ class Redactor:
         if not _SUSPICIOUS.search(text):
             return text
         try:
-            value = orjson.loads(text)
-        except orjson.JSONDecodeError:
+            value = Cleaner(MAX_NODES).value(loads(text))
+        except JsonProblem:  # no JSON, or deeper than anything that is walked here
             return self.text(text)
         before = self.hits
         cleaned = self._walk(value, sensitive=False)
-        # Re-dumping would round integers beyond 64 bits, so untouched text stays as it came.
-        return text if self.hits == before else orjson.dumps(cleaned).decode()
+        return text if self.hits == before else compact(cleaned)
 
     def _walk(self, value: Any, *, sensitive: bool) -> Any:
         if isinstance(value, dict):

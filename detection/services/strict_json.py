@@ -201,6 +201,11 @@ def compact(value: Any) -> str:
 class Cleaner:
     """Checks the values of one event against the limits, and marks what it had to change.
 
+    Parameters
+    ----------
+    max_nodes
+        How many values there may be in all.
+
     Attributes
     ----------
     marks
@@ -210,10 +215,11 @@ class Cleaner:
         How many values were seen so far; the limit holds for all of them together.
     """
 
-    __slots__ = ("marks", "nodes")
+    __slots__ = ("marks", "max_nodes", "nodes")
 
-    def __init__(self) -> None:
+    def __init__(self, max_nodes: int = MAX_NODES) -> None:
         self.marks: dict[str, None] = {}
+        self.max_nodes = max_nodes
         self.nodes = 0
 
     def value(self, value: Any, depth: int = 1) -> Any:
@@ -225,8 +231,8 @@ class Cleaner:
             For what is beyond a limit, with the path from here.
         """
         self.nodes += 1
-        if self.nodes > MAX_NODES:
-            raise JsonProblem("too_many_nodes", f"More than {MAX_NODES:,} values in one event.")
+        if self.nodes > self.max_nodes:
+            raise JsonProblem("too_many_nodes", f"More than {self.max_nodes:,} values in one event.")
         kind = type(value)
         if kind is str:
             return self._string(value, depth)
@@ -257,7 +263,7 @@ class Cleaner:
         except JsonProblem:
             self.marks["not_json"] = None
             return self.text(text)
-        inner = Cleaner()
+        inner = Cleaner(self.max_nodes)
         inner.nodes = self.nodes
         cleaned = inner.value(parsed, depth)
         self.nodes = inner.nodes

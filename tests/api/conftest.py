@@ -75,7 +75,9 @@ class WsgiDoor(httpx.BaseTransport):
         }  # fmt: skip
         for name, value in request.headers.raw:
             key = name.decode().upper().replace("-", "_")
-            environ[key if key in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{key}"] = value.decode("latin-1")
+            environ[key if key in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{key}"] = value.decode(
+                "latin-1"
+            )
         started = []
         parts = application(environ, lambda status, headers, *_: started.append((status, headers)))
         try:

@@ -59,15 +59,29 @@ def test_a_packed_body_is_unpacked_within_bounds(api):
 
 @pytest.mark.parametrize("path", ["/events", "/guard", "/sessions/s-1/commands", "/incidents/bulk"])
 @pytest.mark.parametrize(
-    "kind", ["text/plain", "", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "application/xml"]
+    "kind",
+    [
+        "text/plain",
+        "",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=x",
+        "application/xml",
+    ],
 )
 def test_other_content_types_are_refused(api, path, kind):
     refusal(api.raw(path, json.dumps(CALL), content_type=kind), 415, "unsupported_media_type")
 
 
 def test_charsets_other_than_utf_8_are_refused(api):
-    assert api.raw("/events", json.dumps(CALL), content_type="application/json; charset=UTF-8").status_code == 202
-    refusal(api.raw("/events", json.dumps(CALL), content_type="application/json; charset=latin-1"), 415, "unsupported_charset")
+    assert (
+        api.raw("/events", json.dumps(CALL), content_type="application/json; charset=UTF-8").status_code
+        == 202
+    )
+    refusal(
+        api.raw("/events", json.dumps(CALL), content_type="application/json; charset=latin-1"),
+        415,
+        "unsupported_charset",
+    )
 
 
 def test_unknown_paths_methods_and_hosts_get_problems_too(api, door):
@@ -90,7 +104,14 @@ def test_query_parameters_are_checked(api):
 
 
 def test_names_in_paths_that_nothing_can_have_are_not_found(api):
-    for path in ("/sessions/a%00b", "/sessions/a%00b/calls", "/incidents/a%00b", "/overrides/a%00b/c", "/tool-rules/a%00b", "/sessions/%ff"):
+    for path in (
+        "/sessions/a%00b",
+        "/sessions/a%00b/calls",
+        "/incidents/a%00b",
+        "/overrides/a%00b/c",
+        "/tool-rules/a%00b",
+        "/sessions/%ff",
+    ):
         refusal(api.get(path), 404, "not_found")
     refusal(api.post("/sessions/a%00b/stop"), 404, "not_found")
     refusal(api.put("/overrides/a%00b", {"values": {}}), 422, "invalid_characters")
@@ -98,7 +119,10 @@ def test_names_in_paths_that_nothing_can_have_are_not_found(api):
 
 
 def test_a_request_id_of_the_caller_is_taken_over_when_it_is_harmless(api):
-    assert api.request("GET", "/sessions", headers={"X-Request-ID": "trace-12345678"}).headers["x-request-id"] == "trace-12345678"
+    assert (
+        api.request("GET", "/sessions", headers={"X-Request-ID": "trace-12345678"}).headers["x-request-id"]
+        == "trace-12345678"
+    )
     given = api.request("GET", "/sessions", headers={"X-Request-ID": "<script>alert(1)</script>"})
     assert given.headers["x-request-id"].startswith("req_")
 
@@ -137,6 +161,11 @@ def test_every_answer_carries_the_content_security_policy(api, door):
 
 
 def test_a_stream_that_breaks_off_is_a_400(api):
-    short = httpx.Request("POST", "http://127.0.0.1/api/v1/events", content=b'{"type"', headers={**api.headers, "Content-Type": "application/json"})
+    short = httpx.Request(
+        "POST",
+        "http://127.0.0.1/api/v1/events",
+        content=b'{"type"',
+        headers={**api.headers, "Content-Type": "application/json"},
+    )
     short.headers["Content-Length"] = "500"
     refusal(api.client.send(short), 400, "incomplete_body")

@@ -68,7 +68,9 @@ def test_a_hostile_value_in_arguments_gets_its_promised_answer(api, name, form):
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", [name for name in VALUES if name not in ("invalid utf-8", "overlong utf-8", "encoded surrogate")])
+@pytest.mark.parametrize(
+    "name", [name for name in VALUES if name not in ("invalid utf-8", "overlong utf-8", "encoded surrogate")]
+)
 @pytest.mark.parametrize("is_whole", [True, False])
 def test_the_same_value_in_json_inside_a_string_gets_a_refusal_or_a_mark(api, name, form, is_whole):
     value, promise = VALUES[name]

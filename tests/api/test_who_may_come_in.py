@@ -123,7 +123,9 @@ def test_an_unknown_and_a_revoked_key_are_told_apart_by_nobody(door, project, ke
     keys.revoke_key(project, key[3:13], SYSTEM)
     unknown = make_key(project)
     project.api_keys.filter(public_id=unknown[3:13]).delete()
-    answers = [door.get("/sessions", headers={"Authorization": f"Bearer {token}"}).json() for token in (key, unknown)]
+    answers = [
+        door.get("/sessions", headers={"Authorization": f"Bearer {token}"}).json() for token in (key, unknown)
+    ]
     for answer in answers:
         answer.pop("request_id")
     assert answers[0] == answers[1]

@@ -151,9 +151,9 @@ def _guard_document(
     notices = [_verdict(notice, shape) for notice in out.notices]
     if shape:
         for document, call in zip(verdicts, asked.calls, strict=True):
-            _render(document, shape, call.model, call.tool)
+            _render(document, shape, call.model)
         for document in notices:
-            _render(document, shape, asked.model, "")
+            _render(document, shape, asked.model)
     links = {"session": session_link(principal.project_slug, out.session)}
     incident = next((verdict.incident for verdict in out.verdicts if verdict.incident), None)
     if incident:
@@ -187,11 +187,11 @@ def _verdict(verdict: CallVerdict, shape: str) -> dict[str, Any]:
     return document
 
 
-def _render(document: dict[str, Any], shape: Any, model: str, tool: str) -> None:
+def _render(document: dict[str, Any], shape: Any, model: str) -> None:
     # A hook expects an answer in any case; the other shapes carry a message or nothing.
     has_something = bool(document["message"]) or shape == "claude_code"
     document["rendered"] = (
-        texts.render(shape, document["decision"], document["message"], document["call_id"], model, tool)
+        texts.render(shape, document["decision"], document["message"], document["call_id"], model)
         if has_something
         else None
     )

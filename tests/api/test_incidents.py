@@ -1,0 +1,124 @@
+"""Everything under /api/v1/incidents."""
+
+import csv
+import io
+import json
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from detection.models import Incident
+from detection.selectors.incidents import EXPORT_CHUNK
+
+
+@pytest.fixture
+def incident(api):
+    return api.loop("s-1", agent="triage", backend="openai", model="gpt-5")["verdicts"][0]["incident"]
+
+
+def ids(answer):
+    return [item["id"] for item in answer.json()["items"]]
+
+
+def test_the_list_is_filtered_and_paged(api, incident):
+    others = [api.loop(f"s-{number}", tool="read_file")["verdicts"][0]["incident"] for number in (2, 3)]
+    assert ids(api.get("/incidents")) == [*reversed(others), incident]
+    assert ids(api.get("/incidents", tool="search_web")) == [incident]
+    assert ids(api.get("/incidents", session="s-3")) == [others[1]]
+    assert ids(api.get("/incidents", agent="triage", backend="openai", model="gpt-5", kind="repeat")) == [
+        incident
+    ]
+    assert ids(api.get("/incidents", q="search")) == [incident]
+    assert ids(api.get("/incidents", status="resolved")) == []
+    page = api.get("/incidents", limit=2).json()
+    assert ids(api.get("/incidents", limit=2, cursor=page["next_cursor"])) == [incident]
+    api.post(f"/incidents/{incident}/label", {"label": "false_alarm"})
+    assert ids(api.get("/incidents", label="false_alarm")) == [incident]
+    assert ids(api.get("/incidents", label="none")) == [*reversed(others)]
+
+
+def test_the_detail_has_evidence_settings_activity_and_neighbours(api, incident):
+    neighbour = api.loop("s-2")["verdicts"][0]["incident"]
+    detail = api.get(f"/incidents/{incident}").json()
+    assert (detail["count"], detail["limit"], detail["kind"], detail["decision"]) == (4, 4, "repeat", "stop")
+    assert detail["evidence"]
+    assert detail["policy"]
+    assert [item["id"] for item in detail["neighbours"]] == [neighbour]
+    assert detail["links"]["incident"].endswith(f"/p/support/incidents/{incident}")
+
+
+def test_an_incident_goes_through_its_states_and_back(api, incident):
+    def change(action, body=None):
+        return api.post(f"/incidents/{incident}/{action}", body)
+
+    assert change("acknowledge").json()["status"] == "acknowledged"
+    assert change("undo").json()["status"] == "open"
+    assert change("resolve", {"note": "fixed the prompt"}).json()["status"] == "resolved"
+    assert change("acknowledge").json()["code"] == "conflict"
+    assert change("reopen").json()["status"] == "open"
+    assert change("label", {"label": "true_loop"}).json()["label"] == "true_loop"
+    assert change("comment", {"note": "seen before"}).status_code == 200
+    activity = api.get(f"/incidents/{incident}").json()["activity"]
+    assert [entry["action"] for entry in activity][-5:] == [
+        "undone",
+        "resolved",
+        "reopened",
+        "labelled",
+        "commented",
+    ]
+    assert change("undo").status_code == 200
+
+
+def test_a_snooze_has_an_end(api, incident):
+    def snooze(**body):
+        return api.post(f"/incidents/{incident}/snooze", body)
+
+    assert snooze().json()["code"] == "invalid"
+    assert snooze(hours=8).json()["status"] == "snoozed"
+    assert snooze(until_worse=True).json()["snoozed_until"] is None
+    until = (timezone.now() + timedelta(days=1)).isoformat()
+    assert snooze(until=until).json()["snoozed_until"] == until
+    assert snooze(until="2999-01-01T00:00:00Z").status_code == 422
+    assert snooze(until="2026-11-21T12:00:00").json()["path"] == "until"
+    assert snooze(hours=-1).json()["path"] == "hours"
+
+
+def test_several_are_changed_at_once_each_with_its_outcome(api, incident, as_other):
+    foreign = as_other.loop("x")["verdicts"][0]["incident"]
+    answer = api.post("/incidents/bulk", {"ids": [incident, foreign, "inc_0"], "action": "resolve"}).json()
+    assert answer["outcome"] == {incident: "done", foreign: "not_found", "inc_0": "not_found"}
+    assert as_other.get(f"/incidents/{foreign}").json()["status"] == "open"
+
+
+def test_an_export_has_the_order_and_filters_of_the_list(api, incident):
+    api.loop("s-2", tool="=cmd|'/c calc'!A1")
+    lines = api.get("/incidents/export").text.splitlines()
+    assert [json.loads(line)["id"] for line in lines] == ids(api.get("/incidents"))
+    answer = api.get("/incidents/export", format="csv", tool="search_web")
+    assert answer.headers["content-type"].startswith("text/csv")
+    assert answer.headers["x-loopguard-schema"] == "1"
+    rows = list(csv.DictReader(io.StringIO(answer.text)))
+    assert [row["id"] for row in rows] == [incident]
+    assert rows[0]["count"] == "4"
+    assert api.get("/incidents/export", format="xlsx").status_code == 422
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "＝", "＋", "－", "＠"])
+def test_no_cell_of_a_csv_is_a_formula(api, start):
+    api.loop("s-1", tool=f"{start}1+1", agent=f'{start}"quoted", and more')
+    rows = list(csv.DictReader(io.StringIO(api.get("/incidents/export", format="csv").text)))
+    assert rows[0]["tool"] == f"'{start}1+1"
+    assert rows[0]["agent"] == f'\'{start}"quoted", and more'
+
+
+def test_a_long_export_is_complete(api, incident):
+    row = Incident.objects.get()
+    Incident.objects.bulk_create(
+        Incident(project_id=row.project_id, session_name=f"s-{n}", loop_id=f"{n}", kind="repeat", tool="t", count=4, limit=4,
+                 decision="stop", first_seq=1, last_seq=4)
+        for n in range(EXPORT_CHUNK + 20)
+    )  # fmt: skip
+    lines = api.get("/incidents/export").text.splitlines()
+    assert len({json.loads(line)["id"] for line in lines}) == EXPORT_CHUNK + 21
+    assert len(api.get("/incidents/export", limit=7).text.splitlines()) == 7

@@ -1,0 +1,130 @@
+"""Everything under /api/v1/sessions."""
+
+import pytest
+
+from detection.models import AuditEntry
+
+
+def names(answer):
+    return [item["session"] for item in answer.json()["items"]]
+
+
+def test_sessions_are_listed_newest_first_page_by_page(api):
+    for number in range(5):
+        api.call(f"s-{number}")
+    seen, cursor = [], ""
+    while cursor is not None:
+        page = api.get("/sessions", limit=2, cursor=cursor).json()
+        seen += [item["session"] for item in page["items"]]
+        cursor = page["next_cursor"]
+    assert seen == ["s-4", "s-3", "s-2", "s-1", "s-0"]
+
+
+def test_filters_narrow_the_list(api):
+    api.call("alpha", agent="triage", backend="openai", model="gpt-5")
+    api.call("beta", agent="coder", backend="local", model="qwen", tool="write_file")
+    api.loop("gamma")
+    assert names(api.get("/sessions", agent="triage")) == ["alpha"]
+    assert names(api.get("/sessions", backend="local", model="qwen")) == ["beta"]
+    assert names(api.get("/sessions", tool="write_file")) == ["beta"]
+    assert names(api.get("/sessions", q="LPH")) == ["alpha"]
+    assert names(api.get("/sessions", q="%")) == []
+    assert names(api.get("/sessions", state="looping")) == ["gamma"]
+    assert names(api.get("/sessions", state="running")) == ["beta", "alpha"]
+    assert names(api.get("/sessions", demo="true")) == []
+    assert api.get("/sessions", state="nonsense").status_code == 422
+
+
+@pytest.mark.parametrize(
+    "name", ["a/b", "a b", "ü/ß", "a%2Fb", "..", "a?b#c", "a/calls", "a/stop", "s;1", "/lead", "trail/", "😀"]
+)
+def test_any_name_works_percent_encoded(api, name):
+    from urllib.parse import quote
+
+    api.call(name)
+    path = f"/sessions/{quote(name, safe='')}" if name != ".." else "/sessions/%2e%2e"
+    detail = api.get(path)
+    assert detail.json().get("session") == name, detail.text
+    assert api.get(f"{path}/calls").json()["items"][0]["tool"] == "search_web"
+    assert api.post(f"{path}/stop").json()["state"] == "stopped"
+    assert api.post(f"{path}/resume").json()["state"] == "running"
+
+
+def test_the_detail_shows_what_holds_and_where_each_setting_comes_from(api):
+    api.loop("s-1", backend="openai", model="gpt-5")
+    api.put("/overrides/openai/gpt-5", {"values": {"max_repeats": 5}})
+    api.patch("/sessions/s-1/policy", {"ttl_seconds": 60})
+    detail = api.get("/sessions/s-1").json()
+    assert detail["policy"]["max_repeats"] == {"value": 5, "source": "model:openai/gpt-5"}
+    assert detail["policy"]["ttl_seconds"] == {"value": 60, "source": "session"}
+    assert detail["policy_values"] == {"ttl_seconds": 60}
+    assert detail["incidents"][0]["kind"] == "repeat"
+    assert detail["state"] == "looping"
+    assert detail["calls"] == 4
+    assert detail["meter"]["kind"] == "repeat"
+
+
+def test_calls_come_with_result_and_verdict_page_by_page(api):
+    for number in range(4):
+        api.post(
+            "/guard",
+            {"session": "s-1", "calls": [{"call_id": f"c{number}", "tool": "t", "arguments": {"n": 1}}]},
+        )
+    api.post(
+        "/events",
+        {"type": "result", "session": "s-1", "call_id": "c1", "content": "0 hits", "is_error": True},
+    )
+    first = api.get("/sessions/s-1/calls", limit=3).json()
+    second = api.get("/sessions/s-1/calls", limit=3, cursor=first["next_cursor"]).json()
+    assert [call["call_id"] for call in first["items"] + second["items"]] == ["c0", "c1", "c2", "c3"]
+    assert second["next_cursor"] is None
+    assert first["items"][1]["result"]["is_error"] is True
+    assert first["items"][0]["result"] is None
+    assert second["items"][0]["decision"] == "stop"
+    assert second["items"][0]["finding"]["count"] == 4
+    assert second["items"][0]["incident"].startswith("inc_")
+    assert api.get("/sessions/s-1/calls", cursor="x9").json()["code"] == "invalid_cursor"
+
+
+def test_settings_of_a_session_are_set_unset_and_checked(api):
+    api.call()
+    assert (
+        api.patch("/sessions/s-1/policy", {"max_repeats": 9}).json()["policy"]["max_repeats"]["source"]
+        == "session"
+    )
+    assert api.patch("/sessions/s-1/policy", {"values": {"ttl_seconds": 5}}).json()["policy_values"] == {
+        "max_repeats": 9,
+        "ttl_seconds": 5,
+    }
+    assert api.patch("/sessions/s-1/policy", {"max_repeats": None}).json()["policy_values"] == {
+        "ttl_seconds": 5
+    }
+    wrong = api.patch("/sessions/s-1/policy", {"max_repeats": 1})
+    assert (wrong.status_code, wrong.json()["path"]) == (422, "max_repeats")
+    assert api.patch("/sessions/s-1/policy", {"project_id": 7}).json()["code"] == "invalid_setting"
+
+
+def test_commands_change_the_next_verdict(api):
+    for _ in range(3):
+        api.call()
+    answer = api.post("/sessions/s-1/commands", {"text": "please !/set(tool-loop-max-repeats=6) now"}).json()
+    assert answer["changed"] is True
+    assert len(answer["lines"]) == 1
+    assert answer["policy_values"] == {"max_repeats": 6}
+    assert api.call().json()["decision"] == "allow"
+    assert api.post("/sessions/s-1/commands", {"text": "hello"}).json()["code"] == "no_command"
+
+
+def test_stop_and_resume_are_repeatable_and_audited_with_the_key(api, key):
+    api.call()
+    for _ in range(2):
+        stopped = api.post("/sessions/s-1/stop", {"reason": "too dear"}).json()
+    assert stopped["stopped"]["reason"] == "too dear"
+    assert stopped["stopped"]["by"] == f"key:{key[3:13]}"
+    assert api.post("/sessions/s-1/resume").json()["stopped"] is None
+    entry = AuditEntry.objects.get(action="session.stop")
+    assert entry.actor == f"key:{key[3:13]}"
+    assert entry.address == "192.0.2.7"
+    assert entry.request_id.startswith("req_")
+    assert api.post("/sessions/s-1/stop", {"reason": "x", "is_staff": True}).json()["code"] == "unknown_field"
+    assert api.post("/sessions/s-1/stop", {"reason": "x" * 301}).status_code == 422
