@@ -6,7 +6,7 @@ Parsing and limits belong to the door; what a call means belongs to evaluation.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -154,18 +154,32 @@ def _claim_ids(project: Project, by_name: dict[str, Session], events: Sequence[E
         return {by_digest[bytes(row[0])]: True for row in cursor.fetchall()}
 
 
-def known_calls(places: Any) -> set[tuple[int, str, str]]:
+_FEW_PLACES = 200
+"""Up to here looking up every session with every call id is cheaper than a join."""
+
+
+def known_calls(places: Iterable[tuple[int, str, str]]) -> set[tuple[int, str, str]]:
     """Return which of the (session id, type, call id) are stored already."""
-    wanted = [*places]
+    wanted = {*places}
     if not wanted:
         return set()
+    sessions, call_ids = sorted({place[0] for place in wanted}), sorted({place[2] for place in wanted})
     with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT e.session_id, e.type, e.call_id FROM unnest(%s::bigint[], %s::text[], %s::text[]) AS w (session_id, type, call_id)"
-            " JOIN detection_event e ON e.session_id = w.session_id AND e.type = w.type AND e.call_id = w.call_id",
-            [[w[0] for w in wanted], [w[1] for w in wanted], [w[2] for w in wanted]],
-        )
-        return {tuple(row) for row in cursor.fetchall()}
+        if len(sessions) * len(call_ids) <= _FEW_PLACES:
+            # Plain values let the planner leave every other partition out, which a join does not: a quarter of the time.
+            cursor.execute(
+                "SELECT session_id, type, call_id FROM detection_event WHERE session_id = ANY(%s::bigint[])"
+                " AND type IN ('call', 'result') AND call_id = ANY(%s::text[])",
+                [sessions, call_ids],
+            )
+        else:
+            cursor.execute(
+                "SELECT e.session_id, e.type, e.call_id FROM unnest(%s::bigint[], %s::text[], %s::text[])"
+                " AS w (session_id, type, call_id)"
+                " JOIN detection_event e ON e.session_id = w.session_id AND e.type = w.type AND e.call_id = w.call_id",
+                [list(column) for column in zip(*wanted, strict=True)],
+            )
+        return wanted.intersection(tuple(row) for row in cursor.fetchall())
 
 
 _COLUMNS = (
