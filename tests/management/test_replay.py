@@ -1,0 +1,83 @@
+"""`manage.py replay`."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from io import StringIO
+
+import pytest
+from django.core.management import CommandError, call_command
+
+
+def event(seq, session="s", **more):
+    return {
+        "source": "own",
+        "session": session,
+        "seq": seq,
+        "ts": None,
+        "tool": "search",
+        "arguments": {"q": "x"},
+        "result": "0 hits",
+        "is_error": False,
+        **more,
+    }
+
+
+def write(path, events, opener=open):
+    with opener(path, "wt", encoding="utf-8") as file:
+        file.writelines(json.dumps(one) + "\n" for one in events)
+    return str(path)
+
+
+def run(*arguments):
+    out = StringIO()
+    call_command("replay", *arguments, stdout=out)
+    return [json.loads(line) for line in out.getvalue().splitlines()]
+
+
+@pytest.mark.parametrize(("name", "opener"), [("events.jsonl", open), ("events.jsonl.gz", gzip.open)])
+def test_one_line_per_call_that_is_not_simply_allowed(tmp_path, name, opener):
+    path = write(tmp_path / name, [event(i) for i in range(4)], opener)
+
+    assert run(path) == [
+        {"session": "s", "seq": 2, "decision": "warn", "kind": "repeat", "count": 3},
+        {"session": "s", "seq": 3, "decision": "stop", "kind": "repeat", "count": 4},
+    ]
+
+
+def test_sessions_are_folded_apart_even_when_their_lines_are_mixed(tmp_path):
+    path = write(tmp_path / "e.jsonl", [event(i // 2, session="ab"[i % 2]) for i in range(4)])
+
+    assert run(path) == []
+
+
+def test_a_policy_may_be_given(tmp_path):
+    path = write(tmp_path / "e.jsonl", [event(i, result=None) for i in range(2)])
+    policy = tmp_path / "policy.json"
+    policy.write_text('{"preset": "advisory"}', encoding="utf-8")
+
+    assert [one["decision"] for one in run(path, "--policy", str(policy))] == ["warn"]
+
+
+@pytest.mark.parametrize("line", ["{broken", "[1]"])
+def test_a_line_that_is_no_event_is_named(tmp_path, line):
+    path = tmp_path / "e.jsonl"
+    path.write_text(json.dumps(event(0)) + "\n" + line + "\n", encoding="utf-8")
+
+    with pytest.raises(CommandError, match="line 2"):
+        run(str(path))
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"max_repeats": 1}', '{"nonsense": 1}'])
+def test_a_wrong_policy_is_refused(tmp_path, text):
+    policy = tmp_path / "policy.json"
+    policy.write_text(text, encoding="utf-8")
+
+    with pytest.raises(CommandError, match=r"policy\.json"):
+        run(write(tmp_path / "e.jsonl", [event(0)]), "--policy", str(policy))
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(CommandError, match="nowhere"):
+        run(str(tmp_path / "nowhere.jsonl"))
