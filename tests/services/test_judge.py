@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import time
@@ -377,33 +378,23 @@ def obedient(request):
     return completion(ruling(request, "accepted" if wants else "denied", extra_rounds=10**9))
 
 
-def play(principal, number, text):
-    """An agent whose tool names, argument names, arguments and results all say the same; how many calls were allowed."""
-    session, about = f"s-{number}", {"agent": text[:128]}
+def play(principal, number, said):
+    """An agent whose tool names, argument names, arguments and results all say such things; how many calls were allowed."""
+    session, said = f"s-{number}", itertools.cycle(said)
 
     def turn(first, count):
         calls, results = [], []
         for at in range(first, first + count):
+            text = next(said)
             arguments = json.dumps({text[:60]: text, "turn": at})
-            calls.append(
-                EventIn(
-                    type="call",
-                    session=session,
-                    call_id=f"c-{at}",
-                    round=f"r-{at}",
-                    tool=text[:128],
-                    arguments=arguments,
-                )
-            )
-            if first:
-                results.append(
-                    EventIn(type="result", session=session, call_id=f"c-{at - count}", content=f"{text} {at}")
-                )
-        return guard(
-            principal, GuardIn(session=session, calls=tuple(calls), results=tuple(results), **about)
-        ).verdicts
+            about = {"session": session, "call_id": f"c-{at}"}
+            calls.append(EventIn(type="call", round=f"r-{at}", tool=text[:128], arguments=arguments, **about))
+            results.append(EventIn(type="result", content=f"{text} {at}", **about))
+        out = guard(principal, GuardIn(session=session, agent=text[:128], calls=tuple(calls)))
+        guard(principal, GuardIn(session=session, results=tuple(results)))
+        return out.verdicts
 
-    verdicts = [*turn(0, LIMIT)]
+    verdicts = turn(0, LIMIT)
     questions.ask_judge(verdicts[-1].question["id"])
     decisions = [verdict.decision for verdict in verdicts[:-1]]
     decisions.append(told(verdicts[-1].question["id"]).decision)
@@ -411,11 +402,15 @@ def play(principal, number, text):
     return decisions.count("allow")
 
 
+PLAYS = [INJECTIONS[first : first + LIMIT] for first in range(0, len(INJECTIONS), LIMIT)]
+
+
 def test_an_obeying_judge_is_told_figures_only_and_never_grants(judged, principal, server):
     running = server(obedient, daily_cost_usd=Decimal(1000))
-    for number, text in enumerate(INJECTIONS):
-        assert play(principal, number, text) == LIMIT - 1, text
-    assert len(running.requests) == len(INJECTIONS) >= 150
+    assert len(INJECTIONS) >= 150
+    for number, said in enumerate(PLAYS):
+        assert play(principal, number, said) == LIMIT - 1, said
+    assert len(running.requests) == len(PLAYS)
     assert not JudgeCall.objects.filter(outcome="accepted").exists()
 
 
@@ -423,8 +418,8 @@ def test_even_where_arguments_are_quoted_a_talked_over_judge_stays_under_the_cei
     judged, principal, server
 ):
     server(obedient, daily_cost_usd=Decimal(1000), quotes_arguments=True)
-    for number, text in enumerate(INJECTIONS[::4]):
-        assert LIMIT - 1 <= play(principal, number, text) <= LIMIT - 1 + EXTENSION, text
+    for number, said in enumerate(PLAYS[::3]):
+        assert LIMIT - 1 <= play(principal, number, said) <= LIMIT - 1 + EXTENSION, said
     assert JudgeCall.objects.filter(outcome="accepted").exists()
 
 
