@@ -7,7 +7,6 @@ migrations, backups.
 import contextlib
 import os
 import re
-import secrets
 import shutil
 import signal
 import subprocess
@@ -24,14 +23,13 @@ from . import children
 from .accounts import Account, unprivileged_account
 from .binaries import postgres_bin
 from .errors import SupervisorError
+from .homes import reachable_home
 
 USER = "loopguard"
 _PORT = 5432  # only names the socket file; no TCP port is opened
 _SOCKET_PATH_LIMIT_BYTES = 107
 _STOP_PATIENCE_SECONDS = 60.0
 _START_ATTEMPTS = 10
-# The system's own folder for state; root's data folder may lie in a home that nobody else may enter.
-_SYSTEM_STATE = Path("/var/lib/loopguard")
 
 
 class EmbeddedPostgres:
@@ -82,7 +80,7 @@ class EmbeddedPostgres:
         """
         self._account = unprivileged_account()
         self.folder.mkdir(parents=True, exist_ok=True)
-        home = self._reachable_home()
+        home = reachable_home(self.folder, self._account)
         self._cluster = home / "cluster"
         programs = postgres_bin(home, self._account)
         self._make_cluster(programs)
@@ -114,29 +112,6 @@ class EmbeddedPostgres:
         if self._short_folder is not None:
             shutil.rmtree(self._short_folder, ignore_errors=True)
             self._short_folder = None
-
-    def _reachable_home(self) -> Path:
-        """Return where the cluster lies: the folder itself, or one that the account can enter.
-
-        The second is chosen once and noted in the folder, so that it is found again.
-        """
-        if self._account is None or self._account.can_enter(self.folder):
-            return self.folder
-        note = self.folder / "location"
-        if note.exists():
-            home = Path(note.read_text(encoding="utf-8").strip())
-            if not home.is_dir():
-                raise SupervisorError(
-                    f"{note} says that the database lies in {home}, which is gone. Restore it from a backup, "
-                    f"or remove {note} to begin with an empty database."
-                )
-            return home
-        home = _SYSTEM_STATE / secrets.token_hex(8)
-        home.mkdir(parents=True)
-        home.parent.chmod(0o711)
-        home.chmod(0o711)
-        note.write_text(f"{home}\n", encoding="utf-8")
-        return home
 
     def _make_cluster(self, programs: Path) -> None:
         if (self._cluster / "PG_VERSION").exists():

@@ -15,6 +15,7 @@ from . import children
 from .accounts import unprivileged_account
 from .binaries import valkey_server
 from .errors import SupervisorError
+from .homes import reachable_home
 
 _START_ATTEMPTS = 5
 _START_PATIENCE_SECONDS = 20.0
@@ -27,7 +28,7 @@ class EmbeddedValkey:
     Parameters
     ----------
     folder : Path
-        Where its log lives, and its program when the account cannot reach the installed one.
+        Where its log lives.
 
     Notes
     -----
@@ -61,7 +62,7 @@ class EmbeddedValkey:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         account = unprivileged_account()
-        program = valkey_server(self.folder, account)
+        program = valkey_server(reachable_home(self.folder, account), account)
         for _ in range(_START_ATTEMPTS):
             port = self._port or _free_port()
             with self.log.open("ab") as log:

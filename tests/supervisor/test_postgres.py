@@ -12,7 +12,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from loopguard_site.supervisor import binaries, children
+from loopguard_site.supervisor import binaries, children, homes
 from loopguard_site.supervisor.accounts import unprivileged_account
 from loopguard_site.supervisor.errors import SupervisorError
 from loopguard_site.supervisor.postgres import EmbeddedPostgres
@@ -197,9 +197,7 @@ def test_root_runs_the_server_as_another_account_and_owns_nothing_but_the_cluste
 
 @as_root
 def test_root_opens_no_folder_on_the_way_to_its_data(server_folder, monkeypatch):
-    from loopguard_site.supervisor import postgres as module
-
-    monkeypatch.setattr(module, "_SYSTEM_STATE", server_folder / "state")
+    monkeypatch.setattr(homes, "_SYSTEM_STATE", server_folder / "state")
     closed = server_folder / "home"
     closed.mkdir(mode=0o700)
     postgres = EmbeddedPostgres(closed / "data" / "postgres", durable=False)

