@@ -72,7 +72,7 @@ class Repeat(Detector):
 
 
 def _restart(own: dict[str, Any], key: str, ordinal: int) -> None:
-    kept = {name: own[name] for name in ("totals", "pairs") if name in own}
+    kept: dict[str, Any] = {name: own[name] for name in ("totals", "pairs") if name in own}
     own.clear()
     own.update(kept)
     own.update({"key": key, "n": 0, "same": 0.0, "from": ordinal, "first": -1})
