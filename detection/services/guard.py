@@ -14,14 +14,15 @@ from detection.engine.policy import Policy, relevant_fields
 from detection.models import AskedOf, Event, EventType, Project, Question, Session
 from detection.services import ingest, texts
 from detection.services.asking import as_wire, who_is_asked
-from detection.services.evaluation import PoisonedEvent, SessionWork, finding_as_dict
+from detection.services.evaluation import PoisonedEvent, SessionWork, evaluate, finding_as_dict
 from detection.services.ingest import EventIn
 from detection.services.keys import Principal
 from detection.services.redaction import Redactor
 from detection.services.sessions import stopped_message
 
-MAX_BACKLOG_BATCHES = 5
-"""More unevaluated events than these are left to the workers; the verdict then does without them."""
+
+CORE_SETTINGS = ("enabled", "preset", "mode", "max_repeats", "ttl_seconds")
+"""What a verdict without a finding tells of the settings; one with a finding tells all that had a part in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,16 +92,24 @@ def guard(principal: Principal, request: GuardIn) -> GuardOut:
             return _guard_once(principal, request, parked)
         except PoisonedEvent as poison:
             parked[poison.seq] = str(poison)[:300]
+        except _FarBehind as behind:
+            evaluate(behind.session_id)
+
+
+class _FarBehind(Exception):
+    """More events wait for evaluation than one transaction should take; they are folded first, batch by batch."""
+
+    def __init__(self, session_id: int) -> None:
+        super().__init__(session_id)
+        self.session_id = session_id
 
 
 @transaction.atomic
 def _guard_once(principal: Principal, request: GuardIn, parked: dict[int, str]) -> GuardOut:
     session = ingest.lock_sessions(principal, {request.session})[request.session]
     work = SessionWork(session, parked)
-    batches = 0
-    while session.evaluated_seq < session.last_seq and batches < MAX_BACKLOG_BATCHES and work.catch_up():
-        batches += 1
-    is_caught_up = session.evaluated_seq >= session.last_seq
+    if session.evaluated_seq < session.last_seq and work.catch_up():
+        raise _FarBehind(session.pk)
     _note_request(session, request)
     known = _known(session, (*request.results, *request.calls))
     project, now = session.project, timezone.now()
@@ -131,8 +140,7 @@ def _guard_once(principal: Principal, request: GuardIn, parked: dict[int, str]) 
         for row in rows:
             row.arguments = row.content = None
     ingest.store(rows)
-    if is_caught_up:
-        session.evaluated_seq = session.last_seq
+    session.evaluated_seq = session.last_seq
     session.last_event_at = now
     work.save(rows)
     if project.first_event_at is None:
@@ -237,7 +245,7 @@ def _as_verdict(work: SessionWork, row: Event, step: Step, policy: Policy) -> Ca
 
 def explain(policy: Policy, tool: str, kind: str | None) -> dict[str, Any]:
     """Return the settings that decided, each with the tier it came from."""
-    return policy.for_tool(tool).explain(relevant_fields(kind or "repeat"))
+    return policy.for_tool(tool).explain(relevant_fields(kind) if kind else CORE_SETTINGS)
 
 
 def _stored_verdict(work: SessionWork, call_id: str) -> CallVerdict:

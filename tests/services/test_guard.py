@@ -203,3 +203,14 @@ def test_calls_that_race_for_one_session_are_counted_each_once(transactional_db)
 
     assert Incident.objects.get().count == 40
     assert Session.objects.get().call_count == 40
+
+
+def test_a_session_far_behind_is_caught_up_with_before_the_verdict(agent, monkeypatch):
+    monkeypatch.setattr(evaluation.SessionWork.catch_up, "__defaults__", (5,))
+    agent.posts(
+        *[agent.call("read", f'{{"n": {number}}}') for number in range(23)], *[agent.call() for _ in range(3)]
+    )
+
+    assert agent.asks().decision == "stop"
+    session = Session.objects.get()
+    assert session.evaluated_seq == session.last_seq == session.call_count == 27
