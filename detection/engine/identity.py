@@ -10,6 +10,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any, Literal
 
 import orjson
@@ -20,6 +21,7 @@ Identity = Literal["canonical", "raw"]
 
 DIGEST_BYTES = 16
 _EMPTY_OBJECT = b"{}"
+_MAX_MARKS_IN_A_ROW = 32
 # orjson reads integers beyond 64 bits and floats beyond a double's range as something else, so such text takes the slow path.
 _LONG_NUMBER = re.compile(r"[0-9](?:[eE]|[0-9]{15})")
 
@@ -119,7 +121,7 @@ def canonical(arguments: Arguments, ignore: Sequence[str] = ()) -> bytes:
         try:
             value = parse(trimmed)
         except ValueError:
-            return b"text " + unicodedata.normalize("NFC", trimmed).encode("utf-8", "surrogatepass")
+            return b"text " + _composed(trimmed).encode("utf-8", "surrogatepass")
     if value is None:
         return _EMPTY_OBJECT
     if ignore:
@@ -140,21 +142,61 @@ def dump(value: Any) -> bytes:
     if text.isascii():
         return text
     decoded = text.decode("utf-8", "surrogatepass")
-    composed = unicodedata.normalize("NFC", decoded)
+    composed = _composed(decoded)
     if composed == decoded:
         return text
-    # Composing may change the order of the keys, so they are sorted once more.
-    return _dump(json.loads(composed), sort=True)
+    try:
+        # Composing may change the order of the keys, so they are sorted once more.
+        return _dump(json.loads(composed), sort=True)
+    except (ValueError, RecursionError):
+        return composed.encode("utf-8", "surrogatepass")
+
+
+def _composed(text: str) -> str:
+    return text if _marks_in_a_row().search(text) else unicodedata.normalize("NFC", text)
+
+
+@lru_cache(maxsize=1)
+def _marks_in_a_row() -> re.Pattern[str]:
+    """More combining marks on one letter than any script uses; putting them in order takes quadratic time."""
+    marks = "".join(char for char in map(chr, range(0x300, 0x10000)) if unicodedata.combining(char))
+    # Three letters decompose into marks without being any; beyond the first plane whole blocks will do.
+    return re.compile(
+        f"[{marks}\u0f73\u0f75\u0f81\U000101fd\U000102e0\U00010376-\U0001037a\U00010a00-\U00011fff\U00016a00-\U00016fff\U0001bc00-\U0001bcff"
+        f"\U0001d165-\U0001d244\U0001e000-\U0001e94f]{{{_MAX_MARKS_IN_A_ROW},}}"
+    )
 
 
 def _dump(value: Any, *, sort: bool) -> bytes:
     try:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS if sort else 0)
     except (TypeError, ValueError):
-        try:
-            return json.dumps(value, sort_keys=sort, separators=(",", ":"), default=str).encode()
-        except (TypeError, ValueError, RecursionError):
-            return repr(value).encode("utf-8", "surrogatepass")
+        pass  # Integers beyond 64 bits, lone surrogates, deep nesting: rare, and the slow way can do it.
+    try:
+        text = json.dumps(value, sort_keys=sort, separators=(",", ":"), default=str, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        text = _flat(value)
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _flat(value: Any) -> str:
+    """Any tree as text, however deep, without recursion; only for what JSON cannot hold."""
+    parts: list[str] = []
+    waiting: list[Any] = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, dict):
+            parts.append(f"{{{len(item)}")
+            for name in sorted(item, key=str, reverse=True):
+                waiting += (item[name], str(name))
+        elif isinstance(item, list | tuple):
+            parts.append(f"[{len(item)}")
+            waiting += reversed(item)
+        elif isinstance(item, int) and not isinstance(item, bool):
+            parts.append(f"{item:#x}")
+        else:
+            parts.append(repr(item))
+    return ",".join(parts)
 
 
 def without(value: Any, paths: Iterable[str]) -> Any:
