@@ -50,13 +50,13 @@ class Stagnation(Detector):
         self, own: dict[str, Any], lane: Lane, record: Record, outcome: Outcome, policy: Policy
     ) -> Reading:
         """Judge a call by its result."""
+        if lane.results == 1:
+            # The first answer of a client that was silent so far: what was counted by keys alone is void.
+            own.clear()
         if record.new and record.status != ERROR:
             if outcome.evidence:
                 own.clear()
             return QUIET
-        if lane.results == 1:
-            # The first answer of a client that was silent so far: what was counted by keys alone is void.
-            own.clear()
         _count(own, record, poll=policy.traits.tool_class == "poll")
         return _judge(own, lane, record, policy.values["stagnation_max_calls"])
 
