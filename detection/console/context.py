@@ -37,7 +37,7 @@ NAVIGATION = (
 )
 """Groups of (URL name, words, icon, second key after g)."""
 
-SECTION_OF = {"session": "live", "session_by_name": "live", "incident": "incidents", "policy": "policies", "alert_route": "alerts", "delivery": "alerts"}
+SECTION_OF = {"session": "live", "session_by_name": "live", "incident": "incidents", "policy": "policies", "texts": "policies", "alert_route": "alerts", "new_alert_route": "alerts", "delivery": "alerts"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.urls import path
 
 from detection.console import (
+    alerts,
     audit,
     connect,
     home,
@@ -18,7 +19,9 @@ from detection.console import (
     questions,
     session,
     sign_in,
+    statistics,
     system,
+    texts,
     watch,
 )
 
@@ -47,11 +50,18 @@ urlpatterns = [
     path(_PROJECT + "incidents/<str:public_id>", incident.page, name="incident"),
     path(_PROJECT + "incidents/<str:public_id>/exception", incident.make_exception, name="exception"),
     path(_PROJECT + "questions", questions.page, name="questions"),
+    path(_PROJECT + "texts", texts.page, name="texts"),
     path(_PROJECT + "questions/answer", questions.answer, name="answer_question"),
     path(_PROJECT + "questions/forget", questions.forget, name="forget_answer"),
     path(_PROJECT + "policies", policies.page, name="policies"),
     path(_PROJECT + "policies/tool-rule", policies.tool_rule, name="tool_rule"),
     path(_PROJECT + "policies/history", policies.history, name="policy_history"),
+    path(_PROJECT + "alerts", alerts.page, name="alerts"),
+    path(_PROJECT + "alerts/act", alerts.act, name="alerts_act"),
+    path(_PROJECT + "alerts/routes/new", alerts.alert_route, name="new_alert_route"),
+    path(_PROJECT + "alerts/routes/<str:public_id>", alerts.alert_route, name="alert_route"),
+    path(_PROJECT + "alerts/deliveries/<str:public_id>", alerts.delivery, name="delivery"),
+    path(_PROJECT + "statistics", statistics.page, name="statistics"),
     path(_PROJECT + "connect", connect.page, name="connect"),
     path(_PROJECT + "connect/attempts", connect.attempts, name="attempts"),
     path(_PROJECT + "connect/sample", connect.sample, name="sample"),

@@ -31,6 +31,12 @@ def ago(moment: datetime | None) -> str:
     return "never" if moment is None else display.age(moment, timezone.now())
 
 
+@register.filter
+def share(value: float) -> str:
+    """Return a share of one in percent."""
+    return f"{value:.0%}"
+
+
 @register.simple_tag
 def icon(name: str) -> SafeString:
     """Write an icon; decoration only, so it is hidden from screen readers."""

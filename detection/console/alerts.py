@@ -1,0 +1,370 @@
+"""Alerts: destinations with a test button, routes, silences that show what they hide, the log of messages with resend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+from zoneinfo import available_timezones
+
+import orjson
+from django.contrib import messages
+from django.http import Http404, HttpResponse, QueryDict
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from detection.console.access import ProjectRequest, actor_of, in_project, missing_role
+from detection.models import AlertRoute, DeliveryState, DestinationKind, Role, Severity, Transition
+from detection.selectors import alerts as selector
+from detection.selectors.alerts import DeliveryFilters
+from detection.selectors.pages import BadCursor
+from detection.services import alerts, destinations, routes
+from detection.services.errors import Invalid, ServiceError
+
+TABS = (
+    ("destinations", "Destinations"),
+    ("routes", "Routes"),
+    ("silences", "Silences"),
+    ("deliveries", "Deliveries"),
+)
+STATES = {
+    "ok": ("ok", "Working"),
+    "new": ("plain", "Not used yet"),
+    "failing": ("warn", "Failing"),
+    "paused": ("stop", "Paused"),
+    "disabled": ("idle", "Off"),
+    "waiting": ("idle", "Waiting"),
+    "sending": ("watch", "Being sent"),
+    "delivered": ("ok", "Delivered"),
+    "failed": ("stop", "Failed"),
+}
+SILENCE_SPANS = (("1", "1 hour"), ("4", "4 hours"), ("24", "A day"), ("168", "A week"), ("720", "30 days"))
+PAGE_ROWS = 50
+
+
+@never_cache
+@in_project()
+@require_safe
+def page(request: ProjectRequest) -> HttpResponse:
+    """Show one of the four tabs."""
+    return _page(request)
+
+
+def _page(request: ProjectRequest, tab: str = "", **more: Any) -> HttpResponse:
+    tab = tab or next((key for key, _ in TABS if key == request.GET.get("tab")), TABS[0][0])
+    project_id, now = request.project.pk, timezone.now()
+    context: dict[str, Any] = {"tab": tab, "tabs": [(key, words, key == tab) for key, words in TABS], **more}
+    if tab == "destinations":
+        rows = selector.destinations_of(project_id)
+        context["destinations"] = [(row, STATES[selector.destination_state(row, now)]) for row in rows]
+        context["kinds"] = DestinationKind.choices
+        context["unrouted"] = selector.unrouted_today(project_id)
+    elif tab == "routes":
+        context["routes"] = [(row, _conditions(row)) for row in selector.routes_of(project_id)]
+    elif tab == "silences":
+        context["silences"] = [(row, _conditions(row)) for row in selector.silences_of(project_id)]
+        context["over"] = [(row, _conditions(row)) for row in selector.silences_of(project_id, over=True)][
+            :10
+        ]
+        context["spans"] = SILENCE_SPANS
+        context["now"] = now
+        context["kind_choices"] = routes.KINDS
+        context["prefill"] = {name: request.GET.get(name, "")[:128] for name in ("tool", "agent", "loop")}
+    else:
+        state, destination = request.GET.get("state", ""), request.GET.get("destination", "")[:40]
+        if state not in DeliveryState.values:
+            state = ""
+        filters = DeliveryFilters(state, destination.replace("\x00", ""))
+        try:
+            found = selector.list_deliveries(
+                project_id, filters, request.GET.get("cursor", "")[:30], PAGE_ROWS
+            )
+        except BadCursor as error:
+            raise Http404 from error
+        context["deliveries"] = [(row, STATES[row.state]) for row in found.items]
+        context["next_cursor"] = found.next_cursor
+        context["states"] = [
+            ("", "All", not state),
+            *((v, str(w), v == state) for v, w in DeliveryState.choices),
+        ]
+    return render(request, f"alerts/{tab}.html", context)
+
+
+def _conditions(row: Any) -> list[tuple[str, str]]:
+    """Return what a route or a silence asks for, in words; nothing means everything."""
+    names = (
+        ("kinds", "detector"), ("severities", "severity"), ("tools", "tool"), ("agents", "agent"), ("backends", "backend"),
+        ("model_names", "model"),
+    )  # fmt: skip
+    found = [(words, ", ".join(getattr(row, name))) for name, words in names if getattr(row, name)]
+    if getattr(row, "loop_id", ""):
+        found.append(("loop", row.loop_id))
+    return found
+
+
+@never_cache
+@in_project(write_role=Role.OPERATOR)
+@require_POST
+def act(request: ProjectRequest) -> HttpResponse:
+    """Carry out one of the forms; what is refused is said above the page, and nothing is lost."""
+    action = request.POST.get("action", "")
+    known = ACTIONS.get(action)
+    if known is None:
+        raise Http404
+    role, tab, carry_out = known
+    if not request.membership.allows(role):
+        return missing_role(request, role)
+    try:
+        shown = carry_out(request, _text(request.POST, "id"))
+    except ServiceError as error:
+        messages.error(request, error.detail)
+        return _page(request, tab, given=request.POST) if error.field else _back(request, tab)
+    return shown or _back(request, tab)
+
+
+def _back(request: ProjectRequest, tab: str) -> HttpResponse:
+    return redirect(f"{reverse('console:alerts', args=[request.project.slug])}?tab={tab}")
+
+
+def _text(form: QueryDict, name: str) -> str:
+    return form.get(name, "").replace("\x00", "").strip()
+
+
+def _create_destination(request: ProjectRequest, _: str) -> HttpResponse | None:
+    row, secret = destinations.create_destination(
+        request.project.pk,
+        actor_of(request),
+        name=_text(request.POST, "name"),
+        kind=_text(request.POST, "kind"),
+        address=_text(request.POST, "address"),
+    )
+    if secret:
+        # In the answer to the form and nowhere else, so that a reload cannot show it.
+        return _page(request, "destinations", secret=secret, made=row)
+    messages.success(request, f"{row.name} is there. Send it a test.")
+    return None
+
+
+def _switch(request: ProjectRequest, public_id: str) -> None:
+    is_enabled = request.POST.get("enabled") == "yes"
+    destinations.change_destination(request.project.pk, public_id, actor_of(request), is_enabled=is_enabled)
+    words = "is on again; what waited is sent now" if is_enabled else "is off; what comes is kept for it"
+    messages.success(request, f"The destination {words}.")
+
+
+def _delete_destination(request: ProjectRequest, public_id: str) -> None:
+    destinations.delete_destination(request.project.pk, public_id, actor_of(request))
+    messages.success(request, "The destination is removed.")
+
+
+def _test(request: ProjectRequest, public_id: str) -> HttpResponse:
+    message = destinations.send_test(request.project.pk, public_id, actor_of(request))
+    if message.state == DeliveryState.DELIVERED:
+        messages.success(request, "The test message was delivered.")
+    else:
+        messages.error(request, "The test message did not arrive; see the attempt.")
+    return redirect("console:delivery", request.project.slug, message.public_id)
+
+
+def _add_secret(request: ProjectRequest, public_id: str) -> HttpResponse:
+    secret = destinations.add_signing_secret(request.project.pk, public_id, actor_of(request))
+    return _page(request, "destinations", secret=secret)
+
+
+def _retire_secrets(request: ProjectRequest, public_id: str) -> None:
+    destinations.retire_signing_secrets(request.project.pk, public_id, actor_of(request))
+    messages.success(request, "Only the newest secret signs from now on.")
+
+
+def _delete_route(request: ProjectRequest, public_id: str) -> None:
+    routes.delete_route(request.project.pk, public_id, actor_of(request))
+    messages.success(request, "The route is removed.")
+
+
+def _silence(request: ProjectRequest, _: str) -> None:
+    hours = _text(request.POST, "hours")
+    if hours not in dict(SILENCE_SPANS):
+        raise Invalid("Choose how long.", field="hours")
+    row = routes.create_silence(
+        request.project.pk,
+        actor_of(request),
+        reason=_text(request.POST, "reason"),
+        ends_at=timezone.now() + timedelta(hours=int(hours)),
+        loop_id=_text(request.POST, "loop"),
+        kinds=request.POST.getlist("kinds"),
+        tools=_words(request.POST, "tools"),
+        agents=_words(request.POST, "agents"),
+        model_names=_words(request.POST, "models"),
+    )
+    messages.success(request, f"Silent until {row.ends_at:%d %b %H:%M} UTC.")
+
+
+def _end_silence(request: ProjectRequest, public_id: str) -> None:
+    routes.end_silence(request.project.pk, public_id, actor_of(request))
+    messages.success(request, "The silence is over.")
+
+
+def _resend(request: ProjectRequest, public_id: str) -> None:
+    count = destinations.resend(request.project.pk, [public_id] if public_id else None, actor_of(request))
+    messages.success(
+        request, f"{count} on the way again, under the same id." if count else "Nothing has failed."
+    )
+
+
+ACTIONS: dict[str, tuple[Role, str, Callable[[ProjectRequest, str], HttpResponse | None]]] = {
+    "create": (Role.ADMIN, "destinations", _create_destination),
+    "switch": (Role.ADMIN, "destinations", _switch),
+    "delete": (Role.ADMIN, "destinations", _delete_destination),
+    "test": (Role.ADMIN, "destinations", _test),
+    "add_secret": (Role.ADMIN, "destinations", _add_secret),
+    "retire_secrets": (Role.ADMIN, "destinations", _retire_secrets),
+    "delete_route": (Role.ADMIN, "routes", _delete_route),
+    "silence": (Role.OPERATOR, "silences", _silence),
+    "end_silence": (Role.OPERATOR, "silences", _end_silence),
+    "resend": (Role.OPERATOR, "deliveries", _resend),
+}
+
+
+@never_cache
+@in_project(Role.ADMIN)
+@require_http_methods(["GET", "HEAD", "POST"])
+def alert_route(request: ProjectRequest, public_id: str = "") -> HttpResponse:
+    """Edit a route, or make one."""
+    row = (
+        selector.get_route(request.project.pk, public_id)
+        if public_id
+        else AlertRoute(
+            project=request.project,
+            transitions=["opened", "escalated", "ended"],
+            group_by=["session", "loop"],
+        )
+    )
+    if row is None:
+        raise Http404
+    problem = ""
+    if request.method == "POST":
+        try:
+            routes.save_route(
+                request.project.pk,
+                actor_of(request),
+                public_id=public_id or None,
+                **_route_values(request.POST),
+            )
+        except ServiceError as error:
+            problem = error.detail
+        else:
+            messages.success(request, "The route is saved.")
+            return _back(request, "routes")
+    chosen = set(row.destinations.values_list("public_id", flat=True)) if row.pk else set()
+    form = request.POST if request.method == "POST" else None
+    context = {
+        "row": row,
+        "problem": problem,
+        "destinations": [
+            (one, one.public_id in (form.getlist("destinations") if form else chosen))
+            for one in selector.destinations_of(request.project.pk)
+        ],
+        "texts": [
+            (name, words, help_text, form.get(name, "") if form else ", ".join(getattr(row, column)))
+            for name, column, words, help_text in (
+                ("tools", "tools", "Tools", "search_*, mcp__*"),
+                ("agents", "agents", "Agents", "triage*"),
+                ("backends", "backends", "Backends", "openai"),
+                ("models", "model_names", "Models", "gpt-*"),
+            )
+        ],
+        "checks": [
+            (
+                name,
+                words,
+                [(v, w, v in (form.getlist(name) if form else getattr(row, name))) for v, w in choices],
+            )
+            for name, words, choices in (
+                ("transitions", "When an incident", [(v, w.lower()) for v, w in Transition.choices]),
+                ("severities", "Of these severities (none: all)", Severity.choices),
+                ("kinds", "From these detectors (none: all)", [(kind, kind) for kind in routes.KINDS]),
+                ("group_by", "One message for each", [(field, field) for field in alerts.GROUP_FIELDS]),
+            )
+        ],
+        "zones": sorted(available_timezones()),
+        "form": form or _shown(row),
+    }
+    return render(request, "alerts/route.html", context, status=422 if problem else 200)
+
+
+def _shown(row: AlertRoute) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "position": row.position,
+        "group_wait_seconds": row.group_wait_seconds,
+        "quiet_from": row.quiet_from.strftime("%H:%M") if row.quiet_from else "",
+        "quiet_until": row.quiet_until.strftime("%H:%M") if row.quiet_until else "",
+        "quiet_zone": row.quiet_zone,
+        "is_enabled": row.is_enabled,
+        "goes_on": row.goes_on,
+        "includes_demo": row.includes_demo,
+        "quiet_holds_critical": row.quiet_holds_critical,
+    }
+
+
+def _words(form: QueryDict, name: str) -> list[str]:
+    return [part for part in (piece.strip() for piece in _text(form, name).split(",")) if part]
+
+
+def _route_values(form: QueryDict) -> dict[str, Any]:
+    def number(name: str) -> int:
+        text = _text(form, name) or "0"
+        if not (text.isascii() and text.isdigit() and len(text) < 6):
+            raise Invalid("Wait and position are whole numbers.", field=name)
+        return int(text)
+
+    def clock(name: str) -> Any:
+        text = _text(form, name)
+        if not text:
+            return None
+        try:
+            return datetime.strptime(text[:5], "%H:%M").time()  # noqa: DTZ007  (a time of day, its zone is a field of its own)
+        except ValueError as error:
+            raise Invalid("Quiet hours are times such as 22:00.", field=name) from error
+
+    return {
+        "name": _text(form, "name"),
+        "destinations": form.getlist("destinations"),
+        "position": number("position"),
+        "group_wait_seconds": number("group_wait_seconds"),
+        "quiet_from": clock("quiet_from"),
+        "quiet_until": clock("quiet_until"),
+        "quiet_zone": _text(form, "quiet_zone"),
+        "transitions": form.getlist("transitions"),
+        "severities": form.getlist("severities"),
+        "kinds": form.getlist("kinds"),
+        "group_by": form.getlist("group_by"),
+        "tools": _words(form, "tools"),
+        "agents": _words(form, "agents"),
+        "backends": _words(form, "backends"),
+        "model_names": _words(form, "models"),
+        **{name: name in form for name in ("is_enabled", "goes_on", "includes_demo", "quiet_holds_critical")},
+    }
+
+
+@never_cache
+@in_project()
+@require_safe
+def delivery(request: ProjectRequest, public_id: str) -> HttpResponse:
+    """Show a message: what it tells of, every attempt, what was sent; what receivers answered is for admins."""
+    row = selector.get_delivery(request.project.pk, public_id)
+    if row is None:
+        raise Http404
+    document = orjson.loads(row.payload) if row.payload else None
+    context = {
+        "row": row,
+        "state": STATES[row.state],
+        "attempts": list(row.attempts.all()),
+        "items": [item.transition for item in row.items.all()],
+        "text": document["data"]["text"] if document else "",
+        "payload": orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() if document else "",
+    }
+    return render(request, "alerts/delivery.html", context)

@@ -1,0 +1,55 @@
+// Draws the charts of Statistics from the numbers that stand in the page. Without scripts the table below tells the same.
+const source = document.getElementById("chart-data");
+const charts = [];
+
+function token(name) {
+  // A pair of colours resolves only where it is used, so it is read back from an element.
+  const probe = document.createElement("span");
+  probe.style.color = `var(--${name})`;
+  document.body.append(probe);
+  const colour = getComputedStyle(probe).color;
+  probe.remove();
+  return colour;
+}
+
+function options(box, names, words, looks, width) {
+  const axis = { stroke: token("ink-3"), grid: { stroke: token("line"), width: 1 }, ticks: { stroke: token("line"), width: 1 } };
+  return {
+    width,
+    height: 200,
+    cursor: { points: { size: 6 }, drag: { setScale: true, x: true, y: false } },
+    scales: { y: { range: (_, low, high) => [0, Math.max(high, 4)] } },
+    axes: [axis, { ...axis, size: 56, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6, 2e6, 5e6, 1e7, 1e8] }],
+    series: [
+      { label: "at" },
+      ...names.map((name, index) => ({
+        label: words[index],
+        stroke: token(looks[index]),
+        fill: names.length === 1 || name === "blocked" ? token(`${looks[index]}-soft`) : undefined,
+        width: name === "checks" ? 1.5 : 2,
+        dash: name === "warned" ? [6, 3] : undefined,
+        paths: uPlot.paths.stepped({ align: 1 }),
+        points: { show: false },
+      })),
+    ],
+  };
+}
+
+function draw() {
+  const data = JSON.parse(source.textContent);
+  for (const chart of charts.splice(0)) chart.destroy();
+  for (const box of document.querySelectorAll("[data-chart]")) {
+    const names = box.dataset.chart.split(" ");
+    const made = options(box, names, box.dataset.words.split("|"), box.dataset.looks.split("|"), box.clientWidth);
+    charts.push(new uPlot(made, [data.at, ...names.map((name) => data[name])], box));
+  }
+}
+
+if (source && window.uPlot) {
+  draw();
+  let width = document.body.clientWidth;
+  new ResizeObserver(() => {
+    if (width !== document.body.clientWidth) { width = document.body.clientWidth; draw(); }
+  }).observe(document.body);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+}

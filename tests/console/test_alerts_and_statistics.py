@@ -1,0 +1,175 @@
+"""The screens of alerts and statistics: what they show, what their forms do, and what they never show."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from detection.models import AlertDestination, AlertRoute, AlertSilence, Role
+from detection.services import alerts, delivery
+from detection.services.statistics import count_calls
+from tests.console.scenes import loop, make_world
+from tests.factories import make_member
+from tests.services.alerting import make_incident
+from tests.services.receiver import Reply, receiving
+
+pytestmark = pytest.mark.django_db
+NASTY = '"><script>alert(1)</script>\u202e'
+
+
+@pytest.fixture
+def world():
+    return make_world()
+
+
+@pytest.fixture
+def receiver(settings):
+    settings.ALERT_ALLOWED_NETWORKS = ("127.0.0.0/8",)
+    with receiving() as running:
+        yield running
+
+
+def url(world, name, *arguments):
+    return reverse(f"console:{name}", args=[world.project.slug, *arguments])
+
+
+def act(world, action, client=None, **values):
+    return (client or world.client).post(url(world, "alerts_act"), {"action": action, **values})
+
+
+@pytest.fixture
+def hook(world, receiver):
+    act(world, "create", name="hook", kind="webhook", address=receiver.url)
+    return AlertDestination.objects.get()
+
+
+def with_role(world, role):
+    user = make_member(world.project, role)
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def test_a_new_webhook_shows_its_secret_once_and_its_address_never(world, receiver):
+    told = act(world, "create", name="hook", kind="webhook", address=receiver.url).content.decode()
+    assert re.search(r"whsec_[A-Za-z0-9+/=]{40,}", told)
+    again = world.client.get(url(world, "alerts")).content.decode()
+    assert "whsec_" not in again
+    assert "s3cr3t-path" not in told + again
+
+
+def test_a_refused_address_is_said_and_the_rest_of_the_form_stays(world, settings):
+    settings.ALERT_ALLOWED_NETWORKS = ()
+    told = act(world, "create", name="kept name", kind="webhook", address="https://10.0.0.1/s3cret")
+    assert "not a public address" in told.content.decode()
+    assert "kept name" in told.content.decode()
+    assert "s3cret" not in told.content.decode()
+    assert AlertDestination.objects.count() == 0
+
+
+def test_the_test_button_leads_to_its_attempt(world, receiver, hook):
+    receiver.replies = [Reply(500, body=b"<b>broken</b>")]
+    told = world.client.post(url(world, "alerts_act"), {"action": "test", "id": hook.public_id}, follow=True)
+    assert "did not arrive" in told.content.decode()
+    assert "&lt;b&gt;broken" in told.content.decode()
+
+
+def test_what_a_receiver_answered_is_for_admins(world, receiver, hook):
+    receiver.replies = [Reply(500, body=b"internal words")]
+    act(world, "test", id=hook.public_id)
+    page = url(world, "delivery", hook.deliveries.get().public_id)
+    assert "internal words" in world.client.get(page).content.decode()
+    for role in (Role.VIEWER, Role.OPERATOR):
+        assert "internal words" not in with_role(world, role).get(page).content.decode()
+
+
+def test_operators_silence_and_resend_and_set_up_nothing(world, hook):
+    operator = with_role(world, Role.OPERATOR)
+    for action in ("create", "switch", "delete", "test", "add_secret", "retire_secrets", "delete_route"):
+        assert act(world, action, operator, id=hook.public_id).status_code == 403, action
+    act(world, "silence", operator, reason="night work", hours="1", tools="search_*, read_*")
+    assert AlertSilence.objects.get().tools == ["search_*", "read_*"]
+    assert act(world, "resend", operator).status_code == 302
+
+
+def test_a_route_is_made_edited_and_removed(world, hook):
+    values = {
+        "name": "night", "destinations": [hook.public_id], "transitions": ["opened"], "severities": ["high"], "tools": "search_*",
+        "group_wait_seconds": "0", "position": "5", "quiet_from": "22:00", "quiet_until": "07:00", "quiet_zone": "Europe/Berlin",
+        "is_enabled": "on", "group_by": ["session"],
+    }  # fmt: skip
+    assert world.client.post(url(world, "new_alert_route"), values).status_code == 302
+    row = AlertRoute.objects.get()
+    assert (row.tools, row.quiet_zone, row.goes_on) == (["search_*"], "Europe/Berlin", False)
+    page = world.client.get(url(world, "alert_route", row.public_id)).content.decode()
+    assert 'value="22:00"' in page
+    wrong = world.client.post(
+        url(world, "alert_route", row.public_id), {**values, "quiet_zone": "Mars/North"}
+    )
+    assert wrong.status_code == 422
+    assert "zone" in wrong.content.decode()
+    assert "night" in world.client.get(url(world, "alerts") + "?tab=routes").content.decode()
+    act(world, "delete_route", id=row.public_id)
+    assert AlertRoute.objects.count() == 0
+
+
+def test_a_silence_shows_what_it_hides(world):
+    act(world, "silence", reason="rebuild", hours="1")
+    alerts.note_transition(make_incident(world.project, tool="hidden_tool"), "opened")
+    alerts.route_pending()
+    told = world.client.get(url(world, "alerts") + "?tab=silences").content.decode()
+    assert "Hides" in told
+    assert "hidden_tool" in told
+
+
+def test_messages_and_their_attempts_are_shown_with_everything_escaped(world, hook):
+    world.client.post(
+        url(world, "new_alert_route"),
+        {"name": NASTY[:20], "destinations": [hook.public_id], "is_enabled": "on", "group_wait_seconds": "0"},
+    )
+    incident = make_incident(world.project, tool=NASTY, agent=NASTY, session_name=NASTY)
+    alerts.note_transition(incident, "opened", actor=NASTY, note=NASTY)
+    delivery.run(5)
+    listed = world.client.get(url(world, "alerts") + "?tab=deliveries").content.decode()
+    shown = world.client.get(url(world, "delivery", hook.deliveries.first().public_id)).content.decode()
+    for page in (listed, shown):
+        assert "<script>alert" not in page
+        assert "\u202e" not in page
+    assert "Delivered" in listed
+
+
+@pytest.mark.parametrize(
+    "query", ["?tab=deliveries&cursor=nonsense", "?tab=deliveries&state=%00&destination=%00", "?tab=x"]
+)
+def test_odd_addresses_do_not_break_the_page(world, query):
+    assert world.client.get(url(world, "alerts") + query).status_code in (200, 404)
+
+
+def test_another_projects_messages_are_not_found(world, hook):
+    act(world, "test", id=hook.public_id)
+    other = make_world()
+    message = hook.deliveries.get().public_id
+    assert other.client.get(url(other, "delivery", message)).status_code == 404
+    assert other.client.get(url(world, "alerts")).status_code == 404
+
+
+@pytest.mark.parametrize("span", ["24h", "7d", "30d", "90d", "365d", "nonsense"])
+def test_statistics_show_the_numbers_that_the_charts_draw(world, span):
+    loop(world.project, "s-9", calls=6)
+    count_calls()
+    told = world.client.get(url(world, "statistics"), {"span": span, "by": "tool"}).content.decode()
+    chart = json.loads(re.search(r'<script id="chart-data" type="application/json">(.*?)</script>', told)[1])
+    assert len(chart["at"]) == len(chart["checks"]) == len(chart["incidents"])
+    assert sum(chart["checks"]) >= 6
+    assert chart["at"] == sorted(chart["at"])
+    assert "search_web" in told
+
+
+@pytest.mark.parametrize("by", ["kind", "model", "backend", "nonsense"])
+def test_statistics_group_by_what_is_asked(world, by):
+    told = world.client.get(url(world, "statistics"), {"by": by})
+    assert told.status_code == 200
