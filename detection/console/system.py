@@ -17,10 +17,16 @@ from django.views.decorators.http import require_safe
 
 from detection.console import display
 from detection.console.access import ProjectRequest, in_project
-from detection.selectors import dashboard
+from detection.selectors import dashboard, heartbeats
 
 SLOW_SECONDS, LATE_SECONDS = 5, 30
 BROKER_PATIENCE_SECONDS = 0.5
+_WORK = {
+    "worker": ("Workers", "Fold what came in. With nothing to do they are quiet."),
+    "sweeper": ("Sweeper", "A thread of each worker that finds sessions nobody was told of, every 5 s."),
+    "beat": ("Schedule", "Beat, through the broker, to a worker: every 5 s."),
+    "housekeeping": ("Housekeeping", "Partitions, retention and forgotten incidents, every 5 min."),
+}
 
 
 @in_project()
@@ -41,6 +47,7 @@ def page(request: ProjectRequest) -> HttpResponse:
             "Workers fold what came in; without the broker the sweeper does, within 15 s.",
         ),
         broker,
+        *_workers(status.sessions_waiting > 0),
         _part(
             "Events set aside",
             "slow" if status.parked_sessions else "ok",
@@ -61,6 +68,18 @@ def page(request: ProjectRequest) -> HttpResponse:
 
 def _part(name: str, state: str, words: str, about: str) -> dict[str, str]:
     return {"name": name, "state": state, "word": {"ok": "Working", "slow": "Slow", "bad": "Failing"}[state], "words": words, "about": about}
+
+
+def _workers(has_work: bool) -> list[dict[str, str]]:
+    """Tell when each part did its work last: a process that runs and does nothing is not well."""
+    now, parts = timezone.now(), []
+    for beat in heartbeats.heartbeats(now):
+        name, help_ = _WORK[beat.part]
+        may_be_quiet = beat.part == "worker" and not has_work
+        state = "ok" if may_be_quiet or not beat.is_late else "slow" if beat.at is None else "bad"
+        worked = "has not worked yet" if beat.at is None else f"worked {display.age(beat.at, now)} ago"
+        parts.append(_part(name, state, worked, help_))
+    return parts
 
 
 def _broker() -> dict[str, Any]:
