@@ -29,7 +29,8 @@ _FORGIVING_NEWS = 4
 _NEAR = 0.7
 
 # A series: fingerprint, count, is an error, first call, calls in a row that hardly differ, the lane's news, last sketch.
-_MAX_LITERAL_CHARS = 1200
+_MAX_LITERAL_BYTES = 1200
+_MAX_TEXTS_BYTES = 12_000
 # What `literal_masked` leaves out of JSON answers, whatever the tool.
 _ID_FIELDS = frozenset(
     ("id", "message_id", "messageid", "uuid", "ts", "time", "date", "created_at", "sent_at", "duration")
@@ -59,11 +60,11 @@ class Outcome(Detector):
             return QUIET
         series = own.pop(record.tool, None)
         if series is None or series[0] != record.result or lane.news - series[5] >= _FORGIVING_NEWS:
-            series = [record.result, 0, record.status == ERROR, record.seq, 0, 0, ""]
+            series = [record.result, 0, record.status == ERROR, record.seq, 0, 0, None]
         # A slow repeat weighs a fifth, here as everywhere; an error never comes slowly enough.
         weight = 1 if record.status == ERROR else record.weight
         series[1] = round(series[1] + weight, 1)
-        near = sketch_similarity(record.sketch, series[6], _NEAR) >= _NEAR if series[6] else False
+        near = series[6] is not None and sketch_similarity(record.sketch, series[6], _NEAR) >= _NEAR
         series[4] = round(series[4] + weight, 1) if near else 1
         series[5], series[6] = lane.news, record.sketch
         own[record.tool] = series
@@ -111,7 +112,10 @@ def _literal(own: dict[str, Any], lane: Lane, record: Record, outcome: Result, p
     threshold = values["outcome_ratio"]
     failed = outcome.status == ERROR
     masked = values["outcome_method"] == "literal_masked"
-    text = (normalise(outcome.raw, _ID_FIELDS) if masked else outcome.raw)[:_MAX_LITERAL_CHARS]
+    text = (normalise(outcome.raw, _ID_FIELDS) if masked else outcome.raw)[:_MAX_LITERAL_BYTES]
+    # Kept in the state, so it must be valid text, and all of them together small in any script.
+    size = min(_MAX_LITERAL_BYTES, _MAX_TEXTS_BYTES // values["window_calls"])
+    text = text.encode("utf-8", "replace")[:size].decode("utf-8", "ignore")
     texts = own.setdefault("texts", [])
     alike = [
         seq

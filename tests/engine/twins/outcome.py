@@ -21,21 +21,27 @@ def outcome(run: History, policy: Policy) -> Expected | None:
     if policy.get("outcome_method") == "literal":
         return _literal(run, policy) if run.told else None
     series = _series(run)
-    if not series:
+    if not series or current.kind_of_tool == "poll":
         return None
+    count = sum(_weight(one) for one in series) + 1e-9
     failed = series[-1].status == "error"
     limit = policy.get("outcome_max_errors" if failed else "outcome_max_results")
     near_limit = policy.get("outcome_max_similar")
-    near = 1
+    near = 1 + 1e-9
     for later, earlier in zip(series[::-1], series[-2::-1], strict=False):
         if alike(later.arguments, earlier.arguments, _NEAR) < _NEAR:
             break
-        near += 1
-    if len(series) < limit and near < near_limit:
+        near += _weight(later)
+    if count < limit and near < near_limit:
         return None
     if near >= near_limit:
         limit = min(limit, near_limit)
-    return Expected("outcome", len(series), limit, "errors" if failed else "equal")
+    return Expected("outcome", int(count), limit, "errors" if failed else "equal")
+
+
+def _weight(one: Past) -> float:
+    """Slow repeats weigh a fifth, errors always count in full."""
+    return 1.0 if one.status == "error" else one.weight
 
 
 def _series(run: History) -> list[Past]:
