@@ -19,6 +19,7 @@ from detection.services import questions as service
 from detection.services.asking import DONE
 from detection.services.errors import ServiceError
 
+SHOWN_ARGUMENTS = 1000
 UNATTENDED = {
     "block": "the call is skipped and the run goes on",
     "stop": "the run is stopped",
@@ -57,6 +58,7 @@ class Waiting:
     unattended: str
     unit: str
     suggested: int
+    arguments: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,9 @@ class Closed:
 def page(request: ProjectRequest) -> HttpResponse:
     """Show what waits, the most urgent first, and below it what was decided."""
     project, now = request.project, timezone.now()
-    waiting = [_waiting(question, now) for question in selector.waiting(project.pk)]
+    asked = selector.waiting(project.pk)
+    arguments = selector.arguments_of(asked)
+    waiting = [_waiting(question, now, arguments.get(question.pk, "")) for question in asked]
     context = {
         "waiting": waiting,
         "closed": [_closed(question) for question in selector.lately_closed(project.pk)],
@@ -86,7 +90,7 @@ def page(request: ProjectRequest) -> HttpResponse:
     return render(request, "questions/page.html", context)
 
 
-def _waiting(question: Question, now: datetime) -> Waiting:
+def _waiting(question: Question, now: datetime, arguments: str) -> Waiting:
     unit = (
         "rounds"
         if question.kind == "budget" and question.unit in ("", "rounds")
@@ -99,6 +103,7 @@ def _waiting(question: Question, now: datetime) -> Waiting:
         UNATTENDED[question.unattended],
         unit,
         max(1, min(question.limit, service.MAX_RAISE)),
+        arguments[:SHOWN_ARGUMENTS],
     )
 
 

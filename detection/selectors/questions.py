@@ -10,6 +10,7 @@ from django.db.models import F
 from django.utils import timezone
 
 from detection.models import (
+    Event,
     JudgeCall,
     Question,
     QuestionState,
@@ -61,6 +62,15 @@ def waiting(project_id: int) -> list[Question]:
         project_id=project_id, state=QuestionState.OPEN, deadline__gt=timezone.now()
     ).select_related("session", "incident")
     return [*rows.order_by("deadline", "id")[:MAX_OPEN]]
+
+
+def arguments_of(questions: Iterable[Question]) -> dict[int, str]:
+    """Return the held calls' argument texts by question; one query."""
+    places = {(question.session_id, question.seq): question.pk for question in questions}
+    rows = Event.objects.filter(
+        session_id__in={place[0] for place in places}, seq__in={place[1] for place in places}
+    ).values_list("session_id", "seq", "arguments")
+    return {places[session, seq]: text or "" for session, seq, text in rows if (session, seq) in places}
 
 
 def count_waiting(project_id: int) -> int:

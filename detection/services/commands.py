@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from detection.engine import commands as grammar
+from detection.engine.fields import FIELDS, LADDERS
+from detection.engine.policy import Policy, PolicyError
 from detection.models import Session
 from detection.selectors.policies import Tiers
 from detection.services import audit
@@ -28,6 +31,27 @@ class CommandOut:
 
 
 CHAT = Actor("command")
+_HELP = re.compile(r"!/help\(\s*(?:tool[-_]loop[^()]*)?\)", re.IGNORECASE)
+_SHOWN = ("enabled", "max_repeats", "ttl_seconds", "mode", "preset")
+
+
+def help_line(policy: Policy) -> str:
+    """Say in one line which settings a chat can change, what holds now, and how to change it."""
+    words = []
+    for name in _SHOWN:
+        field, value = FIELDS[name], policy.get(name)
+        now = (
+            str(value).lower()
+            if isinstance(value, bool)
+            else ",".join(value)
+            if isinstance(value, tuple)
+            else value
+        )
+        allowed = f", at least {field.minimum:g}" if field.minimum is not None else ""
+        if field.type == "ladder":
+            allowed = f", one of {', '.join(LADDERS)}, or a list of reactions"
+        words.append(f"{grammar.shown_name(name)} (now {now}{allowed})")
+    return f"{'; '.join(words)}. Change with !/set(name=value, …), take back with !/unset(name, …)."
 
 
 def run_in_chat(session: Session, tiers: Tiers, text: str, actor: Actor = CHAT) -> CommandOut:
@@ -35,6 +59,9 @@ def run_in_chat(session: Session, tiers: Tiers, text: str, actor: Actor = CHAT) 
 
     A command with a mistake changes nothing; the others in the same text still hold.
     """
+    if _HELP.search(text[: grammar.MAX_COMMAND_CHARS]):
+        policy = tiers.policy_for(session.backend, session.model, session.policy_values)
+        return CommandOut((help_line(policy),), is_changed=False)
     if not grammar.contains_command(text):
         return CommandOut((), is_changed=False)
     try:
@@ -48,8 +75,12 @@ def run_in_chat(session: Session, tiers: Tiers, text: str, actor: Actor = CHAT) 
             values.pop(change.field, None)
         else:
             values[change.field] = change.value
+    try:
+        policy = tiers.policy_for(session.backend, session.model, values)
+    except PolicyError as error:
+        # Each value is fine by itself, but not beside the others.
+        return CommandOut((f"{grammar.shown_name(error.field)} {error.message}.",), is_changed=False)
     session.policy_values = values
-    policy = tiers.policy_for(session.backend, session.model, values)
     if values != before:
         audit.record(
             actor,
