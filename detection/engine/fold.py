@@ -35,6 +35,7 @@ from detection.engine.memory import (
     Record,
     State,
     bounded,
+    kept_name,
     short,
 )
 from detection.engine.policy import Policy
@@ -88,9 +89,9 @@ def observe_call(state: State, call: Call, policy: Policy, keyer: Keyer) -> Step
     if call.call_id and not state.first_time(call.call_id):
         found = state.find(call.call_id)
         return _repeated(found[1], policy) if found else Step(call_key=key, duplicate=True)
-    if traits.neutral or call.tool in state.exempt:
+    if traits.neutral or (state.exempt and kept_name(call.tool) in state.exempt):
         return Step(call_key=key, cell=_cell(call.seq, call.tool, key, "allow", None, PENDING, None))
-    lane = state.lane(call.run or "" if values["counting_scope"] == "run" else "")
+    lane = state.lane(kept_name(call.run or "") if values["counting_scope"] == "run" else "")
     round_mark = short(call.round) if call.round is not None else 0
     if round_mark and values["once_per_round"]:
         sibling = _sibling(lane, key, round_mark)
@@ -186,7 +187,7 @@ def observe_message(state: State, message: Message, policy: Policy) -> None:
 def observe_end(state: State, end: End, policy: Policy) -> None:
     """The run is over: where counting is per run, its lane goes."""
     if policy.values["enabled"] and policy.values["counting_scope"] == "run":
-        state.lanes.pop(end.run or "", None)
+        state.lanes.pop(kept_name(end.run or ""), None)
 
 
 def rearm(state: State, loop_id: str, how: Rearm, by: int = 0) -> bool:
@@ -234,6 +235,7 @@ def rearm_all(state: State) -> None:
 
 def exempt(state: State, tool: str) -> None:
     """Judge this tool no more in this session."""
+    tool = kept_name(tool)
     if tool not in state.exempt:
         state.exempt = [*state.exempt, tool][-MAX_EXEMPT:]
 
@@ -266,7 +268,7 @@ def _record(lane: Lane, call: Call, key: str, round_mark: int, policy: Policy, k
     record = Record(
         seq=call.seq,
         ordinal=lane.ordinal,
-        tool=call.tool,
+        tool=kept_name(call.tool),
         key=key,
         at=call.at,
         round=round_mark,

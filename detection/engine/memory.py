@@ -19,6 +19,7 @@ MAX_CALL_IDS = 256
 MAX_TOTALS = 192
 MAX_LOOPS = 16
 MAX_EXEMPT = 32
+MAX_NAME_CHARS = 96
 
 PENDING, OK, ERROR, EMPTY = "p", "o", "e", "m"
 
@@ -158,6 +159,14 @@ class State:
         if len(self.call_ids) > MAX_CALL_IDS:
             del self.call_ids[next(iter(self.call_ids))]
         return True
+
+
+def kept_name(text: str) -> str:
+    """A tool's or run's name as it is remembered: valid text of bounded length; long ones end in a mark of the whole."""
+    if len(text) <= MAX_NAME_CHARS and text.isascii():
+        return text
+    valid = text[:MAX_NAME_CHARS].encode("utf-8", "replace").decode()
+    return valid if len(text) <= MAX_NAME_CHARS else f"{valid[:-9]}~{short(text):08x}"
 
 
 def short(text: str) -> int:
