@@ -6,9 +6,9 @@ from datetime import datetime, time
 from typing import Annotated, Any, Literal
 
 from ninja import Field, Schema
-from pydantic import AwareDatetime, StringConstraints
+from pydantic import StringConstraints
 
-from detection.api.schemas import Kind, Name128, Name200, Strict, Word
+from detection.api.schemas import Kind, Moment, Name128, Name200, Strict, Word
 
 Severity = Literal["info", "warning", "high", "critical"]
 Transition = Literal[
@@ -115,8 +115,8 @@ class SilenceIn(Matchers):
     """A silence; empty lists match everything."""
 
     reason: Annotated[str, StringConstraints(min_length=1, max_length=300)]
-    ends_at: AwareDatetime = Field(description="At most 90 days ahead.")
-    starts_at: AwareDatetime | None = None
+    ends_at: Moment = Field(description="At most 90 days ahead.")
+    starts_at: Moment | None = None
     loop: Annotated[str, StringConstraints(max_length=32)] = Field("", description="Only this loop.")
 
 

@@ -66,8 +66,12 @@ def _database_answers() -> bool:
 
 
 def metrics(request: HttpRequest) -> HttpResponse:
-    """Answer in Prometheus' text form, to this machine itself, to keys with the scope admin, and to staff."""
-    if not _may_read_metrics(request):
+    """Answer in Prometheus' text form, to this machine itself, to staff, and to keys with the scope admin.
+
+    A key belongs to one project and is told nothing that carries another one's name.
+    """
+    principal = _admin_key(request)
+    if principal is None and not _is_local_or_staff(request):
         return problems.respond(
             request,
             problems.Problem(
@@ -78,18 +82,32 @@ def metrics(request: HttpRequest) -> HttpResponse:
             ),
         )
     telemetry.note_bells()
-    return HttpResponse(generate_latest(telemetry.REGISTRY), content_type=CONTENT_TYPE_LATEST)
+    text = generate_latest(telemetry.REGISTRY)
+    if principal is not None:
+        text = _only_of(text, principal.project_slug)
+    return HttpResponse(text, content_type=CONTENT_TYPE_LATEST)
 
 
-def _may_read_metrics(request: HttpRequest) -> bool:
+def _only_of(text: bytes, project: str) -> bytes:
+    own = f'project="{project}"'.encode()
+    lines = text.splitlines(keepends=True)
+    return b"".join(line for line in lines if b'project="' not in line or own in line)
+
+
+def _admin_key(request: HttpRequest) -> keys.Principal | None:
     kind, _, token = request.META.get("HTTP_AUTHORIZATION", "").partition(" ")
-    if kind.lower() == "bearer":
-        principal = keys.authenticate(token.strip())
-        return principal is not None and Scope.ADMIN in principal.scopes
+    if kind.lower() != "bearer" or not token.isascii():
+        return None
+    principal = keys.authenticate(token.strip())
+    return principal if principal is not None and Scope.ADMIN in principal.scopes else None
+
+
+def _is_local_or_staff(request: HttpRequest) -> bool:
+    if request.META.get("HTTP_AUTHORIZATION"):
+        return False
     is_direct = not request.META.get("HTTP_X_FORWARDED_FOR") and not request.META.get("HTTP_FORWARDED")
     try:
-        if is_direct and ipaddress.ip_address(request.META.get("REMOTE_ADDR") or "").is_loopback:
-            return True
+        is_local = ipaddress.ip_address(request.META.get("REMOTE_ADDR") or "").is_loopback
     except ValueError:
-        pass
-    return request.user.is_authenticated and request.user.is_staff
+        is_local = False
+    return (is_direct and is_local) or (request.user.is_authenticated and request.user.is_staff)

@@ -20,6 +20,14 @@ def _printable(text: str) -> str:
     return text
 
 
+def _storable(moment: datetime) -> datetime:
+    if not parsing.EARLIEST_YEAR <= moment.year <= parsing.LATEST_YEAR:
+        raise ValueError(f"Only the years {parsing.EARLIEST_YEAR} to {parsing.LATEST_YEAR}.")
+    return moment
+
+
+Moment = Annotated[AwareDatetime, AfterValidator(_storable)]
+"""A time with an offset, in a year that the database and our arithmetic can hold in any zone."""
 Word = Annotated[str, StringConstraints(max_length=256), AfterValidator(_printable)]
 Note = Annotated[str, StringConstraints(max_length=1000)]
 Name128 = Annotated[str, StringConstraints(max_length=128)]
@@ -457,7 +465,7 @@ class CommentIn(Strict):
 class SnoozeIn(Strict):
     """Until when; nothing is put aside for ever."""
 
-    until: AwareDatetime | None = Field(None, description="At most 90 days ahead.")
+    until: Moment | None = Field(None, description="At most 90 days ahead.")
     hours: float | None = Field(None, gt=0, le=2160, description="Instead of until.")
     until_worse: bool = Field(False, description="Wake when the loop reaches a stricter reaction.")
 
@@ -474,7 +482,7 @@ class BulkIn(Strict):
 
     ids: list[Annotated[str, StringConstraints(max_length=64)]] = Field(min_length=1, max_length=500)
     action: Literal["acknowledge", "resolve", "reopen", "snooze", "label", "undo"]
-    until: AwareDatetime | None = None
+    until: Moment | None = None
     until_worse: bool = False
     label: Literal["true_loop", "false_alarm", ""] = ""
 

@@ -63,13 +63,15 @@ class Body(io.RawIOBase):
 class WsgiDoor(httpx.BaseTransport):
     """Calls the application with the environ that the server makes: bytes as Latin-1, and bodies without a length too."""
 
+    remote_addr = "192.0.2.7"
+
     def handle_request(self, request):
         raw_path, _, query = request.url.raw_path.partition(b"?")
         self.body = Body(request.stream)
         environ = {
             "REQUEST_METHOD": request.method, "SCRIPT_NAME": "", "PATH_INFO": unquote_to_bytes(raw_path).decode("latin-1"),
             "QUERY_STRING": query.decode("ascii"), "SERVER_NAME": request.url.host, "SERVER_PORT": str(request.url.port or 80),
-            "SERVER_PROTOCOL": "HTTP/1.1", "REMOTE_ADDR": "192.0.2.7", "wsgi.url_scheme": "http", "wsgi.input": self.body,
+            "SERVER_PROTOCOL": "HTTP/1.1", "REMOTE_ADDR": self.remote_addr, "wsgi.url_scheme": "http", "wsgi.input": self.body,
             "wsgi.input_terminated": True, "wsgi.errors": io.StringIO(), "wsgi.version": (1, 0), "wsgi.multithread": True,
             "wsgi.multiprocess": False, "wsgi.run_once": False,
         }  # fmt: skip

@@ -9,13 +9,12 @@ import orjson
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from ninja import Field, Query, Router, Schema
-from pydantic import AwareDatetime
 
 from detection.api import exports
 from detection.api.answers import answer
 from detection.api.auth import ApiKey
 from detection.api.queries import refuse_unknown
-from detection.api.schemas import Listed, Word
+from detection.api.schemas import Listed, Moment, Word
 from detection.models import AuditEntry, Scope
 from detection.selectors import audit
 from detection.selectors.audit import AuditFilters
@@ -29,8 +28,8 @@ class _Filters(Schema):
     actor: Word = ""
     action: Word = Field("", description="A whole action, session.stop, or its first word, session.")
     subject: Word = ""
-    start: AwareDatetime | None = None
-    end: AwareDatetime | None = None
+    start: Moment | None = None
+    end: Moment | None = None
 
 
 class AuditQuery(_Filters):

@@ -9,11 +9,11 @@ from typing import Any, Literal
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from ninja import Field, Query, Router, Schema
-from pydantic import AwareDatetime
 
 from detection.api.answers import answer
 from detection.api.auth import ApiKey
 from detection.api.problems import Problem
+from detection.api.schemas import Moment
 from detection.models import Scope
 from detection.selectors.statistics import Numbers, statistics
 from detection.services.keys import Principal
@@ -27,10 +27,8 @@ By = Literal["total", "hour", "day", "kind", "tool", "model", "backend"]
 class StatisticsQuery(Schema):
     """The span, half open, and what to group by."""
 
-    from_: AwareDatetime | None = Field(
-        None, alias="from", description="Seven days before `to` unless given."
-    )
-    to: AwareDatetime | None = Field(None, description="Now unless given.")
+    from_: Moment | None = Field(None, alias="from", description="Seven days before `to` unless given.")
+    to: Moment | None = Field(None, description="Now unless given.")
     by: By = "total"
     demo: bool = True
 
@@ -100,6 +98,7 @@ def numbers_document(numbers: Numbers) -> dict[str, Any]:
     "/statistics",
     auth=_read,
     response={200: StatisticsOut},
+    by_alias=True,
     operation_id="getStatistics",
     summary="Read statistics",
 )

@@ -1,0 +1,60 @@
+"""healthz, readyz and metrics."""
+
+import pytest
+from django.db import connections
+
+ROOT = "http://127.0.0.1"
+
+
+def test_alive_asks_nobody(door, db, django_assert_num_queries):
+    with django_assert_num_queries(0):
+        assert door.get(f"{ROOT}/healthz").json() == {"status": "ok"}
+
+
+def test_ready_while_the_database_answers_and_not_without_it(door, db):
+    assert door.get(f"{ROOT}/readyz").status_code == 200
+    settings = connections["default"].settings_dict
+    host, settings["HOST"] = settings["HOST"], "/nowhere"
+    try:
+        answer = door.get(f"{ROOT}/readyz")
+    finally:
+        settings["HOST"] = host
+    assert (answer.status_code, answer.json()["database"]) == (503, "away")
+    assert answer.headers["retry-after"] == "1"
+
+
+def test_metrics_are_for_this_machine_and_for_keys_with_the_scope_admin(door, api, with_scopes):
+    assert door.get(f"{ROOT}/metrics").status_code == 401
+    assert door.get(f"{ROOT}/metrics", headers={"Authorization": "Bearer lg_nonsense"}).status_code == 401
+    assert with_scopes("read").get(f"{ROOT}/metrics").status_code == 401
+    door._transport.remote_addr = "127.0.0.1"
+    assert door.get(f"{ROOT}/metrics").status_code == 200
+    assert door.get(f"{ROOT}/metrics", headers={"X-Forwarded-For": "127.0.0.1"}).status_code == 401
+    door._transport.remote_addr = "192.0.2.7"
+    api.loop("s-1")
+    api.post("/events", {"events": [{"type": "call"}, {"type": "call", "session": "waiting", "tool": "t"}]})
+    api.raw("/events", b"{")
+    lines = api.get(f"{ROOT}/metrics").text.splitlines()
+    figures = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
+    assert figures['loopguard_ingest_requests_total{code="not_json",route="events",status="400"}'] >= 1
+    assert figures['loopguard_ingest_events_total{outcome="rejected",reason="missing"}'] >= 1
+    assert figures['loopguard_guard_verdicts_total{decision="stop"}'] >= 1
+    assert figures["loopguard_verdict_seconds_count"] >= 4
+    assert figures["loopguard_database_up"] == 1
+    assert figures["loopguard_unprocessed_sessions"] == 1
+    assert figures['loopguard_incidents{status="open"}'] == 1
+
+
+def test_a_key_is_told_nothing_of_another_project(api, as_other, door):
+    api.loop("s-1")
+    as_other.loop("s-1")
+    text = api.get(f"{ROOT}/metrics").text
+    assert 'project="support"' in text
+    assert "rivals" not in text
+    door._transport.remote_addr = "127.0.0.1"
+    assert 'project="rivals"' in door.get(f"{ROOT}/metrics").text
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
+def test_answers_carry_the_id_of_their_request(door, db, path):
+    assert door.get(f"{ROOT}{path}").headers["x-request-id"].startswith("req_")
