@@ -231,12 +231,13 @@ async def _read(project_id: int, public_id: str, shape: str) -> tuple[dict[str, 
         return question_document(question, shape), (question.deadline - timezone.now()).total_seconds()
 
     try:
-        return await database_sync_to_async(read)()
+        found: tuple[dict[str, Any], float] = await database_sync_to_async(read)()
     except ServiceError as error:
         raise Refused(error.status, error.code, error.detail, error.field) from error
     except DatabaseError as error:
         log.warning("database_unavailable", error=str(error)[:200])
         raise Refused(503, "unavailable", "The database cannot answer right now; try again.") from error
+    return found
 
 
 def _parameters(request: HTTPScope) -> tuple[float, str]:

@@ -18,6 +18,7 @@ from detection import jobs
 from detection.engine import fold, snapshot
 from detection.engine.calls import Call, End, Message, Result, Step
 from detection.engine.identity import Keyer
+from detection.engine.memory import State
 from detection.engine.policy import Policy
 from detection.models import Event, EventType, Session, SessionState
 from detection.selectors.policies import Tiers, tiers_of
@@ -132,7 +133,7 @@ class SessionWork:
     parked: dict[int, str] = field(default_factory=dict)
     tiers: Tiers = field(init=False)
     keyer: Keyer = field(init=False)
-    state: fold.State = field(init=False)
+    state: State = field(init=False)
     loops: Loops = field(init=False)
     asking: Asking = field(init=False)
     _marked: list[Event] = field(init=False, default_factory=list)
@@ -346,7 +347,7 @@ class SessionWork:
                     [[*self._result_flags], [*self._result_flags.values()], self.session.pk],
                 )
 
-    def _rebuilt(self) -> fold.State:
+    def _rebuilt(self) -> State:
         """Fold the session's recent events anew; what they came to then is stored already and stays as it is."""
         state, session = fold.new_state(), self.session
         recent = Event.objects.filter(session_id=session.pk, seq__lte=session.evaluated_seq).order_by("-seq")[

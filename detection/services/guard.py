@@ -17,9 +17,9 @@ from detection.services.asking import as_wire, who_is_asked
 from detection.services.evaluation import PoisonedEvent, SessionWork, evaluate, finding_as_dict
 from detection.services.ingest import EventIn
 from detection.services.keys import Principal
+from detection.services.locking import lock_sessions
 from detection.services.redaction import Redactor
 from detection.services.sessions import stopped_message
-
 
 CORE_SETTINGS = ("enabled", "preset", "mode", "max_repeats", "ttl_seconds")
 """What a verdict without a finding tells of the settings; one with a finding tells all that had a part in it."""
@@ -106,7 +106,7 @@ class _FarBehind(Exception):
 
 @transaction.atomic
 def _guard_once(principal: Principal, request: GuardIn, parked: dict[int, str]) -> GuardOut:
-    session = ingest.lock_sessions(principal, {request.session})[request.session]
+    session = lock_sessions(principal, {request.session})[request.session]
     work = SessionWork(session, parked)
     if session.evaluated_seq < session.last_seq and work.catch_up():
         raise _FarBehind(session.pk)

@@ -47,10 +47,21 @@ _FIELDS = ("decision", "reason", "guidance", "extra_rounds", "nonce")
 class Endpoint(Protocol):
     """The one endpoint that the environment names."""
 
-    url: str
-    model: str
-    daily_cost_usd: Decimal
-    quotes_arguments: bool
+    @property
+    def url(self) -> str:
+        """Base URL."""
+
+    @property
+    def model(self) -> str:
+        """Name of the model."""
+
+    @property
+    def daily_cost_usd(self) -> Decimal:
+        """What one project may spend in a day."""
+
+    @property
+    def quotes_arguments(self) -> bool:
+        """Whether argument texts are shown to the judge."""
 
     @property
     def host(self) -> str:

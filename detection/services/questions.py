@@ -34,6 +34,7 @@ from detection.services import audit, judge, tracking
 from detection.services.asking import Asking, Closing, person_closing, tells_now
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound
+from detection.services.locking import lock_session
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit
 
@@ -137,8 +138,7 @@ def _held_session(
 ) -> Iterator[tuple[Session, State | None, Asking]]:
     """Lock a session for a change of its questions; afterwards everything that changed is written."""
     with transaction.atomic():
-        rows = Session.objects.select_for_update(of=("self",)).select_related("project")
-        session = rows.filter(pk=session_id).first()
+        session = lock_session(session_id)
         if session is None:
             raise NotFound("The session of this question is gone.")
         try:

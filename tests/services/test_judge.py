@@ -14,6 +14,7 @@ from django.db import connection
 from django.utils import timezone
 
 from detection.models import Event, Incident, JudgeCall, Question, Session, SessionState
+from detection.selectors.questions import near_limit
 from detection.services import judge, policies, questions
 from detection.services.guard import GuardIn, guard
 from detection.services.ingest import EventIn
@@ -499,3 +500,11 @@ def test_the_environment_names_the_endpoint():
 def test_a_wrong_environment_ends_the_start(env):
     with pytest.raises(EnvironmentProblem):
         judge_env.read(env)
+
+
+def test_a_run_close_to_its_limit_is_listed_before_anybody_is_asked(judged, agent):
+    rounds(agent, LIMIT - 2)
+    assert near_limit(judged.pk) == []
+    rounds(agent, 1, first=LIMIT - 2)
+    assert [session.external_id for session in near_limit(judged.pk)] == ["s-1"]
+    assert not Incident.objects.exists()
