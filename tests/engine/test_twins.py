@@ -28,7 +28,7 @@ TWINS: dict[str, Callable[[History, Policy], Expected | None]] = {
     "stagnation": stagnation.stagnation,
 }
 often = settings(
-    max_examples=60,
+    max_examples=50,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,8 +24,8 @@ def _distance(one: Sequence[Any], other: Sequence[Any]) -> int:
 
 
 def words(text: str) -> list[str]:
-    """Words and signs of a text."""
-    return re.findall(r"\w+|[^\w\s]", text)
+    """Words of a text; signs only part them."""
+    return re.sub(f"[{re.escape(string.punctuation.replace('_', ''))}]", " ", text).split()
 
 
 def alike(one: Any, other: Any, ratio: float) -> float:
