@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlencode
+
 import pytest
 
 from detection.models import MessageTemplate, Question, Role
@@ -127,3 +129,15 @@ def test_a_text_that_is_refused_says_why_and_is_kept_in_the_form(as_member, proj
     assert "Look: $arguments" in refused.content.decode()
     assert as_member(Role.OPERATOR).post("/p/support/texts", form).status_code == 403
     assert as_member(Role.VIEWER).get("/p/support/texts").status_code == 200
+
+
+def test_a_session_shows_that_it_waits_and_that_detection_is_off_and_takes_it_back(as_member, held):
+    operator = as_member(Role.OPERATOR)
+    address = "/p/support/session?" + urlencode({"name": HOSTILE})
+    assert "A call is held until somebody answers" in operator.get(address).content.decode()
+    operator.post("/p/support/questions/answer", {"id": held.public_id, "choice": "disable"})
+    assert "Switch it on again" in operator.get(address).content.decode()
+    form = {"name": HOSTILE, "action": "command", "text": "!/unset(tool-loop-detection)"}
+    told = operator.post("/p/support/session/act", form, follow=True).content.decode()
+    assert "Switch it on again" not in told
+    assert "tool-loop-detection is now true" in told
