@@ -19,15 +19,30 @@ from detection.services import policies
 from detection.services.errors import ServiceError
 
 
+
+
+def styled(made: forms.Field) -> forms.Field:
+    """Give a generated field the look of the admin's own, where that is installed."""
+    try:
+        from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
+    except ImportError:
+        return made
+    if isinstance(made, forms.ChoiceField):
+        made.widget = UnfoldAdminSelectWidget(choices=made.choices)
+    else:
+        made.widget = UnfoldAdminTextInputWidget(attrs=made.widget.attrs)
+    return made
+
+
 _SettingFields: Any = type(
-    "_SettingFields", (forms.Form,), {PREFIX + field.name: form_field(field) for field in shown_fields()}
+    "_SettingFields", (forms.Form,), {PREFIX + field.name: styled(form_field(field)) for field in shown_fields()}
 )
 
 
 class SettingsModelForm(forms.ModelForm, _SettingFields):  # type: ignore[type-arg, misc]
     """A model form whose `values` are real fields, one per setting; empty means inherited."""
 
-    note = forms.CharField(max_length=300, required=False, help_text="Why; needed where detection becomes milder.")
+    note = styled(forms.CharField(max_length=300, required=False, help_text="Why; needed where detection becomes milder."))
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -84,7 +99,9 @@ class TierForm(SettingsModelForm):
 class RuleForm(SettingsModelForm):
     """A tool rule."""
 
-    tool_class = forms.ChoiceField(choices=[("", "as shipped"), *((name, name) for name in TOOL_CLASSES)], required=False)
+    tool_class = styled(
+        forms.ChoiceField(choices=[("", "as shipped"), *((name, name) for name in TOOL_CLASSES)], required=False)
+    )
 
     class Meta:
         model = ToolRule

@@ -6,6 +6,7 @@ from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.templatetags.static import static
+from django.views.decorators.http import require_safe
 
 from detection.console.access import ProjectRequest, in_project
 from detection.models import Membership
@@ -19,6 +20,7 @@ def icon(request: HttpRequest) -> HttpResponse:
 
 
 @login_required
+@require_safe
 def home(request: HttpRequest) -> HttpResponse:
     """Go to the project that was open last, else to the first one."""
     rows = Membership.objects.filter(user_id=request.user.pk).select_related("project").order_by("project__name")
@@ -30,6 +32,7 @@ def home(request: HttpRequest) -> HttpResponse:
 
 
 @in_project()
+@require_safe
 def project(request: ProjectRequest) -> HttpResponse:
     """Go to the page of this project that is of use now."""
     request.session[LAST_PROJECT] = request.project.slug

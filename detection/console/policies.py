@@ -218,6 +218,7 @@ def tool_rule(request: ProjectRequest) -> HttpResponse:
         "ignore_arguments": "\n".join(rule.ignore_arguments) if rule else "",
         "volatile_result_fields": "\n".join(rule.volatile_result_fields) if rule else "",
         "exempt": rule.exempt if rule else False,
+        "note": rule.note if rule else "",
     }
     form = ToolRuleForm(request.POST or None, own=rule.values if rule else {}, inherited=_below(tiers, Place("model")))
     form.initial |= initial

@@ -1,0 +1,1 @@
+"""The administration, through its pages."""

@@ -1,0 +1,146 @@
+"""The second door to the same rows: same validation, same audit, and the next verdict obeys."""
+
+import re
+
+import pytest
+from django.contrib import admin
+from django.test import Client
+
+from detection.models import ApiKey, AuditEntry, Incident, PolicyTier, ToolRule
+from tests.console.scenes import ask, make_world
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def world():
+    world = make_world()
+    world.user.is_staff = world.user.is_superuser = True
+    world.user.save()
+    return world
+
+
+PAGES = ("policytier", "toolrule", "apikey", "project", "incident", "session", "auditentry")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_list_opens_and_searches(world, name):
+    assert world.client.get(f"/admin/detection/{name}/").status_code == 200
+    assert world.client.get(f"/admin/detection/{name}/?q=s-1").status_code == 200
+
+
+def test_a_model_override_saved_here_changes_the_next_verdict(world):
+    answer = world.client.post(
+        "/admin/detection/policytier/add/",
+        {"scope": "model", "project": world.project.pk, "backend": "local", "model": "q", "set_max_repeats": "3", "set_repeat_warn_at": "0", "note": "try"},
+    )
+    assert answer.status_code == 302
+    assert PolicyTier.objects.get(model="q").values == {"max_repeats": 3, "repeat_warn_at": 0}
+    decisions = [ask(world.project, "new", n, backend="local", model="q").decision for n in range(3)]
+    assert decisions[0] == "allow"
+    assert AuditEntry.objects.filter(action="policy.save", actor=world.user.get_username()).exists()
+
+
+def test_an_override_is_changed_in_real_fields(world):
+    tier = PolicyTier.objects.get(model="gpt-5")
+    url = f"/admin/detection/policytier/{tier.pk}/change/"
+    page = world.client.get(url).content.decode()
+    assert re.search(r'name="set_max_repeats"[^>]*value="5"|value="5"[^>]*name="set_max_repeats"', page)
+    assert 'name="values"' not in page
+    assert world.client.post(url, {"set_max_repeats": "3", "note": "stricter"}).status_code == 302
+    tier.refresh_from_db()
+    assert tier.values == {"max_repeats": 3}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"set_max_repeats": "1"}, "at least 2"),
+        ({"set_mode": "sing"}, "must be one of"),
+        ({"set_max_repeats": "90"}, "Say why"),
+        ({}, "Nothing is set"),
+    ],
+)
+def test_what_the_engine_refuses_is_refused_here_with_the_same_words(world, given, words):
+    place = {"scope": "model", "project": world.project.pk, "backend": "b", "model": "m"}
+    answer = world.client.post("/admin/detection/policytier/add/", {**place, **given})
+    assert answer.status_code == 200
+    assert words.lower() in answer.content.decode().lower()
+    assert not PolicyTier.objects.filter(model="m").exists()
+
+
+def test_a_place_that_does_not_fit_its_scope_is_refused(world):
+    answer = world.client.post("/admin/detection/policytier/add/", {"scope": "server", "project": world.project.pk, "set_max_repeats": "3"})
+    assert answer.status_code == 200
+    assert "Server: no project" in answer.content.decode()
+
+
+def test_deleting_an_override_goes_through_the_service(world):
+    tier = PolicyTier.objects.get(model="gpt-5")
+    version = world.project.policy_version
+    world.client.post(f"/admin/detection/policytier/{tier.pk}/delete/", {"post": "yes"})
+    world.project.refresh_from_db()
+    assert not PolicyTier.objects.filter(pk=tier.pk).exists()
+    assert world.project.policy_version > version
+
+
+def test_a_tool_rule_is_saved_with_its_settings(world):
+    world.client.post(
+        "/admin/detection/toolrule/add/",
+        {"project": world.project.pk, "pattern": "crm_*", "tool_class": "poll", "ignore_arguments": '["request_id"]', "volatile_result_fields": "[]", "set_max_repeats": "8", "note": ""},
+    )
+    rule = ToolRule.objects.get(pattern="crm_*")
+    assert (rule.tool_class, rule.ignore_arguments, rule.values) == ("poll", ["request_id"], {"max_repeats": 8})
+
+
+def test_a_keys_token_is_shown_on_the_next_page_and_nowhere_else(world):
+    answer = world.client.post(
+        "/admin/detection/apikey/add/", {"project": world.project.pk, "name": "by admin", "scopes": ["guard"], "expires_at_0": "", "expires_at_1": ""}, follow=True
+    )
+    token = re.search(r"lg_[0-9a-z]{10}_[0-9a-f]{72}", answer.content.decode())
+    assert token is not None
+    assert token[0] not in world.client.get("/admin/detection/apikey/").content.decode()
+    key = ApiKey.objects.get(name="by admin")
+    world.client.post("/admin/detection/apikey/", {"action": "revoke", "_selected_action": [key.pk]})
+    key.refresh_from_db()
+    assert key.revoked_at is not None
+
+
+def test_incidents_are_handled_by_the_same_services(world):
+    world.client.post("/admin/detection/incident/", {"action": "resolve", "_selected_action": [world.incident.pk]})
+    assert Incident.objects.get(pk=world.incident.pk).status == "resolved"
+    assert AuditEntry.objects.filter(action="incident.resolved").exists()
+
+
+def test_incidents_sessions_and_audit_cannot_be_edited_here(world):
+    for name, row in (("incident", world.incident), ("session", world.session)):
+        assert world.client.post(f"/admin/detection/{name}/{row.pk}/change/", {"state": "ended"}).status_code == 403
+    assert world.client.get("/admin/detection/auditentry/add/").status_code == 403
+
+
+def test_people_who_are_no_staff_stay_outside_without_a_loop_of_redirects(world):
+    other = make_world()
+    answer = other.client.get("/admin/", follow=True)
+    assert answer.redirect_chain[-1][0].startswith(f"/p/{other.project.slug}")
+
+
+def test_staff_see_only_what_they_administer(world):
+    other = make_world()
+    other.user.is_staff = True
+    other.user.save()
+    from django.contrib.auth.models import Permission
+
+    other.user.user_permissions.set(Permission.objects.filter(content_type__app_label="detection"))
+    client = Client()
+    client.force_login(other.user)
+    page = client.get("/admin/detection/incident/").content.decode()
+    assert other.incident.public_id in page
+    assert world.incident.public_id not in page
+    assert client.get(f"/admin/detection/incident/{world.incident.pk}/change/").status_code == 302
+
+
+def test_lists_never_count_a_whole_table():
+    for page in admin.site._registry.values():
+        if page.model._meta.app_label == "detection":
+            assert not page.show_full_result_count, page
+            assert page.paginator.__name__ == "BoundedPaginator", page

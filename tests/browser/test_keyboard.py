@@ -1,0 +1,85 @@
+"""The keys: one table binds them and writes the help; they are silent while one types, and can be switched off."""
+
+import pytest
+
+from tests.browser.test_screens import sign_in
+from tests.console.scenes import loop, make_world
+
+
+@pytest.fixture
+def world(site, page):
+    world = make_world()
+    loop(world.project, "second", tool="bash")
+    sign_in(page, site, world.user.get_username())
+    return world
+
+
+def test_the_question_mark_lists_the_keys(site, world, page):
+    page.goto(f"{site.url}{world.base}/live")
+    page.keyboard.press("?")
+    help_ = page.locator("#help")
+    assert help_.is_visible()
+    for words in ("Next row", "Acknowledge", "Undo", "Go to Live", "Show new rows"):
+        assert words in help_.inner_text()
+    page.keyboard.press("Escape")
+    assert not help_.is_visible()
+
+
+def test_two_keys_go_to_a_screen(site, world, page):
+    page.goto(f"{site.url}{world.base}/live")
+    page.keyboard.press("g")
+    page.keyboard.press("i")
+    page.wait_for_url("**/incidents")
+
+
+def test_rows_are_walked_selected_and_opened(site, world, page):
+    page.goto(f"{site.url}{world.base}/incidents")
+    page.keyboard.press("j")
+    page.keyboard.press("x")
+    assert page.locator("[data-bulk-count]").inner_text() == "1 selected"
+    page.keyboard.press("j")
+    page.keyboard.press("o")
+    page.wait_for_url("**/incidents/inc_*")
+
+
+def test_one_key_resolves_and_one_takes_it_back(site, world, page):
+    page.goto(f"{site.url}{world.base}/incidents/{world.incident.public_id}")
+    page.keyboard.press("r")
+    page.wait_for_selector("text=1 incident resolved")
+    page.keyboard.press("u")
+    page.wait_for_selector("text=1 incident taken back")
+    world.incident.refresh_from_db()
+    assert world.incident.status == "open"
+
+
+def test_keys_are_letters_while_one_types(site, world, page):
+    page.goto(f"{site.url}{world.base}/live")
+    page.keyboard.press("/")
+    page.keyboard.type("gi?")
+    assert page.input_value("input[name=q]") == "gi?"
+    assert page.url.endswith("/live")
+
+
+def test_keys_can_be_switched_off(site, world, page):
+    page.goto(f"{site.url}/preferences")
+    page.check("input[name=shortcuts][value=off]")
+    page.click("button >> text=Save")
+    page.goto(f"{site.url}{world.base}/live")
+    page.keyboard.press("?")
+    assert not page.locator("#help").is_visible()
+
+
+def test_times_change_their_way_of_showing_and_stay_so(site, world, page):
+    page.goto(f"{site.url}{world.base}/live")
+    page.keyboard.press("t")
+    page.keyboard.press("t")
+    assert "UTC" in page.locator("td.c-age time").first.inner_text()
+    page.reload()
+    assert "UTC" in page.locator("td.c-age time").first.inner_text()
+
+
+def test_a_call_opens_beside_the_strip_without_leaving_the_page(site, world, page):
+    page.goto(f"{site.url}{world.base}/sessions/s-1?tab=table")
+    page.click("tbody tr >> nth=0 >> a.name")
+    page.wait_for_selector("#call >> text=Arguments")
+    assert "call=" not in page.url

@@ -1,0 +1,146 @@
+"""The live list in a real browser, on a real socket and a real broker."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+
+from detection.models import Session
+from detection.services import sessions as service
+from detection.services.audit import SYSTEM
+from detection.services.evaluation import evaluate
+from detection.services.ingest import EventIn, ingest
+from detection.stream.publisher import publish_sign_out
+from tests.console.scenes import ask, loop, principal
+from tests.factories import make_member, make_project
+
+PASSWORD = "right horse"
+
+
+@pytest.fixture
+def project(transactional_db):
+    project = make_project("support")
+    make_member(project, username="ana", password=PASSWORD)
+    return project
+
+
+@pytest.fixture
+def live(site, project, page):
+    """The open live list of a signed-in member, its socket up."""
+    ask(project, "first", 1)
+    page.goto(f"{site.url}/sign-in?next=/p/support/live")
+    page.get_by_label("Username").fill("ana")
+    page.get_by_label("Password", exact=True).fill(PASSWORD)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.locator("#live-state")).to_have_attribute("data-state", "live")
+    return page
+
+
+def names(page):
+    return page.locator("#live-rows tr").evaluate_all("rows => rows.map(row => row.dataset.session)")
+
+
+def test_a_new_session_appears_without_a_reload(live, project):
+    ask(project, "second", 1)
+    expect(live.locator('tr[data-session="second"]')).to_be_visible()
+
+
+def test_a_loop_shows_within_a_second_on_the_row_that_is_there(live, project):
+    loop(project, "first", calls=4)
+    expect(live.locator('tr[data-session="first"] .chip')).to_have_text("Looping", timeout=3000)
+
+
+def test_events_are_seen_when_a_worker_has_looked_at_them(live, project):
+    call = EventIn(type="call", session="reported", call_id="c1", tool="read_file", arguments="{}")
+    ingest(principal(project), [call])
+    evaluate(Session.objects.get(external_id="reported").pk)
+    expect(live.locator('tr[data-session="reported"] .tool')).to_have_text("read_file")
+
+
+def test_new_rows_wait_behind_a_bar_while_the_pointer_is_in_the_table(live, project):
+    live.locator('tr[data-session="first"]').hover()
+    for name in ("second", "third"):
+        ask(project, name, 1)
+    bar = live.locator("#live-new")
+    expect(bar).to_have_text("2 new \u2013 press .")
+    assert names(live) == ["first"]
+    live.keyboard.press(".")
+    expect(bar).to_be_hidden()
+    assert set(names(live)) == {"first", "second", "third"}
+
+
+def test_rows_that_change_keep_their_places(live, project):
+    for name in ("second", "third"):
+        ask(project, name, 1)
+    expect(live.locator("#live-rows tr")).to_have_count(3)
+    before = names(live)
+    ask(project, before[-1], 2)
+    expect(live.locator(f'tr[data-session="{before[-1]}"]')).to_contain_text("2")
+    assert names(live) == before
+
+
+def test_nothing_moves_while_paused_and_everything_is_there_afterwards(live, project):
+    live.keyboard.press("p")
+    expect(live.locator("#live-state")).to_have_attribute("data-state", "paused")
+    ask(project, "second", 1)
+    live.wait_for_timeout(800)
+    assert names(live) == ["first"]
+    live.keyboard.press("p")
+    expect(live.locator('tr[data-session="second"]')).to_be_visible()
+
+
+def test_a_session_that_no_longer_fits_the_filter_leaves(live, project, site):
+    live.goto(f"{site.url}/p/support/live?state=running")
+    expect(live.locator("#live-state")).to_have_attribute("data-state", "live")
+    service.stop(project.pk, "first", SYSTEM, "enough")
+    expect(live.locator("#live-rows tr")).to_have_count(0)
+    expect(live.locator("#live-empty")).to_be_visible()
+
+
+def test_without_a_socket_the_page_asks_by_itself(live, project):
+    live.route_web_socket("**/ws/**", lambda socket: socket.close())
+    live.reload()
+    ask(project, "second", 1)
+    expect(live.locator("#live-state")).to_have_attribute("data-state", "polling")
+    expect(live.locator('tr[data-session="second"]')).to_be_visible(timeout=9000)
+
+
+def test_after_the_link_was_down_the_page_shows_what_the_list_shows(live, project):
+    live.context.set_offline(True)
+    for name in ("second", "third"):
+        ask(project, name, 1)
+    service.stop(project.pk, "first", SYSTEM, "enough")
+    live.context.set_offline(False)
+    expect(live.locator("#live-rows tr")).to_have_count(3, timeout=10_000)
+    expect(live.locator('tr[data-session="first"] .chip')).to_have_text("Stopped", timeout=10_000)
+
+
+def test_an_open_session_page_follows_its_session(live, project, site):
+    live.goto(f"{site.url}/p/support/sessions/first")
+    live.wait_for_timeout(500)
+    ask(project, "first", 2)
+    expect(live.locator("#session-figures b").first).to_have_text("2")
+
+
+def test_signing_out_elsewhere_sends_the_page_to_the_sign_in(live, project):
+    cookie = next(one for one in live.context.cookies() if one["name"] == "loopguard")
+    from importlib import import_module
+
+    from django.conf import settings
+
+    import_module(settings.SESSION_ENGINE).SessionStore(cookie["value"]).delete()
+    publish_sign_out(cookie["value"])
+    expect(live.get_by_role("button", name="Sign in")).to_be_visible()
+
+
+def test_the_page_raises_no_complaint(live, project):
+    complaints = []
+    live.on(
+        "console",
+        lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None,
+    )
+    live.on("pageerror", lambda error: complaints.append(str(error)))
+    live.reload()
+    ask(project, "second", 1)
+    expect(live.locator('tr[data-session="second"]')).to_be_visible()
+    assert complaints == []

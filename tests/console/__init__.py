@@ -1,0 +1,1 @@
+"""The screens, through their addresses."""

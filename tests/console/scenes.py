@@ -1,0 +1,105 @@
+"""Small believable worlds for tests of screens, made by the services that make them in earnest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.test import Client
+
+from detection.models import Attempt, Incident, Project, Role, Session
+from detection.services import guard, policies
+from detection.services.audit import SYSTEM
+from detection.services.guard import GuardIn, GuardOut
+from detection.services.ingest import EventIn
+from detection.services.keys import Principal
+from tests.factories import make_key, make_member, make_project
+
+PASSWORD = "right horse"
+
+
+def principal(project: Project, *, is_demo: bool = False) -> Principal:
+    """Whoever sends calls of this project."""
+    return Principal(0, "test", project.pk, project.slug, frozenset(("guard", "ingest")), is_demo, None)
+
+
+def ask(project: Project, session: str, number: int, *, tool="search_web", arguments='{"q":"reset"}', **more: Any) -> GuardOut:
+    """Ask whether a call may run."""
+    is_demo = more.pop("is_demo", False)
+    call = EventIn(type="call", session=session, call_id=f"call-{number}", tool=tool, arguments=arguments)
+    more = {"backend": "openai", "model": "gpt-5", "agent": "researcher", **more}
+    return guard.guard(principal(project, is_demo=is_demo), GuardIn(session=session, calls=(call,), **more))
+
+
+def answer(project: Project, session: str, number: int, content: str, *, is_error: bool = False) -> None:
+    """Report what a call came to."""
+    result = EventIn(type="result", session=session, call_id=f"call-{number}", content=content, is_error=is_error)
+    guard.guard(principal(project), GuardIn(session=session, results=(result,)))
+
+
+def loop(project: Project, session: str = "s-1", *, calls: int = 4, content: str = "0 results", **more: Any) -> Incident:
+    """Let a session ask the same thing again and again; return its first incident."""
+    for number in range(calls):
+        if ask(project, session, number, **more).decision in ("allow", "warn"):
+            answer(project, session, number, content)
+    return Incident.objects.filter(project=project, session_name=session).earliest("pk")
+
+
+@dataclass
+class World:
+    """A project with an administrator who is signed in, a looping session and its incident."""
+
+    project: Project
+    client: Client
+    user: Any
+    incident: Incident
+    session: Session
+
+    @property
+    def base(self) -> str:
+        """Where the project's pages are."""
+        return f"/p/{self.project.slug}"
+
+
+def make_world(role: str = Role.ADMIN, **text: str) -> World:
+    """Make the world; `text` replaces names that clients choose."""
+    project = make_project()
+    user = make_member(project, role)
+    make_key(project)
+    incident = loop(project, text.get("session", "s-1"), **{k: v for k, v in text.items() if k != "session"})
+    policies.save_tier(project.pk, "model", "openai", "gpt-5", {"max_repeats": 5}, SYSTEM, "because")
+    policies.save_tool_rule(project.pk, "get_*", tool_class="poll", note="polls", actor=SYSTEM)
+    Attempt.objects.create(project=project, route="events", status=422, code="missing_field", detail="events[0].tool is missing")
+    Attempt.objects.create(project=project, route="events", status=202, accepted=7, altered=1)
+    client = Client()
+    client.force_login(user)
+    assert incident.session is not None
+    return World(project, client, user, incident, incident.session)
+
+
+def screens(world: World) -> dict[str, str]:
+    """Every screen of a project by name."""
+    from detection.console import links
+
+    session = links.session_url(world.project.slug, world.session.external_id)
+    more = "&" if "?" in session else "?"
+    base = world.base
+    return {
+        "live": f"{base}/live",
+        "session": session,
+        "session table": f"{session}{more}tab=table&call=1",
+        "session settings": f"{session}{more}tab=settings",
+        "incidents": f"{base}/incidents?tab=all",
+        "incident": f"{base}/incidents/{world.incident.public_id}",
+        "policies": f"{base}/policies",
+        "policies of a model": f"{base}/policies?scope=model&backend=openai&model=gpt-5",
+        "tool rule": f"{base}/policies/tool-rule?pattern=get_*",
+        "new tool rule": f"{base}/policies/tool-rule",
+        "policy history": f"{base}/policies/history",
+        "connect": f"{base}/connect",
+        "keys": f"{base}/keys",
+        "ingest": f"{base}/ingest",
+        "system": f"{base}/system",
+        "audit": f"{base}/audit",
+        "preferences": "/preferences",
+    }

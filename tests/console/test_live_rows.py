@@ -1,0 +1,92 @@
+"""What a live page fetches: the first page of the list in its order, with the rows that changed since the cursor."""
+
+import pytest
+
+from detection.console.live import current_cursor
+from detection.models import Session
+from detection.services import sessions as service
+from detection.services.audit import SYSTEM
+from tests.factories import make_key, make_project
+
+from .scenes import ask, make_world
+
+
+@pytest.fixture
+def world(db):
+    return make_world()
+
+
+def rows(world, since="", **filters):
+    answer = world.client.get(f"{world.base}/live/rows", {"since": since, **filters})
+    assert answer.status_code == 200
+    assert answer.headers["Cache-Control"] == "private, no-store"
+    return answer.json()
+
+
+def names(answer):
+    return [Session.objects.get(pk=int(row["id"].removeprefix("s-"))).external_id for row in answer["rows"]]
+
+
+def test_without_a_cursor_every_row_of_the_page_comes(world):
+    ask(world.project, "s-2", 1)
+    answer = rows(world)
+    assert answer["reset"]
+    assert names(answer) == ["s-2", "s-1"]
+    assert [row["id"] for row in answer["rows"]] == answer["order"]
+
+
+@pytest.mark.parametrize("since", ["x", "-1", "1e3", "\u0663", "9" * 40, "0 or 1=1"])
+def test_a_cursor_that_is_none_of_ours_brings_every_row(world, since):
+    assert rows(world, since)["reset"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_only_what_changed_since_the_cursor_comes(transactional_db):
+    world = make_world()
+    for name in ("s-2", "s-3"):
+        ask(world.project, name, 1)
+    first = rows(world, current_cursor(world.project.pk))
+    ask(world.project, "s-2", 2)
+    answer = rows(world, first["cursor"])
+    assert names(answer) == ["s-2"]
+    assert len(answer["order"]) == 3
+    assert answer["behind_seconds"] >= 0
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_row_that_no_longer_fits_the_filter_is_named(transactional_db):
+    world = make_world()
+    ask(world.project, "s-2", 1)
+    before = rows(world, state="running")
+    assert names(before) == ["s-2"]
+    service.stop(world.project.pk, "s-2", SYSTEM, "enough")
+    after = rows(world, before["cursor"], state="running")
+    assert after["order"] == after["rows"] == []
+    assert before["order"][0] in after["removed"]
+
+
+def test_the_order_is_the_one_of_the_api(world):
+    for name in ("s-2", "s-3", "s-4"):
+        ask(world.project, name, 1)
+    key = make_key(world.project)
+    listed = world.client.get("/api/v1/sessions", headers={"Authorization": f"Bearer {key}"}).json()
+    assert names(rows(world)) == [item["session"] for item in listed["items"]]
+
+
+def test_a_row_shows_who_may_stop_the_session_and_escapes_what_clients_wrote(db):
+    world = make_world(session="<img src=x onerror=alert(1)>")
+    html = rows(world)["rows"][0]["html"]
+    assert "<img" not in html
+    assert 'type="checkbox"' in html
+
+
+def test_other_projects_rows_are_not_found(world):
+    make_project("other")
+    assert world.client.get("/p/other/live/rows").status_code == 404
+
+
+def test_a_row_is_rendered_anew_when_its_session_changed(world):
+    before = rows(world)["rows"][0]["html"]
+    assert rows(world)["rows"][0]["html"] == before
+    service.stop(world.project.pk, "s-1", SYSTEM, "enough")
+    assert "Stopped" in rows(world)["rows"][0]["html"]

@@ -1,0 +1,241 @@
+"""What screens show and do, through their addresses and on real rows."""
+
+import re
+
+import pytest
+from django.test import Client
+
+from detection.models import ApiKey, AuditEntry, PolicyTier, Role, Session, ToolRule
+from tests.console.scenes import answer, ask, loop, make_world, screens
+from tests.factories import make_member, make_project
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def world():
+    return make_world()
+
+
+def text(page) -> str:
+    body = re.sub(r"<(script|style)[\s\S]*?</\1>", "", page.content.decode())
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", body))
+
+
+def test_every_screen_opens_for_every_role_and_without_scripts(world):
+    for role in Role.values:
+        client = Client()
+        client.force_login(make_member(world.project, role))
+        for name, url in screens(world).items():
+            assert client.get(url).status_code == 200, (name, role)
+
+
+def test_every_screen_opens_in_an_empty_project():
+    project = make_project()
+    client = Client()
+    client.force_login(make_member(project))
+    for name in ("live", "incidents", "policies", "policies/history", "connect", "keys", "ingest", "system", "audit"):
+        assert client.get(f"/p/{project.slug}/{name}").status_code == 200, name
+
+
+def test_pages_carry_a_strict_policy_and_no_inline_code(world):
+    for name, url in screens(world).items():
+        page = world.client.get(url)
+        policy = page["Content-Security-Policy"]
+        assert "default-src 'none'" in policy, name
+        assert "unsafe" not in policy, name
+        body = page.content.decode()
+        assert not re.search(r"<script(?![^>]*\bsrc=)", body), name
+        assert not re.search(r"<[^>]*\s(on\w+|style)\s*=", body), name
+        assert "no-store" in page["Cache-Control"], name
+
+
+def test_the_live_list_shows_state_strip_and_meter(world):
+    page = world.client.get(f"{world.base}/live")
+    shown = text(page)
+    assert "Looping" in shown
+    assert "s-1" in shown
+    assert "4 of 4" in shown
+    assert 'aria-label="4 calls, 1 call repeated, at most 4 times, the last 4 equal' in page.content.decode()
+    assert f'id="s-{world.session.pk}"' in page.content.decode()
+
+
+def test_the_live_list_filters_by_the_address_alone(world):
+    loop(world.project, "other", agent="coder", tool="bash")
+    assert "s-1" not in text(world.client.get(f"{world.base}/live?agent=coder"))
+    assert "No session matches" in text(world.client.get(f"{world.base}/live?q=zzz"))
+    assert world.client.get(f"{world.base}/live?cursor=rubbish").status_code == 200
+
+
+def test_a_session_is_stopped_and_resumed_and_the_next_call_obeys(world):
+    world.client.post(f"{world.base}/session/act", {"name": "fresh", "action": "stop"})
+    assert ask(world.project, "fresh", 1).decision == "allow"
+    world.client.post(f"{world.base}/session/act", {"name": "fresh", "action": "stop", "reason": "wrong customer"})
+    refused = ask(world.project, "fresh", 2, arguments='{"q":"x"}')
+    assert refused.decision == "stop"
+    assert "wrong customer" in refused.verdicts[0].message
+    world.client.post(f"{world.base}/session/act", {"name": "fresh", "action": "resume"})
+    assert ask(world.project, "fresh", 3, arguments='{"q":"y"}').decision == "allow"
+
+
+def test_all_running_sessions_are_stopped_at_once(world):
+    ask(world.project, "one", 1)
+    ask(world.project, "two", 1)
+    world.client.post(f"{world.base}/live/stop", {"all": "yes", "reason": "enough"})
+    assert Session.objects.filter(project=world.project, stopped_at=None).count() == 0
+
+
+def test_a_sessions_own_settings_win_and_show_where_they_come_from(world):
+    page = world.client.post(
+        f"{world.base}/session/act", {"name": "s-1", "action": "settings", "set_max_repeats": "9"}, follow=True
+    )
+    assert "set here; else 5 calls from model openai / gpt-5" in text(page).replace("  ", " ")
+    world.session.refresh_from_db()
+    assert world.session.policy_values == {"max_repeats": 9}
+
+
+def test_a_value_that_is_not_allowed_stays_in_the_form_with_the_reason(world):
+    page = world.client.post(f"{world.base}/session/act", {"name": "s-1", "action": "settings", "set_max_repeats": "1"})
+    assert page.status_code == 422
+    assert "at least 2" in text(page).lower()
+
+
+def test_a_command_is_carried_out_as_in_the_chat(world):
+    world.client.post(f"{world.base}/session/act", {"name": "s-1", "action": "command", "text": "!/set(tool-loop-max-repeats=7)"})
+    world.session.refresh_from_db()
+    assert world.session.policy_values["max_repeats"] == 7
+
+
+def test_a_call_is_shown_with_what_differs_from_the_one_before(world):
+    ask(world.project, "differs", 1, arguments='{"q":"reset admin","limit":10}')
+    ask(world.project, "differs", 2, arguments='{"q":"reset admin","limit":20}')
+    shown = text(world.client.get(f"{world.base}/session/call?name=differs&call=2"))
+    assert "What differs from call 1" in shown
+    assert "limit 10 20" in shown
+
+
+def test_a_session_whose_name_no_path_can_carry_has_its_page_too(world):
+    for number, name in enumerate(("a/../b", "..", "with/slash", "ends/", "q?x=1#y", "100%", "nämé", "//x")):
+        ask(world.project, name, number)
+        assert world.client.get(f"{world.base}/live").status_code == 200
+        from detection.console.links import session_url
+
+        page = world.client.get(session_url(world.project.slug, name))
+        assert page.status_code == 200, name
+
+
+def test_an_incident_says_in_one_sentence_what_happened_and_what_was_done(world):
+    shown = text(world.client.get(f"{world.base}/incidents/{world.incident.public_id}"))
+    assert "search_web was called 4 times" in shown
+    assert "with equal arguments, and all 3 known results were the same." in shown
+    assert "stopped at the 4th call" in shown
+    assert "equal" in shown
+    assert "from preset standard" in shown
+
+
+def test_an_incident_stays_readable_when_its_session_is_gone(world):
+    from detection.services.sessions import delete_sessions
+
+    delete_sessions([world.session.pk])
+    shown = text(world.client.get(f"{world.base}/incidents/{world.incident.public_id}"))
+    assert "the evidence stays" in shown
+    assert "search_web was called 4 times" in shown
+
+
+@pytest.mark.parametrize(
+    ("action", "field", "value"),
+    [("acknowledge", "status", "acknowledged"), ("resolve", "status", "resolved"), ("snooze", "status", "snoozed"), ("snooze:8h", "status", "snoozed")],
+)
+def test_what_is_done_to_an_incident_can_be_taken_back_from_the_page(world, action, field, value):
+    url = f"{world.base}/incidents/act"
+    page = world.client.post(url, {"action": action, "ids": world.incident.public_id}, follow=True)
+    world.incident.refresh_from_db()
+    assert getattr(world.incident, field) == value
+    assert 'value="undo"' in page.content.decode()
+    world.client.post(url, {"action": "undo", "ids": world.incident.public_id})
+    world.incident.refresh_from_db()
+    assert world.incident.status == "open"
+
+
+def test_several_incidents_are_resolved_at_once(world):
+    other = loop(world.project, "other", tool="bash")
+    world.client.post(f"{world.base}/incidents/act", {"action": "resolve", "ids": [world.incident.public_id, other.public_id]})
+    other.refresh_from_db()
+    assert other.status == "resolved"
+
+
+def test_an_exception_is_made_for_exactly_this_tool(world):
+    world.client.post(
+        f"{world.base}/incidents/{world.incident.public_id}/exception", {"how": "exempt", "note": "it is a mock", "label": "yes"}
+    )
+    rule = ToolRule.objects.get(pattern="search_web")
+    assert rule.exempt
+    world.incident.refresh_from_db()
+    assert world.incident.label == "false_alarm"
+    for number in range(8):
+        assert ask(world.project, "afterwards", number).decision == "allow"
+
+
+def test_a_saved_tier_changes_the_next_verdict_and_the_history_puts_it_back(world):
+    url = f"{world.base}/policies?scope=model&backend=openai&model=gpt-5"
+    world.client.post(url, {"set_max_repeats": "2"})
+    assert ask(world.project, "tier", 1).decision == "allow"
+    answer(world.project, "tier", 1, "0 results")
+    assert ask(world.project, "tier", 2).decision == "stop"
+    entry = AuditEntry.objects.filter(action="policy.save").latest("pk")
+    world.client.post(f"{world.base}/policies/history", {"entry": entry.pk})
+    assert PolicyTier.objects.get(model="gpt-5").values == {"max_repeats": 5}
+
+
+def test_loosening_a_tier_needs_a_reason(world):
+    url = f"{world.base}/policies?scope=model&backend=openai&model=gpt-5"
+    refused = world.client.post(url, {"set_max_repeats": "50"})
+    assert refused.status_code == 422
+    assert "Say why" in text(refused)
+    assert PolicyTier.objects.get(model="gpt-5").values == {"max_repeats": 5}
+    world.client.post(url, {"set_max_repeats": "50", "note": "a slow index"})
+    assert PolicyTier.objects.get(model="gpt-5").values == {"max_repeats": 50}
+
+
+def test_a_keys_token_is_shown_once_and_never_again(world):
+    made = world.client.post(f"{world.base}/keys", {"name": "agents", "scopes": ["guard"]})
+    token = re.search(r"lg_[0-9a-z]{10}_[0-9a-f]{72}", made.content.decode())
+    assert token is not None
+    assert token[0] not in world.client.get(f"{world.base}/keys").content.decode()
+    key = ApiKey.objects.get(name="agents")
+    world.client.post(f"{world.base}/keys/revoke", {"key": key.public_id})
+    key.refresh_from_db()
+    assert key.revoked_at is not None
+
+
+def test_a_sample_loop_is_marked_as_demo_and_removed_in_one_click(world):
+    page = world.client.post(f"{world.base}/connect/sample", follow=True)
+    assert "Looping" in text(page)
+    assert Session.objects.filter(project=world.project, is_demo=True).count() == 1
+    assert "Remove demo data" in text(world.client.get(f"{world.base}/live"))
+    world.client.post(f"{world.base}/live/remove-demo")
+    assert not Session.objects.filter(project=world.project, is_demo=True).exists()
+    assert Session.objects.filter(project=world.project, external_id="s-1").exists()
+
+
+def test_the_audit_tells_who_did_what_with_before_and_after(world):
+    world.client.post(f"{world.base}/incidents/act", {"action": "resolve", "ids": world.incident.public_id})
+    shown = text(world.client.get(f"{world.base}/audit?kind=incident."))
+    assert world.user.get_username() in shown
+    assert "incident.resolved" in shown
+    assert "open → resolved" in shown
+
+
+def test_preferences_hold_from_the_first_byte(world):
+    world.client.post("/preferences", {"theme": "dark", "time": "utc", "shortcuts": "off"})
+    body = world.client.get(f"{world.base}/live").content.decode()
+    assert 'data-theme="dark"' in body
+    assert 'data-time="utc"' in body
+    assert 'data-shortcuts="off"' in body
+
+
+def test_an_error_page_tells_no_secrets(world):
+    page = world.client.get("/nowhere")
+    assert page.status_code == 404
+    assert "There is nothing here" in text(page)
+    assert "Traceback" not in page.content.decode()

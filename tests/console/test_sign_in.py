@@ -1,0 +1,82 @@
+"""Signing in: one wording for every refusal, a growing wait, and never a way out to another site."""
+
+import pytest
+from django.core.cache import cache
+from django.test import Client
+
+from tests.factories import make_member, make_project
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def _forget_tries():
+    cache.clear()
+
+
+def send(client, username, password, **more):
+    return client.post("/sign-in", {"username": username, "password": password, **more})
+
+
+def test_a_member_lands_on_connect_until_the_first_event_came_in(client):
+    project = make_project()
+    make_member(project, username="ana")
+    answer = send(client, "ana", "right horse")
+    assert answer["Location"] == "/"
+    assert client.get("/", follow=True).redirect_chain[-1][0] == f"/p/{project.slug}/connect"
+
+
+def test_an_unknown_account_and_a_wrong_password_get_the_same_words(client):
+    make_member(make_project(), username="ana")
+    known, unknown = send(client, "ana", "wrong"), send(client, "nobody", "wrong")
+    assert known.status_code == unknown.status_code == 422
+    assert b"do not match" in known.content
+    assert b"do not match" in unknown.content
+
+
+def test_after_some_wrong_tries_the_next_one_has_to_wait_even_with_the_right_password(client):
+    make_member(make_project(), username="ana")
+    for _ in range(6):
+        send(client, "ana", "wrong")
+    answer = send(client, "ana", "right horse")
+    assert answer.status_code == 429
+    assert int(answer["Retry-After"]) >= 1
+
+
+def test_guessing_many_accounts_from_one_address_is_slowed_too(client):
+    for number in range(21):
+        send(client, f"person{number}", "wrong")
+    assert send(client, "someone-new", "wrong").status_code == 429
+
+
+def test_a_login_in_force_is_not_touched_by_somebody_elses_guessing(client):
+    project = make_project()
+    make_member(project, username="ana")
+    send(client, "ana", "right horse")
+    stranger = Client(REMOTE_ADDR="10.9.9.9")
+    for _ in range(8):
+        send(stranger, "ana", "wrong")
+    assert client.get(f"/p/{project.slug}/live").status_code == 200
+
+
+@pytest.mark.parametrize("target", ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:alert(1)", "http:evil"])
+def test_after_signing_in_nobody_is_sent_to_another_site(client, target):
+    make_member(make_project(), username="ana")
+    assert send(client, "ana", "right horse", next=target)["Location"] == "/"
+
+
+def test_after_signing_in_one_gets_the_page_one_wanted(client):
+    project = make_project()
+    make_member(project, username="ana")
+    wanted = f"/p/{project.slug}/incidents?tab=all"
+    asked = client.get(wanted)
+    assert asked["Location"] == f"/sign-in?next=/p/{project.slug}/incidents%3Ftab%3Dall"
+    assert send(client, "ana", "right horse", next=wanted)["Location"] == wanted
+
+
+def test_the_administration_has_no_sign_in_of_its_own(client):
+    assert client.get("/admin/login/?next=/admin/")["Location"] == "/sign-in?next=/admin/"
+
+
+def test_odd_bytes_in_the_form_are_a_wrong_password_and_no_error(client):
+    assert send(client, "a\x00b", "\x00").status_code == 422

@@ -1,0 +1,79 @@
+"""The loop strip shows repetition, and says the same in words."""
+
+from detection.console.strip import Cell, describe, hues, large, look, small
+
+
+def cells(word: str) -> list[Cell]:
+    """A letter is a call; the marks behind it are its flags."""
+    found: list[Cell] = []
+    for letter in word:
+        if letter.isalpha() and letter.isupper():
+            found.append(Cell(len(found) + 1, f"{ord(letter):06x}", ""))
+        else:
+            last = found.pop()
+            found.append(Cell(last.seq, last.key, last.flags + letter))
+    return found
+
+
+def test_a_call_seen_once_is_grey_and_a_repeated_one_has_a_hue():
+    strip = cells("ABA")
+    colours = hues(cell.key for cell in strip)
+    assert look(strip[1], colours) == "u"
+    assert look(strip[0], colours).startswith("f h")
+
+
+def test_a_repeated_call_is_pale_while_its_results_are_new():
+    strip = cells("A^A")
+    colours = hues(cell.key for cell in strip)
+    assert look(strip[0], colours).startswith("p h")
+    assert look(strip[1], colours).startswith("f h")
+
+
+def test_a_refused_call_counts_as_nothing_new_although_no_result_will_come():
+    strip = cells("AA?s")
+    assert look(strip[1], hues(cell.key for cell in strip)).startswith("f h")
+
+
+def test_different_repeated_calls_have_different_hues_up_to_twelve():
+    keys = [f"{number:06x}" for number in range(0, 12 * 12, 12)] * 2
+    assert len(set(hues(keys).values())) == 12
+
+
+def test_a_loop_keeps_its_hue_while_the_strip_moves_on():
+    assert hues(["a1", "a1", "b7", "b7"])["b7"] == hues(["b7", "b7", "c0", "c0"])["b7"]
+
+
+def test_a_refusal_without_a_key_is_never_taken_for_a_repetition():
+    assert hues(["", "", ""]) == {}
+
+
+def test_words_say_what_the_strip_shows():
+    assert describe(cells("ABCDD!DwDs")) == (
+        "7 calls, 1 call repeated, at most 4 times, the last 4 equal, 1 error, 1 warning, 1 stopped call"
+    )
+    assert describe([]) == "No calls yet"
+
+
+def test_neighbours_with_the_same_mark_share_one_outline():
+    looks = dict(small(cells("AAwAwAw")).paths)
+    assert looks["ow"].count("M") == 1
+
+
+def test_a_stop_has_two_outlines_and_a_block_one():
+    assert dict(small(cells("As")).paths)["os"].count("M") == 2
+    assert dict(small(cells("Ab")).paths)["os"].count("M") == 1
+
+
+def test_sixty_calls_weigh_about_a_kilobyte_and_a_half_a_look():
+    strip = small(cells("AB" * 30))
+    assert strip.width == 300
+    assert len(strip.paths) == 2
+
+
+def test_loops_that_overlap_get_brackets_on_lines_of_their_own():
+    strip = large(cells("ABABABAB"), cell_width=12, loops=[(1, 8, "4 laps", "/a"), (1, 7, "4 equal calls", "/b")])
+    assert [bracket.line for bracket in strip.brackets] == [0, 1]
+
+
+def test_a_loop_outside_the_window_has_no_bracket():
+    assert large(cells("AB"), cell_width=12, loops=[(100, 110, "x", "")]).brackets == ()

@@ -1,0 +1,95 @@
+"""How values read: hidden characters shown, differences by path, spans, loosened settings."""
+
+import pytest
+
+from detection.console import differences, display
+from detection.engine import policy
+from detection.engine.fields import FIELDS
+from detection.forms import SettingsForm, is_milder, loosened
+
+
+@pytest.mark.parametrize("character", ["\u202e", "\u2066", "\u200b", "\ufeff", "\u00ad", "\x00", "\x1b", "\U000e0041", "\u2028"])
+def test_characters_that_hide_or_turn_text_are_shown(character):
+    shown = display.visible(f"safe{character}txt")
+    assert character not in shown
+    assert len(shown) > len("safetxt")
+
+
+def test_blocks_keep_their_line_breaks_and_show_the_rest():
+    assert display.visible_block("a\n\tb\x07") == "a\n\tb⟦U+0007⟧"
+    assert display.visible("a\nb") == "a⏎b"
+
+
+def test_letters_of_other_scripts_are_left_alone():
+    assert display.visible("Überprüfung 日本語 עברית مرحبا 👍") == "Überprüfung 日本語 עברית مرحبا 👍"
+
+
+def test_differences_name_the_path_and_both_values():
+    (change,) = differences.between('{"q":"a","deep":{"limit":10}}', '{"deep":{"limit":20},"q":"a"}')
+    assert change.path == "deep.limit"
+    assert change.parts == (("old", "10"), ("new", "20"))
+
+
+def test_equal_arguments_in_another_order_do_not_differ():
+    assert differences.between('{"a":1,"b":2}', '{"b":2,"a":1}') == ()
+
+
+def test_words_inside_a_text_are_compared_one_by_one():
+    (change,) = differences.between('{"q":"reset admin password"}', '{"q":"reset user password"}')
+    assert change.parts == (("same", "reset"), ("old", "admin"), ("new", "user"), ("same", "password"))
+
+
+def test_differences_of_huge_arguments_are_bounded():
+    old = "[" + ",".join(str(n) for n in range(5000)) + "]"
+    new = "[" + ",".join(str(n + 1) for n in range(5000)) + "]"
+    assert len(differences.between(old, new)) == differences.MAX_PATHS + 1
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(0, "0 s"), (59, "59 s"), (61, "1 min"), (7500, "2 h 5 min"), (200000, "2 d")])
+def test_spans(seconds, words):
+    assert display.span(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "milder"),
+    [
+        ("max_repeats", 4, 6, True),
+        ("max_repeats", 6, 4, False),
+        ("ttl_seconds", 120, 60, True),
+        ("enabled", True, False, True),
+        ("repeat_enabled", False, True, False),
+        ("result_aware", False, True, True),
+        ("mode", "break", "observe", True),
+        ("mode", "warn", "break", False),
+        ("repeat_warn_at", 3, 0, True),
+        ("budget_max_calls", 0, 1000, False),
+    ],
+)
+def test_what_makes_detection_milder(name, old, new, milder):
+    assert is_milder(FIELDS[name], old, new) is milder
+
+
+def test_taking_a_strict_value_away_is_loosening_too():
+    below = policy.resolve([])
+    assert loosened({"max_repeats": 2}, {}, below) == ["max_repeats"]
+
+
+def test_the_form_has_every_setting_and_says_what_an_empty_field_means():
+    form = SettingsForm(own={}, inherited=policy.resolve([]))
+    assert {f"set_{name}" for name in FIELDS} - set(form.fields) == {"set_judge_available"}
+    assert form.fields["set_max_repeats"].widget.attrs["placeholder"] == "4"
+    assert form.fields["set_repeat_enabled"].choices[0] == ("", "inherit: on")
+
+
+def test_the_form_refuses_what_the_engine_refuses():
+    form = SettingsForm({"set_max_repeats": "1", "set_mode": "sing"}, own={}, inherited=policy.resolve([]))
+    assert not form.is_valid()
+    assert "At least 2" in form.errors["set_max_repeats"][0] or "at least 2" in form.errors["set_max_repeats"][0]
+    assert "set_mode" in form.errors
+
+
+def test_the_form_asks_why_a_setting_is_loosened():
+    own, below = {}, policy.resolve([])
+    assert not SettingsForm({"set_max_repeats": "9"}, own=own, inherited=below, asks_note=True).is_valid()
+    assert SettingsForm({"set_max_repeats": "9", "note": "slow tool"}, own=own, inherited=below, asks_note=True).is_valid()
+    assert SettingsForm({"set_max_repeats": "3"}, own=own, inherited=below, asks_note=True).is_valid()
