@@ -99,7 +99,7 @@ function resync() {
 }
 
 function fetchSoon() {
-  if (!follows || isPaused) return;
+  if (!follows || isPaused || document.hidden) return; // coming back is a resync
   if (rows.isFetching) {
     rows.wants = true;
   } else if (!rows.timer) {
@@ -121,7 +121,8 @@ async function fetchRows() {
     });
     if (answer.redirected) location.reload(); // signed out
     if (!answer.ok) throw new Error(`answered ${answer.status}`);
-    take(await answer.json());
+    const news = await answer.json();
+    if (!isPaused) take(news); // else the cursor stays, and all of it comes again
     seen.isLost = false;
     seen.updatedAt = Date.now();
   } catch {
@@ -214,7 +215,7 @@ function showBar() {
 const refreshing = new Map();
 
 function refreshParts(hints) {
-  if (isPaused) return;
+  if (isPaused || document.hidden) return;
   const parts = [...document.querySelectorAll("[data-refresh-on]")];
   const figures = document.getElementById("figures");
   if (figures && !parts.includes(figures)) parts.push(figures);
@@ -227,13 +228,22 @@ function refreshParts(hints) {
 }
 
 function refreshSoon(id) {
-  if (!id || refreshing.has(id)) return;
-  const wait = id === "figures" ? 2 * REFRESH_GAP_MS : REFRESH_GAP_MS / 4;
-  refreshing.set(id, true);
+  if (!id) return;
+  const turn = refreshing.get(id);
+  if (turn) {
+    turn.again ||= turn.isSent; // what came after it was sent needs one more
+    return;
+  }
+  const mine = { isSent: false, again: false };
+  refreshing.set(id, mine);
   setTimeout(() => {
+    mine.isSent = true;
     document.getElementById(id)?.dispatchEvent(new Event("refresh"));
-    setTimeout(() => refreshing.delete(id), REFRESH_GAP_MS);
-  }, wait);
+    setTimeout(() => {
+      refreshing.delete(id);
+      if (mine.again) refreshSoon(id);
+    }, REFRESH_GAP_MS);
+  }, id === "figures" ? 2 * REFRESH_GAP_MS : REFRESH_GAP_MS / 4);
 }
 
 // --- what the reader is told ---

@@ -9,21 +9,14 @@ from importlib import import_module
 from typing import Any
 
 import pytest
-from channels.auth import AuthMiddlewareStack
-from channels.routing import URLRouter
 from django.conf import settings
 from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY, get_user_model
 
-from detection.consumers.admission import Admission
-from detection.consumers.origins import OriginGate
-from detection.consumers.routing import websocket_urlpatterns
 from detection.models import Membership, Project, Role
+from loopguard_site.asgi import application
 
 from .sockets import Socket
 
-application = OriginGate(
-    Admission(AuthMiddlewareStack(URLRouter(websocket_urlpatterns)), burst_accepts=10_000)
-)
 OWN_ORIGIN = settings.PUBLIC_URL
 
 
