@@ -12,23 +12,43 @@ function token(name) {
   return colour;
 }
 
+const utc = (shape) => new Intl.DateTimeFormat("en-GB", { timeZone: "UTC", ...shape });
+const hours = utc({ hour: "2-digit", minute: "2-digit" });
+const days = utc({ day: "numeric", month: "short" });
+const moments = utc({ day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
+
+function ticks(_, splits) {
+  // The day under the first hour of each day; hours alone elsewhere.
+  let before = "";
+  const isDaily = splits.length > 1 && splits[1] - splits[0] >= 86400;
+  return splits.map((second) => {
+    const day = days.format(second * 1000);
+    if (isDaily) return day;
+    const text = day === before ? hours.format(second * 1000) : `${hours.format(second * 1000)}\n${day}`;
+    before = day;
+    return text;
+  });
+}
+
 function options(box, names, words, looks, width) {
   const axis = { stroke: token("ink-3"), grid: { stroke: token("line"), width: 1 }, ticks: { stroke: token("line"), width: 1 } };
   return {
     width,
     height: 200,
+    tzDate: (second) => uPlot.tzDate(new Date(second * 1000), "Etc/UTC"),
     cursor: { points: { size: 6 }, drag: { setScale: true, x: true, y: false } },
     scales: { y: { range: (_, low, high) => [0, Math.max(high, 4)] } },
-    axes: [axis, { ...axis, size: 56, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6, 2e6, 5e6, 1e7, 1e8] }],
+    axes: [{ ...axis, values: ticks }, { ...axis, size: 56, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6, 2e6, 5e6, 1e7, 1e8] }],
     series: [
-      { label: "at" },
+      { label: "at", value: (_, second) => (second === null ? "–" : moments.format(second * 1000)) },
       ...names.map((name, index) => ({
         label: words[index],
         stroke: token(looks[index]),
         fill: names.length === 1 || name === "blocked" ? token(`${looks[index]}-soft`) : undefined,
         width: name === "checks" ? 1.5 : 2,
         dash: name === "warned" ? [6, 3] : undefined,
-        paths: uPlot.paths.stepped({ align: 1 }),
+        value: (_, count) => (count === null ? "–" : count.toLocaleString("en")),
+        paths: box.dataset.shape === "bars" ? uPlot.paths.bars({ size: [0.8, 40] }) : uPlot.paths.stepped({ align: 1 }),
         points: { show: false },
       })),
     ],

@@ -59,7 +59,9 @@ def project(transactional_db, settings):
 
 @pytest.fixture
 def page(page, site, project):
-    page.on("console", lambda message: page.complaints.append(message.text) if message.type == "error" else None)
+    page.on(
+        "console", lambda message: page.complaints.append(message.text) if message.type == "error" else None
+    )
     page.complaints = []
     page.goto(f"{site.url}/sign-in?next=/p/support/alerts")
     page.get_by_label("Username").fill("ana")
@@ -78,7 +80,9 @@ def serious(page):
     page.evaluate(AXE.read_text())
     found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
     return [
-        (one["id"], one["nodes"][0]["html"][:120]) for one in found if one["impact"] in ("serious", "critical")
+        (one["id"], one["nodes"][0]["html"][:120])
+        for one in found
+        if one["impact"] in ("serious", "critical")
     ]
 
 
