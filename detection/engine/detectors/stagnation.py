@@ -89,6 +89,8 @@ def _judge(own: dict[str, Any], lane: Lane, record: Record, limit: int) -> Readi
     keys = tuple(own["keys"])
     # The loop keeps the name it had when it was found, whatever else comes up while it goes on.
     name = own.setdefault("loop", loop_identity("stagnation", sorted(keys)))
+    # Answers may come in another order than their calls.
+    seqs = tuple(sorted(own["seqs"]))
     finding = Finding(
         kind="stagnation",
         count=int(count + 0.5),
@@ -96,8 +98,8 @@ def _judge(own: dict[str, Any], lane: Lane, record: Record, limit: int) -> Readi
         confidence=0.8 if lane.results else 0.6,
         loop_id=name,
         call_keys=keys,
-        seqs=tuple(own["seqs"]),
-        first_seq=own["seqs"][0],
+        seqs=seqs,
+        first_seq=seqs[0],
         results="unknown" if not lane.results else "errors" if record.status == ERROR else "equal",
         period=len(keys),
         detail=detail(record.tool),
