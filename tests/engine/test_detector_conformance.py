@@ -92,7 +92,24 @@ def test_it_is_deterministic_and_keeps_json(detector, values, run):
 def test_it_lets_work_alone_that_always_brings_something_new(detector, values):
     policy = only(detector, **values)
     state = fold.new_state()
-    words = "amber birch cedar delta ember fjord grove heron inlet jetty knoll larch mango north olive pearl".split()
+    words = [
+        "amber",
+        "birch",
+        "cedar",
+        "delta",
+        "ember",
+        "fjord",
+        "grove",
+        "heron",
+        "inlet",
+        "jetty",
+        "knoll",
+        "larch",
+        "mango",
+        "north",
+        "olive",
+        "pearl",
+    ]
     for number in range(60):
         name = f"{words[number % 16]}{words[number * 7 % 13]}{number}"
         call = Call(number, f"tool_{number % 7}", {name: f"{name} {number}"}, float(number), f"call-{number}")

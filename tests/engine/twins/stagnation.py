@@ -41,7 +41,7 @@ def _idle(answers: list[Past]) -> list[Past]:
 
 def _weight(one: Past) -> float:
     if one.status != "error":
-        return one.weight
+        return min(one.weight, 0.25) if one.kind_of_tool == "poll" else one.weight
     return 0.6 if one.new else 1.0
 
 
