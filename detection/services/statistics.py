@@ -7,18 +7,22 @@ that dies, or two at once, count nothing twice. What the numbers are asked is `s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from django.db import connection, transaction
 from django.utils import timezone
 
 from detection.models import CallCount, CountingCursor
 
 BATCH_SESSIONS = 500
+BATCH_EVENTS = 30_000
+"""Events read in one transaction; a long session is counted in several, so that none comes near the statement timeout."""
 MAX_BATCHES = 100
 _COUNTING_LOCK = 0x4C47_0005
 
 _TOUCHED = """
-SELECT s.id, s.evaluated_seq, s.changed_xid FROM detection_project p CROSS JOIN LATERAL (
-    SELECT s.id, s.evaluated_seq, s.changed_xid FROM detection_session s
+SELECT s.id, s.counted_seq, s.evaluated_seq, s.changed_xid FROM detection_project p CROSS JOIN LATERAL (
+    SELECT s.id, coalesce(c.counted_seq, 0) AS counted_seq, s.evaluated_seq, s.changed_xid FROM detection_session s
     LEFT JOIN detection_countedsession c ON c.session_id = s.id
     WHERE s.project_id = p.id AND s.changed_xid >= %(seen)s AND (s.changed_xid, s.id) > (%(xid)s, %(id)s)
       AND s.evaluated_seq > coalesce(c.counted_seq, 0)
@@ -60,7 +64,7 @@ def count_calls() -> int:
     -------
     int
         How many sessions had something new. Only one process counts at a time; another one returns 0 at once. Costs what
-        is new: about a second per 300,000 calls, and one index look-up when there is nothing.
+        is new: about a second per 20,000 calls on a busy machine, and an index look-up a project when there is nothing.
     """
     total = 0
     after = (0, 0)
@@ -78,17 +82,36 @@ def count_calls() -> int:
             place_after = {"seen": place.seen_xid, "xid": after[0], "id": after[1], "limit": BATCH_SESSIONS}
             cursor.execute(_TOUCHED, place_after)
             rows = cursor.fetchall()
-            if rows:
-                ids, seqs = [row[0] for row in rows], [row[1] for row in rows]
+            ids, seqs, after = _portion(rows, after)
+            if ids:
                 cursor.execute(_ADD, [ids, seqs])
                 cursor.execute(_MARK, [ids, seqs])
-                after = (rows[-1][2], rows[-1][0])
-                total += len(rows)
-            if len(rows) < BATCH_SESSIONS:
+                total += len(ids)
+            if len(rows) < BATCH_SESSIONS and (not rows or after == (rows[-1][3], rows[-1][0])):
                 place.seen_xid, place.counted_at = horizon or 0, timezone.now()
                 place.save(update_fields=["seen_xid", "counted_at"])
                 return total
     return total
+
+
+def _portion(
+    rows: Sequence[tuple[int, int, int, int]], after: tuple[int, int]
+) -> tuple[list[int], list[int], tuple[int, int]]:
+    """Return the sessions to count now, how far, and the last one that is then counted to its end."""
+    ids: list[int] = []
+    seqs: list[int] = []
+    left = BATCH_EVENTS
+    for session_id, counted, evaluated, xid in rows:
+        if left <= 0:
+            break
+        to = min(evaluated, counted + left)
+        ids.append(session_id)
+        seqs.append(to)
+        left -= to - counted
+        if to < evaluated:
+            break
+        after = (xid, session_id)
+    return ids, seqs, after
 
 
 def forget_demo(project_id: int) -> None:

@@ -52,6 +52,17 @@ def test_what_is_not_evaluated_yet_is_counted_later(agent, project):
     assert totals(project).checks == 2
 
 
+def test_a_backlog_is_counted_in_portions_and_whole(principal, project, monkeypatch):
+    for name in ("a", "b", "c"):
+        agent = Agent(principal, name)
+        for number in range(7):
+            agent.asks(agent.call("read_file", f'{{"path": "{number}"}}'))
+    monkeypatch.setattr("detection.services.statistics.BATCH_EVENTS", 4)
+    count_calls()
+    assert totals(project).checks == 21
+    assert CountingCursor.objects.get().counted_at is not None
+
+
 def test_a_session_touched_by_a_late_transaction_is_not_missed(agent, project):
     """The cursor stays behind every transaction that was open when it was read."""
     agent.asks()
