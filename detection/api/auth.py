@@ -12,6 +12,7 @@ from detection.api import limits
 from detection.api.problems import Problem
 from detection.models import Scope
 from detection.services import keys
+from detection.services.audit import Actor
 from detection.services.keys import Principal
 
 log = structlog.get_logger(__name__)
@@ -73,13 +74,24 @@ class ApiKey(HttpBearer):
 
     def _take_body(self, request: HttpRequest) -> None:
         request.media_type = limits.media_type(request, self.accepts)  # type: ignore[attr-defined]
-        request._body = limits.read_body(request)  # type: ignore[attr-defined]
+        request._body = limits.read_body(request)
 
 
-def actor(request: HttpRequest) -> keys.Actor:
-    """Return the caller as the audit names it."""
+READ: Final = ApiKey(Scope.READ)
+ADMIN: Final = ApiKey(Scope.ADMIN)
+ADMIN_WITH_BODY: Final = ApiKey(Scope.ADMIN, (limits.JSON,))
+
+
+def principal_of(request: HttpRequest) -> Principal:
+    """Return who was admitted."""
     principal: Principal = request.auth  # type: ignore[attr-defined]
-    return keys.Actor(
+    return principal
+
+
+def actor(request: HttpRequest) -> Actor:
+    """Return the caller as the audit names it."""
+    principal = principal_of(request)
+    return Actor(
         f"key:{principal.public_id}",
         address=request.client_address,  # type: ignore[attr-defined]
         request_id=request.request_id,  # type: ignore[attr-defined]

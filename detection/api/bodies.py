@@ -44,4 +44,4 @@ def optional_body(request: HttpRequest, schema: type[Body]) -> Body:
         return schema.model_validate(parsing.strict_document(body))
     except PydanticError as error:
         items = [{**item, "loc": ("body", "body", *item["loc"])} for item in error.errors(include_url=False)]
-        raise ValidationError(items) from error  # type: ignore[arg-type]
+        raise ValidationError(items) from error

@@ -48,8 +48,10 @@ def _operation(
 
 def _first_schema(response: dict[str, Any]) -> dict[str, Any]:
     content = response.get("content", {})
-    schema: dict[str, Any] = next(iter(content.values()), {}).get("schema", {})
-    return schema
+    for described in content.values():
+        schema: dict[str, Any] = described["schema"]
+        return schema
+    return {}
 
 
 def _fields(schema: dict[str, Any], described: dict[str, Any]) -> list[dict[str, Any]]:

@@ -30,7 +30,8 @@ def media_type(request: HttpRequest, allowed: tuple[str, ...] = (JSON,)) -> str:
     Problem
         415 for any other type than the allowed ones, or another charset than UTF-8.
     """
-    kind, _, parameters = request.META.get("CONTENT_TYPE", "").lower().partition(";")
+    given: str = request.META.get("CONTENT_TYPE", "")
+    kind, _, parameters = given.lower().partition(";")
     kind = kind.strip()
     if kind not in allowed:
         raise Problem(

@@ -123,16 +123,16 @@ def of_exception(error: Exception) -> Problem:
         log.warning("write_conflict", error=str(error)[:200])
         return Problem(409, "conflict", "Somebody changed the same thing at the same moment; try again.")
     if isinstance(error, DatabaseError):
-        log.exception("database_error")
+        log.error("database_error", exc_info=error)
     else:
-        log.exception("unexpected_error")
+        log.error("unexpected_error", exc_info=error)
     return Problem(500, "internal_error", "Something broke on our side; the log names the request.")
 
 
 def _of_validation(error: ValidationError) -> Problem:
     errors = []
     for item in error.errors[:20]:
-        source, *steps = [step for step in item["loc"] if step not in ("body_params",)]
+        source, *steps = [step for step in item["loc"] if step != "body_params"]
         path = ""
         for step in steps if source != "body" else steps[1:]:
             path = join(path, f"[{step}]" if isinstance(step, int) else str(step)[:60])

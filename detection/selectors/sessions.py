@@ -244,7 +244,7 @@ def session_calls(
             session_id=session.id, type=EventType.RESULT, call_id__in=[row[1] for row in found]
         ).values_list("call_id", *_RESULT_FIELDS)
     }
-    rows = tuple(CallRow(*row, result=results.get(row[1])) for row in found)
+    rows = tuple(CallRow(*[*row, results.get(row[1])]) for row in found)
     return Page(rows, f"c{last_seq}" if more else None)
 
 

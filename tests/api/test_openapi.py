@@ -7,7 +7,11 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.checks import not_a_server_error
-from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance, status_code_conformance
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
 
 from detection.api import parsing, schemas
 from detection.api.app import api as ninja_api
@@ -20,7 +24,11 @@ def test_the_description_is_openapi_3_1_and_every_reference_leads_somewhere(door
     assert described["openapi"].startswith("3.1")
     for name in re.findall(r"#/components/schemas/([^']+)'", str(described)):
         assert name in described["components"]["schemas"]
-    identifiers = [operation["operationId"] for operations in described["paths"].values() for operation in operations.values()]
+    identifiers = [
+        operation["operationId"]
+        for operations in described["paths"].values()
+        for operation in operations.values()
+    ]
     assert len(identifiers) == len(set(identifiers))
 
 
@@ -49,14 +57,26 @@ def test_the_docs_page_shows_every_operation_and_loads_nothing_from_elsewhere(do
 
 
 @pytest.mark.parametrize(
-    ("path", "method"), [(path, method) for path, operations in DESCRIPTION["paths"].items() for method in operations]
+    ("path", "method"),
+    [(path, method) for path, operations in DESCRIPTION["paths"].items() for method in operations],
 )
 def test_answers_to_whatever_the_description_allows_are_those_it_promises(api, path, method):
     api.loop("0")
     operation = schemathesis.openapi.from_dict(DESCRIPTION)[path][method.upper()]
-    checks = (not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance)
+    checks = (
+        not_a_server_error,
+        status_code_conformance,
+        content_type_conformance,
+        response_schema_conformance,
+    )
 
-    @settings(max_examples=6, deadline=None, database=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+    @settings(
+        max_examples=6,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate],
+    )
     @given(case=operation.as_strategy())
     def ask(case):
         request = case.as_transport_kwargs(base_url="http://127.0.0.1")

@@ -3,6 +3,8 @@
 import pytest
 from django.db import connections
 
+from detection.api import operations
+
 ROOT = "http://127.0.0.1"
 
 
@@ -11,7 +13,8 @@ def test_alive_asks_nobody(door, db, django_assert_num_queries):
         assert door.get(f"{ROOT}/healthz").json() == {"status": "ok"}
 
 
-def test_ready_while_the_database_answers_and_not_without_it(door, db):
+def test_ready_while_the_database_answers_and_not_without_it(door, db, monkeypatch):
+    monkeypatch.setattr(operations, "PROBE_HOLDS_SECONDS", 0.0)
     assert door.get(f"{ROOT}/readyz").status_code == 200
     settings = connections["default"].settings_dict
     host, settings["HOST"] = settings["HOST"], "/nowhere"
@@ -35,7 +38,9 @@ def test_metrics_are_for_this_machine_and_for_keys_with_the_scope_admin(door, ap
     api.post("/events", {"events": [{"type": "call"}, {"type": "call", "session": "waiting", "tool": "t"}]})
     api.raw("/events", b"{")
     lines = api.get(f"{ROOT}/metrics").text.splitlines()
-    figures = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
+    figures = {
+        line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")
+    }
     assert figures['loopguard_ingest_requests_total{code="not_json",route="events",status="400"}'] >= 1
     assert figures['loopguard_ingest_events_total{outcome="rejected",reason="missing"}'] >= 1
     assert figures['loopguard_guard_verdicts_total{decision="stop"}'] >= 1

@@ -1,14 +1,18 @@
 """Keys, scopes and tenants, generated from the table of routes: a new route is covered, or fails here until it is."""
 
 import re
+from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.apps import apps
 
 from detection.api.app import api as ninja_api
-from detection.models import AuditEntry, Incident, PolicyTier, Question, RememberedChoice, Session, ToolRule
 from detection.services import keys
 from detection.services.audit import SYSTEM
 from tests.factories import make_key
+from tests.services.receiver import receiving
+
+SOON = (datetime.now(UTC) + timedelta(hours=8)).isoformat()
 
 ROUTES = [
     (method.upper(), path.removeprefix("/api/v1"))
@@ -20,6 +24,8 @@ SCOPES = {
     ("POST", "/guard"): "guard",
     ("POST", "/sessions/{session}/commands"): "guard",
     ("GET", "/questions/{question_id}"): "guard",
+    ("GET", "/audit"): "admin",
+    ("GET", "/audit/export"): "admin",
 }
 BODIES = {
     ("POST", "/events"): {"type": "call", "session": "s-1", "tool": "t"},
@@ -35,40 +41,82 @@ BODIES = {
     ("PUT", "/overrides/{backend}/{model}"): {"values": {"max_repeats": 6}},
     ("PUT", "/tool-rules/{pattern}"): {"exempt": True},
     ("POST", "/questions/{question_id}/answer"): {"choice": "skip"},
+    ("POST", "/alerts/destinations"): {"name": "other hook", "kind": "webhook", "address": "{address}"},
+    ("PATCH", "/alerts/destinations/{destination_id}"): {"name": "renamed"},
+    ("POST", "/alerts/routes"): {"name": "some", "destinations": ["{destination_id}"]},
+    ("PUT", "/alerts/routes/{route_id}"): {"name": "some", "destinations": ["{destination_id}"]},
+    ("POST", "/alerts/silences"): {"reason": "quiet", "ends_at": SOON},
+    ("POST", "/alerts/deliveries/resend"): {"ids": ["{delivery_id}"]},
 }
 NEEDS_OWN_STATE = {("POST", "/incidents/{incident_id}/undo")}
 """Refused with 409 while there is nothing to undo."""
+NAMES_A_FOREIGN_THING = {
+    ("POST", "/alerts/routes"),
+    ("PUT", "/alerts/routes/{route_id}"),
+    ("POST", "/alerts/deliveries/resend"),
+}
 MAKES_ITS_OWN = {("POST", "/events"), ("POST", "/guard")}
 
 
 @pytest.fixture
-def things(api):
-    """One of everything that a path can name, by its placeholder."""
+def things(api, request, settings):
+    """One of everything that the route's path can name, by its placeholder."""
+    path = request.node.callspec.params["path"]
     api.loop("s-1")
-    api.put("/overrides", {"values": {"max_repeats": 5}})
-    api.put("/overrides/openai", {"values": {"mode": "ask", "max_repeats": 2}})
-    api.put("/overrides/openai/gpt-5", {"values": {"max_repeats": 2}})
-    api.put("/tool-rules/exempt_*", {"exempt": True})
-    for session in ("s-2", "s-3"):
-        api.loop(session, times=2, backend="openai", model="gpt-5")
-    first, second = api.get("/questions").json()["items"]
-    api.post(f"/questions/{second['id']}/answer", {"choice": "skip", "remember": True})
-    return {
+    found = {
         "session": "s-1",
-        "incident_id": api.get("/incidents", session="s-1").json()["items"][0]["id"],
+        "incident_id": api.get("/incidents").json()["items"][0]["id"],
         "backend": "openai",
         "model": "gpt-5",
         "pattern": "exempt_*",
-        "question_id": first["id"],
-        "remembered_id": api.get("/questions/remembered").json()["items"][0]["id"],
     }
+    if path.startswith(("/overrides", "/tool-rules", "/policy")):
+        for place in ("/overrides", "/overrides/openai", "/overrides/openai/gpt-5"):
+            api.put(place, {"values": {"max_repeats": 5}})
+        api.put("/tool-rules/exempt_*", {"exempt": True})
+    if path.startswith("/questions"):
+        found |= _questions(api)
+    if path.startswith("/alerts"):
+        settings.ALERT_ALLOWED_NETWORKS = ("127.0.0.0/8",)
+        with receiving() as receiver:
+            yield found | _alerts(api, receiver.url)
+    else:
+        yield found
+
+
+def _questions(api):
+    api.put("/overrides/asking", {"values": {"mode": "ask", "max_repeats": 2}})
+    for session in ("s-2", "s-3"):
+        api.loop(session, times=2, backend="asking")
+    first, second = api.get("/questions").json()["items"]
+    api.post(f"/questions/{second['id']}/answer", {"choice": "skip", "remember": True})
+    remembered = api.get("/questions/remembered").json()["items"][0]
+    return {"question_id": first["id"], "remembered_id": remembered["id"]}
+
+
+def _alerts(api, address):
+    destination = api.post(
+        "/alerts/destinations", {"name": "hook", "kind": "webhook", "address": address}
+    ).json()["id"]
+    route = api.post("/alerts/routes", {"name": "all", "destinations": [destination]}).json()["id"]
+    silence = api.post("/alerts/silences", {"reason": "maintenance", "ends_at": SOON}).json()["id"]
+    delivery = api.post(f"/alerts/destinations/{destination}/test").json()["id"]
+    return {
+        "destination_id": destination, "route_id": route, "silence_id": silence, "delivery_id": delivery, "address": address,
+    }  # fmt: skip
+
+
+def filled(body, things):
+    """The body with placeholders filled in, at any depth."""
+    if isinstance(body, dict):
+        return {name: filled(value, things) for name, value in body.items()}
+    if isinstance(body, list):
+        return [filled(value, things) for value in body]
+    return body.format_map(things) if isinstance(body, str) and "{" in body else body
 
 
 def ask(who, method, path, things):
-    body = BODIES.get((method, path))
-    if body and "ids" in body:
-        body = body | {"ids": [things["incident_id"]]}
-    return who.request(method, path.format_map(things), json=body)
+    return who.request(method, path.format_map(things), json=filled(BODIES.get((method, path)), things))
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
@@ -83,8 +131,7 @@ def test_the_scope_of_a_route_admits_and_every_other_is_refused(with_scopes, thi
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
 def test_without_a_key_every_route_refuses(door, db, method, path):
-    filled = re.sub(r"{\w+}", "1", path)
-    answer = door.request(method, filled)
+    answer = door.request(method, re.sub(r"{\w+}", "1", path))
     assert (answer.status_code, answer.json()["code"]) == (401, "missing_key")
     assert answer.headers["www-authenticate"].startswith("Bearer")
 
@@ -93,7 +140,9 @@ def test_without_a_key_every_route_refuses(door, db, method, path):
 def test_another_projects_objects_do_not_exist(as_other, project, things, method, path):
     before = everything_of(project)
     answer = ask(as_other, method, path, things)
-    if method == "PUT":
+    if (method, path) in NAMES_A_FOREIGN_THING:
+        assert answer.status_code in (404, 422)
+    elif method == "PUT":
         assert answer.status_code == 200  # makes the other project's own
     elif "{" in path or (method, path) == ("DELETE", "/overrides"):
         assert (answer.status_code, answer.json()["code"]) == (404, "not_found"), answer.text
@@ -107,7 +156,12 @@ def test_another_projects_objects_do_not_exist(as_other, project, things, method
 
 def everything_of(project):
     """Every row of the project, as values."""
-    models = (Session, Incident, ToolRule, PolicyTier, Question, RememberedChoice, AuditEntry)
+    models = [
+        model
+        for model in apps.get_app_config("detection").get_models()
+        if any(f.name == "project" for f in model._meta.fields)
+    ]
+    assert len(models) > 10
     return [list(model.objects.filter(project=project).order_by("pk").values()) for model in models]
 
 

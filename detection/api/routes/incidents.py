@@ -12,30 +12,21 @@ from ninja import Body, Query, Router
 
 from detection.api import exports, schemas
 from detection.api.answers import activity_document, answer, incident_document
-from detection.api.auth import ApiKey, actor
+from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ, actor, principal_of
 from detection.api.bodies import optional_body
 from detection.api.limits import JSON
 from detection.api.queries import existing_name, refuse_unknown
-from detection.models import Incident, Scope
+from detection.models import Incident
 from detection.selectors import incidents
 from detection.selectors.incidents import IncidentFilters
 from detection.services import incidents as services
 from detection.services.errors import NotFound
-from detection.services.keys import Principal
 
 router = Router(tags=["incidents"])
-_read = ApiKey(Scope.READ)
-_admin = ApiKey(Scope.ADMIN, (JSON,))
-_admin_bare = ApiKey(Scope.ADMIN)
 _NOTE = {
     "requestBody": {"required": False, "content": {JSON: {"schema": {"$ref": "#/components/schemas/NoteIn"}}}}
 }
 CSV_COLUMNS = tuple(name for name in schemas.IncidentOut.model_fields if name != "links")
-
-
-def _principal(request: HttpRequest) -> Principal:
-    principal: Principal = request.auth  # type: ignore[attr-defined]
-    return principal
 
 
 def _filters(query: schemas.IncidentQuery) -> IncidentFilters:
@@ -43,12 +34,12 @@ def _filters(query: schemas.IncidentQuery) -> IncidentFilters:
 
 
 def _changed(request: HttpRequest, incident: Incident) -> HttpResponse:
-    return answer(incident_document(incident, _principal(request).project_slug))
+    return answer(incident_document(incident, principal_of(request).project_slug))
 
 
 @router.get(
     "/incidents",
-    auth=_read,
+    auth=READ,
     response={200: schemas.Listed[schemas.IncidentOut]},
     operation_id="listIncidents",
     summary="List incidents",
@@ -56,7 +47,7 @@ def _changed(request: HttpRequest, incident: Incident) -> HttpResponse:
 def list_incidents(request: HttpRequest, query: Query[schemas.IncidentQuery]) -> HttpResponse:
     """List incidents, those seen last first."""
     refuse_unknown(request, schemas.IncidentQuery)
-    principal = _principal(request)
+    principal = principal_of(request)
     page = incidents.list_incidents(principal.project_id, _filters(query), query.cursor, query.limit)
     items = [incident_document(row, principal.project_slug) for row in page.items]
     return answer({"items": items, "next_cursor": page.next_cursor})
@@ -68,7 +59,7 @@ class _ExportQuery(schemas.ExportQuery):
 
 @router.get(
     "/incidents/export",
-    auth=_read,
+    auth=READ,
     operation_id="exportIncidents",
     summary="Export incidents",
     openapi_extra={
@@ -86,7 +77,7 @@ class _ExportQuery(schemas.ExportQuery):
 def export_incidents(request: HttpRequest, query: Query[_ExportQuery]) -> HttpResponseBase:
     """Export up to 10,000 incidents as JSON lines or CSV; `cursor` is not used."""
     refuse_unknown(request, _ExportQuery)
-    principal = _principal(request)
+    principal = principal_of(request)
     rows = incidents.export_incidents(principal.project_id, _filters(query), query.limit)
     documents = (incident_document(row, principal.project_slug) for row in rows)
     name = f"loopguard-incidents-{principal.project_slug}"
@@ -97,7 +88,7 @@ def export_incidents(request: HttpRequest, query: Query[_ExportQuery]) -> HttpRe
 
 @router.post(
     "/incidents/bulk",
-    auth=_admin,
+    auth=ADMIN_WITH_BODY,
     response={200: schemas.BulkOut},
     operation_id="changeIncidents",
     summary="Do one thing to several incidents",
@@ -111,20 +102,20 @@ def change_incidents(request: HttpRequest, body: Body[schemas.BulkIn]) -> HttpRe
         more = {"value": body.label}
     ids = [public_id for public_id in body.ids if public_id.isprintable()]
     outcome = dict.fromkeys(body.ids, "not_found")
-    outcome |= services.bulk(_principal(request).project_id, ids, body.action, actor(request), **more)
+    outcome |= services.bulk(principal_of(request).project_id, ids, body.action, actor(request), **more)
     return answer({"outcome": outcome})
 
 
 @router.get(
     "/incidents/{incident_id}",
-    auth=_read,
+    auth=READ,
     response={200: schemas.IncidentDetail},
     operation_id="getIncident",
     summary="Look at an incident",
 )
 def get_incident(request: HttpRequest, incident_id: str) -> HttpResponse:
     """Return an incident with its evidence, the settings of that time, its activity and its neighbours."""
-    principal = _principal(request)
+    principal = principal_of(request)
     incident = incidents.get_incident(principal.project_id, existing_name(incident_id))
     if incident is None:
         raise NotFound("There is no such incident in this project.")
@@ -140,7 +131,7 @@ def get_incident(request: HttpRequest, incident_id: str) -> HttpResponse:
 
 @router.post(
     "/incidents/{incident_id}/acknowledge",
-    auth=_admin_bare,
+    auth=ADMIN,
     response={200: schemas.IncidentOut},
     operation_id="acknowledgeIncident",
     summary="Acknowledge",
@@ -149,13 +140,13 @@ def acknowledge(request: HttpRequest, incident_id: str) -> HttpResponse:
     """Say that somebody looks after it."""
     return _changed(
         request,
-        services.acknowledge(_principal(request).project_id, existing_name(incident_id), actor(request)),
+        services.acknowledge(principal_of(request).project_id, existing_name(incident_id), actor(request)),
     )
 
 
 @router.post(
     "/incidents/{incident_id}/resolve",
-    auth=_admin_bare,
+    auth=ADMIN,
     response={200: schemas.IncidentOut},
     operation_id="resolveIncident",
     summary="Resolve",
@@ -166,13 +157,13 @@ def resolve(request: HttpRequest, incident_id: str) -> HttpResponse:
     note = optional_body(request, schemas.NoteIn).note
     return _changed(
         request,
-        services.resolve(_principal(request).project_id, existing_name(incident_id), actor(request), note),
+        services.resolve(principal_of(request).project_id, existing_name(incident_id), actor(request), note),
     )
 
 
 @router.post(
     "/incidents/{incident_id}/reopen",
-    auth=_admin_bare,
+    auth=ADMIN,
     response={200: schemas.IncidentOut},
     operation_id="reopenIncident",
     summary="Reopen",
@@ -180,13 +171,13 @@ def resolve(request: HttpRequest, incident_id: str) -> HttpResponse:
 def reopen(request: HttpRequest, incident_id: str) -> HttpResponse:
     """Take a resolution, snooze or acknowledgement back."""
     return _changed(
-        request, services.reopen(_principal(request).project_id, existing_name(incident_id), actor(request))
+        request, services.reopen(principal_of(request).project_id, existing_name(incident_id), actor(request))
     )
 
 
 @router.post(
     "/incidents/{incident_id}/undo",
-    auth=_admin_bare,
+    auth=ADMIN,
     response={200: schemas.IncidentOut},
     operation_id="undoIncidentChange",
     summary="Undo",
@@ -194,13 +185,13 @@ def reopen(request: HttpRequest, incident_id: str) -> HttpResponse:
 def undo(request: HttpRequest, incident_id: str) -> HttpResponse:
     """Take back what this key did last, within ten minutes."""
     return _changed(
-        request, services.undo(_principal(request).project_id, existing_name(incident_id), actor(request))
+        request, services.undo(principal_of(request).project_id, existing_name(incident_id), actor(request))
     )
 
 
 @router.post(
     "/incidents/{incident_id}/snooze",
-    auth=_admin,
+    auth=ADMIN_WITH_BODY,
     response={200: schemas.IncidentOut},
     operation_id="snoozeIncident",
     summary="Snooze",
@@ -213,7 +204,7 @@ def snooze(request: HttpRequest, incident_id: str, body: Body[schemas.SnoozeIn])
     return _changed(
         request,
         services.snooze(
-            _principal(request).project_id,
+            principal_of(request).project_id,
             existing_name(incident_id),
             actor(request),
             until=until,
@@ -224,7 +215,7 @@ def snooze(request: HttpRequest, incident_id: str, body: Body[schemas.SnoozeIn])
 
 @router.post(
     "/incidents/{incident_id}/label",
-    auth=_admin,
+    auth=ADMIN_WITH_BODY,
     response={200: schemas.IncidentOut},
     operation_id="labelIncident",
     summary="Label",
@@ -234,14 +225,18 @@ def label(request: HttpRequest, incident_id: str, body: Body[schemas.LabelIn]) -
     return _changed(
         request,
         services.label(
-            _principal(request).project_id, existing_name(incident_id), actor(request), body.label, body.note
+            principal_of(request).project_id,
+            existing_name(incident_id),
+            actor(request),
+            body.label,
+            body.note,
         ),
     )
 
 
 @router.post(
     "/incidents/{incident_id}/comment",
-    auth=_admin,
+    auth=ADMIN_WITH_BODY,
     response={200: schemas.IncidentOut},
     operation_id="commentIncident",
     summary="Comment",
@@ -251,6 +246,6 @@ def comment(request: HttpRequest, incident_id: str, body: Body[schemas.CommentIn
     return _changed(
         request,
         services.comment(
-            _principal(request).project_id, existing_name(incident_id), actor(request), body.note
+            principal_of(request).project_id, existing_name(incident_id), actor(request), body.note
         ),
     )

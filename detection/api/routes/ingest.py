@@ -12,7 +12,7 @@ from ninja import Router
 
 from detection.api import parsing, schemas, telemetry
 from detection.api.answers import answer, incident_link, session_link
-from detection.api.auth import ApiKey
+from detection.api.auth import ApiKey, principal_of
 from detection.api.limits import JSON, NDJSON
 from detection.api.problems import Problem
 from detection.engine import texts
@@ -52,7 +52,7 @@ def _reference(schema: type) -> dict[str, str]:
 def send_events(request: HttpRequest) -> HttpResponse:
     """Store events, to be evaluated in a moment. The answer comes after commit; a bad event never sinks its batch."""
     started = time.perf_counter()
-    principal: Principal = request.auth  # type: ignore[attr-defined]
+    principal = principal_of(request)
     batch = parsing.events_of(request.body, is_ndjson=request.media_type == NDJSON)  # type: ignore[attr-defined]
     done = ingest(principal, batch.events)
     altered = [{"index": batch.positions[item["index"]], "marks": item["marks"]} for item in done.altered]
@@ -127,7 +127,7 @@ def _count_events(
 )
 def guard_calls(request: HttpRequest) -> HttpResponse:
     """Judge calls before they run; the answer comes after commit, under the session's lock."""
-    principal: Principal = request.auth  # type: ignore[attr-defined]
+    principal = principal_of(request)
     shape = request.GET.get("render", "")
     if shape and shape not in texts.SHAPES:
         raise Problem(422, "invalid_value", f"Must be one of {', '.join(texts.SHAPES)}.", path="render")
@@ -150,12 +150,12 @@ def _guard_document(
     verdicts = [_verdict(verdict, shape) for verdict in out.verdicts]
     notices = [_verdict(notice, shape) for notice in out.notices]
     if shape:
-        for document, call in zip(verdicts, asked.calls, strict=True):
-            _render(document, shape, call.model)
-        for document in notices:
-            _render(document, shape, asked.model)
+        for verdict, call in zip(verdicts, asked.calls, strict=True):
+            _render(verdict, shape, call.model)
+        for notice in notices:
+            _render(notice, shape, asked.model)
     links = {"session": session_link(principal.project_slug, out.session)}
-    incident = next((verdict.incident for verdict in out.verdicts if verdict.incident), None)
+    incident = next((given.incident for given in out.verdicts if given.incident), None)
     if incident:
         links["incident"] = incident_link(principal.project_slug, incident)
     document: dict[str, Any] = {

@@ -15,20 +15,16 @@ from ninja import Body, Query, Router, Schema
 
 from detection.api import schemas
 from detection.api.answers import answer, tier_document, tool_rule_document
-from detection.api.auth import ApiKey, actor
+from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ, actor, principal_of
 from detection.api.limits import JSON
 from detection.api.problems import Problem
 from detection.api.queries import existing_name, new_name, refuse_unknown
-from detection.models import PolicyTier, Project, Scope, TierScope, ToolRule
+from detection.models import PolicyTier, Project, TierScope, ToolRule
 from detection.selectors import policies, sessions
 from detection.services import policies as services
 from detection.services.errors import NotFound
-from detection.services.keys import Principal
 
 router = Router(tags=["settings"])
-_read = ApiKey(Scope.READ)
-_admin = ApiKey(Scope.ADMIN, (JSON,))
-_admin_bare = ApiKey(Scope.ADMIN)
 _TIER_BODY = {
     "requestBody": {
         "required": True,
@@ -44,11 +40,6 @@ class Place(Schema):
     model: schemas.Word = ""
 
 
-def _principal(request: HttpRequest) -> Principal:
-    principal: Principal = request.auth  # type: ignore[attr-defined]
-    return principal
-
-
 def _scope(backend: str, model: str) -> TierScope:
     if model and not backend:
         raise Problem(422, "missing", "A model is named together with its backend.", path="backend")
@@ -59,7 +50,7 @@ def _scope(backend: str, model: str) -> TierScope:
 
 @router.get(
     "/overrides",
-    auth=_read,
+    auth=READ,
     response={200: schemas.Listed[schemas.TierOut]},
     operation_id="listOverrides",
     summary="List the stored tiers",
@@ -67,7 +58,7 @@ def _scope(backend: str, model: str) -> TierScope:
 def list_overrides(request: HttpRequest, query: Query[Place]) -> HttpResponse:
     """List the stored tiers that can hold for this project, the server's among them, the widest first."""
     refuse_unknown(request, Place)
-    rows = PolicyTier.objects.filter(Q(project_id=_principal(request).project_id) | Q(project=None))
+    rows = PolicyTier.objects.filter(Q(project_id=principal_of(request).project_id) | Q(project=None))
     if query.backend:
         rows = rows.filter(backend=query.backend)
     if query.model:
@@ -79,7 +70,7 @@ def list_overrides(request: HttpRequest, query: Query[Place]) -> HttpResponse:
 
 @router.put(
     "/overrides",
-    auth=_admin,
+    auth=ADMIN_WITH_BODY,
     response={200: schemas.TierOut},
     operation_id="putOverride",
     summary="Replace a tier",
@@ -93,7 +84,7 @@ def put_override(request: HttpRequest, query: Query[Place], body: Body[dict[str,
 
 @router.delete(
     "/overrides",
-    auth=_admin_bare,
+    auth=ADMIN,
     response={204: None},
     operation_id="deleteOverride",
     summary="Remove a tier",
@@ -106,7 +97,7 @@ def delete_override(request: HttpRequest, query: Query[Place]) -> HttpResponse:
 
 @router.get(
     "/overrides/{backend}/{path:model}",
-    auth=_read,
+    auth=READ,
     response={200: schemas.TierOut},
     operation_id="getModelOverride",
     summary="Look at the tier of a backend and model",
@@ -118,7 +109,7 @@ def get_model_override(request: HttpRequest, backend: str, model: str) -> HttpRe
 
 @router.put(
     "/overrides/{backend}/{path:model}",
-    auth=_admin,
+    auth=ADMIN_WITH_BODY,
     response={200: schemas.TierOut},
     operation_id="putModelOverride",
     summary="Replace the tier of a backend and model",
@@ -133,7 +124,7 @@ def put_model_override(
 
 @router.delete(
     "/overrides/{backend}/{path:model}",
-    auth=_admin_bare,
+    auth=ADMIN,
     response={204: None},
     operation_id="deleteModelOverride",
     summary="Remove the tier of a backend and model",
@@ -145,7 +136,7 @@ def delete_model_override(request: HttpRequest, backend: str, model: str) -> Htt
 
 @router.get(
     "/overrides/{backend}",
-    auth=_read,
+    auth=READ,
     response={200: schemas.TierOut},
     operation_id="getBackendOverride",
     summary="Look at the tier of a backend",
@@ -157,7 +148,7 @@ def get_backend_override(request: HttpRequest, backend: str) -> HttpResponse:
 
 @router.put(
     "/overrides/{backend}",
-    auth=_admin,
+    auth=ADMIN_WITH_BODY,
     response={200: schemas.TierOut},
     operation_id="putBackendOverride",
     summary="Replace the tier of a backend",
@@ -170,7 +161,7 @@ def put_backend_override(request: HttpRequest, backend: str, body: Body[dict[str
 
 @router.delete(
     "/overrides/{backend}",
-    auth=_admin_bare,
+    auth=ADMIN,
     response={204: None},
     operation_id="deleteBackendOverride",
     summary="Remove the tier of a backend",
@@ -182,7 +173,7 @@ def delete_backend_override(request: HttpRequest, backend: str) -> HttpResponse:
 
 def _get(request: HttpRequest, backend: str, model: str) -> HttpResponse:
     tier = PolicyTier.objects.filter(
-        project_id=_principal(request).project_id,
+        project_id=principal_of(request).project_id,
         backend=existing_name(backend),
         model=existing_name(model),
     ).first()
@@ -199,7 +190,7 @@ def _put(request: HttpRequest, backend: str, model: str, body: dict[str, Any]) -
         new_name(model, "model", 200)
     given = _tier_in(body)
     tier = services.save_tier(
-        _principal(request).project_id, scope, backend, model, given.values, actor(request), given.note
+        principal_of(request).project_id, scope, backend, model, given.values, actor(request), given.note
     )
     empty = PolicyTier(scope=scope, backend=backend, model=model, values={}, note=given.note)
     return answer(tier_document(tier or empty))
@@ -221,27 +212,27 @@ def _tier_in(body: dict[str, Any]) -> schemas.TierIn:
 def _delete(request: HttpRequest, backend: str, model: str) -> HttpResponse:
     scope = _scope(backend, model)
     services.delete_tier(
-        _principal(request).project_id, scope, existing_name(backend), existing_name(model), actor(request)
+        principal_of(request).project_id, scope, existing_name(backend), existing_name(model), actor(request)
     )
     return HttpResponse(status=204)
 
 
 @router.get(
     "/tool-rules",
-    auth=_read,
+    auth=READ,
     response={200: schemas.Listed[schemas.ToolRuleOut]},
     operation_id="listToolRules",
     summary="List tool rules",
 )
 def list_tool_rules(request: HttpRequest) -> HttpResponse:
     """List the project's tool rules."""
-    rules = ToolRule.objects.filter(project_id=_principal(request).project_id)
+    rules = ToolRule.objects.filter(project_id=principal_of(request).project_id)
     return answer({"items": [tool_rule_document(rule) for rule in rules], "next_cursor": None})
 
 
 @router.get(
     "/tool-rules/{path:pattern}",
-    auth=_read,
+    auth=READ,
     response={200: schemas.ToolRuleOut},
     operation_id="getToolRule",
     summary="Look at a tool rule",
@@ -249,7 +240,7 @@ def list_tool_rules(request: HttpRequest) -> HttpResponse:
 def get_tool_rule(request: HttpRequest, pattern: str) -> HttpResponse:
     """Return the rule with exactly this pattern."""
     rule = ToolRule.objects.filter(
-        project_id=_principal(request).project_id, pattern=existing_name(pattern)
+        project_id=principal_of(request).project_id, pattern=existing_name(pattern)
     ).first()
     if rule is None:
         raise NotFound("There is no such tool rule.")
@@ -258,7 +249,7 @@ def get_tool_rule(request: HttpRequest, pattern: str) -> HttpResponse:
 
 @router.put(
     "/tool-rules/{path:pattern}",
-    auth=_admin,
+    auth=ADMIN_WITH_BODY,
     response={200: schemas.ToolRuleOut},
     operation_id="putToolRule",
     summary="Replace a tool rule",
@@ -266,7 +257,7 @@ def get_tool_rule(request: HttpRequest, pattern: str) -> HttpResponse:
 def put_tool_rule(request: HttpRequest, pattern: str, body: Body[schemas.ToolRuleIn]) -> HttpResponse:
     """Replace the rule for the tools that a pattern matches."""
     rule = services.save_tool_rule(
-        _principal(request).project_id,
+        principal_of(request).project_id,
         new_name(pattern, "pattern", 128),
         actor=actor(request),
         tool_class=body.tool_class or "",
@@ -281,20 +272,20 @@ def put_tool_rule(request: HttpRequest, pattern: str, body: Body[schemas.ToolRul
 
 @router.delete(
     "/tool-rules/{path:pattern}",
-    auth=_admin_bare,
+    auth=ADMIN,
     response={204: None},
     operation_id="deleteToolRule",
     summary="Remove a tool rule",
 )
 def delete_tool_rule(request: HttpRequest, pattern: str) -> HttpResponse:
     """Remove a rule."""
-    services.delete_tool_rule(_principal(request).project_id, existing_name(pattern), actor(request))
+    services.delete_tool_rule(principal_of(request).project_id, existing_name(pattern), actor(request))
     return HttpResponse(status=204)
 
 
 @router.get(
     "/policy",
-    auth=_read,
+    auth=READ,
     response={200: schemas.PolicyOut},
     operation_id="getPolicy",
     summary="See what holds",
@@ -302,7 +293,7 @@ def delete_tool_rule(request: HttpRequest, pattern: str) -> HttpResponse:
 def get_policy(request: HttpRequest, query: Query[schemas.PolicyQuery]) -> HttpResponse:
     """Return every setting as it would hold for a call, each with the tier that it comes from."""
     refuse_unknown(request, schemas.PolicyQuery)
-    principal = _principal(request)
+    principal = principal_of(request)
     session = None
     if query.session:
         session = sessions.get_session(principal.project_id, query.session)

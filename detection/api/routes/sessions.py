@@ -13,7 +13,7 @@ from ninja import Body, Query, Router
 
 from detection.api import schemas
 from detection.api.answers import answer, call_document, incident_document, session_document
-from detection.api.auth import ApiKey, actor
+from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ, ApiKey, actor, principal_of
 from detection.api.bodies import optional_body
 from detection.api.limits import JSON
 from detection.api.queries import existing_name, refuse_unknown
@@ -23,23 +23,14 @@ from detection.selectors.incidents import IncidentFilters
 from detection.selectors.sessions import SessionFilters
 from detection.services import sessions as services
 from detection.services.errors import NotFound
-from detection.services.keys import Principal
 
 router = Router(tags=["sessions"])
-_read = ApiKey(Scope.READ)
-_admin = ApiKey(Scope.ADMIN, (JSON,))
-_admin_bare = ApiKey(Scope.ADMIN)
 _command = ApiKey(Scope.GUARD, (JSON,))
 SHOWN_INCIDENTS = 20
 
 
-def _principal(request: HttpRequest) -> Principal:
-    principal: Principal = request.auth  # type: ignore[attr-defined]
-    return principal
-
-
 def _session(request: HttpRequest, name: str) -> Session:
-    session = sessions.get_session(_principal(request).project_id, existing_name(name))
+    session = sessions.get_session(principal_of(request).project_id, existing_name(name))
     if session is None:
         raise NotFound("There is no such session in this project.")
     return session
@@ -47,7 +38,7 @@ def _session(request: HttpRequest, name: str) -> Session:
 
 @router.get(
     "/sessions",
-    auth=_read,
+    auth=READ,
     response={200: schemas.Listed[schemas.SessionOut]},
     operation_id="listSessions",
     summary="List sessions",
@@ -55,7 +46,7 @@ def _session(request: HttpRequest, name: str) -> Session:
 def list_sessions(request: HttpRequest, query: Query[schemas.SessionQuery]) -> HttpResponse:
     """List sessions, those with the newest events first."""
     refuse_unknown(request, schemas.SessionQuery)
-    principal = _principal(request)
+    principal = principal_of(request)
     filters = SessionFilters(**query.dict(exclude={"cursor", "limit"}))
     page = sessions.list_sessions(principal.project_id, filters, query.cursor, query.limit)
     items = [session_document(row, principal.project_slug) for row in page.items]
@@ -64,14 +55,14 @@ def list_sessions(request: HttpRequest, query: Query[schemas.SessionQuery]) -> H
 
 @router.get(
     "/sessions/{path:session}/calls",
-    auth=_read,
+    auth=READ,
     response={200: schemas.Listed[schemas.CallOut]},
     operation_id="listCalls",
     summary="List a session's calls",
 )
 def list_calls(request: HttpRequest, session: str, query: Query[schemas.PageQuery]) -> HttpResponse:
     """List calls in their order, each with its verdict and result."""
-    found = sessions.get_session(_principal(request).project_id, existing_name(session))
+    found = sessions.get_session(principal_of(request).project_id, existing_name(session))
     if found is None:
         return _detail(request, _session(request, f"{session}/calls"))
     refuse_unknown(request, schemas.PageQuery)
@@ -89,7 +80,7 @@ def list_calls(request: HttpRequest, session: str, query: Query[schemas.PageQuer
 )
 def run_commands(request: HttpRequest, session: str, body: Body[schemas.CommandIn]) -> HttpResponse:
     """Carry out in-chat commands, for clients without the gateway; needs the scope guard."""
-    project_id = _principal(request).project_id
+    project_id = principal_of(request).project_id
     out = services.run_command(project_id, existing_name(session), body.text, actor(request))
     values = _session(request, session).policy_values
     return answer({"lines": list(out.lines), "changed": out.is_changed, "policy_values": values})
@@ -97,7 +88,7 @@ def run_commands(request: HttpRequest, session: str, body: Body[schemas.CommandI
 
 @router.patch(
     "/sessions/{path:session}/policy",
-    auth=_admin,
+    auth=ADMIN_WITH_BODY,
     response={200: schemas.SessionDetail},
     operation_id="setSessionPolicy",
     summary="Set a session's own settings",
@@ -106,14 +97,14 @@ def set_session_policy(request: HttpRequest, session: str, body: Body[dict[str, 
     """Set some of the session's own settings, by name; one that is null is inherited again. `{"values": {…}}` does too."""
     inner = body.get("values")
     values = inner if isinstance(inner, dict) and body.keys() == {"values"} else body
-    project_id = _principal(request).project_id
+    project_id = principal_of(request).project_id
     changed = services.set_policy(project_id, existing_name(session), values, actor(request))
     return _detail(request, changed)
 
 
 @router.post(
     "/sessions/{path:session}/stop",
-    auth=_admin_bare,
+    auth=ADMIN,
     response={200: schemas.SessionOut},
     operation_id="stopSession",
     summary="Stop a session",
@@ -127,21 +118,21 @@ def set_session_policy(request: HttpRequest, session: str, body: Body[dict[str, 
 def stop_session(request: HttpRequest, session: str) -> HttpResponse:
     """Stop a session: from now on none of its calls is allowed, until somebody resumes it."""
     body = optional_body(request, schemas.StopIn)
-    principal = _principal(request)
+    principal = principal_of(request)
     stopped = services.stop(principal.project_id, existing_name(session), actor(request), body.reason)
     return answer(session_document(stopped, principal.project_slug))
 
 
 @router.post(
     "/sessions/{path:session}/resume",
-    auth=_admin_bare,
+    auth=ADMIN,
     response={200: schemas.SessionOut},
     operation_id="resumeSession",
     summary="Resume a stopped session",
 )
 def resume_session(request: HttpRequest, session: str) -> HttpResponse:
     """Let a stopped session go on; its counters begin anew."""
-    principal = _principal(request)
+    principal = principal_of(request)
     resumed = services.resume(principal.project_id, existing_name(session), actor(request))
     return answer(session_document(resumed, principal.project_slug))
 
@@ -156,7 +147,7 @@ def _get_by_longer_name(last_word: str) -> Any:
 for _word in ("commands", "policy", "stop", "resume"):
     router.get(
         f"/sessions/{{path:session}}/{_word}",
-        auth=_read,
+        auth=READ,
         include_in_schema=False,
         operation_id=f"getSessionNamed{_word.title()}",
     )(_get_by_longer_name(_word))
@@ -164,7 +155,7 @@ for _word in ("commands", "policy", "stop", "resume"):
 
 @router.get(
     "/sessions/{path:session}",
-    auth=_read,
+    auth=READ,
     response={200: schemas.SessionDetail},
     operation_id="getSession",
     summary="Look at a session",

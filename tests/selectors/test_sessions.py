@@ -1,0 +1,150 @@
+"""Lists by cursor, calls with their results, and changes that are never missed."""
+
+import threading
+
+import pytest
+from django.db import connection, transaction
+from django.utils import timezone
+
+from detection.models import Event, Session
+from detection.selectors.pages import BadCursor, Position
+from detection.selectors.sessions import (
+    SessionFilters,
+    calls_cursor,
+    changed_since,
+    get_session,
+    list_sessions,
+    session_calls,
+)
+
+
+def walk(project, limit, **filters):
+    seen, cursor = [], ""
+    while cursor is not None:
+        page = list_sessions(project.pk, SessionFilters(**filters), cursor, limit)
+        seen += [row.external_id for row in page.items]
+        cursor = page.next_cursor
+    return seen
+
+
+def test_pages_cover_the_list_once_even_where_times_are_equal(project, session):
+    at = timezone.now()
+    made = [session() for _ in range(7)]
+    Session.objects.filter(pk__in=[row.pk for row in made[:5]]).update(last_event_at=at)
+    whole = walk(project, 500)
+    assert sorted(whole) == sorted(row.external_id for row in made)
+    for limit in (1, 2, 3, 7):
+        assert walk(project, limit) == whole
+
+
+def test_a_running_session_that_is_silent_is_idle(project, session):
+    session("busy")
+    session("silent", age_seconds=301)
+    session("stopped", age_seconds=301, state="stopped")
+    assert walk(project, 10, state="running") == ["busy"]
+    assert walk(project, 10, state="idle") == ["silent"]
+    shown = {row.external_id: row.shown_state for row in list_sessions(project.pk).items}
+    assert shown == {"busy": "running", "silent": "idle", "stopped": "stopped"}
+
+
+def test_a_page_of_the_list_is_one_query_by_index(project, session, django_assert_num_queries):
+    for _ in range(20):
+        session()
+    with django_assert_num_queries(1) as asked:
+        first = list_sessions(project.pk, limit=5)
+    with connection.cursor() as db:
+        db.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off")
+    with django_assert_num_queries(1) as asked:
+        list_sessions(project.pk, cursor=first.next_cursor, limit=5)
+    with connection.cursor() as db:
+        db.execute("EXPLAIN " + asked.captured_queries[0]["sql"])
+        plan = "\n".join(row[0] for row in db.fetchall())
+    assert "session_newest" in plan
+    assert "Sort" not in plan
+
+
+@pytest.mark.parametrize(
+    "cursor", ["", "x", "AAAA", "🙂", Position(timezone.now(), 1).encode() + "A", "Ym9ndXN8MQ"]
+)
+def test_cursors_that_no_list_gave_out_are_refused(cursor):
+    with pytest.raises(BadCursor):
+        Position.decode(cursor)
+    with pytest.raises(BadCursor):
+        calls_cursor(cursor)
+
+
+def test_calls_come_with_their_results_whatever_lies_between_in_two_queries(
+    session, django_assert_num_queries
+):
+    row = session("s-1")
+    Event.objects.bulk_create(
+        Event(session_id=row.pk, seq=seq, type=kind, call_id=call_id, tool="t" if kind == "call" else "", content=content)
+        for seq, kind, call_id, content in [
+            (1, "call", "a", None), (2, "call", "b", None), (3, "result", "b", "second"), (4, "message", "m", "hello"),
+            (5, "result", "a", "first"), (6, "call", "c", None), (7, "result", "stray", "x"), (8, "call", "d", None),
+        ]
+    )  # fmt: skip
+    with django_assert_num_queries(2):
+        page = session_calls(row, limit=3)
+    assert [(call.call_id, call.result and call.result.content) for call in page.items] == [
+        ("a", "first"), ("b", "second"), ("c", None),
+    ]  # fmt: skip
+    assert [call.call_id for call in session_calls(row, after_seq=calls_cursor(page.next_cursor)).items] == [
+        "d"
+    ]
+    backwards = session_calls(row, before_seq=8, limit=2)
+    assert [call.call_id for call in backwards.items] == ["b", "c"]
+    assert [
+        call.call_id for call in session_calls(row, before_seq=calls_cursor(backwards.next_cursor)).items
+    ] == ["a"]
+
+
+def test_a_session_is_found_in_its_own_project_only(project, session):
+    from tests.factories import make_project
+
+    session("s-1")
+    assert get_session(project.pk, "s-1").external_id == "s-1"
+    assert get_session(make_project().pk, "s-1") is None
+    assert get_session(project.pk, "a\x00b") is None
+
+
+def test_changes_are_told_from_a_cursor_on(project, session):
+    first = changed_since(project.pk, "")
+    assert first.reset
+    session("s-1")
+    changes = changed_since(project.pk, first.cursor)
+    assert [row.external_id for row in changes.sessions] == ["s-1"]
+    assert not changes.reset
+    for _ in range(3):
+        session()
+    assert changed_since(project.pk, first.cursor, limit=2).reset
+    assert changed_since(project.pk, "nonsense").reset
+    assert changed_since(project.pk, "9" * 30).reset
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_change_that_commits_late_is_not_missed():
+    from tests.factories import make_project
+
+    project = make_project()
+    began, go_on = threading.Event(), threading.Event()
+
+    def slow_writer():
+        try:
+            with transaction.atomic():
+                Session.objects.create(project=project, external_id="slow")
+                began.set()
+                go_on.wait(10)
+        finally:
+            connection.close()
+
+    writer = threading.Thread(target=slow_writer)
+    writer.start()
+    assert began.wait(10)
+    Session.objects.create(project=project, external_id="quick")
+    before = changed_since(project.pk, "0")
+    assert [row.external_id for row in before.sessions] == ["quick"]
+    go_on.set()
+    writer.join()
+    after = changed_since(project.pk, before.cursor)
+    assert "slow" in [row.external_id for row in after.sessions]
