@@ -102,8 +102,10 @@ class Supervisor:
         self._environment = self._common_environment(port)
         self._start_servers()
         shown = self._prepare()
-        fleet = self._fleet = self._make_fleet(_processes(options.host, port))
+        *first, beat = _processes(options.host, port)
+        fleet = self._fleet = self._make_fleet(first)
         self._wait_until_ready(fleet, port)
+        fleet.add(beat)  # nobody waits for it, so it does not take the others' share of the processor
         self._console.block(welcome(self._environment, self._folder.path, shown))
         if options.ready_file:
             ready = {

@@ -41,5 +41,5 @@ def curl_line(url: str, key: str) -> str:
     )
     return (
         f"  s=try-$(date +%s); for i in 1 2 3 4; do curl -sS {url}/api/v1/guard "
-        f'-H "Authorization: Bearer {key}" -H "Content-Type: application/json" -d \'{body}\'; done'
+        f'-H "Authorization: Bearer {key}" -H "Content-Type: application/json" -d \'{body}\'; echo; done'
     )
