@@ -4,8 +4,6 @@ Names come from agents and may try anything. In sentences they stand as plain te
 direction-changing characters, no mention, link or markup of a chat service. In the payload's own fields they are JSON.
 """
 
-# ruff: noqa: RUF001  (look-alikes are the point: they read alike and mean nothing to a chat service)
-
 from __future__ import annotations
 
 import re

@@ -7,7 +7,7 @@ incident to `incidents`. Evaluating twice changes nothing: the cursor moves in t
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -22,10 +22,11 @@ from detection.engine.memory import State
 from detection.engine.policy import Policy
 from detection.models import Event, EventType, Session, SessionState
 from detection.selectors.policies import Tiers, tiers_of
-from detection.services import commands, tracking
+from detection.services import commands, locking, tracking
 from detection.services.asking import Asking
 from detection.services.findings import Loops
-from detection.services.locking import lock_session, write_session
+from detection.services.locking import lock_session
+from detection.services.roundtrip import Statements
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit
 
@@ -131,6 +132,8 @@ class SessionWork:
 
     session: Session
     parked: dict[int, str] = field(default_factory=dict)
+    call_ids: InitVar[list[str] | None] = None
+    known: set[tuple[str, str]] = field(init=False, default_factory=set)
     tiers: Tiers = field(init=False)
     keyer: Keyer = field(init=False)
     state: State = field(init=False)
@@ -139,13 +142,14 @@ class SessionWork:
     _marked: list[Event] = field(init=False, default_factory=list)
     _result_flags: dict[int, str] = field(init=False, default_factory=dict)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, call_ids: list[str] | None) -> None:
         session, project = self.session, self.session.project
         self.tiers = tiers_of(project.pk, project.policy_version)
         self.keyer = Keyer(bytes(project.digest_secret))
         self.loops = Loops(session)
+        stored, self.known = tracking.read_with_known(session.pk, call_ids or [])
         try:
-            self.state = tracking.read(session.pk) or fold.new_state()
+            self.state = snapshot.load(stored) if stored else fold.new_state()
         except snapshot.SnapshotVersionError:
             self.state = self._rebuilt()
         self.asking = Asking(session)
@@ -297,15 +301,19 @@ class SessionWork:
             Events that this transaction inserted with their marks already on them.
         """
         session = self.session
+        statements = Statements()
         own = {event.seq for event in new_events}
-        self._write_marks([event for event in self._marked if event.seq not in own])
-        self.loops.save()
+        self._add_marks(statements, [event for event in self._marked if event.seq not in own])
+        if self.loops.is_touched:
+            statements.send()  # the evidence is copied from the events, marks and all
+            self.loops.save()
         self.asking.save()
         if session.evaluated_seq >= session.last_seq:
             session.pending_since = None
         session.state = self._session_state()
-        write_session(session)
-        tracking.write(session.pk, self.state)
+        locking.add_write(statements, session)
+        tracking.add_write(statements, session.pk, self.state)
+        statements.send()
         publish_after_commit(session.project_id, Hint("session", session.external_id), *self.loops.hints)
 
     def _session_state(self) -> str:
@@ -317,35 +325,35 @@ class SessionWork:
             return SessionState.WAITING
         return SessionState.LOOPING if self.loops.has_active else SessionState.RUNNING
 
-    def _write_marks(self, events: list[Event]) -> None:
+    def _add_marks(self, statements: Statements, events: list[Event]) -> None:
         stores_payloads = self.session.project.stores_payloads
         by_seq = {event.seq: event for event in events}
         for seq in [seq for seq in self._result_flags if seq in by_seq]:
             by_seq[seq].flags = _with_result(by_seq[seq].flags, self._result_flags.pop(seq))
-        with connection.cursor() as cursor:
-            if events:
-                cursor.execute(
-                    "UPDATE detection_event e SET call_key = v.call_key, result_digest = v.result_digest, flags = v.flags,"
-                    " decision = v.decision, arguments = CASE WHEN %s THEN e.arguments END, content = CASE WHEN %s THEN e.content END"
-                    " FROM unnest(%s::int[], %s::text[], %s::text[], %s::text[], %s::text[])"
-                    " AS v (seq, call_key, result_digest, flags, decision) WHERE e.session_id = %s AND e.seq = v.seq",
-                    [
-                        stores_payloads,
-                        stores_payloads,
-                        [event.seq for event in events],
-                        [event.call_key for event in events],
-                        [event.result_digest for event in events],
-                        [event.flags for event in events],
-                        [event.decision for event in events],
-                        self.session.pk,
-                    ],
-                )
-            if self._result_flags:
-                cursor.execute(
-                    "UPDATE detection_event e SET flags = left(v.flag || translate(e.flags, '?^!e' || v.flag, ''), 12)"
-                    " FROM unnest(%s::int[], %s::text[]) AS v (seq, flag) WHERE e.session_id = %s AND e.seq = v.seq",
-                    [[*self._result_flags], [*self._result_flags.values()], self.session.pk],
-                )
+        if events:
+            statements.add(
+                "UPDATE detection_event e SET call_key = v.call_key, result_digest = v.result_digest, flags = v.flags,"
+                " decision = v.decision, arguments = CASE WHEN %s THEN e.arguments END, content = CASE WHEN %s THEN e.content END"
+                " FROM unnest(%s::int[], %s::text[], %s::text[], %s::text[], %s::text[])"
+                " AS v (seq, call_key, result_digest, flags, decision) WHERE e.session_id = %s AND e.seq = v.seq",
+                [
+                    stores_payloads,
+                    stores_payloads,
+                    [event.seq for event in events],
+                    [event.call_key for event in events],
+                    [event.result_digest for event in events],
+                    [event.flags for event in events],
+                    [event.decision for event in events],
+                    self.session.pk,
+                ],
+            )
+        for seq, flag in self._result_flags.items():
+            # Calls of earlier transactions: few, as a result follows its call closely.
+            statements.add(
+                "UPDATE detection_event SET flags = left(%s || translate(flags, %s, ''), 12) WHERE session_id = %s AND seq = %s",
+                [flag, "?^!e" + flag, self.session.pk, seq],
+            )
+        self._result_flags.clear()
 
     def _rebuilt(self) -> State:
         """Fold the session's recent events anew; what they came to then is stored already and stays as it is."""

@@ -62,6 +62,11 @@ class Loops:
         return self._active
 
     @property
+    def is_touched(self) -> bool:
+        """Whether `save` has anything to write."""
+        return bool(self._touched)
+
+    @property
     def has_active(self) -> bool:
         """Whether a loop goes on."""
         return any(incident.ended_at is None for incident in self.active.values())

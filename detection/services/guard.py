@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -107,11 +106,11 @@ class _FarBehind(Exception):
 @transaction.atomic
 def _guard_once(principal: Principal, request: GuardIn, parked: dict[int, str]) -> GuardOut:
     session = lock_sessions(principal, {request.session})[request.session]
-    work = SessionWork(session, parked)
+    work = SessionWork(session, parked, [event.call_id for event in (*request.results, *request.calls)])
     if session.evaluated_seq < session.last_seq and work.catch_up():
         raise _FarBehind(session.pk)
     _note_request(session, request)
-    known = _known(session, (*request.results, *request.calls))
+    known = work.known
     project, now = session.project, timezone.now()
     secret = bytes(project.digest_secret)
     redactor = Redactor(secret)
@@ -154,11 +153,6 @@ def _note_request(session: Session, request: GuardIn) -> None:
     session.backend = request.backend or session.backend
     session.model = request.model or session.model
     session.parent_external_id = request.parent_session or session.parent_external_id
-
-
-def _known(session: Session, events: Sequence[EventIn]) -> set[tuple[str, str]]:
-    places = [(session.pk, event.type, event.call_id) for event in events if event.call_id]
-    return {(place[1], place[2]) for place in ingest.known_calls(places)}
 
 
 def _judge(work: SessionWork, row: Event, session: Session) -> CallVerdict:

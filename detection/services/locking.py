@@ -13,6 +13,7 @@ from django.db import connection, models
 
 from detection.models import Project, Session
 from detection.services.keys import Principal
+from detection.services.roundtrip import Statements
 
 
 class _Reader:
@@ -107,11 +108,13 @@ _UPDATE = (
 )
 
 
-def write_session(session: Session) -> None:
-    """Write what evaluation changed of a locked session, and mark it as changed for the live pages."""
+def add_write(statements: Statements, session: Session) -> None:
+    """Put the writing of what evaluation changed of a locked session behind other statements.
+
+    The row is marked as changed for the live pages.
+    """
     values = [getattr(session, name) for name in UPDATED]
     for index, name in enumerate(UPDATED):
         if name in _AS_JSON:
             values[index] = json.dumps(values[index])
-    with connection.cursor() as cursor:
-        cursor.execute(_UPDATE, [*values, session.pk])
+    statements.add(_UPDATE, [*values, session.pk])

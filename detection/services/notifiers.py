@@ -83,13 +83,13 @@ def _guarded() -> Iterator[list[str]]:
 
 
 @lru_cache(maxsize=1)
-def _library() -> Any:  # noqa: ANN401  (the library ships no types)
+def _library() -> Any:
     import apprise
 
     return apprise
 
 
-def _plugin(address: str) -> Any:  # noqa: ANN401
+def _plugin(address: str) -> Any:
     apprise = _library()
     asset = apprise.AppriseAsset(
         app_id="LoopGuard",
@@ -144,7 +144,7 @@ def check(address: str) -> str:
     return f"{scheme}://… ({plugin.service_name})"
 
 
-def _check_hosts(plugin: Any) -> None:  # noqa: ANN401
+def _check_hosts(plugin: Any) -> None:
     hosts = {getattr(plugin, name, None) for name in ("smtp_host", "host")} - {None, ""}
     if getattr(plugin, "smtp_host", None):
         hosts = {plugin.smtp_host}

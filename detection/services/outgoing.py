@@ -214,10 +214,10 @@ class _Stream(httpcore.NetworkStream):
             raise httpcore.ReadTimeout("the exchange took too long")
         return left
 
-    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ARG002
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         return self._stream.read(max_bytes, self._left())
 
-    def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ARG002
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
         self._stream.write(buffer, self._left())
 
     def close(self) -> None:
@@ -227,7 +227,7 @@ class _Stream(httpcore.NetworkStream):
         self,
         ssl_context: ssl.SSLContext,
         server_hostname: str | None = None,
-        timeout: float | None = None,  # noqa: ARG002
+        timeout: float | None = None,
     ) -> httpcore.NetworkStream:
         return _Stream(
             self._stream.start_tls(ssl_context, server_hostname, self._left()),
@@ -247,10 +247,10 @@ class _CheckedBackend(httpcore.NetworkBackend):
 
     def connect_tcp(
         self,
-        host: str,  # noqa: ARG002
-        port: int,  # noqa: ARG002
-        timeout: float | None = None,  # noqa: ARG002
-        local_address: str | None = None,  # noqa: ARG002
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.NetworkStream:
         problem: Exception = httpcore.ConnectError("no address")

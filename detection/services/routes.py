@@ -75,7 +75,7 @@ def save_route(
     name: str,
     destinations: Sequence[str],
     public_id: str | None = None,
-    **values: Any,  # noqa: ANN401  (columns of several types, each checked below)
+    **values: Any,
 ) -> AlertRoute:
     """Make a route, or replace one.
 
@@ -171,7 +171,7 @@ def create_silence(
     ends_at: datetime,
     starts_at: datetime | None = None,
     loop_id: str = "",
-    **matchers: Any,  # noqa: ANN401
+    **matchers: Any,
 ) -> AlertSilence:
     """Hold the messages about matching incidents back until a time.
 
