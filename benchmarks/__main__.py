@@ -8,11 +8,11 @@ import platform
 import sys
 from collections.abc import Iterable
 
-from benchmarks import engine, http, live, start
+from benchmarks import detectors, engine, http, live, start
 from benchmarks.report import HEAD, Figure
 from benchmarks.stack import Stack
 
-PARTS = ("engine", "guard", "events", "incident", "live", "start")
+PARTS = ("engine", "detectors", "guard", "events", "incident", "live", "start")
 
 
 def main() -> None:
@@ -33,6 +33,8 @@ def main() -> None:
     missed = 0
     if "engine" in parts:
         missed += show(engine.run())
+    if "detectors" in parts:
+        missed += show(detectors.run())
     if parts & {"guard", "events", "incident", "live"}:
         with Stack() as stack:
             if "guard" in parts:
