@@ -218,7 +218,9 @@ class EmbeddedPostgres:
     def _launch(self, programs: Path) -> bool:
         """Start the server; tell whether it came to answer."""
         command: list[str | Path] = [programs / "postgres", "-D", self._cluster, "-k", self._socket_folder]
-        command += _settings({"listen_addresses": "", "port": str(_PORT), "max_connections": "200"})
+        command += _settings(
+            {"listen_addresses": "", "port": str(_PORT), "max_connections": "200", "log_checkpoints": "off"}
+        )
         if not self.durable:
             command += _settings({"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"})
         with self.log.open("ab") as log:

@@ -19,7 +19,7 @@ from .errors import SupervisorError
 from .postgres import EmbeddedPostgres
 from .processes import Fleet, Process
 from .valkey import EmbeddedValkey
-from .welcome import welcome
+from .welcome import credentials, welcome
 
 ROOT = Path(__file__).resolve().parents[2]
 _DATABASE = "loopguard"
@@ -104,7 +104,13 @@ class Supervisor:
         shown = self._prepare()
         *first, beat = _processes(options.host, port)
         fleet = self._fleet = self._make_fleet(first)
-        self._wait_until_ready(fleet, port)
+        try:
+            self._wait_until_ready(fleet, port)
+        except BaseException:
+            # They exist now, and are shown this once only.
+            if new := credentials(shown):
+                self._console.block("\n".join(new))
+            raise
         fleet.add(beat)  # nobody waits for it, so it does not take the others' share of the processor
         self._console.block(welcome(self._environment, self._folder.path, shown))
         if options.ready_file:

@@ -18,10 +18,7 @@ def welcome(environment: Mapping[str, str], data: Path, shown: Mapping[str, str]
     """
     url = environment["LOOPGUARD_URL"]
     lines = ["LoopGuard is running.", "", f"  Console   {url}/"]
-    if "password" in shown:
-        lines += [f"  Sign in   {shown['username']}  {shown['password']}"]
-        lines += [f"  API key   {shown['api_key']}"]
-        lines += ["            Both are shown this once only; --new-secrets makes new ones."]
+    lines += credentials(shown)
     lines += [
         f"  Data      {data}",
         "",
@@ -31,6 +28,17 @@ def welcome(environment: Mapping[str, str], data: Path, shown: Mapping[str, str]
     lines.append(curl_line(url, shown.get("api_key", "$LOOPGUARD_KEY")))
     lines += ["", "Ctrl-C ends it."]
     return "\n".join(lines)
+
+
+def credentials(shown: Mapping[str, str]) -> list[str]:
+    """Return the lines about a new login and key; none when there are none."""
+    if "password" not in shown:
+        return []
+    return [
+        f"  Sign in   {shown['username']}  {shown['password']}",
+        f"  API key   {shown['api_key']}",
+        "            Both are shown this once only; --new-secrets makes new ones.",
+    ]
 
 
 def curl_line(url: str, key: str) -> str:

@@ -151,3 +151,17 @@ def test_a_taken_port_is_said_before_anything_is_started(run):
     assert f"Port {port} of 127.0.0.1 is taken" in done.stderr
     assert not (run.data / "postgres").exists()
     assert not addresses.answers("127.0.0.1", port + 1, "/healthz")
+
+
+def test_a_login_made_by_a_start_that_failed_is_shown_all_the_same(run):
+    refused = {"LOOPGUARD_WEB_THREADS": "none"}  # by `web`, which then never answers
+    with run.log.open("wb") as log:
+        up = subprocess.Popen(run.command(), cwd=ROOT, env=run.environment | refused, stdout=log, stderr=log)
+    deadline = time.monotonic() + 120
+    while "web ended (status 2)" not in run.log.read_text():
+        assert up.poll() is None, run.log.read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    up.send_signal(signal.SIGTERM)
+    assert up.wait(60) == 0
+    assert "  API key   lg_" in run.log.read_text()
