@@ -628,7 +628,7 @@ class Migration(migrations.Migration):
             model_name="session",
             name="project",
             field=models.ForeignKey(
-                on_delete=django.db.models.deletion.CASCADE, related_name="sessions", to="detection.project"
+                on_delete=django.db.models.deletion.CASCADE, related_name="sessions", db_index=False, to="detection.project"
             ),
         ),
         migrations.AddField(
@@ -838,14 +838,6 @@ class Migration(migrations.Migration):
                 condition=models.Q(("evaluated_seq__lt", models.F("last_seq"))),
                 fields=["pending_since"],
                 name="session_pending",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="session",
-            index=models.Index(
-                django.contrib.postgres.indexes.OpClass("external_id", "text_pattern_ops"),
-                models.F("project"),
-                name="session_name_prefix",
             ),
         ),
         migrations.AddConstraint(
