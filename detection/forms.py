@@ -31,7 +31,9 @@ GROUPS = {
 _HIDDEN = frozenset(("judge_available",))
 """Set by the server, not by people."""
 
-RUNG_STRENGTH = {name: place for place, name in enumerate(("observe", "warn", "chance", "block", "ask", "judge", "stop"))}
+RUNG_STRENGTH = {
+    name: place for place, name in enumerate(("observe", "warn", "chance", "block", "ask", "judge", "stop"))
+}
 
 
 def shown_fields() -> Iterator[Field]:
@@ -46,11 +48,17 @@ def form_field(field: Field) -> forms.Field:
         return forms.ChoiceField(choices=(("", "inherit"), ("true", "on"), ("false", "off")), **more)
     if field.type == "choice":
         return forms.ChoiceField(
-            choices=(("", "inherit"), *((word, word.replace("_", " ")) for word in field.choices or PRESET_NAMES)), **more
+            choices=(
+                ("", "inherit"),
+                *((word, word.replace("_", " ")) for word in field.choices or PRESET_NAMES),
+            ),
+            **more,
         )
     if field.type == "ladder":
         return forms.CharField(
-            max_length=200, widget=forms.TextInput(attrs={"list": "ladders", "autocomplete": "off", "spellcheck": "false"}), **more
+            max_length=200,
+            widget=forms.TextInput(attrs={"list": "ladders", "autocomplete": "off", "spellcheck": "false"}),
+            **more,
         )
     attributes: dict[str, Any] = {"inputmode": "numeric" if field.type == "int" else "decimal"}
     # The engine checks the range and says what is wrong; the browser only helps.
@@ -98,7 +106,7 @@ class SettingsForm(forms.Form):
         made, value = self.fields[PREFIX + field.name], self.inherited.values[field.name]
         if isinstance(made, forms.ChoiceField):
             words = ("on" if value else "off") if isinstance(value, bool) else str(value).replace("_", " ")
-            made.choices = [("", f"inherit: {words}"), *list(made.choices)[1:]]
+            made.choices = [("", f"inherit: {words}"), *[*made.choices][1:]]  # type: ignore[misc]
         else:
             made.widget.attrs["placeholder"] = as_text(value)
 
@@ -157,7 +165,9 @@ def is_milder(field: Field, old: Any, new: Any) -> bool:
         # Zero switches a limit off, and switching off is the mildest of all.
         if field.loosens == "up":
             is_switch = field.minimum == 0
-            return (float(new) or (float("inf") if is_switch else 0.0)) > (float(old) or (float("inf") if is_switch else 0.0))
+            return (float(new) or (float("inf") if is_switch else 0.0)) > (
+                float(old) or (float("inf") if is_switch else 0.0)
+            )
         return field.loosens == "down" and float(new) < float(old)
     except (TypeError, ValueError):
         return False

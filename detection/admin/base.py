@@ -27,12 +27,20 @@ except ImportError:  # the styled look is an addition, not a need
     from django.contrib.admin import ModelAdmin as BaseAdmin
     from django.contrib.admin import TabularInline as BaseInline
 
-__all__ = ["BaseAdmin", "BaseInline", "BoundedPaginator", "ProjectAdmin", "ReadOnlyMixin", "actor_of", "refused"]
+__all__ = [
+    "BaseAdmin",
+    "BaseInline",
+    "BoundedPaginator",
+    "ProjectAdmin",
+    "ReadOnlyMixin",
+    "actor_of",
+    "refused",
+]
 
 COUNT_LIMIT = 10_000
 
 
-class BoundedPaginator(Paginator):
+class BoundedPaginator(Paginator):  # type: ignore[type-arg]
     """Counts no further than `COUNT_LIMIT`: on a large table the count alone would be nearly all of the time."""
 
     @cached_property
@@ -66,7 +74,7 @@ class ProjectAdmin(BaseAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Return the rows of the projects that this person administers."""
-        rows = super().get_queryset(request)
+        rows: QuerySet[Any] = super().get_queryset(request)
         if request.user.is_superuser:
             return rows
         return rows.filter(**{f"{self.project_path}__in": administered(request)})
@@ -80,7 +88,7 @@ class ProjectAdmin(BaseAdmin):
 
 def administered(request: HttpRequest) -> QuerySet[Membership, int]:
     """Return the ids of the projects in which this person is admin."""
-    rows = Membership.objects.filter(user_id=request.user.pk, role=Role.ADMIN)
+    rows = Membership.objects.filter(user_id=request.user.pk or 0, role=Role.ADMIN)
     return rows.values_list("project_id", flat=True)
 
 

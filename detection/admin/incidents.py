@@ -48,7 +48,10 @@ class IncidentPage(ReadOnlyMixin, ProjectAdmin):
     @admin.display(description="console")
     def page(self, incident: Incident) -> str:
         """Link to the incident's page."""
-        return format_html('<a href="{}">open</a>', reverse("console:incident", args=[incident.project.slug, incident.public_id]))
+        return format_html(
+            '<a href="{}">open</a>',
+            reverse("console:incident", args=[incident.project.slug, incident.public_id]),
+        )
 
     def _bulk(self, request: HttpRequest, rows: QuerySet[Incident], action: str, **arguments: Any) -> None:
         by_project: dict[int, list[str]] = {}

@@ -31,7 +31,16 @@ class KeyPage(ProjectAdmin):
     """Keys."""
 
     form = KeyForm
-    list_display = ("name", "hint", "project", "may", "created_at", "last_used_at", "expires_at", "revoked_at")
+    list_display = (
+        "name",
+        "hint",
+        "project",
+        "may",
+        "created_at",
+        "last_used_at",
+        "expires_at",
+        "revoked_at",
+    )
     list_filter = ("project",)
     search_fields = ("name", "public_id")
     list_select_related = ("project",)
@@ -50,7 +59,11 @@ class KeyPage(ProjectAdmin):
     def save_model(self, request: HttpRequest, obj: ApiKey, form: Any, change: bool) -> None:
         """Make the key and show its token, this once."""
         made, token = keys.create_key(
-            obj.project, obj.name, actor_of(request), scopes=form.cleaned_data["scopes"], expires_at=obj.expires_at
+            obj.project,
+            obj.name,
+            actor_of(request),
+            scopes=form.cleaned_data["scopes"],
+            expires_at=obj.expires_at,
         )
         obj.pk, obj.public_id, obj._state.adding = made.pk, made.public_id, False
         messages.warning(request, f"The key is {token} — copy it now, it cannot be shown again.")

@@ -16,7 +16,7 @@ admin.site.unregister(Group)
 
 
 @admin.register(User)
-class UserAdmin(PlainUserAdmin, BaseAdmin):
+class UserAdmin(PlainUserAdmin, BaseAdmin):  # type: ignore[type-arg]
     """Accounts."""
 
     show_full_result_count = False

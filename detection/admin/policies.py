@@ -19,8 +19,6 @@ from detection.services import policies
 from detection.services.errors import ServiceError
 
 
-
-
 def styled(made: forms.Field) -> forms.Field:
     """Give a generated field the look of the admin's own, where that is installed."""
     try:
@@ -35,14 +33,20 @@ def styled(made: forms.Field) -> forms.Field:
 
 
 _SettingFields: Any = type(
-    "_SettingFields", (forms.Form,), {PREFIX + field.name: styled(form_field(field)) for field in shown_fields()}
+    "_SettingFields",
+    (forms.Form,),
+    {PREFIX + field.name: styled(form_field(field)) for field in shown_fields()},
 )
 
 
-class SettingsModelForm(forms.ModelForm, _SettingFields):  # type: ignore[type-arg, misc]
+class SettingsModelForm(forms.ModelForm, _SettingFields):  # type: ignore[type-arg]
     """A model form whose `values` are real fields, one per setting; empty means inherited."""
 
-    note = styled(forms.CharField(max_length=300, required=False, help_text="Why; needed where detection becomes milder."))
+    note = styled(
+        forms.CharField(
+            max_length=300, required=False, help_text="Why; needed where detection becomes milder."
+        )
+    )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -85,7 +89,9 @@ class TierForm(SettingsModelForm):
             raise ValidationError(
                 "Server: no project. Project: a project only. Backend: project and backend. Model: project, backend and model."
             )
-        taken = PolicyTier.objects.filter(project=project, backend=backend, model=model).exclude(pk=self.instance.pk)
+        taken = PolicyTier.objects.filter(project=project, backend=backend, model=model).exclude(
+            pk=self.instance.pk
+        )
         if taken.exists():
             raise ValidationError("This place has settings already; change those.")
         if not self.values and not self.errors:
@@ -100,20 +106,32 @@ class RuleForm(SettingsModelForm):
     """A tool rule."""
 
     tool_class = styled(
-        forms.ChoiceField(choices=[("", "as shipped"), *((name, name) for name in TOOL_CLASSES)], required=False)
+        forms.ChoiceField(
+            choices=[("", "as shipped"), *((name, name) for name in TOOL_CLASSES)], required=False
+        )
     )
 
     class Meta:
         model = ToolRule
-        fields = ("project", "pattern", "tool_class", "exempt", "ignore_arguments", "volatile_result_fields", "note")
+        fields = (
+            "project",
+            "pattern",
+            "tool_class",
+            "exempt",
+            "ignore_arguments",
+            "volatile_result_fields",
+            "note",
+        )
 
     def clean(self) -> dict[str, Any]:
         """Check that lists are lists of names."""
         cleaned = super().clean()
         for name in ("ignore_arguments", "volatile_result_fields"):
             value = cleaned.get(name)
-            if value is not None and not (isinstance(value, list) and all(isinstance(one, str) for one in value)):
-                self.add_error(name, "This is a list of names in JSON: [\"request_id\"].")
+            if value is not None and not (
+                isinstance(value, list) and all(isinstance(one, str) for one in value)
+            ):
+                self.add_error(name, 'This is a list of names in JSON: ["request_id"].')
         return cleaned
 
 
@@ -121,7 +139,9 @@ def _fieldsets(first: tuple[str, ...]) -> list[tuple[str | None, dict[str, Any]]
     sets: list[tuple[str | None, dict[str, Any]]] = [(None, {"fields": first})]
     for group, title in GROUPS.items():
         names = tuple(PREFIX + field.name for field in shown_fields() if field.group == group)
-        sets.append((title, {"fields": names, "classes": ("collapse",) if group not in ("general", "repeat") else ()}))
+        sets.append(
+            (title, {"fields": names, "classes": ("collapse",) if group not in ("general", "repeat") else ()})
+        )
     return sets
 
 
@@ -160,7 +180,9 @@ class TierPage(OverridePage):
         """The place of an override does not change."""
         return ("scope", "project", "backend", "model") if obj else ()
 
-    def get_form(self, request: HttpRequest, obj: PolicyTier | None = None, change: bool = False, **kwargs: Any) -> Any:
+    def get_form(
+        self, request: HttpRequest, obj: PolicyTier | None = None, change: bool = False, **kwargs: Any
+    ) -> Any:
         """Keep the place of a stored override in the checks, although it cannot be edited."""
         form = super().get_form(request, obj, change, **kwargs)
         if obj is not None:
@@ -177,7 +199,13 @@ class TierPage(OverridePage):
     def save_model(self, request: HttpRequest, obj: PolicyTier, form: Any, change: bool) -> None:
         """Save by the service."""
         saved = policies.save_tier(
-            obj.project_id, obj.scope, obj.backend, obj.model, form.values, actor_of(request), form.cleaned_data["note"]
+            obj.project_id,
+            obj.scope,
+            obj.backend,
+            obj.model,
+            form.values,
+            actor_of(request),
+            form.cleaned_data["note"],
         )
         if saved is not None:
             obj.pk, obj._state.adding = saved.pk, False

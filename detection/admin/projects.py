@@ -33,7 +33,15 @@ class ProjectPage(ProjectAdmin):
     project_path = "pk"
     list_display = ("name", "slug", "retention_days", "stores_payloads", "first_event_at")
     search_fields = ("name", "slug")
-    fields = ("name", "slug", "retention_days", "stores_payloads", "first_event_at", "policy_version", "created_at")
+    fields = (
+        "name",
+        "slug",
+        "retention_days",
+        "stores_payloads",
+        "first_event_at",
+        "policy_version",
+        "created_at",
+    )
     readonly_fields = ("first_event_at", "policy_version", "created_at")
     inlines = (MembershipInline,)
 
@@ -56,7 +64,11 @@ class ProjectPage(ProjectAdmin):
         changed += [(row, "member.remove") for row in formset.deleted_objects]
         for row, action in changed:
             audit.record(
-                actor_of(request), action, row.user.get_username(), project_id=project.pk, after={"role": row.role}
+                actor_of(request),
+                action,
+                row.user.get_username(),
+                project_id=project.pk,
+                after={"role": row.role},
             )
 
     def has_delete_permission(self, request: HttpRequest, obj: Project | None = None) -> bool:
@@ -68,7 +80,17 @@ class ProjectPage(ProjectAdmin):
 class SessionPage(ReadOnlyMixin, ProjectAdmin):
     """Sessions, to be looked at, stopped and resumed; what they hold is on their own page in the console."""
 
-    list_display = ("external_id", "project", "state", "agent", "backend", "model", "call_count", "last_event_at", "page")
+    list_display = (
+        "external_id",
+        "project",
+        "state",
+        "agent",
+        "backend",
+        "model",
+        "call_count",
+        "last_event_at",
+        "page",
+    )
     list_filter = ("state", "is_demo", "project")
     search_fields = ("external_id__startswith", "agent__startswith")
     list_select_related = ("project",)
@@ -89,7 +111,9 @@ class SessionPage(ReadOnlyMixin, ProjectAdmin):
         """Stop the chosen sessions."""
         for row in rows.select_related("project")[:MAX_AT_ONCE]:
             try:
-                sessions.stop(row.project_id, row.external_id, actor_of(request), "stopped in the administration")
+                sessions.stop(
+                    row.project_id, row.external_id, actor_of(request), "stopped in the administration"
+                )
             except ServiceError as error:
                 refused(request, error)
 

@@ -47,7 +47,9 @@ def in_project(
         view: Callable[Concatenate[ProjectRequest, P], HttpResponseBase],
     ) -> Callable[Concatenate[HttpRequest, str, P], HttpResponseBase]:
         @wraps(view)
-        def wrapped(request: HttpRequest, project: str, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
+        def wrapped(
+            request: HttpRequest, project: str, *args: P.args, **kwargs: P.kwargs
+        ) -> HttpResponseBase:
             if not request.user.is_authenticated:
                 if request.headers.get("HX-Request"):
                     return HttpResponse(status=204, headers={"HX-Redirect": reverse("console:sign_in")})
@@ -59,14 +61,14 @@ def in_project(
             )
             if membership is None:
                 raise Http404
-            inside = cast(ProjectRequest, request)
+            inside = cast("ProjectRequest", request)
             inside.project, inside.membership = membership.project, membership
             needed = (write_role or role) if request.method == "POST" else role
             if not membership.allows(needed):
                 return missing_role(inside, needed)
             return view(inside, *args, **kwargs)
 
-        return wrapped
+        return cast("Callable[Concatenate[HttpRequest, str, P], HttpResponseBase]", wrapped)
 
     return decorate
 

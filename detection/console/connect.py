@@ -68,7 +68,9 @@ def sample(request: ProjectRequest) -> HttpResponse:
     """Run a small loop of our own through the guard, marked as demo, to show what becomes of it."""
     project = request.project
     name = f"sample-{timezone.now():%H%M%S}-{request.user.pk}"
-    sender = Principal(0, "sample", project.pk, project.slug, frozenset(("guard",)), is_demo=True, expires_at=None)
+    sender = Principal(
+        0, "sample", project.pk, project.slug, frozenset(("guard",)), is_demo=True, expires_at=None
+    )
     decision = "allow"
     for index, (tool, arguments, answer) in enumerate(SAMPLE_CALLS):
         call = EventIn(type="call", session=name, call_id=f"call_{index}", tool=tool, arguments=arguments)
@@ -81,5 +83,8 @@ def sample(request: ProjectRequest) -> HttpResponse:
             break
         result = EventIn(type="result", session=name, call_id=f"call_{index}", content=answer, is_error=False)
         guard.guard(sender, GuardIn(session=name, results=(result,)))
-    messages.success(request, f"A sample agent asked the same thing again and again; the answer to its last call was “{decision}”.")
+    messages.success(
+        request,
+        f"A sample agent asked the same thing again and again; the answer to its last call was “{decision}”.",
+    )
     return redirect(links.session_url(project.slug, name))

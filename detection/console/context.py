@@ -37,7 +37,16 @@ NAVIGATION = (
 )
 """Groups of (URL name, words, icon, second key after g)."""
 
-SECTION_OF = {"session": "live", "session_by_name": "live", "incident": "incidents", "policy": "policies", "texts": "policies", "alert_route": "alerts", "new_alert_route": "alerts", "delivery": "alerts"}
+SECTION_OF = {
+    "session": "live",
+    "session_by_name": "live",
+    "incident": "incidents",
+    "policy": "policies",
+    "texts": "policies",
+    "alert_route": "alerts",
+    "new_alert_route": "alerts",
+    "delivery": "alerts",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,5 +117,9 @@ def _navigation(project: Any, page: str) -> list[list[Item]]:
 
 
 def _projects(request: HttpRequest) -> list[Any]:
-    rows = Membership.objects.filter(user_id=request.user.pk).select_related("project").order_by("project__name")
+    rows = (
+        Membership.objects.filter(user_id=request.user.pk or 0)
+        .select_related("project")
+        .order_by("project__name")
+    )
     return [row.project for row in rows[:50]]

@@ -38,7 +38,10 @@ def between(old: str | None, new: str | None) -> tuple[Difference, ...]:
     if isinstance(before, dict | list) and isinstance(after, dict | list):
         left, right = dict(_leaves(before)), dict(_leaves(after))
         paths = [path for path in {**left, **right} if left.get(path, _ABSENT) != right.get(path, _ABSENT)]
-        found = [Difference(path, _value_parts(left.get(path, _ABSENT), right.get(path, _ABSENT))) for path in paths[:MAX_PATHS]]
+        found = [
+            Difference(path, _value_parts(left.get(path, _ABSENT), right.get(path, _ABSENT)))
+            for path in paths[:MAX_PATHS]
+        ]
         if len(paths) > MAX_PATHS:
             found.append(Difference("…", (("same", f"{len(paths) - MAX_PATHS} more places differ"),)))
         return tuple(found)

@@ -96,14 +96,14 @@ def money(value: float | Decimal | None) -> str:
 
 
 def ordinal(value: int) -> str:
-    """Return 1st, 2nd, 3rd, 4th …"""
+    """Return 1st, 2nd, 3rd, 4th and so on."""
     ending = "th" if 10 <= value % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(value % 10, "th")
     return f"{value}{ending}"
 
 
 def setting_value(value: Any) -> str:
     """Return the value of a setting for people."""
-    if value is None or value == "":
+    if value is None or value == "" or value == [] or value == {}:
         return "–"
     if isinstance(value, bool):
         return "on" if value else "off"

@@ -38,7 +38,9 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
     """Answer for what the reader may not do."""
-    return _answer(request, 403, "forbidden", "You may not do that", "Your role in this project does not allow it.")
+    return _answer(
+        request, 403, "forbidden", "You may not do that", "Your role in this project does not allow it."
+    )
 
 
 def csrf_failed(request: HttpRequest, reason: str = "") -> HttpResponse:

@@ -83,21 +83,40 @@ def sentence(incident: Incident) -> tuple[Part, ...]:
     seconds = _seconds(calls)
     span = f" in {f'{seconds:.0f} s' if seconds < 120 else display.span(seconds)}" if len(calls) > 1 else ""
     count, tool = incident.count, incident.tool or "the session"
+    first: tuple[Part, ...]
     if incident.kind == "repeat":
-        first = (Part(tool, True), Part(" was called "), Part(f"{count} times{span}", True), Part(" with equal arguments"))
+        first = (
+            Part(tool, True),
+            Part(" was called "),
+            Part(f"{count} times{span}", True),
+            Part(" with equal arguments"),
+        )
     elif incident.kind == "cycle":
         period = incident.evidence.get("period", 0)
         laps = f"{count} laps of {period} calls{span}" if period else f"{count} laps{span}"
         first = (Part(tool, True), Part(" went round for "), Part(laps, True))
     elif incident.kind == "similar":
-        first = (Part(tool, True), Part(" was called "), Part(f"{count} times{span}", True), Part(" with nearly the same arguments"))
+        first = (
+            Part(tool, True),
+            Part(" was called "),
+            Part(f"{count} times{span}", True),
+            Part(" with nearly the same arguments"),
+        )
     elif incident.kind == "outcome":
         answer = "error" if incident.evidence.get("results") == "errors" else "answer"
-        first = (Part(tool, True), Part(" was asked different things and gave one and the same "), Part(f"{answer} {count} times{span}", True))
+        first = (
+            Part(tool, True),
+            Part(" was asked different things and gave one and the same "),
+            Part(f"{answer} {count} times{span}", True),
+        )
     elif incident.kind == "stagnation":
         first = (Part("The last "), Part(f"{count} calls{span}", True), Part(" brought nothing new"))
     else:
-        first = (Part("The run used "), Part(f"{count:,} of {incident.limit:,}", True), Part(" of its budget"))
+        first = (
+            Part("The run used "),
+            Part(f"{count:,} of {incident.limit:,}", True),
+            Part(" of its budget"),
+        )
     return (*first, Part(_results(incident)), *_reaction(incident, calls), Part("."))
 
 
@@ -125,7 +144,11 @@ def _reaction(incident: Incident, calls: list[dict[str, Any]]) -> tuple[Part, ..
         return (Part("The agent was "), Part("warned", True))
     strict = next((n for n, call in enumerate(calls, 1) if call.get("decision") == incident.decision), 0)
     where = f" at the {display.ordinal(strict)} call" if strict else ""
-    lead = f"The agent was warned at the {display.ordinal(warned)} call and " if warned and warned < strict else "The call was "
+    lead = (
+        f"The agent was warned at the {display.ordinal(warned)} call and "
+        if warned and warned < strict
+        else "The call was "
+    )
     if incident.decision == "stop" and not (warned and warned < strict):
         lead = "The agent was "
     return (Part(lead), Part(f"{DID[incident.decision]}{where}", True))
@@ -163,7 +186,11 @@ def evidence(incident: Incident) -> list[Line]:
         tool = call.get("tool") or incident.tool
         before = last.get(tool)
         same_arguments = before is not None and before.get("arguments") == call.get("arguments")
-        same_key = before is not None and bool(call.get("call_key")) and before.get("call_key") == call.get("call_key")
+        same_key = (
+            before is not None
+            and bool(call.get("call_key"))
+            and before.get("call_key") == call.get("call_key")
+        )
         changes: tuple[differences.Difference, ...] = ()
         if before is not None and not same_arguments:
             changes = differences.between(before.get("arguments"), call.get("arguments"))

@@ -23,7 +23,11 @@ def icon(request: HttpRequest) -> HttpResponse:
 @require_safe
 def home(request: HttpRequest) -> HttpResponse:
     """Go to the project that was open last, else to the first one."""
-    rows = Membership.objects.filter(user_id=request.user.pk).select_related("project").order_by("project__name")
+    rows = (
+        Membership.objects.filter(user_id=request.user.pk or 0)
+        .select_related("project")
+        .order_by("project__name")
+    )
     last = request.session.get(LAST_PROJECT)
     membership = (rows.filter(project__slug=last).first() if last else None) or rows.first()
     if membership is None:
@@ -36,4 +40,6 @@ def home(request: HttpRequest) -> HttpResponse:
 def project(request: ProjectRequest) -> HttpResponse:
     """Go to the page of this project that is of use now."""
     request.session[LAST_PROJECT] = request.project.slug
-    return redirect("console:live" if request.project.first_event_at else "console:connect", request.project.slug)
+    return redirect(
+        "console:live" if request.project.first_event_at else "console:connect", request.project.slug
+    )

@@ -33,7 +33,9 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
     neighbours = selector.neighbours(incident)
     activity = list(incident.activity.all()[:200])
     parts = explain.sentence(incident)
-    told = next((entry.note.partition(": ")[2] for entry in reversed(activity) if entry.action == "reacted"), "")
+    told = next(
+        (entry.note.partition(": ")[2] for entry in reversed(activity) if entry.action == "reacted"), ""
+    )
     context: dict[str, Any] = {
         "incident": incident,
         "title": explain.title(incident),
@@ -63,12 +65,22 @@ def _strip(incident: Incident) -> Strip | None:
     """Draw the calls around the loop, from the session where it still has them, else from the evidence."""
     cells: list[Cell] = []
     if incident.session is not None:
-        calls = session_selector.session_calls(incident.session, before_seq=incident.last_seq + 1, limit=CONTEXT_CALLS)
+        calls = session_selector.session_calls(
+            incident.session, before_seq=incident.last_seq + 1, limit=CONTEXT_CALLS
+        )
         after = session_selector.session_calls(incident.session, after_seq=incident.last_seq, limit=8)
-        cells = [Cell(row.seq, row.call_key[:6], row.flags, display.visible(row.tool)) for row in (*calls.items, *after.items)]
+        cells = [
+            Cell(row.seq, row.call_key[:6], row.flags, display.visible(row.tool))
+            for row in (*calls.items, *after.items)
+        ]
     if not cells:
         cells = [
-            Cell(call["seq"], str(call.get("call_key", ""))[:6], call.get("flags", ""), display.visible(call.get("tool", "")))
+            Cell(
+                call["seq"],
+                str(call.get("call_key", ""))[:6],
+                call.get("flags", ""),
+                display.visible(call.get("tool", "")),
+            )
             for call in incident.evidence.get("calls", [])
         ]
     if not cells:
@@ -119,7 +131,9 @@ def make_exception(request: ProjectRequest, public_id: str) -> HttpResponse:
             _save_rule(request, tool, how, f"{note} (from {incident.public_id})")
             if request.POST.get("label") == "yes":
                 service.label(request.project.pk, public_id, actor, "false_alarm", note)
-            messages.success(request, f"From the next call on, {tool} is treated differently. See Policies to change it.")
+            messages.success(
+                request, f"From the next call on, {tool} is treated differently. See Policies to change it."
+            )
         except ServiceError as error:
             messages.error(request, error.detail)
     return redirect("console:incident", request.project.slug, public_id)
@@ -128,8 +142,15 @@ def make_exception(request: ProjectRequest, public_id: str) -> HttpResponse:
 def _save_rule(request: ProjectRequest, tool: str, how: str, note: str) -> None:
     """Add to the rule for exactly this tool what the form asks for, keeping what it said before."""
     pattern = "".join(f"[{character}]" if character in "*?[" else character for character in tool)
-    rule = ToolRule.objects.filter(project=request.project, pattern=pattern).first() or ToolRule(pattern=pattern)
-    values, exempt, tool_class, ignored = dict(rule.values), rule.exempt, rule.tool_class, [*rule.ignore_arguments]
+    rule = ToolRule.objects.filter(project=request.project, pattern=pattern).first() or ToolRule(
+        pattern=pattern
+    )
+    values, exempt, tool_class, ignored = (
+        dict(rule.values),
+        rule.exempt,
+        rule.tool_class,
+        [*rule.ignore_arguments],
+    )
     if how == "poll":
         tool_class = "poll"
     elif how == "raise":

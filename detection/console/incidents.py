@@ -34,7 +34,12 @@ TABS = (
     ("all", "All"),
 )
 FILTERS = ("kind", "tool", "agent", "backend", "model", "session")
-SNOOZES = {"1h": timedelta(hours=1), "8h": timedelta(hours=8), "1d": timedelta(days=1), "7d": timedelta(days=7)}
+SNOOZES = {
+    "1h": timedelta(hours=1),
+    "8h": timedelta(hours=8),
+    "1d": timedelta(days=1),
+    "7d": timedelta(days=7),
+}
 DONE = {
     "acknowledge": "acknowledged",
     "resolve": "resolved",
@@ -53,7 +58,9 @@ def filters_of(request: ProjectRequest) -> tuple[str, selector.IncidentFilters]:
     if given["kind"] not in KINDS:
         given["kind"] = ""
     status = tab if tab in selector.STATUSES else ""
-    return tab, selector.IncidentFilters(status=status, label="false_alarm" if tab == "not_a_loop" else "", **given)
+    return tab, selector.IncidentFilters(
+        status=status, label="false_alarm" if tab == "not_a_loop" else "", **given
+    )
 
 
 @in_project()
@@ -72,11 +79,19 @@ def page(request: ProjectRequest) -> HttpResponse:
         "tab": tab,
         "tabs": [(value, words, numbers.get(value), value == tab) for value, words in TABS],
         "filters": filters,
-        "active_filters": [(name, getattr(filters, name)) for name in ("q", *FILTERS) if getattr(filters, name)],
+        "active_filters": [
+            (name, getattr(filters, name)) for name in ("q", *FILTERS) if getattr(filters, name)
+        ],
         "kinds": KINDS,
         "facets": dashboard.facets(project.pk),
         "rows": [
-            (row, explain.title(row), explain.STATUS_CHIPS[row.status], explain.DID[row.decision], explain.DECISION_CHIPS[row.decision])
+            (
+                row,
+                explain.title(row),
+                explain.STATUS_CHIPS[row.status],
+                explain.DID[row.decision],
+                explain.DECISION_CHIPS[row.decision],
+            )
             for row in found.items
         ],
         "next_cursor": found.next_cursor,
@@ -109,7 +124,9 @@ def act(request: ProjectRequest) -> HttpResponse:
         messages.error(request, "No incident was selected.")
         return redirect(back)
     try:
-        outcome = service.bulk(request.project.pk, ids, action, actor_of(request), **arguments_of(request, action, span))
+        outcome = service.bulk(
+            request.project.pk, ids, action, actor_of(request), **arguments_of(request, action, span)
+        )
     except ServiceError as error:
         messages.error(request, error.detail)
         return redirect(back)

@@ -23,11 +23,22 @@ def page(request: ProjectRequest) -> HttpResponse:
         y = float(BAR_HEIGHT)
         pieces = []
         refused = attempt.rejected or (1 if attempt.status >= 400 else 0)
-        for name, count in (("ok", attempt.accepted - attempt.altered), ("alt", attempt.altered), ("dup", attempt.duplicate), ("rej", refused)):
+        for name, count in (
+            ("ok", attempt.accepted - attempt.altered),
+            ("alt", attempt.altered),
+            ("dup", attempt.duplicate),
+            ("rej", refused),
+        ):
             if count > 0:
                 height = max(3.0, count / top * (BAR_HEIGHT - 4))
                 y -= height
                 pieces.append((name, round(max(y, 0), 1), round(height, 1)))
         bars.append((index * (BAR_WIDTH + 2), pieces))
-    context = {"intake": intake, "bars": bars, "bar_width": BAR_WIDTH, "chart_width": BARS * (BAR_WIDTH + 2), "chart_height": BAR_HEIGHT}
+    context = {
+        "intake": intake,
+        "bars": bars,
+        "bar_width": BAR_WIDTH,
+        "chart_width": BARS * (BAR_WIDTH + 2),
+        "chart_height": BAR_HEIGHT,
+    }
     return render(request, "console/ingest.html", context)

@@ -31,7 +31,11 @@ def page(request: ProjectRequest) -> HttpResponse:
         name = request.POST.get("name", "").replace("\x00", "").strip()
         try:
             made, token = service.create_key(
-                request.project, name or "unnamed", actor_of(request), scopes=request.POST.getlist("scopes"), expires_at=expires
+                request.project,
+                name or "unnamed",
+                actor_of(request),
+                scopes=request.POST.getlist("scopes"),
+                expires_at=expires,
             )
         except ServiceError as error:
             messages.error(request, error.detail)

@@ -11,7 +11,9 @@ def session_url(project: str, name: str) -> str:
     """Return a session's page; names that a browser would take for path steps go into the query instead."""
     segments = name.split("/")
     is_plain = (
-        name.isprintable() and not {"", ".", ".."} & set(segments) and not any(s.endswith(" ") for s in segments)
+        name.isprintable()
+        and not {"", ".", ".."} & set(segments)
+        and not any(s.endswith(" ") for s in segments)
     )
     if is_plain:
         return f"/p/{project}/sessions/{quote(name, safe='/')}"

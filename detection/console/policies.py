@@ -172,7 +172,13 @@ def _save(request: ProjectRequest, place: Place, form: SettingsForm) -> HttpResp
     project_id = None if place.scope == TierScope.SERVER else request.project.pk
     try:
         service.save_tier(
-            project_id, place.scope, place.backend, place.model, form.values, actor_of(request), form.cleaned_data["note"]
+            project_id,
+            place.scope,
+            place.backend,
+            place.model,
+            form.values,
+            actor_of(request),
+            form.cleaned_data["note"],
         )
         messages.success(request, f"{place.title}: saved. It holds from the next call on.")
     except ServiceError as error:
@@ -185,10 +191,15 @@ class ToolRuleForm(SettingsForm):
 
     pattern = forms.CharField(max_length=128)
     tool_class = forms.ChoiceField(
-        required=False, choices=[("", "as shipped"), *((name, f"{name}: {CLASS_HELP[name]}") for name in TOOL_CLASSES)]
+        required=False,
+        choices=[("", "as shipped"), *((name, f"{name}: {CLASS_HELP[name]}") for name in TOOL_CLASSES)],
     )
-    ignore_arguments = forms.CharField(required=False, max_length=2000, widget=forms.Textarea(attrs={"rows": 3}))
-    volatile_result_fields = forms.CharField(required=False, max_length=2000, widget=forms.Textarea(attrs={"rows": 3}))
+    ignore_arguments = forms.CharField(
+        required=False, max_length=2000, widget=forms.Textarea(attrs={"rows": 3})
+    )
+    volatile_result_fields = forms.CharField(
+        required=False, max_length=2000, widget=forms.Textarea(attrs={"rows": 3})
+    )
     exempt = forms.BooleanField(required=False)
 
 
@@ -220,8 +231,10 @@ def tool_rule(request: ProjectRequest) -> HttpResponse:
         "exempt": rule.exempt if rule else False,
         "note": rule.note if rule else "",
     }
-    form = ToolRuleForm(request.POST or None, own=rule.values if rule else {}, inherited=_below(tiers, Place("model")))
-    form.initial |= initial
+    form = ToolRuleForm(
+        request.POST or None, own=rule.values if rule else {}, inherited=_below(tiers, Place("model"))
+    )
+    form.initial = {**form.initial, **initial}
     if request.method == "POST" and form.is_valid():
         answer = _save_rule(request, form)
         if answer is not None:
@@ -268,7 +281,9 @@ def history(request: ProjectRequest) -> HttpResponse:
     if request.method == "POST":
         entry = request.POST.get("entry", "")
         try:
-            service.restore(project.pk, int(entry) if entry.isdigit() and len(entry) < 19 else 0, actor_of(request))
+            service.restore(
+                project.pk, int(entry) if entry.isdigit() and len(entry) < 19 else 0, actor_of(request)
+            )
             messages.success(request, "Put back. It holds from the next call on.")
         except ServiceError as error:
             messages.error(request, error.detail)
@@ -294,5 +309,7 @@ def changes_of(entry: Any) -> list[tuple[str, str, str]]:
         if name == "note" or before.get(name) == after.get(name):
             continue
         label = FIELDS[name].label if name in FIELDS else display.word(name).capitalize()
-        rows.append((label, display.setting_value(before.get(name)), display.setting_value(after.get(name))))
+        old, new = display.setting_value(before.get(name)), display.setting_value(after.get(name))
+        if old != new:
+            rows.append((label, old, new))
     return rows

@@ -67,9 +67,9 @@ def page(request: HttpRequest) -> HttpResponse:
         if back == request.path:
             messages.success(request, "Saved in this browser.")
         return answer
-    chosen = of(request)
+    current = of(request)
     options = [
-        (name, TITLES[name], HELP.get(name, ""), getattr(chosen, name), CHOICES[name]) for name in CHOICES
+        (name, TITLES[name], HELP.get(name, ""), getattr(current, name), CHOICES[name]) for name in CHOICES
     ]
     return render(request, "console/preferences.html", {"options": options})
 

@@ -63,7 +63,10 @@ def _show(request: ProjectRequest, name: str) -> HttpResponse:
         "meter_words": meter_words(session.meter_kind),
         "tab": tab,
         "tabs": (("timeline", "Timeline"), ("table", "Table"), ("settings", "Settings")),
-        "incidents": [(incident, explain.title(incident), explain.STATUS_CHIPS[incident.status]) for incident in incidents],
+        "incidents": [
+            (incident, explain.title(incident), explain.STATUS_CHIPS[incident.status])
+            for incident in incidents
+        ],
         "strip": _strip(request, cells, incidents, zoom),
         "zoom": zoom,
         "zooms": _zooms(zoom),
@@ -103,7 +106,9 @@ def _window(request: ProjectRequest, session: Session) -> Page[CallRow]:
     newest = selector.session_calls(session, before_seq=before or session.last_seq + 1, limit=WINDOW_CALLS)
     is_outside = chosen and not before and newest.items and chosen < newest.items[0].seq
     if is_outside:
-        return selector.session_calls(session, before_seq=min(chosen + WINDOW_CALLS, session.last_seq + 1), limit=WINDOW_CALLS)
+        return selector.session_calls(
+            session, before_seq=min(chosen + WINDOW_CALLS, session.last_seq + 1), limit=WINDOW_CALLS
+        )
     return newest
 
 
@@ -176,7 +181,10 @@ def call(request: ProjectRequest) -> HttpResponse:
     """Show one call beside the strip."""
     session = _session(request, request.GET.get("name", ""))
     seq = _number(request.GET.get("call"), 0)
-    context = {"session": session, "session_url": links.session_url(request.project.slug, session.external_id)}
+    context = {
+        "session": session,
+        "session_url": links.session_url(request.project.slug, session.external_id),
+    }
     return render(request, "console/_call.html", context | _call_context(session, seq))
 
 
@@ -202,8 +210,14 @@ def _call_context(session: Session, seq: int) -> dict[str, Any]:
         "next_seq": following[0].seq if following else None,
         "verdict_chip": explain.DECISION_CHIPS.get(shown.decision, "plain"),
         "finding": finding,
-        "finding_words": meter_title(finding.get("kind", ""), finding.get("count", 0), finding.get("limit", 0)) if finding else "",
-        "delay": display.span((shown.result.received_at - shown.received_at).total_seconds()) if shown.result else "",
+        "finding_words": meter_title(
+            finding.get("kind", ""), finding.get("count", 0), finding.get("limit", 0)
+        )
+        if finding
+        else "",
+        "delay": display.span((shown.result.received_at - shown.received_at).total_seconds())
+        if shown.result
+        else "",
         "skew": _skew(shown),
     }
 
@@ -212,10 +226,16 @@ def _skew(shown: CallRow) -> str:
     if shown.occurred_at is None:
         return ""
     seconds = (shown.received_at - shown.occurred_at).total_seconds()
-    return f"client clock {display.span(abs(seconds))} {'behind' if seconds > 0 else 'ahead'}" if abs(seconds) > 5 else ""
+    return (
+        f"client clock {display.span(abs(seconds))} {'behind' if seconds > 0 else 'ahead'}"
+        if abs(seconds) > 5
+        else ""
+    )
 
 
-def _settings_context(request: ProjectRequest, session: Session, form: SettingsForm | None = None) -> dict[str, Any]:
+def _settings_context(
+    request: ProjectRequest, session: Session, form: SettingsForm | None = None
+) -> dict[str, Any]:
     tiers = policies.tiers_of(request.project.pk, request.project.policy_version)
     below = tiers.policy_for(session.backend, session.model, {})
     form = form or SettingsForm(own=session.policy_values, inherited=below)
@@ -256,7 +276,9 @@ def _save_settings(request: ProjectRequest, session: Session, url: str) -> HttpR
     form = SettingsForm(request.POST, own=session.policy_values, inherited=below)
     if form.is_valid():
         unset = dict.fromkeys(session.policy_values)
-        service.set_policy(request.project.pk, session.external_id, {**unset, **form.values}, actor_of(request))
+        service.set_policy(
+            request.project.pk, session.external_id, {**unset, **form.values}, actor_of(request)
+        )
         messages.success(request, "Saved. It holds from the next call on.")
         return redirect(f"{url}{'&' if '?' in url else '?'}tab=settings")
     context = {

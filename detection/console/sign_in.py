@@ -58,6 +58,8 @@ def sign_in(request: HttpRequest) -> HttpResponse:
 def _after(request: HttpRequest) -> str:
     """Return where to go then: only ever a page of our own."""
     wanted = request.POST.get("next", request.GET.get("next", ""))
-    if wanted and url_has_allowed_host_and_scheme(wanted, {request.get_host()}, require_https=request.is_secure()):
+    if wanted and url_has_allowed_host_and_scheme(
+        wanted, {request.get_host()}, require_https=request.is_secure()
+    ):
         return wanted
     return reverse("console:home")

@@ -36,14 +36,23 @@ def page(request: ProjectRequest) -> HttpResponse:
     start = time.perf_counter()
     status = dashboard.system_status(request.project.pk)
     database_ms = (time.perf_counter() - start) * 1000
-    lag = (timezone.now() - status.oldest_waiting_since).total_seconds() if status.oldest_waiting_since else 0.0
+    lag = (
+        (timezone.now() - status.oldest_waiting_since).total_seconds() if status.oldest_waiting_since else 0.0
+    )
     broker = _broker()
     parts = [
-        _part("Database", "ok", f"answers in {database_ms:.0f} ms", f"PostgreSQL {status.database_version.split(' ')[0]}"),
+        _part(
+            "Database",
+            "ok",
+            f"answers in {database_ms:.0f} ms",
+            f"PostgreSQL {status.database_version.split(' ')[0]}",
+        ),
         _part(
             "Detection",
             "ok" if lag < SLOW_SECONDS else "slow" if lag < LATE_SECONDS else "bad",
-            "up to date" if not status.sessions_waiting else f"{status.sessions_waiting} sessions waiting, the oldest for {display.span(lag)}",
+            "up to date"
+            if not status.sessions_waiting
+            else f"{status.sessions_waiting} sessions waiting, the oldest for {display.span(lag)}",
             "Workers fold what came in; without the broker the sweeper does, within 15 s.",
         ),
         broker,
@@ -67,7 +76,13 @@ def page(request: ProjectRequest) -> HttpResponse:
 
 
 def _part(name: str, state: str, words: str, about: str) -> dict[str, str]:
-    return {"name": name, "state": state, "word": {"ok": "Working", "slow": "Slow", "bad": "Failing"}[state], "words": words, "about": about}
+    return {
+        "name": name,
+        "state": state,
+        "word": {"ok": "Working", "slow": "Slow", "bad": "Failing"}[state],
+        "words": words,
+        "about": about,
+    }
 
 
 def _workers(has_work: bool) -> list[dict[str, str]]:
@@ -86,7 +101,9 @@ def _broker() -> dict[str, Any]:
     about = "Rings the workers and carries hints to open pages. Nothing is lost without it."
     try:
         client = redis.Redis.from_url(
-            settings.CELERY_BROKER_URL, socket_connect_timeout=BROKER_PATIENCE_SECONDS, socket_timeout=BROKER_PATIENCE_SECONDS
+            settings.CELERY_BROKER_URL,
+            socket_connect_timeout=BROKER_PATIENCE_SECONDS,
+            socket_timeout=BROKER_PATIENCE_SECONDS,
         )
         start = time.perf_counter()
         client.ping()
@@ -94,7 +111,12 @@ def _broker() -> dict[str, Any]:
         client.close()
     except redis.RedisError as error:
         return _part("Broker", "bad", f"does not answer ({type(error).__name__})", about)
-    return _part("Broker", "ok", f"answers in {(time.perf_counter() - start) * 1000:.0f} ms, {waiting} tasks queued", about)
+    return _part(
+        "Broker",
+        "ok",
+        f"answers in {(time.perf_counter() - start) * 1000:.0f} ms, {waiting} tasks queued",
+        about,
+    )
 
 
 def _versions() -> list[tuple[str, str]]:

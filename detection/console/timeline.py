@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
 from detection.console import display
@@ -107,7 +108,7 @@ def lay_out(calls: Sequence[CallRow], colours: dict[str, int], incidents: Sequen
     lane_of = {name: min(index, MAX_LANES) for index, name in enumerate(names)}
     steps = [
         max(0.0, (after.received_at - before.received_at).total_seconds())
-        for before, after in zip(calls, calls[1:], strict=False)
+        for before, after in pairwise(calls)
     ]
     usual = median(steps) if steps else 1.0
     is_gap = [step > max(30.0, usual * 12) for step in steps]
@@ -119,7 +120,9 @@ def lay_out(calls: Sequence[CallRow], colours: dict[str, int], incidents: Sequen
                 gaps.append(Gap(x + CELL + (GAP_STEP - CELL) / 2, display.span(steps[index - 1])))
                 x += GAP_STEP
             else:
-                x += min(MAX_STEP, max(MIN_STEP, USUAL_STEP * steps[index - 1] / usual if usual else MIN_STEP))
+                x += min(
+                    MAX_STEP, max(MIN_STEP, USUAL_STEP * steps[index - 1] / usual if usual else MIN_STEP)
+                )
         xs.append(x)
         cell = Cell(call.seq, call.call_key[:6], call.flags, display.visible(call.tool))
         top = TOP + lane_of[call.tool] * LANE_HEIGHT + 4
@@ -131,7 +134,12 @@ def lay_out(calls: Sequence[CallRow], colours: dict[str, int], incidents: Sequen
             )
         )  # fmt: skip
     lanes = [
-        Lane(name, TOP + index * LANE_HEIGHT, TOP + index * LANE_HEIGHT + 16, sum(call.tool == name for call in calls))
+        Lane(
+            name,
+            TOP + index * LANE_HEIGHT,
+            TOP + index * LANE_HEIGHT + 16,
+            sum(call.tool == name for call in calls),
+        )
         for index, name in enumerate(shown)
     ]
     if has_rest:
@@ -139,7 +147,12 @@ def lay_out(calls: Sequence[CallRow], colours: dict[str, int], incidents: Sequen
         lanes.append(Lane(f"{len(names) - MAX_LANES} other tools", y, y + 16, 0))
     width = (xs[-1] if xs else 0) + CELL + 12
     return Timeline(
-        width, TOP + len(lanes) * LANE_HEIGHT + 6, tuple(lanes), tuple(marks), tuple(gaps), tuple(_bands(calls, xs, incidents))
+        width,
+        TOP + len(lanes) * LANE_HEIGHT + 6,
+        tuple(lanes),
+        tuple(marks),
+        tuple(gaps),
+        tuple(_bands(calls, xs, incidents)),
     )
 
 
@@ -147,7 +160,11 @@ def _bands(calls: Sequence[CallRow], xs: Sequence[float], incidents: Sequence[In
     bands: list[Band] = []
     label_end = 0.0
     for incident in incidents:
-        inside = [x for call, x in zip(calls, xs, strict=True) if incident.first_seq <= call.seq <= incident.last_seq]
+        inside = [
+            x
+            for call, x in zip(calls, xs, strict=True)
+            if incident.first_seq <= call.seq <= incident.last_seq
+        ]
         if inside:
             x = inside[0] - 4
             # Loops that begin together share the first one's label.
@@ -155,4 +172,3 @@ def _bands(calls: Sequence[CallRow], xs: Sequence[float], incidents: Sequence[In
             label_end = x + 36 if text else label_end
             bands.append(Band(x, inside[-1] - x + CELL + 4, text))
     return bands
-

@@ -37,7 +37,7 @@ def filters_of(request: ProjectRequest) -> selector.SessionFilters:
     given = {name: request.GET.get(name, "")[:200].replace("\x00", "") for name in ("q", "state", *FILTERS)}
     if given["state"] not in selector.STATES:
         given["state"] = ""
-    return selector.SessionFilters(**given)
+    return selector.SessionFilters(**given, demo=None)
 
 
 @in_project()
@@ -60,7 +60,9 @@ def page(request: ProjectRequest) -> HttpResponse:
         "active_filters": active,
         "facets": dashboard.facets(project.pk),
         "kpis": dashboard.kpis(project.pk),
-        "tabs": [(value, words, getattr(counts, value or "all"), value == filters.state) for value, words in TABS],
+        "tabs": [
+            (value, words, getattr(counts, value or "all"), value == filters.state) for value, words in TABS
+        ],
         "counts": counts,
         "rows": [session_row(row, now) for row in found.items],
         "next_cursor": found.next_cursor,
@@ -78,7 +80,9 @@ def figures(request: ProjectRequest) -> HttpResponse:
     filters = filters_of(request)
     context = {
         "kpis": dashboard.kpis(request.project.pk),
-        "tabs": [(value, words, getattr(counts, value or "all"), value == filters.state) for value, words in TABS],
+        "tabs": [
+            (value, words, getattr(counts, value or "all"), value == filters.state) for value, words in TABS
+        ],
         "counts": counts,
     }
     return render(request, "live/_figures.html", context)
@@ -96,7 +100,9 @@ def stop(request: ProjectRequest) -> HttpResponse:
         reason = request.POST.get("reason", "")[:300]
         known = None if everything else [n for n in names if selector.get_session(request.project.pk, n)]
         count = service.stop_many(request.project.pk, known, actor_of(request), reason)
-        messages.success(request, f"{count} session{'' if count == 1 else 's'} stopped. The next call of each is refused.")
+        messages.success(
+            request, f"{count} session{'' if count == 1 else 's'} stopped. The next call of each is refused."
+        )
     return redirect(_back(request))
 
 

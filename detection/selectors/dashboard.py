@@ -86,9 +86,7 @@ def kpis(project_id: int) -> Kpis:
     """Work the figures out; three bounded queries."""
     now = timezone.now()
     active = Session.objects.filter(project_id=project_id, last_event_at__gte=now - IDLE_AFTER)
-    states = dict(
-        active.order_by().values_list("state").annotate(n=Count("pk")).values_list("state", "n")
-    )
+    states = dict(active.order_by().values_list("state").annotate(n=Count("pk")).values_list("state", "n"))
     with connection.cursor() as cursor:
         # Only sessions of the last minute can have calls of the last minute.
         cursor.execute(
@@ -153,7 +151,9 @@ def attempts(project_id: int, limit: int = 50, *, refused_only: bool = False) ->
     Requests without a known key belong to no project; they are shown to everybody who may see this page, since they are
     what a person who sets up an agent is looking for. They hold no data.
     """
-    rows = Attempt.objects.filter(Q(project_id=project_id) | Q(project=None, at__gte=timezone.now() - timedelta(hours=1)))
+    rows = Attempt.objects.filter(
+        Q(project_id=project_id) | Q(project=None, at__gte=timezone.now() - timedelta(hours=1))
+    )
     if refused_only:
         rows = rows.filter(Q(status__gte=400) | Q(rejected__gt=0) | Q(altered__gt=0))
     return list(rows.order_by("-id")[:limit])
@@ -187,9 +187,7 @@ def intake(project_id: int) -> Intake:
         refused=Count("pk", filter=Q(status__gte=400)),
         since=Min("at"),
     )
-    codes = (
-        rows.exclude(code="").values_list("code", "status").annotate(n=Count("pk")).order_by("-n")[:20]
-    )
+    codes = rows.exclude(code="").values_list("code", "status").annotate(n=Count("pk")).order_by("-n")[:20]
     keys = (
         rows.exclude(key_hint="")
         .values("key_hint")
@@ -206,7 +204,7 @@ def intake(project_id: int) -> Intake:
         **figures,
         since=total["since"],
         by_code=tuple((code, status, n) for code, status, n in codes),
-        by_key=tuple(keys),
+        by_key=tuple(dict(row) for row in keys),
         recent=tuple(attempts(project_id, 60)),
     )
 
@@ -272,7 +270,17 @@ def system_status(project_id: int) -> SystemStatus:
         size, version, connections, partitions, events, sessions, migration, now = cursor.fetchone()
     parked = _bounded(Session.objects.filter(project_id=project_id).exclude(parked=[]), 100)
     return SystemStatus(
-        waiting, oldest, parked, size, version, connections, partitions, int(events), int(sessions), migration or "–", now
+        waiting,
+        oldest,
+        parked,
+        size,
+        version,
+        connections,
+        partitions,
+        int(events),
+        int(sessions),
+        migration or "–",
+        now,
     )
 
 

@@ -60,10 +60,14 @@ def moment(context: RequestContext, value: datetime | None, mode: str = "") -> S
     """
     if value is None:
         return "–"
-    mode = mode or context.get("time_mode", "relative")
+    mode = mode or str(context.get("time_mode", "relative"))
     utc = value.astimezone(UTC)
     iso = utc.strftime("%Y-%m-%dT%H:%M:%SZ")
-    text = display.age(value, timezone.now()) + " ago" if mode == "relative" else utc.strftime("%d %b %H:%M:%S UTC")
+    text = (
+        display.age(value, timezone.now()) + " ago"
+        if mode == "relative"
+        else utc.strftime("%d %b %H:%M:%S UTC")
+    )
     return format_html('<time datetime="{}" data-mode="{}" title="{}">{}</time>', iso, mode, iso, text)
 
 
@@ -83,7 +87,11 @@ def meter(count: int, limit: int) -> dict[str, Any]:
     return {
         "squares": [(index * 11, index < filled) for index in range(squares)],
         "width": squares * 11 - 2,
-        "state": "full" if limit and count >= limit else "near" if count >= 2 and count * 2 >= limit else "far",
+        "state": "full"
+        if limit and count >= limit
+        else "near"
+        if count >= 2 and count * 2 >= limit
+        else "far",
     }
 
 
@@ -110,7 +118,7 @@ def query(context: RequestContext, **changes: Any) -> str:
             values[name] = str(value)
     if "cursor" not in changes:
         values.pop("cursor", None)
-    return "?" + values.urlencode()
+    return f"?{values.urlencode()}"
 
 
 @register.simple_tag

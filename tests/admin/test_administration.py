@@ -32,7 +32,15 @@ def test_every_list_opens_and_searches(world, name):
 def test_a_model_override_saved_here_changes_the_next_verdict(world):
     answer = world.client.post(
         "/admin/detection/policytier/add/",
-        {"scope": "model", "project": world.project.pk, "backend": "local", "model": "q", "set_max_repeats": "3", "set_repeat_warn_at": "0", "note": "try"},
+        {
+            "scope": "model",
+            "project": world.project.pk,
+            "backend": "local",
+            "model": "q",
+            "set_max_repeats": "3",
+            "set_repeat_warn_at": "0",
+            "note": "try",
+        },
     )
     assert answer.status_code == 302
     assert PolicyTier.objects.get(model="q").values == {"max_repeats": 3, "repeat_warn_at": 0}
@@ -70,7 +78,10 @@ def test_what_the_engine_refuses_is_refused_here_with_the_same_words(world, give
 
 
 def test_a_place_that_does_not_fit_its_scope_is_refused(world):
-    answer = world.client.post("/admin/detection/policytier/add/", {"scope": "server", "project": world.project.pk, "set_max_repeats": "3"})
+    answer = world.client.post(
+        "/admin/detection/policytier/add/",
+        {"scope": "server", "project": world.project.pk, "set_max_repeats": "3"},
+    )
     assert answer.status_code == 200
     assert "Server: no project" in answer.content.decode()
 
@@ -87,15 +98,35 @@ def test_deleting_an_override_goes_through_the_service(world):
 def test_a_tool_rule_is_saved_with_its_settings(world):
     world.client.post(
         "/admin/detection/toolrule/add/",
-        {"project": world.project.pk, "pattern": "crm_*", "tool_class": "poll", "ignore_arguments": '["request_id"]', "volatile_result_fields": "[]", "set_max_repeats": "8", "note": ""},
+        {
+            "project": world.project.pk,
+            "pattern": "crm_*",
+            "tool_class": "poll",
+            "ignore_arguments": '["request_id"]',
+            "volatile_result_fields": "[]",
+            "set_max_repeats": "8",
+            "note": "",
+        },
     )
     rule = ToolRule.objects.get(pattern="crm_*")
-    assert (rule.tool_class, rule.ignore_arguments, rule.values) == ("poll", ["request_id"], {"max_repeats": 8})
+    assert (rule.tool_class, rule.ignore_arguments, rule.values) == (
+        "poll",
+        ["request_id"],
+        {"max_repeats": 8},
+    )
 
 
 def test_a_keys_token_is_shown_on_the_next_page_and_nowhere_else(world):
     answer = world.client.post(
-        "/admin/detection/apikey/add/", {"project": world.project.pk, "name": "by admin", "scopes": ["guard"], "expires_at_0": "", "expires_at_1": ""}, follow=True
+        "/admin/detection/apikey/add/",
+        {
+            "project": world.project.pk,
+            "name": "by admin",
+            "scopes": ["guard"],
+            "expires_at_0": "",
+            "expires_at_1": "",
+        },
+        follow=True,
     )
     token = re.search(r"lg_[0-9a-z]{10}_[0-9a-f]{72}", answer.content.decode())
     assert token is not None
@@ -107,14 +138,19 @@ def test_a_keys_token_is_shown_on_the_next_page_and_nowhere_else(world):
 
 
 def test_incidents_are_handled_by_the_same_services(world):
-    world.client.post("/admin/detection/incident/", {"action": "resolve", "_selected_action": [world.incident.pk]})
+    world.client.post(
+        "/admin/detection/incident/", {"action": "resolve", "_selected_action": [world.incident.pk]}
+    )
     assert Incident.objects.get(pk=world.incident.pk).status == "resolved"
     assert AuditEntry.objects.filter(action="incident.resolved").exists()
 
 
 def test_incidents_sessions_and_audit_cannot_be_edited_here(world):
     for name, row in (("incident", world.incident), ("session", world.session)):
-        assert world.client.post(f"/admin/detection/{name}/{row.pk}/change/", {"state": "ended"}).status_code == 403
+        assert (
+            world.client.post(f"/admin/detection/{name}/{row.pk}/change/", {"state": "ended"}).status_code
+            == 403
+        )
     assert world.client.get("/admin/detection/auditentry/add/").status_code == 403
 
 

@@ -15,20 +15,20 @@ PAYLOADS = [
     f"<script>{HIT}</script>",
     f"</script><script>{HIT}</script>",
     f"<img src=x onerror={HIT}>",
-    f"\"><img src=x onerror={HIT}>",
+    f'"><img src=x onerror={HIT}>',
     f"'><svg onload={HIT}>",
     f"<svg><animate onbegin={HIT} attributeName=x dur=1s>",
     f"<details open ontoggle={HIT}>",
-    f"<iframe srcdoc=\"<script>parent.{HIT}</script>\"></iframe>",
+    f'<iframe srcdoc="<script>parent.{HIT}</script>"></iframe>',
     f"javascript:{HIT}",
     f"<a href=javascript:{HIT}>x</a>",
     f"<math><mtext></form><form><mglyph><style></math><img src onerror={HIT}>",
     f"<div hx-get=/ hx-trigger=load hx-on:load={HIT}>",
-    f"<div data-hx-get=/nowhere data-hx-trigger=load>",
+    "<div data-hx-get=/nowhere data-hx-trigger=load>",
     f"<input autofocus onfocus={HIT}>",
     f"<body onpageshow={HIT}>",
     f"<video><source onerror={HIT}>",
-    f"<form action=https://evil.example><button>",
+    "<form action=https://evil.example><button>",
     "<img src=https://evil.example/beacon.png>",
     "![x](https://evil.example/beacon.png)",
     "<link rel=stylesheet href=https://evil.example/x.css>",
@@ -45,7 +45,7 @@ PAYLOADS = [
     "\u202egnp.exe\u202c \u2066hidden\u2069 \u200b\ufeff",
     "a\x1b[31mred\x07",
     "' OR 1=1 --\"`);",
-    "=HYPERLINK(\"https://evil.example\")",
+    '=HYPERLINK("https://evil.example")',
     "<x contenteditable onblur=" + HIT + " tabindex=1 id=x>",
 ]
 BAD_CHARACTERS = "\u202e\u202c\u2066\u2069\u200b\ufeff\x1b\x07"
@@ -59,11 +59,21 @@ def hostile_world(payload: str) -> World:
     short = payload[:120]
     for number in range(5):
         call = EventIn(
-            type="call", session=name, call_id=f"{short}{number}", tool=short, arguments=arguments, round=f"{short}{number}", run=short
+            type="call",
+            session=name,
+            call_id=f"{short}{number}",
+            tool=short,
+            arguments=arguments,
+            round=f"{short}{number}",
+            run=short,
         )
-        asked = GuardIn(session=name, backend=short, model=short, agent=short, calls=(call,), parent_session=name)
+        asked = GuardIn(
+            session=name, backend=short, model=short, agent=short, calls=(call,), parent_session=name
+        )
         if guard.guard(principal(project), asked).decision in ("allow", "warn"):
-            result = EventIn(type="result", session=name, call_id=f"{short}{number}", content=payload, is_error=number == 1)
+            result = EventIn(
+                type="result", session=name, call_id=f"{short}{number}", content=payload, is_error=number == 1
+            )
             guard.guard(principal(project), GuardIn(session=name, results=(result,)))
     world.incident = Incident.objects.filter(project=project).latest("pk")
     world.session = world.incident.session
@@ -71,11 +81,20 @@ def hostile_world(payload: str) -> World:
     incidents.comment(project.pk, world.incident.public_id, actor, payload)
     sessions.stop(project.pk, name, actor, payload)
     policies.save_tier(project.pk, "model", short, short, {"max_repeats": 3}, actor, payload[:300])
-    policies.save_tool_rule(project.pk, short, ignore_arguments=[payload[:60]], note=payload[:300], actor=actor)
+    policies.save_tool_rule(
+        project.pk, short, ignore_arguments=[payload[:60]], note=payload[:300], actor=actor
+    )
     PolicyTier.objects.filter(project=project, scope="model", backend="openai").update(note=payload[:300])
     project.name = short
     project.save()
-    Attempt.objects.create(project=project, route="events", status=422, code=short[:48], detail=payload[:300], key_hint=short[:24])
+    Attempt.objects.create(
+        project=project,
+        route="events",
+        status=422,
+        code=short[:48],
+        detail=payload[:300],
+        key_hint=short[:24],
+    )
     return world
 
 
@@ -83,7 +102,14 @@ def hostile_world(payload: str) -> World:
 def test_no_payload_runs_or_calls_out_on_any_screen(site, page, batch):
     chosen = PAYLOADS[batch::5]
     outside: list[str] = []
-    page.on("request", lambda request: outside.append(request.url) if not request.url.startswith((site.url, site.live_url, "data:")) else None)
+    page.on(
+        "request",
+        lambda request: (
+            outside.append(request.url)
+            if not request.url.startswith((site.url, site.live_url, "data:"))
+            else None
+        ),
+    )
     page.on("dialog", lambda dialog: pytest.fail(f"a dialog: {dialog.message}"))
     for payload in chosen:
         world = hostile_world(payload)

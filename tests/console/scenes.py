@@ -23,7 +23,9 @@ def principal(project: Project, *, is_demo: bool = False) -> Principal:
     return Principal(0, "test", project.pk, project.slug, frozenset(("guard", "ingest")), is_demo, None)
 
 
-def ask(project: Project, session: str, number: int, *, tool="search_web", arguments='{"q":"reset"}', **more: Any) -> GuardOut:
+def ask(
+    project: Project, session: str, number: int, *, tool="search_web", arguments='{"q":"reset"}', **more: Any
+) -> GuardOut:
     """Ask whether a call may run."""
     is_demo = more.pop("is_demo", False)
     call = EventIn(type="call", session=session, call_id=f"call-{number}", tool=tool, arguments=arguments)
@@ -33,11 +35,15 @@ def ask(project: Project, session: str, number: int, *, tool="search_web", argum
 
 def answer(project: Project, session: str, number: int, content: str, *, is_error: bool = False) -> None:
     """Report what a call came to."""
-    result = EventIn(type="result", session=session, call_id=f"call-{number}", content=content, is_error=is_error)
+    result = EventIn(
+        type="result", session=session, call_id=f"call-{number}", content=content, is_error=is_error
+    )
     guard.guard(principal(project), GuardIn(session=session, results=(result,)))
 
 
-def loop(project: Project, session: str = "s-1", *, calls: int = 4, content: str = "0 results", **more: Any) -> Incident:
+def loop(
+    project: Project, session: str = "s-1", *, calls: int = 4, content: str = "0 results", **more: Any
+) -> Incident:
     """Let a session ask the same thing again and again; return its first incident."""
     for number in range(calls):
         if ask(project, session, number, **more).decision in ("allow", "warn"):
@@ -69,7 +75,9 @@ def make_world(role: str = Role.ADMIN, **text: str) -> World:
     incident = loop(project, text.get("session", "s-1"), **{k: v for k, v in text.items() if k != "session"})
     policies.save_tier(project.pk, "model", "openai", "gpt-5", {"max_repeats": 5}, SYSTEM, "because")
     policies.save_tool_rule(project.pk, "get_*", tool_class="poll", note="polls", actor=SYSTEM)
-    Attempt.objects.create(project=project, route="events", status=422, code="missing_field", detail="events[0].tool is missing")
+    Attempt.objects.create(
+        project=project, route="events", status=422, code="missing_field", detail="events[0].tool is missing"
+    )
     Attempt.objects.create(project=project, route="events", status=202, accepted=7, altered=1)
     client = Client()
     client.force_login(user)

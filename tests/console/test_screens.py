@@ -34,7 +34,17 @@ def test_every_screen_opens_in_an_empty_project():
     project = make_project()
     client = Client()
     client.force_login(make_member(project))
-    for name in ("live", "incidents", "policies", "policies/history", "connect", "keys", "ingest", "system", "audit"):
+    for name in (
+        "live",
+        "incidents",
+        "policies",
+        "policies/history",
+        "connect",
+        "keys",
+        "ingest",
+        "system",
+        "audit",
+    ):
         assert client.get(f"/p/{project.slug}/{name}").status_code == 200, name
 
 
@@ -70,7 +80,9 @@ def test_the_live_list_filters_by_the_address_alone(world):
 def test_a_session_is_stopped_and_resumed_and_the_next_call_obeys(world):
     world.client.post(f"{world.base}/session/act", {"name": "fresh", "action": "stop"})
     assert ask(world.project, "fresh", 1).decision == "allow"
-    world.client.post(f"{world.base}/session/act", {"name": "fresh", "action": "stop", "reason": "wrong customer"})
+    world.client.post(
+        f"{world.base}/session/act", {"name": "fresh", "action": "stop", "reason": "wrong customer"}
+    )
     refused = ask(world.project, "fresh", 2, arguments='{"q":"x"}')
     assert refused.decision == "stop"
     assert "wrong customer" in refused.verdicts[0].message
@@ -87,7 +99,9 @@ def test_all_running_sessions_are_stopped_at_once(world):
 
 def test_a_sessions_own_settings_win_and_show_where_they_come_from(world):
     page = world.client.post(
-        f"{world.base}/session/act", {"name": "s-1", "action": "settings", "set_max_repeats": "9"}, follow=True
+        f"{world.base}/session/act",
+        {"name": "s-1", "action": "settings", "set_max_repeats": "9"},
+        follow=True,
     )
     assert "set here; else 5 calls from model openai / gpt-5" in text(page).replace("  ", " ")
     world.session.refresh_from_db()
@@ -95,13 +109,18 @@ def test_a_sessions_own_settings_win_and_show_where_they_come_from(world):
 
 
 def test_a_value_that_is_not_allowed_stays_in_the_form_with_the_reason(world):
-    page = world.client.post(f"{world.base}/session/act", {"name": "s-1", "action": "settings", "set_max_repeats": "1"})
+    page = world.client.post(
+        f"{world.base}/session/act", {"name": "s-1", "action": "settings", "set_max_repeats": "1"}
+    )
     assert page.status_code == 422
     assert "at least 2" in text(page).lower()
 
 
 def test_a_command_is_carried_out_as_in_the_chat(world):
-    world.client.post(f"{world.base}/session/act", {"name": "s-1", "action": "command", "text": "!/set(tool-loop-max-repeats=7)"})
+    world.client.post(
+        f"{world.base}/session/act",
+        {"name": "s-1", "action": "command", "text": "!/set(tool-loop-max-repeats=7)"},
+    )
     world.session.refresh_from_db()
     assert world.session.policy_values["max_repeats"] == 7
 
@@ -144,7 +163,12 @@ def test_an_incident_stays_readable_when_its_session_is_gone(world):
 
 @pytest.mark.parametrize(
     ("action", "field", "value"),
-    [("acknowledge", "status", "acknowledged"), ("resolve", "status", "resolved"), ("snooze", "status", "snoozed"), ("snooze:8h", "status", "snoozed")],
+    [
+        ("acknowledge", "status", "acknowledged"),
+        ("resolve", "status", "resolved"),
+        ("snooze", "status", "snoozed"),
+        ("snooze:8h", "status", "snoozed"),
+    ],
 )
 def test_what_is_done_to_an_incident_can_be_taken_back_from_the_page(world, action, field, value):
     url = f"{world.base}/incidents/act"
@@ -159,14 +183,18 @@ def test_what_is_done_to_an_incident_can_be_taken_back_from_the_page(world, acti
 
 def test_several_incidents_are_resolved_at_once(world):
     other = loop(world.project, "other", tool="bash")
-    world.client.post(f"{world.base}/incidents/act", {"action": "resolve", "ids": [world.incident.public_id, other.public_id]})
+    world.client.post(
+        f"{world.base}/incidents/act",
+        {"action": "resolve", "ids": [world.incident.public_id, other.public_id]},
+    )
     other.refresh_from_db()
     assert other.status == "resolved"
 
 
 def test_an_exception_is_made_for_exactly_this_tool(world):
     world.client.post(
-        f"{world.base}/incidents/{world.incident.public_id}/exception", {"how": "exempt", "note": "it is a mock", "label": "yes"}
+        f"{world.base}/incidents/{world.incident.public_id}/exception",
+        {"how": "exempt", "note": "it is a mock", "label": "yes"},
     )
     rule = ToolRule.objects.get(pattern="search_web")
     assert rule.exempt

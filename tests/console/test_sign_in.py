@@ -59,7 +59,10 @@ def test_a_login_in_force_is_not_touched_by_somebody_elses_guessing(client):
     assert client.get(f"/p/{project.slug}/live").status_code == 200
 
 
-@pytest.mark.parametrize("target", ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:alert(1)", "http:evil"])
+@pytest.mark.parametrize(
+    "target",
+    ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:alert(1)", "http:evil"],
+)
 def test_after_signing_in_nobody_is_sent_to_another_site(client, target):
     make_member(make_project(), username="ana")
     assert send(client, "ana", "right horse", next=target)["Location"] == "/"

@@ -71,7 +71,9 @@ def test_sixty_calls_weigh_about_a_kilobyte_and_a_half_a_look():
 
 
 def test_loops_that_overlap_get_brackets_on_lines_of_their_own():
-    strip = large(cells("ABABABAB"), cell_width=12, loops=[(1, 8, "4 laps", "/a"), (1, 7, "4 equal calls", "/b")])
+    strip = large(
+        cells("ABABABAB"), cell_width=12, loops=[(1, 8, "4 laps", "/a"), (1, 7, "4 equal calls", "/b")]
+    )
     assert [bracket.line for bracket in strip.brackets] == [0, 1]
 
 

@@ -63,14 +63,24 @@ def message(world):
     place = {"kind": "webhook", "address": "https://hook.example/", "shown_address": "https://hook.example/…"}
     hook, _ = AlertDestination.objects.get_or_create(project=world.project, name="hook", defaults=place)
     due = {"due_at": world.incident.opened_at}
-    return AlertDelivery.objects.get_or_create(project=world.project, destination=hook, defaults=due)[0].public_id
+    return AlertDelivery.objects.get_or_create(project=world.project, destination=hook, defaults=due)[
+        0
+    ].public_id
 
 
 def address(name, world):
-    more = {"session": [world.session.external_id], "incident": [world.incident.public_id], "exception": [world.incident.public_id]}
+    more = {
+        "session": [world.session.external_id],
+        "incident": [world.incident.public_id],
+        "exception": [world.incident.public_id],
+    }
     more |= {"alert_route": [alert_route(world)], "delivery": [message(world)]}
     url = reverse(f"console:{name}", args=[world.project.slug, *more.get(name, [])])
-    return f"{url}?name={world.session.external_id}&call=1" if name in ("session_by_name", "session_call") else url
+    return (
+        f"{url}?name={world.session.external_id}&call=1"
+        if name in ("session_by_name", "session_call")
+        else url
+    )
 
 
 def test_the_rights_of_every_address_are_written_down():
@@ -113,7 +123,10 @@ def test_each_role_may_do_what_it_is_for_and_no_more(world, role):
         if may_post is None:
             assert posted.status_code == 405, name
         else:
-            assert (posted.status_code == 403) == (ORDER.index(role) < ORDER.index(may_post)), (name, posted.status_code)
+            assert (posted.status_code == 403) == (ORDER.index(role) < ORDER.index(may_post)), (
+                name,
+                posted.status_code,
+            )
 
 
 def test_a_session_and_an_incident_of_another_project_are_not_found_by_name(world):
@@ -126,7 +139,9 @@ def test_a_session_and_an_incident_of_another_project_are_not_found_by_name(worl
 
 
 def test_the_servers_settings_are_for_superusers(world):
-    assert world.client.post(f"{world.base}/policies?scope=server", {"set_max_repeats": "3"}).status_code == 403
+    assert (
+        world.client.post(f"{world.base}/policies?scope=server", {"set_max_repeats": "3"}).status_code == 403
+    )
 
 
 def test_a_form_from_elsewhere_changes_nothing(world):

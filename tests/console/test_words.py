@@ -8,7 +8,9 @@ from detection.engine.fields import FIELDS
 from detection.forms import SettingsForm, is_milder, loosened
 
 
-@pytest.mark.parametrize("character", ["\u202e", "\u2066", "\u200b", "\ufeff", "\u00ad", "\x00", "\x1b", "\U000e0041", "\u2028"])
+@pytest.mark.parametrize(
+    "character", ["\u202e", "\u2066", "\u200b", "\ufeff", "\u00ad", "\x00", "\x1b", "\U000e0041", "\u2028"]
+)
 def test_characters_that_hide_or_turn_text_are_shown(character):
     shown = display.visible(f"safe{character}txt")
     assert character not in shown
@@ -45,7 +47,9 @@ def test_differences_of_huge_arguments_are_bounded():
     assert len(differences.between(old, new)) == differences.MAX_PATHS + 1
 
 
-@pytest.mark.parametrize(("seconds", "words"), [(0, "0 s"), (59, "59 s"), (61, "1 min"), (7500, "2 h 5 min"), (200000, "2 d")])
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(0, "0 s"), (59, "59 s"), (61, "1 min"), (7500, "2 h 5 min"), (200000, "2 d")]
+)
 def test_spans(seconds, words):
     assert display.span(seconds) == words
 
@@ -84,12 +88,16 @@ def test_the_form_has_every_setting_and_says_what_an_empty_field_means():
 def test_the_form_refuses_what_the_engine_refuses():
     form = SettingsForm({"set_max_repeats": "1", "set_mode": "sing"}, own={}, inherited=policy.resolve([]))
     assert not form.is_valid()
-    assert "At least 2" in form.errors["set_max_repeats"][0] or "at least 2" in form.errors["set_max_repeats"][0]
+    assert (
+        "At least 2" in form.errors["set_max_repeats"][0] or "at least 2" in form.errors["set_max_repeats"][0]
+    )
     assert "set_mode" in form.errors
 
 
 def test_the_form_asks_why_a_setting_is_loosened():
     own, below = {}, policy.resolve([])
     assert not SettingsForm({"set_max_repeats": "9"}, own=own, inherited=below, asks_note=True).is_valid()
-    assert SettingsForm({"set_max_repeats": "9", "note": "slow tool"}, own=own, inherited=below, asks_note=True).is_valid()
+    assert SettingsForm(
+        {"set_max_repeats": "9", "note": "slow tool"}, own=own, inherited=below, asks_note=True
+    ).is_valid()
     assert SettingsForm({"set_max_repeats": "3"}, own=own, inherited=below, asks_note=True).is_valid()
