@@ -15,7 +15,7 @@ def formatter(json: bool = False) -> logging.Formatter:
     json
         One JSON object a line (for machines) instead of readable text.
     """
-    shared = [
+    shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_logger_name,
         structlog.stdlib.add_log_level,

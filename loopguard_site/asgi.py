@@ -1,8 +1,12 @@
 """The door of ``live``: sockets and whatever else stays open. Plain requests are served by ``web``."""
 
 import os
+from typing import TYPE_CHECKING, cast
 
 from django.core.asgi import get_asgi_application
+
+if TYPE_CHECKING:
+    from asgiref.typing import ASGI3Application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "loopguard_site.settings")
 _http = get_asgi_application()
@@ -17,7 +21,7 @@ from detection.consumers.routing import websocket_urlpatterns  # noqa: E402
 
 application = ProtocolTypeRouter(
     {
-        "http": QuestionWait(_http),
+        "http": QuestionWait(cast("ASGI3Application", _http)),
         "websocket": OriginGate(Admission(AuthMiddlewareStack(URLRouter(websocket_urlpatterns)))),
     }
 )

@@ -1,10 +1,10 @@
 """Which door answers which path."""
 
-from detection.api.app import api
 from django.contrib import admin
 from django.urls import include, path
 
 from detection.api import operations
+from detection.api.app import api
 
 urlpatterns = [
     path("healthz", operations.healthz),

@@ -38,8 +38,8 @@ class Event(models.Model):
     type = models.CharField(max_length=8, choices=EventType.choices)
     call_id = models.CharField(max_length=256, default="")
     tool = models.CharField(max_length=128, default="")
-    arguments = models.TextField(null=True)
-    content = models.TextField(null=True)
+    arguments = models.TextField(null=True)  # noqa: DJ001 - nothing kept is not an empty text
+    content = models.TextField(null=True)  # noqa: DJ001 - no content is not an empty one
     content_length = models.IntegerField(default=0)
     tail_digest = models.CharField(
         max_length=32, default="", help_text="Keyed digest of a result that was cut."

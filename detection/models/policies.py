@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import models
 
 from detection.engine import policy
+from detection.engine.toolclasses import ToolClass
 from detection.models.projects import Project
 
 
@@ -118,7 +121,7 @@ class ToolRule(models.Model):
             self.values = policy.validate(self.values)
             policy.ToolRule(
                 pattern=self.pattern,
-                tool_class=self.tool_class or None,
+                tool_class=cast("ToolClass | None", self.tool_class or None),
                 ignore_arguments=tuple(self.ignore_arguments),
                 volatile_result_fields=tuple(self.volatile_result_fields),
             )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from django.conf import settings
 from django.db.models import Q
@@ -17,6 +17,7 @@ from django.db.models import Q
 from detection.engine import policy
 from detection.engine.policy import Policy
 from detection.engine.policy import ToolRule as EngineToolRule
+from detection.engine.toolclasses import ToolClass
 from detection.models import PolicyTier, Project, Session, ToolRule
 
 MAX_PROJECTS, MAX_RESOLVED = 200, 2000
@@ -83,7 +84,7 @@ def engine_rule(rule: ToolRule) -> EngineToolRule:
     """Turn a stored rule into the engine's."""
     return EngineToolRule(
         pattern=rule.pattern,
-        tool_class=rule.tool_class or None,
+        tool_class=cast("ToolClass | None", rule.tool_class or None),
         values=rule.values,
         ignore_arguments=tuple(rule.ignore_arguments),
         volatile_result_fields=tuple(rule.volatile_result_fields),

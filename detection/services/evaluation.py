@@ -107,9 +107,9 @@ def sweep() -> int:
         try:
             cursor.execute(
                 "SELECT id FROM (SELECT id, pending_since, row_number() OVER (PARTITION BY project_id ORDER BY pending_since) AS turn"
-                " FROM detection_session WHERE evaluated_seq < last_seq AND pending_since < now() - %s) AS waiting"
+                " FROM detection_session WHERE evaluated_seq < last_seq AND pending_since < now() - make_interval(secs => %s)) AS waiting"
                 " ORDER BY turn, pending_since LIMIT %s",
-                [SWEEP_AFTER, SWEEP_SESSIONS],
+                [SWEEP_AFTER.total_seconds(), SWEEP_SESSIONS],
             )
             waiting = [row[0] for row in cursor.fetchall()]
             for session_id in waiting:
@@ -273,7 +273,7 @@ class SessionWork:
         session = self.session
         session.call_count += 1
         session.token_count += event.tokens
-        session.cost_usd = float(session.cost_usd) + float(event.cost_usd)  # type: ignore[assignment]
+        session.cost_usd = float(session.cost_usd) + float(event.cost_usd)
         session.last_tool = event.tool
         session.outcome, session.ended_at = "", None
         if event.decision in ("block", "hold", "stop"):

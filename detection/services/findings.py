@@ -302,7 +302,7 @@ class Loops:
                 incident.tool = " → ".join(dict.fromkeys(call["tool"] for call in lap))[:128]
             # What the loop cost is what its calls cost, as far as the evidence reaches.
             incident.calls_in_loop = max(incident.count, len(known))
-            incident.cost_usd = sum(call.get("cost_usd", 0) for call in known.values())  # type: ignore[assignment]
+            incident.cost_usd = sum(call.get("cost_usd", 0) for call in known.values())
 
 
 def _joined(known: list[Any] | None, new: Iterable[Any]) -> list[Any]:

@@ -155,7 +155,7 @@ def undo(project_id: int, public_id: str, actor: Actor) -> Incident:
         "ended_at" in fields
         and fields["ended_at"] is None
         and Incident.objects.filter(
-            session_id=incident.session_id, loop_id=incident.loop_id, ended_at=None
+            session=incident.session, loop_id=incident.loop_id, ended_at=None
         ).exists()
     )
     if is_taken:

@@ -41,7 +41,7 @@ _SELECT = (
 )
 
 
-def _fetch(condition: str, *parameters: object) -> list[Session]:
+def _fetch(condition: str, *parameters: str | int | list[str]) -> list[Session]:
     with connection.cursor() as cursor:
         cursor.execute(f"{_SELECT} {condition}", parameters)
         found = cursor.fetchall()

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
-from django.db.models import F
+from django.db.models import F, Q, QuerySet
 
 from detection.models import AuditEntry, PolicyTier, Project, TierScope, ToolRule
 from detection.services import audit
@@ -22,6 +22,11 @@ def _bump(project_id: int | None) -> None:
     projects.order_by("pk").update(policy_version=F("policy_version") + 1)
     if project_id is not None:
         publish_after_commit(project_id, Hint("policy"))
+
+
+def _place(project_id: int | None, backend: str, model: str) -> QuerySet[PolicyTier]:
+    of_project = Q(project=None) if project_id is None else Q(project_id=project_id)
+    return PolicyTier.objects.filter(of_project, backend=backend, model=model)
 
 
 def _checked(row: PolicyTier | ToolRule) -> None:
@@ -73,9 +78,9 @@ def save_tier(
         scope == TierScope.MODEL
     ):
         raise Invalid("A backend tier names a backend, a model tier a backend and a model.", field="scope")
-    tier = PolicyTier.objects.select_for_update().filter(
-        project_id=project_id, backend=backend, model=model
-    ).first() or PolicyTier(project_id=project_id, backend=backend, model=model, scope=scope)
+    tier = _place(project_id, backend, model).select_for_update().first() or PolicyTier(
+        project_id=project_id, backend=backend, model=model, scope=scope
+    )
     before = dict(tier.values)
     tier.values = {name: value for name, value in values.items() if value is not None}
     tier.scope, tier.note, tier.updated_by_id = scope, note[:300], _user_id(actor)
@@ -99,7 +104,7 @@ def save_tier(
 
 def delete_tier(project_id: int | None, scope: str, backend: str, model: str, actor: Actor) -> None:
     """Remove a tier; the one below holds again."""
-    if not PolicyTier.objects.filter(project_id=project_id, backend=backend, model=model).exists():
+    if not _place(project_id, backend, model).exists():
         raise NotFound("There is no such tier.")
     save_tier(project_id, scope, backend, model, {}, actor)
 
@@ -164,8 +169,6 @@ def _rule_as_dict(rule: ToolRule) -> dict[str, Any]:
 
 def history(project_id: int, limit: int = 100) -> list[AuditEntry]:
     """List the changes of this project's settings and of the server's, newest first."""
-    from django.db.models import Q
-
     rows = AuditEntry.objects.filter(
         Q(project_id=project_id) | Q(project_id=None), action__startswith="policy."
     )

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from django.db import connection
 
-from detection.engine import fold, snapshot
+from detection.engine import snapshot
+from detection.engine.memory import State
 from detection.services.roundtrip import Statements
 
 _READ = "SELECT snapshot FROM detection_trackerstate WHERE session_id = %s"
@@ -18,7 +19,7 @@ _WRITE = (
 )
 
 
-def read(session_id: int) -> fold.State | None:
+def read(session_id: int) -> State | None:
     """Load the state of a locked session; None when it has none yet.
 
     Raises
@@ -45,13 +46,13 @@ def read_with_known(session_id: int, call_ids: list[str]) -> tuple[bytes | None,
     return (bytes(stored[0][0]) if stored else None), {(kind, call_id) for kind, call_id in known}
 
 
-def write(session_id: int, state: fold.State) -> None:
+def write(session_id: int, state: State) -> None:
     """Store the state of a locked session."""
     statements = Statements()
     add_write(statements, session_id, state)
     statements.send()
 
 
-def add_write(statements: Statements, session_id: int, state: fold.State) -> None:
+def add_write(statements: Statements, session_id: int, state: State) -> None:
     """Put the storing of the state behind other statements."""
     statements.add(_WRITE, [session_id, snapshot.VERSION, snapshot.dump(state)])
