@@ -74,7 +74,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
         for work in (self._send_what_waits(), self._listen(groups), self._recheck(), self._beat()):
             self._tasks.append(asyncio.create_task(self._guarded(work)))
 
-    async def disconnect(self, code: int) -> None:  # noqa: ARG002 (the base class names it)
+    async def disconnect(self, code: int) -> None:
         """End the tasks of this socket."""
         for task in self._tasks:
             task.cancel()
@@ -92,7 +92,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
             for task in self._tasks:
                 task.cancel()
 
-    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:  # noqa: ARG002
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         """Understand a small message of the page, or close."""
         now = time.monotonic()
         self._heard = [*(at for at in self._heard if now - at < MESSAGES_PER_SECONDS), now][

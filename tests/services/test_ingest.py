@@ -59,8 +59,7 @@ def test_the_same_batch_over_many_connections_is_stored_once(transactional_db):
     outcomes = []
 
     def send():
-        for _ in range(3):
-            outcomes.append(agent.posts(*batch))
+        outcomes.extend(agent.posts(*batch) for _ in range(3))
         connection.close()
 
     threads = [threading.Thread(target=send) for _ in range(6)]

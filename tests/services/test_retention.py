@@ -10,7 +10,7 @@ from tests.services.conftest import OPERATOR, Agent
 
 
 def test_old_sessions_go_with_their_calls_and_incidents_keep_their_evidence(project, agent):
-    for number in range(4):
+    for _ in range(4):
         agent.asks()
     agent.posts(agent.call(id="evt"))
     Session.objects.update(last_event_at=timezone.now() - timedelta(days=31))
