@@ -1,0 +1,56 @@
+# ruff: noqa: INP001
+"""An agent loop with a guard in it. The model is a script: it searches, gets stuck, and listens when it is told.
+
+Run it from the project's folder: `python docs/examples/agent.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from detection.engine import Guard
+
+NOTES = {"reset password": "0 hits", "password policy": "Passwords are changed under Account, Security."}
+
+
+def search(query: str) -> str:
+    """The agent's only tool."""
+    return NOTES.get(query, "0 hits")
+
+
+def model() -> Iterator[str]:
+    """What the model asks for: the same thing again and again, until a message tells it to try another way."""
+    told = ""
+    while "different approach" not in told and "Reflect" not in told:
+        told = yield "reset password"
+    yield "password policy"
+
+
+def main() -> str:
+    """Play the loop; return the last answer."""
+    guard = Guard("standard", mode="chance_then_break")
+    asks = model()
+    query, answer = next(asks), ""
+    for number in range(1, 10):
+        call_id = f"call-{number}"
+        verdict = guard.call("search", {"q": query}, call_id=call_id, at=float(number))
+        if verdict.decision == "stop":
+            print(f"stopped: {verdict.message}")
+            break
+        if verdict.decision in ("block", "hold"):
+            answer = verdict.message
+        else:
+            answer = search(query)
+            advice = guard.result(call_id, answer, is_error=False, at=number + 0.5)
+            # A warning runs the call and goes in front of its result.
+            answer = "\n".join(text for text in (verdict.message or advice.message, answer) if text)
+        print(f"{call_id} {query!r}: {verdict.decision}\n    {answer}")
+        try:
+            query = asks.send(answer)
+        except StopIteration:
+            break
+    return answer
+
+
+if __name__ == "__main__":
+    main()

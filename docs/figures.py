@@ -1,0 +1,195 @@
+# ruff: noqa: INP001
+"""Writes the measured tables of `detectors.md` and `evaluation.md` anew: `python docs/figures.py LABELS EVENTS…`.
+
+The recorded runs are not part of the project; the tables are, between marks that this script looks for. Everything
+is measured with the same code as `manage.py evaluate`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from detection.engine.detectors import DETECTORS  # noqa: E402
+from detection.engine.fields import FIELDS  # noqa: E402
+from detection.engine.identity import Keyer  # noqa: E402
+from detection.engine.policy import PRESETS, resolve  # noqa: E402
+from detection.measuring.quality import Quality, labels  # noqa: E402
+from detection.measuring.traces import fold_session, name_of, read_lines, sessions  # noqa: E402
+
+SHORT_RUNS = "intercode"
+"""The source whose loops are short and by old models: every recall is given with and without it."""
+
+# Limits of `standard` whose cost and catch are worth a line, with the steps tried.
+SWEPT: dict[str, tuple[Any, ...]] = {
+    "max_repeats": (3, 5),
+    "repeat_warn_at": (0, 2, 4),
+    "max_repeats_changing": (9, 11),
+    "ttl_seconds": (60, 240),
+    "slow_gap_seconds": (10, 40),
+    "scattered_repeats": (0, 3, 5),
+    "scattered_run_repeats": (0, 4, 6),
+    "cycle_max_length": (5, 7),
+    "cycle_min_laps": (2, 4),
+    "cycle_unknown_laps": (3, 5),
+    "similar_ratio": (0.8, 0.9),
+    "similar_max_calls": (5, 7),
+    "similar_window_calls": (11, 13),
+    "outcome_max_results": (3, 4, 5, 7),
+    "outcome_max_errors": (3, 5),
+    "outcome_max_similar": (3, 5),
+    "stagnation_max_calls": (4, 6),
+    "budget_max_rounds": (99, 101),
+    "rung_gap_calls": (2, 4),
+}
+
+
+class Runs:
+    """The labelled runs, read once."""
+
+    def __init__(self, labelled: Path, events: Iterable[Path]) -> None:
+        self.labels = labels(read_lines(labelled))
+        rows = (row for path in events for row in read_lines(path) if name_of(row) in self.labels)
+        self.sessions = list(sessions(rows))
+
+    def measure(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Fold every run under a policy."""
+        policy, keyer, quality = resolve([("session", values)]), Keyer(), Quality()
+        for name, run in self.sessions:
+            quality.add(name, self.labels[name], fold_session(run, policy, keyer))
+        return quality.report()
+
+
+def recall(report: Mapping[str, Any]) -> str:
+    """Recall with and without the short runs."""
+    short = report["by_source"].get(SHORT_RUNS, {"loops": 0, "caught": 0})
+    loops, caught = report["loops"] - short["loops"], report["caught"] - short["caught"]
+    return f"{_percent(report['caught'], report['loops'])} / {_percent(caught, loops)}"
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.0f} %" if whole else "–"
+
+
+def _delay(report: Mapping[str, Any]) -> str:
+    delay = report["median_delay_calls"]
+    return "–" if delay is None else f"{delay:g}"
+
+
+def _alarms(report: Mapping[str, Any]) -> str:
+    return f"{report['alarmed']} of {report['healthy']}"
+
+
+def per_detector(runs: Runs) -> str:
+    """Each detector alone, all but it, and all together."""
+    lines = [
+        "| detectors on | recall, all / without intercode | alarms on healthy runs | refusals on healthy runs | median delay, calls | calls saved |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+
+    def line(title: str, values: Mapping[str, Any]) -> None:
+        report = runs.measure(values)
+        lines.append(
+            f"| {title} | {recall(report)} | {_alarms(report)} | {report['blocked']} | {_delay(report)} | {report['calls_saved']} |"
+        )
+
+    for one in DETECTORS:
+        line(f"`{one.kind}` alone", {other.switch: other is one for other in DETECTORS})
+    for one in DETECTORS:
+        line(f"all but `{one.kind}`", {one.switch: False})
+    line("**all**", {})
+    return "\n".join(lines)
+
+
+def per_limit(runs: Runs) -> str:
+    """One line per limit and step: what changes against `standard`."""
+    base = runs.measure({})
+    lines = [
+        "| limit | standard | tried | loops caught | alarms on healthy runs | refusals on healthy runs | median delay | calls saved |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    standard = resolve([]).values
+    for name, tried in SWEPT.items():
+        for value in tried:
+            report = runs.measure({name: FIELDS[name].clean(value)})
+            cells = [
+                f"{report[key]} ({report[key] - base[key]:+d})"
+                if report[key] != base[key]
+                else f"{report[key]}"
+                for key in ("caught", "alarmed", "blocked")
+            ]
+            lines.append(
+                f"| `{name}` | {standard[name]} | {value} | {' | '.join(cells)} | {_delay(report)} | {report['calls_saved']} |"
+            )
+    return "\n".join(lines)
+
+
+def per_source(runs: Runs) -> str:
+    """The table of `manage.py evaluate`, with the total once more without the short runs."""
+    report = runs.measure({})
+    lines = [
+        "| source | loops caught | healthy alarmed | refused | median delay | calls saved |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for source, one in report["by_source"].items():
+        lines.append(
+            f"| {source} | {one['caught']} of {one['loops']} | {_alarms(one)} | {one['blocked']} | {_delay(one)} | {one['calls_saved']} |"
+        )
+    lines.append(
+        f"| **all** | {report['caught']} of {report['loops']} ({recall(report)} without intercode) | {_alarms(report)} |"
+        f" {report['blocked']} | {_delay(report)} | {report['calls_saved']} |"
+    )
+    return "\n".join(lines)
+
+
+def per_preset(runs: Runs) -> str:
+    """Every preset on the same runs."""
+    lines = [
+        "| preset | recall, all / without intercode | alarms on healthy runs | refusals on healthy runs | median delay | calls saved |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for name in PRESETS:
+        report = runs.measure({"preset": name})
+        lines.append(
+            f"| `{name}` | {recall(report)} | {_alarms(report)} | {report['blocked']} | {_delay(report)} | {report['calls_saved']} |"
+        )
+    return "\n".join(lines)
+
+
+def misses(runs: Runs) -> str:
+    """Names of the runs that were judged wrongly; why is written by hand beside it."""
+    report = runs.measure({})
+    lines = [f"- missed: {source}, `{session}`" for source, session in report["missed"]]
+    lines += [f"- alarm: {one[0]}, `{one[1]}`: {one[2]}, {one[3]}" for one in report["false_alarms"]]
+    return "\n".join(lines)
+
+
+def put(page: str, name: str, text: str) -> None:
+    """Replace what stands between the marks of this name."""
+    path = ROOT / "docs" / page
+    before, mark, rest = path.read_text().partition(f"<!-- {name} -->\n")
+    _, end, after = rest.partition(f"<!-- end {name} -->")
+    if not mark or not end:
+        raise SystemExit(f"{page} has no marks named {name}")
+    path.write_text(f"{before}{mark}{text}\n{end}{after}")
+
+
+def main() -> None:
+    """Measure and write."""
+    if len(sys.argv) < 3:
+        raise SystemExit("usage: python docs/figures.py LABELS.jsonl EVENTS.jsonl…")
+    runs = Runs(Path(sys.argv[1]), [Path(name) for name in sys.argv[2:]])
+    put("evaluation.md", "per source", per_source(runs))
+    put("evaluation.md", "per preset", per_preset(runs))
+    put("evaluation.md", "judged wrongly", misses(runs))
+    put("detectors.md", "per detector", per_detector(runs))
+    put("detectors.md", "per limit", per_limit(runs))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,298 @@
+# ruff: noqa: INP001
+"""Writes everything in `docs/` that follows from code: `python docs/generate.py`, or `--check` to only compare.
+
+`settings.md` comes from the list of settings, the tables in `engine.md` from tool classes and presets, and the strips
+in `images/strips/` from small runs folded by the engine itself, so that a picture shows what really happens.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+sys.path.insert(0, str(ROOT))
+
+from detection.engine import fold  # noqa: E402
+from detection.engine.calls import Call, Result  # noqa: E402
+from detection.engine.detectors import DETECTORS  # noqa: E402
+from detection.engine.fields import FIELDS, LADDERS, Field  # noqa: E402
+from detection.engine.identity import Keyer  # noqa: E402
+from detection.engine.policy import PRESETS, resolve  # noqa: E402
+from detection.engine.toolclasses import SHIPPED_CLASSES  # noqa: E402
+
+GROUPS = {"general": "General", "reactions": "Reactions"} | {one.kind: f"`{one.kind}`" for one in DETECTORS}
+
+
+# Settings
+
+
+def settings() -> str:
+    """The settings reference."""
+    lines = [
+        "# Settings",
+        "",
+        "> Generated from the engine's list of settings by `python docs/generate.py`.",
+        "",
+        "Every setting may be given on any tier: environment, server, project, backend, backend with model, tool rule, session;",
+        "the higher tier wins, field by field. Every limit means *fires at the n-th*. The value of `standard` is the one that holds",
+        "when nobody says anything. *Milder* is the direction that makes detection let more through.",
+    ]
+    for group, title in GROUPS.items():
+        lines += [
+            "",
+            f"## {title}",
+            "",
+            "| setting | standard | allowed | milder | meaning |",
+            "| --- | --- | --- | --- | --- |",
+        ]
+        lines += [_setting(one) for one in FIELDS.values() if one.group == group]
+    lines += ["", "## Named ladders", "", "| name | rungs |", "| --- | --- |"]
+    lines += [f"| `{name}` | {', '.join(rungs)} |" for name, rungs in LADDERS.items()]
+    lines += [
+        "",
+        "`judge_or_ask` means the judge where one is configured, else a person where one attends, else a stop.",
+    ]
+    return "\n".join([*lines, ""])
+
+
+def _setting(one: Field) -> str:
+    standard = {field.name: field.default for field in FIELDS.values()} | dict(PRESETS["standard"])
+    known = f" Also spelled {', '.join(f'`{alias}`' for alias in one.aliases)}." if one.aliases else ""
+    return f"| `{one.name}` | {_value(standard[one.name])} | {_allowed(one)} | {one.loosens or ''} | {one.label}. {one.help}{known} |"
+
+
+def _allowed(one: Field) -> str:
+    if one.type == "bool":
+        return "true, false"
+    if one.type == "choice":
+        return ", ".join(one.choices)
+    if one.type == "ladder":
+        return "a ladder's name, or rungs"
+    unit = f" {one.unit}" if one.unit else ""
+    return f"{_number(one.minimum)} to {_number(one.maximum)}{unit}"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:,.10g}"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return ", ".join(value)
+    return f"{value}"
+
+
+# Tables of engine.md
+
+
+def classes() -> str:
+    """Every tool that has a class by its name alone."""
+    lines = ["| class | names |", "| --- | --- |"]
+    lines += [
+        f"| `{name}` | {', '.join(f'`{tool}`' for tool in sorted(tools))} |"
+        for name, tools in SHIPPED_CLASSES.items()
+    ]
+    return "\n".join(lines)
+
+
+def presets() -> str:
+    """What each preset says beyond the defaults."""
+    lines = ["| preset | values |", "| --- | --- |"]
+    for name, values in PRESETS.items():
+        said = ", ".join(
+            f"`{field}` {_value(value)}" for field, value in values.items() if value != FIELDS[field].default
+        )
+        lines.append(f"| `{name}` | {said or 'the defaults'} |")
+    return "\n".join(lines)
+
+
+# Strips
+
+
+@dataclass(frozen=True)
+class Told:
+    """A call of a strip: a letter for the reader, and what is done and answered."""
+
+    letter: str
+    tool: str
+    arguments: Any
+    answer: str | None
+    is_error: bool = False
+
+
+def _same(letter: str, times: int, answer: str = "0 hits") -> list[Told]:
+    return [Told(letter, "search", {"q": "reset password"}, answer)] * times
+
+
+def _lap(*letters: str, times: int) -> list[Told]:
+    lap = [Told(letter, f"tool_{letter.lower()}", {"of": letter}, f"state of {letter}") for letter in letters]
+    return lap * times
+
+
+STRIPS: dict[str, tuple[str, list[Told]]] = {
+    "repeat": ("the same call with the same answer", _same("A", 5)),
+    "repeat-progress": (
+        "the same call, but its answer moves: left alone",
+        [Told("A", "next_page", {}, f"rows {10 * n} to {10 * n + 9}") for n in range(1, 8)],
+    ),
+    "repeat-scattered": (
+        "the same call and answer, other work between",
+        [
+            one
+            for n in range(5)
+            for one in (
+                *_same("A", 1),
+                Told(f"{n}", "lookup", {"name": f"user {n} {n * n}"}, f"{n * 31} is the number of this one"),
+            )
+        ],
+    ),
+    "cycle": ("two calls in turns, nothing changes", _lap("A", "B", times=6)),
+    "cycle-progress": (
+        "edit, test, edit, test: every lap differs, left alone",
+        [
+            one
+            for n in range(5)
+            for one in (
+                Told("E", "edit_file", {"path": "a.py"}, f"wrote {n * 7 + 3} lines"),
+                Told("T", "run_tests", {}, f"{9 - n} of 40 failed"),
+            )
+        ],
+    ),
+    "similar": (
+        "one question in ever new words, answers already known",
+        [
+            Told(letter, "search", {"q": f"how do I {verb} a lost account password again today please"}, hit)
+            for letter, verb, hit in zip(
+                "ABCDEFGHIJ",
+                (
+                    "reset",
+                    "change",
+                    "renew",
+                    "recover",
+                    "restore",
+                    "replace",
+                    "revive",
+                    "refresh",
+                    "redo",
+                    "retry",
+                ),
+                ("page 1", "page 2") * 5,
+                strict=True,
+            )
+        ],
+    ),
+    "outcome": (
+        "different calls, one and the same error",
+        [
+            Told(name[0].upper(), "read_mailbox", {"user": name}, f"denied for {name}", True)
+            for name in ("ann", "bob", "cid", "dan", "eve", "fay")
+        ],
+    ),
+    "stagnation": (
+        "a shuffle of calls that were all made before",
+        _lap("A", "B", "C", "D", times=1) + [one for letter in "CADBACDB" for one in _lap(letter, times=1)],
+    ),
+    "budget": (
+        "the eighth round of eight (limit lowered for the picture)",
+        [Told(str(n), "fetch", {"page": f"{n} {n * n}"}, f"text {n * 17} of page") for n in range(1, 9)],
+    ),
+}
+
+CELL, GAP, TOP = 22, 4, 8
+HUES = (250, 20, 140, 320, 80, 190, 290, 50, 110, 220)
+STYLE = (
+    "text{font:600 11px system-ui,sans-serif;text-anchor:middle}.n{fill:#6b7280;font-weight:400;font-size:10px}"
+    ".w{fill:none;stroke:#d97706;stroke-width:2}.s{fill:none;stroke:#dc2626;stroke-width:2.5}"
+    ".new{fill:#16a34a}.same{fill:#9ca3af}.error{fill:#dc2626}.c{fill:#111827}"
+    "@media(prefers-color-scheme:dark){.n{fill:#9ca3af}.w{stroke:#fbbf24}.s{stroke:#f87171}.new{fill:#4ade80}.error{fill:#f87171}}"
+)
+
+
+def strip(name: str) -> str:
+    """One strip as SVG: a square a call, its colour the call, the dot its answer, the frame the verdict."""
+    title, told = STRIPS[name]
+    kind = name.partition("-")[0]
+    values = {"budget_max_rounds": 8, "budget_soft_rounds": False} if kind == "budget" else {}
+    cells = list(_cells(told, values))
+    width = len(cells) * (CELL + GAP) + GAP
+    hues = {
+        letter: HUES[place % len(HUES)] for place, letter in enumerate(dict.fromkeys(one[0] for one in cells))
+    }
+    often = {letter for letter in hues if sum(1 for one in cells if one[0] == letter) > 1}
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="58" viewBox="0 0 {width} 58" role="img">',
+        f"<title>{title}</title><style>{STYLE}</style>",
+    ]
+    for place, (letter, decision, result) in enumerate(cells):
+        x = GAP + place * (CELL + GAP)
+        fill = f"hsl({hues[letter]} 70% 78%)" if letter in often else "#d1d5db"
+        parts.append(f'<rect x="{x}" y="{TOP}" width="{CELL}" height="{CELL}" rx="4" fill="{fill}"/>')
+        parts.append(f'<text class="c" x="{x + CELL / 2:g}" y="{TOP + 15}">{letter}</text>')
+        if decision != "allow":
+            frame = "w" if decision == "warn" else "s"
+            parts.append(
+                f'<rect class="{frame}" x="{x - 1}" y="{TOP - 1}" width="{CELL + 2}" height="{CELL + 2}" rx="5"/>'
+            )
+            parts.append(f'<text class="n" x="{x + CELL / 2:g}" y="54">{decision}</text>')
+        if result in ("new", "same", "error"):
+            parts.append(f'<circle class="{result}" cx="{x + CELL / 2:g}" cy="{TOP + CELL + 7}" r="2.5"/>')
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _cells(told: list[Told], values: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    policy, keyer, state = resolve([("session", values)]), Keyer(b"docs"), fold.new_state()
+    for number, one in enumerate(told):
+        call = Call(number, one.tool, one.arguments, float(number), f"call-{number}", f"round-{number}")
+        asked = fold.observe_call(state, call, policy, keyer)
+        decision, result = asked.verdict.decision, "pending"
+        if one.answer is not None and decision in ("allow", "warn"):
+            answer = Result(call.call_id, one.answer, one.is_error, call.at, number)
+            answered = fold.observe_result(state, answer, policy, keyer)
+            result = answered.cell.result if answered.cell else "pending"
+            decision = decision if decision != "allow" else answered.verdict.decision
+        yield one.letter, decision, result
+
+
+# Writing
+
+
+def pages() -> dict[Path, str]:
+    """Every generated file with its text."""
+    engine = (DOCS / "engine.md").read_text()
+    engine = _between(_between(engine, "tool classes", classes()), "presets", presets())
+    return {
+        DOCS / "settings.md": settings(),
+        DOCS / "engine.md": engine,
+        **{DOCS / "images" / "strips" / f"{name}.svg": strip(name) for name in STRIPS},
+    }
+
+
+def _between(page: str, name: str, text: str) -> str:
+    before, mark, rest = page.partition(f"<!-- {name} -->\n")
+    _, end, after = rest.partition(f"\n<!-- end {name} -->")
+    if not mark or not end:
+        raise SystemExit(f"engine.md has no marks named {name}")
+    return f"{before}{mark}{text}{end}{after}"
+
+
+def main() -> None:
+    """Write, or compare."""
+    stale = [path for path, text in pages().items() if not path.exists() or path.read_text() != text]
+    if "--check" not in sys.argv:
+        for path, text in pages().items():
+            path.write_text(text)
+        return
+    for path in stale:
+        print(f"out of date: {path.relative_to(ROOT)}")
+    sys.exit(1 if stale else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""What the documentation says about the engine is what the code says, and its examples run."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from detection.engine import Guard
+from detection.engine.detectors import DETECTORS
+from detection.engine.fields import FIELDS
+from detection.engine.presets import PRESETS
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+
+
+def loaded(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_generated_pages_are_up_to_date():
+    """If this fails, run `python docs/generate.py`."""
+    stale = [
+        path.name for path, text in loaded(DOCS / "generate.py").pages().items() if path.read_text() != text
+    ]
+    assert stale == []
+
+
+def test_every_detector_has_its_section_and_its_strip():
+    text = (DOCS / "detectors.md").read_text()
+    for detector in DETECTORS:
+        assert f"## `{detector.kind}`" in text
+        assert f"images/strips/{detector.kind}.svg" in text
+        assert (DOCS / "images" / "strips" / f"{detector.kind}.svg").exists()
+
+
+@pytest.mark.parametrize("page", ["detectors.md", "evaluation.md", "engine.md", "settings.md"])
+def test_pages_name_only_settings_that_exist_and_link_only_to_what_is_there(page):
+    text = (DOCS / page).read_text()
+    prefixes = tuple(f"{detector.kind}_" for detector in DETECTORS)
+    for word in re.findall(r"`([a-z_]+)`", text):
+        if word.startswith((*prefixes, "max_", "scattered_", "poll_")) and "_" in word:
+            assert word in FIELDS or word in PRESETS or page == "settings.md", word
+    for link in re.findall(r"\]\(([^)#:]+)\)", text):
+        if link.endswith((".svg", ".py")):
+            assert (DOCS / link).exists(), link
+
+
+def test_limits_in_words_are_the_limits_of_standard():
+    """The sentences in `detectors.md` that name a number."""
+    text = " ".join((DOCS / "detectors.md").read_text().split())
+    value = Guard().policy.get
+    for sentence in (
+        f"at the {value('max_repeats')}th within {value('ttl_seconds')} s",
+        f"a warning comes at the {value('repeat_warn_at')}rd",
+        f"at least {value('slow_gap_seconds')} s after its like",
+        f"advice at the {value('max_repeats_changing')}th",
+        f"{value('scattered_repeats')} times among the last {value('scattered_window_calls')} calls",
+        f"{value('scattered_run_repeats')} times over the whole run",
+        f"at the {value('cycle_min_laps')}rd equal lap, at the {value('cycle_unknown_laps')}th",
+        f"at least {value('similar_ratio')} alike",
+        f"at the {value('similar_max_calls')}th among the last {value('similar_window_calls')} calls",
+        (
+            f"the {value('outcome_max_errors')}th equal error, the {value('outcome_max_results')}th equal result, or the "
+            f"{value('outcome_max_similar')}th where"
+        ),
+        f"Fires** at the {value('stagnation_max_calls')}th",
+        f"at the {value('budget_max_calls'):,}th call; at the {value('budget_max_rounds')}th round",
+    ):
+        assert sentence in text, sentence
+
+
+def test_the_example_agent_is_warned_and_finds_another_way():
+    done = subprocess.run(
+        [sys.executable, str(DOCS / "examples" / "agent.py")],
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert "WARNING" in done.stdout
+    assert "Account, Security" in done.stdout
+
+
+def test_the_engine_needs_no_django():
+    code = "import sys; from detection.engine import Guard; Guard().call('t', {}); sys.exit('django' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(ROOT)}, timeout=30, check=True)
+
+
+def test_the_snippet_on_the_page_runs():
+    page = (DOCS / "engine.md").read_text()
+    snippet = page.partition("```python\n")[2].partition("```")[0]
+    exec(compile(snippet, "engine.md", "exec"), {})
