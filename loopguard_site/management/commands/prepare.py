@@ -26,7 +26,9 @@ class Command(BaseCommand):
         """Declare the arguments."""
         parser.add_argument("--new-secrets", action="store_true", help="a new password and one more API key")
         parser.add_argument("--demo", action="store_true", help="also make a key for the demo player")
-        parser.add_argument("--static", action="store_true", help="only collect static files; needs no database")
+        parser.add_argument(
+            "--static", action="store_true", help="only collect static files; needs no database"
+        )
         parser.add_argument(
             "--result", type=Path, help="write what is shown once to this file, not to the terminal"
         )
