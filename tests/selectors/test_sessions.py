@@ -53,7 +53,9 @@ def test_a_page_of_the_list_is_one_query_by_index(project, session, django_asser
     with django_assert_num_queries(1) as asked:
         first = list_sessions(project.pk, limit=5)
     with connection.cursor() as db:
-        db.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off")
+        db.execute(
+            "SET LOCAL enable_seqscan = off; SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off"
+        )
     with django_assert_num_queries(1) as asked:
         list_sessions(project.pk, cursor=first.next_cursor, limit=5)
     with connection.cursor() as db:
@@ -63,9 +65,7 @@ def test_a_page_of_the_list_is_one_query_by_index(project, session, django_asser
     assert "Sort" not in plan
 
 
-@pytest.mark.parametrize(
-    "cursor", ["", "x", "AAAA", "🙂", Position(timezone.now(), 1).encode() + "A", "Ym9ndXN8MQ"]
-)
+@pytest.mark.parametrize("cursor", ["", "x", "AAAA", "🙂", "MjAyNi0xMS0yMVQxMjowMDowMHwx", "Ym9ndXN8MQ"])
 def test_cursors_that_no_list_gave_out_are_refused(cursor):
     with pytest.raises(BadCursor):
         Position.decode(cursor)
