@@ -132,6 +132,7 @@ def incident_document(row: IncidentRow | Incident, project: str) -> dict[str, An
         "confidence": row.confidence,
         "decision": row.decision,
         "detections": row.detections,
+        "was_asked": row.was_asked,
         "calls_blocked": row.calls_blocked,
         "calls_in_loop": row.calls_in_loop,
         "cost_usd": float(row.cost_usd),

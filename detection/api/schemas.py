@@ -413,6 +413,7 @@ class IncidentOut(Schema):
     confidence: float
     decision: str
     detections: int
+    was_asked: bool
     calls_blocked: int
     calls_in_loop: int
     cost_usd: float

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from detection.console import differences, display
 from detection.engine.fields import FIELDS
 from detection.models import Incident
+from detection.selectors.incidents import IncidentRow
 
 TITLES = {
     "repeat": "Same call again and again",
@@ -136,10 +137,21 @@ def _results(incident: Incident) -> str:
     return ". "
 
 
+def did(incident: Incident | IncidentRow) -> str:
+    """Return what was done in a word or two; of calls that were only reported, what would have been done."""
+    word = DID[incident.decision]
+    return word if incident.decision == "allow" or incident.was_asked else f"would be {word}"
+
+
 def _reaction(incident: Incident, calls: list[dict[str, Any]]) -> tuple[Part, ...]:
     warned = next((n for n, call in enumerate(calls, 1) if call.get("decision") == "warn"), 0)
     if incident.decision == "allow":
         return (Part("It was only noted: the policy asks for no more"),)
+    if not incident.was_asked:
+        return (
+            Part("The agent reports its calls and does not ask first; asked, it "),
+            Part(f"would have been {DID[incident.decision]}", True),
+        )
     if incident.decision == "warn":
         return (Part("The agent was "), Part("warned", True))
     strict = next((n for n, call in enumerate(calls, 1) if call.get("decision") == incident.decision), 0)

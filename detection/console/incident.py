@@ -46,7 +46,7 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         "plain_sentence": "".join(part.text for part in parts),
         "lines": explain.evidence(incident),
         "told": told,
-        "did": explain.DID[incident.decision],
+        "did": explain.did(incident),
         "did_chip": explain.DECISION_CHIPS[incident.decision],
         "settings": explain.settings_then(incident.policy, incident.kind),
         "activity": activity,

@@ -89,7 +89,7 @@ def page(request: ProjectRequest) -> HttpResponse:
                 row,
                 explain.title(row),
                 explain.STATUS_CHIPS[row.status],
-                explain.DID[row.decision],
+                explain.did(row),
                 explain.DECISION_CHIPS[row.decision],
             )
             for row in found.items

@@ -63,6 +63,10 @@ class Incident(models.Model):
     window_seconds = models.FloatField(null=True, blank=True)
     confidence = models.FloatField(default=1.0)
     detections = models.IntegerField(default=1)
+    was_asked = models.BooleanField(
+        default=False,
+        help_text="Whether the agent asked first. Where calls are only reported, nothing was stopped.",
+    )
     calls_blocked = models.IntegerField(default=0)
     calls_in_loop = models.IntegerField(default=0)
     cost_usd = models.DecimalField(max_digits=14, decimal_places=6, default=0)

@@ -276,7 +276,7 @@ class SessionWork:
         session.cost_usd = float(session.cost_usd) + float(event.cost_usd)
         session.last_tool = event.tool
         session.outcome, session.ended_at = "", None
-        if event.decision in ("block", "hold", "stop"):
+        if self.loops.is_asked and event.decision in ("block", "hold", "stop"):
             session.blocked_count += 1
         session.strip.append([event.seq, event.call_key[:6], event.flags])
         del session.strip[:-STRIP_CELLS]

@@ -32,11 +32,18 @@ class Loops:
     """The active incidents of one session.
 
     A session that is not looping has none, so that healthy calls cost no query.
+
+    Attributes
+    ----------
+    is_asked
+        Whether an agent waits for the verdict. Where calls are only reported, they have run already: what a verdict would
+        have stopped is not counted as blocked, and the incident does not claim it.
     """
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.hints: set[Hint] = set()
+        self.is_asked = False
         self._active: dict[str, Incident] | None = (
             None
             if session.state in (SessionState.LOOPING, SessionState.WAITING, SessionState.STOPPED)
@@ -106,8 +113,9 @@ class Loops:
         incident.last_seq = max(incident.last_seq, seq)
         incident.last_call_number = self.session.call_count
         incident.last_seen_at = timezone.now()
-        if decision in ("block", "hold", "stop"):
-            incident.calls_blocked += 1
+        if self.is_asked:
+            incident.was_asked = True
+            incident.calls_blocked += decision in ("block", "hold", "stop")
         if DECISIONS.index(decision) > DECISIONS.index(incident.decision) or (
             is_deciding and not incident.rung
         ):

@@ -109,6 +109,7 @@ def _guard_once(principal: Principal, request: GuardIn, parked: dict[int, str]) 
     work = SessionWork(session, parked, [event.call_id for event in (*request.results, *request.calls)])
     if session.evaluated_seq < session.last_seq and work.catch_up():
         raise _FarBehind(session.pk)
+    work.loops.is_asked = True
     _note_request(session, request)
     known = work.known
     project, now = session.project, timezone.now()

@@ -127,3 +127,16 @@ def test_two_different_loops_of_a_session_are_two_incidents(agent):
         agent.asks(agent.call("list_jobs", "{}"))
 
     assert list(Incident.objects.order_by("id").values_list("tool", flat=True)) == ["search_web", "list_jobs"]
+
+
+def test_what_was_only_reported_is_not_told_as_stopped(agent):
+    agent.posts(*[agent.call() for _ in range(5)])
+    evaluation.evaluate(Session.objects.get().pk)
+    reported = Incident.objects.get()
+    for _ in range(2):
+        agent.asks()
+    asked = Incident.objects.get()
+
+    assert (reported.decision, reported.was_asked, reported.calls_blocked) == ("stop", False, 0)
+    assert asked.was_asked
+    assert asked.calls_blocked == Session.objects.get().blocked_count > 0
