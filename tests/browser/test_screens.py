@@ -67,10 +67,14 @@ def test_pages_stay_light_and_fetch_nothing_from_elsewhere(site, world, page):
     sign_in(page, site, world.user.get_username())
     for name in ("live", "session", "incident", "policies"):
         answers = []
-        page.on("response", answers.append)
+
+        def take(answer, into=answers):
+            into.append(answer)
+
+        page.on("response", take)
         page.goto(site.url + screens(world)[name])
         page.wait_for_selector("#content")
-        page.remove_listener("response", answers.append)
+        page.remove_listener("response", take)
         ours = [one for one in answers if one.status == 200]
         assert all(one.url.startswith(site.url) for one in ours), name
         # As a proxy or the static files' own compressed copies send it.
