@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote, unquote
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
@@ -27,6 +28,12 @@ def _bump(project_id: int | None) -> None:
 def _place(project_id: int | None, backend: str, model: str) -> QuerySet[PolicyTier]:
     of_project = Q(project=None) if project_id is None else Q(project_id=project_id)
     return PolicyTier.objects.filter(of_project, backend=backend, model=model)
+
+
+def _subject(tier: PolicyTier) -> str:
+    """Name a tier in the audit so that it can be found again: of two names only the model's may hold a plain slash."""
+    place = "/".join(part for part in (quote(tier.backend, safe=" :"), tier.model) if part)
+    return f"{tier.scope}:{place}" if place else tier.scope
 
 
 def _checked(row: PolicyTier | ToolRule) -> None:
@@ -93,7 +100,7 @@ def save_tier(
         audit.record(
             actor,
             "policy.save",
-            tier.source,
+            _subject(tier),
             project_id=project_id,
             before=before,
             after={**tier.values, "note": note},
@@ -192,5 +199,5 @@ def restore(project_id: int, entry_id: int, actor: Actor) -> None:
             save_tool_rule(project_id, pattern, actor=actor, **before)
         return
     scope, _, place = entry.subject.partition(":")
-    backend, _, model = place.partition("/") if scope == TierScope.MODEL else (place, "", "")
-    save_tier(project_id, scope, backend, model, before, actor, note="restored")
+    backend, _, model = place.partition("/")
+    save_tier(project_id, scope, unquote(backend), model, before, actor, note="restored")

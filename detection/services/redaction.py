@@ -99,7 +99,10 @@ class Redactor:
 
     def _walk(self, value: Any, *, sensitive: bool) -> Any:
         if isinstance(value, dict):
-            return {key: self._walk(inner, sensitive=is_sensitive(key)) for key, inner in value.items()}
+            return {
+                key: self._walk(inner, sensitive=sensitive or is_sensitive(key))
+                for key, inner in value.items()
+            }
         if isinstance(value, list):
             return [self._walk(inner, sensitive=sensitive) for inner in value]
         if isinstance(value, str):

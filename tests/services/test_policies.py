@@ -62,9 +62,12 @@ def test_a_tool_rule_holds_for_its_tools_only(project):
         policies.save_tool_rule(project.pk, "x", actor=OPERATOR, tool_class="nonsense")
 
 
-def test_history_restores_what_was_before(project):
-    policies.save_tier(project.pk, "model", "openai", "a/b", {"max_repeats": 7}, OPERATOR)
-    policies.save_tier(project.pk, "model", "openai", "a/b", {"max_repeats": 3}, OPERATOR)
+@pytest.mark.parametrize(
+    "place", [("model", "openai", "a/b"), ("model", "team/proxy", "a/b"), ("backend", "a/b", "")]
+)
+def test_history_restores_what_was_before(project, place):
+    policies.save_tier(project.pk, *place, {"max_repeats": 7}, OPERATOR)
+    policies.save_tier(project.pk, *place, {"max_repeats": 3}, OPERATOR)
     newest = policies.history(project.pk)[0]
     policies.restore(project.pk, newest.pk, OPERATOR)
 

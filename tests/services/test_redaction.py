@@ -95,3 +95,12 @@ def test_field_names_are_read_as_people_spell_them(name, expected):
 def test_any_text_comes_through_without_an_error(text):
     Redactor(b"k" * 32).content(text)
     Redactor(b"k" * 32).content(json.dumps({"a": text}))
+
+
+def test_everything_below_a_sensitive_name_is_a_secret():
+    cleaned = Redactor(b"k" * 32).arguments(
+        '{"credentials": {"user": "ann-smith", "parts": ["abcd1234"]}, "page": 2}'
+    )
+    assert "ann-smith" not in cleaned
+    assert "abcd1234" not in cleaned
+    assert json.loads(cleaned)["page"] == 2
