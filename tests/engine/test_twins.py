@@ -219,3 +219,18 @@ def test_a_cycle_whose_answers_change_stays_progress_however_long_it_goes_on(len
             else fold.observe_result(state, one, policy, KEYER)
         )
         assert all(finding.results == "changing" for finding in step.verdict.findings)
+
+
+@pytest.mark.parametrize("ttl_from", ["entry", "previous", "never"])
+def test_a_high_limit_fires_as_well(ttl_from):
+    policy = alone("repeat", result_aware=False, max_repeats=200, ttl_from=ttl_from)
+    state = fold.new_state()
+    found = [
+        bool(
+            fold.observe_call(
+                state, Call(n, "lookup", {}, n / 10, f"call-{n}"), policy, KEYER
+            ).verdict.findings
+        )
+        for n in range(210)
+    ]
+    assert found == [False] * 199 + [True] * 11

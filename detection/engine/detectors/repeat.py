@@ -22,8 +22,8 @@ from detection.engine.memory import EMPTY, ERROR, MAX_TOTALS, OK, Lane, Record, 
 from detection.engine.policy import Policy
 from detection.engine.results import Outcome
 
-_MAX_TIMES = 64
 _MAX_PAIRS = 64
+_MAX_TIMES_BEYOND = 64
 _ENOUGH = 1 - 1e-9
 _NEARLY = 1e-9
 
@@ -89,7 +89,9 @@ def _consecutive(own: dict[str, Any], lane: Lane, record: Record, policy: Policy
     ttl, ttl_from = values["ttl_seconds"], values["ttl_from"]
     if ttl_from == "entry":
         # Each call ages by itself; one exactly as old as the time to live still counts.
-        times = [at for at in own.get("times", ()) if record.at - at <= ttl][-_MAX_TIMES + 1 :]
+        # Counting goes on a while beyond the limit, so that a ladder sees whether the streak went on.
+        kept = values["max_repeats"] + _MAX_TIMES_BEYOND
+        times = [at for at in own.get("times", ()) if record.at - at <= ttl][-kept:]
         if not times:
             _restart(own, record.key, record.ordinal - 1)
         own["n"] = len(times)
