@@ -140,6 +140,7 @@ STORAGES = {
     },
 }
 
+CSRF_FAILURE_VIEW = "detection.console.errors.csrf_failed"
 CSRF_TRUSTED_ORIGINS = sorted(
     {"{0.scheme}://{0.netloc}".format(urlsplit(url)) for url in (PUBLIC_URL, LIVE_URL)}
 )

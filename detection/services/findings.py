@@ -123,7 +123,7 @@ class Loops:
                 self._note(incident, "reacted", f"{verdict.rung}: {verdict.message}"[:1000])
             incident.decision = max(decision, incident.decision, key=DECISIONS.index)
             incident.rung = verdict.rung or incident.rung
-        if is_deciding and verdict.rung and verdict.rung != "observe":
+        if self.is_asked and is_deciding and verdict.rung and verdict.rung != "observe":
             incident.evidence["awaiting"] = {"rung": verdict.rung, "seq": seq}
         self._wake(incident, decision)
         self._evidence_seqs.setdefault(incident.public_id, set()).update((*finding.seqs, seq))

@@ -34,8 +34,9 @@ WITH done AS (SELECT * FROM unnest(%s::bigint[], %s::int[]) AS d (session_id, se
 counted AS (
     SELECT s.project_id, date_trunc('hour', e.received_at, 'UTC') AS hour, s.is_demo,
            coalesce(nullif(e.backend, ''), s.backend) AS backend, coalesce(nullif(e.model, ''), s.model) AS model, e.tool,
-           count(*) AS checks, count(*) FILTER (WHERE e.decision = 'warn') AS warned,
-           count(*) FILTER (WHERE e.decision IN ('block', 'hold', 'stop')) AS blocked,
+           -- Only an agent that asked was given a verdict: what was merely reported had run already.
+           count(*) AS checks, count(*) FILTER (WHERE e.decision = 'warn' AND e.verdict IS NOT NULL) AS warned,
+           count(*) FILTER (WHERE e.decision IN ('block', 'hold', 'stop') AND e.verdict IS NOT NULL) AS blocked,
            sum(e.tokens) AS token_count, sum(e.cost_usd) AS cost_usd
     FROM done JOIN detection_session s ON s.id = done.session_id
     LEFT JOIN detection_countedsession c ON c.session_id = s.id
