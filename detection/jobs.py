@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from celery import current_app
 from django.db import transaction
 
@@ -11,7 +9,9 @@ from detection.doorbell import Doorbell
 
 EVALUATE, SWEEP, HOUSEKEEPING = "detection.evaluate", "detection.sweep", "detection.housekeeping"
 JUDGE, CLOSE_QUESTIONS = "detection.judge", "detection.close_questions"
-bell = Doorbell("jobs")
+SESSIONS_PER_TASK = 20
+"""So many that sending costs little beside the work, so few that several workers get a share."""
+bell = Doorbell("jobs", pause_seconds=0.005)
 
 
 def _send(name: str, *arguments: object) -> None:
@@ -21,16 +21,16 @@ def _send(name: str, *arguments: object) -> None:
 
 def evaluate_after_commit(session_ids: list[int]) -> None:
     """Ask a worker to look at each session once the transaction in hand is committed."""
+    transaction.on_commit(lambda: bell.ring(EVALUATE, _send_evaluate, *session_ids), robust=True)
 
-    def ring() -> None:
-        for session_id in session_ids:
-            bell.ring((EVALUATE, session_id), partial(_send, EVALUATE, session_id))
 
-    transaction.on_commit(ring, robust=True)
+def _send_evaluate(session_ids: list[int]) -> None:
+    for first in range(0, len(session_ids), SESSIONS_PER_TASK):
+        _send(EVALUATE, session_ids[first : first + SESSIONS_PER_TASK])
 
 
 def judge_after_commit(question_id: str) -> None:
     """Ask a worker to consult the judge about a question, by its public id; unheard, the question's deadline decides."""
     transaction.on_commit(
-        lambda: bell.ring((JUDGE, question_id), partial(_send, JUDGE, question_id)), robust=True
+        lambda: bell.ring((JUDGE, question_id), lambda _: _send(JUDGE, question_id)), robust=True
     )

@@ -152,12 +152,10 @@ class LiveConsumer(AsyncWebsocketConsumer):
         if message["type"] == "signed_out":
             await self._end(SIGNED_OUT)
             return
-        hint = message["hint"]
-        if hint["topic"] not in self._topics:
-            return
-        if self._session and hint["topic"] == "session" and hint["id"] not in ("", self._session):
-            return
-        self._outbox.add_hint(hint)
+        for hint in message["hints"]:
+            is_other = self._session and hint["topic"] == "session" and hint["id"] not in ("", self._session)
+            if hint["topic"] in self._topics and not is_other:
+                self._outbox.add_hint(hint)
 
     async def _send_what_waits(self) -> None:
         """Send frames in batches; the only place that sends after the handshake."""

@@ -85,7 +85,7 @@ def note(
         ):
             known.counts[name] += number
     if settings.ATTEMPTS_IN_BACKGROUND:
-        bell.ring("flush", _flush_soon)
+        bell.ring("flush", lambda _: _flush_soon())
 
 
 def flush() -> int:

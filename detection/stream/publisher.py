@@ -14,7 +14,7 @@ from detection.doorbell import Doorbell
 from detection.stream.hints import Hint, login_group, project_group, question_group
 
 SEND_SECONDS = 1.0
-bell = Doorbell("stream")
+bell = Doorbell("stream", pause_seconds=0.02)
 _thread = threading.local()
 
 
@@ -28,34 +28,31 @@ def _send(group: str, message: dict[str, Any]) -> None:
     _thread.loop.run_until_complete(asyncio.wait_for(layer.group_send(group, message), SEND_SECONDS))
 
 
-def _send_hint(project_id: int, hint: Hint) -> None:
-    _send(project_group(project_id), {"type": "hint", "hint": hint.as_message()})
+def _send_hints(project_id: int, hints: list[Hint]) -> None:
+    _send(project_group(project_id), {"type": "hints", "hints": [hint.as_message() for hint in hints]})
 
 
 def publish_after_commit(project_id: int, *hints: Hint) -> None:
     """Tell the watchers of a project once the transaction in hand is committed."""
-
-    def ring() -> None:
-        for hint in hints:
-            bell.ring((project_id, hint), partial(_send_hint, project_id, hint))
-
-    transaction.on_commit(ring, robust=True)
+    transaction.on_commit(lambda: publish_now(project_id, *hints), robust=True)
 
 
 def publish_answer_after_commit(public_id: str) -> None:
     """Wake the agents that wait for a question once the transaction in hand, which closed it, is committed."""
-    group = question_group(public_id)
-    message = {"type": "closed", "id": public_id}
-    transaction.on_commit(lambda: bell.ring(group, partial(_send, group, message)), robust=True)
+    transaction.on_commit(
+        lambda: _ring_group(question_group(public_id), {"type": "closed", "id": public_id}), robust=True
+    )
 
 
 def publish_now(project_id: int, *hints: Hint) -> None:
     """Tell the watchers at once; for what was stored outside a transaction."""
-    for hint in hints:
-        bell.ring((project_id, hint), partial(_send_hint, project_id, hint))
+    bell.ring(project_id, partial(_send_hints, project_id), *hints)
 
 
 def publish_sign_out(session_key: str) -> None:
     """Have the sockets that a sign-in opened closed."""
-    group = login_group(session_key)
-    bell.ring(group, partial(_send, group, {"type": "signed_out"}))
+    _ring_group(login_group(session_key), {"type": "signed_out"})
+
+
+def _ring_group(group: str, message: dict[str, Any]) -> None:
+    bell.ring(group, lambda _: _send(group, message))

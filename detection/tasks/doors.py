@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import structlog
 from celery import shared_task
+from django.db import DatabaseError
 
 from detection import jobs
 from detection.services import evaluation, heartbeats, retention
 
+log = structlog.get_logger(__name__)
+
 
 @shared_task(name=jobs.EVALUATE)
-def evaluate(session_id: int) -> None:
-    """Fold what a session has received; a session that is gone or done costs one query."""
-    evaluation.evaluate(session_id)
+def evaluate(session_ids: list[int]) -> None:
+    """Fold what sessions have received; one that is gone or done costs one query, and one that fails is swept later."""
+    for session_id in session_ids:
+        try:
+            evaluation.evaluate(session_id)
+        except DatabaseError:
+            log.exception("evaluation_failed", session_id=session_id)
     heartbeats.note("worker")
 
 

@@ -8,7 +8,9 @@ from loopguard_site.asgi import application
     ("method", "path"), [("POST", "/api/v1/events"), ("GET", "/"), ("GET", "/admin/"), ("POST", "/healthz")]
 )
 async def test_plain_requests_are_sent_to_the_other_door(method, path):
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=application), base_url="http://live") as http:
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app=application), base_url="http://live"
+    ) as http:
         answer = await http.request(method, path, content=b"x" * 100_000)
 
     assert answer.status_code == 404

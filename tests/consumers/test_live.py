@@ -41,7 +41,7 @@ async def test_many_changes_of_one_thing_are_told_once(project, member):
         layer = get_channel_layer()
         for _ in range(50):
             hint = Hint("session", "busy").as_message()
-            await layer.group_send(project_group(project.pk), {"type": "hint", "hint": hint})
+            await layer.group_send(project_group(project.pk), {"type": "hints", "hints": [hint]})
         told = await next_hints(socket)
         while await socket.receive_nothing(timeout=0.4) is False:
             told += await next_hints(socket)
@@ -54,7 +54,7 @@ async def test_more_changes_than_can_wait_become_one_resync(project, member, mon
         layer = get_channel_layer()
         for number in range(400):
             hint = Hint("session", f"run-{number}").as_message()
-            await layer.group_send(project_group(project.pk), {"type": "hint", "hint": hint})
+            await layer.group_send(project_group(project.pk), {"type": "hints", "hints": [hint]})
         frames = [await socket.frame()]
         while {"type": "resync"} not in frames:
             frames.append(await socket.frame())

@@ -39,13 +39,13 @@ def beat_of(part):
 
 
 def test_a_worker_evaluates_the_session_it_is_told_of(session):
-    run(jobs.EVALUATE, session.pk)
+    run(jobs.EVALUATE, [session.pk])
     session.refresh_from_db()
     assert (session.evaluated_seq, session.call_count) == (1, 1)
 
 
 def test_a_session_that_is_gone_is_no_error(session):
-    run(jobs.EVALUATE, session.pk + 1)
+    run(jobs.EVALUATE, [session.pk + 1])
 
 
 def test_a_sweep_finds_what_nobody_was_told_of(session):
@@ -63,7 +63,7 @@ def test_housekeeping_runs_twice_without_harm(session):
 
 def test_every_part_shows_when_it_has_worked(session):
     assert beat_of("worker").is_late
-    run(jobs.EVALUATE, session.pk)
+    run(jobs.EVALUATE, [session.pk])
     run(jobs.SWEEP)
     run(jobs.HOUSEKEEPING)
     for part in ("worker", "beat", "housekeeping"):
