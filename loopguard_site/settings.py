@@ -80,7 +80,12 @@ TEMPLATES = [
 
 # One statement may not hold a thread, and one forgotten transaction may not hold the vacuum.
 _TIMEOUTS = "-c statement_timeout=15000 -c lock_timeout=5000 -c idle_in_transaction_session_timeout=30000"
-_OPTIONS: dict[str, object] = {**ENV.database.get("OPTIONS", {}), "connect_timeout": 5, "options": _TIMEOUTS}  # type: ignore[dict-item]
+_OPTIONS: dict[str, object] = {
+    **ENV.database.get("OPTIONS", {}),
+    "connect_timeout": 5,
+    "options": _TIMEOUTS,
+    "prepare_threshold": 5,
+}  # type: ignore[dict-item]
 if ENV.mode != "test":
     # The pool of tests would keep the test database open when it is to be dropped.
     _OPTIONS["pool"] = {"min_size": 1, "max_size": 12, "timeout": 5}

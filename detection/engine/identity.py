@@ -46,11 +46,8 @@ class Keyer:
     def digest(self, domain: bytes, *parts: bytes) -> str:
         """Hex digest of the parts; the domain keeps a call's digest from ever equalling a result's."""
         state = self._base.copy()
-        state.update(domain)
-        for part in parts:
-            # The length in front makes ("ab", "c") and ("a", "bc") two different inputs.
-            state.update(b"%d:" % len(part))
-            state.update(part)
+        # The length in front makes ("ab", "c") and ("a", "bc") two different inputs.
+        state.update(domain + b"".join([b"%d:%b" % (len(part), part) for part in parts]))
         return state.hexdigest()
 
     def call_key(
@@ -75,7 +72,15 @@ class Keyer:
             32 hex digits. Costs one pass over the arguments.
         """
         text = raw_text(arguments) if identity == "raw" else canonical(arguments, ignore)
-        return self.digest(b"call", tool.encode("utf-8", "surrogatepass"), text)
+        return self.digest(b"call", encoded(tool), text)
+
+
+def encoded(text: str) -> bytes:
+    """The text as UTF-8, lone surrogates and all."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
 
 
 def loop_identity(kind_family: str, keys: Iterable[str]) -> str:

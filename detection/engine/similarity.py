@@ -15,7 +15,7 @@ from zlib import crc32
 from rapidfuzz.distance import Levenshtein
 
 from detection.engine.calls import Arguments
-from detection.engine.identity import Keyer, dump, parse
+from detection.engine.identity import Keyer, dump, encoded, parse
 
 MAX_FIELD_CHARS = 4096
 MAX_FIELDS = 24
@@ -38,7 +38,7 @@ def word_mark(word: str, keyer: Keyer) -> str:
     """One keyed character for a word. Different words may share one, which is what keeps them secret."""
     mark = keyer.marks.get(word)
     if mark is None:
-        mark = chr(_FIRST_MARK + crc32(word.encode("utf-8", "surrogatepass"), keyer.seed) % _MARKS)
+        mark = chr(_FIRST_MARK + crc32(encoded(word), keyer.seed) % _MARKS)
         # A memo of common words, nothing more: marks are the same with and without it.
         if not word.isdigit() and len(word) <= _MAX_MEMO_CHARS and len(keyer.marks) < _MAX_MEMO_WORDS:
             keyer.marks[word] = mark

@@ -6,7 +6,7 @@ incident to `incidents`. Evaluating twice changes nothing: the cursor moves in t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import InitVar, dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -22,7 +22,7 @@ from detection.engine.memory import State
 from detection.engine.policy import Policy
 from detection.models import Event, EventType, Session, SessionState
 from detection.selectors.policies import Tiers, tiers_of
-from detection.services import commands, locking, tracking
+from detection.services import commands, ingest, locking, tracking
 from detection.services.asking import Asking
 from detection.services.findings import Loops
 from detection.services.locking import lock_session
@@ -292,18 +292,18 @@ class SessionWork:
         for kind, error in step.faults:
             log.error("detector_failed", detector=kind, error=error, session=session.external_id)
 
-    def save(self, new_events: Iterable[Event] = ()) -> None:
+    def save(self, new_events: Sequence[Event] = ()) -> None:
         """Write session, state, marks and incidents, and tell the watchers after commit.
 
         Parameters
         ----------
         new_events
-            Events that this transaction inserted with their marks already on them.
+            Events that are not stored yet, with their marks already on them.
         """
         session = self.session
         statements = Statements()
-        own = {event.seq for event in new_events}
-        self._add_marks(statements, [event for event in self._marked if event.seq not in own])
+        ingest.add_store(statements, new_events)
+        self._add_marks(statements, self._marked)
         if self.loops.is_touched:
             statements.send()  # the evidence is copied from the events, marks and all
             self.loops.save()

@@ -139,7 +139,6 @@ def _guard_once(principal: Principal, request: GuardIn, parked: dict[int, str]) 
     if not project.stores_payloads:
         for row in rows:
             row.arguments = row.content = None
-    ingest.store(rows)
     session.evaluated_seq = session.last_seq
     session.last_event_at = now
     work.save(rows)

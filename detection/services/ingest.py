@@ -20,6 +20,7 @@ from detection.models import Event, EventType, Project, Session
 from detection.services.keys import Principal
 from detection.services.locking import lock_sessions
 from detection.services.redaction import Redactor
+from detection.services.roundtrip import Statements
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit
 
@@ -190,11 +191,23 @@ _COLUMNS = (
 _COPY = f"COPY detection_event ({', '.join(_COLUMNS)}) FROM STDIN"
 
 
-def store(rows: Sequence[Event]) -> None:
-    """Insert rows that have their numbers.
+_INSERT = f"INSERT INTO detection_event ({', '.join(_COLUMNS)}) VALUES ({', '.join(['%s'] * len(_COLUMNS))})"  # noqa: S608
+FEW_ROWS = 4
 
-    Copying costs a sixth of what an insert of as many values does, for two rows as for a thousand.
-    """
+
+def add_store(statements: Statements, rows: Sequence[Event]) -> None:
+    """Put the storing of rows behind other statements; many rows are copied in at once instead."""
+    if len(rows) > FEW_ROWS:
+        statements.send()
+        store(rows)
+        return
+    for row in rows:
+        *values, verdict = (getattr(row, name) for name in _COLUMNS)
+        statements.add(_INSERT, [*values, None if verdict is None else orjson.dumps(verdict).decode()])
+
+
+def store(rows: Sequence[Event]) -> None:
+    """Insert rows that have their numbers. For many rows, copying costs a sixth of what an insert does."""
     if not rows:
         return
     with connection.cursor() as cursor, connection.wrap_database_errors, cursor.copy(_COPY) as copy:

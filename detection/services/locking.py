@@ -13,7 +13,7 @@ from django.db import connection, models
 
 from detection.models import Project, Session
 from detection.services.keys import Principal
-from detection.services.roundtrip import Statements
+from detection.services.roundtrip import Statements, fetch
 
 
 class _Reader:
@@ -42,9 +42,7 @@ _SELECT = (
 
 
 def _fetch(condition: str, *parameters: str | int | list[str]) -> list[Session]:
-    with connection.cursor() as cursor:
-        cursor.execute(f"{_SELECT} {condition}", parameters)
-        found = cursor.fetchall()
+    found = fetch(f"{_SELECT} {condition}", parameters)
     sessions = []
     width = len(_session.names)
     for row in found:

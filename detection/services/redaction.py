@@ -50,12 +50,27 @@ _ASSIGNMENT = re.compile(
 )
 _CARD = re.compile(r"\b(?:\d[ -]?){12,18}\d\b")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-# One cheap look decides whether the rules are worth running at all.
-_SUSPICIOUS = re.compile(
-    r"(?i)passw|pwd|passphrase|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|authoriz|cookie|credential|connection[_-]?string"
-    r"|bearer|basic |eyJ|-----BEGIN|lg_|AKIA|ASIA|gh[pousr]_|github_pat|glpat|sk-|xox|AIza|npm_|pypi-|k_live|k_test|hf_|SG\.|://[^\s/@]+@"
-    r"|\d[\d -]{11,}\d"
-)
+# Most texts hold nothing that could be a secret. Plain searches tell that in a hundredth of the time of one large pattern.
+_HINTS = (
+    "passw", "pwd", "passphrase", "secret", "token", "authoriz", "cookie", "credential", "bearer", "basic ", "lg_",
+    "api_key", "api-key", "apikey", "access_key", "access-key", "accesskey", "private_key", "private-key", "privatekey",
+    "connection_string", "connection-string", "connectionstring", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat",
+    "glpat", "sk-", "xox", "npm_", "pypi-", "k_live", "k_test", "hf_",
+)  # fmt: skip
+_HINTS_AS_SPELLED = ("eyJ", "-----BEGIN", "AKIA", "ASIA", "AIza", "SG.")
+_LONG_NUMBER = re.compile(r"\d[\d -]{11,}\d")
+
+
+def is_suspicious(text: str) -> bool:
+    """Tell, cheaply and rather too often than too seldom, whether a text may hold a secret."""
+    lowered = text.lower()
+    for hint in _HINTS:
+        if hint in lowered:
+            return True
+    for hint in _HINTS_AS_SPELLED:
+        if hint in text:
+            return True
+    return ("://" in text and "@" in text) or _LONG_NUMBER.search(text) is not None
 
 
 class Redactor:
@@ -73,7 +88,7 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """Return `text` with every secret that its shape or its name gives away replaced by a mark."""
-        if not _SUSPICIOUS.search(text):
+        if not is_suspicious(text):
             return text
         # Shapes first: what follows "Authorization:" is a word and the secret after it.
         return _ASSIGNMENT.sub(lambda found: found[1] + self._mark("value", found[2]), self._shapes(text))
@@ -87,7 +102,7 @@ class Redactor:
         return self._json(text) if text[:1] in "{[" else self.text(text)
 
     def _json(self, text: str) -> str:
-        if not _SUSPICIOUS.search(text):
+        if not is_suspicious(text):
             return text
         try:
             value = Cleaner(MAX_NODES).value(loads(text))
