@@ -221,15 +221,18 @@ def _pruned(value: Any, dropped: Collection[str]) -> Any:
 def without_words(text: str, sketch: str, keyer: Keyer) -> str:
     """The text with the words of the arguments masked, but for the three-digit codes that name an error."""
     head = text[:2048]
-    hidden = {word for word in set(_WORD.findall(head)) if _tells_little(word) and word_mark(word, keyer) in sketch}
+    marks = keyer.marks
+    hidden = {
+        word
+        for word in set(_WORD.findall(head))
+        # Single letters stay, and so do three-digit codes.
+        if len(word) > 1
+        and (marks.get(word) or word_mark(word, keyer)) in sketch
+        and not (len(word) == 3 and word.isdigit())
+    }
     if not hidden:
         return text
     return _WORD.sub(lambda match: "~" if match[0] in hidden else match[0], head) + text[2048:]
-
-
-def _tells_little(word: str) -> bool:
-    """Whether a word may be masked: no single letter, and no three-digit code."""
-    return len(word) > 1 and not (len(word) == 3 and word.isdigit())
 
 
 def as_text(content: Any) -> str | None:
