@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import cast
 from urllib.parse import urlsplit
 
 from detection.engine import policy
@@ -81,11 +82,12 @@ TEMPLATES = [
 # One statement may not hold a thread, and one forgotten transaction may not hold the vacuum.
 _TIMEOUTS = "-c statement_timeout=15000 -c lock_timeout=5000 -c idle_in_transaction_session_timeout=30000"
 _OPTIONS: dict[str, object] = {
-    **ENV.database.get("OPTIONS", {}),
+    **cast("dict[str, object]", ENV.database.get("OPTIONS", {})),
     "connect_timeout": 5,
     "options": _TIMEOUTS,
+    # The statements of every call are prepared: a pooler in between must know prepared statements.
     "prepare_threshold": 5,
-}  # type: ignore[dict-item]
+}
 if ENV.mode != "test":
     # The pool of tests would keep the test database open when it is to be dropped.
     _OPTIONS["pool"] = {"min_size": 1, "max_size": 12, "timeout": 5}

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from detection.engine import texts
 from detection.engine.calls import (
+    Arguments,
     Call,
     Cell,
     Decision,
@@ -21,8 +22,8 @@ from detection.engine.calls import (
     Step,
     Verdict,
 )
-from detection.engine.detectors import ON_CALL, ON_CHANGE, ON_RESULT
-from detection.engine.identity import Keyer, canonical
+from detection.engine.detectors import ON_CALL, ON_CHANGE, ON_RESULT, QUIET
+from detection.engine.identity import Keyer, canonical, structured
 from detection.engine.memory import (
     EMPTY,
     ERROR,
@@ -49,7 +50,6 @@ Rearm = Literal["skip", "allow_once", "raise"]
 
 _CELL_RESULT = {PENDING: "pending", ERROR: "error", EMPTY: "empty"}
 _SLOW_LOOKBACK_CALLS = 8
-_ROUND_LOOKBACK_CALLS = 64
 _SLOW_WEIGHT = 0.2
 _MAX_LITERAL_BYTES = 1500
 
@@ -83,8 +83,12 @@ def observe_call(state: State, call: Call, policy: Policy, keyer: Keyer) -> Step
     if not values["enabled"]:
         return Step()
     traits = policy.traits
+    arguments = structured(call.arguments)
     key = keyer.call_key(
-        call.tool, call.arguments, identity=values["identity"], ignore=traits.ignore_arguments
+        call.tool,
+        call.arguments if values["identity"] == "raw" else arguments,
+        identity=values["identity"],
+        ignore=traits.ignore_arguments,
     )
     if call.call_id and not state.first_time(call.call_id):
         found = state.find(call.call_id)
@@ -97,7 +101,7 @@ def observe_call(state: State, call: Call, policy: Policy, keyer: Keyer) -> Step
         sibling = _sibling(lane, key, round_mark)
         if sibling is not None:
             return _repeated(sibling, policy, seq=call.seq)
-    record = _record(lane, call, key, round_mark, policy, keyer)
+    record = _record(lane, call, arguments, key, round_mark, policy, keyer)
     if values["budget_enabled"]:
         _spend_budget(lane, record, call)
     readings, faults = _ask(lane, record, policy)
@@ -254,7 +258,7 @@ def grant_rounds(state: State, rounds: int) -> None:
 
 
 def _sibling(lane: Lane, key: str, round_mark: int) -> Record | None:
-    for record in reversed(lane.records[-_ROUND_LOOKBACK_CALLS:]):
+    for record in reversed(lane.records):
         if record.round != round_mark:
             return None
         if record.key == key:
@@ -262,24 +266,19 @@ def _sibling(lane: Lane, key: str, round_mark: int) -> Record | None:
     return None
 
 
-def _record(lane: Lane, call: Call, key: str, round_mark: int, policy: Policy, keyer: Keyer) -> Record:
+def _record(
+    lane: Lane, call: Call, arguments: Arguments, key: str, round_mark: int, policy: Policy, keyer: Keyer
+) -> Record:
     values = policy.values
     lane.ordinal += 1
-    record = Record(
-        seq=call.seq,
-        ordinal=lane.ordinal,
-        tool=kept_name(call.tool),
-        key=key,
-        at=call.at,
-        round=round_mark,
-        call=short(call.call_id) if call.call_id else 0,
-    )
+    mark = short(call.call_id) if call.call_id else 0
+    record = Record(call.seq, lane.ordinal, kept_name(call.tool), key, call.at, round_mark, mark)
     if values["result_aware"]:
         record.change = changes_something(policy.traits.tool_class, call.arguments)
     if values["similar_enabled"] and values["similar_method"] == "literal":
-        record.sketch = canonical(call.arguments)[:_MAX_LITERAL_BYTES].decode("utf-8", "ignore")
+        record.sketch = canonical(arguments)[:_MAX_LITERAL_BYTES].decode("utf-8", "ignore")
     elif values["similar_enabled"] or values["outcome_enabled"]:
-        record.sketch = sketch(call.arguments, keyer)
+        record.sketch = sketch(arguments, keyer)
     records = lane.records
     records.append(record)
     if len(records) > policy.memory_calls:
@@ -321,28 +320,31 @@ def _ask(
     """Ask every detector that is on. One that raises is left out for this step and named."""
     readings: list[tuple[str, Any]] = []
     faults: tuple[tuple[str, str], ...] = ()
-    plan = "on_call" if told is None else "on_result"
-    detectors = policy.plans.get(plan)
-    if detectors is None:
-        chosen = ON_CALL if told is None else ON_RESULT
-        detectors = policy.plans[plan] = tuple(one for one in chosen if policy.values[one.switch])
+    asked = _plan(policy, "on_call" if told is None else "on_result")
+    observed = (policy,) if told is None else (told, policy)
     owned = lane.own
-    for detector in detectors:
-        own = owned.get(detector.kind)
+    for kind, ask in asked:
+        own = owned.get(kind)
         if own is None:
-            own = owned[detector.kind] = {}
+            own = owned[kind] = {}
         try:
-            reading = (
-                detector.on_call(own, lane, record, policy)
-                if told is None
-                else detector.on_result(own, lane, record, told, policy)
-            )
+            reading = ask(own, lane, record, *observed)
         except Exception as error:  # noqa: BLE001 - a fault of ours must never stand in the way of a call
-            faults += ((detector.kind, type(error).__name__),)
+            faults += ((kind, type(error).__name__),)
             continue
-        if reading.reached or reading.finding is not None:
-            readings.append((detector.kind, reading))
+        if reading is not QUIET and (reading.reached or reading.finding is not None):
+            readings.append((kind, reading))
     return readings, faults
+
+
+def _plan(policy: Policy, moment: Literal["on_call", "on_result"]) -> tuple[tuple[str, Any], ...]:
+    """Whom to ask under this policy, and how: worked out once."""
+    plan: tuple[tuple[str, Any], ...] | None = policy.plans.get(moment)
+    if plan is None:
+        chosen = ON_CALL if moment == "on_call" else ON_RESULT
+        plan = tuple((one.kind, getattr(one, moment)) for one in chosen if policy.values[one.switch])
+        policy.plans[moment] = plan
+    return plan
 
 
 def _tell_change(lane: Lane, record: Record) -> tuple[tuple[str, str], ...]:
@@ -421,11 +423,13 @@ def _repeated(record: Record, policy: Policy, seq: int | None = None) -> Step:
 
 
 def _meter(readings: list[tuple[str, Any]]) -> Meter | None:
-    best: Meter | None = None
-    for kind, (count, limit, _) in readings:
-        if best is None or count * best.limit > best.count * limit:
-            best = Meter(kind, count, limit)
-    return best
+    if not readings:
+        return None
+    best, (reached, limit, _) = readings[0]
+    for kind, (count, of, _) in readings:
+        if count * limit > reached * of:
+            best, reached, limit = kind, count, of
+    return Meter(best, reached, limit)
 
 
 def _kind(answer: Verdict) -> str | None:

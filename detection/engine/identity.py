@@ -10,6 +10,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -110,6 +111,16 @@ def parse(text: str) -> Any:
         return json.loads(text, parse_float=_exact_float, parse_int=_exact_int, parse_constant=_not_json)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+
+
+def structured(arguments: Arguments) -> Arguments:
+    """The object or list that a text holds, so that it is parsed once for all who ask; anything else as it is."""
+    if isinstance(arguments, str) and arguments[:1] in ("{", "["):
+        with suppress(ValueError):
+            value = parse(arguments)
+            if isinstance(value, dict | list):
+                return value
+    return arguments
 
 
 def canonical(arguments: Arguments, ignore: Sequence[str] = ()) -> bytes:

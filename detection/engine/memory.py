@@ -57,6 +57,36 @@ class Record:
 
 
 @dataclass(slots=True)
+class Marks:
+    """A bounded set of 32-bit marks, oldest first.
+
+    It stays packed, four bytes a mark: a session is stored and restored at every call, and asks for one or two of them.
+    """
+
+    packed: bytes = b""
+
+    def __len__(self) -> int:
+        return len(self.packed) // 4
+
+    def find(self, mark: bytes) -> int:
+        """Where in the bytes the mark stands, or -1."""
+        place = self.packed.find(mark)
+        # Bytes that span two marks may look like a third.
+        while place % 4 and place > 0:
+            place = self.packed.find(mark, place + 1)
+        return place
+
+    def add(self, mark: bytes, limit: int) -> None:
+        """Put a mark at the end; the oldest one above the limit goes."""
+        self.packed = (self.packed + mark)[-4 * limit :]
+
+    def renew(self, place: int) -> None:
+        """Move the mark at this place to the end, so that it is forgotten last."""
+        packed = self.packed
+        self.packed = packed[:place] + packed[place + 4 :] + packed[place : place + 4]
+
+
+@dataclass(slots=True)
 class Loop:
     """The way of one loop down its ladder."""
 
@@ -79,7 +109,7 @@ class Lane:
     detections: int = 0
     loops: dict[str, Loop] = field(default_factory=dict)
     allowances: dict[str, int] = field(default_factory=dict)
-    seen: dict[int, None] = field(default_factory=dict)
+    seen: Marks = field(default_factory=Marks)
     own: dict[str, dict[str, Any]] = field(default_factory=dict)
     warned: tuple[int, str] = (-(10**9), "")
 
@@ -93,17 +123,13 @@ class Lane:
 
     def see(self, fingerprint: str) -> bool:
         """Remember a fingerprint; True when it is new. The oldest unused ones are forgotten."""
-        number = int(fingerprint[:8], 16)
-        seen = self.seen
-        if number in seen:
-            # Moved to the end, so that what still comes up is forgotten last.
-            del seen[number]
-            seen[number] = None
-            return False
-        seen[number] = None
-        if len(seen) > MAX_SEEN:
-            del seen[next(iter(seen))]
-        return True
+        mark = bytes.fromhex(fingerprint[:8])
+        place = self.seen.find(mark)
+        if place < 0:
+            self.seen.add(mark, MAX_SEEN)
+            return True
+        self.seen.renew(place)
+        return False
 
     def allowance(self, name: str) -> int:
         """Extra calls that a person granted to a loop or kind."""
@@ -130,11 +156,13 @@ class State:
     """One session."""
 
     lanes: dict[str, Lane] = field(default_factory=dict)
-    call_ids: dict[int, None] = field(default_factory=dict)
+    call_ids: Marks = field(default_factory=Marks)
     exempt: list[str] = field(default_factory=list)
 
     def lane(self, name: str) -> Lane:
         """The lane of this name, made if it is not there; the one used longest ago gives way."""
+        if len(self.lanes) == 1 and name in self.lanes:
+            return self.lanes[name]
         lane = self.lanes.pop(name, None) or Lane()
         self.lanes[name] = lane
         if len(self.lanes) > MAX_LANES:
@@ -152,12 +180,10 @@ class State:
 
     def first_time(self, call_id: str) -> bool:
         """Whether this id is new; it is remembered."""
-        number = short(call_id)
-        if number in self.call_ids:
+        mark = short(call_id).to_bytes(4)
+        if self.call_ids.find(mark) >= 0:
             return False
-        self.call_ids[number] = None
-        if len(self.call_ids) > MAX_CALL_IDS:
-            del self.call_ids[next(iter(self.call_ids))]
+        self.call_ids.add(mark, MAX_CALL_IDS)
         return True
 
 
@@ -171,7 +197,8 @@ def kept_name(text: str) -> str:
 
 def short(text: str) -> int:
     """A 32-bit mark of an id, never 0 for a text: 0 means "none"."""
-    return crc32(text.encode("utf-8", "surrogatepass")) or 1
+    # Ids are nearly always plain, and an encoding that is asked for nothing special is quicker.
+    return crc32(text.encode() if text.isascii() else text.encode("utf-8", "surrogatepass")) or 1
 
 
 def bounded(table: dict[str, Any], limit: int) -> None:

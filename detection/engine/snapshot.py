@@ -6,17 +6,23 @@ stored calls.
 
 from __future__ import annotations
 
-from array import array
 from base64 import b64decode, b64encode
+from dataclasses import fields
+from itertools import starmap
+from operator import attrgetter
 from typing import Any
 
 import orjson
 
-from detection.engine.memory import Lane, Loop, Record, State
+from detection.engine.memory import Lane, Loop, Marks, Record, State
 
-VERSION = 1
+VERSION = 2
 
 MAX_BYTES = 32 * 1024
+
+# Records and loops are stored as their fields, in order.
+_RECORD_FIELDS = attrgetter(*(one.name for one in fields(Record)))
+_LOOP_FIELDS = attrgetter(*(one.name for one in fields(Loop)))
 
 
 class SnapshotVersionError(ValueError):
@@ -93,38 +99,17 @@ def _pack_lane(lane: Lane) -> list[Any]:
         lane.detections,
         _pack(lane.seen),
         lane.own,
-        {
-            name: [loop.kind, loop.keys, loop.level, loop.ordinal, loop.count, loop.rung]
-            for name, loop in lane.loops.items()
-        },
+        {name: _LOOP_FIELDS(loop) for name, loop in lane.loops.items()},
         lane.allowances,
         lane.warned,
-        [
-            [
-                one.seq,
-                one.ordinal,
-                one.tool,
-                one.key,
-                one.at,
-                one.round,
-                one.call,
-                one.weight,
-                one.status,
-                one.result,
-                one.new,
-                one.change + 2 * one.spent,
-                one.sketch,
-                one.answer,
-            ]
-            for one in lane.records
-        ],
+        list(map(_RECORD_FIELDS, lane.records)),
     ]
 
 
 def _lane(packed: list[Any]) -> Lane:
     ordinal, results, news, detections, seen, own, loops, allowances, warned, records = packed
     return Lane(
-        records=[_record(row) for row in records],
+        records=_records(records),
         ordinal=ordinal,
         results=results,
         news=news,
@@ -137,20 +122,16 @@ def _lane(packed: list[Any]) -> Lane:
     )
 
 
-def _record(row: list[Any]) -> Record:
-    one = Record(*row[:11])
-    one.change, one.spent = bool(row[11] & 1), bool(row[11] & 2)
-    one.sketch = row[12]
-    one.answer = tuple(row[13]) if row[13] else None
-    return one
+def _records(rows: list[list[Any]]) -> list[Record]:
+    for row in rows:
+        if row[-1] is not None:
+            row[-1] = tuple(row[-1])
+    return list(starmap(Record, rows))
 
 
-def _pack(numbers: dict[int, None]) -> str:
-    packed = array("I", numbers)
-    return b64encode(packed.tobytes()).decode()
+def _pack(marks: Marks) -> str:
+    return b64encode(marks.packed).decode()
 
 
-def _unpack(text: str) -> dict[int, None]:
-    packed = array("I")
-    packed.frombytes(b64decode(text))
-    return dict.fromkeys(packed)
+def _unpack(text: str) -> Marks:
+    return Marks(b64decode(text))

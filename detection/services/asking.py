@@ -24,7 +24,6 @@ from detection.engine.policy import Policy
 from detection.models import (
     AskedOf,
     Choice,
-    Event,
     Incident,
     IncidentActivity,
     Question,
@@ -36,6 +35,7 @@ from detection.models import (
 from detection.models.questions import new_question_id
 from detection.services import judge
 from detection.services.audit import SYSTEM
+from detection.services.eventrows import EventRow
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit, publish_answer_after_commit
 
@@ -122,7 +122,7 @@ class Asking:
         return any(question.is_open for question in self.open.values())
 
     def ask(
-        self, event: Event, finding: Finding, policy: Policy, incident: Incident | None, *, asked_of: str
+        self, event: EventRow, finding: Finding, policy: Policy, incident: Incident | None, *, asked_of: str
     ) -> Question:
         """Have a held call wait for an answer; a loop that is asked about already is not asked about twice.
 
@@ -185,7 +185,7 @@ class Asking:
                 return question
         return Question.objects.filter(session=self.session, **place).order_by("-id").first()
 
-    def remembered(self, event: Event, finding: Finding) -> RememberedChoice | None:
+    def remembered(self, event: EventRow, finding: Finding) -> RememberedChoice | None:
         """An answer that somebody wanted remembered for this agent and tool, if it still holds."""
         return RememberedChoice.objects.filter(
             project_id=self.session.project_id,

@@ -20,10 +20,11 @@ from detection.engine.calls import Call, End, Message, Result, Step
 from detection.engine.identity import Keyer
 from detection.engine.memory import State
 from detection.engine.policy import Policy
-from detection.models import Event, EventType, Session, SessionState
+from detection.models import EventType, Session, SessionState
 from detection.selectors.policies import Tiers, tiers_of
-from detection.services import commands, ingest, locking, tracking
+from detection.services import commands, eventrows, locking, tracking
 from detection.services.asking import Asking
+from detection.services.eventrows import EventRow
 from detection.services.findings import Loops
 from detection.services.locking import lock_session
 from detection.services.roundtrip import Statements
@@ -139,7 +140,7 @@ class SessionWork:
     state: State = field(init=False)
     loops: Loops = field(init=False)
     asking: Asking = field(init=False)
-    _marked: list[Event] = field(init=False, default_factory=list)
+    _marked: list[EventRow] = field(init=False, default_factory=list)
     _result_flags: dict[int, str] = field(init=False, default_factory=dict)
 
     def __post_init__(self, call_ids: list[str] | None) -> None:
@@ -160,9 +161,7 @@ class SessionWork:
     def catch_up(self, limit: int = BATCH_EVENTS) -> bool:
         """Fold stored events after the cursor; tell whether some are left."""
         session = self.session
-        waiting = Event.objects.filter(session_id=session.pk, seq__gt=session.evaluated_seq).order_by("seq")[
-            :limit
-        ]
+        waiting = eventrows.after(session.pk, session.evaluated_seq, limit)
         count = 0
         for event in waiting:
             self.fold(event)
@@ -173,14 +172,14 @@ class SessionWork:
             session.evaluated_seq = session.last_seq
         return session.evaluated_seq < session.last_seq
 
-    def policy_for(self, event: Event) -> Policy:
+    def policy_for(self, event: EventRow) -> Policy:
         """The settings that hold for an event, before its tool is looked at."""
         session = self.session
         return self.tiers.policy_for(
             event.backend or session.backend, event.model or session.model, session.policy_values
         )
 
-    def fold(self, event: Event) -> Step | None:
+    def fold(self, event: EventRow) -> Step | None:
         """Fold one event and put what it came to on the event, the strip and the incidents.
 
         Returns
@@ -211,7 +210,7 @@ class SessionWork:
             raise PoisonedEvent(event.seq, error) from error
         return None
 
-    def _fold_call(self, event: Event) -> Step:
+    def _fold_call(self, event: EventRow) -> Step:
         policy = self.policy_for(event)
         step = fold.observe_call(self.state, engine_call(event), policy, self.keyer)
         event.call_key, event.decision = step.call_key or "", step.verdict.decision
@@ -223,7 +222,7 @@ class SessionWork:
         self._meter(step)
         return step
 
-    def _fold_result(self, event: Event) -> Step:
+    def _fold_result(self, event: EventRow) -> Step:
         policy = self.policy_for(event)
         step = fold.observe_result(self.state, engine_result(event), policy, self.keyer)
         event.result_digest = step.result_digest or ""
@@ -238,7 +237,7 @@ class SessionWork:
         self._meter(step)
         return step
 
-    def _fold_message(self, event: Event) -> None:
+    def _fold_message(self, event: EventRow) -> None:
         text = event.content or ""
         if text:
             commands.run_in_chat(self.session, self.tiers, text)
@@ -246,7 +245,7 @@ class SessionWork:
             self.state, Message(at=event.received_at.timestamp(), seq=event.seq), self.policy_for(event)
         )
 
-    def _fold_end(self, event: Event) -> None:
+    def _fold_end(self, event: EventRow) -> None:
         outcome = event.content or "completed"
         end = End(at=event.received_at.timestamp(), outcome=outcome, seq=event.seq, run=event.run or None)
         fold.observe_end(self.state, end, self.policy_for(event))
@@ -256,12 +255,12 @@ class SessionWork:
             "session_ended", "block", "The call was not run: its session has ended.", "system"
         )
 
-    def refuse(self, event: Event) -> None:
+    def refuse(self, event: EventRow) -> None:
         """Mark a call that is refused because a person stopped the session; the engine does not count it."""
         event.decision, event.flags = "stop", "s"
         self._count(event)
 
-    def decide_anew(self, event: Event, step: Step, decision: str, message: str = "") -> None:
+    def decide_anew(self, event: EventRow, step: Step, decision: str, message: str = "") -> None:
         """Give the call folded last, which was held, the verdict that an answer (or having nobody to ask) means for it."""
         event.decision, event.flags = decision, event.flags.replace("h", DECISION_FLAGS[decision])
         if self.session.strip and self.session.strip[-1][0] == event.seq:
@@ -269,7 +268,7 @@ class SessionWork:
         if decision == "stop" and not step.duplicate:
             self.loops.decide_anew(step, decision, message)
 
-    def _count(self, event: Event) -> None:
+    def _count(self, event: EventRow) -> None:
         session = self.session
         session.call_count += 1
         session.token_count += event.tokens
@@ -292,7 +291,7 @@ class SessionWork:
         for kind, error in step.faults:
             log.error("detector_failed", detector=kind, error=error, session=session.external_id)
 
-    def save(self, new_events: Sequence[Event] = ()) -> None:
+    def save(self, new_events: Sequence[EventRow] = ()) -> None:
         """Write session, state, marks and incidents, and tell the watchers after commit.
 
         Parameters
@@ -302,7 +301,7 @@ class SessionWork:
         """
         session = self.session
         statements = Statements()
-        ingest.add_store(statements, new_events)
+        eventrows.add_store(statements, new_events)
         self._add_marks(statements, self._marked)
         if self.loops.is_touched:
             statements.send()  # the evidence is copied from the events, marks and all
@@ -325,7 +324,7 @@ class SessionWork:
             return SessionState.WAITING
         return SessionState.LOOPING if self.loops.has_active else SessionState.RUNNING
 
-    def _add_marks(self, statements: Statements, events: list[Event]) -> None:
+    def _add_marks(self, statements: Statements, events: list[EventRow]) -> None:
         stores_payloads = self.session.project.stores_payloads
         by_seq = {event.seq: event for event in events}
         for seq in [seq for seq in self._result_flags if seq in by_seq]:
@@ -358,10 +357,7 @@ class SessionWork:
     def _rebuilt(self) -> State:
         """Fold the session's recent events anew; what they came to then is stored already and stays as it is."""
         state, session = fold.new_state(), self.session
-        recent = Event.objects.filter(session_id=session.pk, seq__lte=session.evaluated_seq).order_by("-seq")[
-            :REBUILD_EVENTS
-        ]
-        for event in reversed(recent):
+        for event in eventrows.last(session.pk, session.evaluated_seq, REBUILD_EVENTS):
             policy = self.policy_for(event)
             if event.type == EventType.CALL and event.decision != "stop":
                 fold.observe_call(state, engine_call(event), policy, self.keyer)
@@ -372,7 +368,7 @@ class SessionWork:
         return state
 
 
-def engine_call(event: Event) -> Call:
+def engine_call(event: EventRow) -> Call:
     """Return the row of a call as the engine takes it."""
     return Call(
         seq=event.seq,
@@ -387,7 +383,7 @@ def engine_call(event: Event) -> Call:
     )
 
 
-def engine_result(event: Event) -> Result:
+def engine_result(event: EventRow) -> Result:
     """Return the row of a result as the engine takes it.
 
     A result that was cut carries the digest of its whole text, spelled in letters so that nothing takes it for a

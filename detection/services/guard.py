@@ -14,6 +14,7 @@ from detection.models import AskedOf, Event, EventType, Project, Question, Sessi
 from detection.services import ingest, texts
 from detection.services.asking import as_wire, who_is_asked
 from detection.services.evaluation import PoisonedEvent, SessionWork, evaluate, finding_as_dict
+from detection.services.eventrows import EventRow
 from detection.services.ingest import EventIn
 from detection.services.keys import Principal
 from detection.services.locking import lock_sessions
@@ -115,7 +116,7 @@ def _guard_once(principal: Principal, request: GuardIn, parked: dict[int, str]) 
     project, now = session.project, timezone.now()
     secret = bytes(project.digest_secret)
     redactor = Redactor(secret)
-    rows: list[Event] = []
+    rows: list[EventRow] = []
     notices: list[CallVerdict] = []
     verdicts: list[CallVerdict] = []
     by_call_id: dict[str, CallVerdict] = {}
@@ -155,7 +156,7 @@ def _note_request(session: Session, request: GuardIn) -> None:
     session.parent_external_id = request.parent_session or session.parent_external_id
 
 
-def _judge(work: SessionWork, row: Event, session: Session) -> CallVerdict:
+def _judge(work: SessionWork, row: EventRow, session: Session) -> CallVerdict:
     policy = work.policy_for(row)
     if row.type == EventType.CALL and session.is_stopped:
         work.refuse(row)
@@ -183,7 +184,7 @@ def _judge(work: SessionWork, row: Event, session: Session) -> CallVerdict:
     return verdict
 
 
-def _held(work: SessionWork, row: Event, step: Step, verdict: CallVerdict, policy: Policy) -> CallVerdict:
+def _held(work: SessionWork, row: EventRow, step: Step, verdict: CallVerdict, policy: Policy) -> CallVerdict:
     """Ask whoever is to be asked; a remembered answer, or nobody to ask, decides at once."""
     finding = step.verdict.finding
     if finding is None or step.duplicate:
@@ -216,7 +217,7 @@ def _as_answered(verdict: CallVerdict, question: Question | None) -> CallVerdict
     )
 
 
-def _as_verdict(work: SessionWork, row: Event, step: Step, policy: Policy) -> CallVerdict:
+def _as_verdict(work: SessionWork, row: EventRow, step: Step, policy: Policy) -> CallVerdict:
     found = step.verdict.finding
     incident = work.loops.active.get(found.loop_id) if found else None
     message = step.verdict.message

@@ -11,16 +11,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-import orjson
 from django.db import connection, transaction
 from django.utils import timezone
 
 from detection import jobs
-from detection.models import Event, EventType, Project, Session
+from detection.models import EventType, Project, Session
+from detection.services.eventrows import EventRow, store
 from detection.services.keys import Principal
 from detection.services.locking import lock_sessions
 from detection.services.redaction import Redactor
-from detection.services.roundtrip import Statements
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit
 
@@ -183,42 +182,9 @@ def known_calls(places: Iterable[tuple[int, str, str]]) -> set[tuple[int, str, s
         return wanted.intersection(tuple(row) for row in cursor.fetchall())
 
 
-_COLUMNS = (
-    "session_id", "seq", "type", "call_id", "tool", "arguments", "content", "content_length", "tail_digest", "is_error",
-    "round", "run", "backend", "model", "agent", "tokens", "cost_usd", "occurred_at", "received_at", "altered", "call_key",
-    "result_digest", "flags", "decision", "verdict",
-)  # fmt: skip
-_COPY = f"COPY detection_event ({', '.join(_COLUMNS)}) FROM STDIN"
-
-
-_INSERT = f"INSERT INTO detection_event ({', '.join(_COLUMNS)}) VALUES ({', '.join(['%s'] * len(_COLUMNS))})"  # noqa: S608
-FEW_ROWS = 4
-
-
-def add_store(statements: Statements, rows: Sequence[Event]) -> None:
-    """Put the storing of rows behind other statements; many rows are copied in at once instead."""
-    if len(rows) > FEW_ROWS:
-        statements.send()
-        store(rows)
-        return
-    for row in rows:
-        *values, verdict = (getattr(row, name) for name in _COLUMNS)
-        statements.add(_INSERT, [*values, None if verdict is None else orjson.dumps(verdict).decode()])
-
-
-def store(rows: Sequence[Event]) -> None:
-    """Insert rows that have their numbers. For many rows, copying costs a sixth of what an insert does."""
-    if not rows:
-        return
-    with connection.cursor() as cursor, connection.wrap_database_errors, cursor.copy(_COPY) as copy:
-        for row in rows:
-            *values, verdict = (getattr(row, name) for name in _COLUMNS)
-            copy.write_row((*values, None if verdict is None else orjson.dumps(verdict).decode()))
-
-
 def make_row(
     redactor: Redactor, secret: bytes, event: EventIn, session: Session, seq: int, now: datetime
-) -> Event:
+) -> EventRow:
     """Turn an event into its row: redacted, and its text cut to what is stored."""
     content, length, tail = event.content, 0, ""
     if content is not None:
@@ -227,7 +193,7 @@ def make_row(
         if length > STORED_RESULT_CHARACTERS:
             tail = hashlib.blake2b(content.encode(), key=secret, digest_size=16).hexdigest()
             content = content[:STORED_RESULT_CHARACTERS]
-    return Event(
+    return EventRow(
         session_id=session.pk,
         seq=seq,
         type=event.type,
@@ -248,11 +214,6 @@ def make_row(
         occurred_at=event.occurred_at,
         received_at=now,
         altered=",".join(event.altered)[:120],
-        call_key="",
-        result_digest="",
-        flags="",
-        decision="allow",
-        verdict=None,
     )
 
 

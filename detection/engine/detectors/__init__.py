@@ -5,7 +5,7 @@ A new detector is a module with a class like the others and one more line here. 
 
 from __future__ import annotations
 
-from detection.engine.detectors.base import Detector, Reading
+from detection.engine.detectors.base import QUIET, Detector, Reading
 from detection.engine.detectors.budget import Budget
 from detection.engine.detectors.cycle import Cycle
 from detection.engine.detectors.outcome import Outcome
@@ -25,4 +25,14 @@ RANK: dict[str, int] = {detector.kind: rank for rank, detector in enumerate(DETE
 
 BY_KIND: dict[str, Detector] = {detector.kind: detector for detector in DETECTORS}
 
-__all__ = ["BY_KIND", "DETECTORS", "ON_CALL", "ON_CHANGE", "ON_RESULT", "RANK", "Detector", "Reading"]
+__all__ = [
+    "BY_KIND",
+    "DETECTORS",
+    "ON_CALL",
+    "ON_CHANGE",
+    "ON_RESULT",
+    "QUIET",
+    "RANK",
+    "Detector",
+    "Reading",
+]

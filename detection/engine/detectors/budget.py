@@ -31,14 +31,22 @@ class Budget(Detector):
     def on_call(self, own: dict[str, Any], lane: Lane, record: Record, policy: Policy) -> Reading:
         """Judge a call before it runs."""
         values = policy.values
+        limits = policy.plans.get(self.kind)
+        if limits is None:
+            limits = policy.plans[self.kind] = _limits(values)
+        granted = own.get("granted")
+        notice_share = values["budget_notice_share"]
         best = QUIET
         used = 0.0
-        for unit, amount, limit in _accounts(own, record, values):
+        for unit, name, limit in limits:
+            if granted and unit == "rounds":
+                limit = granted + 1
             if limit <= 0:
                 continue
+            amount = own[name] if unit != "seconds" else record.at - own[name]
             share = amount / limit
             # The round limit says "fires at the n-th round", so it is spent when that round begins.
-            if share < values["budget_notice_share"] or (
+            if share < notice_share or (
                 unit == "rounds" and values["budget_soft_rounds"] and not _little_new(lane)
             ):
                 reading = Reading(int(amount), int(limit))
@@ -49,15 +57,16 @@ class Budget(Detector):
         return best
 
 
-def _accounts(own: dict[str, Any], record: Record, values: Any) -> tuple[tuple[str, float, float], ...]:
-    rounds = own["granted"] + 1 if own.get("granted") else values["budget_max_rounds"]
-    return (
-        ("rounds", own["rounds"], rounds),
-        ("calls", own["calls"], values["budget_max_calls"]),
-        ("seconds", record.at - own["since"], values["budget_max_seconds"]),
-        ("tokens", own["tokens"], values["budget_max_tokens"]),
-        ("US dollars", own["cost"], values["budget_max_cost_usd"]),
+def _limits(values: Any) -> tuple[tuple[str, str, float], ...]:
+    """Every limit that is on, with the name of its account; the round limit may be granted later."""
+    limits = (
+        ("rounds", "rounds", values["budget_max_rounds"]),
+        ("calls", "calls", values["budget_max_calls"]),
+        ("seconds", "since", values["budget_max_seconds"]),
+        ("tokens", "tokens", values["budget_max_tokens"]),
+        ("US dollars", "cost", values["budget_max_cost_usd"]),
     )
+    return tuple(one for one in limits if one[2] > 0 or one[0] == "rounds")
 
 
 def _little_new(lane: Lane) -> bool:
