@@ -40,7 +40,7 @@ def test_the_state_holds_no_arguments_and_no_results_in_plain_text():
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"{}", b"[]", b"null", b'{"v":999}', b'{"v":1}', b'{"v":1,"c":"","x":[],"l":{"":[1]}}', b"\xff"],
+    [b"", b"{}", b"[]", b"null", b'{"v":999}', b'{"v":2}', b'{"v":2,"c":"","x":[],"l":{"":[1]}}', b"\xff"],
 )
 def test_anything_else_is_refused(data):
     with pytest.raises(SnapshotVersionError):
