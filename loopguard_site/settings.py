@@ -173,6 +173,22 @@ UNFOLD = {
     "SITE_URL": "/",
     "SHOW_HISTORY": True,
     "ENVIRONMENT": None,
+    # The console's accent, from its palest to its darkest shade.
+    "COLORS": {
+        "primary": {
+            "50": "#eef2ff",
+            "100": "#e0e7ff",
+            "200": "#c7d2fe",
+            "300": "#a5b4fc",
+            "400": "#8ea4ff",
+            "500": "#5c7cfa",
+            "600": "#3b5bdb",
+            "700": "#364fc7",
+            "800": "#2b3f9e",
+            "900": "#25367f",
+            "950": "#18234f",
+        }
+    },  # fmt: skip
 }
 
 LOGGING = {
