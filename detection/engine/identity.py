@@ -41,14 +41,17 @@ class Keyer:
     def __init__(self, secret: bytes = b"") -> None:
         key = secret if len(secret) <= 64 else hashlib.blake2b(secret).digest()
         self._base = hashlib.blake2b(digest_size=DIGEST_BYTES, key=key)
-        self.marks: dict[str, str] = {}
+        self.marks: dict[bytes, str] = {}
         self.seed = int.from_bytes(hashlib.blake2b(b"sketch", digest_size=4, key=key).digest())
 
     def digest(self, domain: bytes, *parts: bytes) -> str:
         """Hex digest of the parts; the domain keeps a call's digest from ever equalling a result's."""
         state = self._base.copy()
-        # The length in front makes ("ab", "c") and ("a", "bc") two different inputs.
-        state.update(domain + b"".join([b"%d:%b" % (len(part), part) for part in parts]))
+        data = domain
+        for part in parts:
+            # The length in front makes ("ab", "c") and ("a", "bc") two different inputs.
+            data += b"%d:%b" % (len(part), part)
+        state.update(data)
         return state.hexdigest()
 
     def call_key(

@@ -221,13 +221,12 @@ def _pruned(value: Any, dropped: Collection[str]) -> Any:
 def without_words(text: str, sketch: str, keyer: Keyer) -> str:
     """The text with the words of the arguments masked, but for the three-digit codes that name an error."""
     head = text[:2048]
-    marks = keyer.marks
     hidden = {
         word
         for word in set(_WORD.findall(head))
         # Single letters stay, and so do three-digit codes.
         if len(word) > 1
-        and (marks.get(word) or word_mark(word, keyer)) in sketch
+        and word_mark(encoded(word), keyer) in sketch
         and not (len(word) == 3 and word.isdigit())
     }
     if not hidden:

@@ -25,22 +25,27 @@ SHORT_TEXT_MARKS = 4
 
 # Words end at white space and at ASCII punctuation.
 _PUNCTUATION = str.maketrans(dict.fromkeys(string.punctuation.replace("_", ""), " "))
+# The same for plain text, which is taken apart as bytes: several times as fast.
+_BREAKS = bytes(
+    ord(" ") if chr(code).isspace() or chr(code) in string.punctuation.replace("_", "") else code
+    for code in range(256)
+)
 _FIELD = "|"
 _SCALAR = "#"
 # From the first of these code points on, all are plain characters that JSON need not escape.
 _FIRST_MARK = 0x3400
 _MARKS = 0x6000
 _MAX_MEMO_WORDS = 4096
-_MAX_MEMO_CHARS = 24
+_MAX_MEMO_BYTES = 24
 
 
-def word_mark(word: str, keyer: Keyer) -> str:
-    """One keyed character for a word. Different words may share one, which is what keeps them secret."""
+def word_mark(word: bytes, keyer: Keyer) -> str:
+    """One keyed character for a word in UTF-8. Different words may share one, which is what keeps them secret."""
     mark = keyer.marks.get(word)
     if mark is None:
-        mark = chr(_FIRST_MARK + crc32(encoded(word), keyer.seed) % _MARKS)
+        mark = chr(_FIRST_MARK + crc32(word, keyer.seed) % _MARKS)
         # A memo of common words, nothing more: marks are the same with and without it.
-        if not word.isdigit() and len(word) <= _MAX_MEMO_CHARS and len(keyer.marks) < _MAX_MEMO_WORDS:
+        if not word.isdigit() and len(word) <= _MAX_MEMO_BYTES and len(keyer.marks) < _MAX_MEMO_WORDS:
             keyer.marks[word] = mark
     return mark
 
@@ -57,9 +62,8 @@ def sketch(arguments: Arguments, keyer: Keyer) -> str:
             value = parse(value)
     if not isinstance(value, dict):
         return _value_sketch(value, keyer)
-    marks = keyer.marks
     fields = [
-        (marks.get(name) or word_mark(str(name), keyer)) + _value_sketch(item, keyer)
+        word_mark(encoded(str(name)), keyer) + _value_sketch(item, keyer)
         for name, item in islice(value.items(), MAX_FIELDS)
     ]
     fields.sort()
@@ -69,15 +73,22 @@ def sketch(arguments: Arguments, keyer: Keyer) -> str:
 def _value_sketch(value: Any, keyer: Keyer) -> str:
     if not isinstance(value, str):
         if value is None or isinstance(value, bool | int | float):
-            return _SCALAR + word_mark(str(value), keyer)
-        return _SCALAR + word_mark(dump(value)[:MAX_FIELD_CHARS].decode("utf-8", "replace"), keyer)
-    words = value[:MAX_FIELD_CHARS].translate(_PUNCTUATION).split()
+            return _SCALAR + word_mark(str(value).encode(), keyer)
+        return _SCALAR + word_mark(dump(value)[:MAX_FIELD_CHARS].decode("utf-8", "replace").encode(), keyer)
+    words = _words(value[:MAX_FIELD_CHARS])
     if len(words) > MAX_FIELD_MARKS:
         # Long texts: one mark for several words, so that the end of the text still counts.
         step = -(-len(words) // MAX_FIELD_MARKS)
-        words = [" ".join(words[i : i + step]) for i in range(0, len(words), step)]
+        words = [b" ".join(words[i : i + step]) for i in range(0, len(words), step)]
     marks = keyer.marks
     return "".join([marks.get(word) or word_mark(word, keyer) for word in words])
+
+
+def _words(text: str) -> list[bytes]:
+    """The words of a text in UTF-8."""
+    if text.isascii():
+        return text.encode().translate(_BREAKS).split()
+    return [encoded(word) for word in text.translate(_PUNCTUATION).split()]
 
 
 def sketch_similarity(one: str, other: str, ratio: float) -> float:
