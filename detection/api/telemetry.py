@@ -129,7 +129,12 @@ def _statistics() -> list[Metric]:
     )
     for project, kind, label, count in statistics.incidents_by_kind():
         found.add_metric((project, kind, label), count)
-    return [checks, reactions, cost, found]
+    judged = CounterMetricFamily(
+        "loopguard_judge_calls", "Consultations of the judge by outcome.", labels=("project", "outcome")
+    )
+    for project, outcome, count in statistics.judge_calls_by_outcome():
+        judged.add_metric((project, outcome), count)
+    return [checks, reactions, cost, found, judged]
 
 
 def _alerts() -> list[Metric]:

@@ -68,6 +68,7 @@ def page(request: ProjectRequest) -> HttpResponse:
         "is_cut": len(grouped.rows) > SHOWN_GROUPS,
         "has_calls": by != "kind",
         "recovery": over_time.recovery,
+        "judge": over_time.judge,
         "counted_at": over_time.counted_at,
     }
     return render(request, "statistics/page.html", context)

@@ -177,7 +177,10 @@ def normalise(text: str, volatile_fields: Collection[str] = ()) -> str:
     head = " ".join(head.split())
     if head.count("-") >= 4:
         head = _UUID.sub("~", head)
-    head = _DATE_WORDS.sub("~", (_VOLATILE_ASCII if head.isascii() else _VOLATILE).sub("~", head))
+    head = (_VOLATILE_ASCII if head.isascii() else _VOLATILE).sub("~", head)
+    # Months and days begin with a capital letter.
+    if not head.islower():
+        head = _DATE_WORDS.sub("~", head)
     if _may_name_an_id(head):
         head = _LABELLED_ID.sub(r"\1\2~", head)
     return head + tail if tail else head

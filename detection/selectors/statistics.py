@@ -15,7 +15,7 @@ from django.db import connection
 from django.db.models import Avg, Count, F, Q, QuerySet, Sum
 from django.db.models.functions import Coalesce, Trunc
 
-from detection.models import CallCount, CountingCursor, Incident
+from detection.models import CallCount, CountingCursor, Incident, JudgeCall
 
 By = Literal["hour", "day", "kind", "tool", "model", "backend"]
 BYS: tuple[By, ...] = ("hour", "day", "kind", "tool", "model", "backend")
@@ -88,6 +88,17 @@ class Recovery:
 
 
 @dataclass(frozen=True, slots=True)
+class JudgeShare:
+    """What came of asking the judge, by outcome (see `JudgeOutcome`)."""
+
+    outcome: str
+    count: int
+    average_latency_ms: float
+    token_count: int
+    cost_usd: float
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """One group: its name (a time, a tool …) and its numbers."""
 
@@ -104,6 +115,7 @@ class Statistics:
     total: Numbers
     rows: tuple[Row, ...] = ()
     recovery: tuple[Recovery, ...] = ()
+    judge: tuple[JudgeShare, ...] = ()
     counted_at: datetime | None = None
     is_cut: bool = field(default=False)
 
@@ -154,7 +166,33 @@ def statistics(
     is_cut = len(rows) > MAX_ROWS
     rows = rows[-MAX_ROWS:] if by in ("hour", "day") else rows[:MAX_ROWS]
     counted_at = CountingCursor.objects.values_list("counted_at", flat=True).first()
-    return Statistics(start, end, total, tuple(rows), _recovery(found), counted_at, is_cut)
+    return Statistics(
+        start, end, total, tuple(rows), _recovery(found), _judge(project_id, start, end), counted_at, is_cut
+    )
+
+
+def _judge(project_id: int, start: datetime, end: datetime) -> tuple[JudgeShare, ...]:
+    rows = (
+        JudgeCall.objects.filter(project_id=project_id, at__gte=start, at__lt=end)
+        .order_by()
+        .values_list("outcome")
+        .annotate(
+            Count("id"),
+            Avg("latency_ms"),
+            tokens=Sum(F("input_tokens") + F("output_tokens")),
+            cost=Sum("cost_usd"),
+        )
+    )
+    return tuple(
+        JudgeShare(outcome, count, float(latency or 0), int(tokens or 0), float(cost or 0))
+        for outcome, count, latency, tokens, cost in sorted(rows)
+    )
+
+
+def judge_calls_by_outcome() -> list[tuple[str, str, int]]:
+    """Count the stored consultations of all projects, for the metrics: (project, outcome, number)."""
+    rows = JudgeCall.objects.order_by().values_list("project__slug", "outcome").annotate(Count("id"))
+    return sorted(rows)
 
 
 def _grouping(by: By) -> tuple[tuple[Any, ...], tuple[Any, ...]]:

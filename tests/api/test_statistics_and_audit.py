@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from detection.models import Incident
+from detection.models import Incident, JudgeCall
 from detection.services import audit
 from detection.services.audit import Actor
 from detection.services.statistics import count_calls
@@ -55,6 +55,25 @@ def test_labels_make_the_precision(api, worked):
 )  # fmt: skip
 def test_a_span_or_grouping_that_cannot_be_is_refused(api, query):
     assert api.get("/statistics", **query).status_code == 422
+
+
+def test_the_judge_s_rulings_are_counted_for_people_and_machines(api, project, client, admin_client):
+    for outcome, latency in (("accepted", 200), ("denied", 400), ("denied", 600)):
+        JudgeCall.objects.create(
+            project=project,
+            loop_id="a",
+            session_id=1,
+            outcome=outcome,
+            latency_ms=latency,
+            input_tokens=90,
+            output_tokens=10,
+        )
+    told = {row["outcome"]: row for row in api.get("/statistics").json()["judge"]}
+
+    assert {outcome: row["count"] for outcome, row in told.items()} == {"accepted": 1, "denied": 2}
+    assert (told["denied"]["average_latency_ms"], told["denied"]["token_count"]) == (500.0, 200)
+    line = f'loopguard_judge_calls_total{{outcome="denied",project="{project.slug}"}} 2.0'
+    assert line in admin_client.get("/metrics").content.decode()
 
 
 def test_another_project_counts_for_itself(as_other, worked):

@@ -72,6 +72,16 @@ class RecoveryOut(Schema):
     share: float | None
 
 
+class JudgeOut(Schema):
+    """What the judge ruled."""
+
+    outcome: Literal["accepted", "denied", "unclear", "failed", "refused", "obeyed"]
+    count: int
+    average_latency_ms: float
+    token_count: int
+    cost_usd: float
+
+
 class StatisticsOut(Schema):
     """An answer."""
 
@@ -82,6 +92,7 @@ class StatisticsOut(Schema):
     total: NumbersOut
     items: list[GroupOut]
     recovery: list[RecoveryOut]
+    judge: list[JudgeOut]
     is_cut: bool = Field(description="Whether there were more than 1,000 groups.")
 
 
@@ -133,6 +144,7 @@ def get_statistics(request: HttpRequest, query: Query[StatisticsQuery]) -> HttpR
                 }
                 for row in found.recovery
             ],
+            "judge": [asdict(share) for share in found.judge],
             "is_cut": found.is_cut,
         }
     )

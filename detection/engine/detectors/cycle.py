@@ -34,7 +34,7 @@ class Cycle(Detector):
         if len(matches) != longest:
             matches[:] = [0] * longest
         key, size = record.key, len(records)
-        if not any(matches) and all(one.key != key for one in records[-1 - longest : -1]):
+        if not any(matches) and lane.recent(key, longest) is None:
             return QUIET
         for length in range(1, longest + 1):
             # The record in hand is the last one; the one a lap earlier lies `length` before it.

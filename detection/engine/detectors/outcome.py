@@ -63,9 +63,9 @@ class Outcome(Detector):
             series = [record.result, 0, record.status == ERROR, record.seq, 0, 0, None]
         # A slow repeat weighs a fifth, here as everywhere; an error never comes slowly enough.
         weight = 1 if record.status == ERROR else record.weight
-        series[1] = round(series[1] + weight, 1)
+        series[1] = _in_tenths(series[1] + weight)
         near = series[6] is not None and sketch_similarity(record.sketch, series[6], _NEAR) >= _NEAR
-        series[4] = round(series[4] + weight, 1) if near else 1
+        series[4] = _in_tenths(series[4] + weight) if near else 1
         series[5], series[6] = lane.news, record.sketch
         own[record.tool] = series
         bounded(own, _MAX_TOOLS)
@@ -79,6 +79,11 @@ class Outcome(Detector):
     def rearm(self, own: dict[str, Any], lane: Lane, keys: tuple[str, ...]) -> None:
         """Start counting answers anew."""
         own.clear()
+
+
+def _in_tenths(count: float) -> float:
+    """The count without the dust that adding fifths leaves; most counts are whole and need no rounding."""
+    return count if count % 1 == 0 else round(count, 1)
 
 
 def _judge(series: list[Any], lane: Lane, record: Record, policy: Policy) -> Reading:

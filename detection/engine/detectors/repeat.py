@@ -72,10 +72,12 @@ class Repeat(Detector):
 
 
 def _restart(own: dict[str, Any], key: str, ordinal: int) -> None:
-    kept: dict[str, Any] = {name: own[name] for name in ("totals", "pairs") if name in own}
+    fresh: dict[str, Any] = {"key": key, "n": 0, "same": 0.0, "from": ordinal, "first": -1}
+    for name in ("totals", "pairs"):
+        if name in own:
+            fresh[name] = own[name]
     own.clear()
-    own.update(kept)
-    own.update({"key": key, "n": 0, "same": 0.0, "from": ordinal, "first": -1})
+    own.update(fresh)
 
 
 def _consecutive(own: dict[str, Any], lane: Lane, record: Record, policy: Policy) -> Reading:

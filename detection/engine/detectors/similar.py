@@ -33,10 +33,11 @@ class Similar(Detector):
         window, limit = values["similar_window_calls"], values["similar_max_calls"]
         limit += lane.allowance("similar")
         literal = values["similar_method"] == "literal"
+        tool = record.tool
         candidates = [
             other
             for other in lane.records[-1 - window : -1]
-            if other.tool == record.tool and not other.spent and (literal or _counts(other, lane, policy))
+            if other.tool == tool and not other.spent and (literal or _counts(other, lane, policy))
         ]
         # Fewer candidates than the limit needs: nothing to compare.
         if len(candidates) < limit - 1 or not record.sketch:
