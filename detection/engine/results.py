@@ -179,9 +179,12 @@ def normalise(text: str, volatile_fields: Collection[str] = ()) -> str:
         head = _UUID.sub("~", head)
     head = (_VOLATILE_ASCII if head.isascii() else _VOLATILE).sub("~", head)
     # Months and days begin with a capital letter.
-    if not head.islower():
+    lower = head.islower()
+    if not lower:
         head = _DATE_WORDS.sub("~", head)
-    if _may_name_an_id(head):
+    # In plain small letters, every labelled id has one of these two in it.
+    plain = lower and head.isascii() and "id" not in head and "req_" not in head
+    if not plain and _may_name_an_id(head):
         head = _LABELLED_ID.sub(r"\1\2~", head)
     return head + tail if tail else head
 

@@ -62,8 +62,9 @@ def sketch(arguments: Arguments, keyer: Keyer) -> str:
             value = parse(value)
     if not isinstance(value, dict):
         return _value_sketch(value, keyer)
+    marks = keyer.marks
     fields = [
-        word_mark(encoded(str(name)), keyer) + _value_sketch(item, keyer)
+        (marks.get(word := encoded(str(name))) or word_mark(word, keyer)) + _value_sketch(item, keyer)
         for name, item in islice(value.items(), MAX_FIELDS)
     ]
     fields.sort()

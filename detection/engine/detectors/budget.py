@@ -49,9 +49,10 @@ class Budget(Detector):
             if share < notice_share or (
                 unit == "rounds" and values["budget_soft_rounds"] and not _little_new(lane)
             ):
-                reading = Reading(int(amount), int(limit))
-            else:
-                reading = _spent(own, lane, record, policy, unit, amount, limit)
+                if share > used:
+                    best, used = Reading(int(amount), int(limit)), share
+                continue
+            reading = _spent(own, lane, record, policy, unit, amount, limit)
             if share > used or (reading.finding is not None and best.finding is None):
                 best, used = reading, share
         return best

@@ -89,8 +89,9 @@ def _in_tenths(count: float) -> float:
 def _judge(series: list[Any], lane: Lane, record: Record, policy: Policy) -> Reading:
     values = policy.values
     fingerprint, count, failed, first, near, _, _ = series
-    limit = values["outcome_max_errors" if failed else "outcome_max_results"] + lane.allowance("outcome")
-    near_limit = values["outcome_max_similar"] + lane.allowance("outcome")
+    allowance = lane.allowance("outcome")
+    limit = values["outcome_max_errors" if failed else "outcome_max_results"] + allowance
+    near_limit = values["outcome_max_similar"] + allowance
     if count < limit and near < near_limit:
         return Reading(int(count), limit)
     limit = min(limit, near_limit) if near >= near_limit else limit
