@@ -44,17 +44,19 @@ def run() -> list[Figure]:
     # A spent budget would refuse all later calls, and refused calls cost less.
     values = {"preset": "standard", "budget_max_calls": 10_000_000, "budget_max_rounds": 1_000_000}
     policy, keyer = resolve([("session", values)]), Keyer(b"benchmark")
-    medians: dict[int, float] = {}
+    medians: dict[int, tuple[float, float]] = {}
     weights: dict[int, int] = {}
     for length in LENGTHS:
-        medians[length], weights[length] = _at(length, policy, keyer)
-    figures = [
-        Figure(f"engine, call and result, session of {length:,} calls", medians[length] * 1e6, "µs", 60, 25)
-        for length in LENGTHS
-    ]
-    figures.append(
-        Figure("engine, cost at 10,000 calls against 100", medians[10_000] / medians[100], "x", 1.2, 1.0)
-    )
+        call, whole, weights[length] = _at(length, policy, keyer)
+        medians[length] = (call, whole)
+    figures = []
+    for length, (call, whole) in medians.items():
+        figures.append(Figure(f"engine, verdict for a call, session of {length:,} calls", call * 1e6, "µs"))
+        figures.append(
+            Figure(f"engine, call and result, session of {length:,} calls", whole * 1e6, "µs", 60, 25)
+        )
+    growth = medians[10_000][1] / medians[100][1]
+    figures.append(Figure("engine, cost at 10,000 calls against 100", growth, "x", 1.2, 1.0))
     figures += [
         Figure(f"state of a session of {length:,} calls", weight / 1024, "KiB", 32, 8)
         for length, weight in weights.items()
@@ -62,9 +64,10 @@ def run() -> list[Figure]:
     return figures
 
 
-def _at(length: int, policy: Policy, keyer: Keyer) -> tuple[float, int]:
-    """Return the median seconds of a call with its result around the given length, and the snapshot's bytes."""
-    state, calls, taken = fold.new_state(), _session(random.Random(length)), []
+def _at(length: int, policy: Policy, keyer: Keyer) -> tuple[float, float, int]:
+    """Return the median seconds of a call, of a call with its result, and the snapshot's bytes around a length."""
+    state, calls = fold.new_state(), _session(random.Random(length))
+    verdicts, wholes = [], []
     at = 1_800_000_000.0
     for number in range(1, length + WINDOW + 1):
         tool, arguments, content, is_error = next(calls)
@@ -73,7 +76,10 @@ def _at(length: int, policy: Policy, keyer: Keyer) -> tuple[float, int]:
         result = Result(f"c{number}", content, is_error, at + 1, 2 * number + 1)
         before = time.perf_counter()
         fold.observe_call(state, call, policy, keyer)
+        judged = time.perf_counter()
         fold.observe_result(state, result, policy, keyer)
+        done = time.perf_counter()
         if number > length:
-            taken.append(time.perf_counter() - before)
-    return statistics.median(taken), len(snapshot.dump(state))
+            verdicts.append(judged - before)
+            wholes.append(done - before)
+    return statistics.median(verdicts), statistics.median(wholes), len(snapshot.dump(state))
