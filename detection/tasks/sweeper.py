@@ -12,7 +12,7 @@ import structlog
 from celery.signals import worker_init, worker_shutting_down
 from django.db import close_old_connections, connection
 
-from detection.services import evaluation, heartbeats, questions
+from detection.services import evaluation, heartbeats, questions, retention
 
 log = structlog.get_logger(__name__)
 PERIOD_SECONDS = 5.0
@@ -40,11 +40,17 @@ class Sweeper:
             self._thread.join(_END_PATIENCE_SECONDS)
 
     def _run(self) -> None:
+        is_tidy = False
         while not self._stopped.wait(self._period_seconds):
             try:
                 close_old_connections()
                 questions.close_due()
                 self._sweep_until_done()
+                if not is_tidy:
+                    # What a server that was off for long has missed is made good now, not with the schedule's next turn.
+                    retention.housekeeping()
+                    heartbeats.note("housekeeping")
+                    is_tidy = True
             except Exception:
                 # Whatever it was, the next sweep tries again; a database that restarts is the usual case.
                 log.exception("sweeper_failed")

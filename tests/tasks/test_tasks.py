@@ -1,5 +1,6 @@
 """Tasks are doors: what they do belongs to the services; here they are reached as a worker reaches them."""
 
+import time
 from datetime import timedelta
 
 import pytest
@@ -14,6 +15,7 @@ from detection.services import heartbeats as service
 from detection.services.audit import SYSTEM
 from detection.services.ingest import EventIn, ingest
 from detection.services.keys import authenticate, create_key
+from detection.tasks.sweeper import Sweeper
 from loopguard_site.celery import app
 
 
@@ -80,3 +82,15 @@ def test_a_part_that_stopped_working_is_late(session):
 def test_everything_on_the_schedule_is_a_task_that_exists():
     app.loader.import_default_modules()
     assert {entry["task"] for entry in app.conf.beat_schedule.values()} <= set(app.tasks)
+
+
+def test_a_worker_s_own_thread_sweeps_and_tidies_soon_after_its_start(session):
+    sweeper = Sweeper(period_seconds=0.05)
+    sweeper.start()
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline and (beat_of("sweeper").is_late or beat_of("housekeeping").is_late):
+        time.sleep(0.05)
+    sweeper.stop()
+
+    assert not beat_of("sweeper").is_late
+    assert not beat_of("housekeeping").is_late
