@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from detection.models import AuditEntry
+from detection.models import AuditEntry, IncidentActivity
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,24 @@ class Actor:
 
 
 SYSTEM = Actor("system")
+
+
+_STATES = frozenset({"opened", "ended", "woke"})
+
+
+def record_incidents(activity: Sequence[IncidentActivity]) -> None:
+    """Append what detection itself did to incidents, as far as it changed their state; the rest is their activity's."""
+    AuditEntry.objects.bulk_create(
+        AuditEntry(
+            project_id=step.incident.project_id,
+            actor=step.actor,
+            action=f"incident.{step.action}",
+            subject=step.incident.public_id,
+            after={"note": step.note} if step.note else None,
+        )
+        for step in activity
+        if step.action in _STATES
+    )
 
 
 def record(

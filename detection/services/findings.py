@@ -15,7 +15,7 @@ from detection.engine.calls import DECISIONS, Finding, Step
 from detection.engine.policy import Policy, relevant_fields
 from detection.models import Event, EventType, Incident, IncidentActivity, Session, SessionState
 from detection.models.incidents import IncidentStatus, new_public_id
-from detection.services import alerts
+from detection.services import alerts, audit
 from detection.stream.hints import Hint
 
 QUIET_CALLS = 5
@@ -278,6 +278,7 @@ class Loops:
         for incident in sorted(self._touched.values(), key=lambda row: row.ended_at is None):
             incident.save(force_insert=incident.public_id in self._new)
         IncidentActivity.objects.bulk_create(self._activity)
+        audit.record_incidents(self._activity)
         alerts.note_activity(self._activity)
 
     def _gather_evidence(self) -> None:

@@ -62,6 +62,7 @@ def end_abandoned() -> int:
             told.append(IncidentActivity(incident=incident, actor="system", action="ended", note="abandoned"))
         Incident.objects.bulk_update(ended, ["ended_at", "recovered"])
         IncidentActivity.objects.bulk_create(told)
+        audit.record_incidents(told)
         alerts.note_activity(told)
         Session.objects.filter(pk__in=sessions).update(state=SessionState.RUNNING)
     return len(ended)
