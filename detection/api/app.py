@@ -12,7 +12,17 @@ from ninja.openapi.schema import OpenAPISchema
 from detection.api import problems, schemas
 from detection.api.bodies import StrictParser
 from detection.api.docs_page import render_docs
-from detection.api.routes import alerts, audit, incidents, ingest, policies, questions, sessions, statistics
+from detection.api.routes import (
+    alerts,
+    audit,
+    incidents,
+    ingest,
+    policies,
+    questions,
+    sessions,
+    statistics,
+    texts,
+)
 
 DESCRIPTION = """
 Agents send events, or ask the guard before a call runs; people and programs read sessions and incidents and set the
@@ -94,6 +104,7 @@ api.add_router("", ingest.router)
 api.add_router("", sessions.router)
 api.add_router("", incidents.router)
 api.add_router("", policies.router)
+api.add_router("", texts.router)
 api.add_router("", questions.router)
 api.add_router("", alerts.router)
 api.add_router("", statistics.router)

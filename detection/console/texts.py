@@ -98,7 +98,7 @@ def page(request: ProjectRequest) -> HttpResponse:
             one.is_own,
             _preview(one.rung, one.shape, one.text if one.is_own else ""),
         )
-        for one in service.list_texts(request.project)
+        for one in service.list_texts(request.project.pk)
     ]
     context |= {
         "rows": rows,

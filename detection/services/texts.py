@@ -10,6 +10,7 @@ import re
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
+from datetime import datetime
 from string import Template
 from typing import Any
 
@@ -47,6 +48,7 @@ class Text:
     shape: str
     text: str
     is_own: bool
+    updated_at: datetime | None = None
 
 
 def wording(
@@ -103,14 +105,22 @@ def check(rung: str, shape: str, text: str) -> str:
         that is empty or too long.
     """
     if rung not in RUNGS:
-        raise Invalid(f"A rung with a text is one of {', '.join(RUNGS)}.", field="rung")
+        raise Invalid(f"A rung with a text is one of {', '.join(RUNGS)}.", field="rung", code="invalid_value")
     if shape not in ("", *texts.SHAPES):
-        raise Invalid(f"A shape is one of {', '.join(texts.SHAPES)}, or empty for all.", field="shape")
+        raise Invalid(
+            f"A shape is one of {', '.join(texts.SHAPES)}, or empty for all.",
+            field="shape",
+            code="invalid_value",
+        )
     text = text.replace("\r\n", "\n").strip()
     if not 1 <= len(text) <= MAX_CHARACTERS:
-        raise Invalid(f"A text has 1 to {MAX_CHARACTERS:,} characters.", field="text")
+        raise Invalid(
+            f"A text has 1 to {MAX_CHARACTERS:,} characters.",
+            field="text",
+            code="too_long" if text else "missing",
+        )
     if any(not char.isprintable() and char != "\n" for char in text):
-        raise Invalid("A text has no control characters.", field="text")
+        raise Invalid("A text has no control characters.", field="text", code="invalid_characters")
     for found in _PLACEHOLDER.finditer(text):
         name = found[1] or found[2]
         if found[0] != "$$" and name not in PLACEHOLDERS:
@@ -118,6 +128,7 @@ def check(rung: str, shape: str, text: str) -> str:
             raise Invalid(
                 f"'{found[0]}' is not a placeholder. There are {allowed}; a dollar sign is written $$.",
                 field="text",
+                code="unknown_placeholder",
             )
     return text
 
@@ -151,16 +162,17 @@ def save_text(project_id: int, rung: str, shape: str, text: str, actor: Actor) -
     publish_after_commit(project_id, Hint("policy"))
 
 
-def list_texts(project: Project) -> list[Text]:
+def list_texts(project_id: int) -> list[Text]:
     """Every rung's text for all shapes, with the texts that a project has for single shapes, in the order of the rungs."""
-    own = _own(project)
+    own = {(row.rung, row.shape): row for row in MessageTemplate.objects.filter(project_id=project_id)}
     listed = []
     for rung in RUNGS:
-        default = texts.TEMPLATES[rung]
-        listed.append(Text(rung, "", own.get((rung, ""), default), (rung, "") in own))
-        listed += [
-            Text(rung, shape, own[rung, shape], True) for shape in texts.SHAPES if (rung, shape) in own
-        ]
+        for shape in ("", *texts.SHAPES):
+            row = own.get((rung, shape))
+            if row is not None:
+                listed.append(Text(rung, shape, row.text, True, row.updated_at))
+            elif not shape:
+                listed.append(Text(rung, "", texts.TEMPLATES[rung], False))
     return listed
 
 

@@ -169,6 +169,7 @@ def test_no_body_makes_any_route_fail_or_answer_in_anything_but_json(api, path, 
     filled = (
         path.removeprefix("/api/v1").replace("{session}", "s-1").replace("{incident_id}", incident)
         .replace("{backend}", "openai").replace("{model}", "gpt-5").replace("{pattern}", "search_*")
+        .replace("{rung}", "block")
     )  # fmt: skip
     for body in WHOLE_BODIES:
         answer = api.raw(filled, body, method=method)

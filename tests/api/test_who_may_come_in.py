@@ -40,6 +40,8 @@ BODIES = {
     ("PUT", "/overrides/{backend}"): {"values": {"max_repeats": 6}},
     ("PUT", "/overrides/{backend}/{model}"): {"values": {"max_repeats": 6}},
     ("PUT", "/tool-rules/{pattern}"): {"exempt": True},
+    ("PUT", "/texts/{rung}"): {"text": "No more of $tool."},
+    ("POST", "/texts/preview"): {"rung": "block", "text": "No more of $tool."},
     ("POST", "/questions/{question_id}/answer"): {"choice": "skip"},
     ("POST", "/alerts/destinations"): {"name": "other hook", "kind": "webhook", "address": "{address}"},
     ("PATCH", "/alerts/destinations/{destination_id}"): {"name": "renamed"},
@@ -69,11 +71,14 @@ def things(api, request, settings):
         "backend": "openai",
         "model": "gpt-5",
         "pattern": "exempt_*",
+        "rung": "block",
     }
     if path.startswith(("/overrides", "/tool-rules", "/policy")):
         for place in ("/overrides", "/overrides/openai", "/overrides/openai/gpt-5"):
             api.put(place, {"values": {"max_repeats": 5}})
         api.put("/tool-rules/exempt_*", {"exempt": True})
+    if path.startswith("/texts"):
+        api.put("/texts/block", {"text": "Enough."})
     if path.startswith("/questions"):
         found |= _questions(api)
     if path.startswith("/alerts"):

@@ -79,7 +79,7 @@ def test_a_tool_with_a_hostile_name_cannot_break_out_of_its_line(project, princi
 
 @pytest.mark.parametrize("shape", ["", *SHAPES])
 def test_every_text_has_a_preview_in_every_shape(shape, project):
-    for one in texts.list_texts(project):
+    for one in texts.list_texts(project.pk):
         assert "search_web" in str(texts.preview(one.rung, shape, ""))
         assert "Own search_web 4" in str(texts.preview(one.rung, shape, "Own $tool $count"))
 
