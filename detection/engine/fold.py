@@ -90,8 +90,9 @@ def observe_call(state: State, call: Call, policy: Policy, keyer: Keyer) -> Step
         identity=values["identity"],
         ignore=traits.ignore_arguments,
     )
-    if call.call_id and not state.first_time(call.call_id):
-        found = state.find(call.call_id)
+    mark = short(call.call_id) if call.call_id else 0
+    if mark and not state.first_time(mark):
+        found = state.find(mark)
         return _repeated(found[1], policy) if found else Step(call_key=key, duplicate=True)
     if traits.neutral or (state.exempt and kept_name(call.tool) in state.exempt):
         return Step(call_key=key, cell=_cell(call.seq, call.tool, key, "allow", None, PENDING, None))
@@ -101,7 +102,7 @@ def observe_call(state: State, call: Call, policy: Policy, keyer: Keyer) -> Step
         sibling = _sibling(lane, key, round_mark)
         if sibling is not None:
             return _repeated(sibling, policy, seq=call.seq)
-    record = _record(lane, call, arguments, key, round_mark, policy, keyer)
+    record = _record(lane, call, arguments, key, (round_mark, mark), policy, keyer)
     if values["budget_enabled"]:
         _spend_budget(lane, record, call)
     readings, faults = _ask(lane, record, policy)
@@ -125,7 +126,7 @@ def observe_result(state: State, result: Result, policy: Policy, keyer: Keyer) -
 
     Results of refused calls, of unknown calls and second results of a call are no evidence.
     """
-    found = state.find(result.call_id) if result.call_id and policy.values["enabled"] else None
+    found = state.find(short(result.call_id)) if result.call_id and policy.values["enabled"] else None
     if found is None:
         return Step()
     lane, record = found
@@ -267,12 +268,17 @@ def _sibling(lane: Lane, key: str, round_mark: int) -> Record | None:
 
 
 def _record(
-    lane: Lane, call: Call, arguments: Arguments, key: str, round_mark: int, policy: Policy, keyer: Keyer
+    lane: Lane,
+    call: Call,
+    arguments: Arguments,
+    key: str,
+    marks: tuple[int, int],
+    policy: Policy,
+    keyer: Keyer,
 ) -> Record:
     values = policy.values
     lane.ordinal += 1
-    mark = short(call.call_id) if call.call_id else 0
-    record = Record(call.seq, lane.ordinal, kept_name(call.tool), key, call.at, round_mark, mark)
+    record = Record(call.seq, lane.ordinal, kept_name(call.tool), key, call.at, *marks)
     if values["result_aware"]:
         record.change = changes_something(policy.traits.tool_class, call.arguments)
     if values["similar_enabled"] and values["similar_method"] == "literal":

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Literal
+from zlib import crc32
 
 import orjson
 
@@ -21,10 +22,34 @@ from detection.engine.calls import Arguments
 Identity = Literal["canonical", "raw"]
 
 DIGEST_BYTES = 16
+# From the first of these code points on, all are plain characters that JSON need not escape.
+_FIRST_MARK = 0x3400
+_MARKS = 0x6000
+_MAX_MEMO_WORDS = 4096
+_MAX_MEMO_BYTES = 24
 _EMPTY_OBJECT = b"{}"
 _MAX_MARKS_IN_A_ROW = 32
 # orjson reads integers beyond 64 bits and floats beyond a double's range as something else, so such text takes the slow path.
 _LONG_NUMBER = re.compile(r"[0-9](?:[eE]|[0-9]{15})")
+
+
+class WordMarks(dict[bytes, str]):
+    """One keyed character for a word in UTF-8. Different words may share one, which is what keeps them secret.
+
+    A dictionary that works out what it does not hold. It remembers common words, nothing more: marks are the same with
+    and without its memory.
+    """
+
+    __slots__ = ("_seed",)
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def __missing__(self, word: bytes) -> str:
+        mark = chr(_FIRST_MARK + crc32(word, self._seed) % _MARKS)
+        if len(self) < _MAX_MEMO_WORDS and len(word) <= _MAX_MEMO_BYTES and not word.isdigit():
+            self[word] = mark
+        return mark
 
 
 class Keyer:
@@ -36,13 +61,12 @@ class Keyer:
         The project's secret; longer ones than 64 bytes are condensed first.
     """
 
-    __slots__ = ("_base", "marks", "seed")
+    __slots__ = ("_base", "marks")
 
     def __init__(self, secret: bytes = b"") -> None:
         key = secret if len(secret) <= 64 else hashlib.blake2b(secret).digest()
         self._base = hashlib.blake2b(digest_size=DIGEST_BYTES, key=key)
-        self.marks: dict[bytes, str] = {}
-        self.seed = int.from_bytes(hashlib.blake2b(b"sketch", digest_size=4, key=key).digest())
+        self.marks = WordMarks(int.from_bytes(hashlib.blake2b(b"sketch", digest_size=4, key=key).digest()))
 
     def digest(self, domain: bytes, *parts: bytes) -> str:
         """Hex digest of the parts; the domain keeps a call's digest from ever equalling a result's."""

@@ -169,21 +169,20 @@ class State:
             del self.lanes[next(iter(self.lanes))]
         return lane
 
-    def find(self, call_id: str) -> tuple[Lane, Record] | None:
-        """The record of a call id, newest first."""
-        number = short(call_id)
+    def find(self, mark: int) -> tuple[Lane, Record] | None:
+        """The record of the call whose id has this mark (`short`), newest first."""
         for lane in reversed(self.lanes.values()):
             for record in reversed(lane.records):
-                if record.call == number:
+                if record.call == mark:
                     return lane, record
         return None
 
-    def first_time(self, call_id: str) -> bool:
-        """Whether this id is new; it is remembered."""
-        mark = short(call_id).to_bytes(4)
-        if self.call_ids.find(mark) >= 0:
+    def first_time(self, mark: int) -> bool:
+        """Whether the id with this mark (`short`) is new; it is remembered."""
+        packed = mark.to_bytes(4)
+        if self.call_ids.find(packed) >= 0:
             return False
-        self.call_ids.add(mark, MAX_CALL_IDS)
+        self.call_ids.add(packed, MAX_CALL_IDS)
         return True
 
 

@@ -14,7 +14,6 @@ import orjson
 
 from detection.engine.identity import Keyer, dump, encoded, parse
 from detection.engine.memory import EMPTY, ERROR, OK
-from detection.engine.similarity import word_mark
 from detection.engine.toolclasses import ToolTraits
 
 MAX_MASKED_CHARS = 8192
@@ -231,9 +230,7 @@ def without_words(text: str, sketch: str, keyer: Keyer) -> str:
         word
         for word in set(_WORD.findall(head))
         # Single letters stay, and so do three-digit codes.
-        if len(word) > 1
-        and word_mark(encoded(word), keyer) in sketch
-        and not (len(word) == 3 and word.isdigit())
+        if len(word) > 1 and keyer.marks[encoded(word)] in sketch and not (len(word) == 3 and word.isdigit())
     }
     if not hidden:
         return text

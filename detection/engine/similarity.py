@@ -10,12 +10,11 @@ import string
 from contextlib import suppress
 from itertools import islice
 from typing import Any
-from zlib import crc32
 
 from rapidfuzz.distance import Levenshtein
 
 from detection.engine.calls import Arguments
-from detection.engine.identity import Keyer, dump, encoded, parse
+from detection.engine.identity import Keyer, WordMarks, dump, encoded, parse
 
 MAX_FIELD_CHARS = 4096
 MAX_FIELDS = 24
@@ -32,22 +31,6 @@ _BREAKS = bytes(
 )
 _FIELD = "|"
 _SCALAR = "#"
-# From the first of these code points on, all are plain characters that JSON need not escape.
-_FIRST_MARK = 0x3400
-_MARKS = 0x6000
-_MAX_MEMO_WORDS = 4096
-_MAX_MEMO_BYTES = 24
-
-
-def word_mark(word: bytes, keyer: Keyer) -> str:
-    """One keyed character for a word in UTF-8. Different words may share one, which is what keeps them secret."""
-    mark = keyer.marks.get(word)
-    if mark is None:
-        mark = chr(_FIRST_MARK + crc32(word, keyer.seed) % _MARKS)
-        # A memo of common words, nothing more: marks are the same with and without it.
-        if not word.isdigit() and len(word) <= _MAX_MEMO_BYTES and len(keyer.marks) < _MAX_MEMO_WORDS:
-            keyer.marks[word] = mark
-    return mark
 
 
 def sketch(arguments: Arguments, keyer: Keyer) -> str:
@@ -61,28 +44,27 @@ def sketch(arguments: Arguments, keyer: Keyer) -> str:
         with suppress(ValueError):
             value = parse(value)
     if not isinstance(value, dict):
-        return _value_sketch(value, keyer)
+        return _value_sketch(value, keyer.marks)
     marks = keyer.marks
     fields = [
-        (marks.get(word := encoded(str(name))) or word_mark(word, keyer)) + _value_sketch(item, keyer)
+        marks[encoded(str(name))] + _value_sketch(item, marks)
         for name, item in islice(value.items(), MAX_FIELDS)
     ]
     fields.sort()
     return _FIELD.join(fields)[:MAX_SKETCH_CHARS]
 
 
-def _value_sketch(value: Any, keyer: Keyer) -> str:
+def _value_sketch(value: Any, marks: WordMarks) -> str:
     if not isinstance(value, str):
         if value is None or isinstance(value, bool | int | float):
-            return _SCALAR + word_mark(str(value).encode(), keyer)
-        return _SCALAR + word_mark(dump(value)[:MAX_FIELD_CHARS].decode("utf-8", "replace").encode(), keyer)
+            return _SCALAR + marks[str(value).encode()]
+        return _SCALAR + marks[dump(value)[:MAX_FIELD_CHARS].decode("utf-8", "replace").encode()]
     words = _words(value[:MAX_FIELD_CHARS])
     if len(words) > MAX_FIELD_MARKS:
         # Long texts: one mark for several words, so that the end of the text still counts.
         step = -(-len(words) // MAX_FIELD_MARKS)
         words = [b" ".join(words[i : i + step]) for i in range(0, len(words), step)]
-    marks = keyer.marks
-    return "".join([marks.get(word) or word_mark(word, keyer) for word in words])
+    return "".join(map(marks.__getitem__, words))
 
 
 def _words(text: str) -> list[bytes]:

@@ -22,6 +22,8 @@ from detection.engine.memory import EMPTY, ERROR, MAX_TOTALS, OK, Lane, Record, 
 from detection.engine.policy import Policy
 from detection.engine.results import Outcome
 
+# What is noted about a streak besides its key and counts, and forgotten with it.
+_OF_A_STREAK = ("at", "times", "known", "result", "status", "changes")
 _MAX_PAIRS = 64
 _MAX_TIMES_BEYOND = 64
 _ENOUGH = 1 - 1e-9
@@ -72,12 +74,9 @@ class Repeat(Detector):
 
 
 def _restart(own: dict[str, Any], key: str, ordinal: int) -> None:
-    fresh: dict[str, Any] = {"key": key, "n": 0, "same": 0.0, "from": ordinal, "first": -1}
-    for name in ("totals", "pairs"):
-        if name in own:
-            fresh[name] = own[name]
-    own.clear()
-    own.update(fresh)
+    for name in _OF_A_STREAK:
+        own.pop(name, None)
+    own["key"], own["n"], own["same"], own["from"], own["first"] = key, 0, 0.0, ordinal, -1
 
 
 def _consecutive(own: dict[str, Any], lane: Lane, record: Record, policy: Policy) -> Reading:
