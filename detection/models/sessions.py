@@ -9,13 +9,11 @@ from django.db.models.functions import Now
 
 from detection.models.projects import Project
 
-SESSION_ID_DAY_BITS = 32
-"""A session's id is the day of its start (days since 1970) above this many bits of a counter."""
-
 NEW_SESSION_ID = RawSQL(
     "(floor(extract(epoch from now()) / 86400)::bigint << 32) | (nextval('detection_session_counter') & 4294967295)",
     (),
 )
+"""A session's id is the day of its start (days since 1970) above 32 bits of a counter."""
 
 
 class SessionState(models.TextChoices):

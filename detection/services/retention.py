@@ -8,8 +8,7 @@ import structlog
 from django.db import connection, transaction
 from django.utils import timezone
 
-from detection.models import Event, EventKey, Incident, IncidentActivity, Project, Session, SessionState
-from detection.models.sessions import SESSION_ID_DAY_BITS
+from detection.models import EventKey, Incident, IncidentActivity, Project, Session, SessionState
 from detection.services import alerts, audit
 from detection.services.findings import ABANDONED_AFTER
 from detection.services.sessions import delete_sessions
@@ -96,28 +95,11 @@ def purge(project: Project) -> int:
 
 
 def drop_empty_partitions() -> list[str]:
-    """Drop the partitions of weeks long past that hold nothing any more."""
-    dropped = []
+    """Drop the partitions of weeks long past that hold nothing any more; the database does it with its owner's rights."""
     oldest_kept = int(timezone.now().timestamp()) // 86_400 - 2 * DAYS_PER_PARTITION
     with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'detection_event'::regclass"
-        )
-        for (name,) in cursor.fetchall():
-            day = name.rpartition("_")[2]
-            if not day.isdigit() or int(day) >= oldest_kept:
-                continue
-            first, after = (
-                int(day) << SESSION_ID_DAY_BITS,
-                (int(day) + DAYS_PER_PARTITION) << SESSION_ID_DAY_BITS,
-            )
-            if Session.objects.filter(pk__gte=first, pk__lt=after).exists():
-                continue
-            if Event.objects.filter(session_id__gte=first, session_id__lt=after).exists():
-                continue
-            cursor.execute(f'DROP TABLE "{name}"')
-            dropped.append(name)
-    return dropped
+        cursor.execute("SELECT detection_drop_empty_partitions(%s)", [oldest_kept])
+        return [name for (name,) in cursor.fetchall()]
 
 
 def trim() -> None:
