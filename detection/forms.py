@@ -12,7 +12,7 @@ from typing import Any
 from django import forms
 
 from detection.engine import policy
-from detection.engine.fields import FIELDS, LADDERS, PRESET_NAMES, Field
+from detection.engine.fields import FIELDS, PRESET_NAMES, Field
 from detection.engine.policy import Policy
 
 PREFIX = "set_"
@@ -30,10 +30,6 @@ GROUPS = {
 }
 _HIDDEN = frozenset(("judge_available",))
 """Set by the server, not by people."""
-
-RUNG_STRENGTH = {
-    name: place for place, name in enumerate(("observe", "warn", "chance", "block", "ask", "judge", "stop"))
-}
 
 
 def shown_fields() -> Iterator[Field]:
@@ -89,14 +85,11 @@ class SettingsForm(forms.Form):
 
     note = forms.CharField(max_length=300, required=False)
 
-    def __init__(
-        self, data: Any = None, *, own: Mapping[str, Any], inherited: Policy, asks_note: bool = False
-    ) -> None:
+    def __init__(self, data: Any = None, *, own: Mapping[str, Any], inherited: Policy) -> None:
         initial = {PREFIX + name: as_text(value) for name, value in own.items()}
         super().__init__(data, initial=initial)
-        self.own, self.inherited, self.asks_note = dict(own), inherited, asks_note
+        self.own, self.inherited = dict(own), inherited
         self.values: dict[str, Any] = {}
-        self.loosened: list[str] = []
         for field in shown_fields():
             self.fields[PREFIX + field.name] = form_field(field)
             self._show_inherited(field)
@@ -111,7 +104,7 @@ class SettingsForm(forms.Form):
             made.widget.attrs["placeholder"] = as_text(value)
 
     def clean(self) -> dict[str, Any]:
-        """Check every setting by the engine, and ask why where one is loosened."""
+        """Check every setting by the engine; the services ask why where one is loosened."""
         cleaned = super().clean() or {}
         self.values = settings_of(self, cleaned)
         try:
@@ -120,10 +113,6 @@ class SettingsForm(forms.Form):
             self.add_error(PREFIX + error.field if error.field in FIELDS else None, error.message)
         kept = {name: value for name, value in self.own.items() if name in _HIDDEN}
         self.values = {**kept, **self.values}
-        self.loosened = loosened(self.own, self.values, self.inherited)
-        if self.asks_note and self.loosened and not cleaned.get("note", "").strip():
-            labels = ", ".join(FIELDS[name].label for name in self.loosened)
-            self.add_error("note", f"This makes detection milder ({labels}). Say why.")
         return cleaned
 
 
@@ -139,44 +128,6 @@ def settings_of(form: forms.BaseForm, cleaned: Mapping[str, Any]) -> dict[str, A
         except policy.PolicyError as error:
             form.add_error(PREFIX + field.name, error.message.capitalize() + ".")
     return values
-
-
-def loosened(before: Mapping[str, Any], after: Mapping[str, Any], inherited: Policy) -> list[str]:
-    """Name the settings that become milder by going from one set of a tier's own values to another."""
-    names = []
-    for name in {**before, **after}:
-        field = FIELDS.get(name)
-        if field is None:
-            continue
-        fallback = inherited.values.get(name)
-        old, new = before.get(name, fallback), after.get(name, fallback)
-        if old != new and is_milder(field, old, new):
-            names.append(name)
-    return names
-
-
-def is_milder(field: Field, old: Any, new: Any) -> bool:
-    """Tell whether a change makes detection milder."""
-    if field.type == "ladder":
-        return _strength(new) < _strength(old)
-    if field.loosens in ("on", "off"):
-        return bool(new) == (field.loosens == "on")
-    try:
-        # Zero switches a limit off, and switching off is the mildest of all.
-        if field.loosens == "up":
-            is_switch = field.minimum == 0
-            return (float(new) or (float("inf") if is_switch else 0.0)) > (
-                float(old) or (float("inf") if is_switch else 0.0)
-            )
-        return field.loosens == "down" and float(new) < float(old)
-    except (TypeError, ValueError):
-        return False
-
-
-def _strength(ladder: Any) -> tuple[int, float]:
-    rungs = LADDERS.get(ladder, ()) if isinstance(ladder, str) else tuple(ladder or ())
-    ranks = [RUNG_STRENGTH.get(rung, 0) for rung in rungs] or [0]
-    return (max(ranks), sum(ranks) / len(ranks))
 
 
 @dataclass(frozen=True, slots=True)

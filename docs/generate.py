@@ -22,6 +22,7 @@ from detection.engine.calls import Call, Result  # noqa: E402
 from detection.engine.detectors import DETECTORS  # noqa: E402
 from detection.engine.fields import FIELDS, LADDERS, Field  # noqa: E402
 from detection.engine.identity import Keyer  # noqa: E402
+from detection.engine.loosening import STRICTEST_FIRST  # noqa: E402
 from detection.engine.policy import PRESETS, resolve  # noqa: E402
 from detection.engine.toolclasses import SHIPPED_CLASSES  # noqa: E402
 
@@ -41,6 +42,11 @@ def settings() -> str:
         "Every setting may be given on any tier: environment, server, project, backend, backend with model, tool rule, session;",
         "the higher tier wins, field by field. Every limit means *fires at the n-th*. The value of `standard` is the one that holds",
         "when nobody says anything. *Milder* is the direction that makes detection let more through.",
+        "",
+        "Whoever makes a stored tier or a tool rule milder in the console or the administration says why, and the note is kept in the",
+        "history and the audit. What counts is what holds in that place before and after: a limit that is raised, a strict value that is taken",
+        "away, a preset whose values are milder, a tool that is never judged any more. A program with a key of the scope `admin` may",
+        "give a `note` and may leave it out; the audit then says *no note given*. Settings of one session end with it and need none.",
     ]
     for group, title in GROUPS.items():
         lines += [
@@ -63,7 +69,13 @@ def settings() -> str:
 def _setting(one: Field) -> str:
     standard = {field.name: field.default for field in FIELDS.values()} | dict(PRESETS["standard"])
     known = f" Also spelled {', '.join(f'`{alias}`' for alias in one.aliases)}." if one.aliases else ""
-    return f"| `{one.name}` | {_value(standard[one.name])} | {_allowed(one)} | {one.loosens or ''} | {one.label}. {one.help}{known} |"
+    return f"| `{one.name}` | {_value(standard[one.name])} | {_allowed(one)} | {_milder(one)} | {one.label}. {one.help}{known} |"
+
+
+def _milder(one: Field) -> str:
+    if one.type == "ladder":
+        return "milder rungs"
+    return " → ".join(STRICTEST_FIRST.get(one.name, ())) or one.loosens or ""
 
 
 def _allowed(one: Field) -> str:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from django import forms
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.core.exceptions import ValidationError
-from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
 
-from detection.admin.base import ProjectAdmin, actor_of, administered
+from detection.admin.base import ProjectAdmin, actor_of, administered, refused
 from detection.engine import policy
 from detection.engine.toolclasses import TOOL_CLASSES
-from detection.forms import GROUPS, PREFIX, as_text, form_field, loosened, settings_of, shown_fields
+from detection.forms import GROUPS, PREFIX, as_text, form_field, settings_of, shown_fields
 from detection.models import PolicyTier, TierScope, ToolRule
 from detection.services import policies
 from detection.services.errors import ServiceError
@@ -39,14 +39,26 @@ _SettingFields: Any = type(
 )
 
 
+def _note_field() -> forms.Field:
+    return styled(
+        forms.CharField(
+            max_length=policies.MAX_NOTE_CHARACTERS,
+            required=False,
+            help_text="Why; needed where detection becomes milder.",
+        )
+    )
+
+
+class WhyForm(forms.Form):
+    """What is asked before an override is deleted."""
+
+    note = _note_field()
+
+
 class SettingsModelForm(forms.ModelForm, _SettingFields):  # type: ignore[type-arg]
     """A model form whose `values` are real fields, one per setting; empty means inherited."""
 
-    note = styled(
-        forms.CharField(
-            max_length=300, required=False, help_text="Why; needed where detection becomes milder."
-        )
-    )
+    note = _note_field()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -65,6 +77,13 @@ class SettingsModelForm(forms.ModelForm, _SettingFields):  # type: ignore[type-a
             self.add_error(None, str(error))
         self.values |= {name: value for name, value in self.own.items() if PREFIX + name not in self.fields}
         return cleaned
+
+    def ask_why(self, milder: list[str]) -> None:
+        """Show beside the note what the service would refuse without one."""
+        try:
+            policies.ask_why(milder, self.cleaned_data.get("note", ""))
+        except ServiceError as error:
+            self.add_error("note", error.detail)
 
 
 class TierForm(SettingsModelForm):
@@ -96,9 +115,9 @@ class TierForm(SettingsModelForm):
             raise ValidationError("This place has settings already; change those.")
         if not self.values and not self.errors:
             raise ValidationError("Nothing is set. To inherit everything, delete the override.")
-        milder = loosened(self.own, self.values, policy.resolve([]))
-        if milder and not cleaned.get("note", "").strip():
-            self.add_error("note", f"This makes detection milder ({', '.join(milder)}). Say why.")
+        if not self.errors:
+            project_id = project.pk if project else None
+            self.ask_why(policies.loosened_by_tier(project_id, cleaned["scope"], backend, model, self.values))
         return cleaned
 
 
@@ -132,6 +151,18 @@ class RuleForm(SettingsModelForm):
                 isinstance(value, list) and all(isinstance(one, str) for one in value)
             ):
                 self.add_error(name, 'This is a list of names in JSON: ["request_id"].')
+        if not self.errors:
+            # Project and pattern of a stored rule are shown, not asked.
+            project_id = cleaned["project"].pk if "project" in cleaned else self.instance.project_id
+            self.ask_why(
+                policies.loosened_by_rule(
+                    project_id,
+                    cleaned.get("pattern") or self.instance.pattern,
+                    tool_class=cleaned["tool_class"],
+                    values=self.values,
+                    exempt=cleaned["exempt"],
+                )
+            )
         return cleaned
 
 
@@ -145,11 +176,37 @@ def _fieldsets(first: tuple[str, ...]) -> list[tuple[str | None, dict[str, Any]]
     return sets
 
 
+def _note_of(request: HttpRequest) -> str:
+    note: str = request.POST.get("note", "")
+    return note.replace("\x00", "")[: policies.MAX_NOTE_CHARACTERS]
+
+
 class OverridePage(ProjectAdmin):
     """What tiers and tool rules share."""
 
+    # Each is deleted by itself, so that its reason can be asked.
     actions = None
     list_select_related = ("project", "updated_by")
+    delete_confirmation_template = "administration/remove_override.html"
+
+    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        """Show the form or save it; what only the service could refuse is said above it."""
+        try:
+            return super().changeform_view(request, *args, **kwargs)  # type: ignore[no-any-return]
+        except ServiceError as error:
+            refused(request, error)
+            return redirect(request.get_full_path())
+
+    def delete_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Ask whether, and where detection becomes milder why."""
+        context = {"why": WhyForm(), **(extra_context or {})}
+        try:
+            return super().delete_view(request, object_id, context)  # type: ignore[no-any-return]
+        except ServiceError as error:
+            refused(request, error)
+            return redirect(request.get_full_path())
 
     @admin.display(description="sets")
     def sets(self, row: PolicyTier | ToolRule) -> str:
@@ -212,12 +269,9 @@ class TierPage(OverridePage):
 
     def delete_model(self, request: HttpRequest, obj: PolicyTier) -> None:
         """Remove by the service."""
-        policies.delete_tier(obj.project_id, obj.scope, obj.backend, obj.model, actor_of(request))
-
-    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[PolicyTier]) -> None:
-        """Remove each by the service."""
-        for row in queryset:
-            self.delete_model(request, row)
+        policies.delete_tier(
+            obj.project_id, obj.scope, obj.backend, obj.model, actor_of(request), _note_of(request)
+        )
 
     def has_change_permission(self, request: HttpRequest, obj: PolicyTier | None = None) -> bool:
         """The server's tier holds for every project, so it is for superusers."""
@@ -256,28 +310,19 @@ class RulePage(OverridePage):
     def save_model(self, request: HttpRequest, obj: ToolRule, form: Any, change: bool) -> None:
         """Save by the service."""
         given = form.cleaned_data
-        try:
-            saved = policies.save_tool_rule(
-                obj.project_id,
-                obj.pattern,
-                tool_class=given.get("tool_class", ""),
-                ignore_arguments=given.get("ignore_arguments") or [],
-                volatile_result_fields=given.get("volatile_result_fields") or [],
-                values=form.values,
-                exempt=given.get("exempt", False),
-                note=given.get("note", ""),
-                actor=actor_of(request),
-            )
-        except ServiceError as error:
-            messages.error(request, error.detail)
-            return
+        saved = policies.save_tool_rule(
+            obj.project_id,
+            obj.pattern,
+            tool_class=given.get("tool_class", ""),
+            ignore_arguments=given.get("ignore_arguments") or [],
+            volatile_result_fields=given.get("volatile_result_fields") or [],
+            values=form.values,
+            exempt=given.get("exempt", False),
+            note=given.get("note", ""),
+            actor=actor_of(request),
+        )
         obj.pk, obj._state.adding = saved.pk, False
 
     def delete_model(self, request: HttpRequest, obj: ToolRule) -> None:
         """Remove by the service."""
-        policies.delete_tool_rule(obj.project_id, obj.pattern, actor_of(request))
-
-    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[ToolRule]) -> None:
-        """Remove each by the service."""
-        for row in queryset:
-            self.delete_model(request, row)
+        policies.delete_tool_rule(obj.project_id, obj.pattern, actor_of(request), _note_of(request))

@@ -29,6 +29,7 @@ def _storable(moment: datetime) -> datetime:
 Moment = Annotated[AwareDatetime, AfterValidator(_storable)]
 """A time with an offset, in a year that the database and our arithmetic can hold in any zone."""
 Word = Annotated[str, StringConstraints(max_length=256), AfterValidator(_printable)]
+Reason = Annotated[str, StringConstraints(max_length=300), AfterValidator(_printable)]
 Note = Annotated[str, StringConstraints(max_length=1000)]
 Name128 = Annotated[str, StringConstraints(max_length=128)]
 Name200 = Annotated[str, StringConstraints(max_length=200)]

@@ -144,15 +144,14 @@ def page(request: ProjectRequest) -> HttpResponse:
         place.scope != TierScope.SERVER or request.user.is_superuser
     )
     below = _below(tiers, place)
-    form = SettingsForm(
-        request.POST or None, own=stored.values if stored else {}, inherited=below, asks_note=True
-    )
+    form = SettingsForm(request.POST or None, own=stored.values if stored else {}, inherited=below)
     status = 200
     if request.method == "POST":
         if not may_change:
             return missing_role(request, Role.ADMIN)
-        if form.is_valid():
-            return _save(request, place, form)
+        answer = _save(request, place, form) if form.is_valid() else None
+        if answer is not None:
+            return answer
         status = 422
     context = {
         "place": place,
@@ -168,7 +167,7 @@ def page(request: ProjectRequest) -> HttpResponse:
     return render(request, "console/policies.html", context, status=status)
 
 
-def _save(request: ProjectRequest, place: Place, form: SettingsForm) -> HttpResponse:
+def _save(request: ProjectRequest, place: Place, form: SettingsForm) -> HttpResponse | None:
     project_id = None if place.scope == TierScope.SERVER else request.project.pk
     try:
         service.save_tier(
@@ -180,10 +179,15 @@ def _save(request: ProjectRequest, place: Place, form: SettingsForm) -> HttpResp
             actor_of(request),
             form.cleaned_data["note"],
         )
-        messages.success(request, f"{place.title}: saved. It holds from the next call on.")
     except ServiceError as error:
-        messages.error(request, error.detail)
+        _blame(form, error)
+        return None
+    messages.success(request, f"{place.title}: saved. It holds from the next call on.")
     return redirect(_url(request.project.slug, place))
+
+
+def _blame(form: SettingsForm, error: ServiceError) -> None:
+    form.add_error(error.field if error.field in form.fields else None, error.detail)
 
 
 class ToolRuleForm(SettingsForm):
@@ -217,12 +221,7 @@ def tool_rule(request: ProjectRequest) -> HttpResponse:
     if pattern and rule is None and request.method == "GET" and "new" not in request.GET:
         raise Http404
     if request.method == "POST" and request.POST.get("action") == "remove":
-        try:
-            service.delete_tool_rule(project.pk, pattern, actor_of(request))
-            messages.success(request, "The rule is removed.")
-        except ServiceError as error:
-            messages.error(request, error.detail)
-        return redirect("console:policies", project.slug)
+        return _remove_rule(request, pattern)
     initial = {
         "pattern": rule.pattern if rule else pattern,
         "tool_class": rule.tool_class if rule else "",
@@ -251,6 +250,24 @@ def tool_rule(request: ProjectRequest) -> HttpResponse:
     return render(request, "console/tool_rule.html", context, status=422 if form.errors else 200)
 
 
+def _remove_rule(request: ProjectRequest, pattern: str) -> HttpResponse:
+    note = request.POST.get("note", "").replace("\x00", "")[: service.MAX_NOTE_CHARACTERS]
+    try:
+        service.delete_tool_rule(request.project.pk, pattern, actor_of(request), note)
+    except ServiceError as error:
+        messages.error(request, error.detail)
+        if error.field == "note":
+            return redirect(_rule_url(request, pattern))
+    else:
+        messages.success(request, "The rule is removed.")
+    return redirect("console:policies", request.project.slug)
+
+
+def _rule_url(request: ProjectRequest, pattern: str) -> str:
+    url = reverse("console:tool_rule", args=[request.project.slug])
+    return f"{url}?{urlencode({'pattern': pattern})}"
+
+
 def _save_rule(request: ProjectRequest, form: ToolRuleForm) -> HttpResponse | None:
     given = form.cleaned_data
     try:
@@ -266,11 +283,10 @@ def _save_rule(request: ProjectRequest, form: ToolRuleForm) -> HttpResponse | No
             actor=actor_of(request),
         )
     except ServiceError as error:
-        form.add_error(error.field if error.field in form.fields else None, error.detail)
+        _blame(form, error)
         return None
     messages.success(request, f"Rule for {given['pattern']} saved. It holds from the next call on.")
-    url = reverse("console:tool_rule", args=[request.project.slug])
-    return redirect(f"{url}?{urlencode({'pattern': given['pattern']})}")
+    return redirect(_rule_url(request, given["pattern"]))
 
 
 @in_project(write_role=Role.ADMIN)

@@ -7,6 +7,8 @@ from django.contrib import admin
 from django.test import Client
 
 from detection.models import ApiKey, AuditEntry, Incident, PolicyTier, ToolRule
+from detection.services import policies
+from detection.services.audit import SYSTEM
 from tests.console.scenes import ask, make_world
 
 pytestmark = pytest.mark.django_db
@@ -89,10 +91,43 @@ def test_a_place_that_does_not_fit_its_scope_is_refused(world):
 def test_deleting_an_override_goes_through_the_service(world):
     tier = PolicyTier.objects.get(model="gpt-5")
     version = world.project.policy_version
-    world.client.post(f"/admin/detection/policytier/{tier.pk}/delete/", {"post": "yes"})
+    url = f"/admin/detection/policytier/{tier.pk}/delete/"
+    assert 'name="note"' in world.client.get(url).content.decode()
+    world.client.post(url, {"post": "yes"})
     world.project.refresh_from_db()
     assert not PolicyTier.objects.filter(pk=tier.pk).exists()
     assert world.project.policy_version > version
+
+
+def test_deleting_a_strict_override_needs_a_reason(world):
+    policies.save_tier(world.project.pk, "project", "", "", {"max_repeats": 2}, SYSTEM)
+    policies.save_tool_rule(world.project.pk, "crm_*", values={"max_repeats": 2}, actor=SYSTEM)
+    for row in (PolicyTier.objects.get(scope="project"), ToolRule.objects.get(pattern="crm_*")):
+        url = f"/admin/detection/{row._meta.model_name}/{row.pk}/delete/"
+        refused = world.client.post(url, {"post": "yes"}, follow=True)
+        assert "This makes detection milder" in refused.content.decode()
+        assert type(row).objects.filter(pk=row.pk).exists()
+        done = world.client.post(url, {"post": "yes", "note": "not\x00 needed"}, follow=True)
+        assert "deleted successfully" in done.content.decode()
+        assert not type(row).objects.filter(pk=row.pk).exists()
+        assert AuditEntry.objects.latest("pk").after["note"] == "not needed"
+
+
+def test_a_rule_that_makes_detection_milder_needs_a_reason(world):
+    given = {
+        "project": world.project.pk, "pattern": "crm_*", "exempt": "on", "ignore_arguments": "[]", "volatile_result_fields": "[]",
+    }  # fmt: skip
+    refused = world.client.post("/admin/detection/toolrule/add/", given)
+    assert "This makes detection milder (never judged). Say why." in refused.content.decode()
+    assert not ToolRule.objects.filter(pattern="crm_*").exists()
+    world.client.post("/admin/detection/toolrule/add/", {**given, "note": "a mock"})
+    stored = ToolRule.objects.get(pattern="crm_*")
+    url = f"/admin/detection/toolrule/{stored.pk}/change/"
+    stricter = {"ignore_arguments": "[]", "volatile_result_fields": "[]", "set_max_repeats": "9", "note": ""}
+    assert "milder (Fires at the n-th identical call)" in world.client.post(url, stricter).content.decode()
+    assert world.client.post(url, {**stricter, "set_max_repeats": "3"}).status_code == 302
+    stored.refresh_from_db()
+    assert (stored.exempt, stored.values) == (False, {"max_repeats": 3})
 
 
 def test_a_tool_rule_is_saved_with_its_settings(world):
@@ -105,7 +140,7 @@ def test_a_tool_rule_is_saved_with_its_settings(world):
             "ignore_arguments": '["request_id"]',
             "volatile_result_fields": "[]",
             "set_max_repeats": "8",
-            "note": "",
+            "note": "asks for a state",
         },
     )
     rule = ToolRule.objects.get(pattern="crm_*")

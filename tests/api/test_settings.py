@@ -2,7 +2,7 @@
 
 import pytest
 
-from detection.models import PolicyTier
+from detection.models import AuditEntry, PolicyTier
 
 
 def test_a_tier_is_put_read_listed_and_removed(api):
@@ -110,3 +110,40 @@ def test_what_holds_is_told_for_a_session_too(api):
     assert held["policy"]["max_repeats"] == {"value": 7, "source": "session"}
     assert api.get("/policy", session="nobody").status_code == 404
     assert api.get("/policy", sesion="a").json()["code"] == "unknown_parameter"
+
+
+def told():
+    entry = AuditEntry.objects.latest("pk")
+    return (entry.after or {}).get("note", "")
+
+
+def test_a_key_may_loosen_without_a_note_and_the_audit_says_that_none_was_given(api):
+    assert api.put("/overrides/openai", {"max_repeats": 9}).json()["note"] == ""
+    assert told() == "no note given"
+    api.put("/overrides/openai", {"values": {"max_repeats": 12}, "note": "slow tools"})
+    assert told() == "slow tools"
+    api.put("/overrides/openai", {"max_repeats": 3})
+    assert told() == ""
+    assert api.delete("/overrides/openai").status_code == 204
+    assert told() == "no note given"
+    api.put("/tool-rules/x", {"exempt": True})
+    assert told() == "no note given"
+    assert api.delete("/tool-rules/x").status_code == 204
+    assert told() == ""
+
+
+@pytest.mark.parametrize("path", ["/overrides", "/overrides/openai", "/overrides/openai/m", "/tool-rules/x"])
+def test_removing_takes_a_note(api, path):
+    api.put(path, {"values": {"max_repeats": 3}})
+    refused = api.delete(path, note="x" * 301)
+    assert (refused.status_code, refused.json()["path"]) == (422, "note")
+    assert api.delete(path, note="a\x00b").json()["path"] == "note"
+    assert api.delete(path, note="the index is slow").status_code == 204
+    assert told() == "the index is slow"
+
+
+def test_commands_in_a_chat_loosen_without_a_note(api):
+    api.call("s-1")
+    answer = api.post("/sessions/s-1/commands", {"text": "!/set(tool-loop-max-repeats=9)"}).json()
+    assert answer["policy_values"] == {"max_repeats": 9}
+    assert api.patch("/sessions/s-1/policy", {"max_repeats": 12}).status_code == 200

@@ -225,6 +225,20 @@ def test_loosening_a_tier_needs_a_reason(world):
     assert PolicyTier.objects.get(model="gpt-5").values == {"max_repeats": 50}
 
 
+def test_a_tool_rule_that_loosens_needs_a_reason_and_so_does_taking_a_strict_one_away(world):
+    url = f"{world.base}/policies/tool-rule"
+    refused = world.client.post(url, {"pattern": "crm_*", "exempt": "on"})
+    assert refused.status_code == 422
+    assert "milder (never judged). Say why." in text(refused)
+    assert not ToolRule.objects.filter(pattern="crm_*").exists()
+    world.client.post(url, {"pattern": "crm_*", "set_max_repeats": "2"})
+    place = f"{url}?pattern=crm_*"
+    kept = world.client.post(place, {"action": "remove"}, follow=True)
+    assert "Say why" in text(kept)
+    world.client.post(place, {"action": "remove", "note": "not used"})
+    assert not ToolRule.objects.filter(pattern="crm_*").exists()
+
+
 def test_a_keys_token_is_shown_once_and_never_again(world):
     made = world.client.post(f"{world.base}/keys", {"name": "agents", "scopes": ["guard"]})
     token = re.search(r"lg_[0-9a-z]{10}_[0-9a-f]{72}", made.content.decode())

@@ -5,7 +5,8 @@ import pytest
 from detection.console import differences, display
 from detection.engine import policy
 from detection.engine.fields import FIELDS
-from detection.forms import SettingsForm, is_milder, loosened
+from detection.engine.loosening import STRICTEST_FIRST, is_milder, loosened
+from detection.forms import SettingsForm
 
 
 @pytest.mark.parametrize(
@@ -67,15 +68,39 @@ def test_spans(seconds, words):
         ("mode", "warn", "break", False),
         ("repeat_warn_at", 3, 0, True),
         ("budget_max_calls", 0, 1000, False),
+        ("budget_max_calls", 1000, 0, True),
+        ("budget_max_extensions", 1, 0, False),
+        ("budget_max_extensions", 0, 1, True),
+        ("escalation_decay_calls", 20, 0, False),
+        ("escalation_decay_calls", 20, 5, True),
+        ("mode", ("stop",), ("warn", "stop"), True),
+        ("unattended_reaction", "block", "allow", True),
+        ("unattended_reaction", "allow", "stop", False),
+        ("repeat_scope", "run", "consecutive", True),
+        ("similar_method", "sketch", "literal", False),
+        ("result_aware", True, True, False),
     ],
 )
 def test_what_makes_detection_milder(name, old, new, milder):
     assert is_milder(FIELDS[name], old, new) is milder
 
 
+def test_every_ordered_choice_is_one_with_all_its_words():
+    for name, order in STRICTEST_FIRST.items():
+        assert set(order) == set(FIELDS[name].choices)
+
+
 def test_taking_a_strict_value_away_is_loosening_too():
-    below = policy.resolve([])
-    assert loosened({"max_repeats": 2}, {}, below) == ["max_repeats"]
+    strict = policy.resolve([("project", {"max_repeats": 2})])
+    assert loosened(strict, policy.resolve([]), frozenset(["max_repeats"])) == ["max_repeats"]
+
+
+def test_a_preset_is_judged_by_the_values_it_brings():
+    standard, observe = policy.resolve([]), policy.resolve([("project", {"preset": "observe"})])
+    assert loosened(standard, observe, frozenset(["preset"])) == ["preset"]
+    assert loosened(observe, standard, frozenset(["preset"])) == []
+    kept = policy.resolve([("project", {"preset": "observe", "mode": "warn"})])
+    assert loosened(standard, kept, frozenset(["preset", "mode"])) == ["preset", "mode"]
 
 
 def test_the_form_has_every_setting_and_says_what_an_empty_field_means():
@@ -92,12 +117,3 @@ def test_the_form_refuses_what_the_engine_refuses():
         "At least 2" in form.errors["set_max_repeats"][0] or "at least 2" in form.errors["set_max_repeats"][0]
     )
     assert "set_mode" in form.errors
-
-
-def test_the_form_asks_why_a_setting_is_loosened():
-    own, below = {}, policy.resolve([])
-    assert not SettingsForm({"set_max_repeats": "9"}, own=own, inherited=below, asks_note=True).is_valid()
-    assert SettingsForm(
-        {"set_max_repeats": "9", "note": "slow tool"}, own=own, inherited=below, asks_note=True
-    ).is_valid()
-    assert SettingsForm({"set_max_repeats": "3"}, own=own, inherited=below, asks_note=True).is_valid()

@@ -1,9 +1,11 @@
 import pytest
 
-from detection.models import AuditEntry, PolicyTier, Project
+from detection.models import AuditEntry, PolicyTier, Project, Role, ToolRule
 from detection.selectors.policies import effective
 from detection.services import policies, sessions
+from detection.services.audit import Actor
 from detection.services.errors import Invalid, NotFound
+from tests.factories import make_member
 from tests.services.conftest import OPERATOR
 
 
@@ -111,3 +113,86 @@ def test_a_text_without_a_command_is_refused(project, agent):
     agent.asks()
     with pytest.raises(Invalid):
         sessions.run_command(project.pk, "s-1", "hello", OPERATOR)
+
+
+@pytest.fixture
+def person(project):
+    member = make_member(project, Role.ADMIN)
+    return Actor(member.get_username(), member.pk)
+
+
+def note_of(action):
+    entry = AuditEntry.objects.filter(action=action).latest("pk")
+    return (entry.after or {}).get("note", "")
+
+
+def refuses(function, *arguments, **more):
+    with pytest.raises(Invalid) as refused:
+        function(*arguments, **more)
+    assert (refused.value.code, refused.value.field) == ("note_needed", "note")
+    return refused.value.detail
+
+
+@pytest.mark.parametrize("place", [("project", "", ""), ("backend", "openai", ""), ("model", "openai", "m")])
+def test_a_person_says_why_a_tier_becomes_milder(project, person, place):
+    detail = refuses(policies.save_tier, project.pk, *place, {"max_repeats": 9}, person, " ")
+    assert detail == "This makes detection milder (Fires at the n-th identical call). Say why."
+    assert not PolicyTier.objects.exists()
+    policies.save_tier(project.pk, *place, {"max_repeats": 3}, person)
+    refuses(policies.save_tier, project.pk, *place, {}, person)
+    refuses(policies.delete_tier, project.pk, *place, person)
+    assert PolicyTier.objects.get().values == {"max_repeats": 3}
+    policies.delete_tier(project.pk, *place, person, "the index is slow")
+    assert not PolicyTier.objects.exists()
+    assert note_of("policy.save") == "the index is slow"
+
+
+def test_what_is_milder_is_measured_against_the_tiers_below(project, person):
+    policies.save_tier(None, "server", "", "", {"max_repeats": 12}, OPERATOR)
+    policies.save_tier(project.pk, "backend", "openai", "", {"max_repeats": 3}, OPERATOR)
+    policies.save_tier(project.pk, "project", "", "", {"max_repeats": 9}, person)
+    policies.save_tier(project.pk, "backend", "other", "", {"max_repeats": 8}, person)
+    refuses(policies.save_tier, project.pk, "model", "openai", "m", {"max_repeats": 8}, person)
+    refuses(policies.save_tier, None, "server", "", "", {"max_repeats": 13}, person)
+
+
+def test_a_preset_that_only_watches_is_a_loosening(project, person):
+    detail = refuses(policies.save_tier, project.pk, "project", "", "", {"preset": "observe"}, person)
+    assert "Preset" in detail
+
+
+def test_a_person_says_why_a_rule_makes_detection_milder(project, person):
+    for more in (
+        {"exempt": True}, {"tool_class": "poll"}, {"tool_class": "exempt"}, {"values": {"max_repeats": 9}}
+    ):  # fmt: skip
+        refuses(policies.save_tool_rule, project.pk, "jobs_*", actor=person, **more)
+    assert not ToolRule.objects.exists()
+    policies.save_tool_rule(project.pk, "jobs_*", actor=person, values={"max_repeats": 2}, tool_class="read")
+    refuses(policies.delete_tool_rule, project.pk, "jobs_*", person)
+    policies.delete_tool_rule(project.pk, "jobs_*", person, "not used")
+    assert note_of("policy.tool_rule") == "not used"
+    policies.save_tool_rule(project.pk, "a", actor=person, exempt=True, note="a mock")
+    policies.delete_tool_rule(project.pk, "a", person)
+
+
+def test_putting_a_milder_setting_back_says_so_by_itself(project, person):
+    policies.save_tool_rule(project.pk, "a", actor=OPERATOR, exempt=True)
+    policies.delete_tool_rule(project.pk, "a", person)
+    policies.restore(project.pk, policies.history(project.pk)[0].pk, person)
+    assert ToolRule.objects.get().exempt
+    assert note_of("policy.tool_rule") == "restored"
+    policies.save_tier(project.pk, "project", "", "", {"max_repeats": 2}, person)
+    policies.restore(project.pk, policies.history(project.pk)[0].pk, person)
+    assert not PolicyTier.objects.exists()
+    assert note_of("policy.save") == "restored"
+
+
+def test_a_program_is_not_asked_and_the_audit_tells_that_no_note_was_given(project):
+    key = Actor("key:0123456789")
+    policies.save_tier(project.pk, "project", "", "", {"max_repeats": 9}, key)
+    assert (note_of("policy.save"), PolicyTier.objects.get().note) == ("no note given", "")
+    policies.save_tier(project.pk, "project", "", "", {"max_repeats": 3}, key)
+    assert note_of("policy.save") == ""
+    policies.save_tool_rule(project.pk, "a", actor=key, values={"max_repeats": 2})
+    policies.delete_tool_rule(project.pk, "a", key)
+    assert note_of("policy.tool_rule") == "no note given"

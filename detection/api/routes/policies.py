@@ -11,7 +11,7 @@ from typing import Any
 
 from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
-from ninja import Body, Query, Router, Schema
+from ninja import Body, Field, Query, Router, Schema
 
 from detection.api import schemas
 from detection.api.answers import answer, tier_document, tool_rule_document
@@ -33,11 +33,21 @@ _TIER_BODY = {
 }
 
 
+class Why(Schema):
+    """The reason for removing something."""
+
+    note: schemas.Reason = Field("", description="Why; kept in the audit.")
+
+
 class Place(Schema):
     """A tier, where it is not in the path; neither field: the project's own."""
 
     backend: schemas.Word = ""
     model: schemas.Word = ""
+
+
+class PlaceAndWhy(Place, Why):
+    """A tier and the reason for removing it."""
 
 
 def _scope(backend: str, model: str) -> TierScope:
@@ -89,10 +99,10 @@ def put_override(request: HttpRequest, query: Query[Place], body: Body[dict[str,
     operation_id="deleteOverride",
     summary="Remove a tier",
 )
-def delete_override(request: HttpRequest, query: Query[Place]) -> HttpResponse:
+def delete_override(request: HttpRequest, query: Query[PlaceAndWhy]) -> HttpResponse:
     """Remove the project's own tier, or the one that the query names."""
-    refuse_unknown(request, Place)
-    return _delete(request, query.backend, query.model)
+    refuse_unknown(request, PlaceAndWhy)
+    return _delete(request, query.backend, query.model, query.note)
 
 
 @router.get(
@@ -129,9 +139,9 @@ def put_model_override(
     operation_id="deleteModelOverride",
     summary="Remove the tier of a backend and model",
 )
-def delete_model_override(request: HttpRequest, backend: str, model: str) -> HttpResponse:
+def delete_model_override(request: HttpRequest, backend: str, model: str, query: Query[Why]) -> HttpResponse:
     """Remove the settings for a backend and model; the tier below holds again."""
-    return _delete(request, backend, model)
+    return _delete(request, backend, model, query.note)
 
 
 @router.get(
@@ -166,9 +176,9 @@ def put_backend_override(request: HttpRequest, backend: str, body: Body[dict[str
     operation_id="deleteBackendOverride",
     summary="Remove the tier of a backend",
 )
-def delete_backend_override(request: HttpRequest, backend: str) -> HttpResponse:
+def delete_backend_override(request: HttpRequest, backend: str, query: Query[Why]) -> HttpResponse:
     """Remove the settings for a backend; the tier below holds again."""
-    return _delete(request, backend, "")
+    return _delete(request, backend, "", query.note)
 
 
 def _get(request: HttpRequest, backend: str, model: str) -> HttpResponse:
@@ -204,15 +214,20 @@ def _tier_in(body: dict[str, Any]) -> schemas.TierIn:
         raise Problem(422, "unknown_field", "There is no such field.", path=min(unknown))
     if not isinstance(values, dict):
         raise Problem(422, "invalid_type", "Must be an object of settings.", path="values")
-    if not isinstance(note, str) or len(note) > 300:
+    if not isinstance(note, str) or len(note) > services.MAX_NOTE_CHARACTERS:
         raise Problem(422, "invalid_value", "Must be text of at most 300 characters.", path="note")
     return schemas.TierIn(values=values, note=note)
 
 
-def _delete(request: HttpRequest, backend: str, model: str) -> HttpResponse:
+def _delete(request: HttpRequest, backend: str, model: str, note: str) -> HttpResponse:
     scope = _scope(backend, model)
     services.delete_tier(
-        principal_of(request).project_id, scope, existing_name(backend), existing_name(model), actor(request)
+        principal_of(request).project_id,
+        scope,
+        existing_name(backend),
+        existing_name(model),
+        actor(request),
+        note,
     )
     return HttpResponse(status=204)
 
@@ -277,9 +292,11 @@ def put_tool_rule(request: HttpRequest, pattern: str, body: Body[schemas.ToolRul
     operation_id="deleteToolRule",
     summary="Remove a tool rule",
 )
-def delete_tool_rule(request: HttpRequest, pattern: str) -> HttpResponse:
+def delete_tool_rule(request: HttpRequest, pattern: str, query: Query[Why]) -> HttpResponse:
     """Remove a rule."""
-    services.delete_tool_rule(principal_of(request).project_id, existing_name(pattern), actor(request))
+    services.delete_tool_rule(
+        principal_of(request).project_id, existing_name(pattern), actor(request), query.note
+    )
     return HttpResponse(status=204)
 
 
