@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 MODES = ("embedded", "production", "test")
 MIN_SECRET_LENGTH = 32
+OWNER_VARIABLE = "LOOPGUARD_OWNER_DATABASE_URL"
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
 
 
@@ -30,7 +31,10 @@ class Environment:
     mode
         ``embedded`` (our own supervisor, plain HTTP on this machine), ``production`` or ``test``.
     database
-        Connection parameters as Django names them.
+        Connection parameters as Django names them, of the role that the processes run as.
+    owner_database
+        The same of the role that owns the tables, for whoever migrates; None where one role does both, and for
+        processes that have no business with it.
     redis_url
         Broker and channel layer, one server.
     public_url, live_url
@@ -50,6 +54,7 @@ class Environment:
     trusted_proxies: int
     log_json: bool
     alert_allowed_networks: tuple[str, ...] = ()
+    owner_database: dict[str, object] | None = None
 
 
 def read(env: Mapping[str, str] = os.environ) -> Environment:
@@ -96,10 +101,12 @@ def read(env: Mapping[str, str] = os.environ) -> Environment:
             raise EnvironmentProblem(
                 f"LOOPGUARD_ALERT_ALLOWED_NETWORKS must list networks such as 10.0.0.0/8, not {network!r}."
             ) from error
+    database = database_parameters(env.get("DATABASE_URL", ""))
     return Environment(
         mode=mode,
         secret_key=secret_key,
-        database=database_parameters(env.get("DATABASE_URL", "")),
+        database=database,
+        owner_database=_owner_parameters(env.get(OWNER_VARIABLE, ""), database.get("USER")),
         redis_url=env.get("REDIS_URL", DEFAULT_REDIS_URL),
         public_url=public_url,
         live_url=live_url,
@@ -111,7 +118,18 @@ def read(env: Mapping[str, str] = os.environ) -> Environment:
     )
 
 
-def database_parameters(url: str) -> dict[str, object]:
+def _owner_parameters(url: str, runtime_role: object) -> dict[str, object] | None:
+    if not url:
+        return None
+    owner = database_parameters(url, OWNER_VARIABLE)
+    if not runtime_role or owner["USER"] == runtime_role:
+        raise EnvironmentProblem(
+            f"{OWNER_VARIABLE} names the role that owns the tables; DATABASE_URL must then name another role."
+        )
+    return owner
+
+
+def database_parameters(url: str, name: str = "DATABASE_URL") -> dict[str, object]:
     """Turn ``postgresql://user:password@host:port/name`` into Django's parameters.
 
     A socket folder is given as ``postgresql:///name?host=/path`` or percent-encoded in the place of the host.
@@ -125,9 +143,7 @@ def database_parameters(url: str) -> dict[str, object]:
         return {"NAME": "loopguard"}
     parts = urlsplit(url)
     if parts.scheme not in ("postgres", "postgresql"):
-        raise EnvironmentProblem(
-            "DATABASE_URL must start with postgresql://; LoopGuard runs on PostgreSQL only."
-        )
+        raise EnvironmentProblem(f"{name} must start with postgresql://; LoopGuard runs on PostgreSQL only.")
     query = dict(pair.split("=", 1) for pair in parts.query.split("&") if "=" in pair)
     host = unquote(query.pop("host", "") or parts.netloc.rpartition("@")[2].partition(":")[0])
     port = query.pop("port", "") or (str(parts.port) if parts.port else "")

@@ -81,17 +81,20 @@ TEMPLATES = [
 
 # One statement may not hold a thread, and one forgotten transaction may not hold the vacuum.
 _TIMEOUTS = "-c statement_timeout=15000 -c lock_timeout=5000 -c idle_in_transaction_session_timeout=30000"
-_OPTIONS: dict[str, object] = {
-    **cast("dict[str, object]", ENV.database.get("OPTIONS", {})),
-    "connect_timeout": 5,
-    "options": _TIMEOUTS,
-    # The statements of every call are prepared: a pooler in between must know prepared statements.
-    "prepare_threshold": 5,
-}
-if ENV.mode != "test":
-    # The pool of tests would keep the test database open when it is to be dropped.
-    _OPTIONS["pool"] = {"min_size": 1, "max_size": 12, "timeout": 5}
-DATABASES = {"default": {**ENV.database, "ENGINE": "django.db.backends.postgresql", "OPTIONS": _OPTIONS}}
+
+
+def _database(parameters: dict[str, object], **options: object) -> dict[str, object]:
+    given = cast("dict[str, object]", parameters.get("OPTIONS", {}))
+    options = {**given, "connect_timeout": 5, "options": _TIMEOUTS, **options}
+    return {**parameters, "ENGINE": "django.db.backends.postgresql", "OPTIONS": options}
+
+
+# The pool of tests would keep the test database open when it is to be dropped.
+_POOL = {"pool": {"min_size": 1, "max_size": 12, "timeout": 5}} if ENV.mode != "test" else {}
+# The statements of every call are prepared: a pooler in between must know prepared statements.
+DATABASES = {"default": _database(ENV.database, prepare_threshold=5, **_POOL)}
+if ENV.owner_database is not None:
+    DATABASES["owner"] = _database(ENV.owner_database)
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 CHANNEL_LAYERS = {

@@ -18,6 +18,7 @@ from django.views.decorators.http import require_safe
 from detection.console import display
 from detection.console.access import ProjectRequest, in_project
 from detection.selectors import dashboard, heartbeats
+from detection.selectors.audit import audit_weakness
 
 SLOW_SECONDS, LATE_SECONDS = 5, 30
 BROKER_PATIENCE_SECONDS = 0.5
@@ -57,6 +58,7 @@ def page(request: ProjectRequest) -> HttpResponse:
         ),
         broker,
         *_workers(status.sessions_waiting > 0),
+        _audit(audit_weakness()),
         _part(
             "Events set aside",
             "slow" if status.parked_sessions else "ok",
@@ -95,6 +97,14 @@ def _workers(has_work: bool) -> list[dict[str, str]]:
         worked = "has not worked yet" if beat.at is None else f"worked {display.age(beat.at, now)} ago"
         parts.append(_part(name, state, worked, help_))
     return parts
+
+
+def _audit(weakness: str) -> dict[str, str]:
+    words = weakness or "closed: the role that LoopGuard runs as may read and add, nothing else"
+    part = _part(
+        "Audit", "slow" if weakness else "ok", words, "Rights in the database keep entries as they are."
+    )
+    return part | ({"word": "Open"} if weakness else {})
 
 
 def _broker() -> dict[str, Any]:

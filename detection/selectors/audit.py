@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
+from django.db import connection
 from django.db.models import Q, QuerySet
 
 from detection.models import AuditEntry
@@ -69,3 +70,27 @@ def export_entries(project_id: int, filters: AuditFilters, limit: int) -> Iterat
         if page.next_cursor is None:
             return
         cursor = page.next_cursor
+
+
+_CHANGEABLE_SQL = """
+SELECT current_user,
+       pg_has_role(c.relowner, 'MEMBER') OR pg_has_role(n.nspowner, 'MEMBER')
+       OR has_any_column_privilege(c.oid, 'UPDATE') OR has_table_privilege(c.oid, 'DELETE, TRUNCATE, TRIGGER')
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = 'detection_auditentry'::regclass
+"""
+
+
+def audit_weakness() -> str:
+    """Say why the role that LoopGuard runs as could do more to the audit than add to it; empty when it cannot.
+
+    A superuser, the owner of the table or of its schema, and any member of these could.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(_CHANGEABLE_SQL)
+        role, is_changeable = cursor.fetchone()
+    if not is_changeable:
+        return ""
+    return (
+        f'LoopGuard runs as "{role}", which has the rights to alter the audit; only triggers keep it from that. '
+        "See docs/operations.md, Two database roles."
+    )

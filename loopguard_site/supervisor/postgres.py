@@ -1,12 +1,13 @@
 """The embedded PostgreSQL: a real server from a wheel, run in the foreground as a child.
 
-Reached only through a Unix socket in a folder of mode 0700. Does not belong here: tables,
-migrations, backups.
+Reached only through a Unix socket in a folder of mode 0700, with a password. Does not belong
+here: tables, migrations, backups, what a role may do.
 """
 
 import contextlib
 import os
 import re
+import secrets
 import shutil
 import signal
 import subprocess
@@ -46,7 +47,8 @@ class EmbeddedPostgres:
     Notes
     -----
     First start 0.7 s, later ones 0.1 s. When this process dies the kernel tells the server to
-    shut down (Linux).
+    shut down (Linux). The superuser's password is made anew for each object and is on no disk:
+    whoever may write the cluster's files can always give it another.
     """
 
     def __init__(self, folder: Path, *, durable: bool = True) -> None:
@@ -57,15 +59,18 @@ class EmbeddedPostgres:
         self._cluster = folder / "cluster"
         self._socket_folder = self._cluster
         self._short_folder: Path | None = None
+        self._password = secrets.token_urlsafe(24)
+        self._is_locked = False
 
     @property
     def log(self) -> Path:
         """The file that the server's own messages go to."""
         return self.folder / "postgres.log"
 
-    def url(self, database: str) -> str:
-        """Return the `DATABASE_URL` of a database on this server."""
-        return f"postgresql://{USER}@/{database}?host={quote(str(self._socket_folder), safe='')}"
+    def url(self, database: str, user: str = USER, password: str = "") -> str:
+        """Return the `DATABASE_URL` of a database on this server, for its superuser unless a role is named."""
+        host = quote(str(self._socket_folder), safe="")
+        return f"postgresql://{user}:{password or self._password}@/{database}?host={host}"
 
     def start(self) -> None:
         """Make the cluster when there is none, start the server and wait until it answers.
@@ -87,8 +92,11 @@ class EmbeddedPostgres:
         self._refuse_other_version(programs)
         self._end_leftover_server()
         self._choose_socket_folder()
+        if not self._is_locked:
+            self._admit("trust")  # nobody knows a password yet, and nobody else can enter the folder
         for attempt in range(1, _START_ATTEMPTS + 1):
             if self._launch(programs):
+                self._lock()
                 return
             # Helpers of a killed server let go of its memory a moment after it died.
             if "still in use" not in self._log_tail() or attempt == _START_ATTEMPTS:
@@ -233,6 +241,27 @@ class EmbeddedPostgres:
                 return True
             time.sleep(0.03)
         return False
+
+    def _lock(self) -> None:
+        """Let nobody in without a password from now on; the superuser's is ours."""
+        if self._is_locked:
+            return
+        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
+            change = sql.SQL("ALTER ROLE {} PASSWORD {}")
+            connection.execute(change.format(sql.Identifier(USER), sql.Literal(self._password)))
+            self._admit("scram-sha-256")
+            connection.execute("SELECT pg_reload_conf()")
+        self._is_locked = True
+
+    def _admit(self, method: str) -> None:
+        """Write how roles prove who they are, whole or not at all."""
+        file = self._cluster / "pg_hba.conf"
+        partial = file.with_name("pg_hba.conf.partial")
+        partial.write_text(f"local all,replication all {method}\n", encoding="utf-8")
+        partial.chmod(0o600)
+        if self._account:
+            self._account.own(partial)
+        partial.replace(file)
 
     def _log_tail(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace")[-2000:] if self.log.exists() else ""

@@ -5,9 +5,11 @@ Does not belong here: how a child is launched (`children`), kept (`processes`) o
 
 import json
 import os
+import secrets
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -23,6 +25,9 @@ from .welcome import credentials, welcome
 
 ROOT = Path(__file__).resolve().parents[2]
 _DATABASE = "loopguard"
+_RUNTIME_ROLE = "loopguard_app"
+# The owner's address goes to `prepare` and to the operator's own commands, never to the four processes.
+_OWNER_URL = "LOOPGUARD_OWNER_DATABASE_URL"
 _READY_PATIENCE_SECONDS = 120.0
 _END_PATIENCE_SECONDS = 25.0
 _SERVER_PAUSE_SECONDS = 5.0
@@ -61,6 +66,7 @@ class Supervisor:
         self._servers: list[EmbeddedPostgres | EmbeddedValkey] = []
         self._servers_due = 0.0
         self._environment: dict[str, str] = {}
+        self._owner: dict[str, str] = {}
         self._fleet: Fleet | None = None
         self._setting_up = True
         self._stops_asked = 0
@@ -103,7 +109,7 @@ class Supervisor:
         self._start_servers()
         shown = self._prepare()
         *first, beat = _processes(options.host, port)
-        fleet = self._fleet = self._make_fleet(first)
+        fleet = self._fleet = self._make_fleet(first, {})
         try:
             self._wait_until_ready(fleet, port)
         except BaseException:
@@ -140,16 +146,21 @@ class Supervisor:
             "LOOPGUARD_DATA": str(self._folder.path),
             "PYTHONUNBUFFERED": "1",
         }
-        return defaults | os.environ | ours
+        given = {name: value for name, value in os.environ.items() if name != _OWNER_URL}
+        return defaults | given | ours
 
     def _start_servers(self) -> None:
+        if os.environ.get(_OWNER_URL):
+            self._owner = {_OWNER_URL: os.environ[_OWNER_URL]}
         if not os.environ.get("DATABASE_URL"):
             postgres = EmbeddedPostgres(self._folder.path / "postgres")
             self._servers.append(postgres)
             self._console.say("Starting PostgreSQL.")
             postgres.start()
             postgres.create_database(_DATABASE)
-            self._environment["DATABASE_URL"] = postgres.url(_DATABASE)
+            self._owner = {_OWNER_URL: postgres.url(_DATABASE)}
+            runtime = postgres.url(_DATABASE, _RUNTIME_ROLE, secrets.token_urlsafe(24))
+            self._environment["DATABASE_URL"] = runtime
         if not os.environ.get("REDIS_URL"):
             valkey = EmbeddedValkey(self._folder.path / "valkey")
             self._servers.append(valkey)
@@ -168,7 +179,7 @@ class Supervisor:
         ]
         command = [sys.executable, str(ROOT / "manage.py"), "prepare", "--result", str(result), *flags]
         setup = Process("setup", command, kept=False)
-        self._fleet = self._make_fleet([setup])
+        self._fleet = self._make_fleet([setup], self._owner)
         while setup.status is None:
             self._fleet.tick(0.1)
         if setup.status != 0:
@@ -177,13 +188,14 @@ class Supervisor:
         result.unlink()
         return {str(key): str(value) for key, value in shown.items()}
 
-    def _make_fleet(self, processes: list[Process]) -> Fleet:
-        return Fleet(processes, self._environment, ROOT, self._console, self._note_running)
+    def _make_fleet(self, processes: list[Process], more: Mapping[str, str]) -> Fleet:
+        return Fleet(processes, {**self._environment, **more}, ROOT, self._console, self._note_running)
 
     def _note_running(self) -> None:
         servers = [server.child.pid for server in self._servers if server.child is not None]
         own = self._fleet.pids() if self._fleet is not None else []
-        self._folder.note_running(self._environment["LOOPGUARD_URL"], self._environment, [*servers, *own])
+        environment = {**self._environment, **self._owner}
+        self._folder.note_running(self._environment["LOOPGUARD_URL"], environment, [*servers, *own])
 
     def _wait_until_ready(self, fleet: Fleet, port: int) -> None:
         deadline = time.monotonic() + _READY_PATIENCE_SECONDS

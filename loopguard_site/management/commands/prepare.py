@@ -1,4 +1,4 @@
-"""`manage.py prepare`: brings database and static files up to date; makes login and key at the first start."""
+"""`manage.py prepare`: brings database, rights and static files up to date; makes login and key at the first start."""
 
 import dataclasses
 import hashlib
@@ -11,16 +11,25 @@ from typing import Any
 from django.conf import settings
 from django.contrib.staticfiles.finders import get_finders
 from django.core.management import call_command
-from django.core.management.base import BaseCommand
+from django.core.management.base import BaseCommand, CommandError
+from django.db import DEFAULT_DB_ALIAS, ProgrammingError
+from psycopg.errors import InsufficientPrivilege
 
+from detection.selectors.audit import audit_weakness
+from detection.services import rights
 from detection.services.setup import demo_key, first_start, new_secrets
+from loopguard_site.env import OWNER_VARIABLE
 from loopguard_site.supervisor.data_folder import write_private
+
+OWNER = "owner"
 
 
 class Command(BaseCommand):
     """Run before any process is started, on every start and upgrade; running it again changes nothing."""
 
-    help = "Migrate, collect static files, and at the first start make an operator login and an API key."
+    help = (
+        "Migrate, grant, collect static files, and at the first start make an operator login and an API key."
+    )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Declare the arguments."""
@@ -38,8 +47,7 @@ class Command(BaseCommand):
         if options["static"]:
             self._collect_static_files()
             return
-        call_command("migrate", interactive=False, verbosity=0)
-        call_command("createcachetable", verbosity=0)
+        self._bring_database_up_to_date()
         self._collect_static_files()
         made = new_secrets() if options["new_secrets"] else first_start()
         shown = dataclasses.asdict(made) if made else {}
@@ -51,6 +59,28 @@ class Command(BaseCommand):
             self.stdout.write(f"Sign in as {made.username} with {made.password}")
             self.stdout.write(f"API key {made.api_key}")
             self.stdout.write("Both are shown this once only; --new-secrets makes new ones.")
+
+    def _bring_database_up_to_date(self) -> None:
+        """Migrate as the owner of the tables, then say what the role that runs LoopGuard may do with them."""
+        owner = OWNER if OWNER in settings.DATABASES else DEFAULT_DB_ALIAS
+        role = settings.DATABASES[DEFAULT_DB_ALIAS]
+        try:
+            call_command("migrate", interactive=False, verbosity=0, database=owner)
+            call_command("createcachetable", verbosity=0, database=owner)
+            rights.refuse_truncate(owner)
+            if owner == OWNER:
+                rights.grant(owner, str(role["USER"]), str(role["PASSWORD"]))
+        except rights.NoSuchRole as refusal:
+            raise CommandError(refusal.detail) from refusal
+        except ProgrammingError as error:
+            if not isinstance(error.__cause__, InsufficientPrivilege):
+                raise
+            raise CommandError(
+                f"The database refused: {error.__cause__.diag.message_primary}. Where DATABASE_URL is of a role that"
+                f" owns no table, {OWNER_VARIABLE} must be set for this command."
+            ) from error
+        if weakness := audit_weakness():
+            self.stderr.write(weakness)
 
     def _collect_static_files(self) -> None:
         """Collect only when a source has changed: hashing and compressing takes seconds."""
