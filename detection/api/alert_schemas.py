@@ -22,6 +22,7 @@ Transition = Literal[
     "reopened",
     "labelled",
     "undone",
+    "session.near_limit",
 ]
 Name80 = Annotated[str, StringConstraints(min_length=1, max_length=80)]
 Address = Annotated[str, StringConstraints(min_length=1, max_length=2000)]

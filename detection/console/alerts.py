@@ -283,7 +283,12 @@ def alert_route(request: ProjectRequest, public_id: str = "") -> HttpResponse:
                 [(v, w, v in (form.getlist(name) if form else getattr(row, name))) for v, w in choices],
             )
             for name, words, choices in (
-                ("transitions", "When an incident", [(v, w.lower()) for v, w in Transition.choices]),
+                (
+                    "transitions",
+                    "When an incident (none: every change and all the rest)",
+                    [(v, w.lower()) for v, w in Transition.choices if "." not in v],
+                ),
+                ("transitions", "Or when", [(v, w) for v, w in Transition.choices if "." in v]),
                 ("severities", "Of these severities (none: all)", Severity.choices),
                 ("kinds", "From these detectors (none: all)", [(kind, kind) for kind in routes.KINDS]),
                 ("group_by", "One message for each", [(field, field) for field in alerts.GROUP_FIELDS]),

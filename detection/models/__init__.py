@@ -20,6 +20,7 @@ from detection.models.events import Event, EventKey, EventType
 from detection.models.incidents import Incident, IncidentActivity
 from detection.models.judge import JudgeCall, JudgeOutcome
 from detection.models.keys import ApiKey, Scope
+from detection.models.notices import LimitNotice
 from detection.models.policies import PolicyTier, TierScope, ToolRule
 from detection.models.projects import Membership, Project, Role
 from detection.models.questions import (
@@ -59,6 +60,7 @@ __all__ = [
     "IncidentActivity",
     "JudgeCall",
     "JudgeOutcome",
+    "LimitNotice",
     "Membership",
     "MessageTemplate",
     "OutboxState",

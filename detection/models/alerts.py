@@ -50,7 +50,7 @@ class Severity(models.TextChoices):
 
 
 class Transition(models.TextChoices):
-    """The changes of an incident that are worth a message."""
+    """What is worth a message: changes of an incident, and (with a dot) news of a session."""
 
     OPENED = "opened", "Opened"
     ESCALATED = "escalated", "Got worse"
@@ -62,6 +62,7 @@ class Transition(models.TextChoices):
     REOPENED = "reopened", "Reopened"
     LABELLED = "labelled", "Labelled"
     UNDONE = "undone", "Taken back"
+    NEAR_LIMIT = "session.near_limit", "A session has used most of a limit"
 
 
 class DestinationKind(models.TextChoices):
@@ -133,7 +134,7 @@ class AlertRoute(Matchers):
     position = models.IntegerField(default=0)
     is_enabled = models.BooleanField(default=True)
     destinations = models.ManyToManyField(AlertDestination, related_name="routes", blank=True)
-    transitions = ArrayField(models.CharField(max_length=16, choices=Transition.choices), default=list)
+    transitions = ArrayField(models.CharField(max_length=20, choices=Transition.choices), default=list)
     goes_on = models.BooleanField(default=False, help_text="Try the routes after this one, too.")
     includes_demo = models.BooleanField(default=False)
     group_by = ArrayField(
@@ -200,11 +201,16 @@ class OutboxState(models.TextChoices):
 
 
 class AlertTransition(models.Model):
-    """The outbox: one change of one incident, written in the transaction that made the change, with the facts of then."""
+    """The outbox: one piece of news, written in the transaction that made it, with the facts of then.
+
+    `incident` is null where the news is of none, such as a session that comes close to a limit.
+    """
 
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="+")
-    incident = models.ForeignKey(Incident, on_delete=models.CASCADE, related_name="transitions")
-    transition = models.CharField(max_length=16, choices=Transition.choices)
+    incident = models.ForeignKey(
+        Incident, null=True, blank=True, on_delete=models.CASCADE, related_name="transitions"
+    )
+    transition = models.CharField(max_length=20, choices=Transition.choices)
     actor = models.CharField(max_length=150)
     at = models.DateTimeField(db_default=Now())
     facts = models.JSONField(encoder=DjangoJSONEncoder)
@@ -221,7 +227,7 @@ class AlertTransition(models.Model):
         )
 
     def __str__(self) -> str:
-        return f"{self.transition} of {self.incident_id}"
+        return f"{self.transition} of {self.incident_id or self.facts.get('session', '')}"
 
 
 class DeliveryState(models.TextChoices):

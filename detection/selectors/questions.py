@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db.models import F
+from django.db.models import Exists, F, OuterRef, Q
 from django.utils import timezone
 
 from detection.models import (
     Event,
     JudgeCall,
+    LimitNotice,
     Question,
     QuestionState,
     RememberedChoice,
@@ -93,16 +94,16 @@ def remembered(project_id: int) -> list[RememberedChoice]:
 
 
 def near_limit(project_id: int, limit: int = 20) -> list[Session]:
-    """Sessions that run and have used most of a budget: the notice that comes before the question."""
+    """Sessions that run and have used most of a budget, with the notices that operators got of them."""
     rows = Session.objects.filter(
         project_id=project_id,
         state__in=(SessionState.RUNNING, SessionState.LOOPING),
         last_event_at__gt=timezone.now() - RECENT,
-        meter_kind="budget",
-        meter_limit__gt=0,
-        meter_count__gte=F("meter_limit") * NEAR_LIMIT_SHARE,
+    ).filter(
+        Exists(LimitNotice.objects.filter(session=OuterRef("pk")))
+        | Q(meter_kind="budget", meter_limit__gt=0, meter_count__gte=F("meter_limit") * NEAR_LIMIT_SHARE)
     )
-    return [*rows.order_by("-last_event_at")[:limit]]
+    return [*rows.order_by("-last_event_at").prefetch_related("limit_notices")[:limit]]
 
 
 def of_incident(incident_id: int) -> tuple[list[Question], list[JudgeCall]]:

@@ -1,4 +1,4 @@
-"""What a message says: the facts of an incident at the moment of a change, one sentence, and the payload of webhooks.
+"""What a message says: a title, one sentence for each piece of news, and the payload of webhooks; from `alert_facts`.
 
 Names come from agents and may try anything. In sentences they stand as plain text: no line breaks, no invisible or
 direction-changing characters, no mention, link or markup of a chat service. In the payload's own fields they are JSON.
@@ -7,19 +7,18 @@ direction-changing characters, no mention, link or markup of a chat service. In 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
+from urllib.parse import urlencode
 
 import orjson
 from django.conf import settings
 
 from detection.engine import texts
 from detection.engine.calls import Finding
-from detection.models import AlertTransition, Incident, Severity
+from detection.models import AlertTransition, Severity, Transition
 
-STRIP_CELLS = 30
 MAX_LISTED = 20
 """A message that gathered more transitions lists these and says how many there are."""
 _HIDDEN = re.compile(
@@ -32,12 +31,6 @@ _MARKUP = str.maketrans(
         "\\": "⧵",
     }
 )  # fmt: skip
-_SEVERITIES = {
-    "stop": Severity.CRITICAL,
-    "block": Severity.HIGH,
-    "hold": Severity.HIGH,
-    "warn": Severity.WARNING,
-}
 _WORDS = {
     "opened": "Loop found",
     "escalated": "Loop got worse",
@@ -49,7 +42,9 @@ _WORDS = {
     "reopened": "Reopened",
     "labelled": "Labelled",
     "undone": "Taken back",
+    Transition.NEAR_LIMIT: "Close to a limit",
 }
+_WITH_STRIP = frozenset({"opened", "escalated", Transition.NEAR_LIMIT})
 _DONE = {
     "stop": "the session was stopped",
     "block": "the call was blocked",
@@ -59,59 +54,10 @@ _DONE = {
 }
 
 
-def severity_of(decision: str) -> str:
-    """Return how strong a reaction was: info, warning, high or critical."""
-    return str(_SEVERITIES.get(decision, Severity.INFO).value)
-
-
 def plain(value: object, limit: int = 80) -> str:
     """Return a name as text that no chat service, mail reader or terminal takes for anything else."""
     text = _HIDDEN.sub("·", str(value)).translate(_MARKUP).replace("://", ":∕∕")
     return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
-def facts_of(incident: Incident, note: str = "") -> dict[str, Any]:
-    """Return what a message about this incident needs, as it is now; the row may change before the message is sent."""
-    evidence = incident.evidence or {}
-    return {
-        "id": incident.public_id,
-        "loop_id": incident.loop_id,
-        "kind": incident.kind,
-        "tool": incident.tool,
-        "agent": incident.agent,
-        "backend": incident.backend,
-        "model": incident.model,
-        "session": incident.session_name,
-        "count": incident.count,
-        "limit": incident.limit,
-        "window_seconds": incident.window_seconds,
-        "confidence": incident.confidence,
-        "results": evidence.get("results", "unknown"),
-        "period": evidence.get("period", 1),
-        "unit": (evidence.get("detail") or {}).get("unit", ""),
-        "decision": incident.decision,
-        "rung": incident.rung,
-        "severity": severity_of(incident.decision),
-        "status": incident.status,
-        "label": incident.label,
-        "recovered": incident.recovered,
-        "calls_blocked": incident.calls_blocked,
-        "is_demo": incident.is_demo,
-        "strip": strip_text(incident.session.strip) if incident.session else "",
-        "note": note[:300],
-    }
-
-
-def strip_text(strip: Sequence[Sequence[Any]]) -> str:
-    """Draw the last calls as text: a dot is a call made once, equal letters are equal calls, ``!`` an error, ``x`` a block."""
-    cells = [(str(cell[1]), str(cell[2])) for cell in strip[-STRIP_CELLS:]]
-    repeated = [key for key, count in Counter(key for key, _ in cells).most_common() if count > 1 and key]
-    letters = {key: chr(ord("A") + place) if place < 26 else "Z" for place, key in enumerate(repeated)}
-    drawn = (
-        letters.get(key, "·") + ("!" if "!" in flags else "") + ("x" if {"b", "h", "s"} & set(flags) else "")
-        for key, flags in cells
-    )
-    return " ".join(drawn)
 
 
 def _what(facts: Mapping[str, Any]) -> str:
@@ -132,6 +78,13 @@ def _what(facts: Mapping[str, Any]) -> str:
 def sentence(transition: str, actor: str, facts: Mapping[str, Any]) -> str:
     """Say in one sentence what happened."""
     head = _WORDS.get(transition, transition)
+    if transition == Transition.NEAR_LIMIT:
+        used, limit = f"{facts['count']:,.10g}", f"{facts['limit']:,.10g}"
+        who = f"agent {plain(facts['agent'])}, " if facts["agent"] else ""
+        return (
+            f"{head}: session {plain(facts['session'])} has used {used} of {limit} {facts['unit']}; nothing was stopped. "
+            f"({who}last call {plain(facts['tool'])})"
+        )
     if transition in ("opened", "escalated", "woke"):
         tail = f"{_DONE.get(facts['decision'], facts['decision'])} (limit {facts['limit']})"
     elif transition == "ended":
@@ -145,10 +98,11 @@ def sentence(transition: str, actor: str, facts: Mapping[str, Any]) -> str:
 def title_of(entries: Sequence[AlertTransition]) -> str:
     """Head a message in a few words, for subject lines and lists."""
     first = entries[0]
-    words, tool = _WORDS.get(first.transition, first.transition), plain(first.facts["tool"], 60)
+    words = _WORDS.get(first.transition, first.transition)
+    tool = plain(first.facts["session" if first.transition == Transition.NEAR_LIMIT else "tool"], 60)
     if len(entries) == 1:
         return f"{words}: {tool}"
-    incidents = len({entry.incident_id for entry in entries})
+    incidents = len({entry.incident_id for entry in entries} - {None})
     return (
         f"{words}: {tool} and {len(entries) - 1} more ({incidents} incidents)"
         if incidents > 1
@@ -156,8 +110,12 @@ def title_of(entries: Sequence[AlertTransition]) -> str:
     )
 
 
-def _url(project: str, incident: str) -> str:
-    return f"{settings.PUBLIC_URL}/p/{project}/incidents/{incident}"
+def _url(project: str, entry: AlertTransition) -> str:
+    base = f"{settings.PUBLIC_URL}/p/{project}"
+    if entry.transition == Transition.NEAR_LIMIT:
+        # A session's name may hold anything a path cannot.
+        return f"{base}/session?{urlencode({'name': entry.facts['session']})}"
+    return f"{base}/incidents/{entry.facts['id']}"
 
 
 def text_of(project: str, entries: Sequence[AlertTransition]) -> str:
@@ -165,11 +123,11 @@ def text_of(project: str, entries: Sequence[AlertTransition]) -> str:
     parts = []
     for entry in entries[:MAX_LISTED]:
         lines = [sentence(entry.transition, entry.actor, entry.facts)]
-        if entry.facts["strip"] and entry.transition in ("opened", "escalated"):
+        if entry.facts["strip"] and entry.transition in _WITH_STRIP:
             lines.append(entry.facts["strip"])
         if entry.facts["note"] and entry.transition not in ("opened", "ended"):
             lines.append(f"“{plain(entry.facts['note'], 300)}”")
-        lines.append(_url(project, entry.facts["id"]))
+        lines.append(_url(project, entry))
         parts.append("\n".join(lines))
     if len(entries) > MAX_LISTED:
         parts.append(f"… and {len(entries) - MAX_LISTED} more: {settings.PUBLIC_URL}/p/{project}/incidents")
@@ -182,7 +140,7 @@ def payload(public_id: str, project: str, entries: Sequence[AlertTransition], no
     return orjson.dumps(
         {
             "id": public_id,
-            "type": f"incident.{entries[0].transition}" if len(entries) == 1 else "incidents.changed",
+            "type": _type_of(entries),
             "timestamp": now,
             "data": {
                 "project": project,
@@ -196,15 +154,35 @@ def payload(public_id: str, project: str, entries: Sequence[AlertTransition], no
     ).decode()
 
 
+def _type_of(entries: Sequence[AlertTransition]) -> str:
+    if len(entries) == 1:
+        return entries[0].transition if "." in entries[0].transition else f"incident.{entries[0].transition}"
+    is_of_incidents = all("." not in entry.transition for entry in entries)
+    return "incidents.changed" if is_of_incidents else "news.gathered"
+
+
 def _listed(project: str, entry: AlertTransition) -> dict[str, Any]:
-    shown = {name: value for name, value in entry.facts.items() if name not in ("unit", "note", "loop_id")}
-    return {
+    facts, url = entry.facts, _url(project, entry)
+    shown: dict[str, Any] = {
         "transition": entry.transition,
         "at": entry.at,
         "actor": entry.actor,
-        "note": entry.facts["note"],
-        "incident": {**shown, "loop": entry.facts["loop_id"], "url": _url(project, entry.facts["id"])},
+        "note": facts["note"],
     }
+    if entry.transition == Transition.NEAR_LIMIT:
+        about = {
+            name: facts[name]
+            for name in ("agent", "backend", "model", "tool", "severity", "is_demo", "strip")
+        }
+        used = {
+            "id": facts["session"],
+            "used": facts["count"],
+            "limit": facts["limit"],
+            "unit": facts["unit"],
+        }
+        return {**shown, "incident": None, "session": {**used, **about, "url": url}}
+    incident = {name: value for name, value in facts.items() if name not in ("unit", "note", "loop_id")}
+    return {**shown, "incident": {**incident, "loop": facts["loop_id"], "url": url}}
 
 
 def test_payload(public_id: str, project: str, destination: str, now: datetime) -> str:

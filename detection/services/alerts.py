@@ -1,6 +1,6 @@
-"""From a change of an incident to the messages that tell of it: the outbox, silences, routes, grouping, quiet hours.
+"""From news to the messages that tell of it: the outbox, silences, routes, grouping, quiet hours.
 
-A transition is written in the transaction of its change and routed later, once: either into exactly one message for
+News are the changes of incidents, and that a session comes close to a limit. A transition is written in the transaction of its change and routed later, once: either into exactly one message for
 each destination, or to nobody, visibly. Sending is `delivery`; the rows that people edit are `destinations`.
 """
 
@@ -28,11 +28,13 @@ from detection.models import (
     DeliveryState,
     Incident,
     IncidentActivity,
+    LimitNotice,
     OutboxState,
+    Session,
     Severity,
     Transition,
 )
-from detection.services import alert_texts
+from detection.services import alert_facts
 
 log = structlog.get_logger(__name__)
 
@@ -60,7 +62,7 @@ def note_transition(incident: Incident, transition: str, actor: str = "system", 
             incident=incident,
             transition=transition,
             actor=actor[:150],
-            facts=alert_texts.facts_of(incident, note),
+            facts=alert_facts.facts_of(incident, note),
         )
 
 
@@ -79,10 +81,20 @@ def note_activity(rows: Iterable[IncidentActivity]) -> None:
             incident=row.incident,
             transition=transition,
             actor=row.actor,
-            facts=alert_texts.facts_of(row.incident, row.note),
+            facts=alert_facts.facts_of(row.incident, row.note),
         )
         for (name, transition), row in news.items()
         if transition != "escalated" or (name, "opened") not in news
+    )
+
+
+def note_limit(session: Session, notice: LimitNotice) -> None:
+    """Put into the outbox that a session comes close to a limit; must run inside the transaction that stores the notice."""
+    AlertTransition.objects.create(
+        project_id=session.project_id,
+        transition=Transition.NEAR_LIMIT,
+        actor="system",
+        facts=alert_facts.facts_of_notice(session, notice),
     )
 
 

@@ -13,7 +13,15 @@ from django.utils import timezone
 
 from detection.engine.calls import DECISIONS, Finding, Step
 from detection.engine.policy import Policy, relevant_fields
-from detection.models import Event, EventType, Incident, IncidentActivity, Session, SessionState
+from detection.models import (
+    Event,
+    EventType,
+    Incident,
+    IncidentActivity,
+    LimitNotice,
+    Session,
+    SessionState,
+)
 from detection.models.incidents import IncidentStatus, new_public_id
 from detection.services import alerts, audit
 from detection.stream.hints import Hint
@@ -52,6 +60,7 @@ class Loops:
         self._new: set[str] = set()
         self._touched: dict[str, Incident] = {}
         self._activity: list[IncidentActivity] = []
+        self._notices: list[LimitNotice] = []
         self._evidence_seqs: dict[str, set[int]] = {}
 
     @property
@@ -71,7 +80,7 @@ class Loops:
     @property
     def is_touched(self) -> bool:
         """Whether `save` has anything to write."""
-        return bool(self._touched)
+        return bool(self._touched or self._notices)
 
     @property
     def has_active(self) -> bool:
@@ -83,8 +92,7 @@ class Loops:
         counted: set[str] = set()
         for finding in () if step.duplicate else step.verdict.findings:
             if finding.detail.get("notice"):
-                # Close to a limit, not at it: the meter shows it, and operators who watch are told.
-                self.hints.add(Hint("session", self.session.external_id, "near_limit"))
+                self._notices.append(self._notice(seq, tool, finding))
                 continue
             self._found(seq, tool, finding, step, policy, counted)
         self._leave_quiet_ones()
@@ -127,6 +135,18 @@ class Loops:
             incident.evidence["awaiting"] = {"rung": verdict.rung, "seq": seq}
         self._wake(incident, decision)
         self._evidence_seqs.setdefault(incident.public_id, set()).update((*finding.seqs, seq))
+
+    def _notice(self, seq: int, tool: str, finding: Finding) -> LimitNotice:
+        """Close to a limit, not at it: no incident, and nothing for the agent, but operators get to know."""
+        detail = finding.detail
+        return LimitNotice(
+            session=self.session,
+            unit=str(detail["unit"]),
+            used=float(detail["used"]),
+            limit=float(detail["allowed"]),
+            seq=seq,
+            tool=tool,
+        )
 
     def _same_loop(self, finding: Finding) -> Incident | None:
         """Find the active incident about these calls: a cycle is also a repeat of each of its calls, and often stagnation."""
@@ -271,6 +291,8 @@ class Loops:
 
     def save(self) -> None:
         """Write what changed, in the caller's transaction; the events must be stored already."""
+        if self._notices:
+            self._save_notices()
         if not self._touched:
             return
         self._gather_evidence()
@@ -280,6 +302,16 @@ class Loops:
         IncidentActivity.objects.bulk_create(self._activity)
         audit.record_incidents(self._activity)
         alerts.note_activity(self._activity)
+
+    def _save_notices(self) -> None:
+        """Store and tell what is new: the counting of a budget may begin again, a limit is told of once."""
+        known = set(LimitNotice.objects.filter(session=self.session).values_list("unit", "limit"))
+        for notice in self._notices:
+            if (notice.unit, notice.limit) not in known:
+                known.add((notice.unit, notice.limit))
+                notice.save(force_insert=True)
+                alerts.note_limit(self.session, notice)
+                self.hints.add(Hint("session", self.session.external_id, "near_limit"))
 
     def _gather_evidence(self) -> None:
         """Copy the calls that make each loop, with their results, into the incident: the calls go with retention."""

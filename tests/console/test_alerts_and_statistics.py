@@ -10,11 +10,12 @@ from django.test import Client
 from django.urls import reverse
 
 from detection.models import AlertDestination, AlertRoute, AlertSilence, Role
-from detection.services import alerts, delivery
+from detection.services import alerts, delivery, policies
+from detection.services.audit import SYSTEM
 from detection.services.statistics import count_calls
-from tests.console.scenes import loop, make_world
+from tests.console.scenes import ask, loop, make_world
 from tests.factories import make_member
-from tests.services.alerting import make_incident
+from tests.services.alerting import make_incident, make_route
 from tests.services.receiver import Reply, receiving
 
 pytestmark = pytest.mark.django_db
@@ -173,3 +174,37 @@ def test_statistics_show_the_numbers_that_the_charts_draw(world, span):
 def test_statistics_group_by_what_is_asked(world, by):
     told = world.client.get(url(world, "statistics"), {"by": by})
     assert told.status_code == 200
+
+
+def test_a_session_close_to_a_limit_shows_it_on_its_page_and_among_the_questions(world):
+    policies.save_tier(world.project.pk, "project", "", "", {"budget_max_calls": 10}, SYSTEM)
+    for number in range(8):
+        ask(world.project, "s-close", number, arguments=f'{{"n": {number}}}')
+    page = world.client.get(url(world, "session", "s-close")).content.decode()
+    assert "Close to a limit" in page
+    assert "8 of 10 calls" in page
+    assert "8 of 10 calls" in world.client.get(url(world, "questions")).content.decode()
+    assert "Close to a limit" not in world.client.get(url(world, "session", "s-1")).content.decode()
+
+
+def test_the_log_and_a_silence_link_to_the_session_where_there_is_no_incident(world, hook):
+    act(world, "silence", reason="night work", hours="1", tools="search_*")
+    make_route(world.project, hook)
+    policies.save_tier(world.project.pk, "project", "", "", {"budget_max_calls": 10}, SYSTEM)
+    for number in range(8):
+        ask(world.project, "s-close", number, arguments=f'{{"n": {number}}}')
+        ask(world.project, "s-told", number, tool="read_file", arguments=f'{{"n": {number}}}')
+    delivery.run(5)
+    silences = world.client.get(f"{url(world, 'alerts')}?tab=silences").content.decode()
+    assert f'href="{url(world, "session", "s-close")}"' in silences
+    message = hook.deliveries.get()
+    assert f'href="{url(world, "session", "s-told")}"' in (
+        world.client.get(url(world, "delivery", message.public_id)).content.decode()
+    )
+
+
+def test_a_route_takes_news_that_are_of_no_incident(world, hook):
+    assert 'value="session.near_limit"' in world.client.get(url(world, "new_alert_route")).content.decode()
+    values = {"name": "limits", "destinations": [hook.public_id], "transitions": ["session.near_limit"]}
+    world.client.post(url(world, "new_alert_route"), values)
+    assert AlertRoute.objects.get().transitions == ["session.near_limit"]

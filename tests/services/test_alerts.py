@@ -18,7 +18,7 @@ from detection.models import (
     Incident,
     Session,
 )
-from detection.services import alert_texts, alerts, incidents, retention, routes, sessions
+from detection.services import alert_facts, alert_texts, alerts, incidents, retention, routes, sessions
 from tests.services.alerting import ANA, make_incident, make_route
 
 
@@ -209,7 +209,7 @@ def test_texts_hold_no_mention_markup_link_or_hidden_character(project):
     nasty = "<!channel> @everyone [x](http://evil.example) `rm` **b** \u202egpj.exe\n\nBcc: a@b.c\x1b[31m"
     incident = make_incident(project, tool=nasty[:128], agent=nasty[:128], session_name=nasty)
     for transition in ("opened", "ended", "resolved"):
-        text = alert_texts.sentence(transition, nasty, alert_texts.facts_of(incident))
+        text = alert_texts.sentence(transition, nasty, alert_facts.facts_of(incident))
         assert not set(text) & set("<>@`*[]\n\r\x1b\u202e")
         assert "://" not in text
         assert "\n" not in text

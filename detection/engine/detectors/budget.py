@@ -49,12 +49,15 @@ class Budget(Detector):
             if share < notice_share or (
                 unit == "rounds" and values["budget_soft_rounds"] and not _little_new(lane)
             ):
-                if share > used:
-                    best, used = Reading(int(amount), int(limit)), share
-                continue
-            reading = _spent(own, lane, record, policy, unit, amount, limit)
-            if share > used or (reading.finding is not None and best.finding is None):
+                reading = Reading(int(amount), int(limit))
+            else:
+                reading = _spent(own, lane, record, policy, unit, amount, limit)
+            if (reading.finding is not None, share) > (best.finding is not None, used):
                 best, used = reading, share
+        if best.finding is not None and best.finding.detail.get("notice"):
+            # Only what is told counts as told: of two limits that come close with one call, the other is next.
+            told = best.finding.detail
+            own["noticed"] = {**_noticed(own), str(told["unit"]): told["allowed"]}
         return best
 
 
@@ -70,6 +73,12 @@ def _limits(values: Any) -> tuple[tuple[str, str, float], ...]:
     return tuple(one for one in limits if one[2] > 0 or one[0] == "rounds")
 
 
+def _noticed(own: dict[str, Any]) -> dict[str, float]:
+    """The limits that operators got a notice of, by unit; a limit that is raised is another one."""
+    told = own.get("noticed")
+    return told if isinstance(told, dict) else {}
+
+
 def _little_new(lane: Lane) -> bool:
     known = [one for one in lane.records[-_RECENT_CALLS:] if one.status != PENDING]
     return len(known) >= _RECENT_CALLS // 2 and sum(1 for one in known if one.new) < _LITTLE_NEW * len(known)
@@ -80,10 +89,8 @@ def _spent(
 ) -> Reading:
     over = amount >= limit
     count, whole = int(amount), max(1, int(limit))
-    if not over:
-        if own.get("noticed"):
-            return Reading(count, whole)
-        own["noticed"] = 1
+    if not over and _noticed(own).get(unit) == limit:
+        return Reading(count, whole)
     final = own.get("extensions", 0) >= policy.values["budget_max_extensions"]
     recent = lane.records[-_RECENT_CALLS:]
     finding = Finding(
