@@ -3,42 +3,60 @@
 from __future__ import annotations
 
 from django.http import HttpResponse
+from django.http.response import HttpResponseBase
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
+from detection import exports
 from detection.console.access import ProjectRequest, in_project
 from detection.console.policies import changes_of
-from detection.selectors import dashboard
+from detection.selectors import audit
+from detection.selectors.audit import AuditFilters
+from detection.selectors.pages import BadCursor, Page
 
 KINDS = (
     ("", "Everything"),
-    ("policy.", "Settings"),
-    ("session.", "Sessions"),
-    ("incident.", "Incidents"),
-    ("key.", "Keys"),
+    ("policy", "Settings"),
+    ("session", "Sessions"),
+    ("incident", "Incidents"),
+    ("key", "Keys"),
 )
+FORMATS = (("csv", "Export CSV"), ("jsonl", "Export JSON lines"))
+
+
+def _filters(request: ProjectRequest) -> AuditFilters:
+    kind = request.GET.get("kind", "")
+    return AuditFilters(
+        action=kind if kind in dict(KINDS) else "",
+        actor=request.GET.get("actor", "")[:150].replace("\x00", ""),
+        with_server=True,
+    )
 
 
 @in_project()
 @require_safe
 def page(request: ProjectRequest) -> HttpResponse:
     """Show the entries, newest first."""
-    kind = request.GET.get("kind", "")
-    kind = kind if kind in dict(KINDS) else ""
-    actor = request.GET.get("actor", "")[:150].replace("\x00", "")
-    before = request.GET.get("before", "")
-    found = dashboard.audit_page(
-        request.project.pk,
-        before=int(before) if before.isascii() and before.isdigit() and len(before) < 19 else None,
-        action=kind,
-        actor=actor,
-    )
+    filters = _filters(request)
+    try:
+        found = audit.list_entries(request.project.pk, filters, request.GET.get("cursor", ""))
+    except BadCursor:
+        found = Page((), None)
     context = {
-        "entries": [(entry, changes_of(entry)[:12]) for entry in found.entries],
-        "next_before": found.next_before,
-        "kinds": [(value, words, value == kind) for value, words in KINDS],
-        "kind": kind,
-        "actor": actor,
-        "is_first_page": not before,
+        "entries": [(entry, changes_of(entry)[:12]) for entry in found.items],
+        "next_cursor": found.next_cursor,
+        "kinds": [(value, words, value == filters.action) for value, words in KINDS],
+        "actor": filters.actor,
+        "is_first_page": "cursor" not in request.GET,
+        "formats": FORMATS,
+        "most_rows": exports.MAX_ROWS,
     }
     return render(request, "console/audit.html", context)
+
+
+@in_project()
+@require_safe
+def export(request: ProjectRequest) -> HttpResponseBase:
+    """Hand out what the screen lists, all pages of it, as a file."""
+    rows = audit.export_entries(request.project.pk, _filters(request), exports.MAX_ROWS)
+    return exports.audit_file(rows, request.GET.get("format", ""), request.project.slug)

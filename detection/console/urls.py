@@ -70,4 +70,5 @@ urlpatterns = [
     path(_PROJECT + "ingest", ingest.page, name="ingest"),
     path(_PROJECT + "system", system.page, name="system"),
     path(_PROJECT + "audit", audit.page, name="audit"),
+    path(_PROJECT + "audit/export", audit.export, name="audit_export"),
 ]

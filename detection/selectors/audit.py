@@ -25,6 +25,8 @@ class AuditFilters:
         A whole action (``session.stop``) or its first word (``session``).
     start, end
         Half open.
+    with_server
+        Also what was changed for the whole server, in no project.
     """
 
     actor: str = ""
@@ -32,10 +34,13 @@ class AuditFilters:
     subject: str = ""
     start: datetime | None = None
     end: datetime | None = None
+    with_server: bool = False
 
 
 def _rows(project_id: int, filters: AuditFilters) -> QuerySet[AuditEntry]:
-    rows = AuditEntry.objects.filter(project_id=project_id)
+    rows = AuditEntry.objects.filter(
+        Q(project_id=project_id) | Q(project=None) if filters.with_server else Q(project_id=project_id)
+    )
     if filters.actor:
         rows = rows.filter(actor=filters.actor)
     if filters.action:

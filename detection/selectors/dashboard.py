@@ -13,7 +13,7 @@ from django.db import connection
 from django.db.models import Count, Max, Min, Q, Sum
 from django.utils import timezone
 
-from detection.models import Attempt, AuditEntry, Incident, Session, SessionState
+from detection.models import Attempt, Incident, Session, SessionState
 from detection.models.incidents import IncidentStatus
 
 IDLE_AFTER = timedelta(minutes=5)
@@ -207,30 +207,6 @@ def intake(project_id: int) -> Intake:
         by_key=tuple(dict(row) for row in keys),
         recent=tuple(attempts(project_id, 60)),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class AuditPage:
-    """A page of the audit, newest first."""
-
-    entries: tuple[AuditEntry, ...]
-    next_before: int | None
-
-
-def audit_page(
-    project_id: int, *, before: int | None = None, action: str = "", actor: str = "", limit: int = 50
-) -> AuditPage:
-    """List who changed what in a project, and in the settings of the whole server."""
-    rows = AuditEntry.objects.filter(Q(project_id=project_id) | Q(project=None))
-    if before is not None:
-        rows = rows.filter(pk__lt=before)
-    if action:
-        rows = rows.filter(action__startswith=action)
-    if actor:
-        rows = rows.filter(actor=actor)
-    found = list(rows.order_by("-id")[: limit + 1])
-    more = len(found) > limit
-    return AuditPage(tuple(found[:limit]), found[limit - 1].pk if more else None)
 
 
 @dataclass(frozen=True, slots=True)

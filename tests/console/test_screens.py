@@ -1,11 +1,17 @@
 """What screens show and do, through their addresses and on real rows."""
 
+import csv
+import html
+import io
+import json
 import re
 
 import pytest
 from django.test import Client
 
 from detection.models import ApiKey, AuditEntry, PolicyTier, Role, Session, ToolRule
+from detection.services import audit
+from detection.services.audit import SYSTEM, Actor
 from tests.console.scenes import answer, ask, loop, make_world, screens
 from tests.factories import make_member, make_project
 
@@ -262,10 +268,57 @@ def test_a_sample_loop_is_marked_as_demo_and_removed_in_one_click(world):
 
 def test_the_audit_tells_who_did_what_with_before_and_after(world):
     world.client.post(f"{world.base}/incidents/act", {"action": "resolve", "ids": world.incident.public_id})
-    shown = text(world.client.get(f"{world.base}/audit?kind=incident."))
+    shown = text(world.client.get(f"{world.base}/audit?kind=incident"))
     assert world.user.get_username() in shown
     assert "incident.resolved" in shown
     assert "open → resolved" in shown
+
+
+def test_the_audit_is_paged_and_a_nonsense_place_is_empty(world):
+    for number in range(60):
+        audit.record(SYSTEM, "test.entry", f"entry-{number:02}", project_id=world.project.pk)
+    first = world.client.get(f"{world.base}/audit")
+    older = re.search(r'href="([^"]+)" rel="next"', first.content.decode())[1]
+    second = text(world.client.get(f"{world.base}/audit{older}"))
+    assert "entry-59" in text(first)
+    assert "entry-09" not in text(first)
+    assert "entry-09" in second
+    assert "entry-59" not in second
+    assert "Nothing was changed" in text(world.client.get(f"{world.base}/audit?cursor=nonsense"))
+
+
+@pytest.mark.parametrize("file_format", ["csv", "jsonl"])
+def test_the_audit_is_exported_with_the_filters_of_the_screen_and_without_its_pages(world, file_format):
+    for number in range(60):
+        audit.record(SYSTEM, "session.stop", f"=entry-{number}", project_id=world.project.pk)
+    audit.record(Actor("eve"), "session.stop", "of somebody else", project_id=world.project.pk)
+    audit.record(SYSTEM, "policy.save", "of another kind", project_id=world.project.pk)
+    audit.record(SYSTEM, "session.stop", "of another project", project_id=make_project("other").pk)
+    audit.record(SYSTEM, "session.stop", "of the whole server", project_id=None, after={"n": 1})
+
+    screen = world.client.get(f"{world.base}/audit?kind=session&actor=system&cursor=nonsense")
+    links = re.findall(r'href="([^"]+)"[^>]* download', screen.content.decode())
+    (link,) = (one for one in map(html.unescape, links) if f"format={file_format}" in one)
+    told = world.client.get(link)
+    name = f"loopguard-audit-{world.project.slug}.{file_format}"
+    assert told["Content-Disposition"] == f'attachment; filename="{name}"'
+    content = told.getvalue().decode()
+    if file_format == "csv":
+        rows = list(csv.DictReader(io.StringIO(content)))
+        assert {row["subject"][0] for row in rows[1:]} == {"'"}  # no formula for a spreadsheet
+        assert json.loads(rows[0]["after"]) == {"n": 1}
+    else:
+        rows = [json.loads(line) for line in content.splitlines()]
+        assert rows[0]["after"] == {"n": 1}
+    assert len(rows) == 61
+    assert rows[0]["subject"] == "of the whole server"
+    assert {(row["actor"], row["action"]) for row in rows} == {("system", "session.stop")}
+
+
+def test_the_system_page_says_when_only_triggers_keep_the_audit(world):
+    shown = text(world.client.get(f"{world.base}/system"))
+    assert "Audit Open LoopGuard runs as" in shown
+    assert "only triggers" in shown
 
 
 def test_preferences_hold_from_the_first_byte(world):

@@ -49,6 +49,7 @@ RIGHTS = {
     "ingest": (READ, None),
     "system": (READ, None),
     "audit": (READ, None),
+    "audit_export": (READ, None),
 }
 WITHOUT_PROJECT = {"home", "sign_in", "sign_out", "preferences", None}
 NAMES = [pattern.name for pattern in urlpatterns if pattern.name in RIGHTS]

@@ -5,17 +5,16 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Literal
 
-import orjson
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from ninja import Field, Query, Router, Schema
 
-from detection.api import exports
+from detection import exports
 from detection.api.answers import answer
 from detection.api.auth import ApiKey
 from detection.api.queries import refuse_unknown
 from detection.api.schemas import Listed, Moment, Word
-from detection.models import AuditEntry, Scope
+from detection.models import Scope
 from detection.selectors import audit
 from detection.selectors.audit import AuditFilters
 from detection.services.keys import Principal
@@ -43,7 +42,7 @@ class AuditExportQuery(_Filters):
     """Filters of the export."""
 
     format: Literal["jsonl", "csv"] = "jsonl"
-    limit: int = Field(10_000, ge=1, le=10_000)
+    limit: int = Field(exports.MAX_ROWS, ge=1, le=exports.MAX_ROWS)
 
 
 class AuditOut(Schema):
@@ -58,21 +57,6 @@ class AuditOut(Schema):
     after: Any | None
     address: str | None
     request_id: str
-
-
-def audit_document(row: AuditEntry) -> dict[str, Any]:
-    """Return an entry as the API shows it."""
-    return {
-        "id": str(row.pk),
-        "at": row.at.isoformat(),
-        "actor": row.actor,
-        "action": row.action,
-        "subject": row.subject,
-        "before": row.before,
-        "after": row.after,
-        "address": row.address,
-        "request_id": row.request_id,
-    }
 
 
 def _filters(query: _Filters) -> AuditFilters:
@@ -91,7 +75,9 @@ def list_audit(request: HttpRequest, query: Query[AuditQuery]) -> HttpResponse:
     refuse_unknown(request, AuditQuery)
     principal: Principal = request.auth  # type: ignore[attr-defined]
     page = audit.list_entries(principal.project_id, _filters(query), query.cursor, query.limit)
-    return answer({"items": [audit_document(row) for row in page.items], "next_cursor": page.next_cursor})
+    return answer(
+        {"items": [exports.audit_document(row) for row in page.items], "next_cursor": page.next_cursor}
+    )
 
 
 @router.get(
@@ -116,18 +102,4 @@ def export_audit(request: HttpRequest, query: Query[AuditExportQuery]) -> HttpRe
     refuse_unknown(request, AuditExportQuery)
     principal: Principal = request.auth  # type: ignore[attr-defined]
     rows = audit.export_entries(principal.project_id, _filters(query), query.limit)
-    documents = (audit_document(row) for row in rows)
-    name = f"loopguard-audit-{principal.project_slug}"
-    if query.format == "csv":
-        flat = (
-            {
-                **one,
-                **{
-                    side: orjson.dumps(one[side]).decode() if one[side] else ""
-                    for side in ("before", "after")
-                },
-            }
-            for one in documents
-        )
-        return exports.as_csv(flat, AuditOut.model_fields, name)
-    return exports.as_json_lines(documents, name)
+    return exports.audit_file(rows, query.format, principal.project_slug)

@@ -10,7 +10,8 @@ from django.http.response import HttpResponseBase
 from django.utils import timezone
 from ninja import Body, Query, Router
 
-from detection.api import exports, schemas
+from detection import exports
+from detection.api import schemas
 from detection.api.answers import activity_document, answer, incident_document
 from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ, actor, principal_of
 from detection.api.bodies import optional_body

@@ -1,4 +1,4 @@
-"""Incidents as files: JSON lines for machines, CSV for people with spreadsheets, safe to open there."""
+"""Lists as files, for API and console: JSON lines for machines, CSV for people with spreadsheets, safe to open there."""
 
 from __future__ import annotations
 
@@ -9,8 +9,39 @@ from typing import Any, Final
 import orjson
 from django.http import StreamingHttpResponse
 
+from detection.models import AuditEntry
+
 SCHEMA_VERSION: Final = "1"
+MAX_ROWS: Final = 10_000
+AUDIT_COLUMNS: Final = ("id", "at", "actor", "action", "subject", "before", "after", "address", "request_id")
 _FORMULA_STARTS: Final = tuple("=+-@\t\r\n\x00\uff1d\uff0b\uff0d\uff20")
+
+
+def audit_document(row: AuditEntry) -> dict[str, Any]:
+    """Return an entry of the audit as API and files show it."""
+    return {
+        "id": str(row.pk),
+        "at": row.at.isoformat(),
+        "actor": row.actor,
+        "action": row.action,
+        "subject": row.subject,
+        "before": row.before,
+        "after": row.after,
+        "address": row.address,
+        "request_id": row.request_id,
+    }
+
+
+def audit_file(rows: Iterable[AuditEntry], file_format: str, project: str) -> StreamingHttpResponse:
+    """Answer with entries of the audit; `file_format` is csv or jsonl, `project` a slug for the file's name."""
+    documents, name = (audit_document(row) for row in rows), f"loopguard-audit-{project}"
+    if file_format != "csv":
+        return as_json_lines(documents, name)
+    flat = (
+        one | {side: orjson.dumps(one[side]).decode() if one[side] else "" for side in ("before", "after")}
+        for one in documents
+    )
+    return as_csv(flat, AUDIT_COLUMNS, name)
 
 
 def as_json_lines(documents: Iterable[dict[str, Any]], name: str) -> StreamingHttpResponse:
