@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import random
 from typing import Final
 
 import structlog
 from django.http import HttpRequest
 from ninja.security import HttpBearer
 
-from detection.api import limits
+from detection.api import limits, rates, telemetry
 from detection.api.problems import Problem
 from detection.models import Scope
 from detection.services import keys
@@ -44,7 +46,8 @@ class ApiKey(HttpBearer):
         Raises
         ------
         Problem
-            401 without a key that is known, 403 without the scope; then whatever is wrong with the body.
+            401 without a key that is known, 429 when it asks too often, 403 without the scope; then whatever is wrong
+            with the body.
         """
         request.attempt = self.attempt  # type: ignore[attr-defined]
         kind, _, token = request.META.get("HTTP_AUTHORIZATION", "").strip().partition(" ")
@@ -65,12 +68,29 @@ class ApiKey(HttpBearer):
             log.info("key_refused", key=request.key_hint, address=request.client_address)  # type: ignore[attr-defined]
             raise Problem(401, "unknown_key", "This key is unknown, revoked or expired.", headers=_CHALLENGE)
         request.auth = principal  # type: ignore[attr-defined]
+        self._count(request, principal)
         if self.scope not in principal.scopes:
             log.info("scope_refused", key=principal.public_id, scope=self.scope)
             raise Problem(403, "missing_scope", f"This key lacks the scope {self.scope.value}.")
         if self.accepts:
             self._take_body(request)
         return principal
+
+    def _count(self, request: HttpRequest, principal: Principal) -> None:
+        wait = rates.wait_seconds(principal.key_id)
+        if not wait:
+            return
+        # Whichever route it is: whoever looks for the reason looks at the refused attempts.
+        request.attempt = self.attempt or "other"  # type: ignore[attr-defined]
+        telemetry.RATE_LIMITED.labels(principal.project_slug).inc()
+        # Spread out, so that the agents that share a key do not come back at once.
+        wait_seconds = math.ceil(wait) + random.randint(0, 2)  # noqa: S311
+        raise Problem(
+            429,
+            "rate_limited",
+            f"A key may make {rates.per_second():,g} requests a second; come back in {wait_seconds} s.",
+            headers={"Retry-After": str(wait_seconds)},
+        )
 
     def _take_body(self, request: HttpRequest) -> None:
         request.media_type = limits.media_type(request, self.accepts)  # type: ignore[attr-defined]

@@ -23,6 +23,12 @@ REQUESTS = Counter(
     ("route", "status", "code"),
     registry=REGISTRY,
 )
+RATE_LIMITED = Counter(
+    "loopguard_rate_limited_requests_total",
+    "Requests that were refused because their key asked too often, to whichever route.",
+    ("project",),
+    registry=REGISTRY,
+)
 EVENTS = Counter(
     "loopguard_ingest_events_total",
     "Events by what became of them.",

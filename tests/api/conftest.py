@@ -11,6 +11,7 @@ import pytest
 from django.core.signals import request_finished, request_started
 from django.db import close_old_connections
 
+from detection.api import rates
 from detection.services import attempts
 from detection.services.keys import _cache
 from loopguard_site.wsgi import application
@@ -37,6 +38,7 @@ def _nothing_left_over():
     yield
     attempts._waiting.clear()
     _cache.clear()
+    rates._due.clear()
 
 
 class Body(io.RawIOBase):
