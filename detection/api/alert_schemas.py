@@ -23,6 +23,8 @@ Transition = Literal[
     "labelled",
     "undone",
     "session.near_limit",
+    "question.asked",
+    "question.closed",
 ]
 Name80 = Annotated[str, StringConstraints(min_length=1, max_length=80)]
 Address = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
@@ -97,7 +99,7 @@ class RouteIn(Matchers):
     is_enabled: bool = True
     goes_on: bool = Field(False, description="Try the routes behind this one, too.")
     includes_demo: bool = False
-    transitions: list[Transition] = ["opened", "escalated", "ended"]
+    transitions: list[Transition] = ["opened", "escalated", "ended", "question.asked"]
     group_by: list[Literal["session", "loop", "kind", "tool", "agent", "model"]] = ["session", "loop"]
     group_wait_seconds: int = Field(10, ge=0, le=3600)
     quiet_from: time | None = None

@@ -238,7 +238,7 @@ def alert_route(request: ProjectRequest, public_id: str = "") -> HttpResponse:
         if public_id
         else AlertRoute(
             project=request.project,
-            transitions=["opened", "escalated", "ended"],
+            transitions=["opened", "escalated", "ended", "question.asked"],
             group_by=["session", "loop"],
         )
     )

@@ -14,9 +14,9 @@ from django.views.decorators.http import require_POST, require_safe
 
 from detection.console.access import ProjectRequest, actor_of, in_project
 from detection.models import Incident, Question, Role
+from detection.models.questions import DONE
 from detection.selectors import questions as selector
 from detection.services import questions as service
-from detection.services.asking import DONE
 from detection.services.errors import ServiceError
 
 SHOWN_ARGUMENTS = 1000

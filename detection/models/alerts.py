@@ -63,6 +63,8 @@ class Transition(models.TextChoices):
     LABELLED = "labelled", "Labelled"
     UNDONE = "undone", "Taken back"
     NEAR_LIMIT = "session.near_limit", "A session has used most of a limit"
+    ASKED = "question.asked", "A question waits for an answer"
+    CLOSED = "question.closed", "A question was answered, or its time was over"
 
 
 class DestinationKind(models.TextChoices):

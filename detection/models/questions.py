@@ -44,6 +44,16 @@ class Choice(models.TextChoices):
     DISABLE = "disable", "Disable for this session"
 
 
+DONE = {
+    Choice.SKIP: "skipped the call",
+    Choice.ALLOW_ONCE: "allowed the call once",
+    Choice.RAISE: "raised the limit by {by}",
+    Choice.EXEMPT: "exempted the tool for this session",
+    Choice.DISABLE: "disabled detection for this session",
+}
+"""What somebody did who chose so."""
+
+
 class Unattended(models.TextChoices):
     """What holds when nobody answers in time."""
 

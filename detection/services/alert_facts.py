@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from detection.models import Incident, LimitNotice, Session, Severity
+from detection.models import Incident, LimitNotice, Question, Session, Severity
 
 STRIP_CELLS = 30
 _SEVERITIES = {
@@ -76,6 +76,44 @@ def facts_of_notice(session: Session, notice: LimitNotice) -> dict[str, Any]:
         "is_demo": session.is_demo,
         "strip": strip_text(session.strip),
         "note": "",
+    }
+
+
+def facts_of_question(question: Question, session: Session) -> dict[str, Any]:
+    """Return what a message about a question needs: until when somebody may answer and what happens otherwise, or how it ended.
+
+    However it ended, it is as severe as the held call, so that who was asked hears the end.
+    """
+    decided = severity_of(question.decision)
+    return {
+        "id": question.incident.public_id if question.incident else "",
+        "loop_id": question.loop_id,
+        "kind": question.kind,
+        "tool": question.tool,
+        "agent": question.agent,
+        "backend": session.backend,
+        "model": session.model,
+        "session": session.external_id,
+        "count": question.count,
+        "limit": question.limit,
+        "unit": question.unit,
+        "decision": question.decision or "hold",
+        "severity": decided if decided == Severity.CRITICAL else Severity.HIGH.value,
+        "is_demo": session.is_demo,
+        "strip": strip_text(session.strip),
+        "note": "",
+        "question": {
+            "id": question.public_id,
+            "state": question.state,
+            "summary": question.summary,
+            "deadline": question.deadline.isoformat(),
+            "unattended": question.unattended,
+            "decision": question.decision,
+            "choice": question.choice,
+            "raised_by": question.raised_by,
+            "reason": question.reason,
+            "answered_by": question.answered_by,
+        },
     }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlencode
 
@@ -17,7 +17,8 @@ from django.conf import settings
 
 from detection.engine import texts
 from detection.engine.calls import Finding
-from detection.models import AlertTransition, Severity, Transition
+from detection.models import AlertTransition, QuestionState, Severity, Transition, Unattended
+from detection.models.questions import DONE
 
 MAX_LISTED = 20
 """A message that gathered more transitions lists these and says how many there are."""
@@ -43,8 +44,13 @@ _WORDS = {
     "labelled": "Labelled",
     "undone": "Taken back",
     Transition.NEAR_LIMIT: "Close to a limit",
+    Transition.ASKED: "Answer needed",
+    Transition.CLOSED: "Question closed",
 }
-_WITH_STRIP = frozenset({"opened", "escalated", Transition.NEAR_LIMIT})
+_WITH_STRIP = frozenset({"opened", "escalated", Transition.NEAR_LIMIT, Transition.ASKED})
+_OF_QUESTIONS = frozenset({Transition.ASKED, Transition.CLOSED})
+_ABOUT = ("agent", "backend", "model", "tool", "severity", "is_demo", "strip")
+_WITHDRAWN = {"session_ended": "the session has ended", "session_stopped": "the session was stopped"}
 _DONE = {
     "stop": "the session was stopped",
     "block": "the call was blocked",
@@ -79,12 +85,9 @@ def sentence(transition: str, actor: str, facts: Mapping[str, Any]) -> str:
     """Say in one sentence what happened."""
     head = _WORDS.get(transition, transition)
     if transition == Transition.NEAR_LIMIT:
-        used, limit = f"{facts['count']:,.10g}", f"{facts['limit']:,.10g}"
-        who = f"agent {plain(facts['agent'])}, " if facts["agent"] else ""
-        return (
-            f"{head}: session {plain(facts['session'])} has used {used} of {limit} {facts['unit']}; nothing was stopped. "
-            f"({who}last call {plain(facts['tool'])})"
-        )
+        return f"{head}: {_use(facts)}"
+    if transition in _OF_QUESTIONS:
+        return _about_question(facts)
     if transition in ("opened", "escalated", "woke"):
         tail = f"{_DONE.get(facts['decision'], facts['decision'])} (limit {facts['limit']})"
     elif transition == "ended":
@@ -95,10 +98,46 @@ def sentence(transition: str, actor: str, facts: Mapping[str, Any]) -> str:
     return f"{head}: {_what(facts)}; {tail}. ({who}session {plain(facts['session'])})"
 
 
+def _use(facts: Mapping[str, Any]) -> str:
+    used, limit = f"{facts['count']:,.10g}", f"{facts['limit']:,.10g}"
+    who = f"agent {plain(facts['agent'])}, " if facts["agent"] else ""
+    return (
+        f"session {plain(facts['session'])} has used {used} of {limit} {facts['unit']}; nothing was stopped. "
+        f"({who}last call {plain(facts['tool'])})"
+    )
+
+
+def _about_question(facts: Mapping[str, Any]) -> str:
+    question = facts["question"]
+    who = f"agent {plain(facts['agent'])}, " if facts["agent"] else ""
+    where = f"({who}session {plain(facts['session'])})"
+    what, otherwise = plain(question["summary"], 300), _lowered(Unattended(question["unattended"]).label)
+    if question["state"] == QuestionState.OPEN:
+        until = f"{datetime.fromisoformat(question['deadline']).astimezone(UTC):%H:%M:%S} UTC"
+        return f"A call of {plain(facts['tool'])} waits for your answer until {until}; without one, {otherwise}. {what}. {where}"
+    if question["state"] == QuestionState.EXPIRED:
+        end = f"nobody answered in time, so {otherwise}"
+    elif question["state"] == QuestionState.WITHDRAWN:
+        end = f"no answer is needed any more, {_WITHDRAWN.get(question['reason'], 'the call is gone')}"
+    else:
+        end = f"{plain(question['answered_by'])} {DONE[question['choice']].format(by=question['raised_by'])}"
+    return f"A call of {plain(facts['tool'])} waited for an answer: {end}. {what}. {where}"
+
+
+def _lowered(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+def _is_waiting(entry: AlertTransition) -> bool:
+    return entry.transition == Transition.ASKED and entry.facts["question"]["state"] == QuestionState.OPEN
+
+
 def title_of(entries: Sequence[AlertTransition]) -> str:
     """Head a message in a few words, for subject lines and lists."""
-    first = entries[0]
+    first = next((entry for entry in entries if _is_waiting(entry)), entries[0])
     words = _WORDS.get(first.transition, first.transition)
+    if first.transition == Transition.ASKED and not _is_waiting(first):
+        words = _WORDS[Transition.CLOSED]
     tool = plain(first.facts["session" if first.transition == Transition.NEAR_LIMIT else "tool"], 60)
     if len(entries) == 1:
         return f"{words}: {tool}"
@@ -110,18 +149,27 @@ def title_of(entries: Sequence[AlertTransition]) -> str:
     )
 
 
+def _base(project: str) -> str:
+    return f"{settings.PUBLIC_URL}/p/{project}"
+
+
 def _url(project: str, entry: AlertTransition) -> str:
-    base = f"{settings.PUBLIC_URL}/p/{project}"
+    base = _base(project)
     if entry.transition == Transition.NEAR_LIMIT:
         # A session's name may hold anything a path cannot.
         return f"{base}/session?{urlencode({'name': entry.facts['session']})}"
+    if entry.transition in _OF_QUESTIONS:
+        return f"{base}/questions#{entry.facts['question']['id']}"
     return f"{base}/incidents/{entry.facts['id']}"
 
 
 def text_of(project: str, entries: Sequence[AlertTransition]) -> str:
     """Return the text for people: a sentence, the strip and the link of each transition."""
     parts = []
+    closed = {entry.facts["question"]["id"] for entry in entries if entry.transition == Transition.CLOSED}
     for entry in entries[:MAX_LISTED]:
+        if entry.transition == Transition.ASKED and entry.facts["question"]["id"] in closed:
+            continue  # its end says it all
         lines = [sentence(entry.transition, entry.actor, entry.facts)]
         if entry.facts["strip"] and entry.transition in _WITH_STRIP:
             lines.append(entry.facts["strip"])
@@ -130,7 +178,7 @@ def text_of(project: str, entries: Sequence[AlertTransition]) -> str:
         lines.append(_url(project, entry))
         parts.append("\n".join(lines))
     if len(entries) > MAX_LISTED:
-        parts.append(f"… and {len(entries) - MAX_LISTED} more: {settings.PUBLIC_URL}/p/{project}/incidents")
+        parts.append(f"… and {len(entries) - MAX_LISTED} more: {_base(project)}/incidents")
     return "\n\n".join(parts)
 
 
@@ -181,6 +229,15 @@ def _listed(project: str, entry: AlertTransition) -> dict[str, Any]:
             "unit": facts["unit"],
         }
         return {**shown, "incident": None, "session": {**used, **about, "url": url}}
+    if entry.transition in _OF_QUESTIONS:
+        about = {name: facts[name] for name in (*_ABOUT, "session", "kind", "count", "limit", "unit")}
+        return {
+            **shown,
+            "incident": {"id": facts["id"], "url": f"{_base(project)}/incidents/{facts['id']}"}
+            if facts["id"]
+            else None,
+            "question": {**facts["question"], **about, "loop": facts["loop_id"], "url": url},
+        }
     incident = {name: value for name, value in facts.items() if name not in ("unit", "note", "loop_id")}
     return {**shown, "incident": {**incident, "loop": facts["loop_id"], "url": url}}
 

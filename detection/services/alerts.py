@@ -1,6 +1,6 @@
 """From news to the messages that tell of it: the outbox, silences, routes, grouping, quiet hours.
 
-News are the changes of incidents, and that a session comes close to a limit. A transition is written in the transaction of its change and routed later, once: either into exactly one message for
+News are the changes of incidents, questions that wait and how they ended, and that a session comes close to a limit. A transition is written in the transaction of its change and routed later, once: either into exactly one message for
 each destination, or to nobody, visibly. Sending is `delivery`; the rows that people edit are `destinations`.
 """
 
@@ -30,6 +30,8 @@ from detection.models import (
     IncidentActivity,
     LimitNotice,
     OutboxState,
+    Question,
+    QuestionState,
     Session,
     Severity,
     Transition,
@@ -42,6 +44,8 @@ BATCH_TRANSITIONS = 200
 GROUP_FIELDS = ("session", "loop", "kind", "tool", "agent", "model")
 FLAP_MESSAGES, FLAP_WITHIN, FLAP_WAIT = 5, timedelta(minutes=10), timedelta(minutes=10)
 """A group that sent five messages within ten minutes is flapping: what follows is gathered for ten minutes each."""
+ASKED_WAIT_SHARE = 0.25
+"""A question is gathered for at most this share of the time that is left to answer it."""
 MAX_GATHERED = 500
 KEPT = timedelta(days=30)
 _ROUTING_LOCK = 0x4C47_0004
@@ -96,6 +100,31 @@ def note_limit(session: Session, notice: LimitNotice) -> None:
         actor="system",
         facts=alert_facts.facts_of_notice(session, notice),
     )
+
+
+def note_question(question: Question, session: Session, transition: str) -> None:
+    """Put into the outbox that a person is asked, or how that ended; must run inside the transaction of the change."""
+    AlertTransition.objects.create(
+        project_id=session.project_id,
+        incident=question.incident,
+        transition=transition,
+        actor=question.answered_by or "system",
+        facts=alert_facts.facts_of_question(question, session),
+    )
+
+
+def bring_up_to_date(entries: Iterable[AlertTransition]) -> None:
+    """Give questions that were closed since they were noted the facts of now: nobody should be called to answer them.
+
+    Only what a message says is changed, the stored rows are left as they are.
+    """
+    asked = {
+        entry.facts["question"]["id"]: entry for entry in entries if entry.transition == Transition.ASKED
+    }
+    if asked:
+        closed = Question.objects.filter(public_id__in=asked).exclude(state=QuestionState.OPEN)
+        for question in closed.select_related("session", "incident"):
+            asked[question.public_id].facts = alert_facts.facts_of_question(question, question.session)
 
 
 def route_pending() -> int:
@@ -207,11 +236,16 @@ def _put_into_message(entry: AlertTransition, route: AlertRoute, destination: Al
     )
     if message is not None and message.items.count() >= MAX_GATHERED:
         message = None
+    is_asked = entry.transition == Transition.ASKED
+    is_urgent = is_asked or entry.facts["severity"] == Severity.CRITICAL
     due = now + timedelta(seconds=route.group_wait_seconds)
-    if of_group.filter(created_at__gt=now - FLAP_WITHIN)[:FLAP_MESSAGES].count() >= FLAP_MESSAGES:
+    if is_asked:
+        # Most of the time that is left belongs to whoever is to answer, whatever the route gathers for.
+        deadline = datetime.fromisoformat(entry.facts["question"]["deadline"])
+        due = min(due, now + max(timedelta(0), deadline - now) * ASKED_WAIT_SHARE)
+    elif of_group.filter(created_at__gt=now - FLAP_WITHIN)[:FLAP_MESSAGES].count() >= FLAP_MESSAGES:
         due = max(due, now + FLAP_WAIT)
-    is_critical = entry.facts["severity"] == Severity.CRITICAL
-    if not is_critical or route.quiet_holds_critical:
+    if not is_urgent or route.quiet_holds_critical:
         due = after_quiet_hours(route, due)
     if message is None:
         message = AlertDelivery.objects.create(
@@ -221,8 +255,8 @@ def _put_into_message(entry: AlertTransition, route: AlertRoute, destination: Al
             group_key=key,
             due_at=due,
         )
-    elif due < message.due_at and is_critical:
-        message.due_at = due  # something critical takes what waits for the morning along
+    elif due < message.due_at and is_urgent:
+        message.due_at = due  # something urgent takes what waits for the morning along
         message.save(update_fields=["due_at"])
     AlertDeliveryItem.objects.create(delivery=message, destination=destination, transition=entry)
 

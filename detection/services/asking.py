@@ -31,9 +31,10 @@ from detection.models import (
     RememberedChoice,
     Session,
     SessionState,
+    Transition,
 )
-from detection.models.questions import new_question_id
-from detection.services import judge
+from detection.models.questions import DONE, new_question_id
+from detection.services import alerts, judge
 from detection.services.audit import SYSTEM
 from detection.services.eventrows import EventRow
 from detection.stream.hints import Hint
@@ -42,13 +43,6 @@ from detection.stream.publisher import publish_after_commit, publish_answer_afte
 JUDGE_WAIT_SECONDS = 15.0
 """Time for a worker to take the question up, and for the judge's own deadline."""
 ALLOWING = frozenset((Choice.ALLOW_ONCE, Choice.RAISE, Choice.EXEMPT, Choice.DISABLE))
-DONE = {
-    Choice.SKIP: "skipped the call",
-    Choice.ALLOW_ONCE: "allowed the call once",
-    Choice.RAISE: "raised the limit by {by}",
-    Choice.EXEMPT: "exempted the tool for this session",
-    Choice.DISABLE: "disabled detection for this session",
-}
 _UNATTENDED: dict[str, tuple[str, str]] = {
     "block": (Choice.SKIP, "block"),
     "stop": ("", "stop"),
@@ -266,11 +260,21 @@ class Asking:
             for question, actor, action, note in self._activity
             if question.incident_id
         )
+        self._tell()
         for question in [*self._new, *self._changed.values()]:
             news = "asked" if question.is_open else question.state
             publish_after_commit(question.project_id, Hint("question", question.public_id, news))
             if not question.is_open:
                 publish_answer_after_commit(question.public_id)
+
+    def _tell(self) -> None:
+        """Put into the outbox that a person is asked, and how it ended; what was answered in the same breath is no news."""
+        for question in self._new:
+            if question.is_open and question.asked_of == AskedOf.PERSON:
+                alerts.note_question(question, self.session, Transition.ASKED)
+        for question in self._changed.values():
+            if not question.is_open and question.asked_of == AskedOf.PERSON:
+                alerts.note_question(question, self.session, Transition.CLOSED)
 
 
 def carry_out(question: Question, choice: str, by: int, session: Session, state: State | None) -> None:

@@ -177,6 +177,7 @@ def _claim(message: AlertDelivery) -> Job:
             )
             message.title = "Test message"
         else:
+            alerts.bring_up_to_date(entries)
             message.payload = alert_texts.payload(message.public_id, project, entries, now)
             message.title = alert_texts.title_of(entries)[:300]
     if message.tries_left <= 0:

@@ -59,7 +59,7 @@ _ROUTE_DEFAULTS: Mapping[str, Any] = {
     "is_enabled": True,
     "goes_on": False,
     "includes_demo": False,
-    "transitions": ("opened", "escalated", "ended"),
+    "transitions": ("opened", "escalated", "ended", "question.asked"),
     "group_by": ("session", "loop"),
     "group_wait_seconds": 10,
     "quiet_holds_critical": False,

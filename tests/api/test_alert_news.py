@@ -1,14 +1,16 @@
-"""News besides incidents through the API and to a real receiver: a session close to a limit."""
+"""News besides incidents through the API and to a real receiver: a session close to a limit, a question that waits."""
 
 from __future__ import annotations
 
 import json
+from datetime import datetime, timedelta
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from django.utils import timezone
 
-from detection.models import Incident, LimitNotice, TrackerState
-from detection.services import delivery
+from detection.models import AlertDelivery, Incident, LimitNotice, Question, TrackerState
+from detection.services import alerts, delivery
 from tests.services.receiver import receiving
 
 
@@ -127,3 +129,110 @@ def test_what_a_session_is_called_cannot_lead_elsewhere(api, receiver, route_of)
     assert line.startswith("https://guard.example/p/support/session?name=..%2F%40all")
     assert not set(body["data"]["title"]) & set("<>@#&")
     assert parse_qs(urlsplit(line).query) == {"name": [name]}
+
+
+def ask(api, session="s-1", **values):
+    """Let a call be held for a person; its question."""
+    assert api.put("/overrides/openai", {"values": {"mode": "ask", **values}}).status_code == 200
+    return api.loop(session, backend="openai", agent="triage")["verdicts"][0]["question"]
+
+
+def test_a_question_that_waits_is_told_with_its_deadline_and_what_happens_without_an_answer(
+    api, receiver, route_of
+):
+    route_of("question.asked")
+    question = ask(api, unattended_reaction="stop")
+    (body,) = bodies(receiver)
+    (told,) = body["data"]["transitions"]
+    assert (body["type"], body["data"]["severity"]) == ("question.asked", "high")
+    assert body["data"]["title"] == "Answer needed: search_web"
+    deadline = datetime.fromisoformat(question["deadline"])
+    text = body["data"]["text"]
+    assert f"waits for your answer until {deadline:%H:%M:%S} UTC; without one, the run is stopped" in text
+    assert f"https://guard.example/p/support/questions#{question['id']}" in text
+    assert told["question"]["id"] == question["id"]
+    assert datetime.fromisoformat(told["question"]["deadline"]) == deadline
+    assert (told["question"]["state"], told["question"]["unattended"]) == ("open", "stop")
+    assert told["incident"]["id"] == Incident.objects.get().public_id
+
+
+@pytest.mark.parametrize(
+    ("choice", "decision", "words"),
+    [
+        ({"choice": "skip"}, "block", " skipped the call"),
+        ({"choice": "raise", "by": 3}, "allow", "raised the limit by 3"),
+    ],
+)
+def test_the_end_of_a_question_reaches_who_was_asked(api, receiver, route_of, choice, decision, words):
+    route_of("question.asked", "question.closed", severities=["high"])
+    question = ask(api)
+    assert len(bodies(receiver)) == 1
+    api.post(f"/questions/{question['id']}/answer", choice)
+    body = bodies(receiver)[1]
+    assert body["type"] == "question.closed"
+    assert words in body["data"]["text"]
+    assert body["data"]["transitions"][0]["question"]["decision"] == decision
+
+
+def test_a_question_nobody_answers_and_one_whose_session_is_stopped_are_told_apart(api, receiver, route_of):
+    route_of("question.closed", group_by=[])
+    question = ask(api)
+    Question.objects.update(deadline=timezone.now())
+    assert api.get(f"/questions/{question['id']}").json()["state"] == "expired"
+    ask(api, "s-2")
+    api.post("/sessions/s-2/stop", {})
+    (body,) = bodies(receiver)
+    assert "nobody answered in time, so the call is skipped" in body["data"]["text"]
+    assert "no answer is needed any more, the session was stopped" in body["data"]["text"]
+
+
+def test_nobody_is_called_to_answer_what_was_answered_before_the_message_left(api, receiver, route_of):
+    route_of("question.asked", group_wait_seconds=3600)
+    question = ask(api)
+    assert bodies(receiver) == []
+    api.post(f"/questions/{question['id']}/answer", {"choice": "skip"})
+    AlertDelivery.objects.update(due_at=timezone.now())
+    (body,) = bodies(receiver)
+    assert body["data"]["title"] == "Question closed: search_web"
+    assert "waited for an answer" in body["data"]["text"]
+    assert body["data"]["transitions"][0]["question"]["state"] == "answered"
+
+
+def all_day_quiet(**values):
+    now = timezone.now()
+    start, end = now - timedelta(hours=1), now + timedelta(hours=20)
+    return {"quiet_from": f"{start:%H:%M}", "quiet_until": f"{end:%H:%M}", "quiet_zone": "UTC", **values}
+
+
+def test_a_question_is_not_gathered_past_its_deadline_nor_held_by_quiet_hours(api, receiver, route_of):
+    route_of(group_wait_seconds=3600, **all_day_quiet())
+    question = ask(api, answer_timeout_seconds=200)
+    delivery.run(5)
+    (message,) = AlertDelivery.objects.all()
+    assert message.items.count() == 2  # what opened waits no longer than the question
+    left = datetime.fromisoformat(question["deadline"]) - message.due_at
+    assert timedelta(seconds=120) < left < timedelta(seconds=180)
+
+
+def test_quiet_hours_that_hold_critical_ones_hold_a_question_too(api, receiver, route_of):
+    route_of("question.asked", **all_day_quiet(quiet_holds_critical=True))
+    ask(api)
+    assert bodies(receiver) == []
+    assert AlertDelivery.objects.get().due_at > timezone.now() + timedelta(hours=1)
+
+
+def test_a_question_is_told_at_once_in_a_group_that_flaps(api, receiver, route_of):
+    route_of("question.asked", group_by=[])
+    for number in range(alerts.FLAP_MESSAGES + 2):
+        ask(api, f"s-{number}")
+        assert len(bodies(receiver)) == number + 1
+
+
+def test_a_remembered_answer_calls_nobody(api, receiver, route_of):
+    route_of("question.asked", "question.closed")
+    question = ask(api)
+    api.post(f"/questions/{question['id']}/answer", {"choice": "skip", "remember": True})
+    before = len(bodies(receiver))
+    ask(api, "s-2")
+    assert len(bodies(receiver)) == before
+    assert Question.objects.filter(session__external_id="s-2", reason="remembered").exists()
