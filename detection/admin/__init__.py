@@ -1,5 +1,5 @@
-"""The administration: projects, members, keys, stored settings and incidents. A thin door; see `base`."""
+"""The administration: projects, members, keys, stored settings, and records to look at. A thin door; see `base`."""
 
-from detection.admin import incidents, keys, people, policies, projects
+from detection.admin import alerts, audit, incidents, keys, people, policies, projects, questions
 
-__all__ = ["incidents", "keys", "people", "policies", "projects"]
+__all__ = ["alerts", "audit", "incidents", "keys", "people", "policies", "projects", "questions"]

@@ -17,7 +17,7 @@ from django.shortcuts import redirect
 from django.urls import reverse
 from django.utils.functional import cached_property
 
-from detection.models import Membership, Role
+from detection.models import Membership, Project, Role
 from detection.services.audit import Actor
 
 try:
@@ -32,6 +32,7 @@ __all__ = [
     "BaseInline",
     "BoundedPaginator",
     "ProjectAdmin",
+    "ProjectFilter",
     "ReadOnlyMixin",
     "actor_of",
     "refused",
@@ -61,6 +62,19 @@ def actor_of(request: HttpRequest) -> Actor:
 def refused(request: HttpRequest, error: Exception) -> None:
     """Say on the page why a service refused."""
     messages.error(request, str(error))
+
+
+class ProjectFilter(admin.RelatedFieldListFilter):
+    """By project; names only those that this person administers."""
+
+    def field_choices(
+        self, field: Any, request: HttpRequest, model_admin: admin.ModelAdmin[Any]
+    ) -> list[tuple[str, Any]]:
+        """Return the projects to choose from."""
+        projects = Project.objects.order_by("name")
+        if not request.user.is_superuser:
+            projects = projects.filter(pk__in=administered(request))
+        return [(str(project.pk), project.name) for project in projects.only("name")]
 
 
 class ProjectAdmin(BaseAdmin):

@@ -10,7 +10,7 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html
 
-from detection.admin.base import BaseInline, ProjectAdmin, ReadOnlyMixin, actor_of
+from detection.admin.base import BaseInline, ProjectAdmin, ProjectFilter, ReadOnlyMixin, actor_of
 from detection.models import Incident, IncidentActivity
 from detection.services import incidents
 
@@ -33,7 +33,7 @@ class IncidentPage(ReadOnlyMixin, ProjectAdmin):
         "public_id", "status", "kind", "tool", "count", "limit", "decision", "session_name", "agent", "backend", "model",
         "label", "last_seen_at", "page",
     )  # fmt: skip
-    list_filter = ("status", "kind", "decision", "label", "project")
+    list_filter = ("status", "kind", "decision", "label", ("project", ProjectFilter))
     search_fields = ("public_id", "tool", "session_name__startswith", "agent__startswith")
     list_select_related = ("project",)
     ordering = ("-last_seen_at", "-id")

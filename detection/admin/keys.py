@@ -9,7 +9,7 @@ from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
-from detection.admin.base import ProjectAdmin, actor_of
+from detection.admin.base import ProjectAdmin, ProjectFilter, actor_of
 from detection.models import ApiKey, Scope
 from detection.services import keys
 
@@ -41,7 +41,7 @@ class KeyPage(ProjectAdmin):
         "expires_at",
         "revoked_at",
     )
-    list_filter = ("project",)
+    list_filter = (("project", ProjectFilter),)
     search_fields = ("name", "public_id")
     list_select_related = ("project",)
     actions = ("revoke",)

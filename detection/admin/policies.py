@@ -10,7 +10,7 @@ from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 
-from detection.admin.base import ProjectAdmin, actor_of, administered, refused
+from detection.admin.base import ProjectAdmin, ProjectFilter, actor_of, administered, refused
 from detection.engine import policy
 from detection.engine.toolclasses import TOOL_CLASSES
 from detection.forms import GROUPS, PREFIX, as_text, form_field, settings_of, shown_fields
@@ -229,7 +229,7 @@ class TierPage(OverridePage):
 
     form = TierForm
     list_display = ("__str__", "project", "backend", "model", "sets", "updated_by", "updated_at")
-    list_filter = ("scope", "project")
+    list_filter = ("scope", ("project", ProjectFilter))
     search_fields = ("backend", "model", "note")
     fieldsets = _fieldsets(("scope", "project", "backend", "model", "note"))
 
@@ -297,7 +297,7 @@ class RulePage(OverridePage):
 
     form = RuleForm
     list_display = ("pattern", "project", "tool_class", "exempt", "sets", "updated_by", "updated_at")
-    list_filter = ("project", "exempt")
+    list_filter = (("project", ProjectFilter), "exempt")
     search_fields = ("pattern", "note")
     fieldsets = _fieldsets(
         ("project", "pattern", "tool_class", "exempt", "ignore_arguments", "volatile_result_fields", "note")

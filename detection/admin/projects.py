@@ -9,8 +9,8 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
 
-from detection.admin.base import BaseInline, ProjectAdmin, ReadOnlyMixin, actor_of, refused
-from detection.models import AuditEntry, Membership, Project, Session
+from detection.admin.base import BaseInline, ProjectAdmin, ProjectFilter, ReadOnlyMixin, actor_of, refused
+from detection.models import Membership, Project, Session
 from detection.services import audit, sessions
 from detection.services.errors import ServiceError
 
@@ -91,7 +91,7 @@ class SessionPage(ReadOnlyMixin, ProjectAdmin):
         "last_event_at",
         "page",
     )
-    list_filter = ("state", "is_demo", "project")
+    list_filter = ("state", "is_demo", ("project", ProjectFilter))
     search_fields = ("external_id__startswith", "agent__startswith")
     list_select_related = ("project",)
     ordering = ("-last_event_at", "-id")
@@ -132,13 +132,3 @@ def console_link(path: str, name: str) -> str:
     from urllib.parse import urlencode
 
     return format_html('<a href="{}?{}">open</a>', path, urlencode({"name": name}))
-
-
-@admin.register(AuditEntry)
-class AuditPage(ReadOnlyMixin, ProjectAdmin):
-    """Who changed what; the database refuses changes of it too."""
-
-    list_display = ("at", "actor", "action", "subject", "project", "address")
-    list_filter = ("project",)
-    search_fields = ("actor", "action__startswith", "subject")
-    list_select_related = ("project",)

@@ -1,0 +1,41 @@
+"""A project with one of every record that the administration shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from detection.models import (
+    AlertDelivery,
+    AlertDestination,
+    AlertRoute,
+    AuditEntry,
+    Incident,
+    JudgeCall,
+    Question,
+)
+from detection.services import delivery, destinations, policies
+from detection.services.audit import SYSTEM
+from tests.console.scenes import World, ask, make_world
+from tests.services.alerting import make_route, make_webhook
+from tests.services.receiver import Receiver
+
+
+def make_records(receiver: Receiver, **text: str) -> tuple[World, dict[str, Any]]:
+    """Make the world and return its rows by the name of their model; `text` replaces names that clients choose."""
+    world = make_world(**text)
+    hook = make_webhook(world.project, receiver)
+    make_route(world.project, hook)
+    destinations.send_test(world.project.pk, hook.public_id, SYSTEM)
+    delivery.run(budget_seconds=5)
+    policies.save_tier(world.project.pk, "backend", "asking", "", {"mode": "ask", "max_repeats": 2}, SYSTEM)
+    tool = text.get("tool", "send_mail")
+    for number in range(3):
+        ask(world.project, text.get("session", "asking"), 10 + number, tool=tool, backend="asking", model="m")
+    question = Question.objects.get(project=world.project)
+    JudgeCall.objects.create(
+        project=world.project, question=question, incident=question.incident, loop_id=question.loop_id,
+        session_id=question.session_id, outcome="denied", answer=text.get("tool", "no"), model="judge-1",
+    )  # fmt: skip
+    models = (AlertDestination, AlertRoute, AlertDelivery, Question, JudgeCall, AuditEntry, Incident)
+    rows = {model._meta.model_name: model.objects.filter(project=world.project).first() for model in models}
+    return world, rows
