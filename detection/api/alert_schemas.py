@@ -106,6 +106,12 @@ class RouteIn(Matchers):
     quiet_until: time | None = None
     quiet_zone: Word = Field("UTC", description="A zone name such as Europe/Berlin.")
     quiet_holds_critical: bool = False
+    repeat_hours: int = Field(
+        0,
+        ge=0,
+        le=720,
+        description="Tell again while an incident stays open and nobody has taken it up; 0: never.",
+    )
 
 
 class RouteOut(RouteIn):

@@ -42,6 +42,8 @@ STATES = {
     "failed": ("stop", "Failed"),
 }
 SILENCE_SPANS = (("1", "1 hour"), ("4", "4 hours"), ("24", "A day"), ("168", "A week"), ("720", "30 days"))
+TRANSITIONS = [(value, words) for value, words in Transition.choices if value != Transition.STILL_OPEN]
+"""What a route can choose; that an incident is still open is told by its interval."""
 PAGE_ROWS = 50
 
 
@@ -286,9 +288,9 @@ def alert_route(request: ProjectRequest, public_id: str = "") -> HttpResponse:
                 (
                     "transitions",
                     "When an incident (none: every change and all the rest)",
-                    [(v, w.lower()) for v, w in Transition.choices if "." not in v],
+                    [(v, w.lower()) for v, w in TRANSITIONS if "." not in v],
                 ),
-                ("transitions", "Or when", [(v, w) for v, w in Transition.choices if "." in v]),
+                ("transitions", "Or when", [(v, w) for v, w in TRANSITIONS if "." in v]),
                 ("severities", "Of these severities (none: all)", Severity.choices),
                 ("kinds", "From these detectors (none: all)", [(kind, kind) for kind in routes.KINDS]),
                 ("group_by", "One message for each", [(field, field) for field in alerts.GROUP_FIELDS]),
@@ -312,6 +314,7 @@ def _shown(row: AlertRoute) -> dict[str, Any]:
         "goes_on": row.goes_on,
         "includes_demo": row.includes_demo,
         "quiet_holds_critical": row.quiet_holds_critical,
+        "repeat_hours": row.repeat_hours,
     }
 
 
@@ -323,7 +326,7 @@ def _route_values(form: QueryDict) -> dict[str, Any]:
     def number(name: str) -> int:
         text = _text(form, name) or "0"
         if not (text.isascii() and text.isdigit() and len(text) < 6):
-            raise Invalid("Wait and position are whole numbers.", field=name)
+            raise Invalid("Waits and position are whole numbers.", field=name)
         return int(text)
 
     def clock(name: str) -> Any:
@@ -340,6 +343,7 @@ def _route_values(form: QueryDict) -> dict[str, Any]:
         "destinations": form.getlist("destinations"),
         "position": number("position"),
         "group_wait_seconds": number("group_wait_seconds"),
+        "repeat_hours": number("repeat_hours"),
         "quiet_from": clock("quiet_from"),
         "quiet_until": clock("quiet_until"),
         "quiet_zone": _text(form, "quiet_zone"),

@@ -62,6 +62,7 @@ class Transition(models.TextChoices):
     REOPENED = "reopened", "Reopened"
     LABELLED = "labelled", "Labelled"
     UNDONE = "undone", "Taken back"
+    STILL_OPEN = "still_open", "Still open"
     NEAR_LIMIT = "session.near_limit", "A session has used most of a limit"
     ASKED = "question.asked", "A question waits for an answer"
     CLOSED = "question.closed", "A question was answered, or its time was over"
@@ -147,6 +148,9 @@ class AlertRoute(Matchers):
     quiet_until = models.TimeField(null=True, blank=True)
     quiet_zone = models.CharField(max_length=64, blank=True, default="UTC")
     quiet_holds_critical = models.BooleanField(default=False)
+    repeat_hours = models.IntegerField(
+        default=0, help_text="Tell again while an incident stays open; 0: never."
+    )
 
     class Meta:
         ordering = ("position", "id")
@@ -155,6 +159,10 @@ class AlertRoute(Matchers):
             models.CheckConstraint(
                 condition=models.Q(group_wait_seconds__gte=0) & models.Q(group_wait_seconds__lte=3600),
                 name="group_wait_within_an_hour",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(repeat_hours__gte=0) & models.Q(repeat_hours__lte=720),
+                name="repeat_within_thirty_days",
             ),
             models.CheckConstraint(
                 condition=models.Q(quiet_from__isnull=True, quiet_until__isnull=True)
@@ -168,7 +176,10 @@ class AlertRoute(Matchers):
 
 
 class AlertSilence(Matchers):
-    """No messages about the matching incidents until `ends_at`; what it holds back stays counted and visible."""
+    """No messages about the matching incidents until `ends_at`; what it holds back stays counted and visible.
+
+    After its end, what is open still and was never told is told; `caught_up_at` says that this was done.
+    """
 
     public_id = models.CharField(max_length=32, unique=True, default=new_silence_id, editable=False)
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="alert_silences")
@@ -176,6 +187,7 @@ class AlertSilence(Matchers):
     reason = models.CharField(max_length=300)
     starts_at = models.DateTimeField(db_default=Now())
     ends_at = models.DateTimeField()
+    caught_up_at = models.DateTimeField(null=True, blank=True, editable=False)
     created_by = models.CharField(max_length=150)
     created_at = models.DateTimeField(db_default=Now())
 
@@ -186,7 +198,12 @@ class AlertSilence(Matchers):
                 condition=models.Q(ends_at__gte=models.F("starts_at")), name="silence_ends_after_start"
             ),
         )
-        indexes = (models.Index(fields=("project", "-ends_at"), name="silence_newest"),)
+        indexes = (
+            models.Index(fields=("project", "-ends_at"), name="silence_newest"),
+            models.Index(
+                fields=("ends_at",), name="silence_to_catch_up", condition=models.Q(caught_up_at=None)
+            ),
+        )
 
     def __str__(self) -> str:
         return self.reason

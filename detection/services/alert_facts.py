@@ -48,6 +48,7 @@ def facts_of(incident: Incident, note: str = "") -> dict[str, Any]:
         "rung": incident.rung,
         "severity": severity_of(incident.decision),
         "status": incident.status,
+        "opened_at": incident.opened_at.isoformat(),
         "label": incident.label,
         "recovered": incident.recovered,
         "calls_blocked": incident.calls_blocked,

@@ -43,6 +43,7 @@ _WORDS = {
     "reopened": "Reopened",
     "labelled": "Labelled",
     "undone": "Taken back",
+    Transition.STILL_OPEN: "Still open",
     Transition.NEAR_LIMIT: "Close to a limit",
     Transition.ASKED: "Answer needed",
     Transition.CLOSED: "Question closed",
@@ -90,6 +91,8 @@ def sentence(transition: str, actor: str, facts: Mapping[str, Any]) -> str:
         return _about_question(facts)
     if transition in ("opened", "escalated", "woke"):
         tail = f"{_DONE.get(facts['decision'], facts['decision'])} (limit {facts['limit']})"
+    elif transition == Transition.STILL_OPEN:
+        tail = f"nobody has taken it up since {datetime.fromisoformat(facts['opened_at']).astimezone(UTC):%d %b %H:%M} UTC"
     elif transition == "ended":
         tail = "the agent changed course" if facts["recovered"] else "the agent did not change course"
     else:
@@ -173,7 +176,7 @@ def text_of(project: str, entries: Sequence[AlertTransition]) -> str:
         lines = [sentence(entry.transition, entry.actor, entry.facts)]
         if entry.facts["strip"] and entry.transition in _WITH_STRIP:
             lines.append(entry.facts["strip"])
-        if entry.facts["note"] and entry.transition not in ("opened", "ended"):
+        if entry.facts["note"] and entry.transition != "ended":
             lines.append(f"“{plain(entry.facts['note'], 300)}”")
         lines.append(_url(project, entry))
         parts.append("\n".join(lines))

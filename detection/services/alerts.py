@@ -136,10 +136,8 @@ def route_pending() -> int:
         How many transitions were looked at. Only one process routes at a time; another one returns 0 at once.
     """
     with transaction.atomic():
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [_ROUTING_LOCK])
-            if not cursor.fetchone()[0]:
-                return 0
+        if not is_only_router():
+            return 0
         waiting = list(
             AlertTransition.objects.select_for_update(of=("self",))
             .filter(state=OutboxState.PENDING)
@@ -148,7 +146,7 @@ def route_pending() -> int:
         routes: dict[int, list[AlertRoute]] = {}
         for entry in waiting:
             if entry.project_id not in routes:
-                routes[entry.project_id] = _routes(entry.project_id)
+                routes[entry.project_id] = routes_with_targets(entry.project_id)
             try:
                 with transaction.atomic():
                     _route(entry, routes[entry.project_id])
@@ -160,13 +158,21 @@ def route_pending() -> int:
     return len(waiting)
 
 
-def _routes(project_id: int) -> list[AlertRoute]:
+def is_only_router() -> bool:
+    """Take the right to put news into messages until the transaction's end; False when another process has it."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [_ROUTING_LOCK])
+        return bool(cursor.fetchone()[0])
+
+
+def routes_with_targets(project_id: int) -> list[AlertRoute]:
+    """Return the routes in use, in their order, each with its destinations as ``targets``."""
     enabled = Prefetch("destinations", AlertDestination.objects.order_by("pk"), to_attr="targets")
     return list(AlertRoute.objects.filter(project_id=project_id, is_enabled=True).prefetch_related(enabled))
 
 
 def _route(entry: AlertTransition, routes: Sequence[AlertRoute]) -> None:
-    silence = silence_for(entry.project_id, entry.facts, timezone.now())
+    silence = silence_for(running_silences(entry.project_id, timezone.now()), entry.facts)
     if silence is not None:
         entry.state, entry.silence = OutboxState.SILENCED, silence
         return
@@ -177,7 +183,7 @@ def _route(entry: AlertTransition, routes: Sequence[AlertRoute]) -> None:
         for destination in route.targets:  # type: ignore[attr-defined]
             if destination.pk not in told:
                 told.add(destination.pk)
-                _put_into_message(entry, route, destination)
+                put_into_message(entry, route, destination)
         if not route.goes_on:
             break
     entry.state = OutboxState.ROUTED if told else OutboxState.UNROUTED
@@ -208,10 +214,15 @@ def wants(route: AlertRoute, transition: str, facts: dict[str, Any]) -> bool:
     )
 
 
-def silence_for(project_id: int, facts: dict[str, Any], now: datetime) -> AlertSilence | None:
-    """Return the silence that holds an incident's messages back, the one that lasts longest first."""
+def running_silences(project_id: int, now: datetime) -> list[AlertSilence]:
+    """Return the silences of a moment, the one that lasts longest first."""
     running = AlertSilence.objects.filter(project_id=project_id, starts_at__lte=now, ends_at__gt=now)
-    for silence in running.order_by("-ends_at"):
+    return list(running.order_by("-ends_at"))
+
+
+def silence_for(silences: Iterable[AlertSilence], facts: dict[str, Any]) -> AlertSilence | None:
+    """Return the first silence that holds the news of these facts back."""
+    for silence in silences:
         if (not silence.loop_id or silence.loop_id == facts["loop_id"]) and matches(silence, facts):
             return silence
     return None
@@ -224,7 +235,8 @@ def group_key(route: AlertRoute, facts: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:32]
 
 
-def _put_into_message(entry: AlertTransition, route: AlertRoute, destination: AlertDestination) -> None:
+def put_into_message(entry: AlertTransition, route: AlertRoute, destination: AlertDestination) -> None:
+    """Let a destination hear of a transition by a route: in the message that its group is gathering, or in a new one."""
     key, now = group_key(route, entry.facts), timezone.now()
     of_group = AlertDelivery.objects.filter(destination=destination, group_key=key)
     # A message gathers until its first attempt. One that a sender is just taking is locked, and left alone.

@@ -32,7 +32,7 @@ from detection.models import (
     DeliveryState,
     DestinationKind,
 )
-from detection.services import alert_texts, alerts, audit, notifiers, outgoing
+from detection.services import alert_texts, alerts, audit, notifiers, outgoing, reminders
 
 log = structlog.get_logger(__name__)
 
@@ -89,6 +89,7 @@ def run(budget_seconds: float = 15.0) -> int:
     answers: SimpleQueue[tuple[Job, Outcome]] = SimpleQueue()
     in_flight: dict[uuid.UUID, tuple[Job, float]] = {}
     made = 0
+    reminders.catch_up()
     while True:
         while alerts.route_pending() == alerts.BATCH_TRANSITIONS:
             pass

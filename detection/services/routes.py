@@ -21,13 +21,14 @@ from detection.services.errors import Conflict, Invalid, NotFound
 
 MAX_ROUTES, MAX_SILENCES = 100, 200
 MAX_PATTERNS, MAX_PATTERN_LENGTH = 50, 128
+MAX_REPEAT_HOURS = 720
 MAX_SILENCE = timedelta(days=90)
 KINDS = ("repeat", "cycle", "similar", "outcome", "stagnation", "budget")
 _MATCHERS = ("kinds", "severities", "tools", "agents", "backends", "model_names")
 _CLOSED: Mapping[str, Sequence[str]] = {
     "kinds": KINDS,
     "severities": Severity.values,
-    "transitions": Transition.values,
+    "transitions": [value for value in Transition.values if value != Transition.STILL_OPEN],
     "group_by": alerts.GROUP_FIELDS,
 }
 
@@ -63,6 +64,7 @@ _ROUTE_DEFAULTS: Mapping[str, Any] = {
     "group_by": ("session", "loop"),
     "group_wait_seconds": 10,
     "quiet_holds_critical": False,
+    "repeat_hours": 0,
     **dict.fromkeys(_MATCHERS, ()),
 }
 
@@ -103,6 +105,10 @@ def save_route(
         raise Invalid("The wait is 0 to 3,600 seconds.", field="group_wait_seconds")
     if not 0 <= int(values["position"]) <= 10_000:
         raise Invalid("The position is 0 to 10,000.", field="position")
+    if not 0 <= int(values["repeat_hours"]) <= MAX_REPEAT_HOURS:
+        raise Invalid(
+            f"Tell again after 1 to {MAX_REPEAT_HOURS} hours, or 0 for never.", field="repeat_hours"
+        )
     Project.objects.select_for_update(no_key=True).get(pk=project_id)
     row, before = AlertRoute(project_id=project_id), None
     if public_id is not None:
@@ -113,7 +119,7 @@ def save_route(
     row.name = checked_name(name)
     for field in (*_MATCHERS, "transitions", "group_by"):
         setattr(row, field, _list(field, values[field]))
-    for field in ("position", "group_wait_seconds"):
+    for field in ("position", "group_wait_seconds", "repeat_hours"):
         setattr(row, field, int(values[field]))
     for field in ("is_enabled", "goes_on", "includes_demo", "quiet_holds_critical"):
         setattr(row, field, bool(values[field]))
@@ -220,7 +226,7 @@ def silence_as_dict(row: AlertSilence) -> dict[str, Any]:
 
 @transaction.atomic
 def end_silence(project_id: int, public_id: str, actor: Actor) -> AlertSilence:
-    """End a silence now; what it held back stays in its list and is not sent after the fact."""
+    """End a silence now; what it held back stays in its list, and what is open still and was never told is told."""
     row = AlertSilence.objects.select_for_update().filter(project_id=project_id, public_id=public_id).first()
     if row is None:
         raise NotFound("There is no such silence in this project.")

@@ -1,6 +1,6 @@
-"""Threads of the worker process that need no broker: one sends alerts, one counts calls for the statistics.
+"""Threads of the worker process that need no broker: one sends alerts, one reminds, one counts calls for the statistics.
 
-Both find their work in the database. Any number of workers may run them: messages are claimed, counting takes a lock.
+All find their work in the database. Any number of workers may run them: messages are claimed, reminding and counting take a lock.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import structlog
 from celery.signals import worker_init, worker_shutting_down
 from django.db import close_old_connections, connection
 
-from detection.services import delivery, statistics
+from detection.services import delivery, reminders, statistics
 
 log = structlog.get_logger(__name__)
 SEND_PERIOD_SECONDS = 1.0
+REMIND_PERIOD_SECONDS = 60.0
 COUNT_PERIOD_SECONDS = 15.0
 _END_PATIENCE_SECONDS = 8.0
 
@@ -66,6 +67,7 @@ _threads: list[Periodic] = []
 def _start(**_: object) -> None:
     _threads[:] = [
         Periodic("alerts", SEND_PERIOD_SECONDS, delivery.run),
+        Periodic("reminders", REMIND_PERIOD_SECONDS, reminders.remind),
         Periodic("statistics", COUNT_PERIOD_SECONDS, statistics.count_calls),
     ]
     for thread in _threads:

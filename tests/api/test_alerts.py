@@ -85,6 +85,7 @@ def test_a_route_is_stored_replaced_and_removed(api, hook):
     values = {
         "name": "night", "destinations": [hook["id"]], "severities": ["high", "critical"], "models": ["gpt-*"],
         "quiet_from": "22:00", "quiet_until": "07:00", "quiet_zone": "Europe/Berlin", "goes_on": True,
+        "repeat_hours": 4,
     }  # fmt: skip
     made = api.post("/alerts/routes", values)
     assert made.status_code == 201
@@ -100,7 +101,7 @@ def test_a_route_is_stored_replaced_and_removed(api, hook):
     ("field", "value"),
     [
         ("quiet_zone", "Europe/Nowhere"), ("destinations", ["dst_unknown"]), ("group_wait_seconds", 9999), ("kinds", ["magic"]),
-        ("quiet_from", "22:00"), ("unknown", 1), ("tools", ["x" * 200]), ("name", ""),
+        ("quiet_from", "22:00"), ("unknown", 1), ("repeat_hours", 721), ("repeat_hours", -1), ("transitions", ["still_open"]), ("tools", ["x" * 200]), ("name", ""),
     ],
 )  # fmt: skip
 def test_a_wrong_route_is_refused_with_the_field(api, field, value):

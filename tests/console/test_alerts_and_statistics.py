@@ -101,11 +101,12 @@ def test_a_route_is_made_edited_and_removed(world, hook):
     values = {
         "name": "night", "destinations": [hook.public_id], "transitions": ["opened"], "severities": ["high"], "tools": "search_*",
         "group_wait_seconds": "0", "position": "5", "quiet_from": "22:00", "quiet_until": "07:00", "quiet_zone": "Europe/Berlin",
-        "is_enabled": "on", "group_by": ["session"],
+        "is_enabled": "on", "group_by": ["session"], "repeat_hours": "6",
     }  # fmt: skip
     assert world.client.post(url(world, "new_alert_route"), values).status_code == 302
     row = AlertRoute.objects.get()
     assert (row.tools, row.quiet_zone, row.goes_on) == (["search_*"], "Europe/Berlin", False)
+    assert row.repeat_hours == 6
     page = world.client.get(url(world, "alert_route", row.public_id)).content.decode()
     assert 'value="22:00"' in page
     wrong = world.client.post(
@@ -113,7 +114,9 @@ def test_a_route_is_made_edited_and_removed(world, hook):
     )
     assert wrong.status_code == 422
     assert "zone" in wrong.content.decode()
-    assert "night" in world.client.get(url(world, "alerts") + "?tab=routes").content.decode()
+    listed = world.client.get(url(world, "alerts") + "?tab=routes").content.decode()
+    assert "night" in listed
+    assert "again after 6 h" in listed
     act(world, "delete_route", id=row.public_id)
     assert AlertRoute.objects.count() == 0
 

@@ -27,6 +27,6 @@ def test_a_turn_that_fails_is_followed_by_the_next_one(db):
 def test_a_worker_starts_the_threads_and_ends_them():
     alerts._start()
     names = {thread.name for thread in threading.enumerate()}
-    assert {"alerts", "statistics"} <= names
+    assert {"alerts", "reminders", "statistics"} <= names
     alerts._stop()
     assert not any(thread._thread.is_alive() for thread in alerts._threads)

@@ -1,0 +1,228 @@
+"""What stays open is told again, and what a silence hid is told when it is over; both once, and only to whom it concerns."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.db.models import F
+from django.utils import timezone
+
+from detection.models import (
+    AlertDelivery,
+    AlertDestination,
+    AlertSilence,
+    AlertTransition,
+    Incident,
+    Question,
+)
+from detection.services import alerts, incidents, reminders, routes
+from tests.services.alerting import ANA, come_due, make_incident, make_route, make_webhook, send_all
+from tests.services.receiver import Reply, receiving
+
+
+@pytest.fixture
+def receiver(settings):
+    settings.ALERT_ALLOWED_NETWORKS = ("127.0.0.0/8",)
+    with receiving() as running:
+        yield running
+
+
+@pytest.fixture
+def hook(project, receiver):
+    return make_webhook(project, receiver)
+
+
+def opened(project, **fields):
+    incident = make_incident(project, ended_at=None, **fields)
+    incident.refresh_from_db()
+    alerts.note_transition(incident, "opened")
+    return incident
+
+
+def later(**span):
+    """Let time pass: everything that was told was told so much earlier."""
+    AlertDelivery.objects.update(finished_at=F("finished_at") - timedelta(**span))
+
+
+def titles():
+    return [row.title for row in AlertDelivery.objects.order_by("id")]
+
+
+def remind():
+    count = reminders.remind()
+    send_all()
+    return count
+
+
+def test_an_incident_nobody_takes_up_is_told_again_after_each_interval(project, receiver, hook):
+    make_route(project, hook, repeat_hours=4, transitions=["opened"])
+    opened(project)
+    send_all()
+    assert remind() == 0
+    later(hours=3, minutes=59)
+    assert remind() == 0
+    later(minutes=2)
+    assert remind() == 1
+    assert remind() == 0
+    later(hours=5)
+    assert remind() == 1
+    assert titles() == ["Loop found: search_web", *["Still open: search_web"] * 2]
+    assert len(set(receiver.ids)) == 3
+    assert "nobody has taken it up since" in receiver.requests[1][2].decode()
+    assert '"type":"incident.still_open"' in receiver.requests[1][2].decode()
+
+
+def test_without_an_interval_nothing_is_told_again(project, hook):
+    make_route(project, hook)
+    opened(project)
+    send_all()
+    later(days=20)
+    assert remind() == 0
+
+
+@pytest.mark.parametrize(
+    "take_up",
+    [
+        lambda row: incidents.acknowledge(row.project_id, row.public_id, ANA),
+        lambda row: incidents.resolve(row.project_id, row.public_id, ANA),
+        lambda row: incidents.snooze(row.project_id, row.public_id, ANA, until_worse=True),
+        lambda row: Incident.objects.update(recovered=True, ended_at=timezone.now()),
+        lambda row: routes.create_silence(
+            row.project_id,
+            ANA,
+            reason="known",
+            ends_at=timezone.now() + timedelta(hours=1),
+            loop_id=row.loop_id,
+        ),
+    ],
+    ids=["acknowledged", "resolved", "snoozed", "left by the agent", "silenced"],
+)
+def test_what_somebody_or_the_agent_took_up_is_not_told_again(project, hook, take_up):
+    make_route(project, hook, repeat_hours=1, transitions=["opened"])
+    incident = opened(project)
+    send_all()
+    take_up(incident)
+    later(hours=2)
+    assert remind() == 0
+
+
+def test_only_who_was_told_is_reminded_and_once_whatever_routes_lead_there(project, receiver, hook):
+    other = make_webhook(project, receiver, "other")
+    make_route(project, hook, name="a", position=1, repeat_hours=2, goes_on=True, tools=["search_*"])
+    make_route(project, hook, name="b", position=2, repeat_hours=1)
+    make_route(project, other, name="c", position=3, repeat_hours=1)
+    opened(project)
+    send_all()
+    later(hours=3)
+    assert remind() == 1
+    assert list(AlertDelivery.objects.values_list("destination__name", flat=True)) == ["hook", "hook"]
+
+
+def test_a_destination_that_cannot_be_reached_gathers_no_reminders(project, receiver, hook):
+    make_route(project, hook, repeat_hours=1)
+    opened(project)
+    send_all()
+    later(hours=2)
+    receiver.replies = [Reply(500)]
+    assert remind() == 1
+    AlertDestination.objects.update(is_enabled=False)
+    later(hours=9)
+    assert remind() == 0
+    AlertDestination.objects.update(is_enabled=True)
+    come_due()
+    send_all()
+    assert len(receiver.requests) == 3
+
+
+def test_a_reminder_keeps_quiet_hours(project, hook):
+    now = timezone.now()
+    quiet = {
+        "quiet_from": (now - timedelta(hours=1)).time(), "quiet_until": (now + timedelta(hours=2)).time(), "quiet_zone": "UTC"
+    }  # fmt: skip
+    make_route(project, hook, repeat_hours=1)
+    opened(project)
+    send_all()
+    row = routes.save_route(
+        project.pk, ANA, public_id=hook.routes.get().public_id, name="all", destinations=[hook.public_id],
+        repeat_hours=1, **quiet,
+    )  # fmt: skip
+    assert row.repeat_hours == 1
+    later(hours=2)
+    assert remind() == 1
+    assert AlertDelivery.objects.get(state="waiting").due_at > now + timedelta(hours=1)
+
+
+def silence(project, **fields):
+    return routes.create_silence(
+        project.pk, ANA, reason="index rebuild", ends_at=timezone.now() + timedelta(hours=1), **fields
+    )
+
+
+def test_after_a_silence_what_is_open_still_and_was_never_told_is_told_once(project, receiver, hook):
+    make_route(project, hook)
+    known = opened(project, session_name="s-known")
+    send_all()
+    hidden = silence(project)
+    alerts.note_transition(known, "escalated")
+    opened(project, session_name="s-new")
+    done = opened(project, session_name="s-done")
+    incidents.resolve(project.pk, done.public_id, ANA)
+    opened(project, session_name="s-left", recovered=True)
+    send_all()
+    assert len(receiver.requests) == 1
+    routes.end_silence(project.pk, hidden.public_id, ANA)
+    send_all()
+    send_all()
+    assert len(receiver.requests) == 2
+    text = receiver.requests[1][2].decode()
+    assert "s-new" in text
+    assert "Held back until now by the silence “index rebuild”." in text
+    assert hidden.hidden.count() == 5  # what it hid stays to be seen
+
+
+def test_a_silence_that_runs_out_by_itself_is_caught_up_with_too(project, receiver, hook):
+    make_route(project, hook)
+    silence(project)
+    opened(project)
+    send_all()
+    AlertSilence.objects.update(ends_at=timezone.now(), starts_at=timezone.now() - timedelta(hours=2))
+    send_all()
+    assert len(receiver.requests) == 1
+
+
+def test_where_a_longer_silence_goes_on_it_is_told_at_its_end(project, receiver, hook):
+    make_route(project, hook)
+    short = silence(project)
+    opened(project)
+    send_all()
+    longer = routes.create_silence(
+        project.pk, ANA, reason="longer", ends_at=timezone.now() + timedelta(hours=9), tools=["search_*"]
+    )
+    routes.end_silence(project.pk, short.public_id, ANA)
+    send_all()
+    assert receiver.requests == []
+    routes.end_silence(project.pk, longer.public_id, ANA)
+    send_all()
+    assert len(receiver.requests) == 1
+
+
+def test_a_question_that_a_silence_hid_is_told_while_it_can_be_answered(project, receiver, hook, agent):
+    from detection.services import policies
+
+    policies.save_tier(project.pk, "project", "", "", {"mode": "ask"}, ANA)
+    make_route(project, hook, transitions=["question.asked"])
+    hidden = silence(project)
+    for _ in range(4):
+        agent.asks()
+    send_all()
+    assert AlertTransition.objects.filter(transition="question.asked", state="silenced").count() == 1
+    routes.end_silence(project.pk, hidden.public_id, ANA)
+    send_all()
+    assert len(receiver.requests) == 1
+    again = silence(project)
+    AlertTransition.objects.filter(transition="question.asked").update(silence=again)
+    Question.objects.update(deadline=timezone.now())
+    routes.end_silence(project.pk, again.public_id, ANA)
+    send_all()
+    assert len(receiver.requests) == 1
