@@ -50,15 +50,16 @@ def wait_until(check: Callable[[], bool], seconds: float) -> bool:
 
 
 class Installation:
-    """Web and worker processes; end it with `stop`."""
+    """Web and worker processes; end it with `stop`. `environment` is what they get besides, or instead."""
 
-    def __init__(self, redis_url: str, folder: Path) -> None:
+    def __init__(self, redis_url: str, folder: Path, **environment: str) -> None:
         self._environment = {
             **os.environ,
             "DATABASE_URL": test_database_url(),
             "REDIS_URL": redis_url,
             "LOOPGUARD_MODE": "test",
             "CELERY_SKIP_CHECKS": "1",
+            **environment,
         }
         self._folder = folder
         self._running: list[subprocess.Popen[bytes]] = []

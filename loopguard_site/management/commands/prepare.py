@@ -1,8 +1,10 @@
 """`manage.py prepare`: brings database, rights and static files up to date; makes login and key at the first start."""
 
 import dataclasses
+import fcntl
 import hashlib
 import json
+import os
 import sys
 from argparse import ArgumentParser
 from pathlib import Path
@@ -12,7 +14,7 @@ from django.conf import settings
 from django.contrib.staticfiles.finders import get_finders
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
-from django.db import DEFAULT_DB_ALIAS, ProgrammingError
+from django.db import DEFAULT_DB_ALIAS, DatabaseError
 from psycopg.errors import InsufficientPrivilege
 
 from detection.selectors.audit import audit_weakness
@@ -72,20 +74,31 @@ class Command(BaseCommand):
                 rights.grant(owner, str(role["USER"]), str(role["PASSWORD"]))
         except rights.NoSuchRole as refusal:
             raise CommandError(refusal.detail) from refusal
-        except ProgrammingError as error:
-            if not isinstance(error.__cause__, InsufficientPrivilege):
+        except DatabaseError as error:
+            # Django tells of the table that it cannot even begin with by an error of its own.
+            cause = error.__cause__ or getattr(error.__context__, "__cause__", None)
+            if not isinstance(cause, InsufficientPrivilege):
                 raise
             raise CommandError(
-                f"The database refused: {error.__cause__.diag.message_primary}. Where DATABASE_URL is of a role that"
-                f" owns no table, {OWNER_VARIABLE} must be set for this command."
+                f"The database refused: {cause.diag.message_primary}. Where DATABASE_URL is of a role that owns no"
+                f" table, {OWNER_VARIABLE} must be set for this command."
             ) from error
         if weakness := audit_weakness():
             self.stderr.write(weakness)
 
     def _collect_static_files(self) -> None:
         """Collect only when a source has changed: hashing and compressing takes seconds."""
+        # Two starts at once would clear what the other collects; locking the folder itself leaves no file behind.
+        folder = os.open(settings.BASE_DIR, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            self._collect_where_changed()
+        finally:
+            os.close(folder)
+
+    def _collect_where_changed(self) -> None:
         stamp = Path(settings.STATIC_ROOT) / ".collected"
-        digest = hashlib.sha256(sys.version.encode())
+        digest = hashlib.sha256(f"{sys.version} {settings.STORAGES['staticfiles']['BACKEND']}".encode())
         for finder in get_finders():
             for name, storage in finder.list([]):
                 state = Path(storage.path(name)).stat()
