@@ -39,9 +39,7 @@ class AuditPage(ReadOnlyMixin, ProjectAdmin):
     list_display = ("at", "actor", "action", "subject", "project", "address")
     list_filter = (AreaFilter, "at", ("project", ProjectFilter))
     search_fields = ("actor", "action__startswith", "subject", "request_id__exact")
-    search_help_text = (
-        "A name of whoever did it, what it was done to, the beginning of an action, or a request's id"
-    )
+    search_help_text = "Who, to what, an action, or a request's id"
     list_select_related = ("project",)
     # The order of writing, which the primary key has without sorting the whole table.
     ordering = ("-id",)

@@ -25,6 +25,13 @@ class MembershipInline(BaseInline):
     autocomplete_fields = ("user",)
     fields = ("user", "role")
 
+    def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        """Name the field itself: the heading of its column is no label to a reader of the screen."""
+        made = super().formfield_for_dbfield(db_field, request, **kwargs)
+        if made is not None:
+            made.widget.attrs["aria-label"] = db_field.verbose_name.capitalize()
+        return made
+
 
 @admin.register(Project)
 class ProjectPage(ProjectAdmin):

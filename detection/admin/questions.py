@@ -13,8 +13,7 @@ class QuestionPage(ReadOnlyMixin, ProjectAdmin):
     """What held calls wait for, or waited."""
 
     list_display = (
-        "public_id", "project", "state", "asked_of", "session_name", "agent", "tool", "choice", "decision", "answered_by",
-        "asked_at", "deadline",
+        "public_id", "project", "state", "asked_of", "session_name", "agent", "tool", "choice", "answered_by", "asked_at",
     )  # fmt: skip
     list_filter = ("state", "asked_of", "choice", "kind", ("project", ProjectFilter))
     search_fields = (
