@@ -74,7 +74,7 @@ def _page(request: ProjectRequest, tab: str = "", **more: Any) -> HttpResponse:
         context["spans"] = SILENCE_SPANS
         context["now"] = now
         context["kind_choices"] = routes.KINDS
-        context["prefill"] = {name: request.GET.get(name, "")[:128] for name in ("tool", "agent", "loop")}
+        context["silence"] = _silence_form(more.get("given"), request.GET)
     else:
         state, destination = request.GET.get("state", ""), request.GET.get("destination", "")[:40]
         if state not in DeliveryState.values:
@@ -93,6 +93,21 @@ def _page(request: ProjectRequest, tab: str = "", **more: Any) -> HttpResponse:
             *((v, str(w), v == state) for v, w in DeliveryState.choices),
         ]
     return render(request, f"alerts/{tab}.html", context)
+
+
+def _silence_form(given: QueryDict | None, query: QueryDict) -> dict[str, Any]:
+    """Return what the form of a silence shows: what was sent and refused, or what a link fills in."""
+    if given is not None:
+        loop = given.get("loop", "") or given.get("of_loop", "")
+        form: dict[str, Any] = {
+            name: given.get(name, "") for name in ("reason", "hours", "tools", "agents", "models")
+        }
+        return form | {"loop": loop, "is_of_loop": bool(given.get("loop")), "kinds": given.getlist("kinds")}
+    filled = {name: query.get(name, "")[:300].replace("\x00", "") for name in ("tool", "agent", "loop")}
+    return {
+        "tools": filled["tool"], "agents": filled["agent"], "loop": filled["loop"], "is_of_loop": True,
+        "hours": SILENCE_SPANS[1][0] if filled["loop"] else "",
+    }  # fmt: skip
 
 
 def _conditions(row: Any) -> list[tuple[str, str]]:
@@ -287,10 +302,14 @@ def alert_route(request: ProjectRequest, public_id: str = "") -> HttpResponse:
             for name, words, choices in (
                 (
                     "transitions",
-                    "When an incident (none: every change and all the rest)",
+                    "When an incident",
                     [(v, w.lower()) for v, w in TRANSITIONS if "." not in v],
                 ),
-                ("transitions", "Or when", [(v, w) for v, w in TRANSITIONS if "." in v]),
+                (
+                    "transitions",
+                    "Or when (none here and above: all news)",
+                    [(v, w) for v, w in TRANSITIONS if "." in v],
+                ),
                 ("severities", "Of these severities (none: all)", Severity.choices),
                 ("kinds", "From these detectors (none: all)", [(kind, kind) for kind in routes.KINDS]),
                 ("group_by", "One message for each", [(field, field) for field in alerts.GROUP_FIELDS]),

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.http import Http404, HttpResponse
 from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
 from detection.console import display, explain, questions
@@ -15,8 +18,8 @@ from detection.console.strip import Cell, Strip, large
 from detection.models import Incident, Role, ToolRule
 from detection.selectors import incidents as selector
 from detection.selectors import sessions as session_selector
+from detection.services import alert_facts, alerts, policies
 from detection.services import incidents as service
-from detection.services import policies
 from detection.services.errors import ServiceError
 
 CONTEXT_CALLS = 48
@@ -56,9 +59,27 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         "meter": _meter(incident),
         "single_tool": incident.tool if incident.tool and "→" not in incident.tool else "",
         "argument_names": _argument_names(incident),
+        "mute_url": _mute_url(request, incident),
+        "silence": alerts.silence_for(
+            alerts.running_silences(request.project.pk, timezone.now()), alert_facts.facts_of(incident)
+        ),
         **questions.of_incident(incident),
     }
     return render(request, "console/incident.html", context)
+
+
+def _mute_url(request: ProjectRequest, incident: Incident) -> str:
+    """Lead to the form of silences, filled in for this loop; an end and a reason are chosen there."""
+    exact = {"tool": _exactly(incident.tool), "agent": _exactly(incident.agent)}
+    # The form divides patterns by commas, so a name that holds one is left to the loop.
+    fields = {name: value for name, value in exact.items() if value and "," not in value}
+    query = urlencode({"tab": "silences", **fields, "loop": incident.loop_id})
+    return f"{reverse('console:alerts', args=[request.project.slug])}?{query}"
+
+
+def _exactly(name: str) -> str:
+    """Return the pattern that fits this name only."""
+    return "".join(f"[{character}]" if character in "*?[" else character for character in name)
 
 
 def _strip(incident: Incident) -> Strip | None:
@@ -141,7 +162,7 @@ def make_exception(request: ProjectRequest, public_id: str) -> HttpResponse:
 
 def _save_rule(request: ProjectRequest, tool: str, how: str, note: str) -> None:
     """Add to the rule for exactly this tool what the form asks for, keeping what it said before."""
-    pattern = "".join(f"[{character}]" if character in "*?[" else character for character in tool)
+    pattern = _exactly(tool)
     rule = ToolRule.objects.filter(project=request.project, pattern=pattern).first() or ToolRule(
         pattern=pattern
     )

@@ -9,6 +9,7 @@ const table = [
   ["a", "Acknowledge", () => press("a")],
   ["r", "Resolve", () => press("r")],
   ["s", "Snooze", () => press("s")],
+  ["m", "Mute", () => press("m")],
   ["f", "Not a loop", () => press("f")],
   ["c", "Comment", () => press("c")],
   ["u", "Undo", () => press("u")],

@@ -2,6 +2,7 @@
 
 import pytest
 
+from detection.models import AlertSilence
 from tests.browser.test_screens import sign_in
 from tests.console.scenes import loop, make_world
 
@@ -19,7 +20,7 @@ def test_the_question_mark_lists_the_keys(site, world, page):
     page.keyboard.press("?")
     help_ = page.locator("#help")
     assert help_.is_visible()
-    for words in ("Next row", "Acknowledge", "Undo", "Go to Live", "Show new rows"):
+    for words in ("Next row", "Acknowledge", "Mute", "Undo", "Go to Live", "Show new rows"):
         assert words in help_.inner_text()
     page.keyboard.press("Escape")
     assert not help_.is_visible()
@@ -50,6 +51,16 @@ def test_one_key_resolves_and_one_takes_it_back(site, world, page):
     page.wait_for_selector("text=1 incident taken back")
     world.incident.refresh_from_db()
     assert world.incident.status == "open"
+
+
+def test_one_key_leads_to_muting_the_loop(site, world, page):
+    page.goto(f"{site.url}{world.base}/incidents/{world.incident.public_id}")
+    page.keyboard.press("m")
+    page.wait_for_url("**/alerts?tab=silences*")
+    page.keyboard.type("known")  # the reason has the focus
+    page.get_by_role("button", name="Begin the silence").click()
+    page.wait_for_selector("text=Silent until")
+    assert AlertSilence.objects.get().loop_id == world.incident.loop_id
 
 
 def test_keys_are_letters_while_one_types(site, world, page):

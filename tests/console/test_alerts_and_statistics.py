@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 
 import pytest
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
 from detection.models import AlertDestination, AlertRoute, AlertSilence, Role
 from detection.services import alerts, delivery, policies
@@ -211,3 +213,55 @@ def test_a_route_takes_news_that_are_of_no_incident(world, hook):
     values = {"name": "limits", "destinations": [hook.public_id], "transitions": ["session.near_limit"]}
     world.client.post(url(world, "new_alert_route"), values)
     assert AlertRoute.objects.get().transitions == ["session.near_limit"]
+
+
+def form_of(page):
+    """The fields of the form of a silence as a browser would send them, before anything is filled in."""
+    form = page[page.index('id="new-silence"') :]
+    inputs = re.findall(r"<input [^>]*>", form)
+    fields = {}
+    for one in inputs:
+        found = dict(re.findall(r'(\w+)="([^"]*)"', one))
+        if found.get("type") != "checkbox" or " checked" in one:
+            fields[found["name"]] = html.unescape(found.get("value", ""))
+    chosen = re.search(r'<option value="(\d+)" selected', form) or re.search(r'<option value="(\d+)"', form)
+    return {**fields, "hours": chosen.group(1)}
+
+
+def muted(world, incident, **changes):
+    """Follow the link on the incident's page, and send the form as it comes."""
+    page = world.client.get(url(world, "incident", incident.public_id)).content.decode()
+    link = html.unescape(re.search(r'<a class="btn" href="([^"]+)" data-key="m">', page).group(1))
+    form = form_of(world.client.get(link).content.decode())
+    form.pop("csrfmiddlewaretoken", None)
+    return world.client.post(url(world, "alerts_act"), {**form, "reason": "known", **changes})
+
+
+@pytest.mark.parametrize("tool", ["search_web", "a*b?[c]", "one, two", NASTY[:60], "ein · 工具"])
+def test_an_incident_is_muted_from_its_page_and_shows_it(world, hook, tool):
+    make_route(world.project, hook)
+    incident = make_incident(world.project, tool=tool, agent="res*", loop_id="l00p", ended_at=None)
+    other = make_incident(world.project, tool="a_b_c", agent="research", loop_id="l00p2", ended_at=None)
+    assert muted(world, incident).status_code == 302
+    silence = AlertSilence.objects.get()
+    assert (silence.loop_id, silence.ends_at > timezone.now()) == ("l00p", True)
+    for one in (incident, other):
+        alerts.note_transition(one, "opened")
+    alerts.route_pending()
+    assert [row.facts["tool"] for row in silence.hidden.all()] == [tool]
+    assert "Muted" in world.client.get(url(world, "incident", incident.public_id)).content.decode()
+    assert "Muted<" not in world.client.get(url(world, "incident", other.public_id)).content.decode()
+
+
+def test_a_refused_mute_keeps_what_it_was_for(world):
+    told = muted(world, world.incident, reason=" ").content.decode()
+    assert "Say why" in told
+    kept = form_of(told)
+    assert (kept["loop"], kept["tools"]) == (world.incident.loop_id, world.incident.tool)
+    wider = muted(world, world.incident, reason=" ", loop="").content.decode()
+    assert "loop" not in form_of(wider)
+
+
+def test_only_who_may_silence_is_offered_to_mute(world):
+    page = with_role(world, Role.VIEWER).get(url(world, "incident", world.incident.public_id))
+    assert "Mute" not in page.content.decode()
