@@ -2,7 +2,8 @@
 
 Apprise opens its own connections, so they are checked where no redirect, name or setting can get round it: an audit hook
 of the interpreter sees every connect of the sending thread, with the address as it is, and refuses as `outgoing` would.
-Only services that need nothing of this machine are open; settings that read local files or switch checks off are refused.
+Only services that need nothing of this machine are open; settings that read local files or switch checks off are refused,
+and so is mail without encryption to anywhere but the networks that the deployment allows.
 """
 
 from __future__ import annotations
@@ -51,7 +52,13 @@ def _on_audit(event: str, arguments: tuple[Any, ...]) -> None:
         parsed = ipaddress.ip_address(str(address[0]))
     except ValueError:
         raise Refused("A connection to a name that was not resolved is refused.") from None
-    outgoing.check_address(parsed)
+    _check_peer(parsed)
+
+
+def _check_peer(address: outgoing.Address) -> None:
+    outgoing.check_address(address)
+    if getattr(_guard, "is_bare_mail", False) and not outgoing.is_allowed_network(address):
+        raise Refused("Mail without encryption is refused; use mailtos://, or mode=starttls.")
 
 
 @contextmanager
@@ -78,7 +85,7 @@ def _guarded() -> Iterator[list[str]]:
     try:
         yield complaints
     finally:
-        _guard.is_active = False
+        _guard.is_active = _guard.is_bare_mail = False
         logger.removeHandler(collector)
 
 
@@ -90,6 +97,7 @@ def _library() -> Any:
 
 
 def _plugin(address: str) -> Any:
+    """Make the service of an address, for use inside `_guarded`."""
     apprise = _library()
     asset = apprise.AppriseAsset(
         app_id="LoopGuard",
@@ -105,6 +113,7 @@ def _plugin(address: str) -> Any:
     if plugin is None:
         return None
     plugin.socket_connect_timeout = plugin.socket_read_timeout = outgoing.DEADLINE_SECONDS
+    _guard.is_bare_mail = hasattr(plugin, "smtp_host") and plugin.secure_mode == "insecure"
     return plugin
 
 
@@ -152,11 +161,11 @@ def _check_hosts(plugin: Any) -> None:
         if not isinstance(host, str) or ("." not in host and ":" not in host and host != "localhost"):
             continue  # many services keep a token in the place of the host
         try:
-            found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+            found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError):
             continue  # a token again, or a name that will be looked at when it is spoken to
         for entry in found:
-            outgoing.check_address(ipaddress.ip_address(entry[4][0]))
+            _check_peer(ipaddress.ip_address(entry[4][0]))
 
 
 def notify(address: str, title: str, text: str, *, is_good_news: bool) -> None:

@@ -1,0 +1,69 @@
+"""A real SMTP server in a thread that keeps what it was handed, and a certificate of its own."""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from email import message_from_bytes, policy
+from email.message import EmailMessage
+
+from aiosmtpd.controller import Controller
+
+
+@dataclass
+class Mailbox:
+    """`refusal` is answered instead of taking a message."""
+
+    port: int = 0
+    refusal: str = ""
+    envelopes: list = field(default_factory=list)
+
+    @property
+    def messages(self) -> list[EmailMessage]:
+        return [message_from_bytes(one.content, policy=policy.default) for one in self.envelopes]
+
+    async def handle_DATA(self, server, session, envelope):  # noqa: N802  (the server's name for it)
+        if self.refusal:
+            return self.refusal
+        self.envelopes.append(envelope)
+        return "250 OK"
+
+
+class _AnyPort(Controller):
+    """Takes a free port, and says which before anybody connects."""
+
+    def _trigger_server(self):
+        self.port = self.server.sockets[0].getsockname()[1]
+        super()._trigger_server()
+
+
+@contextmanager
+def receiving_mail(tls: ssl.SSLContext | None = None):
+    """Receive on a free port of 127.0.0.1; with `tls` only after STARTTLS."""
+    mailbox = Mailbox()
+    controller = _AnyPort(
+        mailbox, hostname="127.0.0.1", port=0, tls_context=tls, require_starttls=tls is not None
+    )
+    controller.start()
+    mailbox.port = controller.port
+    try:
+        yield mailbox
+    finally:
+        controller.stop()
+
+
+def certificate(folder):
+    """Make a certificate for 127.0.0.1 that nobody has signed but itself; the file, and a server's context with it."""
+    file, key = folder / "mail.pem", folder / "mail.key"
+    subprocess.run(
+        [
+            "openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1",
+            "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(file),
+        ],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(file, key)
+    return file, context

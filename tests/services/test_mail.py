@@ -1,0 +1,157 @@
+"""Mail goes to a real server: whole, linked, with nothing injected, encrypted, and to no address that is closed."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+
+import pytest
+
+from detection.models import AlertAttempt, AlertDelivery
+from detection.services import alerts, destinations, incidents, notifiers
+from detection.services.errors import Invalid
+from detection.services.outgoing import Refused, Unreachable
+from tests.services.alerting import ANA, make_incident, make_route, send_all
+from tests.services.mailbox import certificate, receiving_mail
+
+EVIL = (
+    "x\r\nBcc: spy@evil.example\r\n\r\n<script>alert(1)</script><a href='http://evil.example'>@all *b* \u202e"
+)
+
+
+@pytest.fixture
+def open_network(settings):
+    settings.ALERT_ALLOWED_NETWORKS = ("127.0.0.0/8",)
+    settings.PUBLIC_URL = "https://guard.example"
+
+
+@pytest.fixture
+def mailbox():
+    with receiving_mail() as running:
+        yield running
+
+
+def address(mailbox, scheme="mailto", **more):
+    settings = "&".join(f"{name}={value}" for name, value in more.items())
+    return (
+        f"{scheme}://127.0.0.1:{mailbox.port}?from=guard@loopguard.example&to=oncall@team.example&{settings}"
+    )
+
+
+def mail_to(project, mailbox, **more):
+    row, _ = destinations.create_destination(
+        project.pk, ANA, name="mail", kind="apprise", address=address(mailbox, **more)
+    )
+    return row
+
+
+def test_an_incident_arrives_as_mail_with_its_sentence_strip_and_link(project, open_network, mailbox):
+    make_route(project, mail_to(project, mailbox))
+    incident = make_incident(project)
+    alerts.note_transition(incident, "opened")
+    send_all()
+    assert AlertDelivery.objects.get().state == "delivered"
+    (envelope,), (message,) = mailbox.envelopes, mailbox.messages
+    assert (envelope.mail_from, envelope.rcpt_tos) == ("guard@loopguard.example", ["oncall@team.example"])
+    assert message["Subject"] == "Loop found: search_web"
+    text = message.get_content()
+    assert "'search_web' invoked with identical params 4 times within 120s" in text
+    assert f"https://guard.example/p/support/incidents/{incident.public_id}" in text.splitlines()
+
+
+def test_no_name_note_or_reason_gets_into_headers_or_out_of_its_place(project, open_network, mailbox):
+    make_route(project, mail_to(project, mailbox))
+    incident = make_incident(project, tool=EVIL[:128], agent=EVIL[:128], session_name=EVIL)
+    alerts.note_transition(incident, "opened", EVIL, EVIL)
+    incidents.resolve(project.pk, incident.public_id, ANA, EVIL)
+    send_all()
+    (envelope,), (message,) = mailbox.envelopes, mailbox.messages
+    assert envelope.rcpt_tos == ["oncall@team.example"]
+    assert message["To"] == "oncall@team.example"
+    assert message["Bcc"] is None
+    assert set(message.keys()) == {
+        "Content-Type", "Content-Transfer-Encoding", "MIME-Version", "X-Application", "Subject", "From", "To", "Date",
+        "Message-ID",
+    }  # fmt: skip
+    assert not message.defects
+    assert "\n" not in message["Subject"]
+    assert message.get_content_type() == "text/plain"  # the only part: there is no markup to get out of
+    for spelled in ("<script", "<a ", "http://evil", "@all", "@evil", "\u202e", "\nBcc"):
+        assert spelled not in message.get_content()
+        assert spelled not in message["Subject"]
+
+
+def test_what_would_get_as_far_as_the_library_stays_one_header_and_one_plain_part(open_network, mailbox):
+    notifiers.notify(
+        address(mailbox), "t\r\nBcc: spy@evil.example", "<b>1</b>\r\n\r\nx: y", is_good_news=True
+    )
+    (envelope,), (message,) = mailbox.envelopes, mailbox.messages
+    assert envelope.rcpt_tos == ["oncall@team.example"]
+    assert message["Bcc"] is None
+    assert message["Subject"] == "t Bcc: spy@evil.example"
+    assert (message.get_content_type(), message.get_content().split()) == (
+        "text/plain",
+        ["<b>1</b>", "x:", "y"],
+    )
+
+
+def test_who_gets_mail_is_in_no_log(open_network, mailbox):
+    written: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: written.append(f"{record.name} {record.getMessage()}")
+    logging.getLogger().addHandler(handler)  # where the deployment's log is written
+    try:
+        notifiers.notify(address(mailbox), "t", "x", is_good_news=True)
+    finally:
+        logging.getLogger().removeHandler(handler)
+    assert mailbox.envelopes
+    assert not [line for line in written if not line.startswith("mail.log") and "oncall@" in line]
+
+
+def test_a_refusing_server_is_a_failed_attempt_without_parts_of_the_address(project, open_network, mailbox):
+    row = mail_to(project, mailbox)
+    mailbox.refusal = "554 no"
+    assert destinations.send_test(project.pk, row.public_id, ANA).state == "failed"
+    problem = AlertAttempt.objects.get().problem
+    assert problem
+    assert "oncall@team.example" not in problem
+
+
+def test_a_mail_server_in_a_closed_network_is_refused_when_saved_and_when_sent(settings, mailbox):
+    settings.ALERT_ALLOWED_NETWORKS = ()
+    for host in ("127.0.0.1", "localhost", "10.0.0.1", "[::1]"):
+        for spelled in (
+            f"mailto://{host}:{mailbox.port}?from=a@b.example&to=c@d.example",
+            f"mailtos://u:p@public.example:{mailbox.port}?smtp={host}&to=c@d.example",
+        ):
+            with pytest.raises(Invalid):
+                notifiers.check(spelled)
+    with pytest.raises(Refused):
+        notifiers.notify(address(mailbox), "t", "x", is_good_news=True)
+    assert mailbox.envelopes == []
+
+
+@pytest.mark.parametrize("more", [{}, {"scheme": "mailtos", "mode": "insecure"}])
+def test_mail_to_the_public_net_is_encrypted_or_refused(settings, more):
+    settings.ALERT_ALLOWED_NETWORKS = ()
+    scheme, mode = more.get("scheme", "mailto"), more.get("mode", "insecure")
+    spelled = f"{scheme}://8.8.8.8?from=a@b.example&to=c@d.example&mode={mode}"
+    with pytest.raises(Invalid, match="without encryption"):
+        notifiers.check(spelled)
+    with pytest.raises(Refused, match="without encryption"):
+        notifiers.notify(spelled, "t", "x", is_good_news=True)
+    assert notifiers.check(spelled.replace("=insecure", "=starttls").replace("mailto:", "mailtos:"))
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the server's certificate")
+def test_an_encrypted_server_is_spoken_to_only_when_its_certificate_holds(
+    open_network, tmp_path, monkeypatch
+):
+    file, context = certificate(tmp_path)
+    with receiving_mail(tls=context) as mailbox:
+        with pytest.raises(Unreachable):
+            notifiers.notify(address(mailbox, "mailtos", mode="starttls"), "t", "x", is_good_news=True)
+        assert mailbox.envelopes == []
+        monkeypatch.setenv("SSL_CERT_FILE", str(file))
+        notifiers.notify(address(mailbox, "mailtos", mode="starttls"), "t", "x", is_good_news=True)
+        assert [message["Subject"] for message in mailbox.messages] == ["t"]
