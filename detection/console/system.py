@@ -100,7 +100,7 @@ def _workers(has_work: bool) -> list[dict[str, str]]:
 
 
 def _audit(weakness: str) -> dict[str, str]:
-    words = weakness or "closed: the role that LoopGuard runs as may read and add, nothing else"
+    words = weakness or "append-only: LoopGuard may read and add, nothing else"
     part = _part(
         "Audit", "slow" if weakness else "ok", words, "Rights in the database keep entries as they are."
     )
