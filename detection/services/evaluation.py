@@ -6,7 +6,7 @@ incident to `incidents`. Evaluating twice changes nothing: the cursor moves in t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import InitVar, dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -27,7 +27,7 @@ from detection.services.asking import Asking
 from detection.services.eventrows import EventRow
 from detection.services.findings import Loops
 from detection.services.locking import lock_session
-from detection.services.roundtrip import Statements
+from detection.services.roundtrip import Writes
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit
 
@@ -39,6 +39,8 @@ REBUILD_EVENTS = 2000
 """How far back a state of an outdated version is rebuilt; every window is far shorter."""
 STRIP_CELLS = 60
 MAX_PARKED = 20
+_FEW_FLAGS = 3
+"""Up to here calls of earlier transactions are marked one by one, which is planned in half the time of a join."""
 SWEEP_AFTER = timedelta(seconds=2)
 """A doorbell brings a worker at once; a session that waits longer was not heard."""
 SWEEP_SESSIONS = 200
@@ -300,19 +302,20 @@ class SessionWork:
             Events that are not stored yet, with their marks already on them.
         """
         session = self.session
-        statements = Statements()
-        eventrows.add_store(statements, new_events)
-        self._add_marks(statements, self._marked)
+        writes = Writes()
+        self._mark_with_results((*self._marked, *new_events))
+        eventrows.add_store(writes, new_events)
+        self._add_marks(writes)
         if self.loops.is_touched:
-            statements.send()  # the evidence is copied from the events, marks and all
+            writes.send()  # the evidence is copied from the events, marks and all
             self.loops.save()
         self.asking.save()
         if session.evaluated_seq >= session.last_seq:
             session.pending_since = None
         session.state = self._session_state()
-        locking.add_write(statements, session)
-        tracking.add_write(statements, session.pk, self.state)
-        statements.send()
+        locking.add_write(writes, session)
+        tracking.add_write(writes, session.pk, self.state)
+        writes.send()
         publish_after_commit(session.project_id, Hint("session", session.external_id), *self.loops.hints)
 
     def _session_state(self) -> str:
@@ -324,13 +327,16 @@ class SessionWork:
             return SessionState.WAITING
         return SessionState.LOOPING if self.loops.has_active else SessionState.RUNNING
 
-    def _add_marks(self, statements: Statements, events: list[EventRow]) -> None:
-        stores_payloads = self.session.project.stores_payloads
+    def _mark_with_results(self, events: Iterable[EventRow]) -> None:
+        """Put what became of a call on its row, where that is still to be written."""
         by_seq = {event.seq: event for event in events}
-        for seq in [seq for seq in self._result_flags if seq in by_seq]:
+        for seq in self._result_flags.keys() & by_seq.keys():
             by_seq[seq].flags = _with_result(by_seq[seq].flags, self._result_flags.pop(seq))
-        if events:
-            statements.add(
+
+    def _add_marks(self, writes: Writes) -> None:
+        session, stores_payloads, marked = self.session, self.session.project.stores_payloads, self._marked
+        if marked:
+            writes.add(
                 "UPDATE detection_event e SET call_key = v.call_key, result_digest = v.result_digest, flags = v.flags,"
                 " decision = v.decision, arguments = CASE WHEN %s THEN e.arguments END, content = CASE WHEN %s THEN e.content END"
                 " FROM unnest(%s::int[], %s::text[], %s::text[], %s::text[], %s::text[])"
@@ -338,21 +344,27 @@ class SessionWork:
                 [
                     stores_payloads,
                     stores_payloads,
-                    [event.seq for event in events],
-                    [event.call_key for event in events],
-                    [event.result_digest for event in events],
-                    [event.flags for event in events],
-                    [event.decision for event in events],
-                    self.session.pk,
+                    [event.seq for event in marked],
+                    [event.call_key for event in marked],
+                    [event.result_digest for event in marked],
+                    [event.flags for event in marked],
+                    [event.decision for event in marked],
+                    session.pk,
                 ],
             )
-        for seq, flag in self._result_flags.items():
-            # Calls of earlier transactions: few, as a result follows its call closely.
-            statements.add(
-                "UPDATE detection_event SET flags = left(%s || translate(flags, %s, ''), 12) WHERE session_id = %s AND seq = %s",
-                [flag, "?^!e" + flag, self.session.pk, seq],
+        flags, self._result_flags = self._result_flags, {}
+        if len(flags) > _FEW_FLAGS:
+            writes.add(
+                "UPDATE detection_event e SET flags = left(v.flag || translate(e.flags, '?^!e' || v.flag, ''), 12)"
+                " FROM unnest(%s::int[], %s::text[]) AS v (seq, flag) WHERE e.session_id = %s AND e.seq = v.seq",
+                [[*flags], [*flags.values()], session.pk],
             )
-        self._result_flags.clear()
+            return
+        for seq, flag in flags.items():
+            writes.add(
+                "UPDATE detection_event SET flags = left(%s || translate(flags, %s, ''), 12) WHERE session_id = %s AND seq = %s",
+                [flag, "?^!e" + flag, session.pk, seq],
+            )
 
     def _rebuilt(self) -> State:
         """Fold the session's recent events anew; what they came to then is stored already and stays as it is."""

@@ -6,14 +6,14 @@ needs to answer it. Rows come back as ordinary model instances with their projec
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 
+import orjson
 from django.db import connection, models
 
 from detection.models import Project, Session
 from detection.services.keys import Principal
-from detection.services.roundtrip import Statements, fetch
+from detection.services.roundtrip import Writes, fetch
 
 
 class _Reader:
@@ -30,7 +30,7 @@ class _Reader:
         row = list(values)
         for index in self._json_at:
             if isinstance(row[index], str):
-                row[index] = json.loads(str(row[index]))
+                row[index] = orjson.loads(str(row[index]))
         return self.model.from_db("default", self.names, row)
 
 
@@ -106,13 +106,13 @@ _UPDATE = (
 )
 
 
-def add_write(statements: Statements, session: Session) -> None:
-    """Put the writing of what evaluation changed of a locked session behind other statements.
+def add_write(writes: Writes, session: Session) -> None:
+    """Put the writing of what evaluation changed of a locked session beside other writes.
 
     The row is marked as changed for the live pages.
     """
     values = [getattr(session, name) for name in UPDATED]
     for index, name in enumerate(UPDATED):
         if name in _AS_JSON:
-            values[index] = json.dumps(values[index])
-    statements.add(_UPDATE, [*values, session.pk])
+            values[index] = orjson.dumps(values[index]).decode()
+    writes.add(_UPDATE, [*values, session.pk])

@@ -10,9 +10,11 @@ from django.db import connection
 
 from detection.engine import snapshot
 from detection.engine.memory import State
-from detection.services.roundtrip import Statements
+from detection.services.roundtrip import Writes, fetch
 
 _READ = "SELECT snapshot FROM detection_trackerstate WHERE session_id = %s"
+_KNOWN = "ARRAY(SELECT call_id FROM detection_event WHERE session_id = %s AND type = '{}' AND call_id = ANY(%s::text[]))"
+_READ_WITH_KNOWN = f"SELECT ({_READ}), {_KNOWN.format('call')}, {_KNOWN.format('result')}"
 _WRITE = (
     "INSERT INTO detection_trackerstate (session_id, version, snapshot) VALUES (%s, %s, %s)"
     " ON CONFLICT (session_id) DO UPDATE SET version = excluded.version, snapshot = excluded.snapshot, updated_at = now()"
@@ -35,24 +37,20 @@ def read(session_id: int) -> State | None:
 
 def read_with_known(session_id: int, call_ids: list[str]) -> tuple[bytes | None, set[tuple[str, str]]]:
     """Read the state of a locked session, still as bytes, and which (type, call id) it has already, in one round trip."""
-    statements = Statements()
-    statements.add(_READ, [session_id])
-    statements.add(
-        "SELECT type, call_id FROM detection_event WHERE session_id = %s AND type IN ('call', 'result')"
-        " AND call_id = ANY(%s::text[])",
-        [session_id, call_ids],
+    [(stored, calls, results)] = fetch(
+        _READ_WITH_KNOWN, [session_id, session_id, call_ids, session_id, call_ids]
     )
-    stored, known = statements.fetch()
-    return (bytes(stored[0][0]) if stored else None), {(kind, call_id) for kind, call_id in known}
+    known = {("call", call_id) for call_id in calls} | {("result", call_id) for call_id in results}
+    return (None if stored is None else bytes(stored)), known
 
 
 def write(session_id: int, state: State) -> None:
     """Store the state of a locked session."""
-    statements = Statements()
-    add_write(statements, session_id, state)
-    statements.send()
+    writes = Writes()
+    add_write(writes, session_id, state)
+    writes.send()
 
 
-def add_write(statements: Statements, session_id: int, state: State) -> None:
-    """Put the storing of the state behind other statements."""
-    statements.add(_WRITE, [session_id, snapshot.VERSION, snapshot.dump(state)])
+def add_write(writes: Writes, session_id: int, state: State) -> None:
+    """Put the storing of the state beside other writes."""
+    writes.add(_WRITE, [session_id, snapshot.VERSION, snapshot.dump(state)])
