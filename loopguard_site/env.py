@@ -7,6 +7,7 @@ start with one sentence that names the variable, so that no process runs on a gu
 from __future__ import annotations
 
 import ipaddress
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,6 +42,8 @@ class Environment:
         Where people reach the pages and the sockets; equal origins in production, neighbouring ports when embedded.
     alert_allowed_networks
         Networks beyond the public ones that alerts may be sent to; plain http and any port are fine there.
+    key_requests_per_second
+        What each process of ``web`` takes from one key before it answers 429; 0 for no limit.
     """
 
     mode: str
@@ -54,6 +57,7 @@ class Environment:
     trusted_proxies: int
     log_json: bool
     alert_allowed_networks: tuple[str, ...] = ()
+    key_requests_per_second: float = 1000.0
     owner_database: dict[str, object] | None = None
 
 
@@ -115,6 +119,7 @@ def read(env: Mapping[str, str] = os.environ) -> Environment:
         trusted_proxies=int(proxies),
         log_json=env.get("LOOPGUARD_LOG", "text") == "json",
         alert_allowed_networks=networks,
+        key_requests_per_second=_requests_per_second(env.get("LOOPGUARD_KEY_REQUESTS_PER_SECOND", "1000")),
     )
 
 
@@ -127,6 +132,18 @@ def _owner_parameters(url: str, runtime_role: object) -> dict[str, object] | Non
             f"{OWNER_VARIABLE} names the role that owns the tables; DATABASE_URL must then name another role."
         )
     return owner
+
+
+def _requests_per_second(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < math.inf:
+        raise EnvironmentProblem(
+            f"LOOPGUARD_KEY_REQUESTS_PER_SECOND must be a number of requests, 0 for no limit, not {text!r}."
+        )
+    return number
 
 
 def database_parameters(url: str, name: str = "DATABASE_URL") -> dict[str, object]:

@@ -31,6 +31,7 @@ DEBUG = False
 ALLOWED_HOSTS = [*ENV.allowed_hosts]
 PUBLIC_URL, LIVE_URL = ENV.public_url, ENV.live_url
 ALERT_ALLOWED_NETWORKS = ENV.alert_allowed_networks
+KEY_REQUESTS_PER_SECOND = ENV.key_requests_per_second
 HTTPS = PUBLIC_URL.startswith("https:")
 
 INSTALLED_APPS = [

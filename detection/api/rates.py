@@ -12,8 +12,6 @@ from typing import Final
 
 from django.conf import settings
 
-PER_SECOND: Final = 1000.0
-"""Unless `KEY_REQUESTS_PER_SECOND` of the site's settings says otherwise; 0 means no limit."""
 BURST_SECONDS: Final = 2.0
 MAX_KEYS: Final = 10_000
 _due: dict[int, float] = {}
@@ -22,7 +20,7 @@ _lock = threading.Lock()
 
 def per_second() -> float:
     """Return how many requests a key may make in a second, at one process; 0 for as many as it likes."""
-    return float(getattr(settings, "KEY_REQUESTS_PER_SECOND", PER_SECOND))
+    return float(settings.KEY_REQUESTS_PER_SECOND)
 
 
 def wait_seconds(key_id: int) -> float:

@@ -6,6 +6,7 @@ from django.test import Client
 from detection.api import rates
 from detection.models import Attempt, Event, Role
 from detection.services import attempts
+from loopguard_site import env
 from tests.factories import make_key, make_member
 
 ROOT = "http://127.0.0.1"
@@ -79,9 +80,15 @@ def test_zero_means_no_limit_and_the_default_is_generous(api, settings):
     settings.KEY_REQUESTS_PER_SECOND = 0
     assert {api.get("/sessions").status_code for _ in range(20)} == {200}
     assert rates._due == {}
-    del settings.KEY_REQUESTS_PER_SECOND
+    settings.KEY_REQUESTS_PER_SECOND = env.read({"LOOPGUARD_MODE": "test"}).key_requests_per_second
     assert {api.get("/sessions").status_code for _ in range(20)} == {200}
     assert rates.per_second() == 1000
+
+
+@pytest.mark.parametrize("given", ["many", "-1", "inf", "nan", ""])
+def test_a_rate_that_is_none_ends_the_start_with_the_variable_s_name(given):
+    with pytest.raises(env.EnvironmentProblem, match="LOOPGUARD_KEY_REQUESTS_PER_SECOND"):
+        env.read({"LOOPGUARD_MODE": "test", "LOOPGUARD_KEY_REQUESTS_PER_SECOND": given})
 
 
 def test_what_was_refused_is_counted_and_shown_with_the_key(api, key, project, slow, settings):

@@ -57,6 +57,11 @@ def test_a_span_or_grouping_that_cannot_be_is_refused(api, query):
     assert api.get("/statistics", **query).status_code == 422
 
 
+def test_an_offset_that_only_iso_8601_knows_is_no_trouble(api):
+    answer = api.get("/statistics", **{"from": "2026-01-01T00:00:00-20:37", "to": "2026-01-03T00:00:00+23:59"})
+    assert answer.status_code == 200
+
+
 def test_the_judge_s_rulings_are_counted_for_people_and_machines(api, project, client, admin_client):
     for outcome, latency in (("accepted", 200), ("denied", 400), ("denied", 600)):
         JudgeCall.objects.create(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from ninja import Field, Schema
@@ -20,7 +20,8 @@ def _printable(text: str) -> str:
 def _storable(moment: datetime) -> datetime:
     if not parsing.EARLIEST_YEAR <= moment.year <= parsing.LATEST_YEAR:
         raise ValueError(f"Only the years {parsing.EARLIEST_YEAR} to {parsing.LATEST_YEAR}.")
-    return moment
+    # The database takes no offset of sixteen hours or more, which ISO 8601 allows.
+    return moment.astimezone(UTC)
 
 
 Moment = Annotated[AwareDatetime, AfterValidator(_storable)]
