@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -14,15 +15,14 @@ from django.views.decorators.http import require_POST, require_safe
 
 from detection.console import display, explain, questions
 from detection.console.access import ProjectRequest, actor_of, in_project
-from detection.console.strip import Cell, Strip, large
 from detection.models import Incident, Role, ToolRule
 from detection.selectors import incidents as selector
-from detection.selectors import sessions as session_selector
+from detection.selectors import strip_images
+from detection.selectors.strips import Strip, large
 from detection.services import alert_facts, alerts, policies
 from detection.services import incidents as service
 from detection.services.errors import ServiceError
 
-CONTEXT_CALLS = 48
 METER_SQUARES = 24
 
 
@@ -83,31 +83,14 @@ def _exactly(name: str) -> str:
 
 
 def _strip(incident: Incident) -> Strip | None:
-    """Draw the calls around the loop, from the session where it still has them, else from the evidence."""
-    cells: list[Cell] = []
-    if incident.session is not None:
-        calls = session_selector.session_calls(
-            incident.session, before_seq=incident.last_seq + 1, limit=CONTEXT_CALLS
-        )
-        after = session_selector.session_calls(incident.session, after_seq=incident.last_seq, limit=8)
-        cells = [
-            Cell(row.seq, row.call_key[:6], row.flags, display.visible(row.tool))
-            for row in (*calls.items, *after.items)
-        ]
-    if not cells:
-        cells = [
-            Cell(
-                call["seq"],
-                str(call.get("call_key", ""))[:6],
-                call.get("flags", ""),
-                display.visible(call.get("tool", "")),
-            )
-            for call in incident.evidence.get("calls", [])
-        ]
+    """Draw the calls around the loop."""
+    cells = [replace(cell, tool=display.visible(cell.tool)) for cell in strip_images.cells_around(incident)]
     if not cells:
         return None
     label = f"{incident.count} {explain.LIMIT_WORDS.get(incident.kind, '×')}"
-    return large(cells, cell_width=11, loops=[(incident.first_seq, incident.last_seq, label, "")])
+    return large(
+        cells, cell_width=strip_images.CELL_WIDTH, loops=[(incident.first_seq, incident.last_seq, label, "")]
+    )
 
 
 def _meter(incident: Incident) -> dict[str, Any]:

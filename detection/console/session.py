@@ -15,13 +15,13 @@ from django.views.decorators.http import require_POST, require_safe
 from detection.console import differences, display, explain, links, timeline
 from detection.console.access import ProjectRequest, actor_of, in_project
 from detection.console.rows import meter_title, meter_words, session_row
-from detection.console.strip import HUES, Cell, Strip, hues, large
 from detection.forms import SettingsForm, form_rows
 from detection.models import Incident, Role, Session
 from detection.selectors import dashboard, policies
 from detection.selectors import sessions as selector
 from detection.selectors.pages import Page
 from detection.selectors.sessions import CallRow
+from detection.selectors.strips import HUES, Cell, Strip, hues, large
 from detection.services import sessions as service
 from detection.services.errors import ServiceError
 

@@ -9,9 +9,9 @@ from itertools import pairwise
 from statistics import median
 
 from detection.console import display
-from detection.console.strip import Cell, look, title
 from detection.models import Incident
 from detection.selectors.sessions import CallRow
+from detection.selectors.strips import Cell, look, title
 
 MAX_LANES = 10
 LANE_HEIGHT, CELL, MIN_STEP, MAX_STEP, GAP_STEP = 24.0, 9.0, 11.0, 56.0, 64.0

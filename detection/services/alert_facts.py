@@ -53,7 +53,7 @@ def facts_of(incident: Incident, note: str = "") -> dict[str, Any]:
         "recovered": incident.recovered,
         "calls_blocked": incident.calls_blocked,
         "is_demo": incident.is_demo,
-        "strip": strip_text(incident.session.strip) if incident.session else "",
+        **_strip_of(incident.session),
         "note": note[:300],
     }
 
@@ -75,7 +75,7 @@ def facts_of_notice(session: Session, notice: LimitNotice) -> dict[str, Any]:
         "decision": "allow",
         "severity": severity_of("allow"),
         "is_demo": session.is_demo,
-        "strip": strip_text(session.strip),
+        **_strip_of(session),
         "note": "",
     }
 
@@ -101,7 +101,7 @@ def facts_of_question(question: Question, session: Session) -> dict[str, Any]:
         "decision": question.decision or "hold",
         "severity": decided if decided == Severity.CRITICAL else Severity.HIGH.value,
         "is_demo": session.is_demo,
-        "strip": strip_text(session.strip),
+        **_strip_of(session),
         "note": "",
         "question": {
             "id": question.public_id,
@@ -116,6 +116,12 @@ def facts_of_question(question: Question, session: Session) -> dict[str, Any]:
             "answered_by": question.answered_by,
         },
     }
+
+
+def _strip_of(session: Session | None) -> dict[str, Any]:
+    """Return the session's last calls as text, and as cells that a picture can be made of later."""
+    strip = session.strip if session else []
+    return {"strip": strip_text(strip), "cells": [[str(cell[1]), str(cell[2])] for cell in strip]}
 
 
 def strip_text(strip: Sequence[Sequence[Any]]) -> str:

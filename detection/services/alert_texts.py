@@ -19,9 +19,12 @@ from detection.engine import texts
 from detection.engine.calls import Finding
 from detection.models import AlertTransition, QuestionState, Severity, Transition, Unattended
 from detection.models.questions import DONE
+from detection.selectors import strip_images
 
 MAX_LISTED = 20
 """A message that gathered more transitions lists these and says how many there are."""
+MAX_DRAWN = 5
+"""Of so many transitions of a message the strip is drawn."""
 _HIDDEN = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202f\u205f-\u206f\u3164\ufe00-\ufe0f"
     "\ufeff\uffa0\ufff0-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
@@ -199,7 +202,10 @@ def payload(public_id: str, project: str, entries: Sequence[AlertTransition], no
                 "text": text_of(project, entries),
                 "severity": max((entry.facts["severity"] for entry in entries), key=severities.index),
                 "transition_count": len(entries),
-                "transitions": [_listed(project, entry) for entry in entries[:MAX_LISTED]],
+                "transitions": [
+                    {**_listed(project, entry), "strip_svg": _picture(entry) if place < MAX_DRAWN else ""}
+                    for place, entry in enumerate(entries[:MAX_LISTED])
+                ],
             },
         }
     ).decode()
@@ -210,6 +216,10 @@ def _type_of(entries: Sequence[AlertTransition]) -> str:
         return entries[0].transition if "." in entries[0].transition else f"incident.{entries[0].transition}"
     is_of_incidents = all("." not in entry.transition for entry in entries)
     return "incidents.changed" if is_of_incidents else "news.gathered"
+
+
+def _picture(entry: AlertTransition) -> str:
+    return strip_images.of_message(entry.facts.get("cells", [])) if entry.transition in _WITH_STRIP else ""
 
 
 def _listed(project: str, entry: AlertTransition) -> dict[str, Any]:
@@ -241,7 +251,9 @@ def _listed(project: str, entry: AlertTransition) -> dict[str, Any]:
             else None,
             "question": {**facts["question"], **about, "loop": facts["loop_id"], "url": url},
         }
-    incident = {name: value for name, value in facts.items() if name not in ("unit", "note", "loop_id")}
+    incident = {
+        name: value for name, value in facts.items() if name not in ("unit", "note", "loop_id", "cells")
+    }
     return {**shown, "incident": {**incident, "loop": facts["loop_id"], "url": url}}
 
 

@@ -15,7 +15,7 @@ from django.utils.safestring import SafeString
 
 from detection.console import display, links
 from detection.console.icons import ICONS
-from detection.console.strip import Strip, cells_of, small
+from detection.selectors.strips import Strip, cells_of, small
 
 register = template.Library()
 

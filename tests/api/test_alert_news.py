@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from datetime import datetime, timedelta
 from urllib.parse import parse_qs, urlsplit
+from xml.etree import ElementTree as ET
 
 import pytest
 from django.utils import timezone
 
 from detection.models import AlertDelivery, Incident, LimitNotice, Question, TrackerState
-from detection.services import alerts, delivery
+from detection.services import alert_texts, alerts, delivery
 from tests.services.receiver import receiving
 
 
@@ -236,3 +237,19 @@ def test_a_remembered_answer_calls_nobody(api, receiver, route_of):
     ask(api, "s-2")
     assert len(bodies(receiver)) == before
     assert Question.objects.filter(session__external_id="s-2", reason="remembered").exists()
+
+
+def test_a_receiver_gets_the_strip_as_a_picture_in_bounds(api, receiver, route_of):
+    route_of("opened", "session.near_limit", group_by=[])
+    set_limits(api, budget_max_calls=10)
+    for number in range(alert_texts.MAX_DRAWN):
+        api.loop(f"s-{number}", tool=f"tool-{number}<script>")
+    calls(api, range(8), session="s-near")
+    (body,) = bodies(receiver)
+    pictures = [told["strip_svg"] for told in body["data"]["transitions"]]
+    assert [bool(one) for one in pictures] == [True] * alert_texts.MAX_DRAWN + [False]
+    for one in filter(None, pictures):
+        assert len(one) <= 4096
+        assert ET.fromstring(one).tag == "{http://www.w3.org/2000/svg}svg"
+        assert "script" not in one
+    assert "cells" not in json.dumps(body)

@@ -4,11 +4,12 @@ import csv
 import io
 import json
 from datetime import timedelta
+from xml.etree import ElementTree as ET
 
 import pytest
 from django.utils import timezone
 
-from detection.models import Incident
+from detection.models import Incident, Session
 from detection.selectors.incidents import EXPORT_CHUNK
 
 
@@ -122,3 +123,20 @@ def test_a_long_export_is_complete(api, incident):
     lines = api.get("/incidents/export").text.splitlines()
     assert len({json.loads(line)["id"] for line in lines}) == EXPORT_CHUNK + 21
     assert len(api.get("/incidents/export", limit=7).text.splitlines()) == 7
+
+
+def test_the_calls_of_an_incident_are_seen_as_a_picture(api, as_other, with_scopes):
+    api.loop(tool="<script>alert(1)</script>", agent='"/><b>')
+    incident = api.get("/incidents").json()["items"][0]["id"]
+    told = with_scopes("read").get(f"/incidents/{incident}/strip.svg")
+    assert (told.status_code, told.headers["Content-Type"]) == (200, "image/svg+xml")
+    assert "default-src 'none'" in told.headers["Content-Security-Policy"]
+    assert told.headers["X-Content-Type-Options"] == "nosniff"
+    tags = {one.tag.rpartition("}")[2] for one in ET.fromstring(told.text).iter()}
+    assert tags == {"svg", "title", "rect", "path"}
+    assert "4 calls" in told.text
+    Session.objects.all().delete()  # by retention: the evidence is drawn
+    assert "4 calls" in api.get(f"/incidents/{incident}/strip.svg").text
+    assert as_other.get(f"/incidents/{incident}/strip.svg").status_code == 404
+    assert with_scopes("guard").get(f"/incidents/{incident}/strip.svg").status_code == 403
+    assert api.get("/incidents/inc_unknown/strip.svg").status_code == 404

@@ -18,7 +18,7 @@ from detection.api.bodies import optional_body
 from detection.api.limits import JSON
 from detection.api.queries import existing_name, refuse_unknown
 from detection.models import Incident
-from detection.selectors import incidents
+from detection.selectors import incidents, strip_images
 from detection.selectors.incidents import IncidentFilters
 from detection.services import incidents as services
 from detection.services.errors import NotFound
@@ -128,6 +128,30 @@ def get_incident(request: HttpRequest, incident_id: str) -> HttpResponse:
         incident_document(row, principal.project_slug) for row in incidents.neighbours(incident)
     ]
     return answer(document)
+
+
+@router.get(
+    "/incidents/{incident_id}/strip.svg",
+    auth=READ,
+    operation_id="getIncidentStrip",
+    summary="See an incident's calls as a picture",
+    openapi_extra={
+        "responses": {
+            200: {
+                "description": "The loop strip: one cell per call, colour means repetition, a bracket below the loop.",
+                "content": {"image/svg+xml": {"schema": {"type": "string"}}},
+            }
+        }
+    },
+)
+def get_strip(request: HttpRequest, incident_id: str) -> HttpResponse:
+    """Draw the calls around the loop as a static SVG without text of the agent's, scripts or links."""
+    incident = incidents.get_incident(principal_of(request).project_id, existing_name(incident_id))
+    if incident is None:
+        raise NotFound("There is no such incident in this project.")
+    response = HttpResponse(strip_images.of_incident(incident), content_type="image/svg+xml")
+    response["Content-Security-Policy"] = "default-src 'none'; sandbox"
+    return response
 
 
 @router.post(

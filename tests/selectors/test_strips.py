@@ -1,6 +1,6 @@
 """The loop strip shows repetition, and says the same in words."""
 
-from detection.console.strip import Cell, describe, hues, large, look, small
+from detection.selectors.strips import Cell, describe, hues, large, look, small
 
 
 def cells(word: str) -> list[Cell]:

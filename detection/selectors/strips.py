@@ -2,7 +2,8 @@
 
 A call key seen once is grey; a repeated one has a hue of its own, pale while its results are new, full when nothing new
 came back. A short cell is an error, a dot above a new result, an outline a warning or a block, a double outline a stop.
-This module lays the cells out; the template only writes paths, so that a strip of sixty calls weighs about a kilobyte.
+This module lays the cells out; templates and `strip_images` only write paths, so that a strip of sixty calls weighs about
+a kilobyte.
 """
 
 from __future__ import annotations

@@ -1,0 +1,115 @@
+"""Strips as pictures that stand alone: for alerts, files and other programs.
+
+No style sheet, script, link or text of a client's is in them, only shapes, their colours and a sentence of counts. The
+colours are those of the console's light theme, in a notation that mail readers and image tools know, on white.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from detection.models import Incident
+from detection.selectors import sessions
+from detection.selectors.strips import Cell, Strip, large, small
+
+MAX_BYTES = 4096
+"""Of a picture in a message; a strip that would weigh more shows fewer calls."""
+CONTEXT_CALLS, CALLS_AFTER = 48, 8
+CELL_WIDTH = 11
+_SCALE = 2
+_MARGIN, _MARGIN_ABOVE = 5, 3
+"""Room for what stands over the cells: outlines at the sides, the dots above."""
+_FULL = (
+    "#0092dc", "#d95544", "#03a14a", "#9769dc", "#b47a00", "#00a2ae", "#cd5394", "#7a9300", "#5b7deb", "#d06300", "#00a586", "#b75cbd",
+)  # fmt: skip
+_PALE = (
+    "#9ed3f2", "#f5bab0", "#abd8b3", "#d1c1f2", "#e0c896", "#93d9dc", "#efb8d1", "#c4d29f", "#b7caf9", "#efbf9f", "#98daca", "#e3bbe4",
+)  # fmt: skip
+_WAITING = (
+    "#d2e8f6", "#f8ded9", "#d7ebda", "#e7e1f6", "#eee4cf", "#cfebec", "#f5dde7", "#e2e8d2", "#dce4f9", "#f5e0d2", "#d1ece4", "#efdef0",
+)  # fmt: skip
+_WAITING_EDGE = (
+    "#5aa8d4", "#d58679", "#6fb07d", "#a890d4", "#bb9951", "#40b1b7", "#ce84a7", "#96a85e", "#849cdd", "#cf8d60", "#4db39e", "#be89c1",
+)  # fmt: skip
+_FIXED = {
+    "u": 'fill="#d0cec8"',
+    "dot": 'fill="#6b6861"',
+    "ow": 'fill="none" stroke="#8f4c00"',
+    "os": 'fill="none" stroke="#b81f54"',
+    "oh": 'fill="none" stroke="#5f3bc4" stroke-dasharray="3 2"',
+    "bracket": 'fill="none" stroke="#b81f54" stroke-width="2"',
+}
+
+
+def of_message(stored: Sequence[Sequence[str]]) -> str:
+    """Draw the calls of a message, the newest right, in at most `MAX_BYTES`; empty where there are none.
+
+    Parameters
+    ----------
+    stored
+        Key and flags of each call.
+    """
+    cells = [Cell(place, key, flags) for place, (key, flags) in enumerate(stored)]
+    while cells:
+        drawn = as_svg(small(cells), scale=_SCALE)
+        if len(drawn) <= MAX_BYTES:
+            return drawn
+        cells = cells[len(cells) // 2 :]
+    return ""
+
+
+def of_incident(incident: Incident) -> str:
+    """Draw the calls around the loop of an incident with a bracket below the loop; two queries."""
+    cells = cells_around(incident)
+    return as_svg(
+        large(cells, cell_width=CELL_WIDTH, loops=[(incident.first_seq, incident.last_seq, "", "")])
+    )
+
+
+def cells_around(incident: Incident) -> list[Cell]:
+    """Return the calls around the loop, from the session where it still has them, else from the evidence."""
+    cells: list[Cell] = []
+    if incident.session is not None:
+        calls = sessions.session_calls(
+            incident.session, before_seq=incident.last_seq + 1, limit=CONTEXT_CALLS
+        )
+        after = sessions.session_calls(incident.session, after_seq=incident.last_seq, limit=CALLS_AFTER)
+        cells = [Cell(row.seq, row.call_key[:6], row.flags, row.tool) for row in (*calls.items, *after.items)]
+    return cells or [
+        Cell(call["seq"], str(call.get("call_key", ""))[:6], call.get("flags", ""), call.get("tool", ""))
+        for call in incident.evidence.get("calls", [])
+    ]
+
+
+def as_svg(strip: Strip, scale: float = 1) -> str:
+    """Write a strip as a file of its own: ASCII, well-formed, without anything that a reader would have to fetch."""
+    width, height = strip.width + 2 * _MARGIN, strip.height + 2 * _MARGIN_ABOVE
+    shapes: dict[str, list[str]] = {}
+    for placed in strip.cells:
+        shapes.setdefault(placed.look, []).append(placed.path)
+    for look, path in strip.paths:
+        shapes.setdefault(look, []).append(path)
+    for bracket in strip.brackets:
+        shapes.setdefault("bracket", []).append(bracket.path)
+    is_small = not strip.cells
+    drawn = "".join(
+        f'<path {_paint(look, is_small=is_small)} d="{"".join(paths)}"/>' for look, paths in shapes.items()
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width * scale:g}" height="{height * scale:g}"'
+        f' viewBox="{-_MARGIN} {-_MARGIN_ABOVE} {width:g} {height:g}" role="img"><title>{escape(strip.label)}</title>'
+        f'<rect x="{-_MARGIN}" y="{-_MARGIN_ABOVE}" width="{width:g}" height="{height:g}" fill="#fff"/>{drawn}</svg>'
+    )
+
+
+def _paint(look: str, *, is_small: bool) -> str:
+    """Return fill and stroke of a look. Small cells are drawn half a pixel inside, and their stroke rounds them."""
+    if look in _FIXED:
+        return _FIXED[look] + (' stroke="#d0cec8"' if look == "u" and is_small else "")
+    kind, _, hue = look.partition(" h")
+    place = int(hue)
+    if kind == "q":
+        return f'fill="{_WAITING[place]}" stroke="{_WAITING_EDGE[place]}" stroke-dasharray="2 1.5"'
+    colour = (_PALE if kind == "p" else _FULL)[place]
+    return f'fill="{colour}"' + (f' stroke="{colour}"' if is_small else "")
