@@ -48,7 +48,7 @@ class RoutePage(ReadOnlyMixin, ProjectAdmin):
     fields = (
         "public_id", "project", "name", "position", "is_enabled", "destinations", "transitions", "kinds", "severities", "tools",
         "agents", "backends", "model_names", "goes_on", "includes_demo", "group_by", "group_wait_seconds", "quiet_from",
-        "quiet_until", "quiet_zone", "quiet_holds_critical",
+        "quiet_until", "quiet_zone", "quiet_holds_critical", "repeat_hours",
     )  # fmt: skip
 
 

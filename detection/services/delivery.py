@@ -89,7 +89,10 @@ def run(budget_seconds: float = 15.0) -> int:
     answers: SimpleQueue[tuple[Job, Outcome]] = SimpleQueue()
     in_flight: dict[uuid.UUID, tuple[Job, float]] = {}
     made = 0
-    reminders.catch_up()
+    try:
+        reminders.catch_up()
+    except Exception:
+        log.exception("alert_catch_up_failed")  # it comes again; what is due now must not wait for it
     while True:
         while alerts.route_pending() == alerts.BATCH_TRANSITIONS:
             pass
