@@ -12,6 +12,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from detection.console.access import ProjectRequest, in_project
+from detection.models import Project
 from detection.selectors.statistics import By, Numbers, Row, statistics
 
 SPANS: tuple[tuple[str, str, timedelta, By], ...] = (
@@ -42,10 +43,12 @@ class Point:
 @require_safe
 def page(request: ProjectRequest) -> HttpResponse:
     """Show totals, two charts over time with their numbers, and one grouping."""
-    span = next((row for row in SPANS if row[0] == request.GET.get("span")), SPANS[1])
+    now = timezone.now()
+    span = next(
+        (row for row in SPANS if row[0] == request.GET.get("span")), _first_span(request.project, now)
+    )
     by = next((value for value, _ in GROUPS if value == request.GET.get("by")), GROUPS[0][0])
     demo = request.GET.get("demo") != "no"
-    now = timezone.now()
     start = _floor(now - span[2], span[3])
     over_time = statistics(request.project.pk, start, now, span[3], demo=demo)
     grouped = statistics(request.project.pk, start, now, by, demo=demo)
@@ -72,6 +75,12 @@ def page(request: ProjectRequest) -> HttpResponse:
         "counted_at": over_time.counted_at,
     }
     return render(request, "statistics/page.html", context)
+
+
+def _first_span(project: Project, now: datetime) -> tuple[str, str, timedelta, By]:
+    """A week; on a project's first day that day, which would be a needle at the edge of a week."""
+    began = project.first_event_at
+    return SPANS[0] if began is not None and now - began < SPANS[0][2] else SPANS[1]
 
 
 def _floor(moment: datetime, step: By) -> datetime:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import html
 import json
 import re
+from datetime import timedelta
 
 import pytest
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from detection.models import AlertDestination, AlertRoute, AlertSilence, Role
+from detection.models import AlertDestination, AlertRoute, AlertSilence, Project, Role
 from detection.services import alerts, delivery, policies
 from detection.services.audit import SYSTEM
 from detection.services.statistics import count_calls
@@ -173,6 +174,17 @@ def test_statistics_show_the_numbers_that_the_charts_draw(world, span):
     assert sum(chart["checks"]) >= 6
     assert chart["at"] == sorted(chart["at"])
     assert "search_web" in told
+
+
+def test_a_project_s_first_day_is_shown_by_itself_and_a_week_later_on(world):
+    def chosen():
+        page = world.client.get(url(world, "statistics")).content.decode()
+        return re.search(r'<a href="[^"]*" aria-current="true">(.*?)</a>', page)[1]
+
+    loop(world.project, "s-9", calls=2)
+    assert chosen() == "24 hours"
+    Project.objects.update(first_event_at=timezone.now() - timedelta(days=2))
+    assert chosen() == "7 days"
 
 
 @pytest.mark.parametrize("by", ["kind", "model", "backend", "nonsense"])
