@@ -58,7 +58,9 @@ def test_a_span_or_grouping_that_cannot_be_is_refused(api, query):
 
 
 def test_an_offset_that_only_iso_8601_knows_is_no_trouble(api):
-    answer = api.get("/statistics", **{"from": "2026-01-01T00:00:00-20:37", "to": "2026-01-03T00:00:00+23:59"})
+    answer = api.get(
+        "/statistics", **{"from": "2026-01-01T00:00:00-20:37", "to": "2026-01-03T00:00:00+23:59"}
+    )
     assert answer.status_code == 200
 
 
