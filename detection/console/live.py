@@ -7,10 +7,14 @@ the list shows, and carries only those that changed since the cursor.
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from datetime import datetime
+from typing import TypeVar
 
-from django.http import HttpResponse, JsonResponse
+import orjson
+from django.db import connection
+from django.http import HttpResponse
 from django.template.loader import render_to_string
 from django.utils import timezone
 from django.views.decorators.http import require_safe
@@ -21,29 +25,58 @@ from detection.console.rows import SessionRow, session_row
 from detection.models import Role
 from detection.selectors import sessions as selector
 
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 MAX_CACHED_ROWS = 2000
+MAX_CACHED_ANSWERS = 64
+ANSWER_SECONDS = 1.0
+"""Ages and states by the clock may be this old."""
 
 _rendered: OrderedDict[tuple[object, ...], str] = OrderedDict()
+_answers: OrderedDict[tuple[object, ...], tuple[float, bytes]] = OrderedDict()
 _lock = threading.Lock()
 
 
 def current_cursor(project_id: int) -> str:
     """Return the cursor that a page rendered now goes on from; take it before the rows are read."""
-    return selector.changed_since(project_id, "", 1).cursor
+    return selector.changed_since(project_id, "").cursor
 
 
 @in_project()
 @require_safe
 def live_rows(request: ProjectRequest) -> HttpResponse:
-    """Answer with what changed since ``since`` in the list that the filters name."""
+    """Answer with what changed since ``since`` in the list that the filters name.
+
+    A change is told to every open page at once, and all of them come with the same question: as long as nothing at all
+    was committed, they get one answer.
+    """
+    seen = selector.visible()
+    key = (
+        request.project.pk,
+        seen,
+        request.META["QUERY_STRING"],
+        request.membership.allows(Role.OPERATOR),
+        preferences.of(request).time,
+    )
+    # A transaction does not see in the name what it has changed itself.
+    known = None if connection.in_atomic_block else _answers.get(key)
+    if known is None or time.monotonic() - known[0] > ANSWER_SECONDS:
+        known = time.monotonic(), _answer(request, seen)
+        _keep(_answers, key, known, MAX_CACHED_ANSWERS)
+    return HttpResponse(
+        known[1], content_type="application/json", headers={"Cache-Control": "private, no-store"}
+    )
+
+
+def _answer(request: ProjectRequest, seen: str) -> bytes:
     project, now = request.project, timezone.now()
-    changes = selector.changed_since(project.pk, request.GET.get("since", ""))
+    changes = selector.changed_since(project.pk, request.GET.get("since", ""), seen=seen)
     page = selector.list_sessions(project.pk, watch.filters_of(request), "", watch.PAGE_ROWS)
     changed = {row.id for row in changes.sessions}
     order = [row.id for row in page.items]
     rows = [row for row in page.items if changes.reset or row.id in changed]
     newest = max((row.last_event_at for row in changes.sessions), default=None)
-    return JsonResponse(
+    return orjson.dumps(
         {
             "cursor": changes.cursor,
             "reset": changes.reset,
@@ -51,8 +84,7 @@ def live_rows(request: ProjectRequest) -> HttpResponse:
             "removed": [f"s-{number}" for number in sorted(changed.difference(order))],
             "rows": [_row(request, row, now) for row in rows],
             "behind_seconds": round((now - newest).total_seconds(), 3) if newest else None,
-        },
-        headers={"Cache-Control": "private, no-store"},
+        }
     )
 
 
@@ -82,8 +114,12 @@ def _html(request: ProjectRequest, stored: selector.SessionRow, row: SessionRow)
     known = _rendered.get(key)
     if known is None:
         known = render_to_string("live/_row.html", {"row": row}, request)
-        with _lock:
-            _rendered[key] = known
-            if len(_rendered) > MAX_CACHED_ROWS:
-                _rendered.popitem(last=False)
+        _keep(_rendered, key, known, MAX_CACHED_ROWS)
     return known
+
+
+def _keep(cache: OrderedDict[Key, Value], key: Key, value: Value, limit: int) -> None:
+    with _lock:
+        cache[key] = value
+        if len(cache) > limit:
+            cache.popitem(last=False)

@@ -47,7 +47,7 @@ def page(request: ProjectRequest) -> HttpResponse:
     project, now = request.project, timezone.now()
     filters = filters_of(request)
     # Before the rows are read: what commits in between is told again.
-    cursor = selector.changed_since(project.pk, "", 1).cursor
+    cursor = selector.changed_since(project.pk, "").cursor
     try:
         found = selector.list_sessions(project.pk, filters, request.GET.get("cursor", ""), PAGE_ROWS)
     except BadCursor:

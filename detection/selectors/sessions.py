@@ -275,16 +275,28 @@ class Changes:
     reset: bool
 
 
-def changed_since(project_id: int, cursor: str, limit: int = MAX_CHANGES) -> Changes:
+def visible() -> str:
+    """Name what the database shows at this moment: under one name, every reader outside a transaction sees the same rows."""
+    with connection.cursor() as db:
+        db.execute("SELECT pg_current_snapshot()::text")
+        return str(db.fetchone()[0])
+
+
+def changed_since(
+    project_id: int, cursor: str, *, seen: str | None = None, limit: int = MAX_CHANGES
+) -> Changes:
     """Return what changed since the last look.
 
     The cursor is the oldest transaction that ran at the last look: whatever committed after it has a number at or above
     it, so that a late commit is never missed; told twice is harmless.
+
+    Parameters
+    ----------
+    seen
+        What `visible` said before anything was read; None asks it.
     """
-    with connection.cursor() as db:
-        # Read before the rows: what commits in between then counts as changed next time too.
-        db.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text")
-        horizon = str(db.fetchone()[0])
+    # From before the rows: what commits in between then counts as changed next time too.
+    horizon = (seen or visible()).partition(":")[0]
     if not cursor.isascii() or not cursor.isdigit() or int(cursor) > MAX_ID:
         return Changes((), horizon, True)
     rows = Session.objects.filter(project_id=project_id, changed_xid__gte=int(cursor))

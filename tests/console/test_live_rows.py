@@ -3,12 +3,15 @@
 import time
 
 import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
 from detection.console.live import current_cursor
-from detection.models import Session
+from detection.models import Role, Session
 from detection.services import sessions as service
 from detection.services.audit import SYSTEM
-from tests.factories import make_key, make_project
+from tests.factories import make_key, make_member, make_project
 
 from .scenes import ask, make_world
 
@@ -101,3 +104,34 @@ def test_a_row_is_rendered_anew_when_its_session_changed(world):
     assert rows(world)["rows"][0]["html"] == before
     service.stop(world.project.pk, "s-1", SYSTEM, "enough")
     assert "Stopped" in rows(world)["rows"][0]["html"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_pages_that_ask_the_same_share_an_answer_until_anything_is_committed(transactional_db):
+    world = make_world()
+    cursor = quiet_cursor(world)
+    ask(world.project, "s-2", 1)
+    asked = []
+    for _ in range(20):
+        with CaptureQueriesContext(connection) as queries:
+            assert names(rows(world, cursor)) == ["s-2"]
+        asked.append(len(queries))
+    # Now and then something else in the cluster commits.
+    assert min(asked) <= max(asked) - 2
+    ask(world.project, "s-3", 1)
+    assert names(rows(world, cursor)) == ["s-3", "s-2"]
+    service.stop(world.project.pk, "s-2", SYSTEM, "enough")
+    assert "Stopped" in "".join(row["html"] for row in rows(world, cursor)["rows"])
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_shared_answer_offers_a_viewer_nothing_that_only_operators_may_do(transactional_db):
+    world = make_world()
+    viewer = Client()
+    viewer.force_login(make_member(world.project, Role.VIEWER))
+    by_operator, by_viewer = (
+        client.get(f"{world.base}/live/rows", {"since": ""}).json()["rows"][0]["html"]
+        for client in (world.client, viewer)
+    )
+    assert "checkbox" in by_operator
+    assert "checkbox" not in by_viewer
