@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import math
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
@@ -44,6 +45,10 @@ class Environment:
         Networks beyond the public ones that alerts may be sent to; plain http and any port are fine there.
     key_requests_per_second
         What each process of ``web`` takes from one key before it answers 429; 0 for no limit.
+    database_folder
+        Where the files of the database lie, on a disk of this machine; empty where that is not known.
+    min_free
+        What that disk must have free for more events to be taken: a share of it from 0 to 1, and bytes. The smaller holds.
     """
 
     mode: str
@@ -59,6 +64,8 @@ class Environment:
     alert_allowed_networks: tuple[str, ...] = ()
     key_requests_per_second: float = 1000.0
     owner_database: dict[str, object] | None = None
+    database_folder: str = ""
+    min_free: tuple[float, float] = (0.0, 0.0)
 
 
 def read(env: Mapping[str, str] = os.environ) -> Environment:
@@ -120,6 +127,8 @@ def read(env: Mapping[str, str] = os.environ) -> Environment:
         log_json=env.get("LOOPGUARD_LOG", "text") == "json",
         alert_allowed_networks=networks,
         key_requests_per_second=_requests_per_second(env.get("LOOPGUARD_KEY_REQUESTS_PER_SECOND", "1000")),
+        database_folder=env.get("LOOPGUARD_DATABASE_FOLDER", ""),
+        min_free=_min_free(env.get("LOOPGUARD_MIN_FREE", "") or "5%, 500 MB"),
     )
 
 
@@ -144,6 +153,23 @@ def _requests_per_second(text: str) -> float:
             f"LOOPGUARD_KEY_REQUESTS_PER_SECOND must be a number of requests, 0 for no limit, not {text!r}."
         )
     return number
+
+
+def _min_free(text: str) -> tuple[float, float]:
+    if text.strip() == "0":
+        return 0.0, 0.0
+    share = size = math.inf
+    for part in text.split(","):
+        found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?) ?(%|MB|GB)", part.strip(), re.ASCII)
+        if found is None or (found[2] == "%" and float(found[1]) > 100):
+            raise EnvironmentProblem(
+                f"LOOPGUARD_MIN_FREE must be a share such as 5%, an amount in MB or GB, or both with a comma; not {text!r}."
+            )
+        if found[2] == "%":
+            share = float(found[1]) / 100
+        else:
+            size = float(found[1]) * (1024**2 if found[2] == "MB" else 1024**3)
+    return share, size
 
 
 def database_parameters(url: str, name: str = "DATABASE_URL") -> dict[str, object]:

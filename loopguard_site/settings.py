@@ -32,6 +32,8 @@ ALLOWED_HOSTS = [*ENV.allowed_hosts]
 PUBLIC_URL, LIVE_URL = ENV.public_url, ENV.live_url
 ALERT_ALLOWED_NETWORKS = ENV.alert_allowed_networks
 KEY_REQUESTS_PER_SECOND = ENV.key_requests_per_second
+DATABASE_FOLDER = ENV.database_folder
+MIN_FREE_SHARE, MIN_FREE_BYTES = ENV.min_free
 HTTPS = PUBLIC_URL.startswith("https:")
 
 INSTALLED_APPS = [

@@ -50,7 +50,7 @@ _REFUSALS = {
     "415": "Another content type or encoding than the ones that are taken.",
     "422": "A field is missing, unknown, or has a value that is not allowed.",
     "429": "Too many requests; Retry-After says when to come back.",
-    "503": "The database cannot answer right now; Retry-After says when to come back.",
+    "503": "The database cannot answer right now, or its disk is full; Retry-After says when to come back.",
 }
 
 

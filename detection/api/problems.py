@@ -17,7 +17,7 @@ from ninja.errors import HttpError, ValidationError
 
 from detection.api import telemetry
 from detection.selectors.pages import BadCursor
-from detection.services import attempts
+from detection.services import attempts, storage
 from detection.services.errors import ServiceError
 from detection.services.strict_json import JsonProblem, join
 
@@ -35,6 +35,8 @@ CODE_OF_STATUS = {
     500: "internal_error",
     503: "unavailable",
 }
+_DISK_FULL = "53100"
+"""PostgreSQL's word for it. The others of its class, memory and connections, pass sooner: 503 `unavailable`."""
 STATUS_OF_JSON_CODE = {"not_json": 400}
 
 
@@ -98,6 +100,28 @@ def respond(request: HttpRequest, problem: Problem) -> HttpResponse:
     )
 
 
+def storage_full() -> Problem:
+    """Return the refusal for a disk without room, which takes a person or the retention a while to make."""
+    return Problem(
+        503,
+        "storage_full",
+        "The disk of the database is full or nearly so; no events are taken until it has room. Everything else goes on.",
+        headers={"Retry-After": str(random.randint(10, 20))},  # noqa: S311 - spread out, as below
+    )
+
+
+def refuse_without_room() -> None:
+    """Refuse what would fill the disk of the database further, before anything is written.
+
+    Raises
+    ------
+    Problem
+        503 `storage_full`.
+    """
+    if storage.is_full():
+        raise storage_full()
+
+
 def of_exception(error: Exception) -> Problem:
     """Find the problem that an exception stands for; what nobody expected is logged and becomes a 500."""
     if isinstance(error, HttpError) and isinstance(error.__cause__, Problem):
@@ -116,17 +140,26 @@ def of_exception(error: Exception) -> Problem:
         return Problem(404, "not_found", "There is no such thing here.")
     if isinstance(error, HttpError):
         return Problem(error.status_code, CODE_OF_STATUS.get(error.status_code, "refused"), str(error))
+    problem = _of_database(error) if isinstance(error, (DatabaseError, InterfaceError)) else None
+    if problem is None:
+        log.error("unexpected_error", exc_info=error)
+    return problem or Problem(
+        500, "internal_error", "Something broke on our side; the log names the request."
+    )
+
+
+def _of_database(error: Exception) -> Problem | None:
+    """Find the problem of what the database refused; None when our own statement was wrong."""
+    if getattr(error.__cause__, "sqlstate", None) == _DISK_FULL:
+        log.error("database_disk_full", error=str(error)[:200])
+        return storage_full()
     if isinstance(error, (OperationalError, InterfaceError)):
         log.warning("database_unavailable", error=str(error)[:200])
         return Problem(503, "unavailable", "The database cannot answer right now; try again.")
     if isinstance(error, IntegrityError):
         log.warning("write_conflict", error=str(error)[:200])
         return Problem(409, "conflict", "Somebody changed the same thing at the same moment; try again.")
-    if isinstance(error, DatabaseError):
-        log.error("database_error", exc_info=error)
-    else:
-        log.error("unexpected_error", exc_info=error)
-    return Problem(500, "internal_error", "Something broke on our side; the log names the request.")
+    return None
 
 
 def _of_validation(error: ValidationError) -> Problem:

@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 
 from detection import jobs
 from detection.selectors import alerts, statistics
+from detection.services import storage
 from detection.stream import publisher
 
 REGISTRY: Final = CollectorRegistry()
@@ -170,7 +171,29 @@ def _alerts() -> list[Metric]:
     ]
 
 
+class OfDisk(Collector):
+    """The disk of the database, where it is one of this machine."""
+
+    def collect(self) -> Iterator[Metric]:
+        """Tell what it has, and from where on no more events are taken."""
+        room = storage.room()
+        if room is None:
+            return
+        yield GaugeMetricFamily(
+            "loopguard_storage_free_bytes", "Free on the database's disk.", value=room.free
+        )
+        yield GaugeMetricFamily(
+            "loopguard_storage_min_free_bytes",
+            "With less free, events and guard answer 503.",
+            value=room.least,
+        )
+        yield GaugeMetricFamily(
+            "loopguard_storage_full", "Whether events and guard are refused now.", value=room.is_too_little
+        )
+
+
 REGISTRY.register(FromDatabase())
+REGISTRY.register(OfDisk())
 
 
 def note_bells() -> None:

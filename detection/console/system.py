@@ -19,8 +19,11 @@ from detection.console import display
 from detection.console.access import ProjectRequest, in_project
 from detection.selectors import dashboard, heartbeats
 from detection.selectors.audit import audit_weakness
+from detection.services import storage
 
 SLOW_SECONDS, LATE_SECONDS = 5, 30
+NEARLY_FULL = 2
+"""With less free than so many times what is the least, people are warned."""
 BROKER_PATIENCE_SECONDS = 0.5
 _WORK = {
     "worker": ("Workers", "Fold what came in. With nothing to do they are quiet."),
@@ -48,6 +51,7 @@ def page(request: ProjectRequest) -> HttpResponse:
             f"answers in {database_ms:.0f} ms",
             f"PostgreSQL {status.database_version.split(' ')[0]}",
         ),
+        *_disk(storage.room()),
         _part(
             "Detection",
             "ok" if lag < SLOW_SECONDS else "slow" if lag < LATE_SECONDS else "bad",
@@ -85,6 +89,21 @@ def _part(name: str, state: str, words: str, about: str) -> dict[str, str]:
         "words": words,
         "about": about,
     }
+
+
+def _disk(room: storage.Room | None) -> list[dict[str, str]]:
+    """Tell of the database's disk; of one that is elsewhere, nothing is known."""
+    if room is None:
+        return []
+    words = f"{_size(room.free)} of {_size(room.total)} free"
+    about = "Sessions, events and incidents."
+    if room.least:
+        about = f"With less than {_size(room.least)} free no events are taken; reading, stopping and settings go on."
+    if room.is_too_little:
+        return [_part("Disk", "bad", f"{words}: events and guard are refused (503 storage_full)", about)]
+    if room.free < NEARLY_FULL * room.least:
+        return [_part("Disk", "slow", f"{words}, nearly full", about) | {"word": "Nearly full"}]
+    return [_part("Disk", "ok", words, about)]
 
 
 def _workers(has_work: bool) -> list[dict[str, str]]:
@@ -137,7 +156,7 @@ def _versions() -> list[tuple[str, str]]:
     return [("LoopGuard", own), ("Python", platform.python_version()), ("Django", django.get_version())]
 
 
-def _size(count: int) -> str:
+def _size(count: float) -> str:
     amount = float(count)
     for unit in ("B", "KB", "MB", "GB"):
         if amount < 1024:

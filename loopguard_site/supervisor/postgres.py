@@ -67,6 +67,11 @@ class EmbeddedPostgres:
         """The file that the server's own messages go to."""
         return self.folder / "postgres.log"
 
+    @property
+    def cluster(self) -> Path:
+        """The folder of the database's files, known once it was started."""
+        return self._cluster
+
     def url(self, database: str, user: str = USER, password: str = "") -> str:
         """Return the `DATABASE_URL` of a database on this server, for its superuser unless a role is named."""
         host = quote(str(self._socket_folder), safe="")

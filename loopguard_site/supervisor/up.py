@@ -161,6 +161,7 @@ class Supervisor:
             self._owner = {_OWNER_URL: postgres.url(_DATABASE)}
             runtime = postgres.url(_DATABASE, _RUNTIME_ROLE, secrets.token_urlsafe(24))
             self._environment["DATABASE_URL"] = runtime
+            self._environment["LOOPGUARD_DATABASE_FOLDER"] = str(postgres.cluster)
         if not os.environ.get("REDIS_URL"):
             valkey = EmbeddedValkey(self._folder.path / "valkey")
             self._servers.append(valkey)
@@ -236,13 +237,16 @@ class Supervisor:
         self._console.say("Stopped.")
 
 
+def web_threads() -> int:
+    """As many as can be busy while others wait for the database, within the database pool of a process."""
+    return min(2 * (os.cpu_count() or 1) + 1, _MOST_WEB_THREADS)
+
+
 def _processes(host: str, port: int) -> list[Process]:
     """Return the four processes; docs/operations.md has the same commands for running them one by one."""
-    # As many as can be busy while others wait for the database, within the database pool of a process.
-    threads = min(2 * (os.cpu_count() or 1) + 1, _MOST_WEB_THREADS)
     module = [sys.executable, "-W", "ignore:You're running the worker with superuser", "-m"]
     web = ["granian", "--interface", "wsgi", "--host", host, "--port", str(port), "--http", "1", "--no-ws"]
-    web += ["--blocking-threads", os.environ.get("LOOPGUARD_WEB_THREADS", str(threads))]
+    web += ["--blocking-threads", os.environ.get("LOOPGUARD_WEB_THREADS", str(web_threads()))]
     web += ["--workers-kill-timeout", "15", "--respawn-failed-workers", "--log-level", "warning"]
     live = ["uvicorn", "--host", host, "--port", str(port + 1), "--lifespan", "off", "--no-access-log"]
     live += ["--log-level", "warning", "--timeout-graceful-shutdown", "5"]

@@ -14,7 +14,7 @@ from detection.api import parsing, schemas, telemetry
 from detection.api.answers import answer, incident_link, session_link
 from detection.api.auth import ApiKey, principal_of
 from detection.api.limits import JSON, NDJSON
-from detection.api.problems import Problem
+from detection.api.problems import Problem, refuse_without_room
 from detection.engine import texts
 from detection.models import Scope
 from detection.services import attempts
@@ -52,6 +52,7 @@ def _reference(schema: type) -> dict[str, str]:
 def send_events(request: HttpRequest) -> HttpResponse:
     """Store events, to be evaluated in a moment. The answer comes after commit; a bad event never sinks its batch."""
     started = time.perf_counter()
+    refuse_without_room()
     principal = principal_of(request)
     batch = parsing.events_of(request.body, is_ndjson=request.media_type == NDJSON)  # type: ignore[attr-defined]
     done = ingest(principal, batch.events)
@@ -127,6 +128,7 @@ def _count_events(
 )
 def guard_calls(request: HttpRequest) -> HttpResponse:
     """Judge calls before they run; the answer comes after commit, under the session's lock."""
+    refuse_without_room()
     principal = principal_of(request)
     shape = request.GET.get("render", "")
     if shape and shape not in texts.SHAPES:
