@@ -30,7 +30,7 @@ def _send_evaluate(session_ids: list[int]) -> None:
 
 
 def judge_after_commit(question_id: str) -> None:
-    """Ask a worker to consult the judge about a question, by its public id; unheard, the question's deadline decides."""
+    """Ask a worker to consult the judge about a question, by its public id; unheard, workers find it within seconds."""
     transaction.on_commit(
         lambda: bell.ring((JUDGE, question_id), lambda _: _send(JUDGE, question_id)), robust=True
     )

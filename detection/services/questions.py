@@ -43,6 +43,8 @@ MAX_RAISE = 10_000
 MAX_DUE = 500
 REMEMBERED_FOR = timedelta(days=90)
 """Nothing is remembered for ever: after this somebody is asked again."""
+TAKEN_UP_WITHIN = timedelta(seconds=3)
+"""In this time a task has reached a worker, or it is lost."""
 _JUDGE_LOCK = 0x4C47_0004
 _REFUSALS = {
     QuestionState.EXPIRED: ("question_expired", "The time for an answer is over: {message}"),
@@ -261,6 +263,19 @@ def ask_judge(public_id: str) -> str:
             cursor.execute("SELECT pg_advisory_unlock(%s, %s)", [_JUDGE_LOCK, question.pk % 2**31])
     log.info("judge_consulted", question=public_id, outcome=call.outcome, error=call.error)
     return call.outcome
+
+
+def left_lying() -> list[str]:
+    """Return the questions, by public id, that the judge should have been asked a while ago; one query, mostly of no rows.
+
+    One that is being asked just now is among them: asking again then finds it taken.
+    """
+    now = timezone.now()
+    waiting = Question.objects.filter(
+        state=QuestionState.OPEN, asked_of=AskedOf.JUDGE, deadline__gt=now, judge_calls=None,
+        asked_at__lt=now - TAKEN_UP_WITHIN,
+    )  # fmt: skip
+    return [*waiting.order_by("deadline").values_list("public_id", flat=True)[:MAX_DUE]]
 
 
 def rounds_cap(question: Question) -> int:

@@ -5,61 +5,14 @@ All find their work in the database. Any number of workers may run them: message
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-
-import structlog
 from celery.signals import worker_init, worker_shutting_down
-from django.db import close_old_connections, connection
 
 from detection.services import delivery, reminders, statistics
+from detection.tasks.periodic import Periodic
 
-log = structlog.get_logger(__name__)
 SEND_PERIOD_SECONDS = 1.0
 REMIND_PERIOD_SECONDS = 60.0
 COUNT_PERIOD_SECONDS = 15.0
-_END_PATIENCE_SECONDS = 8.0
-
-
-class Periodic:
-    """Does something every so often until it is stopped; a failure is logged and the next turn tries again.
-
-    Parameters
-    ----------
-    name
-        Of the thread.
-    period_seconds
-        Rest between two turns.
-    work
-        What to do; its return value is not looked at.
-    """
-
-    def __init__(self, name: str, period_seconds: float, work: Callable[[], object]) -> None:
-        self._name, self._period_seconds, self._work = name, period_seconds, work
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-
-    def start(self) -> None:
-        """Start the thread; the first turn comes one period later."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Let the turn in hand come to its end, for a few seconds; what it holds then is taken over by another worker."""
-        self._stopped.set()
-        if self._thread.is_alive():
-            self._thread.join(_END_PATIENCE_SECONDS)
-
-    def _run(self) -> None:
-        while not self._stopped.wait(self._period_seconds):
-            try:
-                close_old_connections()
-                self._work()
-            except Exception:
-                log.exception("periodic_failed", work=self._name)
-            finally:
-                connection.close()
-
-
 _threads: list[Periodic] = []
 
 

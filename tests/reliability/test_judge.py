@@ -1,0 +1,63 @@
+"""The judge's task is a doorbell, too: when the broker forgets it, a worker finds the question itself."""
+
+from __future__ import annotations
+
+import contextlib
+
+import httpx
+import pytest
+
+from detection.models import JudgeCall, Question
+from detection.services import policies
+from detection.services.audit import SYSTEM
+from tests.services.judge_server import JudgeServer, completion, ruling
+
+from .installation import free_port, wait_until
+
+LIMIT = 3
+
+
+@pytest.fixture
+def judge(project, monkeypatch):
+    """A judge that says yes, and a project in which the third round is to be justified."""
+    values = {"preset": "justified", "budget_max_rounds": LIMIT, "budget_extension_rounds": 4}
+    policies.save_tier(project.pk, "project", "", "", values, SYSTEM)
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(JudgeServer(lambda request: completion(ruling(request))).running())
+        monkeypatch.setenv("LOOPGUARD_JUDGE_URL", server.url)
+        monkeypatch.setenv("LOOPGUARD_JUDGE_MODEL", "judge-1")
+        yield server
+
+
+def held_question(url, token):
+    """Ask the guard until it holds a call for the judge; the question's id."""
+    with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=10) as client:
+        for number in range(LIMIT):
+            call = {
+                "call_id": f"c{number}",
+                "tool": "read_file",
+                "arguments": {"path": f"f{number}"},
+                "round": f"r{number}",
+            }
+            answer = client.post("/api/v1/guard", json={"session": "run", "calls": [call]}).json()
+    assert answer["decision"] == "hold", answer
+    return answer["verdicts"][0]["question"]["id"]
+
+
+def test_a_question_whose_task_the_broker_lost_is_put_to_the_judge_once_by_whichever_worker_finds_it(
+    judge, install, token
+):
+    # What web rings reaches nobody; the workers have a broker of their own that knows of nothing.
+    web = install(f"redis://127.0.0.1:{free_port()}/0", worker=False)
+    workers = install(web=False)
+    workers.start_worker()
+    public_id = held_question(web.url, token)
+
+    def is_decided():
+        return not Question.objects.get(public_id=public_id).is_open
+
+    assert wait_until(is_decided, 20), workers.logs()
+    question = Question.objects.get(public_id=public_id)
+    assert (question.decision, question.reason, question.answered_by) == ("allow", "accepted", "judge")
+    assert JudgeCall.objects.filter(question=question).count() == 1
+    assert len(judge.requests) == 1

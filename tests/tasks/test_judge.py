@@ -1,0 +1,16 @@
+"""The thread that takes up what the judge was to be asked comes and goes with its worker."""
+
+import threading
+
+from detection.tasks import judge
+
+
+def names():
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("judge")]
+
+
+def test_a_worker_starts_the_thread_and_ends_it():
+    judge._start()
+    assert names() == ["judge"]
+    judge._stop()
+    assert names() == []
