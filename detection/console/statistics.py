@@ -13,7 +13,7 @@ from django.views.decorators.http import require_safe
 
 from detection.console.access import ProjectRequest, in_project
 from detection.models import Project
-from detection.selectors.statistics import By, Numbers, Row, statistics
+from detection.selectors.statistics import By, Numbers, Row, groups, statistics
 
 SPANS: tuple[tuple[str, str, timedelta, By], ...] = (
     ("24h", "24 hours", timedelta(hours=24), "hour"),
@@ -51,7 +51,7 @@ def page(request: ProjectRequest) -> HttpResponse:
     demo = request.GET.get("demo") != "no"
     start = _floor(now - span[2], span[3])
     over_time = statistics(request.project.pk, start, now, span[3], demo=demo)
-    grouped = statistics(request.project.pk, start, now, by, demo=demo)
+    grouped, _ = groups(request.project.pk, start, now, by, demo=demo)
     points = _filled(over_time.rows, start, now, span[3])
     context = {
         "spans": [(key, words, key == span[0]) for key, words, _, _ in SPANS],
@@ -67,8 +67,8 @@ def page(request: ProjectRequest) -> HttpResponse:
             point for point in reversed(points) if point.numbers.checks or point.numbers.incidents
         ],
         "chart": _chart(points),
-        "rows": grouped.rows[:SHOWN_GROUPS],
-        "is_cut": len(grouped.rows) > SHOWN_GROUPS,
+        "rows": grouped[:SHOWN_GROUPS],
+        "is_cut": len(grouped) > SHOWN_GROUPS,
         "has_calls": by != "kind",
         "recovery": over_time.recovery,
         "judge": over_time.judge,

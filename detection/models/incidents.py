@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 
 from django.conf import settings
-from django.contrib.postgres.indexes import GinIndex
 from django.db import models
 from django.db.models.functions import Now
 
@@ -117,7 +116,7 @@ class Incident(models.Model):
             models.Index(fields=("project", "status", "-last_seen_at"), name="incident_by_status"),
             models.Index(fields=("project", "loop_id"), name="incident_by_loop"),
             models.Index(fields=("session", "first_seq"), name="incident_in_session"),
-            GinIndex(fields=("tool",), name="incident_tool_words", opclasses=("gin_trgm_ops",)),
+            models.Index(fields=("project",), name="incident_of_demo", condition=models.Q(is_demo=True)),
         )
 
     def __str__(self) -> str:

@@ -101,6 +101,18 @@ class Session(models.Model):
                 name="session_pending",
                 condition=models.Q(evaluated_seq__lt=models.F("last_seq")),
             ),
+            # Of few sessions each, so that every other call keeps no more than the indexes above.
+            models.Index(
+                fields=("project", "-last_event_at", "-id"),
+                name="session_remarkable",
+                condition=models.Q(state__in=("looping", "waiting", "stopped")),
+            ),
+            models.Index(
+                fields=("project", "-last_event_at", "-id"),
+                name="session_of_demo",
+                condition=models.Q(is_demo=True),
+            ),
+            models.Index(fields=("project",), name="session_parked", condition=~models.Q(parked=[])),
         )
 
     def __str__(self) -> str:

@@ -137,9 +137,50 @@ def statistics(
     Returns
     -------
     Statistics
-        At most 1,000 rows: the newest for hours and days, else those with the most incidents, then calls. Reads the hourly
-        rows and the incidents of the span, no event.
+        At most 1,000 rows, see `groups`. Reads the hourly rows and the incidents of the span, no event.
     """
+    calls, found = _counted(project_id, start, end, demo=demo)
+    total = _merged(
+        [("", calls.aggregate(**_CALL_SUMS))], [("", found.aggregate(**_INCIDENT_SUMS))], has_calls=True
+    )[""]
+    rows, is_cut = groups(project_id, start, end, by, demo=demo) if by else ((), False)
+    counted_at = CountingCursor.objects.values_list("counted_at", flat=True).first()
+    return Statistics(
+        start, end, total, rows, _recovery(found), _judge(project_id, start, end), counted_at, is_cut
+    )
+
+
+def groups(
+    project_id: int, start: datetime, end: datetime, by: By, *, demo: bool = True
+) -> tuple[tuple[Row, ...], bool]:
+    """Count like `statistics`, the groups alone: at a third of its cost where the rest is known already.
+
+    Returns
+    -------
+    tuple
+        At most 1,000 rows: the newest for hours and days, else those with the most incidents, then calls; and whether there
+        were more.
+    """
+    calls, found = _counted(project_id, start, end, demo=demo)
+    call_by, incident_by = _grouping(by)
+    merged = _merged(
+        _grouped(calls, call_by, _CALL_SUMS) if call_by else (),
+        _grouped(found, incident_by, _INCIDENT_SUMS),
+        has_calls=bool(call_by),
+    )
+    rows = [Row(key, numbers) for key, numbers in merged.items()]
+    if by in ("hour", "day"):
+        rows.sort(key=lambda row: row.key)
+        shown = rows[-MAX_ROWS:]
+    else:
+        rows.sort(key=lambda row: (-row.numbers.incidents, -(row.numbers.checks or 0), row.key))
+        shown = rows[:MAX_ROWS]
+    return tuple(shown), len(rows) > MAX_ROWS
+
+
+def _counted(
+    project_id: int, start: datetime, end: datetime, *, demo: bool
+) -> tuple[QuerySet[CallCount], QuerySet[Incident]]:
     calls = CallCount.objects.filter(project_id=project_id, hour__gte=start, hour__lt=end)
     # An incident is never seen last before it was opened: the first condition uses the index, the second is what is meant.
     found = Incident.objects.filter(
@@ -147,28 +188,7 @@ def statistics(
     )
     if not demo:
         calls, found = calls.filter(is_demo=False), found.filter(is_demo=False)
-    total = _merged(
-        [("", calls.aggregate(**_CALL_SUMS))], [("", found.aggregate(**_INCIDENT_SUMS))], has_calls=True
-    )[""]
-    rows: list[Row] = []
-    if by is not None:
-        call_by, incident_by = _grouping(by)
-        merged = _merged(
-            _grouped(calls, call_by, _CALL_SUMS) if call_by else (),
-            _grouped(found, incident_by, _INCIDENT_SUMS),
-            has_calls=bool(call_by),
-        )
-        rows = [Row(key, numbers) for key, numbers in merged.items()]
-        if by in ("hour", "day"):
-            rows.sort(key=lambda row: row.key)
-        else:
-            rows.sort(key=lambda row: (-row.numbers.incidents, -(row.numbers.checks or 0), row.key))
-    is_cut = len(rows) > MAX_ROWS
-    rows = rows[-MAX_ROWS:] if by in ("hour", "day") else rows[:MAX_ROWS]
-    counted_at = CountingCursor.objects.values_list("counted_at", flat=True).first()
-    return Statistics(
-        start, end, total, tuple(rows), _recovery(found), _judge(project_id, start, end), counted_at, is_cut
-    )
+    return calls, found
 
 
 def _judge(project_id: int, start: datetime, end: datetime) -> tuple[JudgeShare, ...]:

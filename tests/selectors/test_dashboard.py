@@ -1,0 +1,57 @@
+"""Figures of the live page: counted by state, and the few that are looked for are found by an index of their own."""
+
+import pytest
+from django.db import connection
+
+from detection.selectors import dashboard
+from detection.selectors.sessions import SessionFilters, list_sessions
+
+
+def test_states_are_counted_with_the_silent_ones_apart(project, session):
+    for state in ("running", "looping", "looping", "waiting", "stopped", "ended"):
+        session(state=state)
+    for state in ("running", "running", "running", "ended"):
+        session(state=state, age_seconds=301)
+    assert dashboard.state_counts(project.pk) == dashboard.StateCounts(
+        all=10, running=1, looping=2, waiting=1, stopped=1, idle=3, ended=2, is_capped=False
+    )
+
+
+def test_no_more_than_the_newest_sessions_are_counted(project, session, monkeypatch):
+    session(state="stopped", age_seconds=400)
+    for _ in range(3):
+        session()
+    monkeypatch.setattr(dashboard, "COUNTED_SESSIONS", 3)
+    counted = dashboard.state_counts(project.pk)
+    assert (counted.all, counted.running, counted.stopped, counted.is_capped) == (3, 3, 0, True)
+
+
+@pytest.mark.parametrize(
+    ("index", "look"),
+    [
+        ("session_remarkable", lambda project: list_sessions(project.pk, SessionFilters(state="looping"))),
+        ("session_remarkable", lambda project: list_sessions(project.pk, SessionFilters(state="stopped"))),
+        ("session_remarkable", lambda project: dashboard.kpis(project.pk)),
+        ("session_of_demo", lambda project: dashboard.has_demo(project.pk)),
+        ("session_of_demo", lambda project: list_sessions(project.pk, SessionFilters(demo=True))),
+        ("incident_of_demo", lambda project: dashboard.has_demo(project.pk)),
+        ("session_parked", lambda project: dashboard.system_status(project.pk)),
+    ],
+)
+def test_what_is_rare_is_looked_for_where_only_the_rare_are(
+    project, session, django_assert_max_num_queries, index, look
+):
+    for _ in range(300):
+        session(state="ended")
+    with connection.cursor() as db:
+        db.execute("ANALYZE detection_session")
+        db.execute("SET LOCAL enable_seqscan = off")
+    with django_assert_max_num_queries(10) as asked:
+        look(project)
+    plans = []
+    with connection.cursor() as db:
+        for query in asked.captured_queries:
+            if query["sql"].startswith("SELECT"):
+                db.execute("EXPLAIN " + query["sql"])
+                plans += [row[0] for row in db.fetchall()]
+    assert index in "\n".join(plans)
