@@ -20,6 +20,7 @@ import psycopg
 
 from loopguard_site.supervisor import children
 from loopguard_site.supervisor.postgres import EmbeddedPostgres
+from loopguard_site.supervisor.up import web_threads
 from loopguard_site.supervisor.valkey import EmbeddedValkey
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -101,7 +102,7 @@ class Stack:
         with self.connect() as database:
             database.execute(_CREATE)
         web, live = (str(port) for port in self._ports)
-        self._launch("granian", "--interface", "wsgi", "--port", web, "--http", "1", "--no-ws", "--blocking-threads", "8",
+        self._launch("granian", "--interface", "wsgi", "--port", web, "--http", "1", "--no-ws", "--blocking-threads", str(web_threads()),
                      "--log-level", "warning", "loopguard_site.wsgi:application")  # fmt: skip
         self._launch("uvicorn", "--port", live, "--lifespan", "off", "--no-access-log", "--log-level", "warning",
                      "loopguard_site.asgi:application")  # fmt: skip
