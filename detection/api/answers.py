@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
 
 import orjson
@@ -15,6 +16,19 @@ from detection.models import Incident, IncidentActivity, PolicyTier, Session, To
 from detection.selectors import incidents, sessions
 from detection.selectors.incidents import IncidentRow
 from detection.selectors.sessions import CallRow, SessionRow
+
+LIST_AS_FILE: Final = {
+    "responses": {
+        200: {
+            "description": "The same filters and order as the list.",
+            "content": {
+                "application/x-ndjson": {"schema": {"type": "string"}},
+                "text/csv": {"schema": {"type": "string"}},
+            },
+        }
+    }
+}
+"""How the export of a list is described."""
 
 
 def _plain(value: Any) -> Any:
@@ -30,6 +44,16 @@ def answer(document: Any, status: int = 200) -> HttpResponse:
     )
 
 
+def answer_list(documents: Iterable[dict[str, Any]], next_cursor: str | None = None) -> HttpResponse:
+    """Write a page of a list; without a cursor it is the last one."""
+    return answer({"items": [*documents], "next_cursor": next_cursor})
+
+
+def answer_nothing() -> HttpResponse:
+    """Say that it is done and that there is nothing to show."""
+    return HttpResponse(status=204)
+
+
 def session_link(project: str, name: str) -> str:
     """Return the address of a session's page."""
     return f"{settings.PUBLIC_URL}/p/{project}/sessions/{quote(name, safe='')}"
@@ -40,7 +64,8 @@ def incident_link(project: str, public_id: str) -> str:
     return f"{settings.PUBLIC_URL}/p/{project}/incidents/{public_id}"
 
 
-def _time(value: datetime | None) -> str | None:
+def as_time(value: datetime | None) -> str | None:
+    """Return a moment in ISO 8601 with its offset."""
     return None if value is None else value.isoformat()
 
 
@@ -55,9 +80,9 @@ def session_document(row: SessionRow | Session, project: str) -> dict[str, Any]:
         "model": row.model,
         "parent_session": row.parent_external_id or None,
         "is_demo": row.is_demo,
-        "started_at": _time(row.started_at),
-        "last_event_at": _time(row.last_event_at),
-        "ended_at": _time(row.ended_at),
+        "started_at": as_time(row.started_at),
+        "last_event_at": as_time(row.last_event_at),
+        "ended_at": as_time(row.ended_at),
         "calls": row.call_count,
         "blocked": row.blocked_count,
         "tokens": row.token_count,
@@ -68,7 +93,7 @@ def session_document(row: SessionRow | Session, project: str) -> dict[str, Any]:
         else None,
         "pending_events": row.last_seq - row.evaluated_seq,
         "stopped": (
-            {"at": _time(row.stopped_at), "by": row.stopped_by, "reason": row.stop_reason}
+            {"at": as_time(row.stopped_at), "by": row.stopped_by, "reason": row.stop_reason}
             if row.is_stopped
             else None
         ),
@@ -92,8 +117,8 @@ def call_document(row: CallRow) -> dict[str, Any]:
         "agent": row.agent,
         "tokens": row.tokens,
         "cost_usd": float(row.cost_usd),
-        "occurred_at": _time(row.occurred_at),
-        "received_at": _time(row.received_at),
+        "occurred_at": as_time(row.occurred_at),
+        "received_at": as_time(row.received_at),
         "altered": row.altered.split(",") if row.altered else [],
         "key": row.call_key,
         "decision": row.decision,
@@ -106,7 +131,7 @@ def call_document(row: CallRow) -> dict[str, Any]:
             "content": result.content,
             "content_length": result.content_length,
             "is_error": result.is_error,
-            "received_at": _time(result.received_at),
+            "received_at": as_time(result.received_at),
             "altered": result.altered.split(",") if result.altered else [],
         },
     }
@@ -143,12 +168,12 @@ def incident_document(row: IncidentRow | Incident, project: str) -> dict[str, An
         "is_active": row.is_active,
         "recovered": row.recovered,
         "acknowledged_by": row.acknowledged_by,
-        "snoozed_until": _time(row.snoozed_until),
+        "snoozed_until": as_time(row.snoozed_until),
         "snoozed_until_worse": row.snoozed_until_worse,
-        "opened_at": _time(row.opened_at),
-        "last_seen_at": _time(row.last_seen_at),
-        "ended_at": _time(row.ended_at),
-        "resolved_at": _time(row.resolved_at),
+        "opened_at": as_time(row.opened_at),
+        "last_seen_at": as_time(row.last_seen_at),
+        "ended_at": as_time(row.ended_at),
+        "resolved_at": as_time(row.resolved_at),
         "links": {
             "incident": incident_link(project, row.public_id),
             "session": session_link(project, row.session_name),
@@ -158,7 +183,7 @@ def incident_document(row: IncidentRow | Incident, project: str) -> dict[str, An
 
 def activity_document(entry: IncidentActivity) -> dict[str, Any]:
     """Return one line of an incident's activity."""
-    return {"at": _time(entry.at), "actor": entry.actor, "action": entry.action, "note": entry.note}
+    return {"at": as_time(entry.at), "actor": entry.actor, "action": entry.action, "note": entry.note}
 
 
 def tier_document(tier: PolicyTier) -> dict[str, Any]:
@@ -170,7 +195,7 @@ def tier_document(tier: PolicyTier) -> dict[str, Any]:
         "source": tier.source,
         "values": tier.values,
         "note": tier.note,
-        "updated_at": _time(tier.updated_at),
+        "updated_at": as_time(tier.updated_at),
     }
 
 
@@ -184,5 +209,5 @@ def tool_rule_document(rule: ToolRule) -> dict[str, Any]:
         "values": rule.values,
         "exempt": rule.exempt,
         "note": rule.note,
-        "updated_at": _time(rule.updated_at),
+        "updated_at": as_time(rule.updated_at),
     }

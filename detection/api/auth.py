@@ -108,6 +108,11 @@ def principal_of(request: HttpRequest) -> Principal:
     return principal
 
 
+def project_of(request: HttpRequest) -> int:
+    """Return the row id of the caller's project."""
+    return principal_of(request).project_id
+
+
 def actor(request: HttpRequest) -> Actor:
     """Return the caller as the audit names it."""
     principal = principal_of(request)

@@ -23,6 +23,12 @@ class StrictParser(Parser):
         return parsing.strict_document(request.body)
 
 
+def described(schema: type[Schema], *, required: bool = False) -> dict[str, Any]:
+    """Describe a body that the route reads itself, for `openapi_extra`."""
+    reference = {"$ref": f"#/components/schemas/{schema.__name__}"}
+    return {"requestBody": {"required": required, "content": {limits.JSON: {"schema": reference}}}}
+
+
 def optional_body(request: HttpRequest, schema: type[Body]) -> Body:
     """Read the body of a route that works without one.
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from django.http import HttpRequest
 from ninja import Schema
 
+from detection.api.auth import actor, project_of
 from detection.api.problems import Problem
+from detection.services.audit import Actor
 from detection.services.errors import NotFound
 from detection.services.strict_json import shorten
+
+Row = TypeVar("Row")
 
 
 def refuse_unknown(request: HttpRequest, schema: type[Schema]) -> None:
@@ -23,6 +29,18 @@ def existing_name(name: str) -> str:
     if "\x00" in name or len(name) > 1000:
         raise NotFound("There is no such thing in this project.")
     return name
+
+
+def existing(row: Row | None, what: str) -> Row:
+    """Return what was looked up; `what` says in words what it would have been."""
+    if row is None:
+        raise NotFound(f"There is no such {what} in this project.")
+    return row
+
+
+def target(request: HttpRequest, name: str) -> tuple[int, str, Actor]:
+    """Return what a service is told that changes one thing: the project, the thing's name in the path, and who asks."""
+    return project_of(request), existing_name(name), actor(request)
 
 
 def new_name(name: str, path: str, length: int) -> str:

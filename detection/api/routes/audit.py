@@ -10,17 +10,14 @@ from django.http.response import HttpResponseBase
 from ninja import Field, Query, Router, Schema
 
 from detection import exports
-from detection.api.answers import answer
-from detection.api.auth import ApiKey
+from detection.api.answers import LIST_AS_FILE, answer_list
+from detection.api.auth import ADMIN, principal_of, project_of
 from detection.api.queries import refuse_unknown
 from detection.api.schemas import Listed, Moment, Word
-from detection.models import Scope
 from detection.selectors import audit
 from detection.selectors.audit import AuditFilters
-from detection.services.keys import Principal
 
 router = Router(tags=["audit"])
-_admin = ApiKey(Scope.ADMIN)
 
 
 class _Filters(Schema):
@@ -65,7 +62,7 @@ def _filters(query: _Filters) -> AuditFilters:
 
 @router.get(
     "/audit",
-    auth=_admin,
+    auth=ADMIN,
     response={200: Listed[AuditOut]},
     operation_id="listAudit",
     summary="List changes",
@@ -73,33 +70,20 @@ def _filters(query: _Filters) -> AuditFilters:
 def list_audit(request: HttpRequest, query: Query[AuditQuery]) -> HttpResponse:
     """List who changed what in the project, the newest first."""
     refuse_unknown(request, AuditQuery)
-    principal: Principal = request.auth  # type: ignore[attr-defined]
-    page = audit.list_entries(principal.project_id, _filters(query), query.cursor, query.limit)
-    return answer(
-        {"items": [exports.audit_document(row) for row in page.items], "next_cursor": page.next_cursor}
-    )
+    page = audit.list_entries(project_of(request), _filters(query), query.cursor, query.limit)
+    return answer_list((exports.audit_document(row) for row in page.items), page.next_cursor)
 
 
 @router.get(
     "/audit/export",
-    auth=_admin,
+    auth=ADMIN,
     operation_id="exportAudit",
     summary="Export changes",
-    openapi_extra={
-        "responses": {
-            200: {
-                "description": "The same filters and order as the list.",
-                "content": {
-                    "application/x-ndjson": {"schema": {"type": "string"}},
-                    "text/csv": {"schema": {"type": "string"}},
-                },
-            }
-        }
-    },
+    openapi_extra=LIST_AS_FILE,
 )
 def export_audit(request: HttpRequest, query: Query[AuditExportQuery]) -> HttpResponseBase:
     """Export up to 10,000 changes as JSON lines or CSV."""
     refuse_unknown(request, AuditExportQuery)
-    principal: Principal = request.auth  # type: ignore[attr-defined]
+    principal = principal_of(request)
     rows = audit.export_entries(principal.project_id, _filters(query), query.limit)
     return exports.audit_file(rows, query.format, principal.project_slug)

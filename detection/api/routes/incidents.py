@@ -12,26 +12,25 @@ from ninja import Body, Query, Router
 
 from detection import exports
 from detection.api import schemas
-from detection.api.answers import activity_document, answer, incident_document
-from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ, actor, principal_of
-from detection.api.bodies import optional_body
-from detection.api.limits import JSON
-from detection.api.queries import existing_name, refuse_unknown
+from detection.api.answers import LIST_AS_FILE, activity_document, answer, answer_list, incident_document
+from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ, actor, principal_of, project_of
+from detection.api.bodies import described, optional_body
+from detection.api.queries import existing, existing_name, refuse_unknown, target
 from detection.models import Incident
 from detection.selectors import incidents, strip_images
 from detection.selectors.incidents import IncidentFilters
 from detection.services import incidents as services
-from detection.services.errors import NotFound
 
 router = Router(tags=["incidents"])
-_NOTE = {
-    "requestBody": {"required": False, "content": {JSON: {"schema": {"$ref": "#/components/schemas/NoteIn"}}}}
-}
 CSV_COLUMNS = tuple(name for name in schemas.IncidentOut.model_fields if name != "links")
 
 
 def _filters(query: schemas.IncidentQuery) -> IncidentFilters:
     return IncidentFilters(**query.dict(include=set(IncidentFilters.__dataclass_fields__)))
+
+
+def _incident(request: HttpRequest, public_id: str) -> Incident:
+    return existing(incidents.get_incident(project_of(request), existing_name(public_id)), "incident")
 
 
 def _changed(request: HttpRequest, incident: Incident) -> HttpResponse:
@@ -50,8 +49,8 @@ def list_incidents(request: HttpRequest, query: Query[schemas.IncidentQuery]) ->
     refuse_unknown(request, schemas.IncidentQuery)
     principal = principal_of(request)
     page = incidents.list_incidents(principal.project_id, _filters(query), query.cursor, query.limit)
-    items = [incident_document(row, principal.project_slug) for row in page.items]
-    return answer({"items": items, "next_cursor": page.next_cursor})
+    rows = (incident_document(row, principal.project_slug) for row in page.items)
+    return answer_list(rows, page.next_cursor)
 
 
 class _ExportQuery(schemas.ExportQuery):
@@ -63,17 +62,7 @@ class _ExportQuery(schemas.ExportQuery):
     auth=READ,
     operation_id="exportIncidents",
     summary="Export incidents",
-    openapi_extra={
-        "responses": {
-            200: {
-                "description": "The same filters and order as the list.",
-                "content": {
-                    "application/x-ndjson": {"schema": {"type": "string"}},
-                    "text/csv": {"schema": {"type": "string"}},
-                },
-            }
-        }
-    },
+    openapi_extra=LIST_AS_FILE,
 )
 def export_incidents(request: HttpRequest, query: Query[_ExportQuery]) -> HttpResponseBase:
     """Export up to 10,000 incidents as JSON lines or CSV; `cursor` is not used."""
@@ -103,7 +92,7 @@ def change_incidents(request: HttpRequest, body: Body[schemas.BulkIn]) -> HttpRe
         more = {"value": body.label}
     ids = [public_id for public_id in body.ids if public_id.isprintable()]
     outcome = dict.fromkeys(body.ids, "not_found")
-    outcome |= services.bulk(principal_of(request).project_id, ids, body.action, actor(request), **more)
+    outcome |= services.bulk(project_of(request), ids, body.action, actor(request), **more)
     return answer({"outcome": outcome})
 
 
@@ -116,17 +105,12 @@ def change_incidents(request: HttpRequest, body: Body[schemas.BulkIn]) -> HttpRe
 )
 def get_incident(request: HttpRequest, incident_id: str) -> HttpResponse:
     """Return an incident with its evidence, the settings of that time, its activity and its neighbours."""
-    principal = principal_of(request)
-    incident = incidents.get_incident(principal.project_id, existing_name(incident_id))
-    if incident is None:
-        raise NotFound("There is no such incident in this project.")
-    document = incident_document(incident, principal.project_slug)
+    incident, slug = _incident(request, incident_id), principal_of(request).project_slug
+    document = incident_document(incident, slug)
     document["evidence"] = incident.evidence
     document["policy"] = incident.policy
     document["activity"] = [activity_document(entry) for entry in incident.activity.all()]
-    document["neighbours"] = [
-        incident_document(row, principal.project_slug) for row in incidents.neighbours(incident)
-    ]
+    document["neighbours"] = [incident_document(row, slug) for row in incidents.neighbours(incident)]
     return answer(document)
 
 
@@ -146,10 +130,8 @@ def get_incident(request: HttpRequest, incident_id: str) -> HttpResponse:
 )
 def get_strip(request: HttpRequest, incident_id: str) -> HttpResponse:
     """Draw the calls around the loop as a static SVG without text of the agent's, scripts or links."""
-    incident = incidents.get_incident(principal_of(request).project_id, existing_name(incident_id))
-    if incident is None:
-        raise NotFound("There is no such incident in this project.")
-    response = HttpResponse(strip_images.of_incident(incident), content_type="image/svg+xml")
+    picture = strip_images.of_incident(_incident(request, incident_id))
+    response = HttpResponse(picture, content_type="image/svg+xml")
     response["Content-Security-Policy"] = "default-src 'none'; sandbox"
     return response
 
@@ -165,7 +147,7 @@ def acknowledge(request: HttpRequest, incident_id: str) -> HttpResponse:
     """Say that somebody looks after it."""
     return _changed(
         request,
-        services.acknowledge(principal_of(request).project_id, existing_name(incident_id), actor(request)),
+        services.acknowledge(*target(request, incident_id)),
     )
 
 
@@ -175,14 +157,14 @@ def acknowledge(request: HttpRequest, incident_id: str) -> HttpResponse:
     response={200: schemas.IncidentOut},
     operation_id="resolveIncident",
     summary="Resolve",
-    openapi_extra=_NOTE,
+    openapi_extra=described(schemas.NoteIn),
 )
 def resolve(request: HttpRequest, incident_id: str) -> HttpResponse:
     """Close it; the same loop found again is a new incident."""
     note = optional_body(request, schemas.NoteIn).note
     return _changed(
         request,
-        services.resolve(principal_of(request).project_id, existing_name(incident_id), actor(request), note),
+        services.resolve(*target(request, incident_id), note),
     )
 
 
@@ -195,9 +177,7 @@ def resolve(request: HttpRequest, incident_id: str) -> HttpResponse:
 )
 def reopen(request: HttpRequest, incident_id: str) -> HttpResponse:
     """Take a resolution, snooze or acknowledgement back."""
-    return _changed(
-        request, services.reopen(principal_of(request).project_id, existing_name(incident_id), actor(request))
-    )
+    return _changed(request, services.reopen(*target(request, incident_id)))
 
 
 @router.post(
@@ -209,9 +189,7 @@ def reopen(request: HttpRequest, incident_id: str) -> HttpResponse:
 )
 def undo(request: HttpRequest, incident_id: str) -> HttpResponse:
     """Take back what this key did last, within ten minutes."""
-    return _changed(
-        request, services.undo(principal_of(request).project_id, existing_name(incident_id), actor(request))
-    )
+    return _changed(request, services.undo(*target(request, incident_id)))
 
 
 @router.post(
@@ -229,9 +207,7 @@ def snooze(request: HttpRequest, incident_id: str, body: Body[schemas.SnoozeIn])
     return _changed(
         request,
         services.snooze(
-            principal_of(request).project_id,
-            existing_name(incident_id),
-            actor(request),
+            *target(request, incident_id),
             until=until,
             until_worse=body.until_worse,
         ),
@@ -250,9 +226,7 @@ def label(request: HttpRequest, incident_id: str, body: Body[schemas.LabelIn]) -
     return _changed(
         request,
         services.label(
-            principal_of(request).project_id,
-            existing_name(incident_id),
-            actor(request),
+            *target(request, incident_id),
             body.label,
             body.note,
         ),
@@ -270,7 +244,5 @@ def comment(request: HttpRequest, incident_id: str, body: Body[schemas.CommentIn
     """Add a remark to the activity."""
     return _changed(
         request,
-        services.comment(
-            principal_of(request).project_id, existing_name(incident_id), actor(request), body.note
-        ),
+        services.comment(*target(request, incident_id), body.note),
     )

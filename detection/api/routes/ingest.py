@@ -13,6 +13,7 @@ from ninja import Router
 from detection.api import parsing, schemas, telemetry
 from detection.api.answers import answer, incident_link, session_link
 from detection.api.auth import ApiKey, principal_of
+from detection.api.bodies import described
 from detection.api.limits import JSON, NDJSON
 from detection.api.problems import Problem, refuse_without_room
 from detection.engine import texts
@@ -123,7 +124,7 @@ def _count_events(
                 "description": "Adds `rendered` to each verdict: the message in that wire shape.",
             }
         ],
-        "requestBody": {"required": True, "content": {JSON: {"schema": _reference(schemas.GuardIn)}}},
+        **described(schemas.GuardIn, required=True),
     },
 )
 def guard_calls(request: HttpRequest) -> HttpResponse:

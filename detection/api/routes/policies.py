@@ -14,23 +14,18 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Body, Field, Query, Router, Schema
 
 from detection.api import schemas
-from detection.api.answers import answer, tier_document, tool_rule_document
-from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ, actor, principal_of
-from detection.api.limits import JSON
+from detection.api.answers import answer, answer_list, answer_nothing, tier_document, tool_rule_document
+from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ, actor, principal_of, project_of
+from detection.api.bodies import described
 from detection.api.problems import Problem
-from detection.api.queries import existing_name, new_name, refuse_unknown
+from detection.api.queries import existing, existing_name, new_name, refuse_unknown, target
 from detection.models import PolicyTier, Project, TierScope, ToolRule
 from detection.selectors import policies, sessions
 from detection.services import policies as services
 from detection.services.errors import NotFound
 
 router = Router(tags=["settings"])
-_TIER_BODY = {
-    "requestBody": {
-        "required": True,
-        "content": {JSON: {"schema": {"$ref": "#/components/schemas/TierIn"}}},
-    }
-}
+_TIER_BODY = described(schemas.TierIn, required=True)
 
 
 class Why(Schema):
@@ -68,14 +63,14 @@ def _scope(backend: str, model: str) -> TierScope:
 def list_overrides(request: HttpRequest, query: Query[Place]) -> HttpResponse:
     """List the stored tiers that can hold for this project, the server's among them, the widest first."""
     refuse_unknown(request, Place)
-    rows = PolicyTier.objects.filter(Q(project_id=principal_of(request).project_id) | Q(project=None))
+    rows = PolicyTier.objects.filter(Q(project_id=project_of(request)) | Q(project=None))
     if query.backend:
         rows = rows.filter(backend=query.backend)
     if query.model:
         rows = rows.filter(model=query.model)
     order = list(TierScope.values)
     tiers = sorted(rows, key=lambda tier: (order.index(tier.scope), tier.backend, tier.model))
-    return answer({"items": [tier_document(tier) for tier in tiers], "next_cursor": None})
+    return answer_list(tier_document(tier) for tier in tiers)
 
 
 @router.put(
@@ -183,7 +178,7 @@ def delete_backend_override(request: HttpRequest, backend: str, query: Query[Why
 
 def _get(request: HttpRequest, backend: str, model: str) -> HttpResponse:
     tier = PolicyTier.objects.filter(
-        project_id=principal_of(request).project_id,
+        project_id=project_of(request),
         backend=existing_name(backend),
         model=existing_name(model),
     ).first()
@@ -200,7 +195,7 @@ def _put(request: HttpRequest, backend: str, model: str, body: dict[str, Any]) -
         new_name(model, "model", 200)
     given = _tier_in(body)
     tier = services.save_tier(
-        principal_of(request).project_id, scope, backend, model, given.values, actor(request), given.note
+        project_of(request), scope, backend, model, given.values, actor(request), given.note
     )
     empty = PolicyTier(scope=scope, backend=backend, model=model, values={}, note=given.note)
     return answer(tier_document(tier or empty))
@@ -222,14 +217,14 @@ def _tier_in(body: dict[str, Any]) -> schemas.TierIn:
 def _delete(request: HttpRequest, backend: str, model: str, note: str) -> HttpResponse:
     scope = _scope(backend, model)
     services.delete_tier(
-        principal_of(request).project_id,
+        project_of(request),
         scope,
         existing_name(backend),
         existing_name(model),
         actor(request),
         note,
     )
-    return HttpResponse(status=204)
+    return answer_nothing()
 
 
 @router.get(
@@ -241,8 +236,8 @@ def _delete(request: HttpRequest, backend: str, model: str, note: str) -> HttpRe
 )
 def list_tool_rules(request: HttpRequest) -> HttpResponse:
     """List the project's tool rules."""
-    rules = ToolRule.objects.filter(project_id=principal_of(request).project_id)
-    return answer({"items": [tool_rule_document(rule) for rule in rules], "next_cursor": None})
+    rules = ToolRule.objects.filter(project_id=project_of(request))
+    return answer_list(tool_rule_document(rule) for rule in rules)
 
 
 @router.get(
@@ -254,9 +249,7 @@ def list_tool_rules(request: HttpRequest) -> HttpResponse:
 )
 def get_tool_rule(request: HttpRequest, pattern: str) -> HttpResponse:
     """Return the rule with exactly this pattern."""
-    rule = ToolRule.objects.filter(
-        project_id=principal_of(request).project_id, pattern=existing_name(pattern)
-    ).first()
+    rule = ToolRule.objects.filter(project_id=project_of(request), pattern=existing_name(pattern)).first()
     if rule is None:
         raise NotFound("There is no such tool rule.")
     return answer(tool_rule_document(rule))
@@ -272,7 +265,7 @@ def get_tool_rule(request: HttpRequest, pattern: str) -> HttpResponse:
 def put_tool_rule(request: HttpRequest, pattern: str, body: Body[schemas.ToolRuleIn]) -> HttpResponse:
     """Replace the rule for the tools that a pattern matches."""
     rule = services.save_tool_rule(
-        principal_of(request).project_id,
+        project_of(request),
         new_name(pattern, "pattern", 128),
         actor=actor(request),
         tool_class=body.tool_class or "",
@@ -294,10 +287,8 @@ def put_tool_rule(request: HttpRequest, pattern: str, body: Body[schemas.ToolRul
 )
 def delete_tool_rule(request: HttpRequest, pattern: str, query: Query[Why]) -> HttpResponse:
     """Remove a rule."""
-    services.delete_tool_rule(
-        principal_of(request).project_id, existing_name(pattern), actor(request), query.note
-    )
-    return HttpResponse(status=204)
+    services.delete_tool_rule(*target(request, pattern), query.note)
+    return answer_nothing()
 
 
 @router.get(
@@ -313,9 +304,7 @@ def get_policy(request: HttpRequest, query: Query[schemas.PolicyQuery]) -> HttpR
     principal = principal_of(request)
     session = None
     if query.session:
-        session = sessions.get_session(principal.project_id, query.session)
-        if session is None:
-            raise NotFound("There is no such session in this project.")
+        session = existing(sessions.get_session(principal.project_id, query.session), "session")
     project = session.project if session else Project.objects.get(pk=principal.project_id)
     policy = policies.effective(project, query.backend, query.model, query.tool, session)
     return answer(

@@ -8,9 +8,8 @@ from typing import Any, Literal
 from django.http import HttpRequest, HttpResponse
 from ninja import Body, Field, Query, Router, Schema
 
-from detection.api.answers import answer
-from detection.api.auth import ApiKey, actor
-from detection.api.limits import JSON
+from detection.api.answers import answer, answer_list, answer_nothing
+from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ, ApiKey, actor, project_of
 from detection.api.problems import Problem
 from detection.api.queries import existing_name, refuse_unknown
 from detection.api.schemas import Listed, Strict, Word
@@ -20,14 +19,10 @@ from detection.selectors import questions as selector
 from detection.selectors.questions import QuestionFilters
 from detection.services import questions as services
 from detection.services.errors import NotFound
-from detection.services.keys import Principal
 from detection.services.question_documents import question_document
 
 router = Router(tags=["questions"])
-_read = ApiKey(Scope.READ)
 _wait = ApiKey(Scope.GUARD)
-_admin = ApiKey(Scope.ADMIN, (JSON,))
-_admin_bare = ApiKey(Scope.ADMIN)
 
 
 class QuestionQuery(Schema):
@@ -100,14 +95,9 @@ class RememberedOut(Schema):
     expires_at: datetime
 
 
-def _project_id(request: HttpRequest) -> int:
-    principal: Principal = request.auth  # type: ignore[attr-defined]
-    return principal.project_id
-
-
 @router.get(
     "/questions",
-    auth=_read,
+    auth=READ,
     response={200: Listed[QuestionOut]},
     operation_id="listQuestions",
     summary="List questions",
@@ -116,30 +106,29 @@ def list_questions(request: HttpRequest, query: Query[QuestionQuery]) -> HttpRes
     """List what held calls wait on, the newest first."""
     refuse_unknown(request, QuestionQuery)
     filters = QuestionFilters(**query.dict(exclude={"cursor", "limit"}))
-    page = selector.list_questions(_project_id(request), filters, query.cursor, query.limit)
-    return answer({"items": [question_document(row) for row in page.items], "next_cursor": page.next_cursor})
+    page = selector.list_questions(project_of(request), filters, query.cursor, query.limit)
+    return answer_list((question_document(row) for row in page.items), page.next_cursor)
 
 
 @router.get(
     "/questions/remembered",
-    auth=_read,
+    auth=READ,
     response={200: Listed[RememberedOut]},
     operation_id="listRememberedAnswers",
     summary="List remembered answers",
 )
 def list_remembered(request: HttpRequest) -> HttpResponse:
     """List the answers that later sessions get without asking."""
-    rows = selector.remembered(_project_id(request))
-    items = [
+    rows = selector.remembered(project_of(request))
+    return answer_list(
         {name: getattr(row, name) for name in RememberedOut.model_fields if name != "id"} | {"id": row.pk}
         for row in rows
-    ]
-    return answer({"items": items, "next_cursor": None})
+    )
 
 
 @router.delete(
     "/questions/remembered/{int:remembered_id}",
-    auth=_admin_bare,
+    auth=ADMIN,
     response={204: None},
     operation_id="forgetAnswer",
     summary="Forget a remembered answer",
@@ -148,8 +137,8 @@ def forget(request: HttpRequest, remembered_id: int) -> HttpResponse:
     """Take a remembered answer back: the next session is asked about again."""
     if remembered_id >= 2**63:
         raise NotFound("There is no such remembered answer in this project.")
-    services.forget(_project_id(request), remembered_id, actor(request))
-    return HttpResponse(status=204)
+    services.forget(project_of(request), remembered_id, actor(request))
+    return answer_nothing()
 
 
 @router.get(
@@ -178,13 +167,13 @@ def get_question(request: HttpRequest, question_id: str) -> HttpResponse:
     shape = request.GET.get("render", "")
     if shape and shape not in texts.SHAPES:
         raise Problem(422, "invalid_value", f"Must be one of {', '.join(texts.SHAPES)}.", path="render")
-    question = services.find(_project_id(request), existing_name(question_id))
+    question = services.find(project_of(request), existing_name(question_id))
     return answer(question_document(question, shape))
 
 
 @router.post(
     "/questions/{question_id}/answer",
-    auth=_admin,
+    auth=ADMIN_WITH_BODY,
     response={200: QuestionOut},
     operation_id="answerQuestion",
     summary="Answer a question",
@@ -192,7 +181,7 @@ def get_question(request: HttpRequest, question_id: str) -> HttpResponse:
 def answer_question(request: HttpRequest, question_id: str, body: Body[AnswerIn]) -> HttpResponse:
     """Answer a question; it decides for the call that waits. Refused with 409 and `already_answered`, `question_expired` or `question_withdrawn`."""
     question = services.answer(
-        _project_id(request),
+        project_of(request),
         existing_name(question_id),
         body.choice,
         actor(request),

@@ -12,17 +12,16 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Body, Query, Router
 
 from detection.api import schemas
-from detection.api.answers import answer, call_document, incident_document, session_document
-from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ, ApiKey, actor, principal_of
-from detection.api.bodies import optional_body
+from detection.api.answers import answer, answer_list, call_document, incident_document, session_document
+from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ, ApiKey, actor, principal_of, project_of
+from detection.api.bodies import described, optional_body
 from detection.api.limits import JSON
-from detection.api.queries import existing_name, refuse_unknown
+from detection.api.queries import existing, existing_name, refuse_unknown, target
 from detection.models import Scope, Session
 from detection.selectors import incidents, policies, sessions
 from detection.selectors.incidents import IncidentFilters
 from detection.selectors.sessions import SessionFilters
 from detection.services import sessions as services
-from detection.services.errors import NotFound
 
 router = Router(tags=["sessions"])
 _command = ApiKey(Scope.GUARD, (JSON,))
@@ -30,10 +29,7 @@ SHOWN_INCIDENTS = 20
 
 
 def _session(request: HttpRequest, name: str) -> Session:
-    session = sessions.get_session(principal_of(request).project_id, existing_name(name))
-    if session is None:
-        raise NotFound("There is no such session in this project.")
-    return session
+    return existing(sessions.get_session(project_of(request), existing_name(name)), "session")
 
 
 @router.get(
@@ -49,8 +45,8 @@ def list_sessions(request: HttpRequest, query: Query[schemas.SessionQuery]) -> H
     principal = principal_of(request)
     filters = SessionFilters(**query.dict(exclude={"cursor", "limit"}))
     page = sessions.list_sessions(principal.project_id, filters, query.cursor, query.limit)
-    items = [session_document(row, principal.project_slug) for row in page.items]
-    return answer({"items": items, "next_cursor": page.next_cursor})
+    rows = (session_document(row, principal.project_slug) for row in page.items)
+    return answer_list(rows, page.next_cursor)
 
 
 @router.get(
@@ -62,13 +58,13 @@ def list_sessions(request: HttpRequest, query: Query[schemas.SessionQuery]) -> H
 )
 def list_calls(request: HttpRequest, session: str, query: Query[schemas.PageQuery]) -> HttpResponse:
     """List calls in their order, each with its verdict and result."""
-    found = sessions.get_session(principal_of(request).project_id, existing_name(session))
+    found = sessions.get_session(project_of(request), existing_name(session))
     if found is None:
         return _detail(request, _session(request, f"{session}/calls"))
     refuse_unknown(request, schemas.PageQuery)
     after_seq = sessions.calls_cursor(query.cursor) if query.cursor else 0
     page = sessions.session_calls(found, after_seq=after_seq, limit=query.limit)
-    return answer({"items": [call_document(row) for row in page.items], "next_cursor": page.next_cursor})
+    return answer_list((call_document(row) for row in page.items), page.next_cursor)
 
 
 @router.post(
@@ -80,8 +76,7 @@ def list_calls(request: HttpRequest, session: str, query: Query[schemas.PageQuer
 )
 def run_commands(request: HttpRequest, session: str, body: Body[schemas.CommandIn]) -> HttpResponse:
     """Carry out in-chat commands, for clients without the gateway; needs the scope guard."""
-    project_id = principal_of(request).project_id
-    out = services.run_command(project_id, existing_name(session), body.text, actor(request))
+    out = services.run_command(project_of(request), existing_name(session), body.text, actor(request))
     values = _session(request, session).policy_values
     return answer({"lines": list(out.lines), "changed": out.is_changed, "policy_values": values})
 
@@ -97,8 +92,7 @@ def set_session_policy(request: HttpRequest, session: str, body: Body[dict[str, 
     """Set some of the session's own settings, by name; one that is null is inherited again. `{"values": {…}}` does too."""
     inner = body.get("values")
     values = inner if isinstance(inner, dict) and body.keys() == {"values"} else body
-    project_id = principal_of(request).project_id
-    changed = services.set_policy(project_id, existing_name(session), values, actor(request))
+    changed = services.set_policy(project_of(request), existing_name(session), values, actor(request))
     return _detail(request, changed)
 
 
@@ -108,19 +102,13 @@ def set_session_policy(request: HttpRequest, session: str, body: Body[dict[str, 
     response={200: schemas.SessionOut},
     operation_id="stopSession",
     summary="Stop a session",
-    openapi_extra={
-        "requestBody": {
-            "required": False,
-            "content": {JSON: {"schema": {"$ref": "#/components/schemas/StopIn"}}},
-        }
-    },
+    openapi_extra=described(schemas.StopIn),
 )
 def stop_session(request: HttpRequest, session: str) -> HttpResponse:
     """Stop a session: from now on none of its calls is allowed, until somebody resumes it."""
     body = optional_body(request, schemas.StopIn)
-    principal = principal_of(request)
-    stopped = services.stop(principal.project_id, existing_name(session), actor(request), body.reason)
-    return answer(session_document(stopped, principal.project_slug))
+    stopped = services.stop(*target(request, session), body.reason)
+    return answer(session_document(stopped, principal_of(request).project_slug))
 
 
 @router.post(
@@ -132,9 +120,8 @@ def stop_session(request: HttpRequest, session: str) -> HttpResponse:
 )
 def resume_session(request: HttpRequest, session: str) -> HttpResponse:
     """Let a stopped session go on; its counters begin anew."""
-    principal = principal_of(request)
-    resumed = services.resume(principal.project_id, existing_name(session), actor(request))
-    return answer(session_document(resumed, principal.project_slug))
+    resumed = services.resume(*target(request, session))
+    return answer(session_document(resumed, principal_of(request).project_slug))
 
 
 def _get_by_longer_name(last_word: str) -> Any:

@@ -11,15 +11,12 @@ from django.utils import timezone
 from ninja import Field, Query, Router, Schema
 
 from detection.api.answers import answer
-from detection.api.auth import ApiKey
+from detection.api.auth import READ, project_of
 from detection.api.problems import Problem
 from detection.api.schemas import Moment
-from detection.models import Scope
 from detection.selectors.statistics import Numbers, statistics
-from detection.services.keys import Principal
 
 router = Router(tags=["statistics"])
-_read = ApiKey(Scope.READ)
 DEFAULT_SPAN, MAX_SPAN, MAX_HOURLY_SPAN = timedelta(days=7), timedelta(days=400), timedelta(days=40)
 By = Literal["total", "hour", "day", "kind", "tool", "model", "backend"]
 
@@ -107,7 +104,7 @@ def numbers_document(numbers: Numbers) -> dict[str, Any]:
 
 @router.get(
     "/statistics",
-    auth=_read,
+    auth=READ,
     response={200: StatisticsOut},
     by_alias=True,
     operation_id="getStatistics",
@@ -123,9 +120,8 @@ def get_statistics(request: HttpRequest, query: Query[StatisticsQuery]) -> HttpR
         raise Problem(
             422, "invalid_span", f"The span must be over 0 and at most {longest.days} days.", path="from"
         )
-    principal: Principal = request.auth  # type: ignore[attr-defined]
     by = None if query.by == "total" else query.by
-    found = statistics(principal.project_id, start, end, by, demo=query.demo)
+    found = statistics(project_of(request), start, end, by, demo=query.demo)
     return answer(
         {
             "from": start.isoformat(),

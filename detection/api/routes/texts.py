@@ -9,8 +9,8 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Body, Field, Path, Query, Router, Schema
 from pydantic.config import JsonDict
 
-from detection.api.answers import answer
-from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ, actor, principal_of
+from detection.api.answers import answer, answer_nothing
+from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ, actor, project_of
 from detection.api.queries import refuse_unknown
 from detection.api.schemas import Strict
 from detection.engine.texts import Shape
@@ -94,7 +94,7 @@ def _own(project_id: int, rung: str, shape: str) -> Text:
 @router.get("/texts", auth=READ, response={200: TextsOut}, operation_id="listTexts", summary="List texts")
 def list_texts(request: HttpRequest) -> HttpResponse:
     """List the text of every rung, and those that hold for a single wire shape."""
-    project = Project.objects.only("policy_version").get(pk=principal_of(request).project_id)
+    project = Project.objects.only("policy_version").get(pk=project_of(request))
     return answer(
         {
             "items": [_document(text) for text in services.list_texts(project.pk)],
@@ -130,7 +130,7 @@ def put_text(
 ) -> HttpResponse:
     """Replace a rung's text, for every wire shape or the one that the query names; it holds from the next verdict on."""
     refuse_unknown(request, ShapeQuery)
-    project_id = principal_of(request).project_id
+    project_id = project_of(request)
     services.check(rung, query.shape, body.text)
     services.save_text(project_id, rung, query.shape, body.text, actor(request))
     return answer(_document(_own(project_id, rung, query.shape)))
@@ -146,7 +146,7 @@ def put_text(
 def delete_text(request: HttpRequest, rung: Path[Rung], query: Query[ShapeQuery]) -> HttpResponse:
     """Remove the project's own text; the default holds again, or for a single shape the rung's text for all."""
     refuse_unknown(request, ShapeQuery)
-    project_id = principal_of(request).project_id
+    project_id = project_of(request)
     _own(project_id, rung, query.shape)
     services.save_text(project_id, rung, query.shape, "", actor(request))
-    return HttpResponse(status=204)
+    return answer_nothing()
