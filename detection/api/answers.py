@@ -12,7 +12,7 @@ import orjson
 from django.conf import settings
 from django.http import HttpResponse
 
-from detection.models import Incident, IncidentActivity, PolicyTier, Session, ToolRule
+from detection.models import Incident, IncidentActivity, LimitNotice, PolicyTier, Session, ToolRule
 from detection.selectors import incidents, sessions
 from detection.selectors.incidents import IncidentRow
 from detection.selectors.sessions import CallRow, SessionRow
@@ -184,6 +184,18 @@ def incident_document(row: IncidentRow | Incident, project: str) -> dict[str, An
 def activity_document(entry: IncidentActivity) -> dict[str, Any]:
     """Return one line of an incident's activity."""
     return {"at": as_time(entry.at), "actor": entry.actor, "action": entry.action, "note": entry.note}
+
+
+def notice_document(notice: LimitNotice) -> dict[str, Any]:
+    """Return a notice that a session comes close to a limit."""
+    return {
+        "unit": notice.unit,
+        "used": notice.used,
+        "limit": notice.limit,
+        "seq": notice.seq,
+        "tool": notice.tool,
+        "at": as_time(notice.at),
+    }
 
 
 def tier_document(tier: PolicyTier) -> dict[str, Any]:

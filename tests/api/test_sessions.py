@@ -1,6 +1,7 @@
 """Everything under /api/v1/sessions."""
 
 import pytest
+from django.utils import timezone
 
 from detection.models import AuditEntry
 
@@ -62,6 +63,18 @@ def test_the_detail_shows_what_holds_and_where_each_setting_comes_from(api):
     assert detail["state"] == "looping"
     assert detail["calls"] == 4
     assert detail["meter"]["kind"] == "repeat"
+
+
+def test_the_detail_lists_the_limits_that_are_nearly_used(api):
+    api.put("/overrides", {"values": {"budget_max_calls": 10, "budget_max_tokens": 1000}})
+    assert api.call(arguments={"n": 0}).json()["decision"] == "allow"
+    assert api.get("/sessions/s-1").json()["limit_notices"] == []
+    for number in range(1, 9):
+        api.call(arguments={"n": number}, tool=f"tool-{number}")
+    (notice,) = api.get("/sessions/s-1").json()["limit_notices"]
+    assert notice.pop("at") <= timezone.now().isoformat()
+    assert notice == {"unit": "calls", "used": 8.0, "limit": 10.0, "seq": 8, "tool": "tool-7"}
+    assert api.get("/sessions/s-1").json()["incidents"] == []
 
 
 def test_calls_come_with_result_and_verdict_page_by_page(api):

@@ -12,7 +12,14 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Body, Query, Router
 
 from detection.api import schemas
-from detection.api.answers import answer, answer_list, call_document, incident_document, session_document
+from detection.api.answers import (
+    answer,
+    answer_list,
+    call_document,
+    incident_document,
+    notice_document,
+    session_document,
+)
 from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ, ApiKey, actor, principal_of, project_of
 from detection.api.bodies import described, optional_body
 from detection.api.limits import JSON
@@ -148,7 +155,7 @@ for _word in ("commands", "policy", "stop", "resume"):
     summary="Look at a session",
 )
 def get_session(request: HttpRequest, session: str) -> HttpResponse:
-    """Return a session with the settings that hold for it, each with its source, and its newest incidents."""
+    """Return a session with the settings that hold for it, each with its source, limits nearly used, and its newest incidents."""
     return _detail(request, _session(request, session))
 
 
@@ -162,5 +169,6 @@ def _detail(request: HttpRequest, session: Session) -> HttpResponse:
     document["policy_values"] = session.policy_values
     document["policy"] = policy.explain(policy.values)
     document["parked"] = session.parked
+    document["limit_notices"] = [notice_document(notice) for notice in session.limit_notices.all()]
     document["incidents"] = [incident_document(row, project.slug) for row in own.items]
     return answer(document)

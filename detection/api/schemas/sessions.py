@@ -73,12 +73,24 @@ class SessionOut(Schema):
     links: dict[str, str]
 
 
+class LimitNotice(Schema):
+    """A limit of a budget that a session has used most of. Operators were told once; the agent was not."""
+
+    unit: str = Field(description="What the limit counts: rounds, calls, seconds, tokens or US dollars.")
+    used: float
+    limit: float
+    seq: int = Field(description="The call that came so close.")
+    tool: str
+    at: datetime
+
+
 class SessionDetail(SessionOut):
     """A session with its settings and what was set aside."""
 
     policy_values: dict[str, Any] = Field(description="The session's own tier.")
     policy: dict[str, Setting] = Field(description="What holds, each with its source.")
     parked: list[dict[str, Any]]
+    limit_notices: list[LimitNotice] = Field(description="Limits that are nearly used, the first one first.")
     incidents: list[IncidentOut]
 
 
