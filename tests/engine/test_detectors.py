@@ -287,6 +287,16 @@ class TestBudget:
         assert set(decisions) == {"allow"}
 
 
+def test_evidence_is_told_oldest_first_though_answers_came_in_another_order():
+    player = Player("similarity")
+    for number, reply in ((0, 0), (1, None), (2, 2), (3, 1)):
+        player.call("lookup", {"page": number}, call_id=f"call-{number}")
+        if reply is not None:
+            step = player.answer("three rows found", call_id=f"call-{reply}")
+    found = [finding for finding in step.verdict.findings if finding.kind == "outcome"]
+    assert [(finding.seqs, finding.first_seq) for finding in found] == [((0, 1, 2), 0)]
+
+
 def test_one_loop_is_one_finding_however_many_detectors_see_it():
     player = Player()
     verdict = [player.step("t", {}, "the same failure", is_error=True) for _ in range(4)][-1]

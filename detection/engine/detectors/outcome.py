@@ -133,6 +133,7 @@ def _literal(own: dict[str, Any], lane: Lane, record: Record, outcome: Result, p
     count, limit = len(alike) + 1, values["outcome_max_results"] + lane.allowance("outcome")
     if count < limit:
         return Reading(count, limit)
+    seqs = tuple(sorted((*alike, record.seq)))  # results may come in another order than their calls
     finding = Finding(
         kind="outcome",
         count=count,
@@ -141,8 +142,8 @@ def _literal(own: dict[str, Any], lane: Lane, record: Record, outcome: Result, p
         confidence=0.8,
         loop_id=loop_identity("outcome", (record.tool,)),
         call_keys=(record.key,),
-        seqs=(*alike, record.seq),
-        first_seq=alike[0],
+        seqs=seqs,
+        first_seq=seqs[0],
         results="errors" if failed else "equal",
         detail=detail(record.tool),
     )
