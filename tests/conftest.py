@@ -16,14 +16,27 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from loopguard_site.supervisor.postgres import EmbeddedPostgres
 from loopguard_site.supervisor.valkey import EmbeddedValkey
 
-_ROOMS_WITHOUT_DJANGO = [Path(__file__).parent / room for room in ("engine", "supervisor")]
+_HERE = Path(__file__).parent
+_ROOMS_WITHOUT_DJANGO = [_HERE / room for room in ("engine", "supervisor")]
+_SLOW_ROOMS = ("reliability", "supervisor", "demo")
+"""Where whole installations are started: begun first, so that no process is left with one of them at the end."""
 _FOLDER_PREFIX = "loopguard-test-"
 _SURELY_HELD_AFTER_SECONDS = 60
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+    """Begin with what takes longest, in whatever order the rest is."""
+    yield
+    items.sort(key=lambda item: item.path.relative_to(_HERE).parts[0] not in _SLOW_ROOMS)
 
 
 def _needs_django() -> bool:
@@ -107,5 +120,8 @@ if _needs_django():
     os.environ["DJANGO_SETTINGS_MODULE"] = "loopguard_site.settings"
 
     import django
+    from django.conf import settings
 
+    # No test is about how slow guessing is made by hashing; started installations have the real one.
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     django.setup()

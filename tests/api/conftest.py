@@ -62,12 +62,22 @@ class Body(io.RawIOBase):
         return taken
 
 
+def _keep_the_connection():
+    """The test's transaction lives on the connection that the end of a request would give back.
+
+    Asked for at every request, as Django's own client gives it back after each of its requests.
+    """
+    for signal in (request_started, request_finished):
+        signal.disconnect(close_old_connections)
+
+
 class WsgiDoor(httpx.BaseTransport):
     """Calls the application with the environ that the server makes: bytes as Latin-1, and bodies without a length too."""
 
     remote_addr = "192.0.2.7"
 
     def handle_request(self, request):
+        _keep_the_connection()
         raw_path, _, query = request.url.raw_path.partition(b"?")
         self.body = Body(request.stream)
         environ = {
@@ -95,9 +105,6 @@ class WsgiDoor(httpx.BaseTransport):
 @pytest.fixture
 def door():
     """Speaks HTTP with the application, without a key."""
-    # The test's transaction lives on the connection that the end of a request would give back.
-    for signal in (request_started, request_finished):
-        signal.disconnect(close_old_connections)
     with httpx.Client(transport=WsgiDoor(), base_url="http://127.0.0.1/api/v1") as client:
         yield client
     for signal in (request_started, request_finished):
