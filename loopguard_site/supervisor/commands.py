@@ -6,14 +6,13 @@ Does not belong here: what a command does beyond reading its arguments.
 import argparse
 import os
 import secrets
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from .data_folder import DataFolder
 from .errors import SupervisorError
-from .quality import check_all
+from .quality import check_all, suite
 from .up import ROOT, Options, Supervisor
 
 DEFAULT_PORT = 8300
@@ -51,7 +50,7 @@ def up(arguments: Sequence[str]) -> int:
 
 def test(arguments: Sequence[str]) -> int:
     """Run the suite on embedded servers, or on those of `DATABASE_URL` and `REDIS_URL`."""
-    return subprocess.run([sys.executable, "-m", "pytest", *arguments], cwd=ROOT, check=False).returncode
+    return suite(ROOT, arguments)
 
 
 def check(arguments: Sequence[str]) -> int:

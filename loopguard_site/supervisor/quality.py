@@ -1,4 +1,4 @@
-"""Every check of the code besides the suite itself, as one command.
+"""Every check of the code as one command, and the suite on its own.
 
 Does not belong here: what the checks demand, which pyproject.toml says.
 """
@@ -17,6 +17,43 @@ _PRODUCTION = {
     "LOOPGUARD_SECRET_KEY": "only-to-look-at-the-settings-5up3r-l0ng-and-v4ried-and-not-used",
 }
 
+_PROCESSES_AT_MOST = 8
+"""Each brings a database and reads every test: more would cost more than they save."""
+_SAYS_HOW_MANY = ("-n", "--numprocesses", "--dist", "-s", "--capture", "--pdb", "--trace", "--collect-only")
+"""Beginnings of pytest's options that name the processes, or that make sense with one only."""
+
+
+def suite(root: Path, arguments: Sequence[str]) -> int:
+    """Run the suite and return pytest's exit status.
+
+    The whole of it is shared among as many processes as there are cores. What names its tests
+    is run in one process, which starts sooner; `-n` asks for any number.
+
+    Parameters
+    ----------
+    root : Path
+        The checkout.
+    arguments : sequence of str
+        Arguments of pytest.
+    """
+    environment = {**os.environ, **_kept_bytecode()}
+    return subprocess.run(_pytest(root, arguments), cwd=root, env=environment, check=False).returncode
+
+
+def _pytest(root: Path, arguments: Sequence[str]) -> list[str]:
+    names_tests = any((root / word.split("::")[0]).exists() for word in arguments)
+    says_how_many = any(word.startswith(_SAYS_HOW_MANY) or word in ("--co", "no:xdist") for word in arguments)
+    # In small portions: the slow tests come first, and no process may be left with most of them.
+    shared = ["-n", "logical", "--maxprocesses", str(_PROCESSES_AT_MOST), "--maxschedchunk", "4"]
+    return [sys.executable, "-m", "pytest", *([] if names_tests or says_how_many else shared), *arguments]
+
+
+def _kept_bytecode() -> dict[str, str]:
+    """Where nothing may be written beside the sources, keep it in the environment: the suite starts Python often."""
+    if not os.environ.get("PYTHONDONTWRITEBYTECODE"):
+        return {}
+    return {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(Path(sys.prefix, "bytecode"))}
+
 
 def check_all(root: Path, arguments: Sequence[str]) -> int:
     """Run all checks, then the suite; go on after a failure and return 1 if there was any.
@@ -29,9 +66,7 @@ def check_all(root: Path, arguments: Sequence[str]) -> int:
         `--no-tests` leaves the suite out; anything else is handed to pytest.
     """
     failed = [name for name, command, extra in _checks() if not _run(name, command, root, extra)]
-    if "--no-tests" not in arguments and not _run(
-        "pytest", [sys.executable, "-m", "pytest", *arguments], root, {}
-    ):
+    if "--no-tests" not in arguments and not _run("pytest", _pytest(root, arguments), root, _kept_bytecode()):
         failed.append("pytest")
     print(f"\nFailed: {', '.join(failed)}." if failed else "\nAll checks passed.", flush=True)
     return 1 if failed else 0
