@@ -1,0 +1,147 @@
+"""How long the lists take on a database with a million events: every list page of the console and every list of the API.
+
+A month of work is laid down by `history`; then each page is asked for by one client, one request after the other, signed
+in as the operator (or with a key, for the API), and the time is taken from sending the request to having the whole
+answer; of exports, to having the first bytes. It is thus the server's own time and a local round trip. Each page is asked
+for `WARM` times unseen, so that connections and statements are there as on a server that runs, then `TIMES` times; the
+p95 is what is promised, the p50 stands beside it. The rows lie in the machine's memory: no disk is waited for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from math import inf, isinf
+from urllib.parse import quote
+
+import httpx
+
+from benchmarks import history
+from benchmarks.report import Figure, percentile
+from benchmarks.stack import Stack
+
+MUST_MS = 300
+WARM, TIMES = 3, 30
+_RUN = quote(history.LONG_RUN, safe="")
+
+
+def run(stack: Stack) -> Iterator[Figure]:
+    """Fill the stack's database and ask for every list."""
+    found = history.fill(stack)
+    for table in ("event", "session", "incident"):
+        yield Figure(f"{table}s in the database", found[table], "rows")
+    yield from ask(stack.url, stack.session_cookie(), stack.headers)
+
+
+def ask(url: str, cookie: str, headers: dict[str, str]) -> Iterator[Figure]:
+    """Ask for every list of a server that was filled."""
+    with (
+        httpx.Client(base_url=f"{url}/p/default/", headers={"Cookie": cookie}, timeout=60) as browser,
+        httpx.Client(base_url=f"{url}/api/v1/", headers=headers, timeout=60) as program,
+    ):
+        for client, kind, paths in (
+            (browser, "", _pages(program)),
+            (program, "API ", _lists(program)),
+        ):
+            for name, path in paths.items():
+                spent = _spent(client, path)
+                half = f"{kind}{name}, p50 {percentile(spent, 0.5):.0f} ms"
+                yield Figure(f"{half}, p95", percentile(spent, 0.95), "ms", MUST_MS)
+
+
+def _spent(client: httpx.Client, path: str) -> list[float]:
+    """Ask again and again; a page that is not answered as it should be takes for ever, and is not asked for again."""
+    spent: list[float] = []
+    while len(spent) < WARM + TIMES:
+        spent.append(_milliseconds(client, path))
+        if isinf(spent[-1]):
+            return spent[-1:]
+    return spent[WARM:]
+
+
+def _milliseconds(client: httpx.Client, path: str) -> float:
+    before = time.perf_counter()
+    with client.stream("GET", path) as answer:
+        if answer.status_code != 200:
+            return inf
+        if "Content-Disposition" in answer.headers:
+            next(answer.iter_raw())
+        else:
+            answer.read()
+        spent = time.perf_counter() - before
+    return 1000 * spent
+
+
+def _deep(program: httpx.Client, path: str) -> str:
+    """Return the cursor of the list's fifth page."""
+    cursor = ""
+    for _ in range(4):
+        cursor = program.get(path, params={"cursor": cursor, "limit": 500}).json()["next_cursor"]
+    return cursor
+
+
+def _pages(program: httpx.Client) -> dict[str, str]:
+    incident = program.get("incidents", params={"limit": 1}).json()["items"][0]["id"]
+    alerts = ("destinations", "routes", "silences", "deliveries")
+    tabs = ("open", "acknowledged", "snoozed", "resolved", "not_a_loop", "all")
+    states = ("running", "looping", "waiting", "stopped", "idle", "ended")
+    return {
+        "Live": "live",
+        **{f"Live, {state}": f"live?state={state}" for state in states},
+        "Live, an agent": "live?agent=coder",
+        "Live, an agent that is not there": "live?agent=nobody",
+        "Live, text that is found": "live?q=pull-request",
+        "Live, text that is nowhere": "live?q=no+such+text",
+        "Live, page 41": f"live?cursor={_deep(program, 'sessions')}",
+        "Live, rows after a hint": "live/rows?since=1",
+        "Live, figures after a hint": "live/figures",
+        "Session of 10,000 calls": f"sessions/{_RUN}",
+        "Session of 10,000 calls, table": f"sessions/{_RUN}?tab=table",
+        "Session of 10,000 calls, an early call": f"sessions/{_RUN}?call=900",
+        **{f"Incidents, {tab}": f"incidents?tab={tab}" for tab in tabs},
+        "Incidents, a kind and an agent": "incidents?tab=all&kind=cycle&agent=coder",
+        "Incidents, an agent that is not there": "incidents?tab=all&agent=nobody",
+        "Incidents, text that is found": "incidents?tab=all&q=search",
+        "Incidents, text that is nowhere": "incidents?tab=all&q=no+such+text",
+        "Incidents, page 41": f"incidents?tab=all&cursor={_deep(program, 'incidents')}",
+        "Incident": f"incidents/{incident}",
+        "Questions": "questions",
+        **{f"Statistics, {span}": f"statistics?span={span}" for span in ("24h", "30d", "365d")},
+        "Statistics, 30d by tool": "statistics?span=30d&by=tool",
+        **{f"Alerts, {tab}": f"alerts?tab={tab}" for tab in alerts},
+        "Alerts, failed deliveries": "alerts?tab=deliveries&state=failed",
+        "Connect": "connect",
+        "Ingest": "ingest",
+        "Audit": "audit",
+        "Audit, a kind": "audit?kind=key",
+        "Audit, a person who is not there": "audit?actor=nobody",
+        "Audit, export, first bytes": "audit/export?format=csv",
+        "System": "system",
+    }
+
+
+def _lists(program: httpx.Client) -> dict[str, str]:
+    now = datetime.now(UTC)
+    month = quote((now - timedelta(days=30)).isoformat())
+    return {
+        "sessions": "sessions",
+        "sessions, 500 of them": "sessions?limit=500",
+        "sessions, text that is nowhere": "sessions?q=no+such+text",
+        "sessions, the demo's": "sessions?demo=true",
+        "calls of 10,000, first": f"sessions/{_RUN}/calls?limit=500",
+        "calls of 10,000, late": f"sessions/{_RUN}/calls?limit=500&cursor=c15000",
+        "incidents": "incidents",
+        "incidents, 500 of them": "incidents?limit=500",
+        "incidents, text that is nowhere": "incidents?q=no+such+text",
+        "incidents, not labelled and resolved": "incidents?label=none&status=resolved",
+        "questions": "questions",
+        "audit": "audit",
+        "audit, of a subject that is not there": "audit?subject=nothing",
+        "statistics, a week by hour": "statistics?by=hour",
+        "statistics, a month by day": f"statistics?by=day&from={month}",
+        "statistics, a month by tool": f"statistics?by=tool&from={month}",
+        "alerts, deliveries": "alerts/deliveries",
+        "incidents' export, first bytes": "incidents/export",
+        "audit's export, first bytes": "audit/export",
+    }
