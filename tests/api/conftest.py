@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 from urllib.parse import unquote_to_bytes
@@ -102,13 +103,19 @@ class WsgiDoor(httpx.BaseTransport):
         return httpx.Response(int(status.split()[0]), headers=headers, content=content)
 
 
-@pytest.fixture
-def door():
-    """Speaks HTTP with the application, without a key."""
+@contextlib.contextmanager
+def speaking():
+    """A client that speaks HTTP with the application, without a key."""
     with httpx.Client(transport=WsgiDoor(), base_url="http://127.0.0.1/api/v1") as client:
         yield client
     for signal in (request_started, request_finished):
         signal.connect(close_old_connections)
+
+
+@pytest.fixture
+def door():
+    with speaking() as client:
+        yield client
 
 
 class Api:

@@ -5,12 +5,16 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.apps import apps
+from django.db import transaction
+from django.test import override_settings
 
 from detection.api.app import api as ninja_api
 from detection.services import keys
 from detection.services.audit import SYSTEM
-from tests.factories import make_key
+from tests.factories import make_key, make_project
 from tests.services.receiver import receiving
+
+from .conftest import Api, speaking
 
 SOON = (datetime.now(UTC) + timedelta(hours=8)).isoformat()
 
@@ -50,6 +54,7 @@ BODIES = {
     ("POST", "/alerts/silences"): {"reason": "quiet", "ends_at": SOON},
     ("POST", "/alerts/deliveries/resend"): {"ids": ["{delivery_id}"]},
 }
+REACHABLE = {"ALERT_ALLOWED_NETWORKS": ("127.0.0.0/8",)}
 NEEDS_OWN_STATE = {("POST", "/incidents/{incident_id}/undo")}
 """Refused with 409 while there is nothing to undo."""
 NAMES_A_FOREIGN_THING = {
@@ -60,10 +65,45 @@ NAMES_A_FOREIGN_THING = {
 MAKES_ITS_OWN = {("POST", "/events"), ("POST", "/guard")}
 
 
+@pytest.fixture(scope="module")
+def receiver():
+    with receiving() as receiver:
+        yield receiver
+
+
+@pytest.fixture(scope="module")
+def world(django_db_setup, django_db_blocker, receiver):
+    """A project with one of everything that a path can name, made once: each test's own changes are taken back."""
+    with (
+        django_db_blocker.unblock(),
+        transaction.atomic(),
+        speaking() as door,
+        override_settings(**REACHABLE),
+    ):
+        project = make_project("support")
+        key = make_key(project)
+        yield project, key, _made(Api(door, key), receiver.url)
+        transaction.set_rollback(True)
+
+
 @pytest.fixture
-def things(api, request, settings):
-    """One of everything that the route's path can name, by its placeholder."""
-    path = request.node.callspec.params["path"]
+def project(world, db):
+    return world[0]
+
+
+@pytest.fixture
+def key(world, db):
+    return world[1]
+
+
+@pytest.fixture
+def things(world, db, settings):
+    settings.ALERT_ALLOWED_NETWORKS = REACHABLE["ALERT_ALLOWED_NETWORKS"]
+    return world[2]
+
+
+def _made(api, address):
+    """One of everything that a path can name, by its placeholder."""
     api.loop("s-1")
     found = {
         "session": "s-1",
@@ -73,20 +113,11 @@ def things(api, request, settings):
         "pattern": "exempt_*",
         "rung": "block",
     }
-    if path.startswith(("/overrides", "/tool-rules", "/policy")):
-        for place in ("/overrides", "/overrides/openai", "/overrides/openai/gpt-5"):
-            api.put(place, {"values": {"max_repeats": 5}})
-        api.put("/tool-rules/exempt_*", {"exempt": True})
-    if path.startswith("/texts"):
-        api.put("/texts/block", {"text": "Enough."})
-    if path.startswith("/questions"):
-        found |= _questions(api)
-    if path.startswith("/alerts"):
-        settings.ALERT_ALLOWED_NETWORKS = ("127.0.0.0/8",)
-        with receiving() as receiver:
-            yield found | _alerts(api, receiver.url)
-    else:
-        yield found
+    for place in ("/overrides", "/overrides/openai", "/overrides/openai/gpt-5"):
+        api.put(place, {"values": {"max_repeats": 5}})
+    api.put("/tool-rules/exempt_*", {"exempt": True})
+    api.put("/texts/block", {"text": "Enough."})
+    return found | _questions(api) | _alerts(api, address)
 
 
 def _questions(api):
@@ -191,6 +222,11 @@ def test_an_unknown_and_a_revoked_key_are_told_apart_by_nobody(door, project, ke
 
 
 def test_the_servers_tier_cannot_be_changed_with_a_projects_key(api):
+    def scopes():
+        return {tier["scope"] for tier in api.get("/overrides").json()["items"]}
+
+    api.delete("/overrides/openai")
+    before = scopes()
     answer = api.put("/overrides/server", {"values": {"max_repeats": 6}})
     assert answer.json()["scope"] == "backend"  # a backend of that name; the server's tier has no path here
-    assert {tier["scope"] for tier in api.get("/overrides").json()["items"]} == {"backend"}
+    assert scopes() - before == {"backend"}

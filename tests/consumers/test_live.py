@@ -49,12 +49,14 @@ async def test_many_changes_of_one_thing_are_told_once(project, member):
 
 
 async def test_more_changes_than_can_wait_become_one_resync(project, member, monkeypatch):
-    monkeypatch.setattr(live, "BATCH_SECONDS", 3.0)
+    monkeypatch.setattr(live, "BATCH_SECONDS", 1.0)
     async with open_page(project, member) as socket:
         layer = get_channel_layer()
-        for number in range(400):
-            hint = Hint("session", f"run-{number}").as_message()
-            await layer.group_send(project_group(project.pk), {"type": "hints", "hints": [hint]})
+        for portion in range(0, 400, 100):
+            hints = [
+                Hint("session", f"run-{number}").as_message() for number in range(portion, portion + 100)
+            ]
+            await layer.group_send(project_group(project.pk), {"type": "hints", "hints": hints})
         frames = [await socket.frame()]
         while {"type": "resync"} not in frames:
             frames.append(await socket.frame())
