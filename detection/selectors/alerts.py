@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
-from django.db.models import Count, OuterRef, Prefetch, Q, QuerySet, Subquery
+from django.db.models import Count, OuterRef, Prefetch, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
@@ -47,20 +48,20 @@ class Health:
 
 def destinations_of(project_id: int) -> QuerySet[AlertDestination]:
     """List destinations with their failures in 24 hours, what waits for them, and how many failed for good."""
-    failures = (
-        AlertAttempt.objects.filter(
-            delivery__destination=OuterRef("pk"), is_success=False, at__gte=timezone.now() - DAY
-        )
-        .order_by()
-        .values("delivery__destination")
-        .annotate(count=Count("pk"))
-        .values("count")
+    messages = AlertDelivery.objects.filter(destination=OuterRef("pk"))
+    failures = AlertAttempt.objects.filter(
+        delivery__destination=OuterRef("pk"), is_success=False, at__gte=timezone.now() - DAY
     )
+    # Each counted for itself: joined, the failures would be counted anew for every message.
     return AlertDestination.objects.filter(project_id=project_id).annotate(
-        waiting_count=Count("deliveries", filter=Q(deliveries__state__in=("waiting", "sending"))),
-        failed_count=Count("deliveries", filter=Q(deliveries__state=DeliveryState.FAILED)),
-        failures_today=Coalesce(Subquery(failures), 0),
+        waiting_count=_number(messages.filter(state__in=("waiting", "sending")), "destination"),
+        failed_count=_number(messages.filter(state=DeliveryState.FAILED), "destination"),
+        failures_today=_number(failures, "delivery__destination"),
     )
+
+
+def _number(rows: QuerySet[Any], by: str) -> Coalesce:
+    return Coalesce(Subquery(rows.order_by().values(by).annotate(number=Count("pk")).values("number")), 0)
 
 
 def destination_state(row: AlertDestination, now: datetime) -> str:
@@ -90,16 +91,18 @@ def get_route(project_id: int, public_id: str) -> AlertRoute | None:
 
 
 def silences_of(project_id: int, *, over: bool = False) -> list[AlertSilence]:
-    """List silences that run or are planned, or (`over`) the last fifty that ended, with what each holds back."""
+    """List silences that run or are planned, with the newest that each holds back, or (`over`) the last fifty that ended."""
     now = timezone.now()
     rows = AlertSilence.objects.filter(project_id=project_id).annotate(hidden_count=Count("hidden"))
     rows = rows.filter(ends_at__lte=now) if over else rows.filter(ends_at__gt=now)
-    hidden = AlertTransition.objects.order_by("-id").select_related("incident")
-    return list(
-        rows.order_by("-ends_at", "-id").prefetch_related(Prefetch("hidden", hidden, to_attr="held_back"))[
-            :50
-        ]
-    )
+    rows = rows.order_by("-ends_at", "-id")
+    if not over:
+        hidden = AlertTransition.objects.select_related("incident").defer(
+            "incident__evidence", "incident__policy"
+        )
+        newest = hidden.order_by("-id")[:MAX_SHOWN_HIDDEN]
+        rows = rows.prefetch_related(Prefetch("hidden", newest, to_attr="held_back"))
+    return list(rows[:50])
 
 
 def list_deliveries(
