@@ -27,7 +27,8 @@ def suite(root: Path, arguments: Sequence[str]) -> int:
     """Run the suite and return pytest's exit status.
 
     The whole of it is shared among as many processes as there are cores. What names its tests
-    is run in one process, which starts sooner; `-n` asks for any number.
+    is run in one process, which starts sooner; so is all on a broker that is given, as processes
+    would take one another's messages. `-n` asks for any number.
 
     Parameters
     ----------
@@ -37,15 +38,17 @@ def suite(root: Path, arguments: Sequence[str]) -> int:
         Arguments of pytest.
     """
     environment = {**os.environ, **_kept_bytecode()}
-    return subprocess.run(_pytest(root, arguments), cwd=root, env=environment, check=False).returncode
+    return subprocess.run(pytest_command(root, arguments), cwd=root, env=environment, check=False).returncode
 
 
-def _pytest(root: Path, arguments: Sequence[str]) -> list[str]:
+def pytest_command(root: Path, arguments: Sequence[str]) -> list[str]:
+    """Return the command that runs what the arguments ask for, shared among processes or not."""
     names_tests = any((root / word.split("::")[0]).exists() for word in arguments)
     says_how_many = any(word.startswith(_SAYS_HOW_MANY) or word in ("--co", "no:xdist") for word in arguments)
     # In small portions: the slow tests come first, and no process may be left with most of them.
     shared = ["-n", "logical", "--maxprocesses", str(_PROCESSES_AT_MOST), "--maxschedchunk", "4"]
-    return [sys.executable, "-m", "pytest", *([] if names_tests or says_how_many else shared), *arguments]
+    is_one = names_tests or says_how_many or bool(os.environ.get("REDIS_URL"))
+    return [sys.executable, "-m", "pytest", *([] if is_one else shared), *arguments]
 
 
 def _kept_bytecode() -> dict[str, str]:
@@ -66,7 +69,9 @@ def check_all(root: Path, arguments: Sequence[str]) -> int:
         `--no-tests` leaves the suite out; anything else is handed to pytest.
     """
     failed = [name for name, command, extra in _checks() if not _run(name, command, root, extra)]
-    if "--no-tests" not in arguments and not _run("pytest", _pytest(root, arguments), root, _kept_bytecode()):
+    if "--no-tests" not in arguments and not _run(
+        "pytest", pytest_command(root, arguments), root, _kept_bytecode()
+    ):
         failed.append("pytest")
     print(f"\nFailed: {', '.join(failed)}." if failed else "\nAll checks passed.", flush=True)
     return 1 if failed else 0

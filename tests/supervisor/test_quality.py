@@ -1,0 +1,48 @@
+"""Which runs of the suite are shared among processes."""
+
+from pathlib import Path
+
+import pytest
+
+from loopguard_site.supervisor.quality import pytest_command
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def is_shared(*arguments: str) -> bool:
+    command = pytest_command(ROOT, arguments)
+    assert command[-len(arguments) :] == list(arguments) or not arguments
+    return "logical" in command
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [(), ("-q",), ("-m", "not browser"), ("-k", "cycle"), ("--last-failed",), ("-p", "no:cacheprovider")],
+)
+def test_the_whole_suite_is_shared_among_the_cores(arguments, monkeypatch):
+    monkeypatch.delenv("REDIS_URL", raising=False)
+    assert is_shared(*arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("tests/engine",),
+        ("tests/supervisor/test_quality.py::test_the_whole_suite_is_shared_among_the_cores", "-q"),
+        ("-n", "3"),
+        ("-n0",),
+        ("--numprocesses=2",),
+        ("-p", "no:xdist"),
+        ("-s",),
+        ("--pdb",),
+        ("--co", "-q"),
+    ],
+)
+def test_named_tests_and_a_number_of_processes_that_is_given_are_left_alone(arguments, monkeypatch):
+    monkeypatch.delenv("REDIS_URL", raising=False)
+    assert not is_shared(*arguments)
+
+
+def test_a_broker_that_is_given_is_never_shared(monkeypatch):
+    monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:6379/0")
+    assert not is_shared("-q")
