@@ -4,7 +4,7 @@ import gzip
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
 from tests.console.scenes import PASSWORD, make_world, screens
 
@@ -83,11 +83,12 @@ def test_a_page_is_of_use_before_any_script_runs(site, world, browser):
     page.goto(f"{site.url}{world.base}/live")
     page.click("a.name >> text=s-1")
     page.click("text=Table")
-    assert page.locator("tbody tr").count() >= 4
+    expect(page.locator("tbody tr >> nth=3")).to_be_visible()
     page.click("tbody tr >> nth=0 >> a.name")
-    assert page.locator("#call >> text=Arguments").count() == 1
+    expect(page.locator("#call >> text=Arguments")).to_have_count(1)
     page.goto(f"{site.url}{world.base}/incidents/{world.incident.public_id}")
-    page.click("button >> text=Resolve")
+    with page.expect_navigation():
+        page.click("button >> text=Resolve")
     world.incident.refresh_from_db()
     assert world.incident.status == "resolved"
     context.close()
