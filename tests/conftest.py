@@ -130,3 +130,13 @@ if _needs_django():
 
     # Made by hand as it is partitioned, so Django would leave its rows to the tests that follow.
     Event._meta.managed = True
+
+
+@pytest.fixture
+def receiver(settings):
+    """A receiver of alerts on this machine, in a network that the deployment allows."""
+    from tests.services.receiver import receiving
+
+    settings.ALERT_ALLOWED_NETWORKS = ("127.0.0.0/8",)
+    with receiving() as running:
+        yield running

@@ -40,12 +40,18 @@ class Periodic:
         if self._thread.is_alive():
             self._thread.join(_END_PATIENCE_SECONDS)
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the turn in hand is the last; one that takes long looks at it."""
+        return self._stopped.is_set()
+
     def _run(self) -> None:
         while not self._stopped.wait(self._period_seconds):
             try:
                 close_old_connections()
                 self._work()
             except Exception:
+                # Whatever it was, the next turn tries again; a database that restarts is the usual case.
                 log.exception("periodic_failed", work=self._name)
             finally:
                 connection.close()

@@ -6,18 +6,10 @@ from django.test import Client
 
 from detection.models import AuditEntry
 from tests.admin.records import make_records
-from tests.services.receiver import receiving
 
 pytestmark = pytest.mark.django_db
 RECORDS = ("alertdestination", "alertroute", "alertdelivery", "question", "judgecall", "auditentry")
 HOSTILE = '"><script>alert(1)</script>'
-
-
-@pytest.fixture
-def receiver(settings):
-    settings.ALERT_ALLOWED_NETWORKS = ("127.0.0.0/8",)
-    with receiving() as running:
-        yield running
 
 
 @pytest.fixture

@@ -12,15 +12,11 @@ from django.utils import timezone
 
 from detection.models import AlertDelivery, Incident, LimitNotice, Question, TrackerState
 from detection.services import alert_texts, alerts, delivery
-from tests.services.receiver import receiving
 
 
-@pytest.fixture
-def receiver(settings):
-    settings.ALERT_ALLOWED_NETWORKS = ("127.0.0.0/8",)
+@pytest.fixture(autouse=True)
+def public_url(settings):
     settings.PUBLIC_URL = "https://guard.example"
-    with receiving() as running:
-        yield running
 
 
 @pytest.fixture

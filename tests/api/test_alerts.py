@@ -8,16 +8,9 @@ import pytest
 
 from detection.models import AlertDestination, AuditEntry
 from detection.services import delivery
-from tests.services.receiver import Reply, receiving
+from tests.services.receiver import Reply
 
 SOON = (datetime.now(UTC) + timedelta(hours=8)).isoformat()
-
-
-@pytest.fixture
-def receiver(settings):
-    settings.ALERT_ALLOWED_NETWORKS = ("127.0.0.0/8",)
-    with receiving() as running:
-        yield running
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from detection.services.statistics import count_calls
 from tests.console.scenes import ask, loop, make_world
 from tests.factories import make_member
 from tests.services.alerting import make_incident, make_route
-from tests.services.receiver import Reply, receiving
+from tests.services.receiver import Reply
 
 pytestmark = pytest.mark.django_db
 NASTY = '"><script>alert(1)</script>\u202e'
@@ -28,13 +28,6 @@ NASTY = '"><script>alert(1)</script>\u202e'
 @pytest.fixture
 def world():
     return make_world()
-
-
-@pytest.fixture
-def receiver(settings):
-    settings.ALERT_ALLOWED_NETWORKS = ("127.0.0.0/8",)
-    with receiving() as running:
-        yield running
 
 
 def url(world, name, *arguments):

@@ -18,14 +18,7 @@ from detection.models import (
 )
 from detection.services import alerts, incidents, reminders, routes
 from tests.services.alerting import ANA, come_due, make_incident, make_route, make_webhook, send_all
-from tests.services.receiver import Reply, receiving
-
-
-@pytest.fixture
-def receiver(settings):
-    settings.ALERT_ALLOWED_NETWORKS = ("127.0.0.0/8",)
-    with receiving() as running:
-        yield running
+from tests.services.receiver import Reply
 
 
 @pytest.fixture
