@@ -137,20 +137,10 @@ def _index(run: list[Judged], seq: int | None, default: int) -> int:
 
 def table(report: Mapping[str, Any], write: Callable[[str], object]) -> None:
     """Print a report for people, biases beside it."""
-    row = "{:<24}{:>14}{:>16}{:>10}{:>8}{:>8}"
-    write(row.format("source", "loops caught", "healthy alarmed", "blocked", "delay", "saved"))
-    for name, one in [*report["by_source"].items(), ("all", report)]:
-        delay = "-" if one["median_delay_calls"] is None else f"{one['median_delay_calls']:g}"
-        write(
-            row.format(
-                name[:23],
-                _share(one["caught"], one["loops"]),
-                _share(one["alarmed"], one["healthy"]),
-                one["blocked"],
-                delay,
-                one["calls_saved"],
-            )
-        )
+    _rows("source", {**report["by_source"], **_without_the_largest(report), "all": report}, write)
+    if "by_preset" in report:
+        write("")
+        _rows("preset", report["by_preset"], write)
     write("")
     write("{:<24}{:>10}{:>10}{:>10}".format("detector (any ladder)", "caught", "alarmed", "blocked"))
     for kind, counts in report["by_kind"].items():
@@ -164,6 +154,34 @@ def table(report: Mapping[str, Any], write: Callable[[str], object]) -> None:
     write("")
     for bias in BIASES:
         write(f"Bias: {bias}")
+
+
+def _rows(title: str, rows: Mapping[str, Mapping[str, Any]], write: Callable[[str], object]) -> None:
+    row = "{:<24}{:>14}{:>16}{:>10}{:>8}{:>8}"
+    write(row.format(title, "loops caught", "healthy alarmed", "blocked", "delay", "saved"))
+    for name, one in rows.items():
+        delay = "-" if one["median_delay_calls"] is None else f"{one['median_delay_calls']:g}"
+        write(
+            row.format(
+                name[:23],
+                _share(one["caught"], one["loops"]),
+                _share(one["alarmed"], one["healthy"]),
+                one["blocked"],
+                delay,
+                one["calls_saved"],
+            )
+        )
+
+
+def _without_the_largest(report: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The sum without the source that has most of the loops, which would speak for all the others."""
+    sources = report["by_source"]
+    if len(sources) < 2:
+        return {}
+    largest = max(sources, key=lambda name: sources[name]["loops"])
+    counts = ("loops", "caught", "healthy", "alarmed", "blocked", "calls_saved")
+    rest = {name: report[name] - sources[largest][name] for name in counts}
+    return {f"without {largest}": {**rest, "median_delay_calls": None}}
 
 
 def _share(part: int, whole: int) -> str:

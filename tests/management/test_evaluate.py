@@ -8,6 +8,7 @@ from io import StringIO
 import pytest
 from django.core.management import call_command
 
+from detection.engine.policy import PRESETS
 from tests.management.test_replay import event, write
 
 
@@ -87,3 +88,27 @@ def test_people_get_a_table_with_the_biases_beside_it(files):
     assert "1/2 50%" in text
     assert "missed:" in text
     assert text.count("Bias: ") == 4
+
+
+def test_every_preset_is_measured_on_the_same_runs(files):
+    report = json.loads(run(*files, "--json", "--presets"))
+
+    assert report["by_preset"].keys() == PRESETS.keys()
+    assert report["by_preset"]["standard"]["caught"] == report["caught"]
+    assert (report["by_preset"]["observe"]["caught"], report["by_preset"]["observe"]["blocked"]) == (1, 0)
+    assert "preset" not in run(*files)
+    rows = {line.split()[0] for line in run(*files, "--presets").splitlines() if line}
+    assert rows >= PRESETS.keys()
+
+
+def test_recall_is_also_told_without_the_source_that_has_most_loops(files, tmp_path):
+    source = {"source": "second"}
+    more = write(tmp_path / "c.jsonl", [event(i, "more") | source for i in range(6)])
+    told = write(
+        tmp_path / "both.jsonl",
+        [label("loop", True, 0, 5), label("missed", True, 0, 5), label("more", True, 0, 5) | source],
+    )
+    lines = run("--labels", told, *files[2:], more).splitlines()
+
+    assert next(line for line in lines if line.startswith("all")).split()[1:3] == ["2/3", "67%"]
+    assert next(line for line in lines if line.startswith("without own")).split()[2:4] == ["1/1", "100%"]
