@@ -38,7 +38,7 @@ def fill(stack: Stack) -> dict[str, int]:
         for statement in _AROUND:
             database.execute(statement)
         database.execute("VACUUM ANALYZE")
-        tables = ("event", "session", "incident", "auditentry", "alertdelivery", "question", "callcount")
+        tables = ("event", "session", "incident", "auditentry", "alertdelivery", "approval", "callcount")
         found = {}
         for table in tables:
             row = database.execute(f"SELECT count(*) FROM detection_{table}").fetchone()
@@ -229,9 +229,9 @@ SELECT CASE WHEN n % 5 > 0 THEN {_PROJECT} END, now() - interval '1 second' * (1
 FROM generate_series(1, 1000) n
 """,
     """
-INSERT INTO detection_question (public_id, project_id, session_id, incident_id, asked_of, state, seq, call_id, call_key,
-    held_calls, tool, agent, run, loop_id, kind, count, "limit", unit, summary, asked_at, deadline, unattended, choice,
-    raised_by, decision, message, reason, answered_by, answered_at)
+INSERT INTO detection_approval (public_id, project_id, session_id, incident_id, decider, state, seq, call_id, call_key,
+    held_calls, tool, agent, run, loop_id, kind, count, "limit", unit, summary, requested_at, deadline, unattended, choice,
+    raised_by, decision, message, reason, decided_by, decided_at)
 SELECT 'q_' || substr(md5(i.id::text), 1, 15), i.project_id, i.session_id, i.id, 'person',
        CASE WHEN n > 40 THEN 'answered' ELSE 'open' END, i.last_seq, 'c' || i.last_seq, '', 1, split_part(i.tool, ' ', 1),
        i.agent, '', i.loop_id, i.kind, i.count, i."limit", '', 'The same call ' || i.count || ' times.',
@@ -244,12 +244,12 @@ FROM (SELECT *, row_number() OVER (ORDER BY last_seen_at DESC) AS n
 WHERE n <= 3000
 """,
     """
-INSERT INTO detection_judgecall (project_id, question_id, incident_id, loop_id, session_id, at, outcome, error, was_sent, host,
+INSERT INTO detection_judgecall (project_id, approval_id, incident_id, loop_id, session_id, at, outcome, error, was_sent, host,
     model, prompt_hash, request, answer, reason, guidance, rounds_proposed, rounds_granted, policy_version, latency_ms,
     input_tokens, output_tokens, cost_usd)
-SELECT project_id, id, incident_id, loop_id, session_id, asked_at, (ARRAY['denied', 'unclear', 'failed'])[id % 3 + 1], '', true,
+SELECT project_id, id, incident_id, loop_id, session_id, requested_at, (ARRAY['denied', 'unclear', 'failed'])[id % 3 + 1], '', true,
        'judge.example', 'small', '', repeat('What was asked. ', 100), 'denied', 'No news.', '', 0, 0, 1, 700, 1500, 60, 0.001
-FROM detection_question WHERE state <> 'open' AND id % 3 = 0
+FROM detection_approval WHERE state <> 'open' AND id % 3 = 0
 """,
     f"""
 INSERT INTO detection_alertdestination (public_id, project_id, name, kind, address, shown_address, signing_secrets, is_enabled,

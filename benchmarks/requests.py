@@ -11,7 +11,7 @@ PADDING = "a sentence of about the length that arguments have in real runs, once
 
 
 def guard(client: int, number: int) -> Request:
-    """A client's n-th question: the result of the call before, and a call of about half a kilobyte."""
+    """A client's n-th approval: the result of the call before, and a call of about half a kilobyte."""
     session, at = divmod(number, CALLS_PER_SESSION)
     results = (
         []

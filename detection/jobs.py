@@ -5,10 +5,10 @@ from __future__ import annotations
 from celery import current_app
 from django.db import transaction
 
-from detection.doorbell import Doorbell
+from detection.background_publisher import Doorbell
 
 EVALUATE, SWEEP, HOUSEKEEPING = "detection.evaluate", "detection.sweep", "detection.housekeeping"
-JUDGE, CLOSE_QUESTIONS = "detection.judge", "detection.close_questions"
+JUDGE, CLOSE_APPROVALS = "detection.judge", "detection.close_approvals"
 SESSIONS_PER_TASK = 20
 """So many that sending costs little beside the work, so few that several workers get a share."""
 bell = Doorbell("jobs", pause_seconds=0.005)
@@ -29,8 +29,8 @@ def _send_evaluate(session_ids: list[int]) -> None:
         _send(EVALUATE, session_ids[first : first + SESSIONS_PER_TASK])
 
 
-def judge_after_commit(question_id: str) -> None:
-    """Ask a worker to consult the judge about a question, by its public id; unheard, workers find it within seconds."""
+def judge_after_commit(approval_id: str) -> None:
+    """Ask a worker to consult the judge about an approval, by its public id; unheard, workers find it within seconds."""
     transaction.on_commit(
-        lambda: bell.ring((JUDGE, question_id), lambda _: _send(JUDGE, question_id)), robust=True
+        lambda: bell.ring((JUDGE, approval_id), lambda _: _send(JUDGE, approval_id)), robust=True
     )

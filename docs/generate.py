@@ -22,9 +22,9 @@ from detection.engine.calls import Call, Result  # noqa: E402
 from detection.engine.detectors import DETECTORS  # noqa: E402
 from detection.engine.fields import FIELDS, LADDERS, Field  # noqa: E402
 from detection.engine.identity import Keyer  # noqa: E402
-from detection.engine.loosening import STRICTEST_FIRST  # noqa: E402
 from detection.engine.policy import PRESETS, resolve  # noqa: E402
-from detection.engine.toolclasses import SHIPPED_CLASSES  # noqa: E402
+from detection.engine.tool_classes import SHIPPED_CLASSES  # noqa: E402
+from detection.engine.weakening import STRICTEST_FIRST  # noqa: E402
 
 GROUPS = {"general": "General", "reactions": "Reactions"} | {one.kind: f"`{one.kind}`" for one in DETECTORS}
 

@@ -12,8 +12,8 @@ app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks(["detection"])
 app.conf.beat_schedule = {
     "sweep": {"task": "detection.sweep", "schedule": schedule(5.0), "options": {"expires": 5}},
-    "close_questions": {
-        "task": "detection.close_questions",
+    "close_approvals": {
+        "task": "detection.close_approvals",
         "schedule": schedule(2.0),
         "options": {"expires": 2},
     },

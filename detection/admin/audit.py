@@ -12,7 +12,7 @@ from detection.admin.base import ProjectAdmin, ProjectFilter, ReadOnlyMixin
 from detection.models import AuditEntry
 
 AREAS = (
-    "delivery", "demo", "destination", "incident", "key", "member", "policy", "project", "question", "retention", "route",
+    "delivery", "demo", "destination", "incident", "key", "member", "policy", "project", "approval", "retention", "route",
     "session", "silence", "text",
 )  # fmt: skip
 

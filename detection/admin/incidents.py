@@ -12,7 +12,7 @@ from django.utils.html import format_html
 
 from detection.admin.base import BaseInline, ProjectAdmin, ProjectFilter, ReadOnlyMixin, actor_of
 from detection.models import Incident, IncidentActivity
-from detection.services import incidents
+from detection.services.incidents import triage
 
 MAX_AT_ONCE = 200
 
@@ -59,7 +59,7 @@ class IncidentPage(ReadOnlyMixin, ProjectAdmin):
             by_project.setdefault(project_id, []).append(public_id)
         done = 0
         for project_id, ids in by_project.items():
-            outcome = incidents.bulk(project_id, ids, action, actor_of(request), **arguments)
+            outcome = triage.bulk(project_id, ids, action, actor_of(request), **arguments)
             done += sum(code == "done" for code in outcome.values())
         messages.success(request, f"{done} changed.")
 

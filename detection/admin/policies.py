@@ -12,11 +12,11 @@ from django.shortcuts import redirect
 
 from detection.admin.base import ProjectAdmin, ProjectFilter, actor_of, administered, refused
 from detection.engine import policy
-from detection.engine.toolclasses import TOOL_CLASSES
+from detection.engine.tool_classes import TOOL_CLASSES
 from detection.forms import GROUPS, PREFIX, as_text, form_field, settings_of, shown_fields
 from detection.models import PolicyTier, TierScope, ToolRule
-from detection.services import policies
 from detection.services.errors import ServiceError
+from detection.services.policies import overrides
 
 
 def styled(made: forms.Field) -> forms.Field:
@@ -42,7 +42,7 @@ _SettingFields: Any = type(
 def _note_field() -> forms.Field:
     return styled(
         forms.CharField(
-            max_length=policies.MAX_NOTE_CHARACTERS,
+            max_length=overrides.MAX_NOTE_CHARACTERS,
             required=False,
             help_text="Why; needed where detection becomes milder.",
         )
@@ -81,7 +81,7 @@ class SettingsModelForm(forms.ModelForm, _SettingFields):  # type: ignore[type-a
     def ask_why(self, milder: list[str]) -> None:
         """Show beside the note what the service would refuse without one."""
         try:
-            policies.ask_why(milder, self.cleaned_data.get("note", ""))
+            overrides.ask_why(milder, self.cleaned_data.get("note", ""))
         except ServiceError as error:
             self.add_error("note", error.detail)
 
@@ -117,7 +117,9 @@ class TierForm(SettingsModelForm):
             raise ValidationError("Nothing is set. To inherit everything, delete the override.")
         if not self.errors:
             project_id = project.pk if project else None
-            self.ask_why(policies.loosened_by_tier(project_id, cleaned["scope"], backend, model, self.values))
+            self.ask_why(
+                overrides.loosened_by_tier(project_id, cleaned["scope"], backend, model, self.values)
+            )
         return cleaned
 
 
@@ -155,7 +157,7 @@ class RuleForm(SettingsModelForm):
             # Project and pattern of a stored rule are shown, not asked.
             project_id = cleaned["project"].pk if "project" in cleaned else self.instance.project_id
             self.ask_why(
-                policies.loosened_by_rule(
+                overrides.loosened_by_rule(
                     project_id,
                     cleaned.get("pattern") or self.instance.pattern,
                     tool_class=cleaned["tool_class"],
@@ -178,7 +180,7 @@ def _fieldsets(first: tuple[str, ...]) -> list[tuple[str | None, dict[str, Any]]
 
 def _note_of(request: HttpRequest) -> str:
     note: str = request.POST.get("note", "")
-    return note.replace("\x00", "")[: policies.MAX_NOTE_CHARACTERS]
+    return note.replace("\x00", "")[: overrides.MAX_NOTE_CHARACTERS]
 
 
 class OverridePage(ProjectAdmin):
@@ -255,7 +257,7 @@ class TierPage(OverridePage):
 
     def save_model(self, request: HttpRequest, obj: PolicyTier, form: Any, change: bool) -> None:
         """Save by the service."""
-        saved = policies.save_tier(
+        saved = overrides.save_tier(
             obj.project_id,
             obj.scope,
             obj.backend,
@@ -269,7 +271,7 @@ class TierPage(OverridePage):
 
     def delete_model(self, request: HttpRequest, obj: PolicyTier) -> None:
         """Remove by the service."""
-        policies.delete_tier(
+        overrides.delete_tier(
             obj.project_id, obj.scope, obj.backend, obj.model, actor_of(request), _note_of(request)
         )
 
@@ -310,7 +312,7 @@ class RulePage(OverridePage):
     def save_model(self, request: HttpRequest, obj: ToolRule, form: Any, change: bool) -> None:
         """Save by the service."""
         given = form.cleaned_data
-        saved = policies.save_tool_rule(
+        saved = overrides.save_tool_rule(
             obj.project_id,
             obj.pattern,
             tool_class=given.get("tool_class", ""),
@@ -325,4 +327,4 @@ class RulePage(OverridePage):
 
     def delete_model(self, request: HttpRequest, obj: ToolRule) -> None:
         """Remove by the service."""
-        policies.delete_tool_rule(obj.project_id, obj.pattern, actor_of(request), _note_of(request))
+        overrides.delete_tool_rule(obj.project_id, obj.pattern, actor_of(request), _note_of(request))

@@ -11,8 +11,9 @@ from django.utils.html import format_html
 
 from detection.admin.base import BaseInline, ProjectAdmin, ProjectFilter, ReadOnlyMixin, actor_of, refused
 from detection.models import Membership, Project, Session
-from detection.services import audit, sessions
+from detection.services import audit
 from detection.services.errors import ServiceError
+from detection.services.sessions import actions
 
 MAX_AT_ONCE = 200
 
@@ -105,7 +106,7 @@ class SessionPage(ReadOnlyMixin, ProjectAdmin):
     actions = ("stop", "resume")
     fields = (
         "external_id", "project", "state", "outcome", "agent", "backend", "model", "started_at", "last_event_at",
-        "call_count", "blocked_count", "policy_values", "stopped_at", "stopped_by", "stop_reason", "parked",
+        "call_count", "blocked_count", "policy_values", "stopped_at", "stopped_by", "stop_reason", "quarantined",
     )  # fmt: skip
 
     @admin.display(description="console")
@@ -118,7 +119,7 @@ class SessionPage(ReadOnlyMixin, ProjectAdmin):
         """Stop the chosen sessions."""
         for row in rows.select_related("project")[:MAX_AT_ONCE]:
             try:
-                sessions.stop(
+                actions.stop(
                     row.project_id, row.external_id, actor_of(request), "stopped in the administration"
                 )
             except ServiceError as error:
@@ -129,7 +130,7 @@ class SessionPage(ReadOnlyMixin, ProjectAdmin):
         """Let the chosen sessions go on."""
         for row in rows.select_related("project")[:MAX_AT_ONCE]:
             try:
-                sessions.resume(row.project_id, row.external_id, actor_of(request))
+                actions.resume(row.project_id, row.external_id, actor_of(request))
             except ServiceError as error:
                 refused(request, error)
 

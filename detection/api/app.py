@@ -10,19 +10,19 @@ from ninja.openapi.docs import DocsBase
 from ninja.openapi.schema import OpenAPISchema
 
 from detection.api import problems, schemas
-from detection.api.bodies import StrictParser
 from detection.api.docs_page import render_docs
 from detection.api.routes import (
-    alerts,
+    agents,
+    alerting,
+    approvals,
     audit,
     incidents,
-    ingest,
+    message_templates,
     policies,
-    questions,
     sessions,
     statistics,
-    texts,
 )
+from detection.api.typed_bodies import StrictParser
 
 DESCRIPTION = """
 Agents send events, or ask the guard before a call runs; people and programs read sessions and incidents and set the
@@ -100,12 +100,12 @@ api = LoopGuardAPI(
     docs=_OwnDocs(),
 )
 problems.install(api)
-api.add_router("", ingest.router)
+api.add_router("", agents.router)
 api.add_router("", sessions.router)
 api.add_router("", incidents.router)
 api.add_router("", policies.router)
-api.add_router("", texts.router)
-api.add_router("", questions.router)
-api.add_router("", alerts.router)
+api.add_router("", message_templates.router)
+api.add_router("", approvals.router)
+api.add_router("", alerting.router)
 api.add_router("", statistics.router)
 api.add_router("", audit.router)

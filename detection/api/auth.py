@@ -10,7 +10,7 @@ import structlog
 from django.http import HttpRequest
 from ninja.security import HttpBearer
 
-from detection.api import limits, rates, telemetry
+from detection.api import prometheus, rate_limits, request_bodies
 from detection.api.problems import Problem
 from detection.models import Scope
 from detection.services import keys
@@ -77,29 +77,29 @@ class ApiKey(HttpBearer):
         return principal
 
     def _count(self, request: HttpRequest, principal: Principal) -> None:
-        wait = rates.wait_seconds(principal.key_id)
+        wait = rate_limits.wait_seconds(principal.key_id)
         if not wait:
             return
         # Whichever route it is: whoever looks for the reason looks at the refused attempts.
         request.attempt = self.attempt or "other"  # type: ignore[attr-defined]
-        telemetry.RATE_LIMITED.labels(principal.project_slug).inc()
+        prometheus.RATE_LIMITED.labels(principal.project_slug).inc()
         # Spread out, so that the agents that share a key do not come back at once.
         wait_seconds = math.ceil(wait) + random.randint(0, 2)  # noqa: S311
         raise Problem(
             429,
             "rate_limited",
-            f"A key may make {rates.per_second():,g} requests a second; come back in {wait_seconds} s.",
+            f"A key may make {rate_limits.per_second():,g} requests a second; come back in {wait_seconds} s.",
             headers={"Retry-After": str(wait_seconds)},
         )
 
     def _take_body(self, request: HttpRequest) -> None:
-        request.media_type = limits.media_type(request, self.accepts)  # type: ignore[attr-defined]
-        request._body = limits.read_body(request)
+        request.media_type = request_bodies.media_type(request, self.accepts)  # type: ignore[attr-defined]
+        request._body = request_bodies.read_body(request)
 
 
 READ: Final = ApiKey(Scope.READ)
 ADMIN: Final = ApiKey(Scope.ADMIN)
-ADMIN_WITH_BODY: Final = ApiKey(Scope.ADMIN, (limits.JSON,))
+ADMIN_WITH_BODY: Final = ApiKey(Scope.ADMIN, (request_bodies.JSON,))
 
 
 def principal_of(request: HttpRequest) -> Principal:

@@ -13,7 +13,7 @@ from django.db import connections
 from django.http import HttpRequest, HttpResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from detection.api import problems, telemetry
+from detection.api import problems, prometheus
 from detection.models import Scope
 from detection.services import keys
 
@@ -68,7 +68,7 @@ _probe_lock = threading.Lock()
 
 
 def _database_answers() -> bool:
-    """Tell whether it answers within a second; many who ask at once share one question."""
+    """Tell whether it answers within a second; many who ask at once share one approval."""
     global _probe
     with _probe_lock:
         is_old = _probe is None or (
@@ -98,8 +98,8 @@ def metrics(request: HttpRequest) -> HttpResponse:
                 headers={"WWW-Authenticate": 'Bearer realm="LoopGuard"'},
             ),
         )
-    telemetry.note_bells()
-    text = generate_latest(telemetry.REGISTRY)
+    prometheus.note_bells()
+    text = generate_latest(prometheus.REGISTRY)
     if principal is not None:
         text = _only_of(text, principal.project_slug)
     return HttpResponse(text, content_type=CONTENT_TYPE_LATEST)

@@ -15,11 +15,12 @@ from django.http.response import HttpResponseBase
 from ninja import NinjaAPI
 from ninja.errors import HttpError, ValidationError
 
-from detection.api import telemetry
+from detection.api import prometheus
 from detection.selectors.pages import BadCursor
-from detection.services import attempts, storage
 from detection.services.errors import ServiceError
-from detection.services.strict_json import JsonProblem, join
+from detection.services.ingestion import attempts
+from detection.services.maintenance import disk_space
+from detection.strict_json import JsonProblem, join
 
 log = structlog.get_logger(__name__)
 CONTENT_TYPE = "application/problem+json"
@@ -118,7 +119,7 @@ def refuse_without_room() -> None:
     Problem
         503 `storage_full`.
     """
-    if storage.is_full():
+    if disk_space.is_full():
         raise storage_full()
 
 
@@ -193,7 +194,7 @@ def _note(request: HttpRequest, problem: Problem) -> None:
     if not route:
         return
     principal = getattr(request, "auth", None)
-    telemetry.REQUESTS.labels(route, str(problem.status), problem.code).inc()
+    prometheus.REQUESTS.labels(route, str(problem.status), problem.code).inc()
     attempts.note(
         principal.project_id if principal else None,
         route,

@@ -21,7 +21,7 @@ from detection.models import AlertRoute, DeliveryState, DestinationKind, Role, S
 from detection.selectors import alerts as selector
 from detection.selectors.alerts import DeliveryFilters
 from detection.selectors.pages import BadCursor
-from detection.services import alerts, destinations, routes
+from detection.services.alerting import alert_routes, destinations, outbox
 from detection.services.errors import Invalid, ServiceError
 
 TABS = (
@@ -73,7 +73,7 @@ def _page(request: ProjectRequest, tab: str = "", **more: Any) -> HttpResponse:
         ]
         context["spans"] = SILENCE_SPANS
         context["now"] = now
-        context["kind_choices"] = routes.KINDS
+        context["kind_choices"] = alert_routes.KINDS
         context["silence"] = _silence_form(more.get("given"), request.GET)
     else:
         state, destination = request.GET.get("state", ""), request.GET.get("destination", "")[:40]
@@ -197,7 +197,7 @@ def _retire_secrets(request: ProjectRequest, public_id: str) -> None:
 
 
 def _delete_route(request: ProjectRequest, public_id: str) -> None:
-    routes.delete_route(request.project.pk, public_id, actor_of(request))
+    alert_routes.delete_route(request.project.pk, public_id, actor_of(request))
     messages.success(request, "The route is removed.")
 
 
@@ -205,7 +205,7 @@ def _silence(request: ProjectRequest, _: str) -> None:
     hours = _text(request.POST, "hours")
     if hours not in dict(SILENCE_SPANS):
         raise Invalid("Choose how long.", field="hours")
-    row = routes.create_silence(
+    row = alert_routes.create_silence(
         request.project.pk,
         actor_of(request),
         reason=_text(request.POST, "reason"),
@@ -220,7 +220,7 @@ def _silence(request: ProjectRequest, _: str) -> None:
 
 
 def _end_silence(request: ProjectRequest, public_id: str) -> None:
-    routes.end_silence(request.project.pk, public_id, actor_of(request))
+    alert_routes.end_silence(request.project.pk, public_id, actor_of(request))
     messages.success(request, "The silence is over.")
 
 
@@ -255,7 +255,7 @@ def alert_route(request: ProjectRequest, public_id: str = "") -> HttpResponse:
         if public_id
         else AlertRoute(
             project=request.project,
-            transitions=["opened", "escalated", "ended", "question.asked"],
+            transitions=["opened", "escalated", "ended", "approval.requested"],
             group_by=["session", "loop"],
         )
     )
@@ -264,7 +264,7 @@ def alert_route(request: ProjectRequest, public_id: str = "") -> HttpResponse:
     problem = ""
     if request.method == "POST":
         try:
-            routes.save_route(
+            alert_routes.save_route(
                 request.project.pk,
                 actor_of(request),
                 public_id=public_id or None,
@@ -311,8 +311,8 @@ def alert_route(request: ProjectRequest, public_id: str = "") -> HttpResponse:
                     [(v, w) for v, w in TRANSITIONS if "." in v],
                 ),
                 ("severities", "Of these severities (none: all)", Severity.choices),
-                ("kinds", "From these detectors (none: all)", [(kind, kind) for kind in routes.KINDS]),
-                ("group_by", "One message for each", [(field, field) for field in alerts.GROUP_FIELDS]),
+                ("kinds", "From these detectors (none: all)", [(kind, kind) for kind in alert_routes.KINDS]),
+                ("group_by", "One message for each", [(field, field) for field in outbox.GROUP_FIELDS]),
             )
         ],
         "zones": sorted(available_timezones()),

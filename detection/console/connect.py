@@ -15,14 +15,14 @@ from detection.console import links
 from detection.console.access import ProjectRequest, in_project
 from detection.models import ApiKey, Role, Session
 from detection.selectors import dashboard
-from detection.services import guard
-from detection.services.guard import GuardIn
-from detection.services.ingest import EventIn
+from detection.services.ingestion import guard
+from detection.services.ingestion.guard import GuardIn
+from detection.services.ingestion.ingest import EventIn
 from detection.services.keys import Principal
 
 SHOWN_ATTEMPTS = 30
 SAMPLE_CALLS = (
-    ("read_file", '{"path":"docs/faq.md"}', "# Questions\nHow do I reset my password? …"),
+    ("read_file", '{"path":"docs/faq.md"}', "# Approvals\nHow do I reset my password? …"),
     ("search_web", '{"q":"reset admin password","limit":10}', "0 results"),
     ("read_file", '{"path":"docs/admin.md"}', "# Administration\n…"),
     ("search_web", '{"q":"reset admin password self-hosted","limit":10}', "0 results"),

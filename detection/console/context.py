@@ -14,12 +14,12 @@ from django.utils.functional import SimpleLazyObject
 
 from detection.console import preferences
 from detection.models import Membership, Role
-from detection.selectors import dashboard, questions
+from detection.selectors import approvals, dashboard
 
 NAVIGATION = (
     (
         ("live", "Live", "live", "l"),
-        ("questions", "Questions", "questions", "q"),
+        ("approvals", "Approvals", "approvals", "q"),
         ("incidents", "Incidents", "incidents", "i"),
     ),
     (
@@ -94,9 +94,9 @@ def live_url(slug: str) -> str:
 
 def _navigation(project: Any, page: str) -> list[list[Item]]:
     counts = dashboard.navigation_counts(project.pk)
-    waiting = questions.count_waiting(project.pk)
-    numbers = {"live": counts.active_sessions, "questions": waiting, "incidents": counts.open_incidents}
-    hot = {"incidents": counts.open_incidents > 0, "questions": waiting > 0}
+    waiting = approvals.count_waiting(project.pk)
+    numbers = {"live": counts.active_sessions, "approvals": waiting, "incidents": counts.open_incidents}
+    hot = {"incidents": counts.open_incidents > 0, "approvals": waiting > 0}
     section = SECTION_OF.get(page, page)
     return [
         [

@@ -140,14 +140,14 @@ def _results(incident: Incident) -> str:
 def did(incident: Incident | IncidentRow) -> str:
     """Return what was done in a word or two; of calls that were only reported, what would have been done."""
     word = DID[incident.decision]
-    return word if incident.decision == "allow" or incident.was_asked else f"would be {word}"
+    return word if incident.decision == "allow" or incident.was_guarded else f"would be {word}"
 
 
 def _reaction(incident: Incident, calls: list[dict[str, Any]]) -> tuple[Part, ...]:
     warned = next((n for n, call in enumerate(calls, 1) if call.get("decision") == "warn"), 0)
     if incident.decision == "allow":
         return (Part("It was only noted: the policy asks for no more"),)
-    if not incident.was_asked:
+    if not incident.was_guarded:
         return (
             Part("The agent reports its calls and does not ask first; asked, it "),
             Part(f"would have been {DID[incident.decision]}", True),

@@ -13,15 +13,16 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
-from detection.console import display, explain, questions
+from detection.console import approvals, display, explain
 from detection.console.access import ProjectRequest, actor_of, in_project
 from detection.models import Incident, Role, ToolRule
 from detection.selectors import incidents as selector
 from detection.selectors import strip_images
 from detection.selectors.strips import Strip, large
-from detection.services import alert_facts, alerts, policies
-from detection.services import incidents as service
+from detection.services.alerting import incident_facts, outbox
 from detection.services.errors import ServiceError
+from detection.services.incidents import triage as service
+from detection.services.policies import overrides
 
 METER_SQUARES = 24
 
@@ -60,10 +61,10 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         "single_tool": incident.tool if incident.tool and "→" not in incident.tool else "",
         "argument_names": _argument_names(incident),
         "mute_url": _mute_url(request, incident),
-        "silence": alerts.silence_for(
-            alerts.running_silences(request.project.pk, timezone.now()), alert_facts.facts_of(incident)
+        "silence": outbox.silence_for(
+            outbox.running_silences(request.project.pk, timezone.now()), incident_facts.facts_of(incident)
         ),
-        **questions.of_incident(incident),
+        **approvals.of_incident(incident),
     }
     return render(request, "console/incident.html", context)
 
@@ -165,7 +166,7 @@ def _save_rule(request: ProjectRequest, tool: str, how: str, note: str) -> None:
         exempt = True
     else:
         raise ServiceError("Choose what is to be different.")
-    policies.save_tool_rule(
+    overrides.save_tool_rule(
         request.project.pk,
         pattern,
         tool_class=tool_class,

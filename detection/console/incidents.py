@@ -20,8 +20,8 @@ from detection.models import Role
 from detection.selectors import dashboard
 from detection.selectors import incidents as selector
 from detection.selectors.pages import BadCursor, Page
-from detection.services import incidents as service
 from detection.services.errors import ServiceError
+from detection.services.incidents import triage as service
 
 PAGE_ROWS = 50
 MAX_AT_ONCE = 500

@@ -47,7 +47,7 @@ def current_cursor(project_id: int) -> str:
 def live_rows(request: ProjectRequest) -> HttpResponse:
     """Answer with what changed since ``since`` in the list that the filters name.
 
-    A change is told to every open page at once, and all of them come with the same question: as long as nothing at all
+    A change is told to every open page at once, and all of them come with the same approval: as long as nothing at all
     was committed, they get one answer.
     """
     seen = selector.visible()

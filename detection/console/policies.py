@@ -18,13 +18,13 @@ from detection.console.access import ProjectRequest, actor_of, in_project, missi
 from detection.engine import policy
 from detection.engine.fields import FIELDS
 from detection.engine.policy import Policy
-from detection.engine.toolclasses import TOOL_CLASSES
+from detection.engine.tool_classes import TOOL_CLASSES
 from detection.forms import SettingsForm, form_rows
 from detection.models import PolicyTier, Role, TierScope, ToolRule
 from detection.selectors import dashboard
 from detection.selectors.policies import Tiers, tiers_of
-from detection.services import policies as service
 from detection.services.errors import ServiceError
+from detection.services.policies import overrides as service
 
 CLASS_HELP = {
     "read": "looks at something",

@@ -12,7 +12,7 @@ from detection.selectors.sessions import shown_state
 
 CHIPS = {
     "looping": ("loop", "Looping"),
-    "waiting": ("held", "Waiting"),
+    "held": ("held", "Held"),
     "watch": ("watch", "Watch"),
     "running": ("run", "Running"),
     "stopped": ("stop", "Stopped"),

@@ -22,8 +22,8 @@ from detection.selectors import sessions as selector
 from detection.selectors.pages import Page
 from detection.selectors.sessions import CallRow
 from detection.selectors.strips import HUES, Cell, Strip, hues, large
-from detection.services import sessions as service
 from detection.services.errors import ServiceError
+from detection.services.sessions import actions as service
 
 WINDOW_CALLS = 240
 ZOOMS = (4, 8, 12, 18)

@@ -19,7 +19,7 @@ from detection.console import display
 from detection.console.access import ProjectRequest, in_project
 from detection.selectors import dashboard, heartbeats
 from detection.selectors.audit import audit_weakness
-from detection.services import storage
+from detection.services.maintenance import disk_space
 
 SLOW_SECONDS, LATE_SECONDS = 5, 30
 NEARLY_FULL = 2
@@ -51,7 +51,7 @@ def page(request: ProjectRequest) -> HttpResponse:
             f"answers in {database_ms:.0f} ms",
             f"PostgreSQL {status.database_version.split(' ')[0]}",
         ),
-        *_disk(storage.room()),
+        *_disk(disk_space.room()),
         _part(
             "Detection",
             "ok" if lag < SLOW_SECONDS else "slow" if lag < LATE_SECONDS else "bad",
@@ -91,7 +91,7 @@ def _part(name: str, state: str, words: str, about: str) -> dict[str, str]:
     }
 
 
-def _disk(room: storage.Room | None) -> list[dict[str, str]]:
+def _disk(room: disk_space.Room | None) -> list[dict[str, str]]:
     """Tell of the database's disk; of one that is elsewhere, nothing is known."""
     if room is None:
         return []

@@ -6,6 +6,7 @@ from django.urls import path
 
 from detection.console import (
     alerts,
+    approvals,
     audit,
     connect,
     home,
@@ -14,14 +15,13 @@ from detection.console import (
     ingest,
     keys,
     live,
+    message_templates,
     policies,
     preferences,
-    questions,
     session,
     sign_in,
     statistics,
     system,
-    texts,
     watch,
 )
 
@@ -49,10 +49,10 @@ urlpatterns = [
     path(_PROJECT + "incidents/act", incidents.act, name="incidents_act"),
     path(_PROJECT + "incidents/<str:public_id>", incident.page, name="incident"),
     path(_PROJECT + "incidents/<str:public_id>/exception", incident.make_exception, name="exception"),
-    path(_PROJECT + "questions", questions.page, name="questions"),
-    path(_PROJECT + "texts", texts.page, name="texts"),
-    path(_PROJECT + "questions/answer", questions.answer, name="answer_question"),
-    path(_PROJECT + "questions/forget", questions.forget, name="forget_answer"),
+    path(_PROJECT + "approvals", approvals.page, name="approvals"),
+    path(_PROJECT + "texts", message_templates.page, name="texts"),
+    path(_PROJECT + "approvals/decision", approvals.decide, name="decide_approval"),
+    path(_PROJECT + "approvals/forget", approvals.forget, name="forget_answer"),
     path(_PROJECT + "policies", policies.page, name="policies"),
     path(_PROJECT + "policies/tool-rule", policies.tool_rule, name="tool_rule"),
     path(_PROJECT + "policies/history", policies.history, name="policy_history"),

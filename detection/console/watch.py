@@ -16,7 +16,7 @@ from detection.models import Role
 from detection.selectors import dashboard
 from detection.selectors import sessions as selector
 from detection.selectors.pages import BadCursor, Page
-from detection.services import sessions as service
+from detection.services.sessions import actions as service
 
 PAGE_ROWS = 50
 MAX_SELECTED = 200
@@ -24,7 +24,7 @@ TABS = (
     ("", "All"),
     ("running", "Running"),
     ("looping", "Looping"),
-    ("waiting", "Waiting for you"),
+    ("held", "Held"),
     ("stopped", "Stopped"),
     ("idle", "Idle"),
     ("ended", "Ended"),

@@ -39,7 +39,7 @@ STALLED_SECONDS = 30.0
 BROKER_PATIENCE_SECONDS = 2.0
 MAX_MESSAGE_CHARACTERS = 512
 MAX_MESSAGES, MESSAGES_PER_SECONDS = 20, 10.0
-TOPICS = frozenset(("session", "incident", "attempt", "question", "policy"))
+TOPICS = frozenset(("session", "incident", "attempt", "approval", "policy"))
 
 
 class LiveConsumer(AsyncWebsocketConsumer):

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from detection.engine.detectorfields import DETECTOR_FIELDS
+from detection.engine.detector_fields import DETECTOR_FIELDS
 from detection.engine.field import (
     KINDS,
     LADDER_ALIASES,
@@ -170,7 +170,7 @@ _ALL = (
         1,
         86_400,
         "Time for an answer",
-        "How long a question waits for a person.",
+        "How long an approval waits for a person.",
         "reactions",
         unit="seconds",
         loosens=None,

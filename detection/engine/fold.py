@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from detection.engine import texts
+from detection.engine import messages
 from detection.engine.calls import (
     Arguments,
     Call,
@@ -43,7 +43,7 @@ from detection.engine.policy import Policy
 from detection.engine.reactions import Reaction, distinct, react, settle, verdict
 from detection.engine.reactions import rearm as rearm_loop
 from detection.engine.results import Outcome, outcome
-from detection.engine.shellcommands import changes_something
+from detection.engine.shell_commands import changes_something
 from detection.engine.similarity import sketch
 
 Rearm = Literal["skip", "allow_once", "raise"]
@@ -196,7 +196,7 @@ def observe_end(state: State, end: End, policy: Policy) -> None:
 
 
 def rearm(state: State, loop_id: str, how: Rearm, by: int = 0) -> bool:
-    """A person answered a question about a loop.
+    """A person answered an approval about a loop.
 
     Parameters
     ----------
@@ -380,7 +380,7 @@ def _answer(lane: Lane, record: Record, reactions: list[Reaction], policy: Polic
         answer.rung,
         finding,
         answer.findings,
-        texts.message(answer.rung, finding, policy, after_guidance=guided),
+        messages.message(answer.rung, finding, policy, after_guidance=guided),
         answer.detection_number,
     )
     if answer.rung is not None:
@@ -411,7 +411,7 @@ def _repeated(record: Record, policy: Policy, seq: int | None = None) -> Step:
             first_seq=record.seq,
             detail={"tool": record.tool},
         )
-        answer = Verdict(decision, rung, finding, (finding,), texts.message(rung, finding, policy), number)
+        answer = Verdict(decision, rung, finding, (finding,), messages.message(rung, finding, policy), number)
     return Step(
         verdict=answer,
         call_key=record.key,

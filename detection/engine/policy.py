@@ -13,7 +13,7 @@ from typing import Any
 from detection.engine.fields import DEFAULTS, FIELDS, KINDS, LADDERS, Field, PolicyError, relevant_fields
 from detection.engine.memory import MAX_RECORDS, MIN_RECORDS
 from detection.engine.presets import PRESETS
-from detection.engine.toolclasses import PLAIN_TOOL, TOOL_CLASSES, ToolClass, ToolTraits, shipped_traits
+from detection.engine.tool_classes import PLAIN_TOOL, TOOL_CLASSES, ToolClass, ToolTraits, shipped_traits
 
 __all__ = [
     "ENVIRONMENT_VARIABLES",

@@ -14,7 +14,7 @@ import orjson
 
 from detection.engine.identity import Keyer, dump, encoded, parse
 from detection.engine.memory import EMPTY, ERROR, OK
-from detection.engine.toolclasses import ToolTraits
+from detection.engine.tool_classes import ToolTraits
 
 MAX_MASKED_CHARS = 8192
 MAX_JSON_CHARS = 65_536

@@ -14,26 +14,26 @@ from detection.models.alerts import (
     Severity,
     Transition,
 )
+from detection.models.approvals import (
+    Approval,
+    ApprovalState,
+    Choice,
+    Decider,
+    RememberedChoice,
+    Unattended,
+)
 from detection.models.attempts import Attempt
 from detection.models.audit import AuditEntry
 from detection.models.events import Event, EventKey, EventType
 from detection.models.incidents import Incident, IncidentActivity
 from detection.models.judge import JudgeCall, JudgeOutcome
 from detection.models.keys import ApiKey, Scope
-from detection.models.notices import LimitNotice
+from detection.models.limit_notices import LimitNotice
+from detection.models.message_templates import MessageTemplate
 from detection.models.policies import PolicyTier, TierScope, ToolRule
 from detection.models.projects import Membership, Project, Role
-from detection.models.questions import (
-    AskedOf,
-    Choice,
-    Question,
-    QuestionState,
-    RememberedChoice,
-    Unattended,
-)
 from detection.models.sessions import Session, SessionState, TrackerState
 from detection.models.statistics import CallCount, CountedSession, CountingCursor
-from detection.models.texts import MessageTemplate
 
 __all__ = [
     "AlertAttempt",
@@ -44,13 +44,15 @@ __all__ = [
     "AlertSilence",
     "AlertTransition",
     "ApiKey",
-    "AskedOf",
+    "Approval",
+    "ApprovalState",
     "Attempt",
     "AuditEntry",
     "CallCount",
     "Choice",
     "CountedSession",
     "CountingCursor",
+    "Decider",
     "DeliveryState",
     "DestinationKind",
     "Event",
@@ -66,8 +68,6 @@ __all__ = [
     "OutboxState",
     "PolicyTier",
     "Project",
-    "Question",
-    "QuestionState",
     "RememberedChoice",
     "Role",
     "Scope",

@@ -64,8 +64,8 @@ class Transition(models.TextChoices):
     UNDONE = "undone", "Taken back"
     STILL_OPEN = "still_open", "Still open"
     NEAR_LIMIT = "session.near_limit", "A session has used most of a limit"
-    ASKED = "question.asked", "A question waits for an answer"
-    CLOSED = "question.closed", "A question was answered, or its time was over"
+    REQUESTED = "approval.requested", "A call waits for approval"
+    CLOSED = "approval.closed", "An approval was decided or expired"
 
 
 class DestinationKind(models.TextChoices):

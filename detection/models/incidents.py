@@ -62,7 +62,7 @@ class Incident(models.Model):
     window_seconds = models.FloatField(null=True, blank=True)
     confidence = models.FloatField(default=1.0)
     detections = models.IntegerField(default=1)
-    was_asked = models.BooleanField(
+    was_guarded = models.BooleanField(
         default=False,
         help_text="Whether the agent asked first. Where calls are only reported, nothing was stopped.",
     )

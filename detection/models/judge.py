@@ -5,9 +5,9 @@ from __future__ import annotations
 from django.db import models
 from django.db.models.functions import Now
 
+from detection.models.approvals import Approval
 from detection.models.incidents import Incident
 from detection.models.projects import Project
-from detection.models.questions import Question
 
 
 class JudgeOutcome(models.TextChoices):
@@ -25,7 +25,7 @@ class JudgeCall(models.Model):
     """One consultation, or the reason why there was none."""
 
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="judge_calls")
-    question = models.ForeignKey(Question, null=True, on_delete=models.SET_NULL, related_name="judge_calls")
+    approval = models.ForeignKey(Approval, null=True, on_delete=models.SET_NULL, related_name="judge_calls")
     incident = models.ForeignKey(Incident, null=True, on_delete=models.SET_NULL, related_name="judge_calls")
     loop_id = models.CharField(max_length=32)
     session_id = models.BigIntegerField()

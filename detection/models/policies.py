@@ -9,7 +9,7 @@ from django.core.exceptions import ValidationError
 from django.db import models
 
 from detection.engine import policy
-from detection.engine.toolclasses import ToolClass
+from detection.engine.tool_classes import ToolClass
 from detection.models.projects import Project
 
 

@@ -21,7 +21,7 @@ class SessionState(models.TextChoices):
 
     RUNNING = "running", "Running"
     LOOPING = "looping", "Looping"
-    WAITING = "waiting", "Waiting"
+    HELD = "held", "Held"
     STOPPED = "stopped", "Stopped"
     ENDED = "ended", "Ended"
 
@@ -75,7 +75,7 @@ class Session(models.Model):
     stopped_at = models.DateTimeField(null=True, blank=True)
     stopped_by = models.CharField(max_length=150, blank=True, default="")
     stop_reason = models.CharField(max_length=300, blank=True, default="")
-    parked = models.JSONField(
+    quarantined = models.JSONField(
         default=list, help_text="Events set aside because evaluating them failed: [{seq, error, at}]."
     )
     changed_xid = models.BigIntegerField(
@@ -105,14 +105,16 @@ class Session(models.Model):
             models.Index(
                 fields=("project", "-last_event_at", "-id"),
                 name="session_remarkable",
-                condition=models.Q(state__in=("looping", "waiting", "stopped")),
+                condition=models.Q(state__in=("looping", "held", "stopped")),
             ),
             models.Index(
                 fields=("project", "-last_event_at", "-id"),
                 name="session_of_demo",
                 condition=models.Q(is_demo=True),
             ),
-            models.Index(fields=("project",), name="session_parked", condition=~models.Q(parked=[])),
+            models.Index(
+                fields=("project",), name="session_quarantined", condition=~models.Q(quarantined=[])
+            ),
         )
 
     def __str__(self) -> str:

@@ -19,7 +19,7 @@ from detection.models.incidents import IncidentStatus
 IDLE_AFTER = timedelta(minutes=5)
 COUNTED_SESSIONS = 10_000
 MAX_FACETS = 60
-_ACTIVE = (SessionState.RUNNING, SessionState.LOOPING, SessionState.WAITING)
+_ACTIVE = (SessionState.RUNNING, SessionState.LOOPING, SessionState.HELD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class StateCounts:
     all: int
     running: int
     looping: int
-    waiting: int
+    held: int
     stopped: int
     idle: int
     ended: int
@@ -249,11 +249,11 @@ def system_status(project_id: int) -> SystemStatus:
             " (SELECT name FROM django_migrations WHERE app = 'detection' ORDER BY id DESC LIMIT 1), now()"
         )
         size, version, connections, partitions, events, sessions, migration, now = cursor.fetchone()
-    parked = _bounded(Session.objects.filter(project_id=project_id).exclude(parked=[]), 100)
+    quarantined = _bounded(Session.objects.filter(project_id=project_id).exclude(quarantined=[]), 100)
     return SystemStatus(
         waiting,
         oldest,
-        parked,
+        quarantined,
         size,
         version,
         connections,

@@ -62,7 +62,7 @@ class IncidentRow:
     window_seconds: float | None
     confidence: float
     detections: int
-    was_asked: bool
+    was_guarded: bool
     calls_blocked: int
     calls_in_loop: int
     cost_usd: Decimal

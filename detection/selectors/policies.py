@@ -17,7 +17,7 @@ from django.db.models import Q
 from detection.engine import policy
 from detection.engine.policy import Policy
 from detection.engine.policy import ToolRule as EngineToolRule
-from detection.engine.toolclasses import ToolClass
+from detection.engine.tool_classes import ToolClass
 from detection.models import PolicyTier, Project, Session, ToolRule
 
 MAX_PROJECTS, MAX_RESOLVED = 200, 2000

@@ -77,7 +77,7 @@ class SessionRow:
     stopped_at: datetime | None
     stopped_by: str
     stop_reason: str
-    parked: list[dict[str, Any]]
+    quarantined: list[dict[str, Any]]
 
     @property
     def is_stopped(self) -> bool:

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-Topic = Literal["session", "incident", "attempt", "question", "policy"]
+Topic = Literal["session", "incident", "attempt", "approval", "policy"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,6 @@ def login_group(session_key: str) -> str:
     return f"login.{hashlib.sha256(session_key.encode()).hexdigest()[:32]}"
 
 
-def question_group(public_id: str) -> str:
-    """Name the channel group of the agents that wait for the answer to a question."""
-    return f"question.{public_id}"
+def approval_group(public_id: str) -> str:
+    """Name the channel group of the agents that wait for the answer to an approval."""
+    return f"approval.{public_id}"

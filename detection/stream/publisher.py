@@ -10,8 +10,8 @@ from typing import Any
 from channels.layers import get_channel_layer
 from django.db import transaction
 
-from detection.doorbell import Doorbell
-from detection.stream.hints import Hint, login_group, project_group, question_group
+from detection.background_publisher import Doorbell
+from detection.stream.hints import Hint, approval_group, login_group, project_group
 
 SEND_SECONDS = 1.0
 bell = Doorbell("stream", pause_seconds=0.02)
@@ -38,9 +38,9 @@ def publish_after_commit(project_id: int, *hints: Hint) -> None:
 
 
 def publish_answer_after_commit(public_id: str) -> None:
-    """Wake the agents that wait for a question once the transaction in hand, which closed it, is committed."""
+    """Wake the agents that wait for an approval once the transaction in hand, which closed it, is committed."""
     transaction.on_commit(
-        lambda: _ring_group(question_group(public_id), {"type": "closed", "id": public_id}), robust=True
+        lambda: _ring_group(approval_group(public_id), {"type": "closed", "id": public_id}), robust=True
     )
 
 

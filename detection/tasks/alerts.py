@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from celery.signals import worker_init, worker_shutting_down
 
-from detection.services import delivery, reminders, statistics
+from detection.services.alerting import delivery, reminders
+from detection.services.maintenance import hourly_counts
 from detection.tasks.periodic import Periodic
 
 SEND_PERIOD_SECONDS = 1.0
@@ -21,7 +22,7 @@ def _start(**_: object) -> None:
     _threads[:] = [
         Periodic("alerts", SEND_PERIOD_SECONDS, delivery.run),
         Periodic("reminders", REMIND_PERIOD_SECONDS, reminders.remind),
-        Periodic("statistics", COUNT_PERIOD_SECONDS, statistics.count_calls),
+        Periodic("statistics", COUNT_PERIOD_SECONDS, hourly_counts.count_calls),
     ]
     for thread in _threads:
         thread.start()

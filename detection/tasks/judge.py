@@ -1,7 +1,7 @@
-"""Tasks around questions: consulting the judge, and closing what nobody answered in time.
+"""Tasks around approvals: consulting the judge, and closing what nobody answered in time.
 
 A thread of the worker process takes up what the judge was to be asked and no task has told of: a held call waits for it, so
-that a broker which forgets costs seconds and not the verdict. Any number of workers may run one: a question is asked once.
+that a broker which forgets costs seconds and not the verdict. Any number of workers may run one: an approval is asked once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from celery.signals import worker_init, worker_shutting_down
 from django.db import close_old_connections, connection
 
 from detection import jobs
-from detection.services import questions
+from detection.services.approvals import resolution
 from detection.tasks.periodic import Periodic
 
 log = structlog.get_logger(__name__)
@@ -24,19 +24,19 @@ MOST_AT_ONCE = 4
 
 
 @shared_task(name=jobs.JUDGE)
-def ask_judge(question_id: str) -> None:
-    """Consult the judge about a question; a second delivery finds nothing left to ask."""
-    questions.ask_judge(question_id)
+def ask_judge(approval_id: str) -> None:
+    """Consult the judge about an approval; a second delivery finds nothing left to ask."""
+    resolution.ask_judge(approval_id)
 
 
-@shared_task(name=jobs.CLOSE_QUESTIONS)
-def close_questions() -> None:
-    """Close the questions whose time is over and that nobody has read since."""
-    questions.close_due()
+@shared_task(name=jobs.CLOSE_APPROVALS)
+def close_approvals() -> None:
+    """Close the approvals whose time is over and that nobody has read since."""
+    resolution.close_due()
 
 
 class LeftLying:
-    """Asks the judge what no task has asked, several questions at a time and none twice at once."""
+    """Asks the judge what no task has asked, several approvals at a time and none twice at once."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="judge")
@@ -53,21 +53,21 @@ class LeftLying:
         self._pool.shutdown(cancel_futures=True)
 
     def _look(self) -> None:
-        for question_id in questions.left_lying():
-            if question_id not in self._under_way:
-                self._under_way.add(question_id)
-                self._pool.submit(self._ask, question_id)
+        for approval_id in resolution.unclaimed_approvals():
+            if approval_id not in self._under_way:
+                self._under_way.add(approval_id)
+                self._pool.submit(self._ask, approval_id)
 
-    def _ask(self, question_id: str) -> None:
+    def _ask(self, approval_id: str) -> None:
         try:
             close_old_connections()
-            if questions.ask_judge(question_id):
-                log.info("judge_question_rescued", question=question_id)
+            if resolution.ask_judge(approval_id):
+                log.info("judge_approval_rescued", approval=approval_id)
         except Exception:
-            log.exception("judge_not_asked", question=question_id)
+            log.exception("judge_not_asked", approval=approval_id)
         finally:
             connection.close()
-            self._under_way.discard(question_id)
+            self._under_way.discard(approval_id)
 
 
 _left_lying: LeftLying | None = None

@@ -9,7 +9,9 @@ from __future__ import annotations
 import structlog
 from celery.signals import worker_init, worker_shutting_down
 
-from detection.services import evaluation, heartbeats, questions, retention
+from detection.services.approvals import resolution
+from detection.services.maintenance import heartbeats, retention
+from detection.services.sessions import evaluation
 from detection.tasks.periodic import Periodic
 
 log = structlog.get_logger(__name__)
@@ -26,7 +28,7 @@ class Sweeper(Periodic):
         self._is_tidy = False
 
     def _sweep(self) -> None:
-        questions.close_due()
+        resolution.close_due()
         self._sweep_until_done()
         if not self._is_tidy:
             # What a server that was off for long has missed is made good now, not with the schedule's next turn.

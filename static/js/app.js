@@ -22,8 +22,8 @@ document.addEventListener("click", (event) => {
 });
 
 document.addEventListener("submit", (event) => {
-  const question = event.target.dataset.confirm;
-  if (question && !window.confirm(question)) event.preventDefault();
+  const approval = event.target.dataset.confirm;
+  if (approval && !window.confirm(approval)) event.preventDefault();
 });
 
 document.addEventListener("change", (event) => {

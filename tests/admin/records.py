@@ -8,13 +8,14 @@ from detection.models import (
     AlertDelivery,
     AlertDestination,
     AlertRoute,
+    Approval,
     AuditEntry,
     Incident,
     JudgeCall,
-    Question,
 )
-from detection.services import delivery, destinations, policies
+from detection.services.alerting import delivery, destinations
 from detection.services.audit import SYSTEM
+from detection.services.policies import overrides
 from tests.console.scenes import World, ask, make_world
 from tests.services.alerting import make_route, make_webhook
 from tests.services.receiver import Receiver
@@ -27,15 +28,15 @@ def make_records(receiver: Receiver, **text: str) -> tuple[World, dict[str, Any]
     make_route(world.project, hook)
     destinations.send_test(world.project.pk, hook.public_id, SYSTEM)
     delivery.run(budget_seconds=5)
-    policies.save_tier(world.project.pk, "backend", "asking", "", {"mode": "ask", "max_repeats": 2}, SYSTEM)
+    overrides.save_tier(world.project.pk, "backend", "asking", "", {"mode": "ask", "max_repeats": 2}, SYSTEM)
     tool = text.get("tool", "send_mail")
     for number in range(3):
         ask(world.project, text.get("session", "asking"), 10 + number, tool=tool, backend="asking", model="m")
-    question = Question.objects.get(project=world.project)
+    approval = Approval.objects.get(project=world.project)
     JudgeCall.objects.create(
-        project=world.project, question=question, incident=question.incident, loop_id=question.loop_id,
-        session_id=question.session_id, outcome="denied", answer=text.get("tool", "no"), model="judge-1",
+        project=world.project, approval=approval, incident=approval.incident, loop_id=approval.loop_id,
+        session_id=approval.session_id, outcome="denied", answer=text.get("tool", "no"), model="judge-1",
     )  # fmt: skip
-    models = (AlertDestination, AlertRoute, AlertDelivery, Question, JudgeCall, AuditEntry, Incident)
+    models = (AlertDestination, AlertRoute, AlertDelivery, Approval, JudgeCall, AuditEntry, Incident)
     rows = {model._meta.model_name: model.objects.filter(project=world.project).first() for model in models}
     return world, rows

@@ -7,8 +7,8 @@ from django.contrib import admin
 from django.test import Client
 
 from detection.models import ApiKey, AuditEntry, Incident, PolicyTier, ToolRule
-from detection.services import policies
 from detection.services.audit import SYSTEM
+from detection.services.policies import overrides
 from tests.console.scenes import ask, make_world
 
 pytestmark = pytest.mark.django_db
@@ -100,8 +100,8 @@ def test_deleting_an_override_goes_through_the_service(world):
 
 
 def test_deleting_a_strict_override_needs_a_reason(world):
-    policies.save_tier(world.project.pk, "project", "", "", {"max_repeats": 2}, SYSTEM)
-    policies.save_tool_rule(world.project.pk, "crm_*", values={"max_repeats": 2}, actor=SYSTEM)
+    overrides.save_tier(world.project.pk, "project", "", "", {"max_repeats": 2}, SYSTEM)
+    overrides.save_tool_rule(world.project.pk, "crm_*", values={"max_repeats": 2}, actor=SYSTEM)
     for row in (PolicyTier.objects.get(scope="project"), ToolRule.objects.get(pattern="crm_*")):
         url = f"/admin/detection/{row._meta.model_name}/{row.pk}/delete/"
         refused = world.client.post(url, {"post": "yes"}, follow=True)

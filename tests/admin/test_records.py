@@ -1,4 +1,4 @@
-"""Records are looked at and not touched: questions, the judge's calls, alerts, the audit; each within its projects."""
+"""Records are looked at and not touched: approvals, the judge's calls, alerts, the audit; each within its projects."""
 
 import pytest
 from django.contrib.auth.models import Permission
@@ -8,7 +8,7 @@ from detection.models import AuditEntry
 from tests.admin.records import make_records
 
 pytestmark = pytest.mark.django_db
-RECORDS = ("alertdestination", "alertroute", "alertdelivery", "question", "judgecall", "auditentry")
+RECORDS = ("alertdestination", "alertroute", "alertdelivery", "approval", "judgecall", "auditentry")
 HOSTILE = '"><script>alert(1)</script>'
 
 
@@ -122,4 +122,4 @@ def test_hostile_names_stay_text(receiver):
     for name in RECORDS:
         for path in ("", f"{rows[name].pk}/change/"):
             assert "<script>alert(1)" not in text_of(world.client, f"/admin/detection/{name}/{path}")
-    assert "&lt;script&gt;alert(1)" in text_of(world.client, "/admin/detection/question/")
+    assert "&lt;script&gt;alert(1)" in text_of(world.client, "/admin/detection/approval/")

@@ -12,8 +12,8 @@ import pytest
 from django.core.signals import request_finished, request_started
 from django.db import close_old_connections
 
-from detection.api import rates
-from detection.services import attempts
+from detection.api import rate_limits
+from detection.services.ingestion import attempts
 from detection.services.keys import _cache
 from loopguard_site.wsgi import application
 from tests.factories import make_key, make_project
@@ -39,7 +39,7 @@ def _nothing_left_over():
     yield
     attempts._waiting.clear()
     _cache.clear()
-    rates._due.clear()
+    rate_limits._due.clear()
 
 
 class Body(io.RawIOBase):

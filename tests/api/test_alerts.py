@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from detection.models import AlertDestination, AuditEntry
-from detection.services import delivery
+from detection.services.alerting import delivery
 from tests.services.receiver import Reply
 
 SOON = (datetime.now(UTC) + timedelta(hours=8)).isoformat()

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from django.db import OperationalError
 
-from detection.api.limits import MAX_BODY_BYTES
+from detection.api.request_bodies import MAX_BODY_BYTES
 
 CALL = {"type": "call", "session": "s-1", "call_id": "c-1", "tool": "search_web"}
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from detection.models import Attempt, Event, Session
-from detection.services import attempts
-from detection.services.evaluation import evaluate
+from detection.services.ingestion import attempts
+from detection.services.sessions.evaluation import evaluate
 
 
 def call(number=1, session="s-1", **about):
@@ -164,7 +164,7 @@ def test_deep_json_in_a_results_text_harms_nobody(api):
             == 200
         )
     evaluate(Session.objects.get(external_id="s-1").pk)
-    assert Session.objects.get(external_id="s-1").parked == []
+    assert Session.objects.get(external_id="s-1").quarantined == []
 
 
 def test_calls_without_ids_never_collide_with_ids_of_clients(api):

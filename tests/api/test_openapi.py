@@ -13,7 +13,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from detection.api import parsing, schemas
+from detection.api import event_parsing, schemas
 from detection.api.app import api as ninja_api
 
 DESCRIPTION = ninja_api.get_openapi_schema()
@@ -33,13 +33,13 @@ def test_the_description_is_openapi_3_1_and_every_reference_leads_somewhere(door
 
 
 def test_the_described_events_and_guard_bodies_are_those_that_are_read():
-    assert set(schemas.EventIn.model_fields) == parsing._EVENT_FIELDS
-    assert set(schemas.GuardIn.model_fields) == parsing._GUARD_FIELDS
+    assert set(schemas.EventIn.model_fields) == event_parsing._EVENT_FIELDS
+    assert set(schemas.GuardIn.model_fields) == event_parsing._GUARD_FIELDS
     described = DESCRIPTION["components"]["schemas"]["EventIn"]["properties"]
-    for name, length in parsing.NAME_LENGTHS.items():
+    for name, length in event_parsing.NAME_LENGTHS.items():
         options = described[name].get("anyOf", [described[name]])
         assert options[0]["maxLength"] == length
-    assert set(described["type"]["enum"]) == set(parsing.EVENT_TYPES)
+    assert set(described["type"]["enum"]) == set(event_parsing.EVENT_TYPES)
 
 
 @pytest.mark.parametrize("path", ["/docs", "/openapi.json"])

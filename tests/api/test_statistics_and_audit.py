@@ -11,7 +11,7 @@ import pytest
 from detection.models import Incident, JudgeCall
 from detection.services import audit
 from detection.services.audit import Actor
-from detection.services.statistics import count_calls
+from detection.services.maintenance.hourly_counts import count_calls
 
 
 @pytest.fixture

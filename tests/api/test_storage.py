@@ -7,7 +7,8 @@ from django.db import connection
 from django.test import Client
 
 from detection.models import Event, Role
-from detection.services import attempts, storage
+from detection.services.ingestion import attempts
+from detection.services.maintenance import disk_space
 from loopguard_site import env
 from tests.factories import make_member
 
@@ -17,7 +18,7 @@ CALL = {"type": "call", "session": "s-1", "tool": "t"}
 
 def look_again():
     """Let the seconds pass for which a look at the disk holds."""
-    storage._looked = (0.0, *storage._looked[1:])
+    disk_space._looked = (0.0, *disk_space._looked[1:])
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def disk(settings, tmp_path):
         look_again()
 
     yield must_have
-    storage._looked = (0.0, "", None)
+    disk_space._looked = (0.0, "", None)
 
 
 def refused(answer):
@@ -81,7 +82,7 @@ def test_the_refusals_stand_on_the_connect_screen_and_in_the_metrics(api, disk, 
 )
 def test_the_system_page_tells_how_the_disk_is(project, disk, share, word):
     disk(0.0)
-    room = storage.room()
+    room = disk_space.room()
     disk(room.free / room.total * 0.7 if share is None else share)
     client = Client()
     client.force_login(make_member(project, Role.VIEWER))

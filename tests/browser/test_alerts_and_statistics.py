@@ -11,7 +11,7 @@ from django.utils import timezone
 from playwright.sync_api import expect
 
 from detection.models import CallCount, CountingCursor
-from detection.services import alerts, delivery, destinations, routes
+from detection.services.alerting import alert_routes, delivery, destinations, outbox
 from detection.services.audit import Actor
 from tests.factories import make_member, make_project
 from tests.services.alerting import make_incident, make_route, make_webhook
@@ -49,10 +49,12 @@ def project(transactional_db, settings):
         make_route(project, hook, name="everything", tools=["search_*"], quiet_from=None)
         destinations.send_test(project.pk, hook.public_id, ANA)
         ends_at = timezone.now() + timedelta(hours=3)
-        alerts.note_transition(make_incident(project, loop_id="told"), "opened")
+        outbox.note_transition(make_incident(project, loop_id="told"), "opened")
         delivery.run(5)
-        routes.create_silence(project.pk, ANA, reason="index rebuild", ends_at=ends_at, tools=["search_*"])
-        alerts.note_transition(make_incident(project, loop_id="hidden"), "opened")
+        alert_routes.create_silence(
+            project.pk, ANA, reason="index rebuild", ends_at=ends_at, tools=["search_*"]
+        )
+        outbox.note_transition(make_incident(project, loop_id="hidden"), "opened")
         delivery.run(5)
     return project
 

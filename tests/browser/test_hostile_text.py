@@ -3,10 +3,13 @@
 import pytest
 
 from detection.models import Attempt, Incident, PolicyTier
-from detection.services import guard, incidents, policies, sessions
 from detection.services.audit import Actor
-from detection.services.guard import GuardIn
-from detection.services.ingest import EventIn
+from detection.services.incidents import triage
+from detection.services.ingestion import guard
+from detection.services.ingestion.guard import GuardIn
+from detection.services.ingestion.ingest import EventIn
+from detection.services.policies import overrides
+from detection.services.sessions import actions
 from tests.browser.test_screens import sign_in
 from tests.console.scenes import World, make_world, principal, screens
 
@@ -78,10 +81,10 @@ def hostile_world(payload: str) -> World:
     world.incident = Incident.objects.filter(project=project).latest("pk")
     world.session = world.incident.session
     actor = Actor(short, world.user.pk, "10.0.0.1", short[:60])
-    incidents.comment(project.pk, world.incident.public_id, actor, payload)
-    sessions.stop(project.pk, name, actor, payload)
-    policies.save_tier(project.pk, "model", short, short, {"max_repeats": 3}, actor, payload[:300])
-    policies.save_tool_rule(
+    triage.comment(project.pk, world.incident.public_id, actor, payload)
+    actions.stop(project.pk, name, actor, payload)
+    overrides.save_tier(project.pk, "model", short, short, {"max_repeats": 3}, actor, payload[:300])
+    overrides.save_tool_rule(
         project.pk, short, ignore_arguments=[payload[:60]], note=payload[:300], actor=actor
     )
     PolicyTier.objects.filter(project=project, scope="model", backend="openai").update(note=payload[:300])

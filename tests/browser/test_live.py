@@ -6,10 +6,10 @@ import pytest
 from playwright.sync_api import expect
 
 from detection.models import Session
-from detection.services import sessions as service
 from detection.services.audit import SYSTEM
-from detection.services.evaluation import evaluate
-from detection.services.ingest import EventIn, ingest
+from detection.services.ingestion.ingest import EventIn, ingest
+from detection.services.sessions import actions as service
+from detection.services.sessions.evaluation import evaluate
 from detection.stream.publisher import publish_sign_out
 from tests.console.scenes import ask, loop, principal
 from tests.factories import make_member, make_project

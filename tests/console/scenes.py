@@ -8,11 +8,12 @@ from typing import Any
 from django.test import Client
 
 from detection.models import Attempt, Incident, Project, Role, Session
-from detection.services import guard, policies
 from detection.services.audit import SYSTEM
-from detection.services.guard import GuardIn, GuardOut
-from detection.services.ingest import EventIn
+from detection.services.ingestion import guard
+from detection.services.ingestion.guard import GuardIn, GuardOut
+from detection.services.ingestion.ingest import EventIn
 from detection.services.keys import Principal
+from detection.services.policies import overrides
 from tests.factories import make_key, make_member, make_project
 
 PASSWORD = "right horse"
@@ -73,8 +74,8 @@ def make_world(role: str = Role.ADMIN, **text: str) -> World:
     user = make_member(project, role)
     make_key(project)
     incident = loop(project, text.get("session", "s-1"), **{k: v for k, v in text.items() if k != "session"})
-    policies.save_tier(project.pk, "model", "openai", "gpt-5", {"max_repeats": 5}, SYSTEM, "because")
-    policies.save_tool_rule(project.pk, "get_*", tool_class="poll", note="polls", actor=SYSTEM)
+    overrides.save_tier(project.pk, "model", "openai", "gpt-5", {"max_repeats": 5}, SYSTEM, "because")
+    overrides.save_tool_rule(project.pk, "get_*", tool_class="poll", note="polls", actor=SYSTEM)
     Attempt.objects.create(
         project=project, route="events", status=422, code="missing_field", detail="events[0].tool is missing"
     )

@@ -13,9 +13,10 @@ from django.urls import reverse
 from django.utils import timezone
 
 from detection.models import AlertDestination, AlertRoute, AlertSilence, Project, Role
-from detection.services import alerts, delivery, policies
+from detection.services.alerting import delivery, outbox
 from detection.services.audit import SYSTEM
-from detection.services.statistics import count_calls
+from detection.services.maintenance.hourly_counts import count_calls
+from detection.services.policies import overrides
 from tests.console.scenes import ask, loop, make_world
 from tests.factories import make_member
 from tests.services.alerting import make_incident, make_route
@@ -119,8 +120,8 @@ def test_a_route_is_made_edited_and_removed(world, hook):
 
 def test_a_silence_shows_what_it_hides(world):
     act(world, "silence", reason="rebuild", hours="1")
-    alerts.note_transition(make_incident(world.project, tool="hidden_tool"), "opened")
-    alerts.route_pending()
+    outbox.note_transition(make_incident(world.project, tool="hidden_tool"), "opened")
+    outbox.route_pending()
     told = world.client.get(url(world, "alerts") + "?tab=silences").content.decode()
     assert "Hides" in told
     assert "hidden_tool" in told
@@ -132,7 +133,7 @@ def test_messages_and_their_attempts_are_shown_with_everything_escaped(world, ho
         {"name": NASTY[:20], "destinations": [hook.public_id], "is_enabled": "on", "group_wait_seconds": "0"},
     )
     incident = make_incident(world.project, tool=NASTY, agent=NASTY, session_name=NASTY)
-    alerts.note_transition(incident, "opened", actor=NASTY, note=NASTY)
+    outbox.note_transition(incident, "opened", actor=NASTY, note=NASTY)
     delivery.run(5)
     listed = world.client.get(url(world, "alerts") + "?tab=deliveries").content.decode()
     shown = world.client.get(url(world, "delivery", hook.deliveries.first().public_id)).content.decode()
@@ -186,21 +187,21 @@ def test_statistics_group_by_what_is_asked(world, by):
     assert told.status_code == 200
 
 
-def test_a_session_close_to_a_limit_shows_it_on_its_page_and_among_the_questions(world):
-    policies.save_tier(world.project.pk, "project", "", "", {"budget_max_calls": 10}, SYSTEM)
+def test_a_session_close_to_a_limit_shows_it_on_its_page_and_among_the_approvals(world):
+    overrides.save_tier(world.project.pk, "project", "", "", {"budget_max_calls": 10}, SYSTEM)
     for number in range(8):
         ask(world.project, "s-close", number, arguments=f'{{"n": {number}}}')
     page = world.client.get(url(world, "session", "s-close")).content.decode()
     assert "Close to a limit" in page
     assert "8 of 10 calls" in page
-    assert "8 of 10 calls" in world.client.get(url(world, "questions")).content.decode()
+    assert "8 of 10 calls" in world.client.get(url(world, "approvals")).content.decode()
     assert "Close to a limit" not in world.client.get(url(world, "session", "s-1")).content.decode()
 
 
 def test_the_log_and_a_silence_link_to_the_session_where_there_is_no_incident(world, hook):
     act(world, "silence", reason="night work", hours="1", tools="search_*")
     make_route(world.project, hook)
-    policies.save_tier(world.project.pk, "project", "", "", {"budget_max_calls": 10}, SYSTEM)
+    overrides.save_tier(world.project.pk, "project", "", "", {"budget_max_calls": 10}, SYSTEM)
     for number in range(8):
         ask(world.project, "s-close", number, arguments=f'{{"n": {number}}}')
         ask(world.project, "s-told", number, tool="read_file", arguments=f'{{"n": {number}}}')
@@ -251,8 +252,8 @@ def test_an_incident_is_muted_from_its_page_and_shows_it(world, hook, tool):
     silence = AlertSilence.objects.get()
     assert (silence.loop_id, silence.ends_at > timezone.now()) == ("l00p", True)
     for one in (incident, other):
-        alerts.note_transition(one, "opened")
-    alerts.route_pending()
+        outbox.note_transition(one, "opened")
+    outbox.route_pending()
     assert [row.facts["tool"] for row in silence.hidden.all()] == [tool]
     assert "Muted" in world.client.get(url(world, "incident", incident.public_id)).content.decode()
     assert "Muted<" not in world.client.get(url(world, "incident", other.public_id)).content.decode()

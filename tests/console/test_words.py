@@ -5,7 +5,7 @@ import pytest
 from detection.console import differences, display
 from detection.engine import policy
 from detection.engine.fields import FIELDS
-from detection.engine.loosening import STRICTEST_FIRST, is_milder, loosened
+from detection.engine.weakening import STRICTEST_FIRST, is_milder, loosened
 from detection.forms import SettingsForm
 
 

@@ -5,9 +5,9 @@ from django.core.management import CommandError, call_command
 
 from detection.demo.player import GALLERY
 from detection.models import Incident, Project, Session
-from detection.services import evaluation
 from detection.services.audit import SYSTEM
 from detection.services.keys import create_key
+from detection.services.sessions import evaluation
 
 FAST = 500.0
 GOES_ON = {"allow", "warn"}

@@ -15,8 +15,8 @@ from detection.engine.detectors import DETECTORS
 from detection.engine.detectors.base import MAX_EVIDENCE, Detector
 from detection.engine.fields import FIELDS, KINDS
 from detection.engine.identity import Keyer
+from detection.engine.messages import message
 from detection.engine.policy import Policy, relevant_fields, resolve
-from detection.engine.texts import message
 from tests.engine.twins.history import Observation
 from tests.engine.twins.runs import runs
 

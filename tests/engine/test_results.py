@@ -9,7 +9,7 @@ import pytest
 from detection.engine.identity import Keyer
 from detection.engine.results import as_text, normalise, outcome
 from detection.engine.similarity import sketch
-from detection.engine.toolclasses import PLAIN_TOOL, ToolTraits
+from detection.engine.tool_classes import PLAIN_TOOL, ToolTraits
 
 KEYER = Keyer(b"secret")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from detection.measuring import agents, seeds
+from detection.measuring import agent_scenarios, seed_scenarios
 
 FOLDER = Path(__file__).parents[1] / "scenarios"
 
@@ -19,12 +19,12 @@ def scenarios(name: str) -> list:
 
 @pytest.mark.parametrize("scenario", scenarios("seeds.json"))
 def test_a_system_we_grew_from_comes_out_as_its_document_says(scenario):
-    assert seeds.play(scenario).problems == ()
+    assert seed_scenarios.play(scenario).problems == ()
 
 
 @pytest.mark.parametrize("scenario", scenarios("agents.json"))
 def test_a_situation_of_a_known_agent_comes_out_as_it_should_under_the_defaults(scenario):
-    assert agents.play(scenario).problems == ()
+    assert agent_scenarios.play(scenario).problems == ()
 
 
 def test_a_missing_detector_fails_honestly(monkeypatch):
@@ -34,4 +34,4 @@ def test_a_missing_detector_fails_honestly(monkeypatch):
     )
     monkeypatch.setattr("detection.engine.fold.ON_CALL", ())
 
-    assert seeds.play(scenario).problems
+    assert seed_scenarios.play(scenario).problems

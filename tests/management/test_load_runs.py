@@ -7,9 +7,9 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from detection.models import Event, Incident, Project, Session
-from detection.services import evaluation
 from detection.services.audit import SYSTEM
 from detection.services.keys import create_key
+from detection.services.sessions import evaluation
 
 
 @pytest.fixture

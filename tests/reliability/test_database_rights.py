@@ -137,7 +137,7 @@ def test_partitions_come_and_go_without_the_right_to_make_or_drop_a_table(place)
         gone = owner.execute(newest).fetchone()[0]
         owner.execute(f"DROP TABLE {gone}")
         done = place.manage(
-            "shell", "-c", "from detection.services import retention; retention.housekeeping()"
+            "shell", "-c", "from detection.services.maintenance import retention; retention.housekeeping()"
         )
         assert done.returncode == 0, done.stderr
         tables = {name for (name,) in owner.execute("SELECT relname FROM pg_class WHERE relkind = 'r'")}

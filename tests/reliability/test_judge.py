@@ -1,4 +1,4 @@
-"""The judge's task is a doorbell, too: when the broker forgets it, a worker finds the question itself."""
+"""The judge's task is a doorbell, too: when the broker forgets it, a worker finds the approval itself."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import contextlib
 import httpx
 import pytest
 
-from detection.models import JudgeCall, Question
-from detection.services import policies
+from detection.models import Approval, JudgeCall
 from detection.services.audit import SYSTEM
+from detection.services.policies import overrides
 from tests.services.judge_server import JudgeServer, completion, ruling
 
 from .installation import free_port, wait_until
@@ -21,7 +21,7 @@ LIMIT = 3
 def judge(project, monkeypatch):
     """A judge that says yes, and a project in which the third round is to be justified."""
     values = {"preset": "justified", "budget_max_rounds": LIMIT, "budget_extension_rounds": 4}
-    policies.save_tier(project.pk, "project", "", "", values, SYSTEM)
+    overrides.save_tier(project.pk, "project", "", "", values, SYSTEM)
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(JudgeServer(lambda request: completion(ruling(request))).running())
         monkeypatch.setenv("LOOPGUARD_JUDGE_URL", server.url)
@@ -29,8 +29,8 @@ def judge(project, monkeypatch):
         yield server
 
 
-def held_question(url, token):
-    """Ask the guard until it holds a call for the judge; the question's id."""
+def held_approval(url, token):
+    """Ask the guard until it holds a call for the judge; the approval's id."""
     with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=10) as client:
         for number in range(LIMIT):
             call = {
@@ -41,23 +41,23 @@ def held_question(url, token):
             }
             answer = client.post("/api/v1/guard", json={"session": "run", "calls": [call]}).json()
     assert answer["decision"] == "hold", answer
-    return answer["verdicts"][0]["question"]["id"]
+    return answer["verdicts"][0]["approval"]["id"]
 
 
-def test_a_question_whose_task_the_broker_lost_is_put_to_the_judge_once_by_whichever_worker_finds_it(
+def test_an_approval_whose_task_the_broker_lost_is_put_to_the_judge_once_by_whichever_worker_finds_it(
     judge, install, token
 ):
     # What web rings reaches nobody; the workers have a broker of their own that knows of nothing.
     web = install(f"redis://127.0.0.1:{free_port()}/0", worker=False)
     workers = install(web=False)
     workers.start_worker()
-    public_id = held_question(web.url, token)
+    public_id = held_approval(web.url, token)
 
     def is_decided():
-        return not Question.objects.get(public_id=public_id).is_open
+        return not Approval.objects.get(public_id=public_id).is_open
 
     assert wait_until(is_decided, 20), workers.logs()
-    question = Question.objects.get(public_id=public_id)
-    assert (question.decision, question.reason, question.answered_by) == ("allow", "accepted", "judge")
-    assert JudgeCall.objects.filter(question=question).count() == 1
+    approval = Approval.objects.get(public_id=public_id)
+    assert (approval.decision, approval.reason, approval.decided_by) == ("allow", "accepted", "judge")
+    assert JudgeCall.objects.filter(approval=approval).count() == 1
     assert len(judge.requests) == 1

@@ -12,14 +12,14 @@ import pytest
 from django.utils import timezone
 
 from detection.models import AlertDelivery
-from detection.services import alerts
+from detection.services.alerting import outbox
 from tests.services.alerting import make_incident, make_route, make_webhook, send_all
 from tests.services.receiver import Reply, receiving
 
 from . import installation
 
 SENDER = (
-    "import django; django.setup(); from detection.services import delivery; delivery.run(budget_seconds=30)"
+    "import django; django.setup(); from detection.services.alerting import delivery; delivery.run(budget_seconds=30)"
 )
 
 
@@ -32,7 +32,7 @@ def test_a_sender_killed_while_it_waits_for_the_receipt_repeats_the_same_id(proj
     with receiving() as receiver:
         receiver.replies = [Reply(after_seconds=20)]
         make_route(project, make_webhook(project, receiver), group_by=["session"])
-        alerts.note_transition(make_incident(project), "opened")
+        outbox.note_transition(make_incident(project), "opened")
         environment = {
             **os.environ,
             "DATABASE_URL": installation.test_database_url(),

@@ -8,10 +8,10 @@ from django.db import connection
 from django.db.models import F
 
 from detection.models import Incident, Project, Session
-from detection.services import evaluation
 from detection.services.audit import SYSTEM
-from detection.services.ingest import EventIn, ingest
+from detection.services.ingestion.ingest import EventIn, ingest
 from detection.services.keys import authenticate, create_key
+from detection.services.sessions import evaluation
 from detection.tasks.sweeper import Sweeper
 
 from .installation import wait_until

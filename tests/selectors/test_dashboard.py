@@ -8,12 +8,12 @@ from detection.selectors.sessions import SessionFilters, list_sessions
 
 
 def test_states_are_counted_with_the_silent_ones_apart(project, session):
-    for state in ("running", "looping", "looping", "waiting", "stopped", "ended"):
+    for state in ("running", "looping", "looping", "held", "stopped", "ended"):
         session(state=state)
     for state in ("running", "running", "running", "ended"):
         session(state=state, age_seconds=301)
     assert dashboard.state_counts(project.pk) == dashboard.StateCounts(
-        all=10, running=1, looping=2, waiting=1, stopped=1, idle=3, ended=2, is_capped=False
+        all=10, running=1, looping=2, held=1, stopped=1, idle=3, ended=2, is_capped=False
     )
 
 
@@ -35,7 +35,7 @@ def test_no_more_than_the_newest_sessions_are_counted(project, session, monkeypa
         ("session_of_demo", lambda project: dashboard.has_demo(project.pk)),
         ("session_of_demo", lambda project: list_sessions(project.pk, SessionFilters(demo=True))),
         ("incident_of_demo", lambda project: dashboard.has_demo(project.pk)),
-        ("session_parked", lambda project: dashboard.system_status(project.pk)),
+        ("session_quarantined", lambda project: dashboard.system_status(project.pk)),
     ],
 )
 def test_what_is_rare_is_looked_for_where_only_the_rare_are(

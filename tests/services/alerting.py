@@ -7,7 +7,7 @@ from datetime import timedelta
 from django.utils import timezone
 
 from detection.models import AlertDelivery, AlertDestination, Incident
-from detection.services import delivery, destinations, routes
+from detection.services.alerting import alert_routes, delivery, destinations
 from detection.services.audit import Actor
 
 ANA = Actor("ana")
@@ -30,7 +30,7 @@ def make_webhook(project, receiver, name="hook"):
 
 def make_route(project, *targets, name="all", **values):
     values = {"group_wait_seconds": 0, "transitions": [], **values}
-    return routes.save_route(
+    return alert_routes.save_route(
         project.pk, ANA, name=name, destinations=[row.public_id for row in targets], **values
     )
 

@@ -9,8 +9,8 @@ import pytest
 from detection.models import Project
 from detection.services import keys
 from detection.services.audit import Actor
-from detection.services.guard import GuardIn, guard
-from detection.services.ingest import EventIn, ingest
+from detection.services.ingestion.guard import GuardIn, guard
+from detection.services.ingestion.ingest import EventIn, ingest
 
 OPERATOR = Actor("ana")
 

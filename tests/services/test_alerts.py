@@ -18,7 +18,10 @@ from detection.models import (
     Incident,
     Session,
 )
-from detection.services import alert_facts, alert_texts, alerts, incidents, retention, routes, sessions
+from detection.services.alerting import alert_routes, incident_facts, outbox, rendering
+from detection.services.incidents import triage
+from detection.services.maintenance import retention
+from detection.services.sessions import actions
 from tests.services.alerting import ANA, make_incident, make_route
 
 
@@ -31,7 +34,7 @@ def target(project):
 
 def note(project, transition="opened", **fields):
     incident = make_incident(project, **fields)
-    alerts.note_transition(incident, transition)
+    outbox.note_transition(incident, transition)
     return incident
 
 
@@ -51,7 +54,7 @@ def test_a_loop_that_is_found_and_blocked_is_one_piece_of_news(agent):
 def test_an_ended_session_tells_that_the_loop_ended(agent):
     for _ in range(4):
         agent.asks()
-    sessions.stop(Session.objects.get().project_id, "s-1", ANA)
+    actions.stop(Session.objects.get().project_id, "s-1", ANA)
     Session.objects.update(
         stopped_at=None, state="looping", last_event_at=timezone.now() - timedelta(hours=2)
     )
@@ -62,17 +65,17 @@ def test_an_ended_session_tells_that_the_loop_ended(agent):
 
 def test_what_people_do_is_told_once_and_remarks_are_not(project):
     incident = make_incident(project)
-    incidents.acknowledge(project.pk, incident.public_id, ANA)
-    incidents.acknowledge(project.pk, incident.public_id, ANA)
-    incidents.comment(project.pk, incident.public_id, ANA, "looking at it")
-    incidents.resolve(project.pk, incident.public_id, ANA)
+    triage.acknowledge(project.pk, incident.public_id, ANA)
+    triage.acknowledge(project.pk, incident.public_id, ANA)
+    triage.comment(project.pk, incident.public_id, ANA, "looking at it")
+    triage.resolve(project.pk, incident.public_id, ANA)
     assert transitions() == [("acknowledged", "ana"), ("resolved", "ana")]
 
 
 def test_a_change_that_is_rolled_back_leaves_nothing_in_the_outbox(project):
     incident = make_incident(project)
     with pytest.raises(RuntimeError), transaction.atomic():  # noqa: PT012
-        incidents.resolve(project.pk, incident.public_id, ANA)
+        triage.resolve(project.pk, incident.public_id, ANA)
         raise RuntimeError
     assert transitions() == []
 
@@ -81,8 +84,8 @@ def test_each_destination_hears_of_a_transition_once_whatever_routes_lead_there(
     make_route(project, target, name="first", position=1, goes_on=True)
     make_route(project, target, name="second", position=2)
     note(project)
-    alerts.route_pending()
-    alerts.route_pending()
+    outbox.route_pending()
+    outbox.route_pending()
     assert AlertDeliveryItem.objects.count() == AlertDelivery.objects.count() == 1
     assert AlertDelivery.objects.get().route_name == "first"
 
@@ -96,7 +99,7 @@ def test_the_first_route_that_matches_takes_it_unless_it_lets_others_see_it(proj
     make_route(project, other, name="rest", position=3)
     note(project)
     note(project, agent="coder", session_name="s-2")
-    alerts.route_pending()
+    outbox.route_pending()
     assert sorted(AlertDelivery.objects.values_list("route_name", flat=True)) == ["rest", "triage"]
 
 
@@ -104,7 +107,7 @@ def test_what_no_route_wants_stays_visible(project, target):
     make_route(project, target, kinds=["cycle"])
     note(project)
     note(project, is_demo=True, kind="cycle")
-    alerts.route_pending()
+    outbox.route_pending()
     assert set(AlertTransition.objects.values_list("state", flat=True)) == {"unrouted"}
 
 
@@ -113,21 +116,21 @@ def test_transitions_of_one_group_share_a_message_until_it_is_sent(project, targ
     note(project)
     note(project, "ended")
     note(project, session_name="s-2")
-    alerts.route_pending()
+    outbox.route_pending()
     assert sorted(message.items.count() for message in AlertDelivery.objects.all()) == [1, 2]
     AlertDelivery.objects.update(payload="{}", attempt_count=1)
     note(project)
-    alerts.route_pending()
+    outbox.route_pending()
     assert AlertDelivery.objects.count() == 3
 
 
 def test_a_group_that_flaps_is_gathered_longer(project, target):
     make_route(project, target, group_by=["loop"])
-    for _ in range(alerts.FLAP_MESSAGES + 3):
+    for _ in range(outbox.FLAP_MESSAGES + 3):
         note(project)
-        alerts.route_pending()
+        outbox.route_pending()
         AlertDelivery.objects.filter(due_at__lte=timezone.now()).update(state="delivered", payload="{}")
-    assert AlertDelivery.objects.count() == alerts.FLAP_MESSAGES + 1
+    assert AlertDelivery.objects.count() == outbox.FLAP_MESSAGES + 1
     last = AlertDelivery.objects.first()
     assert last.items.count() == 3
     assert last.due_at > timezone.now() + timedelta(minutes=9)
@@ -135,7 +138,7 @@ def test_a_group_that_flaps_is_gathered_longer(project, target):
 
 def test_a_silence_holds_back_and_shows_what_it_hides(project, target):
     make_route(project, target)
-    silence = routes.create_silence(
+    silence = alert_routes.create_silence(
         project.pk,
         ANA,
         reason="index rebuild",
@@ -144,23 +147,23 @@ def test_a_silence_holds_back_and_shows_what_it_hides(project, target):
     )
     note(project)
     note(project, tool="run_tests")
-    alerts.route_pending()
+    outbox.route_pending()
     assert [row.facts["tool"] for row in silence.hidden.all()] == ["search_web"]
     assert AlertDeliveryItem.objects.count() == 1
-    routes.end_silence(project.pk, silence.public_id, ANA)
+    alert_routes.end_silence(project.pk, silence.public_id, ANA)
     note(project)
-    alerts.route_pending()
+    outbox.route_pending()
     assert AlertDeliveryItem.objects.count() == 2
 
 
 def test_a_planned_silence_holds_nothing_back_before_it_starts(project, target):
     make_route(project, target)
     start = timezone.now() + timedelta(hours=1)
-    routes.create_silence(
+    alert_routes.create_silence(
         project.pk, ANA, reason="planned", starts_at=start, ends_at=start + timedelta(hours=1)
     )
     note(project)
-    alerts.route_pending()
+    outbox.route_pending()
     assert AlertDelivery.objects.count() == 1
 
 
@@ -178,7 +181,7 @@ QUIET = AlertRoute(quiet_from=time(22), quiet_until=time(7), quiet_zone="Europe/
     ],
 )
 def test_quiet_hours_end_at_the_local_time_of_their_zone_over_midnight_and_clock_changes(moment, expected):
-    assert alerts.after_quiet_hours(QUIET, moment) == expected
+    assert outbox.after_quiet_hours(QUIET, moment) == expected
 
 
 def test_quiet_hours_hold_what_is_not_critical(project, target):
@@ -189,7 +192,7 @@ def test_quiet_hours_hold_what_is_not_critical(project, target):
     make_route(project, target, group_by=["session"], **quiet)
     note(project)
     note(project, decision="stop", session_name="s-2")
-    alerts.route_pending()
+    outbox.route_pending()
     due = {row.group_key: row.due_at for row in AlertDelivery.objects.all()}
     assert sorted(at > now + timedelta(hours=1) for at in due.values()) == [False, True]
 
@@ -201,7 +204,7 @@ def test_one_transition_that_cannot_be_routed_holds_up_no_other(project, target)
     broken.facts = {"broken": True}
     broken.save()
     note(project)
-    alerts.route_pending()
+    outbox.route_pending()
     assert list(AlertTransition.objects.values_list("state", flat=True)) == ["failed", "routed"]
 
 
@@ -209,7 +212,7 @@ def test_texts_hold_no_mention_markup_link_or_hidden_character(project):
     nasty = "<!channel> @everyone [x](http://evil.example) `rm` **b** \u202egpj.exe\n\nBcc: a@b.c\x1b[31m"
     incident = make_incident(project, tool=nasty[:128], agent=nasty[:128], session_name=nasty)
     for transition in ("opened", "ended", "resolved"):
-        text = alert_texts.sentence(transition, nasty, alert_facts.facts_of(incident))
+        text = rendering.sentence(transition, nasty, incident_facts.facts_of(incident))
         assert not set(text) & set("<>@`*[]\n\r\x1b\u202e")
         assert "://" not in text
         assert "\n" not in text
@@ -219,7 +222,7 @@ def test_the_payload_links_to_the_incident_and_says_what_happened(project, setti
     settings.PUBLIC_URL = "https://guard.example"
     incident = note(project)
     entries = list(AlertTransition.objects.all())
-    body = json.loads(alert_texts.payload("msg_1", "support", entries, timezone.now()))
+    body = json.loads(rendering.payload("msg_1", "support", entries, timezone.now()))
     assert body["type"] == "incident.opened"
     assert body["data"]["severity"] == "high"
     link = f"https://guard.example/p/support/incidents/{incident.public_id}"
@@ -231,11 +234,11 @@ def test_the_payload_links_to_the_incident_and_says_what_happened(project, setti
 def test_old_settled_rows_go_and_waiting_ones_stay(project, target):
     make_route(project, target)
     note(project)
-    alerts.route_pending()
+    outbox.route_pending()
     note(project, kind="cycle")
-    old = timezone.now() - alerts.KEPT - timedelta(days=1)
+    old = timezone.now() - outbox.KEPT - timedelta(days=1)
     AlertDelivery.objects.update(created_at=old, state="delivered")
     AlertTransition.objects.update(at=old)
-    alerts.trim()
+    outbox.trim()
     assert AlertDelivery.objects.count() == 0
     assert list(AlertTransition.objects.values_list("state", flat=True)) == ["pending"]

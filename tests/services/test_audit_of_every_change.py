@@ -15,40 +15,35 @@ from django.db import DatabaseError, connection, transaction
 from django.utils import timezone
 
 from detection import services
-from detection.models import AuditEntry, Question, RememberedChoice, Session
-from detection.services import (
-    audit,
-    destinations,
-    incidents,
-    keys,
-    policies,
-    questions,
-    retention,
-    routes,
-    sessions,
-    texts,
-)
+from detection.models import Approval, AuditEntry, RememberedChoice, Session
+from detection.services import audit, keys
+from detection.services.alerting import alert_routes, destinations
+from detection.services.approvals import resolution
 from detection.services.audit import Actor
+from detection.services.incidents import triage
+from detection.services.maintenance import retention
+from detection.services.policies import message_templates, overrides
+from detection.services.sessions import actions
 from tests.services.alerting import make_incident, make_route, make_webhook
 from tests.services.receiver import receiving
 
 ANA = Actor("ana", address="192.0.2.1", request_id="req-1")
 NOT_A_CHANGE_OF_ITS_OWN = {
-    "alert_texts.sentence",  # writes a text
-    "alerts.note_transition",  # is called by what writes the entry
+    "alerting.rendering.sentence",  # writes a text
+    "alerting.outbox.note_transition",  # is called by what writes the entry
     "audit.record",  # is the entry
 }
 
 
 def found():
-    for module in pkgutil.iter_modules(services.__path__):
-        loaded = importlib.import_module(f"detection.services.{module.name}")
+    for module in pkgutil.walk_packages(services.__path__, "detection.services."):
+        loaded = importlib.import_module(module.name)
         for name, function in inspect.getmembers(loaded, inspect.isfunction):
             inner = inspect.unwrap(function)
             if inner.__module__ != loaded.__name__ or name.startswith("_"):
                 continue
             if "actor" in inspect.signature(inner).parameters:
-                yield f"{module.name}.{name}"
+                yield f"{module.name.removeprefix('detection.services.')}.{name}"
 
 
 class World:
@@ -68,15 +63,15 @@ class World:
         self.agent.asks()
         return "s-1"
 
-    def question(self):
-        policies.save_tier(self.pk, "project", "", "", {"mode": "ask"}, ANA)
+    def approval(self):
+        overrides.save_tier(self.pk, "project", "", "", {"mode": "ask"}, ANA)
         for _ in range(5):
             self.agent.asks()
-        return Question.objects.get(state="open").public_id
+        return Approval.objects.get(state="open").public_id
 
     def silence(self):
         ends_at = timezone.now() + timedelta(hours=1)
-        return routes.create_silence(self.pk, ANA, reason="x", ends_at=ends_at).public_id
+        return alert_routes.create_silence(self.pk, ANA, reason="x", ends_at=ends_at).public_id
 
     def done(self, function, *arguments, **more):
         """Do something first and hand back what to undo."""
@@ -85,7 +80,7 @@ class World:
         return public_id
 
     def remembered(self):
-        questions.answer(self.pk, self.question(), "allow_once", ANA, remember=True)
+        resolution.decide(self.pk, self.approval(), "allow_once", ANA, remember=True)
         return RememberedChoice.objects.get().pk
 
     def failed(self):
@@ -101,51 +96,51 @@ class World:
 def _changes(w):
     """What is done for each function: first what it needs, then the change itself."""
     return {
-        "commands.run_in_chat": (w.session, lambda s: sessions.run_command(w.pk, s, "!/set(tool-loop-mode=warn)", ANA)),
-        "destinations.add_signing_secret": (w.hook, lambda h: destinations.add_signing_secret(w.pk, h, ANA)),
-        "destinations.change_destination": (w.hook, lambda h: destinations.change_destination(w.pk, h, ANA, is_enabled=False)),
-        "destinations.create_destination": (lambda: None, lambda _: w.hook()),
-        "destinations.delete_destination": (w.hook, lambda h: destinations.delete_destination(w.pk, h, ANA)),
-        "destinations.resend": (w.failed, lambda m: destinations.resend(w.pk, [m], ANA)),
-        "destinations.retire_signing_secrets": (w.two_secrets, lambda h: destinations.retire_signing_secrets(w.pk, h, ANA)),
-        "destinations.send_test": (w.hook, lambda h: destinations.send_test(w.pk, h, ANA)),
-        "incidents.acknowledge": (w.incident, lambda i: incidents.acknowledge(w.pk, i, ANA)),
-        "incidents.bulk": (w.incident, lambda i: incidents.bulk(w.pk, [i], "resolve", ANA)),
-        "incidents.comment": (w.incident, lambda i: incidents.comment(w.pk, i, ANA, "hm")),
-        "incidents.label": (w.incident, lambda i: incidents.label(w.pk, i, ANA, "true_loop")),
-        "incidents.reopen": (lambda: w.done(incidents.resolve), lambda i: incidents.reopen(w.pk, i, ANA)),
-        "incidents.resolve": (w.incident, lambda i: incidents.resolve(w.pk, i, ANA)),
-        "incidents.snooze": (w.incident, lambda i: incidents.snooze(w.pk, i, ANA, until_worse=True)),
-        "incidents.undo": (lambda: w.done(incidents.acknowledge), lambda i: incidents.undo(w.pk, i, ANA)),
+        "sessions.chat_commands.run_in_chat": (w.session, lambda s: actions.run_command(w.pk, s, "!/set(tool-loop-mode=warn)", ANA)),
+        "alerting.destinations.add_signing_secret": (w.hook, lambda h: destinations.add_signing_secret(w.pk, h, ANA)),
+        "alerting.destinations.change_destination": (w.hook, lambda h: destinations.change_destination(w.pk, h, ANA, is_enabled=False)),
+        "alerting.destinations.create_destination": (lambda: None, lambda _: w.hook()),
+        "alerting.destinations.delete_destination": (w.hook, lambda h: destinations.delete_destination(w.pk, h, ANA)),
+        "alerting.destinations.resend": (w.failed, lambda m: destinations.resend(w.pk, [m], ANA)),
+        "alerting.destinations.retire_signing_secrets": (w.two_secrets, lambda h: destinations.retire_signing_secrets(w.pk, h, ANA)),
+        "alerting.destinations.send_test": (w.hook, lambda h: destinations.send_test(w.pk, h, ANA)),
+        "incidents.triage.acknowledge": (w.incident, lambda i: triage.acknowledge(w.pk, i, ANA)),
+        "incidents.triage.bulk": (w.incident, lambda i: triage.bulk(w.pk, [i], "resolve", ANA)),
+        "incidents.triage.comment": (w.incident, lambda i: triage.comment(w.pk, i, ANA, "hm")),
+        "incidents.triage.label": (w.incident, lambda i: triage.label(w.pk, i, ANA, "true_loop")),
+        "incidents.triage.reopen": (lambda: w.done(triage.resolve), lambda i: triage.reopen(w.pk, i, ANA)),
+        "incidents.triage.resolve": (w.incident, lambda i: triage.resolve(w.pk, i, ANA)),
+        "incidents.triage.snooze": (w.incident, lambda i: triage.snooze(w.pk, i, ANA, until_worse=True)),
+        "incidents.triage.undo": (lambda: w.done(triage.acknowledge), lambda i: triage.undo(w.pk, i, ANA)),
         "keys.create_key": (lambda: None, lambda _: keys.create_key(w.project, "k", ANA)),
         "keys.revoke_key": (lambda: keys.create_key(w.project, "k", ANA)[0], lambda k: keys.revoke_key(w.project, k.public_id, ANA)),
-        "policies.save_tier": (lambda: None, lambda _: policies.save_tier(w.pk, "backend", "x", "", {"max_repeats": 9}, ANA)),
-        "policies.delete_tier": (
-            lambda: policies.save_tier(w.pk, "backend", "x", "", {"max_repeats": 9}, ANA),
-            lambda _: policies.delete_tier(w.pk, "backend", "x", "", ANA),
+        "policies.overrides.save_tier": (lambda: None, lambda _: overrides.save_tier(w.pk, "backend", "x", "", {"max_repeats": 9}, ANA)),
+        "policies.overrides.delete_tier": (
+            lambda: overrides.save_tier(w.pk, "backend", "x", "", {"max_repeats": 9}, ANA),
+            lambda _: overrides.delete_tier(w.pk, "backend", "x", "", ANA),
         ),
-        "policies.save_tool_rule": (lambda: None, lambda _: policies.save_tool_rule(w.pk, "a_*", actor=ANA, exempt=True)),
-        "policies.delete_tool_rule": (
-            lambda: policies.save_tool_rule(w.pk, "a_*", actor=ANA, exempt=True),
-            lambda _: policies.delete_tool_rule(w.pk, "a_*", ANA),
+        "policies.overrides.save_tool_rule": (lambda: None, lambda _: overrides.save_tool_rule(w.pk, "a_*", actor=ANA, exempt=True)),
+        "policies.overrides.delete_tool_rule": (
+            lambda: overrides.save_tool_rule(w.pk, "a_*", actor=ANA, exempt=True),
+            lambda _: overrides.delete_tool_rule(w.pk, "a_*", ANA),
         ),
-        "policies.restore": (
-            lambda: policies.save_tool_rule(w.pk, "a_*", actor=ANA, exempt=True),
-            lambda _: policies.restore(w.pk, AuditEntry.objects.get(action="policy.tool_rule").pk, ANA),
+        "policies.overrides.restore": (
+            lambda: overrides.save_tool_rule(w.pk, "a_*", actor=ANA, exempt=True),
+            lambda _: overrides.restore(w.pk, AuditEntry.objects.get(action="policy.tool_rule").pk, ANA),
         ),
-        "questions.answer": (w.question, lambda q: questions.answer(w.pk, q, "allow_once", ANA)),
-        "questions.forget": (w.remembered, lambda r: questions.forget(w.pk, r, ANA)),
-        "routes.create_silence": (lambda: None, lambda _: w.silence()),
-        "routes.end_silence": (w.silence, lambda s: routes.end_silence(w.pk, s, ANA)),
-        "routes.save_route": (lambda: None, lambda _: make_route(w.project)),
-        "routes.delete_route": (lambda: make_route(w.project), lambda r: routes.delete_route(w.pk, r.public_id, ANA)),
-        "sessions.stop": (w.session, lambda s: sessions.stop(w.pk, s, ANA)),
-        "sessions.stop_many": (w.session, lambda s: sessions.stop_many(w.pk, [s], ANA)),
-        "sessions.resume": (lambda: sessions.stop(w.pk, w.session(), ANA), lambda s: sessions.resume(w.pk, s.external_id, ANA)),
-        "sessions.set_policy": (w.session, lambda s: sessions.set_policy(w.pk, s, {"max_repeats": 9}, ANA)),
-        "sessions.run_command": (w.session, lambda s: sessions.run_command(w.pk, s, "!/set(tool-loop-max-repeats=9)", ANA)),
-        "sessions.delete_demo": (lambda: None, lambda _: sessions.delete_demo(w.pk, ANA)),
-        "texts.save_text": (lambda: None, lambda _: texts.save_text(w.pk, "warn", "", "Careful with $tool.", ANA)),
+        "approvals.resolution.decide": (w.approval, lambda q: resolution.decide(w.pk, q, "allow_once", ANA)),
+        "approvals.resolution.forget": (w.remembered, lambda r: resolution.forget(w.pk, r, ANA)),
+        "alerting.alert_routes.create_silence": (lambda: None, lambda _: w.silence()),
+        "alerting.alert_routes.end_silence": (w.silence, lambda s: alert_routes.end_silence(w.pk, s, ANA)),
+        "alerting.alert_routes.save_route": (lambda: None, lambda _: make_route(w.project)),
+        "alerting.alert_routes.delete_route": (lambda: make_route(w.project), lambda r: alert_routes.delete_route(w.pk, r.public_id, ANA)),
+        "sessions.actions.stop": (w.session, lambda s: actions.stop(w.pk, s, ANA)),
+        "sessions.actions.stop_many": (w.session, lambda s: actions.stop_many(w.pk, [s], ANA)),
+        "sessions.actions.resume": (lambda: actions.stop(w.pk, w.session(), ANA), lambda s: actions.resume(w.pk, s.external_id, ANA)),
+        "sessions.actions.set_policy": (w.session, lambda s: actions.set_policy(w.pk, s, {"max_repeats": 9}, ANA)),
+        "sessions.actions.run_command": (w.session, lambda s: actions.run_command(w.pk, s, "!/set(tool-loop-max-repeats=9)", ANA)),
+        "sessions.actions.delete_demo": (lambda: None, lambda _: actions.delete_demo(w.pk, ANA)),
+        "policies.message_templates.save_text": (lambda: None, lambda _: message_templates.save_text(w.pk, "warn", "", "Careful with $tool.", ANA)),
     }  # fmt: skip
 
 

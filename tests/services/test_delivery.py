@@ -15,7 +15,7 @@ from django.db import connection
 from django.utils import timezone
 
 from detection.models import AlertAttempt, AlertDelivery, AlertDestination, AlertTransition, AuditEntry
-from detection.services import alerts, delivery, destinations
+from detection.services.alerting import delivery, destinations, outbox
 from tests.factories import make_project
 from tests.services.alerting import ANA, come_due, make_incident, make_route, make_webhook, send_all
 from tests.services.receiver import Reply, receiving
@@ -42,7 +42,7 @@ def hook(project, receiver):
 
 
 def tell(project, session="s-1", transition="opened"):
-    alerts.note_transition(make_incident(project, session_name=session), transition)
+    outbox.note_transition(make_incident(project, session_name=session), transition)
 
 
 def states():
@@ -104,7 +104,7 @@ def test_after_the_last_try_a_message_is_failed_and_can_be_sent_again(project, r
 
 def test_a_sender_killed_after_the_receiver_said_yes_repeats_the_same_id(project, receiver, hook):
     tell(project)
-    alerts.route_pending()
+    outbox.route_pending()
     (job,) = delivery.claim_due(10)
     assert delivery.attempt(job).is_success  # … and the process dies before it is noted
     assert delivery.claim_due(10) == []
@@ -117,7 +117,7 @@ def test_a_sender_killed_after_the_receiver_said_yes_repeats_the_same_id(project
 
 def test_a_claim_that_was_taken_over_notes_nothing(project, receiver, hook):
     tell(project)
-    alerts.route_pending()
+    outbox.route_pending()
     (late,) = delivery.claim_due(10)
     AlertDelivery.objects.update(claimed_until=timezone.now() - timedelta(seconds=1))
     (again,) = delivery.claim_due(10)
@@ -128,7 +128,7 @@ def test_a_claim_that_was_taken_over_notes_nothing(project, receiver, hook):
 
 
 def test_a_slow_and_a_dead_destination_delay_nobody_and_lose_nothing(project, receiver, monkeypatch):
-    monkeypatch.setattr("detection.services.outgoing.DEADLINE_SECONDS", 1.0)
+    monkeypatch.setattr("detection.services.outgoing_http.DEADLINE_SECONDS", 1.0)
     with receiving() as slow, receiving() as dead:
         slow.replies = [Reply(after_seconds=3) for _ in range(9)]
         good, sluggish, gone = (

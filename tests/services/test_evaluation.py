@@ -5,7 +5,7 @@ from django.utils import timezone
 
 from detection.engine import fold, snapshot
 from detection.models import Event, Incident, Session, TrackerState
-from detection.services import evaluation
+from detection.services.sessions import evaluation
 
 
 def test_evaluating_twice_changes_nothing(agent):
@@ -52,8 +52,8 @@ def test_a_poisonous_event_is_parked_with_its_error_and_the_session_goes_on(agen
     session.refresh_from_db()
 
     assert session.evaluated_seq == 5
-    assert [entry["seq"] for entry in session.parked] == [2]
-    assert "ZeroDivisionError" in session.parked[0]["error"]
+    assert [entry["seq"] for entry in session.quarantined] == [2]
+    assert "ZeroDivisionError" in session.quarantined[0]["error"]
     assert session.call_count == 4
     assert Incident.objects.get().count == 4
 
@@ -65,7 +65,7 @@ def test_a_poisonous_call_at_the_guard_is_allowed_and_parked(agent, monkeypatch)
     monkeypatch.setattr(fold, "observe_call", broken)
 
     assert agent.asks().decision == "allow"
-    assert Session.objects.get().parked[0]["seq"] == 1
+    assert Session.objects.get().quarantined[0]["seq"] == 1
     assert Event.objects.count() == 1
 
 
@@ -81,12 +81,12 @@ def test_the_sweeper_finds_what_no_worker_was_told_of(agent):
 
 
 def test_a_resolved_loop_that_goes_on_is_a_new_incident(agent, project):
-    from detection.services import incidents
+    from detection.services.incidents import triage
     from tests.services.conftest import OPERATOR
 
     for _ in range(4):
         agent.asks()
-    incidents.resolve(project.pk, Incident.objects.get().public_id, OPERATOR)
+    triage.resolve(project.pk, Incident.objects.get().public_id, OPERATOR)
     agent.asks()
 
     assert sorted(Incident.objects.values_list("status", flat=True)) == ["open", "resolved"]
@@ -94,7 +94,7 @@ def test_a_resolved_loop_that_goes_on_is_a_new_incident(agent, project):
 
 
 def test_a_session_that_ends_ends_its_incidents(agent):
-    from detection.services.ingest import EventIn
+    from detection.services.ingestion.ingest import EventIn
 
     agent.posts(*[agent.call() for _ in range(4)], EventIn(type="end", session="s-1", content="failed"))
     evaluation.evaluate(Session.objects.get().pk)
@@ -137,6 +137,6 @@ def test_what_was_only_reported_is_not_told_as_stopped(agent):
         agent.asks()
     asked = Incident.objects.get()
 
-    assert (reported.decision, reported.was_asked, reported.calls_blocked) == ("stop", False, 0)
-    assert asked.was_asked
+    assert (reported.decision, reported.was_guarded, reported.calls_blocked) == ("stop", False, 0)
+    assert asked.was_guarded
     assert asked.calls_blocked == Session.objects.get().blocked_count > 0

@@ -4,8 +4,9 @@ import pytest
 from django.db import connection
 
 from detection.models import Event, Incident, Project, Session
-from detection.services import evaluation, policies, sessions
 from detection.services.keys import Principal
+from detection.services.policies import overrides
+from detection.services.sessions import actions, evaluation
 from tests.services.conftest import OPERATOR, Agent
 
 
@@ -54,7 +55,7 @@ def test_a_resent_call_gets_the_verdict_it_got_the_first_time_and_counts_once(ag
 def test_a_model_override_changes_the_next_verdict_and_names_its_tier(agent, project):
     for _ in range(3):
         agent.asks()
-    policies.save_tier(project.pk, "model", "openai", "gpt-5", {"max_repeats": 9}, OPERATOR)
+    overrides.save_tier(project.pk, "model", "openai", "gpt-5", {"max_repeats": 9}, OPERATOR)
     answer = agent.asks()
 
     assert answer.decision == "allow"
@@ -62,9 +63,9 @@ def test_a_model_override_changes_the_next_verdict_and_names_its_tier(agent, pro
 
 
 def test_the_session_s_own_setting_wins_over_the_model_s(agent, project):
-    policies.save_tier(project.pk, "model", "openai", "gpt-5", {"max_repeats": 2}, OPERATOR)
+    overrides.save_tier(project.pk, "model", "openai", "gpt-5", {"max_repeats": 2}, OPERATOR)
     agent.asks()
-    out = sessions.run_command(project.pk, "s-1", "!/set(tool-loop-max-repeats=6)", OPERATOR)
+    out = actions.run_command(project.pk, "s-1", "!/set(tool-loop-max-repeats=6)", OPERATOR)
     answer = agent.asks()
 
     assert out.is_changed
@@ -75,9 +76,9 @@ def test_the_session_s_own_setting_wins_over_the_model_s(agent, project):
 
 def test_a_stopped_session_gets_no_call_through_until_it_is_resumed(agent, project):
     agent.asks()
-    sessions.stop(project.pk, "s-1", OPERATOR, "runs wild")
+    actions.stop(project.pk, "s-1", OPERATOR, "runs wild")
     stopped = agent.asks(agent.call(tool="read_file", arguments="{}"))
-    sessions.resume(project.pk, "s-1", OPERATOR)
+    actions.resume(project.pk, "s-1", OPERATOR)
     resumed = agent.asks(agent.call(tool="read_file", arguments="{}"))
 
     assert stopped.decision == "stop"
@@ -118,7 +119,7 @@ def test_one_project_s_sessions_do_not_count_for_another(agent, principal):
 
 
 def test_with_detection_off_nothing_is_tracked(agent, project):
-    policies.save_tier(project.pk, "project", "", "", {"enabled": False}, OPERATOR)
+    overrides.save_tier(project.pk, "project", "", "", {"enabled": False}, OPERATOR)
 
     assert {agent.asks().decision for _ in range(8)} == {"allow"}
     assert not Incident.objects.exists()
@@ -163,7 +164,7 @@ def test_calls_that_race_with_a_stop_are_never_allowed_after_it(transactional_db
 
     def stopper():
         start.wait()
-        sessions.stop(project.pk, "s-1", OPERATOR)
+        actions.stop(project.pk, "s-1", OPERATOR)
         connection.close()
 
     threads = [threading.Thread(target=caller, args=(n,)) for n in range(4)] + [
@@ -185,7 +186,7 @@ def test_calls_that_race_with_a_stop_are_never_allowed_after_it(transactional_db
 @pytest.mark.django_db(transaction=True)
 def test_calls_that_race_for_one_session_are_counted_each_once(transactional_db):
     project = Project.objects.create(slug="race", name="Race")
-    policies.save_tier(project.pk, "project", "", "", {"mode": "observe"}, OPERATOR)
+    overrides.save_tier(project.pk, "project", "", "", {"mode": "observe"}, OPERATOR)
     agent = Agent(Principal(0, "x", project.pk, "race", frozenset(), False, None))
     start = threading.Barrier(4)
 

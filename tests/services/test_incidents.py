@@ -5,9 +5,9 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from detection.models import AuditEntry, Incident
-from detection.services import incidents
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound
+from detection.services.incidents import triage
 from tests.services.conftest import OPERATOR
 
 
@@ -19,9 +19,9 @@ def incident(agent):
 
 
 def test_acknowledge_resolve_and_reopen_each_leave_activity_and_audit(project, incident):
-    incidents.acknowledge(project.pk, incident.public_id, OPERATOR)
-    incidents.resolve(project.pk, incident.public_id, OPERATOR, "fixed the tool")
-    row = incidents.reopen(project.pk, incident.public_id, OPERATOR)
+    triage.acknowledge(project.pk, incident.public_id, OPERATOR)
+    triage.resolve(project.pk, incident.public_id, OPERATOR, "fixed the tool")
+    row = triage.reopen(project.pk, incident.public_id, OPERATOR)
 
     actions = [step.action for step in row.activity.all()]
     assert actions[-3:] == ["acknowledged", "resolved", "reopened"]
@@ -31,31 +31,31 @@ def test_acknowledge_resolve_and_reopen_each_leave_activity_and_audit(project, i
 
 
 def test_undo_restores_what_the_same_person_changed_last(project, incident):
-    incidents.resolve(project.pk, incident.public_id, OPERATOR)
-    row = incidents.undo(project.pk, incident.public_id, OPERATOR)
+    triage.resolve(project.pk, incident.public_id, OPERATOR)
+    row = triage.undo(project.pk, incident.public_id, OPERATOR)
 
     assert (row.status, row.resolved_at, row.ended_at) == ("open", None, None)
     with pytest.raises(Conflict):
-        incidents.undo(project.pk, incident.public_id, OPERATOR)
+        triage.undo(project.pk, incident.public_id, OPERATOR)
 
 
 def test_nobody_undoes_what_another_did(project, incident):
-    incidents.label(project.pk, incident.public_id, OPERATOR, "false_alarm")
+    triage.label(project.pk, incident.public_id, OPERATOR, "false_alarm")
     with pytest.raises(Conflict):
-        incidents.undo(project.pk, incident.public_id, Actor("bob"))
+        triage.undo(project.pk, incident.public_id, Actor("bob"))
 
 
 def test_a_snooze_always_ends(project, incident):
     now = timezone.now()
     for wrong in ({}, {"until": now - timedelta(minutes=1)}, {"until": now + timedelta(days=400)}):
         with pytest.raises(Invalid):
-            incidents.snooze(project.pk, incident.public_id, OPERATOR, **wrong)
-    row = incidents.snooze(project.pk, incident.public_id, OPERATOR, until=now + timedelta(hours=1))
+            triage.snooze(project.pk, incident.public_id, OPERATOR, **wrong)
+    row = triage.snooze(project.pk, incident.public_id, OPERATOR, until=now + timedelta(hours=1))
     assert row.status == "snoozed"
 
 
 def test_a_snooze_until_worse_wakes_with_the_next_blocked_call(project, incident, agent):
-    incidents.snooze(project.pk, incident.public_id, OPERATOR, until_worse=True)
+    triage.snooze(project.pk, incident.public_id, OPERATOR, until_worse=True)
     agent.asks()
     row = Incident.objects.get()
 
@@ -64,19 +64,19 @@ def test_a_snooze_until_worse_wakes_with_the_next_blocked_call(project, incident
 
 
 def test_a_label_is_one_of_two_words_or_none(project, incident):
-    incidents.label(project.pk, incident.public_id, OPERATOR, "true_loop")
+    triage.label(project.pk, incident.public_id, OPERATOR, "true_loop")
     with pytest.raises(Invalid):
-        incidents.label(project.pk, incident.public_id, OPERATOR, "maybe")
-    assert incidents.label(project.pk, incident.public_id, OPERATOR, "").label == ""
+        triage.label(project.pk, incident.public_id, OPERATOR, "maybe")
+    assert triage.label(project.pk, incident.public_id, OPERATOR, "").label == ""
 
 
 def test_other_projects_incidents_are_not_there(incident):
     with pytest.raises(NotFound):
-        incidents.acknowledge(10**9, incident.public_id, OPERATOR)
+        triage.acknowledge(10**9, incident.public_id, OPERATOR)
 
 
 def test_bulk_says_for_each_what_became_of_it(project, incident):
-    outcome = incidents.bulk(project.pk, [incident.public_id, "inc_none"], "acknowledge", OPERATOR)
+    outcome = triage.bulk(project.pk, [incident.public_id, "inc_none"], "acknowledge", OPERATOR)
     assert outcome == {incident.public_id: "done", "inc_none": "not_found"}
 
 

@@ -6,8 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from detection.models import Event, Incident, Project, Session
-from detection.services import evaluation
-from detection.services.ingest import STORED_RESULT_CHARACTERS, EventIn
+from detection.services.ingestion.ingest import STORED_RESULT_CHARACTERS, EventIn
+from detection.services.sessions import evaluation
 from tests.services.conftest import Agent
 
 

@@ -8,9 +8,10 @@ import shutil
 import pytest
 
 from detection.models import AlertAttempt, AlertDelivery
-from detection.services import alerts, destinations, incidents, notifiers
+from detection.services.alerting import destinations, notifiers, outbox
 from detection.services.errors import Invalid
-from detection.services.outgoing import Refused, Unreachable
+from detection.services.incidents import triage
+from detection.services.outgoing_http import Refused, Unreachable
 from tests.services.alerting import ANA, make_incident, make_route, send_all
 from tests.services.mailbox import certificate, receiving_mail
 
@@ -48,7 +49,7 @@ def mail_to(project, mailbox, **more):
 def test_an_incident_arrives_as_mail_with_its_sentence_strip_and_link(project, open_network, mailbox):
     make_route(project, mail_to(project, mailbox))
     incident = make_incident(project)
-    alerts.note_transition(incident, "opened")
+    outbox.note_transition(incident, "opened")
     send_all()
     assert AlertDelivery.objects.get().state == "delivered"
     (envelope,), (message,) = mailbox.envelopes, mailbox.messages
@@ -62,8 +63,8 @@ def test_an_incident_arrives_as_mail_with_its_sentence_strip_and_link(project, o
 def test_no_name_note_or_reason_gets_into_headers_or_out_of_its_place(project, open_network, mailbox):
     make_route(project, mail_to(project, mailbox))
     incident = make_incident(project, tool=EVIL[:128], agent=EVIL[:128], session_name=EVIL)
-    alerts.note_transition(incident, "opened", EVIL, EVIL)
-    incidents.resolve(project.pk, incident.public_id, ANA, EVIL)
+    outbox.note_transition(incident, "opened", EVIL, EVIL)
+    triage.resolve(project.pk, incident.public_id, ANA, EVIL)
     send_all()
     (envelope,), (message,) = mailbox.envelopes, mailbox.messages
     assert envelope.rcpt_tos == ["oncall@team.example"]

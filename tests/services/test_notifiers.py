@@ -7,9 +7,9 @@ import logging
 import pytest
 
 from detection.models import AlertAttempt, AlertDelivery
-from detection.services import destinations, notifiers
+from detection.services.alerting import destinations, notifiers
 from detection.services.errors import Invalid
-from detection.services.outgoing import Refused, Unreachable
+from detection.services.outgoing_http import Refused, Unreachable
 from tests.services.alerting import ANA, make_incident, make_route, send_all
 from tests.services.receiver import Reply, receiving
 
@@ -63,9 +63,9 @@ def test_a_message_arrives_as_plain_text(project, local, receiver):
     assert secret == ""
     make_route(project, row)
     incident = make_incident(project, tool="<!channel> @all *x*")
-    from detection.services import alerts
+    from detection.services.alerting import outbox
 
-    alerts.note_transition(incident, "opened")
+    outbox.note_transition(incident, "opened")
     send_all()
     assert AlertDelivery.objects.get().state == "delivered"
     text = receiver.requests[0][2].decode()

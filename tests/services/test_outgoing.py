@@ -7,9 +7,9 @@ import socket
 
 import pytest
 
-from detection.services import outgoing
+from detection.services import outgoing_http
 from detection.services.errors import Invalid
-from detection.services.outgoing import Refused, Unreachable
+from detection.services.outgoing_http import Refused, Unreachable
 from tests.services.receiver import Reply, receiving
 
 
@@ -35,20 +35,20 @@ def closed(settings):
 )  # fmt: skip
 def test_an_address_that_is_not_public_is_refused(closed, address):
     with pytest.raises(Refused):
-        outgoing.check_address(ipaddress.ip_address(address))
+        outgoing_http.check_address(ipaddress.ip_address(address))
 
 
 @pytest.mark.parametrize("address", ["8.8.8.8", "1.1.1.1", "2606:4700::1111", "2a00:1450:4001::1"])
 def test_a_public_address_passes(closed, address):
-    outgoing.check_address(ipaddress.ip_address(address))
+    outgoing_http.check_address(ipaddress.ip_address(address))
 
 
 def test_a_network_that_the_deployment_opens_passes_in_its_own_form_only(local):
-    outgoing.check_address(ipaddress.ip_address("127.9.9.9"))
+    outgoing_http.check_address(ipaddress.ip_address("127.9.9.9"))
     with pytest.raises(Refused):
-        outgoing.check_address(ipaddress.ip_address("::ffff:127.0.0.1"))
+        outgoing_http.check_address(ipaddress.ip_address("::ffff:127.0.0.1"))
     with pytest.raises(Refused):
-        outgoing.check_address(ipaddress.ip_address("10.0.0.1"))
+        outgoing_http.check_address(ipaddress.ip_address("10.0.0.1"))
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_network_that_the_deployment_opens_passes_in_its_own_form_only(local):
 )  # fmt: skip
 def test_an_address_that_parsers_read_differently_is_refused(closed, url):
     with pytest.raises(Invalid) as refused:
-        outgoing.check_url(url)
+        outgoing_http.check_url(url)
     assert refused.value.field == "address"
 
 
@@ -80,18 +80,18 @@ def test_an_address_that_parsers_read_differently_is_refused(closed, url):
 )
 def test_a_private_address_is_refused_at_saving(closed, url):
     with pytest.raises(Invalid):
-        outgoing.check_url(url)
+        outgoing_http.check_url(url)
 
 
 def test_plain_http_and_odd_ports_reach_opened_networks_only(closed):
     for url in ("http://8.8.8.8/", "https://8.8.8.8:22/"):
         with pytest.raises(Invalid):
-            outgoing.check_url(url)
-    assert outgoing.check_url("https://8.8.8.8:8443/token").shown == "https://8.8.8.8:8443/…"
+            outgoing_http.check_url(url)
+    assert outgoing_http.check_url("https://8.8.8.8:8443/token").shown == "https://8.8.8.8:8443/…"
 
 
 def test_what_is_shown_of_an_address_holds_no_path():
-    assert "s3cret" not in outgoing.parse("https://hooks.example.org/s3cret?key=s3cret").shown
+    assert "s3cret" not in outgoing_http.parse("https://hooks.example.org/s3cret?key=s3cret").shown
 
 
 def test_a_name_that_flips_after_the_check_is_refused_at_sending(local, monkeypatch):
@@ -102,9 +102,9 @@ def test_a_name_that_flips_after_the_check_is_refused_at_sending(local, monkeypa
             return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (next(answers), port))]
 
         monkeypatch.setattr(socket, "getaddrinfo", flipping)
-        outgoing.check_url("https://flip.example/")
+        outgoing_http.check_url("https://flip.example/")
         with pytest.raises(Refused):
-            outgoing.post("https://flip.example/", {}, b"{}")
+            outgoing_http.post("https://flip.example/", {}, b"{}")
         assert receiver.requests == []
 
 
@@ -118,7 +118,7 @@ def test_the_connection_goes_to_the_address_that_was_checked(local, monkeypatch)
 
         with monkeypatch.context() as patched:
             patched.setattr(socket, "getaddrinfo", once)
-            answer = outgoing.post(f"http://inside.example:{receiver.port}/x?y=1", {"A": "b"}, b"{}")
+            answer = outgoing_http.post(f"http://inside.example:{receiver.port}/x?y=1", {"A": "b"}, b"{}")
         assert answer.status == 200
         assert asked.count("inside.example") == 1
         path, headers, body = receiver.requests[0]
@@ -131,28 +131,28 @@ def test_one_bad_address_of_a_name_refuses_all_of_it(closed, monkeypatch):
 
     monkeypatch.setattr(socket, "getaddrinfo", mixed)
     with pytest.raises(Refused):
-        outgoing.post("https://mixed.example/", {}, b"{}")
+        outgoing_http.post("https://mixed.example/", {}, b"{}")
 
 
 def test_redirects_are_not_followed(local):
     with receiving() as receiver:
         receiver.replies = [Reply(302, {"Location": "http://169.254.169.254/latest/meta-data/"})]
-        assert outgoing.post(receiver.url, {}, b"{}").status == 302
+        assert outgoing_http.post(receiver.url, {}, b"{}").status == 302
         assert len(receiver.requests) == 1
 
 
 def test_an_answer_is_read_up_to_its_limit(local):
     with receiving() as receiver:
         receiver.replies = [Reply(body=[b"x" * 50_000] * 10)]
-        assert len(outgoing.post(receiver.url, {}, b"{}").body) == outgoing.MAX_ANSWER_BYTES
+        assert len(outgoing_http.post(receiver.url, {}, b"{}").body) == outgoing_http.MAX_ANSWER_BYTES
 
 
 def test_an_answer_that_drips_ends_at_the_deadline(local, monkeypatch):
-    monkeypatch.setattr(outgoing, "DEADLINE_SECONDS", 0.3)
+    monkeypatch.setattr(outgoing_http, "DEADLINE_SECONDS", 0.3)
     with receiving() as receiver:
         receiver.replies = [Reply(body=[b"x"] * 20, drip_seconds=0.1)]
         with pytest.raises(Unreachable):
-            outgoing.post(receiver.url, {}, b"{}")
+            outgoing_http.post(receiver.url, {}, b"{}")
 
 
 def test_nobody_listening_is_said_without_the_path(local):
@@ -160,5 +160,5 @@ def test_nobody_listening_is_said_without_the_path(local):
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
     with pytest.raises(Unreachable) as unreachable:
-        outgoing.post(f"http://127.0.0.1:{port}/s3cret", {}, b"{}")
+        outgoing_http.post(f"http://127.0.0.1:{port}/s3cret", {}, b"{}")
     assert "s3cret" not in str(unreachable.value)

@@ -2,9 +2,10 @@ import pytest
 
 from detection.models import AuditEntry, PolicyTier, Project, Role, ToolRule
 from detection.selectors.policies import effective
-from detection.services import policies, sessions
 from detection.services.audit import Actor
 from detection.services.errors import Invalid, NotFound
+from detection.services.policies import overrides
+from detection.services.sessions import actions
 from tests.factories import make_member
 from tests.services.conftest import OPERATOR
 
@@ -15,12 +16,12 @@ def value_and_source(project, name, **place):
 
 
 def test_every_field_comes_from_the_narrowest_tier_that_sets_it(project):
-    policies.save_tier(
+    overrides.save_tier(
         None, "server", "", "", {"max_repeats": 10, "ttl_seconds": 300, "mode": "warn"}, OPERATOR
     )
-    policies.save_tier(project.pk, "project", "", "", {"max_repeats": 9, "mode": "chance"}, OPERATOR)
-    policies.save_tier(project.pk, "backend", "openai", "", {"max_repeats": 8}, OPERATOR)
-    policies.save_tier(project.pk, "model", "openai", "org/gpt-5", {"max_repeats": 7}, OPERATOR)
+    overrides.save_tier(project.pk, "project", "", "", {"max_repeats": 9, "mode": "chance"}, OPERATOR)
+    overrides.save_tier(project.pk, "backend", "openai", "", {"max_repeats": 8}, OPERATOR)
+    overrides.save_tier(project.pk, "model", "openai", "org/gpt-5", {"max_repeats": 7}, OPERATOR)
 
     place = {"backend": "openai", "model": "org/gpt-5"}
     assert value_and_source(project, "max_repeats", **place) == (7, "model:openai/org/gpt-5")
@@ -31,19 +32,19 @@ def test_every_field_comes_from_the_narrowest_tier_that_sets_it(project):
 
 
 def test_unsetting_restores_the_tier_below(project):
-    policies.save_tier(project.pk, "project", "", "", {"max_repeats": 9}, OPERATOR)
-    policies.save_tier(project.pk, "model", "openai", "m", {"max_repeats": 7}, OPERATOR)
-    policies.delete_tier(project.pk, "model", "openai", "m", OPERATOR)
+    overrides.save_tier(project.pk, "project", "", "", {"max_repeats": 9}, OPERATOR)
+    overrides.save_tier(project.pk, "model", "openai", "m", {"max_repeats": 7}, OPERATOR)
+    overrides.delete_tier(project.pk, "model", "openai", "m", OPERATOR)
 
     assert value_and_source(project, "max_repeats", backend="openai", model="m") == (9, "project")
 
 
 def test_a_wrong_value_names_its_setting_and_changes_nothing(project):
     with pytest.raises(Invalid) as refused:
-        policies.save_tier(project.pk, "project", "", "", {"max_repeats": 1}, OPERATOR)
+        overrides.save_tier(project.pk, "project", "", "", {"max_repeats": 1}, OPERATOR)
     assert "max_repeats" in str(refused.value)
     with pytest.raises(Invalid):
-        policies.save_tier(project.pk, "project", "", "", {"no_such_setting": 1}, OPERATOR)
+        overrides.save_tier(project.pk, "project", "", "", {"no_such_setting": 1}, OPERATOR)
     assert not PolicyTier.objects.exists()
 
 
@@ -52,46 +53,46 @@ def test_a_wrong_value_names_its_setting_and_changes_nothing(project):
 )
 def test_a_place_must_fit_its_tier(project, place):
     with pytest.raises(Invalid):
-        policies.save_tier(project.pk, *place, {"max_repeats": 5}, OPERATOR)
+        overrides.save_tier(project.pk, *place, {"max_repeats": 5}, OPERATOR)
 
 
 def test_a_tool_rule_holds_for_its_tools_only(project):
-    policies.save_tool_rule(project.pk, "search_*", actor=OPERATOR, values={"max_repeats": 12})
+    overrides.save_tool_rule(project.pk, "search_*", actor=OPERATOR, values={"max_repeats": 12})
 
     assert value_and_source(project, "max_repeats", tool="search_web") == (12, "tool:search_*")
     assert value_and_source(project, "max_repeats", tool="read_file")[0] == 4
     with pytest.raises(Invalid):
-        policies.save_tool_rule(project.pk, "x", actor=OPERATOR, tool_class="nonsense")
+        overrides.save_tool_rule(project.pk, "x", actor=OPERATOR, tool_class="nonsense")
 
 
 @pytest.mark.parametrize(
     "place", [("model", "openai", "a/b"), ("model", "team/proxy", "a/b"), ("backend", "a/b", "")]
 )
 def test_history_restores_what_was_before(project, place):
-    policies.save_tier(project.pk, *place, {"max_repeats": 7}, OPERATOR)
-    policies.save_tier(project.pk, *place, {"max_repeats": 3}, OPERATOR)
-    newest = policies.history(project.pk)[0]
-    policies.restore(project.pk, newest.pk, OPERATOR)
+    overrides.save_tier(project.pk, *place, {"max_repeats": 7}, OPERATOR)
+    overrides.save_tier(project.pk, *place, {"max_repeats": 3}, OPERATOR)
+    newest = overrides.history(project.pk)[0]
+    overrides.restore(project.pk, newest.pk, OPERATOR)
 
     assert PolicyTier.objects.get().values == {"max_repeats": 7}
     assert AuditEntry.objects.filter(action="policy.save").count() == 3
 
 
 def test_history_of_another_project_cannot_be_restored(project):
-    policies.save_tier(project.pk, "project", "", "", {"max_repeats": 7}, OPERATOR)
+    overrides.save_tier(project.pk, "project", "", "", {"max_repeats": 7}, OPERATOR)
     other = Project.objects.create(slug="other", name="Other")
     with pytest.raises(NotFound):
-        policies.restore(other.pk, policies.history(project.pk)[0].pk, OPERATOR)
+        overrides.restore(other.pk, overrides.history(project.pk)[0].pk, OPERATOR)
 
 
 def test_session_settings_are_set_and_inherited_again(project, agent):
     agent.asks()
-    sessions.set_policy(project.pk, "s-1", {"max_repeats": 8, "mode": "warn"}, OPERATOR)
-    row = sessions.set_policy(project.pk, "s-1", {"mode": None}, OPERATOR)
+    actions.set_policy(project.pk, "s-1", {"max_repeats": 8, "mode": "warn"}, OPERATOR)
+    row = actions.set_policy(project.pk, "s-1", {"mode": None}, OPERATOR)
 
     assert row.policy_values == {"max_repeats": 8}
     with pytest.raises(Invalid):
-        sessions.set_policy(project.pk, "s-1", {"max_repeats": 0}, OPERATOR)
+        actions.set_policy(project.pk, "s-1", {"max_repeats": 0}, OPERATOR)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +105,7 @@ def test_session_settings_are_set_and_inherited_again(project, agent):
 )
 def test_a_command_with_a_mistake_says_exactly_what_and_changes_nothing(project, agent, text, expected):
     agent.asks()
-    out = sessions.run_command(project.pk, "s-1", text, OPERATOR)
+    out = actions.run_command(project.pk, "s-1", text, OPERATOR)
     assert not out.is_changed
     assert expected in out.lines[0]
 
@@ -112,7 +113,7 @@ def test_a_command_with_a_mistake_says_exactly_what_and_changes_nothing(project,
 def test_a_text_without_a_command_is_refused(project, agent):
     agent.asks()
     with pytest.raises(Invalid):
-        sessions.run_command(project.pk, "s-1", "hello", OPERATOR)
+        actions.run_command(project.pk, "s-1", "hello", OPERATOR)
 
 
 @pytest.fixture
@@ -135,29 +136,29 @@ def refuses(function, *arguments, **more):
 
 @pytest.mark.parametrize("place", [("project", "", ""), ("backend", "openai", ""), ("model", "openai", "m")])
 def test_a_person_says_why_a_tier_becomes_milder(project, person, place):
-    detail = refuses(policies.save_tier, project.pk, *place, {"max_repeats": 9}, person, " ")
+    detail = refuses(overrides.save_tier, project.pk, *place, {"max_repeats": 9}, person, " ")
     assert detail == "This makes detection milder (Fires at the n-th identical call). Say why."
     assert not PolicyTier.objects.exists()
-    policies.save_tier(project.pk, *place, {"max_repeats": 3}, person)
-    refuses(policies.save_tier, project.pk, *place, {}, person)
-    refuses(policies.delete_tier, project.pk, *place, person)
+    overrides.save_tier(project.pk, *place, {"max_repeats": 3}, person)
+    refuses(overrides.save_tier, project.pk, *place, {}, person)
+    refuses(overrides.delete_tier, project.pk, *place, person)
     assert PolicyTier.objects.get().values == {"max_repeats": 3}
-    policies.delete_tier(project.pk, *place, person, "the index is slow")
+    overrides.delete_tier(project.pk, *place, person, "the index is slow")
     assert not PolicyTier.objects.exists()
     assert note_of("policy.save") == "the index is slow"
 
 
 def test_what_is_milder_is_measured_against_the_tiers_below(project, person):
-    policies.save_tier(None, "server", "", "", {"max_repeats": 12}, OPERATOR)
-    policies.save_tier(project.pk, "backend", "openai", "", {"max_repeats": 3}, OPERATOR)
-    policies.save_tier(project.pk, "project", "", "", {"max_repeats": 9}, person)
-    policies.save_tier(project.pk, "backend", "other", "", {"max_repeats": 8}, person)
-    refuses(policies.save_tier, project.pk, "model", "openai", "m", {"max_repeats": 8}, person)
-    refuses(policies.save_tier, None, "server", "", "", {"max_repeats": 13}, person)
+    overrides.save_tier(None, "server", "", "", {"max_repeats": 12}, OPERATOR)
+    overrides.save_tier(project.pk, "backend", "openai", "", {"max_repeats": 3}, OPERATOR)
+    overrides.save_tier(project.pk, "project", "", "", {"max_repeats": 9}, person)
+    overrides.save_tier(project.pk, "backend", "other", "", {"max_repeats": 8}, person)
+    refuses(overrides.save_tier, project.pk, "model", "openai", "m", {"max_repeats": 8}, person)
+    refuses(overrides.save_tier, None, "server", "", "", {"max_repeats": 13}, person)
 
 
 def test_a_preset_that_only_watches_is_a_loosening(project, person):
-    detail = refuses(policies.save_tier, project.pk, "project", "", "", {"preset": "observe"}, person)
+    detail = refuses(overrides.save_tier, project.pk, "project", "", "", {"preset": "observe"}, person)
     assert "Preset" in detail
 
 
@@ -165,34 +166,34 @@ def test_a_person_says_why_a_rule_makes_detection_milder(project, person):
     for more in (
         {"exempt": True}, {"tool_class": "poll"}, {"tool_class": "exempt"}, {"values": {"max_repeats": 9}}
     ):  # fmt: skip
-        refuses(policies.save_tool_rule, project.pk, "jobs_*", actor=person, **more)
+        refuses(overrides.save_tool_rule, project.pk, "jobs_*", actor=person, **more)
     assert not ToolRule.objects.exists()
-    policies.save_tool_rule(project.pk, "jobs_*", actor=person, values={"max_repeats": 2}, tool_class="read")
-    refuses(policies.delete_tool_rule, project.pk, "jobs_*", person)
-    policies.delete_tool_rule(project.pk, "jobs_*", person, "not used")
+    overrides.save_tool_rule(project.pk, "jobs_*", actor=person, values={"max_repeats": 2}, tool_class="read")
+    refuses(overrides.delete_tool_rule, project.pk, "jobs_*", person)
+    overrides.delete_tool_rule(project.pk, "jobs_*", person, "not used")
     assert note_of("policy.tool_rule") == "not used"
-    policies.save_tool_rule(project.pk, "a", actor=person, exempt=True, note="a mock")
-    policies.delete_tool_rule(project.pk, "a", person)
+    overrides.save_tool_rule(project.pk, "a", actor=person, exempt=True, note="a mock")
+    overrides.delete_tool_rule(project.pk, "a", person)
 
 
 def test_putting_a_milder_setting_back_says_so_by_itself(project, person):
-    policies.save_tool_rule(project.pk, "a", actor=OPERATOR, exempt=True)
-    policies.delete_tool_rule(project.pk, "a", person)
-    policies.restore(project.pk, policies.history(project.pk)[0].pk, person)
+    overrides.save_tool_rule(project.pk, "a", actor=OPERATOR, exempt=True)
+    overrides.delete_tool_rule(project.pk, "a", person)
+    overrides.restore(project.pk, overrides.history(project.pk)[0].pk, person)
     assert ToolRule.objects.get().exempt
     assert note_of("policy.tool_rule") == "restored"
-    policies.save_tier(project.pk, "project", "", "", {"max_repeats": 2}, person)
-    policies.restore(project.pk, policies.history(project.pk)[0].pk, person)
+    overrides.save_tier(project.pk, "project", "", "", {"max_repeats": 2}, person)
+    overrides.restore(project.pk, overrides.history(project.pk)[0].pk, person)
     assert not PolicyTier.objects.exists()
     assert note_of("policy.save") == "restored"
 
 
 def test_a_program_is_not_asked_and_the_audit_tells_that_no_note_was_given(project):
     key = Actor("key:0123456789")
-    policies.save_tier(project.pk, "project", "", "", {"max_repeats": 9}, key)
+    overrides.save_tier(project.pk, "project", "", "", {"max_repeats": 9}, key)
     assert (note_of("policy.save"), PolicyTier.objects.get().note) == ("no note given", "")
-    policies.save_tier(project.pk, "project", "", "", {"max_repeats": 3}, key)
+    overrides.save_tier(project.pk, "project", "", "", {"max_repeats": 3}, key)
     assert note_of("policy.save") == ""
-    policies.save_tool_rule(project.pk, "a", actor=key, values={"max_repeats": 2})
-    policies.delete_tool_rule(project.pk, "a", key)
+    overrides.save_tool_rule(project.pk, "a", actor=key, values={"max_repeats": 2})
+    overrides.delete_tool_rule(project.pk, "a", key)
     assert note_of("policy.tool_rule") == "no note given"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detection.services.redaction import Redactor, is_sensitive
+from detection.services.ingestion.redaction import Redactor, is_sensitive
 
 SECRETS = [
     "Authorization: Bearer abcdefghijklmnopqrstuvwxyz0123",

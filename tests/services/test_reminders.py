@@ -13,10 +13,11 @@ from detection.models import (
     AlertDestination,
     AlertSilence,
     AlertTransition,
+    Approval,
     Incident,
-    Question,
 )
-from detection.services import alerts, incidents, reminders, routes
+from detection.services.alerting import alert_routes, outbox, reminders
+from detection.services.incidents import triage
 from tests.services.alerting import ANA, come_due, make_incident, make_route, make_webhook, send_all
 from tests.services.receiver import Reply
 
@@ -29,7 +30,7 @@ def hook(project, receiver):
 def opened(project, **fields):
     incident = make_incident(project, ended_at=None, **fields)
     incident.refresh_from_db()
-    alerts.note_transition(incident, "opened")
+    outbox.note_transition(incident, "opened")
     return incident
 
 
@@ -77,11 +78,11 @@ def test_without_an_interval_nothing_is_told_again(project, hook):
 @pytest.mark.parametrize(
     "take_up",
     [
-        lambda row: incidents.acknowledge(row.project_id, row.public_id, ANA),
-        lambda row: incidents.resolve(row.project_id, row.public_id, ANA),
-        lambda row: incidents.snooze(row.project_id, row.public_id, ANA, until_worse=True),
+        lambda row: triage.acknowledge(row.project_id, row.public_id, ANA),
+        lambda row: triage.resolve(row.project_id, row.public_id, ANA),
+        lambda row: triage.snooze(row.project_id, row.public_id, ANA, until_worse=True),
         lambda row: Incident.objects.update(recovered=True, ended_at=timezone.now()),
-        lambda row: routes.create_silence(
+        lambda row: alert_routes.create_silence(
             row.project_id,
             ANA,
             reason="known",
@@ -136,7 +137,7 @@ def test_a_reminder_keeps_quiet_hours(project, hook):
     make_route(project, hook, repeat_hours=1)
     opened(project)
     send_all()
-    row = routes.save_route(
+    row = alert_routes.save_route(
         project.pk, ANA, public_id=hook.routes.get().public_id, name="all", destinations=[hook.public_id],
         repeat_hours=1, **quiet,
     )  # fmt: skip
@@ -147,7 +148,7 @@ def test_a_reminder_keeps_quiet_hours(project, hook):
 
 
 def silence(project, **fields):
-    return routes.create_silence(
+    return alert_routes.create_silence(
         project.pk, ANA, reason="index rebuild", ends_at=timezone.now() + timedelta(hours=1), **fields
     )
 
@@ -157,14 +158,14 @@ def test_after_a_silence_what_is_open_still_and_was_never_told_is_told_once(proj
     known = opened(project, session_name="s-known")
     send_all()
     hidden = silence(project)
-    alerts.note_transition(known, "escalated")
+    outbox.note_transition(known, "escalated")
     opened(project, session_name="s-new")
     done = opened(project, session_name="s-done")
-    incidents.resolve(project.pk, done.public_id, ANA)
+    triage.resolve(project.pk, done.public_id, ANA)
     opened(project, session_name="s-left", recovered=True)
     send_all()
     assert len(receiver.requests) == 1
-    routes.end_silence(project.pk, hidden.public_id, ANA)
+    alert_routes.end_silence(project.pk, hidden.public_id, ANA)
     send_all()
     send_all()
     assert len(receiver.requests) == 2
@@ -189,33 +190,33 @@ def test_where_a_longer_silence_goes_on_it_is_told_at_its_end(project, receiver,
     short = silence(project)
     opened(project)
     send_all()
-    longer = routes.create_silence(
+    longer = alert_routes.create_silence(
         project.pk, ANA, reason="longer", ends_at=timezone.now() + timedelta(hours=9), tools=["search_*"]
     )
-    routes.end_silence(project.pk, short.public_id, ANA)
+    alert_routes.end_silence(project.pk, short.public_id, ANA)
     send_all()
     assert receiver.requests == []
-    routes.end_silence(project.pk, longer.public_id, ANA)
+    alert_routes.end_silence(project.pk, longer.public_id, ANA)
     send_all()
     assert len(receiver.requests) == 1
 
 
-def test_a_question_that_a_silence_hid_is_told_while_it_can_be_answered(project, receiver, hook, agent):
-    from detection.services import policies
+def test_an_approval_that_a_silence_hid_is_told_while_it_can_be_answered(project, receiver, hook, agent):
+    from detection.services.policies import overrides
 
-    policies.save_tier(project.pk, "project", "", "", {"mode": "ask"}, ANA)
-    make_route(project, hook, transitions=["question.asked"])
+    overrides.save_tier(project.pk, "project", "", "", {"mode": "ask"}, ANA)
+    make_route(project, hook, transitions=["approval.requested"])
     hidden = silence(project)
     for _ in range(4):
         agent.asks()
     send_all()
-    assert AlertTransition.objects.filter(transition="question.asked", state="silenced").count() == 1
-    routes.end_silence(project.pk, hidden.public_id, ANA)
+    assert AlertTransition.objects.filter(transition="approval.requested", state="silenced").count() == 1
+    alert_routes.end_silence(project.pk, hidden.public_id, ANA)
     send_all()
     assert len(receiver.requests) == 1
     again = silence(project)
-    AlertTransition.objects.filter(transition="question.asked").update(silence=again)
-    Question.objects.update(deadline=timezone.now())
-    routes.end_silence(project.pk, again.public_id, ANA)
+    AlertTransition.objects.filter(transition="approval.requested").update(silence=again)
+    Approval.objects.update(deadline=timezone.now())
+    alert_routes.end_silence(project.pk, again.public_id, ANA)
     send_all()
     assert len(receiver.requests) == 1

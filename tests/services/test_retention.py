@@ -5,7 +5,8 @@ from django.db import DatabaseError, connection, transaction
 from django.utils import timezone
 
 from detection.models import AuditEntry, Event, EventKey, Incident, Session
-from detection.services import retention, sessions
+from detection.services.maintenance import retention
+from detection.services.sessions import actions
 from tests.services.conftest import OPERATOR, Agent
 
 
@@ -57,13 +58,13 @@ def test_what_the_demo_made_is_removed_in_one_go_and_nothing_else(project, princ
     Agent(replace(principal, is_demo=True), "demo").asks()
     Agent(principal, "real").asks()
 
-    assert sessions.delete_demo(project.pk, OPERATOR) == 1
+    assert actions.delete_demo(project.pk, OPERATOR) == 1
     assert [session.external_id for session in Session.objects.all()] == ["real"]
 
 
 def test_audit_entries_can_be_neither_changed_nor_deleted(agent, project):
     agent.asks()
-    sessions.stop(project.pk, "s-1", OPERATOR)
+    actions.stop(project.pk, "s-1", OPERATOR)
     for statement in ("UPDATE detection_auditentry SET actor = 'x'", "DELETE FROM detection_auditentry"):
         with pytest.raises(DatabaseError), transaction.atomic(), connection.cursor() as cursor:
             cursor.execute(statement)

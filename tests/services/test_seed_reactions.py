@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from detection.models import JudgeCall, Question
-from detection.services import policies, questions, sessions
-from detection.services.guard import GuardIn, guard
-from detection.services.ingest import EventIn
+from detection.models import Approval, JudgeCall
+from detection.services.approvals import resolution
+from detection.services.ingestion.guard import GuardIn, guard
+from detection.services.ingestion.ingest import EventIn
+from detection.services.policies import overrides
+from detection.services.sessions import actions
 from loopguard_site.judge_env import JudgeEndpoint
 
 from .conftest import OPERATOR
@@ -57,7 +59,7 @@ def reply(text, request):
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one["id"])
 def test_the_scenario_plays_as_written(scenario, project, principal, settings):
-    policies.save_tier(project.pk, "project", "", "", settings_of(scenario), OPERATOR)
+    overrides.save_tier(project.pk, "project", "", "", settings_of(scenario), OPERATOR)
     config = scenario["config"]
     choices, replies = [*config.get("user_choices", ())], [*config.get("judge_replies", ())]
     with JudgeServer(lambda request: reply(replies.pop(0), request)).running() as server:
@@ -66,7 +68,7 @@ def test_the_scenario_plays_as_written(scenario, project, principal, settings):
         for entry in entries(scenario):
             if "control" in entry:
                 wanted = {"disable": False, "enable": None}[entry["control"]]
-                sessions.set_policy(project.pk, "s-1", {"enabled": wanted}, OPERATOR)
+                actions.set_policy(project.pk, "s-1", {"enabled": wanted}, OPERATOR)
                 continue
             index += 1
             call = EventIn(
@@ -78,15 +80,15 @@ def test_the_scenario_plays_as_written(scenario, project, principal, settings):
                 continue
             told = {"i": index, "decision": verdict.decision, "count": verdict.finding["count"]}
             found.append(told)
-            if verdict.question and verdict.decision == "hold":
-                question = Question.objects.get(public_id=verdict.question["id"])
-                assert timedelta(0) < question.deadline - question.asked_at
-                if question.asked_of == "judge":
-                    questions.ask_judge(question.public_id)
+            if verdict.approval and verdict.decision == "hold":
+                approval = Approval.objects.get(public_id=verdict.approval["id"])
+                assert timedelta(0) < approval.deadline - approval.requested_at
+                if approval.decider == "judge":
+                    resolution.ask_judge(approval.public_id)
                 else:
-                    questions.answer(project.pk, question.public_id, ANSWERS[choices.pop(0)], OPERATOR)
-                question.refresh_from_db()
-                told["decision"] = question.decision
+                    resolution.decide(project.pk, approval.public_id, ANSWERS[choices.pop(0)], OPERATOR)
+                approval.refresh_from_db()
+                told["decision"] = approval.decision
             if told["decision"] == "stop":
                 break
     expected = scenario["expect"]["detections"]

@@ -10,10 +10,10 @@ from django.utils import timezone
 
 from detection.models import CallCount, CountingCursor, Incident, Session
 from detection.selectors.statistics import statistics, totals_by_project
-from detection.services import sessions
 from detection.services.audit import Actor
-from detection.services.evaluation import evaluate
-from detection.services.statistics import count_calls
+from detection.services.maintenance.hourly_counts import count_calls
+from detection.services.sessions import actions
+from detection.services.sessions.evaluation import evaluate
 from tests.services.alerting import make_incident
 from tests.services.conftest import Agent
 
@@ -57,7 +57,7 @@ def test_a_backlog_is_counted_in_portions_and_whole(principal, project, monkeypa
         agent = Agent(principal, name)
         for number in range(7):
             agent.asks(agent.call("read_file", f'{{"path": "{number}"}}'))
-    monkeypatch.setattr("detection.services.statistics.BATCH_EVENTS", 4)
+    monkeypatch.setattr("detection.services.maintenance.hourly_counts.BATCH_EVENTS", 4)
     count_calls()
     assert totals(project).checks == 21
     assert CountingCursor.objects.get().counted_at is not None
@@ -123,13 +123,13 @@ def test_the_demo_goes_with_its_numbers(project, agent):
     Session.objects.update(is_demo=True)
     CallCount.objects.update(is_demo=True)
     assert totals_by_project() == []
-    sessions.delete_demo(project.pk, ANA)
+    actions.delete_demo(project.pk, ANA)
     assert totals(project).checks == 0
 
 
 def test_sessions_that_are_gone_leave_their_counts(project, agent):
     agent.asks()
     count_calls()
-    sessions.delete_sessions([Session.objects.get().pk])
+    actions.delete_sessions([Session.objects.get().pk])
     count_calls()
     assert totals(project).checks == 1

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detection.services.strict_json import MAX_DEPTH, MAX_NODES, Cleaner, JsonProblem, compact, loads
+from detection.strict_json import MAX_DEPTH, MAX_NODES, Cleaner, JsonProblem, compact, loads
 
 
 def clean(text):

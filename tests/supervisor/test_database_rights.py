@@ -112,7 +112,7 @@ def test_data_of_before_is_closed_and_everything_works_as_the_lesser_role(data_o
         ["prepare", "--new-secrets"],
         ["createsuperuser", "--noinput", "--username=bo", "--email=bo@example.org"],
         ["migrate", "--database=owner"],
-        ["shell", "-c", "from detection.services import retention; retention.housekeeping()"],
+        ["shell", "-c", "from detection.services.maintenance import retention; retention.housekeeping()"],
     ):
         done = subprocess.run(
             [sys.executable, "manage.py", *command],

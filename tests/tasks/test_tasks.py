@@ -11,10 +11,10 @@ from django.utils import timezone
 from detection import jobs
 from detection.models import Project, Session
 from detection.selectors.heartbeats import heartbeats
-from detection.services import heartbeats as service
 from detection.services.audit import SYSTEM
-from detection.services.ingest import EventIn, ingest
+from detection.services.ingestion.ingest import EventIn, ingest
 from detection.services.keys import authenticate, create_key
+from detection.services.maintenance import heartbeats as service
 from detection.tasks.sweeper import Sweeper
 from loopguard_site.celery import app
 

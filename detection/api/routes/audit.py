@@ -10,9 +10,9 @@ from django.http.response import HttpResponseBase
 from ninja import Field, Query, Router, Schema
 
 from detection import exports
-from detection.api.answers import LIST_AS_FILE, answer_list
 from detection.api.auth import ADMIN, principal_of, project_of
-from detection.api.queries import refuse_unknown
+from detection.api.query_parameters import refuse_unknown
+from detection.api.responses import LIST_AS_FILE, answer_list
 from detection.api.schemas import Listed, Moment, Word
 from detection.selectors import audit
 from detection.selectors.audit import AuditFilters

@@ -12,14 +12,14 @@ from ninja import Body, Query, Router
 
 from detection import exports
 from detection.api import schemas
-from detection.api.answers import LIST_AS_FILE, activity_document, answer, answer_list, incident_document
 from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ, actor, principal_of, project_of
-from detection.api.bodies import described, optional_body
-from detection.api.queries import existing, existing_name, refuse_unknown, target
+from detection.api.query_parameters import existing, existing_name, refuse_unknown, target
+from detection.api.responses import LIST_AS_FILE, activity_document, answer, answer_list, incident_document
+from detection.api.typed_bodies import described, optional_body
 from detection.models import Incident
 from detection.selectors import incidents, strip_images
 from detection.selectors.incidents import IncidentFilters
-from detection.services import incidents as services
+from detection.services.incidents import triage as services
 
 router = Router(tags=["incidents"])
 CSV_COLUMNS = tuple(name for name in schemas.IncidentOut.model_fields if name != "links")

@@ -14,15 +14,15 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Body, Field, Query, Router, Schema
 
 from detection.api import schemas
-from detection.api.answers import answer, answer_list, answer_nothing, tier_document, tool_rule_document
 from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ, actor, principal_of, project_of
-from detection.api.bodies import described
 from detection.api.problems import Problem
-from detection.api.queries import existing, existing_name, new_name, refuse_unknown, target
+from detection.api.query_parameters import existing, existing_name, new_name, refuse_unknown, target
+from detection.api.responses import answer, answer_list, answer_nothing, tier_document, tool_rule_document
+from detection.api.typed_bodies import described
 from detection.models import PolicyTier, Project, TierScope, ToolRule
 from detection.selectors import policies, sessions
-from detection.services import policies as services
 from detection.services.errors import NotFound
+from detection.services.policies import overrides as services
 
 router = Router(tags=["settings"])
 _TIER_BODY = described(schemas.TierIn, required=True)

@@ -12,7 +12,10 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Body, Query, Router
 
 from detection.api import schemas
-from detection.api.answers import (
+from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ, ApiKey, actor, principal_of, project_of
+from detection.api.query_parameters import existing, existing_name, refuse_unknown, target
+from detection.api.request_bodies import JSON
+from detection.api.responses import (
     answer,
     answer_list,
     call_document,
@@ -20,15 +23,12 @@ from detection.api.answers import (
     notice_document,
     session_document,
 )
-from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ, ApiKey, actor, principal_of, project_of
-from detection.api.bodies import described, optional_body
-from detection.api.limits import JSON
-from detection.api.queries import existing, existing_name, refuse_unknown, target
+from detection.api.typed_bodies import described, optional_body
 from detection.models import Scope, Session
 from detection.selectors import incidents, policies, sessions
 from detection.selectors.incidents import IncidentFilters
 from detection.selectors.sessions import SessionFilters
-from detection.services import sessions as services
+from detection.services.sessions import actions as services
 
 router = Router(tags=["sessions"])
 _command = ApiKey(Scope.GUARD, (JSON,))
@@ -168,7 +168,7 @@ def _detail(request: HttpRequest, session: Session) -> HttpResponse:
     document = session_document(session, project.slug)
     document["policy_values"] = session.policy_values
     document["policy"] = policy.explain(policy.values)
-    document["parked"] = session.parked
+    document["quarantined"] = session.quarantined
     document["limit_notices"] = [notice_document(notice) for notice in session.limit_notices.all()]
     document["incidents"] = [incident_document(row, project.slug) for row in own.items]
     return answer(document)

@@ -10,9 +10,9 @@ from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from ninja import Field, Query, Router, Schema
 
-from detection.api.answers import answer
 from detection.api.auth import READ, project_of
 from detection.api.problems import Problem
+from detection.api.responses import answer
 from detection.api.schemas import Moment
 from detection.selectors.statistics import Numbers, statistics
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from ninja import Field, Schema
 
-from detection.api import parsing
+from detection.api import event_parsing
 from detection.api.schemas.common import Decision, Finding, Name128, Name200, Name256, Setting
 
 EventType = Literal["call", "result", "message", "end"]
@@ -16,9 +16,9 @@ EventType = Literal["call", "result", "message", "end"]
 class Usage(Schema):
     """Tokens and cost of the model response that issued the call."""
 
-    input_tokens: int = Field(0, ge=0, le=parsing.MAX_TOKENS)
-    output_tokens: int = Field(0, ge=0, le=parsing.MAX_TOKENS)
-    cost_usd: float = Field(0, ge=0, le=parsing.MAX_COST_USD)
+    input_tokens: int = Field(0, ge=0, le=event_parsing.MAX_TOKENS)
+    output_tokens: int = Field(0, ge=0, le=event_parsing.MAX_TOKENS)
+    cost_usd: float = Field(0, ge=0, le=event_parsing.MAX_COST_USD)
 
 
 class EventIn(Schema):
@@ -52,7 +52,7 @@ class EventIn(Schema):
 class EventsIn(Schema):
     """A batch."""
 
-    events: list[EventIn] = Field(min_length=1, max_length=parsing.MAX_EVENTS)
+    events: list[EventIn] = Field(min_length=1, max_length=event_parsing.MAX_EVENTS)
 
 
 class Altered(Schema):
@@ -134,7 +134,7 @@ class Verdict(Schema):
     finding: Finding | None
     policy: dict[str, Setting]
     duplicate: bool
-    question: HeldOn | None = Field(None, description="Of a held call.")
+    approval: HeldOn | None = Field(None, description="Of a held call.")
     rendered: dict[str, Any] | str | None = Field(
         None, description="With ?render: the message in that wire shape."
     )

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 from ninja import Field, Schema
 from pydantic import AfterValidator, AwareDatetime, ConfigDict, StringConstraints
 
-from detection.api import parsing
+from detection.api import event_parsing
 
 
 def _printable(text: str) -> str:
@@ -18,8 +18,8 @@ def _printable(text: str) -> str:
 
 
 def _storable(moment: datetime) -> datetime:
-    if not parsing.EARLIEST_YEAR <= moment.year <= parsing.LATEST_YEAR:
-        raise ValueError(f"Only the years {parsing.EARLIEST_YEAR} to {parsing.LATEST_YEAR}.")
+    if not event_parsing.EARLIEST_YEAR <= moment.year <= event_parsing.LATEST_YEAR:
+        raise ValueError(f"Only the years {event_parsing.EARLIEST_YEAR} to {event_parsing.LATEST_YEAR}.")
     # The database takes no offset of sixteen hours or more, which ISO 8601 allows.
     return moment.astimezone(UTC)
 

@@ -53,7 +53,7 @@ class IncidentOut(Schema):
     confidence: float
     decision: str
     detections: int
-    was_asked: bool
+    was_guarded: bool
     calls_blocked: int
     calls_in_loop: int
     cost_usd: float

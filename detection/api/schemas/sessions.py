@@ -15,7 +15,7 @@ class SessionQuery(Schema):
     """Filters of the session list."""
 
     q: Word = Field("", description="Text within the name, agent, model or last tool.")
-    state: Literal["", "running", "looping", "waiting", "stopped", "ended", "idle"] = ""
+    state: Literal["", "running", "looping", "held", "stopped", "ended", "idle"] = ""
     agent: Word = ""
     backend: Word = ""
     model: Word = ""
@@ -89,7 +89,7 @@ class SessionDetail(SessionOut):
 
     policy_values: dict[str, Any] = Field(description="The session's own tier.")
     policy: dict[str, Setting] = Field(description="What holds, each with its source.")
-    parked: list[dict[str, Any]]
+    quarantined: list[dict[str, Any]]
     limit_notices: list[LimitNotice] = Field(description="Limits that are nearly used, the first one first.")
     incidents: list[IncidentOut]
 

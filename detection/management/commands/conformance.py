@@ -8,7 +8,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from detection.measuring import agents, seeds
+from detection.measuring import agent_scenarios, seed_scenarios
 from detection.measuring.differences import Played
 
 
@@ -55,7 +55,7 @@ def play_file(path: Path) -> list[Played]:
     lists = document if isinstance(document, dict) else {"scenarios": document}
     scenarios = [one for name in ("scenarios", "extra") for one in lists.get(name) or []]
     if scenarios and all(isinstance(one, dict) and "system" in one for one in scenarios):
-        return [seeds.play(one) for one in scenarios]
+        return [seed_scenarios.play(one) for one in scenarios]
     if scenarios and all(isinstance(one, dict) and "ideal" in one for one in scenarios):
-        return [agents.play(one) for one in scenarios]
+        return [agent_scenarios.play(one) for one in scenarios]
     raise CommandError(f"{path}: not a scenario file; its format is {lists.get('format')!r}")

@@ -18,8 +18,8 @@ from django.db import DEFAULT_DB_ALIAS, DatabaseError
 from psycopg.errors import InsufficientPrivilege
 
 from detection.selectors.audit import audit_weakness
-from detection.services import rights
-from detection.services.setup import demo_key, first_start, new_secrets
+from detection.services.maintenance import database_rights
+from detection.services.maintenance.first_start import demo_key, first_start, new_secrets
 from loopguard_site.env import OWNER_VARIABLE
 from loopguard_site.supervisor.data_folder import write_private
 
@@ -69,10 +69,10 @@ class Command(BaseCommand):
         try:
             call_command("migrate", interactive=False, verbosity=0, database=owner)
             call_command("createcachetable", verbosity=0, database=owner)
-            rights.refuse_truncate(owner)
+            database_rights.refuse_truncate(owner)
             if owner == OWNER:
-                rights.grant(owner, str(role["USER"]), str(role["PASSWORD"]))
-        except rights.NoSuchRole as refusal:
+                database_rights.grant(owner, str(role["USER"]), str(role["PASSWORD"]))
+        except database_rights.NoSuchRole as refusal:
             raise CommandError(refusal.detail) from refusal
         except DatabaseError as error:
             # Django tells of the table that it cannot even begin with by an error of its own.

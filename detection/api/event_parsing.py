@@ -1,0 +1,397 @@
+"""Turns what clients send into what services take: plain typed reading, because agents wait for it.
+
+Which JSON is taken at all is the strict parser's business; what an event means, evaluation's. The schemas that describe
+these bodies in the OpenAPI are in `schemas`; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from detection.api.problems import Problem, of_json
+from detection.services.ingestion.guard import GuardIn
+from detection.services.ingestion.ingest import EventIn
+from detection.strict_json import Cleaner, Doubled, JsonProblem, compact, join, loads, shorten
+
+MAX_EVENTS: Final = 1_000
+MAX_EVENT_BYTES: Final = 256 * 1024
+MAX_TOKENS: Final = 2**31 - 1
+MAX_COST_USD: Final = 100_000
+EARLIEST_YEAR, LATEST_YEAR = 1971, 9998
+OUTCOMES: Final = ("completed", "failed", "cancelled")
+EVENT_TYPES: Final = ("call", "result", "message", "end")
+NAME_LENGTHS: Final = {
+    "id": 256,
+    "session": 256,
+    "parent_session": 256,
+    "run": 256,
+    "round": 256,
+    "call_id": 256,
+    "tool": 128,
+    "backend": 128,
+    "model": 200,
+    "agent": 128,
+}
+RESERVED_CALL_ID: Final = "seq-"
+"""Calls without an id get one of this form from us; a result may name it, a call may not claim it."""
+
+_EVENT_FIELDS = frozenset(
+    (*NAME_LENGTHS, "type", "arguments", "content", "is_error", "occurred_at", "usage", "outcome")
+)
+_GUARD_FIELDS = frozenset(
+    ("session", "run", "round", "backend", "model", "agent", "parent_session", "results", "calls")
+)
+_SHARED = ("session", "run", "round", "backend", "model", "agent", "parent_session")
+
+
+@dataclass(slots=True)
+class Batch:
+    """The events of one request that are sound, each with its position in the request, and what was wrong with others."""
+
+    events: list[EventIn] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    rejected: list[dict[str, Any]] = field(default_factory=list)
+
+    def reject(self, index: int, problem: Problem) -> None:
+        """Note that one event is refused."""
+        self.rejected.append(
+            {"index": index, "code": problem.code, "path": problem.path, "hint": problem.detail}
+        )
+
+
+def events_of(body: bytes, *, is_ndjson: bool) -> Batch:
+    """Read a body of the events route: one object, ``{"events": [...]}`` or one object a line.
+
+    Raises
+    ------
+    Problem
+        When the whole body is refused; a single event that is refused is the whole body.
+    """
+    batch = Batch()
+    if is_ndjson:
+        _read_lines(body, batch)
+        return batch
+    document = loads(body)
+    if not isinstance(document, dict):
+        raise Problem(422, "invalid_type", 'Send one event as an object, or {"events": [...]}.')
+    if "events" not in document:
+        batch.events.append(event_in(document, size=len(body)))
+        batch.positions.append(0)
+        return batch
+    events = document["events"]
+    if not isinstance(events, list):
+        raise Problem(422, "invalid_type", "Must be a list of events.", path="events")
+    _refuse_unknown(document, frozenset(("events",)))
+    _check_number(len(events))
+    is_large = len(body) > MAX_EVENT_BYTES
+    for index, data in enumerate(events):
+        _add(batch, index, data, _size(data) if is_large else 0)
+    return batch
+
+
+def _read_lines(body: bytes, batch: Batch) -> None:
+    lines = [line for line in body.split(b"\n") if line and not line.isspace()]
+    _check_number(len(lines))
+    for index, line in enumerate(lines):
+        try:
+            data = loads(line)
+        except JsonProblem as problem:
+            batch.reject(index, of_json(problem))
+            continue
+        _add(batch, index, data, len(line))
+
+
+def _add(batch: Batch, index: int, data: Any, size: int) -> None:
+    try:
+        batch.events.append(event_in(data, size=size))
+        batch.positions.append(index)
+    except Problem as problem:
+        batch.reject(index, problem)
+
+
+def _check_number(number: int) -> None:
+    if not number:
+        raise Problem(422, "missing", "There is no event in this request.", path="events")
+    if number > MAX_EVENTS:
+        raise Problem(413, "too_many_events", f"At most {MAX_EVENTS:,} events a request.", path="events")
+
+
+def _size(data: Any) -> int:
+    try:
+        return len(compact(data).encode("utf-8", "surrogatepass"))
+    except (TypeError, ValueError):
+        return 0  # holds something that is refused anyway
+
+
+def event_in(data: Any, *, size: int = 0) -> EventIn:
+    """Read one event.
+
+    Raises
+    ------
+    Problem
+        422 with the field to blame, or 413 for an event beyond 256 KB.
+    """
+    if not isinstance(data, dict):
+        raise Problem(422, "invalid_type", "An event is an object.")
+    if size > MAX_EVENT_BYTES:
+        raise Problem(413, "event_too_large", f"An event may have {MAX_EVENT_BYTES:,} bytes.")
+    kind = data.get("type")
+    if kind not in EVENT_TYPES:
+        code = "missing" if kind is None else "invalid_value"
+        raise Problem(422, code, f"Must be one of {', '.join(EVENT_TYPES)}.", path="type")
+    names = {
+        key: name(data, key, length) for key, length in NAME_LENGTHS.items() if data.get(key) is not None
+    }
+    return _event(kind, data, names)
+
+
+def _event(kind: str, data: dict[str, Any], names: dict[str, str]) -> EventIn:
+    if not names.get("session"):
+        raise Problem(422, "missing", "Name the session.", path="session")
+    cleaner = Cleaner()
+    arguments = content = None
+    tokens, cost_usd, outcome = 0, 0.0, ""
+    if kind == "call":
+        _check_call(names)
+        arguments = _arguments(data.get("arguments"), cleaner)
+        tokens, cost_usd = _usage(data.get("usage"))
+    elif kind == "end":
+        outcome = "completed" if data.get("outcome") is None else data["outcome"]
+        if outcome not in OUTCOMES:
+            raise Problem(422, "invalid_value", f"Must be one of {', '.join(OUTCOMES)}.", path="outcome")
+        content = outcome
+    else:
+        if kind == "result" and not names.get("call_id"):
+            raise Problem(422, "missing", "Name the call that this is the result of.", path="call_id")
+        content = _content(data.get("content"), cleaner)
+    marks = cleaner.marks
+    if isinstance(data, Doubled):
+        marks["duplicate_key"] = None
+    if not data.keys() <= _EVENT_FIELDS:
+        marks["unknown_field"] = None
+    return EventIn(
+        type=kind,
+        arguments=arguments,
+        content=content,
+        is_error=_is_error(data.get("is_error")),
+        occurred_at=_time(data.get("occurred_at")),
+        tokens=tokens,
+        cost_usd=cost_usd,
+        outcome=outcome,
+        altered=tuple(marks),
+        **names,
+    )
+
+
+def _check_call(names: dict[str, str]) -> None:
+    if not names.get("tool"):
+        raise Problem(422, "missing", "Name the tool that is called.", path="tool")
+    call_id = names.get("call_id", "")
+    if call_id.startswith(RESERVED_CALL_ID) and call_id[len(RESERVED_CALL_ID) :].isdigit():
+        raise Problem(
+            422,
+            "reserved_name",
+            "Call ids of the form seq-<number> are given out by LoopGuard.",
+            path="call_id",
+        )
+
+
+def name(data: dict[str, Any], key: str, length: int) -> str:
+    """Read a name: printable text of a bounded length.
+
+    Raises
+    ------
+    Problem
+        422 ``invalid_type``, ``too_long`` or ``invalid_characters``.
+    """
+    value = data[key]
+    if not isinstance(value, str):
+        raise Problem(422, "invalid_type", "Must be text.", path=key)
+    if len(value) > length:
+        raise Problem(422, "too_long", f"At most {length} characters.", path=key)
+    if not value.isprintable():
+        raise Problem(422, "invalid_characters", "Only printable characters.", path=key)
+    return value
+
+
+def _arguments(value: Any, cleaner: Cleaner) -> str | None:
+    if value is None:
+        return None
+    try:
+        if isinstance(value, str):
+            return cleaner.json_text(value) if value.lstrip()[:1] in ("{", "[") else cleaner.text(value)
+        if isinstance(value, dict):
+            return compact(cleaner.value(value))
+    except JsonProblem as problem:
+        raise of_json(problem, "arguments") from None
+    raise Problem(
+        422, "invalid_type", "Must be an object, or the text that the model wrote.", path="arguments"
+    )
+
+
+def _content(value: Any, cleaner: Cleaner) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return cleaner.text(value)
+    try:
+        return compact(cleaner.value(value))
+    except JsonProblem as problem:
+        raise of_json(problem, "content") from None
+
+
+def _is_error(value: Any) -> bool | None:
+    if value is None or isinstance(value, bool):
+        return value
+    raise Problem(422, "invalid_type", "Must be true, false or null.", path="is_error")
+
+
+def _time(value: Any) -> datetime | None:
+    if value is None:
+        return None
+    hint = "Must be ISO 8601 with an offset, as in 2026-11-21T12:00:00Z."
+    if not isinstance(value, str) or len(value) > 64:
+        raise Problem(422, "invalid_value", hint, path="occurred_at")
+    try:
+        at = datetime.fromisoformat(value)
+        if at.tzinfo is None or not EARLIEST_YEAR <= at.year <= LATEST_YEAR:
+            raise ValueError(value)
+        return at.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise Problem(422, "invalid_value", hint, path="occurred_at") from None
+
+
+def _usage(value: Any) -> tuple[int, float]:
+    if value is None:
+        return 0, 0.0
+    if not isinstance(value, dict):
+        raise Problem(422, "invalid_type", "Must be an object.", path="usage")
+    tokens = sum(_number(value, key, MAX_TOKENS, whole=True) for key in ("input_tokens", "output_tokens"))
+    return min(int(tokens), MAX_TOKENS), float(_number(value, "cost_usd", MAX_COST_USD, whole=False))
+
+
+def _number(usage: dict[str, Any], key: str, maximum: int, *, whole: bool) -> float:
+    value = usage.get(key)
+    if value is None:
+        return 0
+    is_number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+    if not is_number:
+        raise Problem(
+            422, "invalid_type", f"Must be {'an integer' if whole else 'a number'}.", path=f"usage.{key}"
+        )
+    try:
+        Cleaner().value(value)
+    except JsonProblem as problem:
+        raise of_json(problem, f"usage.{key}") from None
+    if not 0 <= value <= maximum or not math.isfinite(value):
+        raise Problem(422, "out_of_range", f"Must be from 0 to {maximum:,}.", path=f"usage.{key}")
+    return float(value) if not whole else value
+
+
+def guard_of(body: bytes) -> tuple[GuardIn, list[dict[str, Any]]]:
+    """Read a body of the guard route. One bad call refuses the whole request: the agent waits for one answer.
+
+    Returns
+    -------
+    tuple
+        What the service takes, and what was altered on the way: ``{"path", "marks"}`` each.
+
+    Raises
+    ------
+    Problem
+        With the path of the field to blame.
+    """
+    document = loads(body)
+    if not isinstance(document, dict):
+        raise Problem(422, "invalid_type", "Send an object.")
+    if len(body) > MAX_EVENT_BYTES and any(_size(item) > MAX_EVENT_BYTES for item in _items(document)):
+        raise Problem(413, "event_too_large", f"A call or result may have {MAX_EVENT_BYTES:,} bytes.")
+    shared = {key: name(document, key, NAME_LENGTHS[key]) for key in _SHARED if document.get(key) is not None}
+    if not shared.get("session"):
+        raise Problem(422, "missing", "Name the session.", path="session")
+    results = tuple(_parts(document, "results", "result", shared))
+    calls = tuple(_parts(document, "calls", "call", shared))
+    if not results and not calls:
+        raise Problem(422, "missing", "Send at least one call or result.", path="calls")
+    if len(results) + len(calls) > MAX_EVENTS:
+        raise Problem(413, "too_many_events", f"At most {MAX_EVENTS:,} calls and results a request.")
+    about = {key: shared.get(key, "") for key in ("backend", "model", "agent", "parent_session")}
+    return GuardIn(session=shared["session"], results=results, calls=calls, **about), _altered(
+        document, results, calls
+    )
+
+
+def _altered(
+    document: dict[str, Any], results: tuple[EventIn, ...], calls: tuple[EventIn, ...]
+) -> list[dict[str, Any]]:
+    marks = [mark for mark, is_there in (
+        ("duplicate_key", isinstance(document, Doubled)), ("unknown_field", not document.keys() <= _GUARD_FIELDS),
+    ) if is_there]  # fmt: skip
+    altered: list[dict[str, Any]] = [{"path": "", "marks": marks}] if marks else []
+    for key, events in (("results", results), ("calls", calls)):
+        altered += [
+            {"path": f"{key}[{at}]", "marks": list(event.altered)}
+            for at, event in enumerate(events)
+            if event.altered
+        ]
+    return altered
+
+
+def _items(document: dict[str, Any]) -> Iterable[Any]:
+    for key in ("results", "calls"):
+        value = document.get(key)
+        if isinstance(value, list):
+            yield from value
+
+
+def _parts(document: dict[str, Any], key: str, kind: str, shared: dict[str, str]) -> Iterator[EventIn]:
+    items = document.get(key)
+    if items is None:
+        return
+    if not isinstance(items, list):
+        raise Problem(422, "invalid_type", "Must be a list.", path=key)
+    for index, data in enumerate(items):
+        try:
+            yield _part(data, kind, shared)
+        except Problem as problem:
+            problem.path = join(f"{key}[{index}]", problem.path)
+            raise
+
+
+def _part(data: Any, kind: str, shared: dict[str, str]) -> EventIn:
+    if not isinstance(data, dict):
+        raise Problem(422, "invalid_type", "Must be an object.")
+    if data.get("session") not in (None, shared["session"]):
+        raise Problem(422, "invalid_value", "One request is about one session.", path="session")
+    names = shared | {
+        key: name(data, key, length) for key, length in NAME_LENGTHS.items() if data.get(key) is not None
+    }
+    return _event(kind, data, names)
+
+
+def _refuse_unknown(document: dict[str, Any], known: frozenset[str]) -> None:
+    unknown = document.keys() - known
+    if unknown:
+        raise Problem(422, "unknown_field", "There is no such field.", path=shorten(min(unknown)))
+
+
+def strict_document(body: bytes) -> Any:
+    """Read the body of a route that changes settings: what events would only mark is refused here.
+
+    Raises
+    ------
+    Problem
+        For anything that is no plain JSON within the limits.
+    """
+    document = loads(body)
+    cleaner = Cleaner()
+    cleaned = cleaner.value(document)
+    wrong = cleaner.marks.keys() - {"not_json"}
+    if wrong:
+        mark = min(wrong)
+        raise Problem(422, mark, f"The body holds what cannot be kept as it is: {mark.replace('_', ' ')}.")
+    return cleaned

@@ -1,0 +1,203 @@
+"""What Prometheus is told. Counters count in this process; what is asked of the database is asked when scraped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from django.db import DatabaseError, connection
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from detection import jobs
+from detection.selectors import alerts, statistics
+from detection.services.maintenance import disk_space
+from detection.stream import publisher
+
+REGISTRY: Final = CollectorRegistry()
+_BUCKETS: Final = (0.002, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.2, 2.5, 5.0, 10.0)
+
+REQUESTS = Counter(
+    "loopguard_ingest_requests_total",
+    "Requests to the events and guard routes.",
+    ("route", "status", "code"),
+    registry=REGISTRY,
+)
+RATE_LIMITED = Counter(
+    "loopguard_rate_limited_requests_total",
+    "Requests that were refused because their key asked too often, to whichever route.",
+    ("project",),
+    registry=REGISTRY,
+)
+EVENTS = Counter(
+    "loopguard_ingest_events_total",
+    "Events by what became of them.",
+    ("outcome", "reason"),
+    registry=REGISTRY,
+)
+REQUEST_SECONDS = Histogram(
+    "loopguard_request_seconds",
+    "Time from the first byte read to the answer.",
+    ("route",),
+    buckets=_BUCKETS,
+    registry=REGISTRY,
+)
+VERDICTS = Counter(
+    "loopguard_guard_verdicts_total", "Verdicts of the guard route.", ("decision",), registry=REGISTRY
+)
+VERDICT_SECONDS = Histogram(
+    "loopguard_verdict_seconds",
+    "Time that the guard service took, commit included.",
+    buckets=_BUCKETS,
+    registry=REGISTRY,
+)
+_BELLS = Gauge(
+    "loopguard_doorbell_failures",
+    "Rings that could not be sent or were dropped since the start of this process.",
+    ("bell", "reason"),
+    registry=REGISTRY,
+)
+
+_BACKLOG_SQL: Final = """
+SELECT count(*), coalesce(extract(epoch FROM now() - min(pending_since)), 0)::float
+FROM detection_session WHERE evaluated_seq < last_seq
+"""
+_STATES_SQL: Final = """
+SELECT count(*) FILTER (WHERE state = 'running'), count(*) FILTER (WHERE state = 'looping'),
+       count(*) FILTER (WHERE state = 'stopped'), coalesce(sum(jsonb_array_length(quarantined)), 0)::int
+FROM detection_session WHERE last_event_at > now() - interval '1 hour'
+"""
+_INCIDENTS_SQL: Final = "SELECT status, count(*) FROM detection_incident GROUP BY status"
+
+
+class FromDatabase(Collector):
+    """Backlog, sessions and incidents, the same whichever process is asked."""
+
+    def collect(self) -> Iterator[Metric]:
+        """Ask the database; without it only `loopguard_database_up` is told."""
+        up = GaugeMetricFamily("loopguard_database_up", "Whether the database answers.")
+        try:
+            metrics = self._ask()
+        except DatabaseError:
+            up.add_metric((), 0)
+            yield up
+            return
+        up.add_metric((), 1)
+        yield up
+        yield from metrics
+
+    def _ask(self) -> list[Metric]:
+        with connection.cursor() as db:
+            db.execute(_BACKLOG_SQL)
+            waiting, age = db.fetchone()
+            db.execute(_STATES_SQL)
+            running, looping, stopped, quarantined = db.fetchone()
+            db.execute(_INCIDENTS_SQL)
+            incidents = db.fetchall()
+        backlog = GaugeMetricFamily(
+            "loopguard_unprocessed_sessions",
+            "Sessions with events that were not evaluated yet.",
+            value=waiting,
+        )
+        oldest = GaugeMetricFamily(
+            "loopguard_oldest_unprocessed_seconds", "How long the oldest of them has waited.", value=age
+        )
+        parked_events = GaugeMetricFamily(
+            "loopguard_parked_events", "Events set aside in sessions of the last hour.", value=quarantined
+        )
+        sessions = GaugeMetricFamily(
+            "loopguard_sessions", "Sessions with an event in the last hour.", labels=("state",)
+        )
+        for state, number in (("running", running), ("looping", looping), ("stopped", stopped)):
+            sessions.add_metric((state,), number)
+        by_status = GaugeMetricFamily("loopguard_incidents", "Incidents by status.", labels=("status",))
+        for status, number in incidents:
+            by_status.add_metric((status,), number)
+        return [backlog, oldest, parked_events, sessions, by_status, *_statistics(), *_alerts()]
+
+
+def _statistics() -> list[Metric]:
+    """Return what was checked and found since counting began, the demo's left out; calls follow within seconds."""
+    checks = CounterMetricFamily("loopguard_checks", "Calls that were looked at.", labels=("project",))
+    reactions = CounterMetricFamily(
+        "loopguard_reactions", "Calls that were warned about or blocked.", labels=("project", "reaction")
+    )
+    cost = CounterMetricFamily("loopguard_cost_usd", "Cost of all calls.", labels=("project",))
+    for project, checked, warned, blocked, spent in statistics.totals_by_project():
+        checks.add_metric((project,), checked)
+        reactions.add_metric((project, "warned"), warned)
+        reactions.add_metric((project, "blocked"), blocked)
+        cost.add_metric((project,), spent)
+    found = GaugeMetricFamily(
+        "loopguard_incidents_by_kind",
+        "Stored incidents by detector and label.",
+        labels=("project", "kind", "label"),
+    )
+    for project, kind, label, count in statistics.incidents_by_kind():
+        found.add_metric((project, kind, label), count)
+    judged = CounterMetricFamily(
+        "loopguard_judge_calls", "Consultations of the judge by outcome.", labels=("project", "outcome")
+    )
+    for project, outcome, count in statistics.judge_calls_by_outcome():
+        judged.add_metric((project, outcome), count)
+    return [checks, reactions, cost, found, judged]
+
+
+def _alerts() -> list[Metric]:
+    health = alerts.health()
+    messages = GaugeMetricFamily(
+        "loopguard_alert_messages", "Stored alert messages by state.", labels=("state",)
+    )
+    for state, count in health.by_state:
+        messages.add_metric((state,), count)
+    return [
+        messages,
+        GaugeMetricFamily(
+            "loopguard_alert_outbox",
+            "Changes of incidents that wait for their route.",
+            value=health.pending_transitions,
+        ),
+        GaugeMetricFamily(
+            "loopguard_alert_oldest_due_seconds",
+            "How long the oldest message that is due has waited.",
+            value=health.oldest_due_seconds,
+        ),
+        GaugeMetricFamily(
+            "loopguard_alert_destinations_paused",
+            "Destinations that are paused.",
+            value=health.paused_destinations,
+        ),
+    ]
+
+
+class OfDisk(Collector):
+    """The disk of the database, where it is one of this machine."""
+
+    def collect(self) -> Iterator[Metric]:
+        """Tell what it has, and from where on no more events are taken."""
+        room = disk_space.room()
+        if room is None:
+            return
+        yield GaugeMetricFamily(
+            "loopguard_storage_free_bytes", "Free on the database's disk.", value=room.free
+        )
+        yield GaugeMetricFamily(
+            "loopguard_storage_min_free_bytes",
+            "With less free, events and guard answer 503.",
+            value=room.least,
+        )
+        yield GaugeMetricFamily(
+            "loopguard_storage_full", "Whether events and guard are refused now.", value=room.is_too_little
+        )
+
+
+REGISTRY.register(FromDatabase())
+REGISTRY.register(OfDisk())
+
+
+def note_bells() -> None:
+    """Take over what the doorbells of this process counted."""
+    for bell in (jobs.bell, publisher.bell):
+        _BELLS.labels(bell.name, "failed").set(bell.failed)
+        _BELLS.labels(bell.name, "dropped").set(bell.dropped)

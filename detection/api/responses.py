@@ -1,0 +1,225 @@
+"""Answers as JSON, and the rows of lists as documents. What is in them is decided by selectors and services."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, Final
+from urllib.parse import quote
+
+import orjson
+from django.conf import settings
+from django.http import HttpResponse
+
+from detection.models import Incident, IncidentActivity, LimitNotice, PolicyTier, Session, ToolRule
+from detection.selectors import incidents, sessions
+from detection.selectors.incidents import IncidentRow
+from detection.selectors.sessions import CallRow, SessionRow
+
+LIST_AS_FILE: Final = {
+    "responses": {
+        200: {
+            "description": "The same filters and order as the list.",
+            "content": {
+                "application/x-ndjson": {"schema": {"type": "string"}},
+                "text/csv": {"schema": {"type": "string"}},
+            },
+        }
+    }
+}
+"""How the export of a list is described."""
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Decimal):
+        return float(value)
+    raise TypeError(f"cannot be JSON: {type(value).__name__}")
+
+
+def answer(document: Any, status: int = 200) -> HttpResponse:
+    """Write a document as JSON; times come in ISO 8601 with their offset."""
+    return HttpResponse(
+        orjson.dumps(document, default=_plain), status=status, content_type="application/json"
+    )
+
+
+def answer_list(documents: Iterable[dict[str, Any]], next_cursor: str | None = None) -> HttpResponse:
+    """Write a page of a list; without a cursor it is the last one."""
+    return answer({"items": [*documents], "next_cursor": next_cursor})
+
+
+def answer_nothing() -> HttpResponse:
+    """Say that it is done and that there is nothing to show."""
+    return HttpResponse(status=204)
+
+
+def session_link(project: str, name: str) -> str:
+    """Return the address of a session's page."""
+    return f"{settings.PUBLIC_URL}/p/{project}/sessions/{quote(name, safe='')}"
+
+
+def incident_link(project: str, public_id: str) -> str:
+    """Return the address of an incident's page."""
+    return f"{settings.PUBLIC_URL}/p/{project}/incidents/{public_id}"
+
+
+def as_time(value: datetime | None) -> str | None:
+    """Return a moment in ISO 8601 with its offset."""
+    return None if value is None else value.isoformat()
+
+
+def session_document(row: SessionRow | Session, project: str) -> dict[str, Any]:
+    """Return a session as the API shows it."""
+    return {
+        "session": row.external_id,
+        "state": sessions.shown_state(row.state, row.last_event_at),
+        "outcome": row.outcome or None,
+        "agent": row.agent,
+        "backend": row.backend,
+        "model": row.model,
+        "parent_session": row.parent_external_id or None,
+        "is_demo": row.is_demo,
+        "started_at": as_time(row.started_at),
+        "last_event_at": as_time(row.last_event_at),
+        "ended_at": as_time(row.ended_at),
+        "calls": row.call_count,
+        "blocked": row.blocked_count,
+        "tokens": row.token_count,
+        "cost_usd": float(row.cost_usd),
+        "last_tool": row.last_tool,
+        "meter": {"kind": row.meter_kind, "count": row.meter_count, "limit": row.meter_limit}
+        if row.meter_kind
+        else None,
+        "pending_events": row.last_seq - row.evaluated_seq,
+        "stopped": (
+            {"at": as_time(row.stopped_at), "by": row.stopped_by, "reason": row.stop_reason}
+            if row.is_stopped
+            else None
+        ),
+        "links": {"session": session_link(project, row.external_id)},
+    }
+
+
+def call_document(row: CallRow) -> dict[str, Any]:
+    """Return a call as the API shows it, with its verdict and result."""
+    verdict = row.verdict or {}
+    result = row.result
+    return {
+        "seq": row.seq,
+        "call_id": row.call_id,
+        "tool": row.tool,
+        "arguments": row.arguments,
+        "round": row.round or None,
+        "run": row.run or None,
+        "backend": row.backend,
+        "model": row.model,
+        "agent": row.agent,
+        "tokens": row.tokens,
+        "cost_usd": float(row.cost_usd),
+        "occurred_at": as_time(row.occurred_at),
+        "received_at": as_time(row.received_at),
+        "altered": row.altered.split(",") if row.altered else [],
+        "key": row.call_key,
+        "decision": row.decision,
+        "message": verdict.get("message", ""),
+        "incident": verdict.get("incident"),
+        "finding": verdict.get("finding"),
+        "result": result
+        and {
+            "seq": result.seq,
+            "content": result.content,
+            "content_length": result.content_length,
+            "is_error": result.is_error,
+            "received_at": as_time(result.received_at),
+            "altered": result.altered.split(",") if result.altered else [],
+        },
+    }
+
+
+def incident_document(row: IncidentRow | Incident, project: str) -> dict[str, Any]:
+    """Return an incident as lists, exports and answers to changes show it."""
+    if isinstance(row, Incident):
+        row = incidents.row_of(row)
+    return {
+        "id": row.public_id,
+        "session": row.session_name,
+        "agent": row.agent,
+        "backend": row.backend,
+        "model": row.model,
+        "is_demo": row.is_demo,
+        "loop": row.loop_id,
+        "kind": row.kind,
+        "tool": row.tool,
+        "count": row.count,
+        "limit": row.limit,
+        "window_seconds": row.window_seconds,
+        "confidence": row.confidence,
+        "decision": row.decision,
+        "detections": row.detections,
+        "was_guarded": row.was_guarded,
+        "calls_blocked": row.calls_blocked,
+        "calls_in_loop": row.calls_in_loop,
+        "cost_usd": float(row.cost_usd),
+        "first_seq": row.first_seq,
+        "last_seq": row.last_seq,
+        "status": row.status,
+        "label": row.label or None,
+        "is_active": row.is_active,
+        "recovered": row.recovered,
+        "acknowledged_by": row.acknowledged_by,
+        "snoozed_until": as_time(row.snoozed_until),
+        "snoozed_until_worse": row.snoozed_until_worse,
+        "opened_at": as_time(row.opened_at),
+        "last_seen_at": as_time(row.last_seen_at),
+        "ended_at": as_time(row.ended_at),
+        "resolved_at": as_time(row.resolved_at),
+        "links": {
+            "incident": incident_link(project, row.public_id),
+            "session": session_link(project, row.session_name),
+        },
+    }
+
+
+def activity_document(entry: IncidentActivity) -> dict[str, Any]:
+    """Return one line of an incident's activity."""
+    return {"at": as_time(entry.at), "actor": entry.actor, "action": entry.action, "note": entry.note}
+
+
+def notice_document(notice: LimitNotice) -> dict[str, Any]:
+    """Return a notice that a session comes close to a limit."""
+    return {
+        "unit": notice.unit,
+        "used": notice.used,
+        "limit": notice.limit,
+        "seq": notice.seq,
+        "tool": notice.tool,
+        "at": as_time(notice.at),
+    }
+
+
+def tier_document(tier: PolicyTier) -> dict[str, Any]:
+    """Return a stored tier."""
+    return {
+        "scope": tier.scope,
+        "backend": tier.backend or None,
+        "model": tier.model or None,
+        "source": tier.source,
+        "values": tier.values,
+        "note": tier.note,
+        "updated_at": as_time(tier.updated_at),
+    }
+
+
+def tool_rule_document(rule: ToolRule) -> dict[str, Any]:
+    """Return a stored tool rule."""
+    return {
+        "pattern": rule.pattern,
+        "tool_class": rule.tool_class or None,
+        "ignore_arguments": rule.ignore_arguments,
+        "volatile_result_fields": rule.volatile_result_fields,
+        "values": rule.values,
+        "exempt": rule.exempt,
+        "note": rule.note,
+        "updated_at": as_time(rule.updated_at),
+    }

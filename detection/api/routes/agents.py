@@ -1,0 +1,220 @@
+"""Events and guard: the two routes that agents wait for."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Any
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+from ninja import Router
+
+from detection.api import event_parsing, prometheus, schemas
+from detection.api.auth import ApiKey, principal_of
+from detection.api.problems import Problem, refuse_without_room
+from detection.api.request_bodies import JSON, NDJSON
+from detection.api.responses import answer, incident_link, session_link
+from detection.api.typed_bodies import described
+from detection.engine import messages
+from detection.models import Scope
+from detection.services.ingestion import attempts
+from detection.services.ingestion.guard import CallVerdict, GuardIn, GuardOut, guard
+from detection.services.ingestion.ingest import Accepted, ingest
+from detection.services.keys import Principal
+
+router = Router(tags=["agents"])
+MAX_LINKS = 20
+
+_events_auth = ApiKey(Scope.INGEST, (JSON, NDJSON), attempt="events")
+_guard_auth = ApiKey(Scope.GUARD, (JSON,), attempt="guard")
+
+
+def _reference(schema: type) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{schema.__name__}"}
+
+
+@router.post(
+    "/events",
+    auth=_events_auth,
+    response={202: schemas.EventsOut},
+    operation_id="sendEvents",
+    summary="Send events",
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {
+                JSON: {"schema": {"anyOf": [_reference(schemas.EventIn), _reference(schemas.EventsIn)]}},
+                NDJSON: {"schema": {"type": "string", "description": "One event a line."}},
+            },
+        }
+    },
+)
+def send_events(request: HttpRequest) -> HttpResponse:
+    """Store events, to be evaluated in a moment. The answer comes after commit; a bad event never sinks its batch."""
+    started = time.perf_counter()
+    refuse_without_room()
+    principal = principal_of(request)
+    batch = event_parsing.events_of(request.body, is_ndjson=request.media_type == NDJSON)  # type: ignore[attr-defined]
+    done = ingest(principal, batch.events)
+    altered = [{"index": batch.positions[item["index"]], "marks": item["marks"]} for item in done.altered]
+    _count_events(request, principal, done, batch, time.perf_counter() - started)
+    return answer(
+        {
+            "accepted": done.accepted,
+            "duplicate": done.duplicate,
+            "altered": altered,
+            "rejected": batch.rejected,
+            "request_id": request.request_id,  # type: ignore[attr-defined]
+            "links": _links(principal.project_slug, done.sessions),
+        },
+        202,
+    )
+
+
+def _links(project: str, sessions: list[str]) -> dict[str, Any]:
+    links: dict[str, Any] = {"live": f"{settings.PUBLIC_URL}/p/{project}/"}
+    if len(sessions) == 1:
+        links["session"] = session_link(project, sessions[0])
+    else:
+        links["sessions"] = {name: session_link(project, name) for name in sessions[:MAX_LINKS]}
+    return links
+
+
+def _count_events(
+    request: HttpRequest, principal: Principal, done: Accepted, batch: event_parsing.Batch, seconds: float
+) -> None:
+    prometheus.REQUESTS.labels("events", "202", "").inc()
+    prometheus.REQUEST_SECONDS.labels("events").observe(seconds)
+    prometheus.EVENTS.labels("accepted", "").inc(done.accepted)
+    if done.duplicate:
+        prometheus.EVENTS.labels("duplicate", "").inc(done.duplicate)
+    for mark, number in Counter(mark for item in done.altered for mark in item["marks"]).items():
+        prometheus.EVENTS.labels("altered", mark).inc(number)
+    for code, number in Counter(item["code"] for item in batch.rejected).items():
+        prometheus.EVENTS.labels("rejected", code).inc(number)
+    first = batch.rejected[0] if batch.rejected else None
+    attempts.note(
+        principal.project_id,
+        "events",
+        202,
+        first["code"] if first else "",
+        f"events[{first['index']}].{first['path']}: {first['hint']}" if first else "",
+        f"lg_{principal.public_id}",
+        accepted=done.accepted,
+        duplicate=done.duplicate,
+        altered=len(done.altered),
+        rejected=len(batch.rejected),
+    )
+
+
+@router.post(
+    "/guard",
+    auth=_guard_auth,
+    response={200: schemas.GuardOut},
+    operation_id="guardCalls",
+    summary="Ask before calls run",
+    openapi_extra={
+        "parameters": [
+            {
+                "in": "query",
+                "name": "render",
+                "required": False,
+                "schema": {"type": "string", "enum": list(messages.SHAPES)},
+                "description": "Adds `rendered` to each verdict: the message in that wire shape.",
+            }
+        ],
+        **described(schemas.GuardIn, required=True),
+    },
+)
+def guard_calls(request: HttpRequest) -> HttpResponse:
+    """Judge calls before they run; the answer comes after commit, under the session's lock."""
+    refuse_without_room()
+    principal = principal_of(request)
+    shape = request.GET.get("render", "")
+    if shape and shape not in messages.SHAPES:
+        raise Problem(422, "invalid_value", f"Must be one of {', '.join(messages.SHAPES)}.", path="render")
+    asked, altered = event_parsing.guard_of(request.body)
+    started = time.perf_counter()
+    out = guard(principal, asked)
+    seconds = time.perf_counter() - started
+    _count_guard(principal, out, len(altered), seconds)
+    return answer(_guard_document(request, principal, asked, out, shape, altered))
+
+
+def _guard_document(
+    request: HttpRequest,
+    principal: Principal,
+    asked: GuardIn,
+    out: GuardOut,
+    shape: str,
+    altered: list[dict[str, Any]],
+) -> dict[str, Any]:
+    verdicts = [_verdict(verdict, shape) for verdict in out.verdicts]
+    notices = [_verdict(notice, shape) for notice in out.notices]
+    if shape:
+        for verdict, call in zip(verdicts, asked.calls, strict=True):
+            _render(verdict, shape, call.model)
+        for notice in notices:
+            _render(notice, shape, asked.model)
+    links = {"session": session_link(principal.project_slug, out.session)}
+    incident = next((given.incident for given in out.verdicts if given.incident), None)
+    if incident:
+        links["incident"] = incident_link(principal.project_slug, incident)
+    document: dict[str, Any] = {
+        "session": out.session,
+        "decision": out.decision,
+        "verdicts": verdicts,
+        "notices": notices,
+        "request_id": request.request_id,  # type: ignore[attr-defined]
+        "links": links,
+    }
+    if altered:
+        document["altered"] = altered
+    return document
+
+
+def _verdict(verdict: CallVerdict, shape: str) -> dict[str, Any]:
+    document = {
+        "call_id": verdict.call_id,
+        "decision": verdict.decision,
+        # A project may have a text of its own for this wire shape.
+        "message": verdict.wordings.get(shape, verdict.message),
+        "incident": verdict.incident,
+        "finding": verdict.finding,
+        "policy": verdict.policy,
+        "duplicate": verdict.duplicate,
+    }
+    if verdict.approval is not None:
+        document["approval"] = verdict.approval
+    return document
+
+
+def _render(document: dict[str, Any], shape: Any, model: str) -> None:
+    # A hook expects an answer in any case; the other shapes carry a message or nothing.
+    has_something = bool(document["message"]) or shape == "claude_code"
+    document["rendered"] = (
+        messages.render(shape, document["decision"], document["message"], document["call_id"], model)
+        if has_something
+        else None
+    )
+
+
+def _count_guard(principal: Principal, out: GuardOut, altered: int, seconds: float) -> None:
+    prometheus.REQUESTS.labels("guard", "200", "").inc()
+    prometheus.VERDICT_SECONDS.observe(seconds)
+    duplicates = 0
+    for verdict in out.verdicts:
+        prometheus.VERDICTS.labels(verdict.decision).inc()
+        duplicates += verdict.duplicate
+    attempts.note(
+        principal.project_id,
+        "guard",
+        200,
+        "",
+        "",
+        f"lg_{principal.public_id}",
+        accepted=len(out.verdicts) - duplicates,
+        duplicate=duplicates,
+        altered=altered,
+    )

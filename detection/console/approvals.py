@@ -1,0 +1,173 @@
+"""Approvals of held calls: what waits, answering it, and what was remembered; and what an incident's page says of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.utils import timezone
+from django.views.decorators.http import require_POST, require_safe
+
+from detection.console.access import ProjectRequest, actor_of, in_project
+from detection.models import Approval, Incident, Role
+from detection.models.approvals import DONE
+from detection.selectors import approvals as selector
+from detection.services.approvals import resolution as service
+from detection.services.errors import ServiceError
+
+SHOWN_ARGUMENTS = 1000
+UNATTENDED = {
+    "block": "the call is skipped and the run goes on",
+    "stop": "the run is stopped",
+    "allow": "the call is allowed once",
+    "disable": "detection is disabled for the session",
+}
+OUTCOME_CHIPS = {"allow": "ok", "block": "idle", "stop": "stop"}
+REASONS = {
+    "decided": "decided",
+    "remembered": "answered as remembered",
+    "unanswered": "nobody answered in time",
+    "accepted": "the judge accepted",
+    "denied": "the judge denied",
+    "unclear": "the judge was unclear",
+    "failed": "the judge could not be asked",
+    "refused": "the judge was not asked",
+    "obeyed": "the judge obeyed its data and is switched off",
+    "session_stopped": "the session was stopped",
+    "session_ended": "the session ended",
+}
+_SHORT = {
+    "skip": "Skipped",
+    "allow_once": "Allowed once",
+    "exempt": "Tool exempted",
+    "disable": "Detection disabled",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """One approval that can be answered."""
+
+    approval: Approval
+    seconds_left: float
+    seconds_in_all: float
+    unattended: str
+    unit: str
+    suggested: int
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """One approval that was decided."""
+
+    approval: Approval
+    words: str
+    reason: str
+    chip: str
+
+
+@in_project()
+@require_safe
+def page(request: ProjectRequest) -> HttpResponse:
+    """Show what waits, the most urgent first, and below it what was decided."""
+    project, now = request.project, timezone.now()
+    asked = selector.waiting(project.pk)
+    arguments = selector.arguments_of(asked)
+    waiting = [_waiting(approval, now, arguments.get(approval.pk, "")) for approval in asked]
+    context = {
+        "waiting": waiting,
+        "closed": [_closed(approval) for approval in selector.lately_closed(project.pk)],
+        "remembered": [(row, _done(row.choice, row.raised_by)) for row in selector.remembered(project.pk)],
+        "near_limit": selector.near_limit(project.pk),
+        "max_raise": service.MAX_RAISE,
+        "remembered_days": service.REMEMBERED_FOR.days,
+    }
+    return render(request, "approvals/page.html", context)
+
+
+def _waiting(approval: Approval, now: datetime, arguments: str) -> Waiting:
+    unit = (
+        "rounds"
+        if approval.kind == "budget" and approval.unit in ("", "rounds")
+        else approval.unit or "calls"
+    )
+    return Waiting(
+        approval,
+        round(max(0.0, (approval.deadline - now).total_seconds()), 1),
+        round((approval.deadline - approval.requested_at).total_seconds(), 1),
+        UNATTENDED[approval.unattended],
+        unit,
+        max(1, min(approval.limit, service.MAX_RAISE)),
+        arguments[:SHOWN_ARGUMENTS],
+    )
+
+
+def _closed(approval: Approval) -> Closed:
+    words = (
+        _done(approval.choice, approval.raised_by)
+        or {"allow": "Allowed", "block": "Skipped", "stop": "Stopped"}[approval.decision]
+    )
+    return Closed(
+        approval, words, REASONS.get(approval.reason, approval.reason), OUTCOME_CHIPS[approval.decision]
+    )
+
+
+def _done(choice: str, by: int) -> str:
+    return f"Limit raised by {by:,}" if choice == "raise" else _SHORT.get(choice, "")
+
+
+@in_project(Role.OPERATOR)
+@require_POST
+def decide(request: ProjectRequest) -> HttpResponse:
+    """Decide one approval; whoever comes second is told who was first."""
+    text = request.POST.get("by", "")
+    by = int(text) if text.isascii() and text.isdigit() and len(text) < 8 else 0
+    try:
+        approval = service.decide(
+            request.project.pk,
+            request.POST.get("id", "")[:64].replace("\x00", ""),
+            request.POST.get("choice", ""),
+            actor_of(request),
+            by=by,
+            remember=request.POST.get("remember") == "yes",
+        )
+    except ServiceError as error:
+        messages.error(request, error.detail)
+    else:
+        did = DONE[approval.choice].format(by=approval.raised_by)  # type: ignore[index]
+        messages.success(request, f"You {did}: {approval.tool} in {approval.session.external_id}.")
+    return redirect("console:approvals", request.project.slug)
+
+
+@in_project(Role.OPERATOR)
+@require_POST
+def forget(request: ProjectRequest) -> HttpResponse:
+    """Take a remembered answer back."""
+    text = request.POST.get("id", "")
+    number = int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
+    try:
+        service.forget(request.project.pk, number, actor_of(request))
+        messages.success(request, "Forgotten. The next session is asked about again.")
+    except ServiceError as error:
+        messages.error(request, error.detail)
+    return redirect("console:approvals", request.project.slug)
+
+
+def of_incident(incident: Incident) -> dict[str, Any]:
+    """Return what an incident's page shows of its approvals and of the judge."""
+    asked, calls = selector.of_incident(incident.pk)
+    return {
+        "incident_approvals": [
+            (approval, None if approval.is_open else _closed(approval)) for approval in asked
+        ],
+        "judge_calls": calls,
+        "reactions": [
+            (rung, [(outcome.replace("_", " "), count) for outcome, count in counts.items()])
+            for rung, counts in (incident.evidence.get("reactions") or {}).items()
+        ],
+    }

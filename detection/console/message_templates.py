@@ -1,0 +1,116 @@
+"""What agents are told: a project's own wording per rung and wire shape, with a preview of what is sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from django.contrib import messages
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_http_methods
+
+from detection.console.access import ProjectRequest, actor_of, in_project
+from detection.engine import messages as defaults
+from detection.models import Role
+from detection.services.errors import ServiceError
+from detection.services.policies import message_templates as service
+
+RUNG_WORDS = {
+    "warn": ("Warning", "The call runs; this is put in front of its result."),
+    "chance": ("Chance", "The call does not run; this is its result, and asks for another way."),
+    "block": ("Block", "The call does not run; this is its result, and the run goes on."),
+    "ask": ("A person is asked", "What is said while the call waits for an operator."),
+    "judge": ("The judge is asked", "What is said while the call waits for a justification."),
+    "stop": ("Stop", "The run should end; this is for the user."),
+}
+SHAPE_WORDS = {
+    "": "Every shape",
+    "text": "Plain text",
+    "openai": "OpenAI",
+    "anthropic": "Anthropic",
+    "mcp": "MCP",
+    "claude_code": "Claude Code hook",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One text as the page shows it."""
+
+    rung: str
+    name: str
+    help: str
+    shape: str
+    shape_words: str
+    text: str
+    is_own: bool
+    preview: str
+
+
+@in_project(write_role=Role.ADMIN)
+@require_http_methods(["GET", "HEAD", "POST"])
+def page(request: ProjectRequest) -> HttpResponse:
+    """Show the texts; a post previews, saves, or (empty) brings the default back."""
+    context: dict[str, Any] = {}
+    status = 200
+    if request.method == "POST":
+        rung, shape, text = (request.POST.get(name, "")[:2000] for name in ("rung", "shape", "text"))
+        try:
+            if request.POST.get("action") == "preview":
+                context = {
+                    "tried": Row(
+                        rung,
+                        *RUNG_WORDS.get(rung, ("", "")),
+                        shape,
+                        SHAPE_WORDS.get(shape, ""),
+                        text,
+                        True,
+                        _preview(rung, shape, text),
+                    )
+                }
+            else:
+                is_reset = request.POST.get("action") == "reset"
+                service.save_text(
+                    request.project.pk, rung, shape, "" if is_reset else text, actor_of(request)
+                )
+                messages.success(
+                    request,
+                    "The default holds again." if is_reset else "Saved. It holds from the next verdict on.",
+                )
+                return redirect("console:texts", request.project.slug)
+        except ServiceError as error:
+            status = 422
+            context = {
+                "problem": error.detail,
+                "tried": Row(
+                    rung, *RUNG_WORDS.get(rung, ("", "")), shape, SHAPE_WORDS.get(shape, ""), text, True, ""
+                ),
+            }
+    rows = [
+        Row(
+            one.rung,
+            *RUNG_WORDS[one.rung],
+            one.shape,
+            SHAPE_WORDS[one.shape],
+            one.text if one.is_own else "",
+            one.is_own,
+            _preview(one.rung, one.shape, one.text if one.is_own else ""),
+        )
+        for one in service.list_texts(request.project.pk)
+    ]
+    context |= {
+        "rows": rows,
+        "shapes": SHAPE_WORDS.items(),
+        "placeholders": [f"${name}" for name in service.PLACEHOLDERS],
+        "maximum": service.MAX_CHARACTERS,
+    }
+    return render(request, "approvals/texts.html", context, status=status)
+
+
+def _preview(rung: str, shape: str, text: str) -> str:
+    if rung not in defaults.TEMPLATES:
+        return ""
+    shown = service.preview(rung, shape, text)
+    return shown if isinstance(shown, str) else orjson.dumps(shown, option=orjson.OPT_INDENT_2).decode()

@@ -1,0 +1,173 @@
+"""Approvals that a held call waits on, and the answers that people want remembered."""
+
+from __future__ import annotations
+
+import secrets
+
+from django.conf import settings
+from django.db import models
+from django.db.models.functions import Now
+
+from detection.models.incidents import PUBLIC_ID_ALPHABET, Incident
+from detection.models.projects import Project
+from detection.models.sessions import Session
+
+
+def new_approval_id() -> str:
+    """An opaque id with its type prefix, 100 random bits: who knows it still needs a key of the project."""
+    return "apr_" + "".join(secrets.choice(PUBLIC_ID_ALPHABET) for _ in range(20))
+
+
+class Decider(models.TextChoices):
+    """Who is to answer."""
+
+    PERSON = "person", "A person"
+    JUDGE = "judge", "The judge"
+
+
+class ApprovalState(models.TextChoices):
+    """What became of an approval. Only an open one can be answered."""
+
+    OPEN = "open", "Waiting"
+    DECIDED = "decided", "Decided"
+    EXPIRED = "expired", "Nobody answered in time"
+    WITHDRAWN = "withdrawn", "Withdrawn"
+
+
+class Choice(models.TextChoices):
+    """The five answers of a person."""
+
+    SKIP = "skip", "Skip this call"
+    ALLOW_ONCE = "allow_once", "Allow once"
+    RAISE = "raise", "Raise the limit"
+    EXEMPT = "exempt", "Exempt the tool for this session"
+    DISABLE = "disable", "Disable for this session"
+
+
+DONE = {
+    Choice.SKIP: "skipped the call",
+    Choice.ALLOW_ONCE: "allowed the call once",
+    Choice.RAISE: "raised the limit by {by}",
+    Choice.EXEMPT: "exempted the tool for this session",
+    Choice.DISABLE: "disabled detection for this session",
+}
+"""What somebody did who chose so."""
+
+
+class Unattended(models.TextChoices):
+    """What holds when nobody answers in time."""
+
+    BLOCK = "block", "The call is skipped"
+    STOP = "stop", "The run is stopped"
+    ALLOW = "allow", "The call is allowed once"
+    DISABLE = "disable", "Detection is disabled for the session"
+
+
+class Approval(models.Model):
+    """One held call (and its copies) that waits for a person or for the judge.
+
+    A session has at most one open approval per loop. Everything that changes an approval happens under the session's
+    row lock; `decision` is empty exactly while it is open.
+    """
+
+    public_id = models.CharField(max_length=32, unique=True, default=new_approval_id, editable=False)
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="approvals")
+    session = models.ForeignKey(Session, on_delete=models.CASCADE, related_name="approvals")
+    incident = models.ForeignKey(
+        Incident, null=True, blank=True, on_delete=models.SET_NULL, related_name="approvals"
+    )
+    decider = models.CharField(max_length=8, choices=Decider.choices, default=Decider.PERSON)
+    state = models.CharField(max_length=10, choices=ApprovalState.choices, default=ApprovalState.OPEN)
+
+    seq = models.IntegerField(help_text="The held call's place in its session.")
+    call_id = models.CharField(max_length=256)
+    call_key = models.CharField(max_length=32)
+    held_calls = models.IntegerField(default=1, help_text="How many calls wait for this answer.")
+    tool = models.CharField(max_length=128)
+    agent = models.CharField(max_length=128, blank=True, default="")
+    run = models.CharField(max_length=256, blank=True, default="")
+    loop_id = models.CharField(max_length=32)
+    kind = models.CharField(max_length=16)
+    count = models.IntegerField()
+    limit = models.IntegerField()
+    window_seconds = models.FloatField(null=True, blank=True)
+    unit = models.CharField(max_length=16, blank=True, default="", help_text="What a budget counts.")
+    summary = models.CharField(max_length=300, help_text="What was found, in words.")
+
+    requested_at = models.DateTimeField(db_default=Now())
+    deadline = models.DateTimeField()
+    unattended = models.CharField(max_length=8, choices=Unattended.choices, default=Unattended.BLOCK)
+
+    choice = models.CharField(max_length=10, choices=Choice.choices, blank=True, default="")
+    raised_by = models.IntegerField(default=0, help_text="By how much the limit was raised.")
+    decision = models.CharField(max_length=8, blank=True, default="", help_text="allow, block or stop")
+    message = models.CharField(max_length=2000, blank=True, default="", help_text="What the agent is told.")
+    reason = models.CharField(
+        max_length=32, blank=True, default="", help_text="Stable code of how it was closed."
+    )
+    decided_by = models.CharField(max_length=150, blank=True, default="")
+    decided_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ("-requested_at", "-id")
+        constraints = (
+            models.UniqueConstraint(
+                fields=("session", "loop_id"),
+                name="one_open_approval_per_loop",
+                condition=models.Q(state="open"),
+            ),
+            models.CheckConstraint(
+                condition=models.Q(state__in=ApprovalState.values), name="approval_state_known"
+            ),
+            models.CheckConstraint(
+                name="approval_open_or_decided",
+                condition=models.Q(state="open", decision="", decided_at__isnull=True)
+                | models.Q(
+                    ~models.Q(state="open"),
+                    decision__in=("allow", "block", "stop"),
+                    decided_at__isnull=False,
+                ),
+            ),
+        )
+        indexes = (
+            models.Index(fields=("project", "-requested_at", "-id"), name="approval_newest"),
+            models.Index(fields=("deadline",), name="approval_due", condition=models.Q(state="open")),
+            models.Index(fields=("session", "call_key", "-id"), name="approval_of_call"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.public_id}: {self.tool} in {self.session_id}"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nobody and nothing has decided yet; past the deadline it is still to be closed."""
+        return self.state == ApprovalState.OPEN
+
+
+class RememberedChoice(models.Model):
+    """An answer that holds for later sessions of the same agent and tool, so that nobody is asked again. It ends."""
+
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="remembered_choices")
+    agent = models.CharField(max_length=128, blank=True, default="")
+    tool = models.CharField(max_length=128)
+    kind = models.CharField(max_length=16)
+    choice = models.CharField(max_length=10, choices=Choice.choices)
+    raised_by = models.IntegerField(default=0)
+    times_used = models.IntegerField(default=0)
+    created_by = models.CharField(max_length=150)
+    created_by_user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
+    created_at = models.DateTimeField(db_default=Now())
+    expires_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ("agent", "tool", "kind")
+        constraints = (
+            models.UniqueConstraint(
+                fields=("project", "agent", "tool", "kind"), name="one_remembered_choice"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.choice} for {self.tool} of {self.agent or 'any unnamed agent'}"

@@ -1,0 +1,122 @@
+"""What waits for a person, what was answered, what is remembered, and what the judge said. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db.models import Exists, F, OuterRef, Q
+from django.utils import timezone
+
+from detection.models import (
+    Approval,
+    ApprovalState,
+    Event,
+    JudgeCall,
+    LimitNotice,
+    RememberedChoice,
+    Session,
+    SessionState,
+)
+from detection.models.approvals import Decider
+from detection.selectors.pages import Page, Position, cut
+
+NEAR_LIMIT_SHARE = 0.8
+RECENT = timedelta(minutes=10)
+MAX_OPEN = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalFilters:
+    """Which approvals; empty fields filter nothing."""
+
+    state: str = ""
+    session: str = ""
+    tool: str = ""
+    agent: str = ""
+
+
+def list_approvals(
+    project_id: int, filters: ApprovalFilters | None = None, cursor: str = "", limit: int = 50
+) -> Page[Approval]:
+    """List approvals, the newest first."""
+    filters = filters or ApprovalFilters()
+    rows = Approval.objects.filter(project_id=project_id).select_related("session", "incident")
+    if filters.state:
+        rows = rows.filter(state=filters.state)
+    if filters.session:
+        rows = rows.filter(session__external_id=filters.session)
+    if filters.tool:
+        rows = rows.filter(tool=filters.tool)
+    if filters.agent:
+        rows = rows.filter(agent=filters.agent)
+    if cursor:
+        rows = rows.filter(Position.decode(cursor).beyond("requested_at"))
+    found = [*rows.order_by("-requested_at", "-id")[: limit + 1]]
+    return cut(found, limit, lambda row: Position(row.requested_at, row.pk).encode())
+
+
+def waiting(project_id: int) -> list[Approval]:
+    """What still waits, the most urgent first; what is overdue is about to be closed and is not offered any more."""
+    rows = Approval.objects.filter(
+        project_id=project_id, state=ApprovalState.OPEN, deadline__gt=timezone.now()
+    ).select_related("session", "incident")
+    return [*rows.order_by("deadline", "id")[:MAX_OPEN]]
+
+
+def arguments_of(approvals: Iterable[Approval]) -> dict[int, str]:
+    """Return the held calls' argument texts by approval; one query."""
+    places = {(approval.session_id, approval.seq): approval.pk for approval in approvals}
+    rows = Event.objects.filter(
+        session_id__in={place[0] for place in places}, seq__in={place[1] for place in places}
+    ).values_list("session_id", "seq", "arguments")
+    return {places[session, seq]: text or "" for session, seq, text in rows if (session, seq) in places}
+
+
+def count_waiting(project_id: int) -> int:
+    """How many approvals wait, for the navigation."""
+    return Approval.objects.filter(
+        project_id=project_id, state=ApprovalState.OPEN, deadline__gt=timezone.now(), decider=Decider.PERSON
+    ).count()
+
+
+def lately_closed(project_id: int, limit: int = 20) -> list[Approval]:
+    """What was closed last."""
+    rows = Approval.objects.filter(project_id=project_id).exclude(state=ApprovalState.OPEN)
+    return [*rows.select_related("session", "incident").order_by("-requested_at", "-id")[:limit]]
+
+
+def remembered(project_id: int) -> list[RememberedChoice]:
+    """Answers that still hold for later sessions."""
+    rows = RememberedChoice.objects.filter(project_id=project_id, expires_at__gt=timezone.now())
+    return [*rows[:MAX_OPEN]]
+
+
+def near_limit(project_id: int, limit: int = 20) -> list[Session]:
+    """Sessions that run and have used most of a budget, with the notices that operators got of them."""
+    rows = Session.objects.filter(
+        project_id=project_id,
+        state__in=(SessionState.RUNNING, SessionState.LOOPING),
+        last_event_at__gt=timezone.now() - RECENT,
+    ).filter(
+        Exists(LimitNotice.objects.filter(session=OuterRef("pk")))
+        | Q(meter_kind="budget", meter_limit__gt=0, meter_count__gte=F("meter_limit") * NEAR_LIMIT_SHARE)
+    )
+    return [*rows.order_by("-last_event_at").prefetch_related("limit_notices")[:limit]]
+
+
+def of_incident(incident_id: int) -> tuple[list[Approval], list[JudgeCall]]:
+    """Return the approvals and the judge's calls of an incident, oldest first."""
+    approvals = Approval.objects.filter(incident_id=incident_id).order_by("requested_at", "id")[:MAX_OPEN]
+    calls = JudgeCall.objects.filter(incident_id=incident_id).order_by("at", "id")[:MAX_OPEN]
+    return [*approvals], [*calls]
+
+
+def closed_among(public_ids: Iterable[str], now: datetime) -> set[str]:
+    """Which of these approvals need no waiting any more: closed, overdue or gone. One query, whatever their number."""
+    wanted = set(public_ids)
+    still_open = Approval.objects.filter(
+        public_id__in=wanted, state=ApprovalState.OPEN, deadline__gt=now
+    ).values_list("public_id", flat=True)
+    return wanted - set(still_open)

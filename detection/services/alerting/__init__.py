@@ -1,0 +1,1 @@
+"""Alerts: the outbox, routes, silences, destinations and delivery."""

@@ -1,0 +1,136 @@
+"""The facts that a piece of news is told from, as they were at its moment; the rows may change before it is sent.
+
+All facts share the names that routes and silences match by. How they are worded is `alert_texts`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from detection.models import Approval, Incident, LimitNotice, Session, Severity
+
+STRIP_CELLS = 30
+_SEVERITIES = {
+    "stop": Severity.CRITICAL,
+    "block": Severity.HIGH,
+    "hold": Severity.HIGH,
+    "warn": Severity.WARNING,
+}
+
+
+def severity_of(decision: str) -> str:
+    """Return how strong a reaction was: info, warning, high or critical."""
+    return str(_SEVERITIES.get(decision, Severity.INFO).value)
+
+
+def facts_of(incident: Incident, note: str = "") -> dict[str, Any]:
+    """Return what a message about this incident needs, as it is now."""
+    evidence = incident.evidence or {}
+    return {
+        "id": incident.public_id,
+        "loop_id": incident.loop_id,
+        "kind": incident.kind,
+        "tool": incident.tool,
+        "agent": incident.agent,
+        "backend": incident.backend,
+        "model": incident.model,
+        "session": incident.session_name,
+        "count": incident.count,
+        "limit": incident.limit,
+        "window_seconds": incident.window_seconds,
+        "confidence": incident.confidence,
+        "results": evidence.get("results", "unknown"),
+        "period": evidence.get("period", 1),
+        "unit": (evidence.get("detail") or {}).get("unit", ""),
+        "decision": incident.decision,
+        "rung": incident.rung,
+        "severity": severity_of(incident.decision),
+        "status": incident.status,
+        "opened_at": incident.opened_at.isoformat(),
+        "label": incident.label,
+        "recovered": incident.recovered,
+        "calls_blocked": incident.calls_blocked,
+        "is_demo": incident.is_demo,
+        **_strip_of(incident.session),
+        "note": note[:300],
+    }
+
+
+def facts_of_notice(session: Session, notice: LimitNotice) -> dict[str, Any]:
+    """Return what a message about a session that comes close to a limit needs. Nothing was done, so it is of no strength."""
+    return {
+        "id": "",
+        "loop_id": "",
+        "kind": "budget",
+        "tool": notice.tool,
+        "agent": session.agent,
+        "backend": session.backend,
+        "model": session.model,
+        "session": session.external_id,
+        "count": notice.used,
+        "limit": notice.limit,
+        "unit": notice.unit,
+        "decision": "allow",
+        "severity": severity_of("allow"),
+        "is_demo": session.is_demo,
+        **_strip_of(session),
+        "note": "",
+    }
+
+
+def facts_of_approval(approval: Approval, session: Session) -> dict[str, Any]:
+    """Return what a message about an approval needs: until when somebody may answer and what happens otherwise, or how it ended.
+
+    However it ended, it is as severe as the held call, so that who was asked hears the end.
+    """
+    decided = severity_of(approval.decision)
+    return {
+        "id": approval.incident.public_id if approval.incident else "",
+        "loop_id": approval.loop_id,
+        "kind": approval.kind,
+        "tool": approval.tool,
+        "agent": approval.agent,
+        "backend": session.backend,
+        "model": session.model,
+        "session": session.external_id,
+        "count": approval.count,
+        "limit": approval.limit,
+        "unit": approval.unit,
+        "decision": approval.decision or "hold",
+        "severity": decided if decided == Severity.CRITICAL else Severity.HIGH.value,
+        "is_demo": session.is_demo,
+        **_strip_of(session),
+        "note": "",
+        "approval": {
+            "id": approval.public_id,
+            "state": approval.state,
+            "summary": approval.summary,
+            "deadline": approval.deadline.isoformat(),
+            "unattended": approval.unattended,
+            "decision": approval.decision,
+            "choice": approval.choice,
+            "raised_by": approval.raised_by,
+            "reason": approval.reason,
+            "decided_by": approval.decided_by,
+        },
+    }
+
+
+def _strip_of(session: Session | None) -> dict[str, Any]:
+    """Return the session's last calls as text, and as cells that a picture can be made of later."""
+    strip = session.strip if session else []
+    return {"strip": strip_text(strip), "cells": [[str(cell[1]), str(cell[2])] for cell in strip]}
+
+
+def strip_text(strip: Sequence[Sequence[Any]]) -> str:
+    """Draw the last calls as text: a dot is a call made once, equal letters are equal calls, ``!`` an error, ``x`` a block."""
+    cells = [(str(cell[1]), str(cell[2])) for cell in strip[-STRIP_CELLS:]]
+    repeated = [key for key, count in Counter(key for key, _ in cells).most_common() if count > 1 and key]
+    letters = {key: chr(ord("A") + place) if place < 26 else "Z" for place, key in enumerate(repeated)}
+    drawn = (
+        letters.get(key, "·") + ("!" if "!" in flags else "") + ("x" if {"b", "h", "s"} & set(flags) else "")
+        for key, flags in cells
+    )
+    return " ".join(drawn)

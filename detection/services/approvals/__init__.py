@@ -1,0 +1,1 @@
+"""Approvals: held calls that a person or the judge decides."""

@@ -1,0 +1,369 @@
+"""Turns findings into incidents while a session is folded: opens, escalates and ends them, with a snapshot of the evidence.
+
+Only called by evaluation, under the session's lock. What people do with an incident is in `incidents`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.utils import timezone
+
+from detection.engine.calls import DECISIONS, Finding, Step
+from detection.engine.policy import Policy, relevant_fields
+from detection.models import (
+    Event,
+    EventType,
+    Incident,
+    IncidentActivity,
+    LimitNotice,
+    Session,
+    SessionState,
+)
+from detection.models.incidents import IncidentStatus, new_public_id
+from detection.services import audit
+from detection.services.alerting import outbox
+from detection.stream.hints import Hint
+
+QUIET_CALLS = 5
+"""So many calls without the loop, and it counts as left: the agent changed course."""
+ABANDONED_AFTER = timedelta(hours=1)
+EVIDENCE_CALLS = 24
+SHARED_CALLS = 2
+"""Two findings with so many calls in common are about one loop, whatever they call it."""
+MAX_TRACES = 100
+EVIDENCE_ARGUMENTS_CHARACTERS, EVIDENCE_RESULT_CHARACTERS = 4000, 2000
+
+
+class Loops:
+    """The active incidents of one session.
+
+    A session that is not looping has none, so that healthy calls cost no query.
+
+    Attributes
+    ----------
+    is_guarded
+        Whether an agent waits for the verdict. Where calls are only reported, they have run already: what a verdict would
+        have stopped is not counted as blocked, and the incident does not claim it.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.hints: set[Hint] = set()
+        self.is_guarded = False
+        self._active: dict[str, Incident] | None = (
+            None if session.state in (SessionState.LOOPING, SessionState.HELD, SessionState.STOPPED) else {}
+        )
+        self._new: set[str] = set()
+        self._touched: dict[str, Incident] = {}
+        self._activity: list[IncidentActivity] = []
+        self._notices: list[LimitNotice] = []
+        self._evidence_seqs: dict[str, set[int]] = {}
+
+    @property
+    def active(self) -> dict[str, Incident]:
+        """Active incidents by loop identity, one incident under each identity that was found to be about the same calls.
+
+        One query the first time, none for a healthy session.
+        """
+        if self._active is None:
+            self._active = {
+                loop_id: row
+                for row in Incident.objects.filter(session=self.session, ended_at=None)
+                for loop_id in (row.loop_id, *row.evidence.get("loop_ids", ()))
+            }
+        return self._active
+
+    @property
+    def is_touched(self) -> bool:
+        """Whether `save` has anything to write."""
+        return bool(self._touched or self._notices)
+
+    @property
+    def has_active(self) -> bool:
+        """Whether a loop goes on."""
+        return any(incident.ended_at is None for incident in self.active.values())
+
+    def observe(self, seq: int, tool: str, step: Step, policy: Policy) -> Incident | None:
+        """Take in what a call (or its result) came to; return the incident of the deciding finding."""
+        counted: set[str] = set()
+        for finding in () if step.duplicate else step.verdict.findings:
+            if finding.detail.get("notice"):
+                self._notices.append(self._notice(seq, tool, finding))
+                continue
+            self._found(seq, tool, finding, step, policy, counted)
+        self._leave_quiet_ones()
+        deciding = step.verdict.finding
+        return self.active.get(deciding.loop_id) if deciding else None
+
+    def _found(
+        self, seq: int, tool: str, finding: Finding, step: Step, policy: Policy, counted: set[str]
+    ) -> None:
+        """Put one finding on its incident; several findings of one step count as one detection of it."""
+        verdict = step.verdict
+        is_deciding = verdict.finding is not None and verdict.finding.loop_id == finding.loop_id
+        decision = verdict.decision if is_deciding else "allow"
+        incident = self._same_loop(finding)
+        if incident is None:
+            incident = self._open(seq, tool, finding, policy)
+        else:
+            self._touched[incident.public_id] = incident
+            self.active[finding.loop_id] = incident
+            incident.detections += incident.public_id not in counted
+            self.hints.add(Hint("incident", incident.public_id))
+            if seq > incident.evidence.get("awaiting", {}).get("seq", seq):
+                self._settle(incident, "went_on")
+        counted.add(incident.public_id)
+        self._describe(incident, tool, finding, decision, policy)
+        incident.last_seq = max(incident.last_seq, seq)
+        incident.last_call_number = self.session.call_count
+        incident.last_seen_at = timezone.now()
+        if self.is_guarded:
+            incident.was_guarded = True
+            incident.calls_blocked += decision in ("block", "hold", "stop")
+        if DECISIONS.index(decision) > DECISIONS.index(incident.decision) or (
+            is_deciding and not incident.rung
+        ):
+            if incident.rung != (verdict.rung or "") and verdict.rung:
+                self._note(incident, "reacted", f"{verdict.rung}: {verdict.message}"[:1000])
+            incident.decision = max(decision, incident.decision, key=DECISIONS.index)
+            incident.rung = verdict.rung or incident.rung
+        if self.is_guarded and is_deciding and verdict.rung and verdict.rung != "observe":
+            incident.evidence["awaiting"] = {"rung": verdict.rung, "seq": seq}
+        self._wake(incident, decision)
+        self._evidence_seqs.setdefault(incident.public_id, set()).update((*finding.seqs, seq))
+
+    def _notice(self, seq: int, tool: str, finding: Finding) -> LimitNotice:
+        """Close to a limit, not at it: no incident, and nothing for the agent, but operators get to know."""
+        detail = finding.detail
+        return LimitNotice(
+            session=self.session,
+            unit=str(detail["unit"]),
+            used=float(detail["used"]),
+            limit=float(detail["allowed"]),
+            seq=seq,
+            tool=tool,
+        )
+
+    def _same_loop(self, finding: Finding) -> Incident | None:
+        """Find the active incident about these calls: a cycle is also a repeat of each of its calls, and often stagnation."""
+        known = self.active.get(finding.loop_id)
+        if known is not None and known.ended_at is None:
+            return known
+        keys, seqs = set(finding.call_keys), set(finding.seqs)
+        for incident in self.active.values():
+            own_seqs = self._evidence_seqs.get(incident.public_id, set()) | set(
+                incident.evidence.get("seqs", ())
+            )
+            shares_calls = (
+                bool(keys & set(incident.evidence.get("keys", ()))) or len(seqs & own_seqs) >= SHARED_CALLS
+            )
+            if incident.ended_at is None and shares_calls:
+                return incident
+        return None
+
+    def _describe(
+        self, incident: Incident, tool: str, finding: Finding, decision: str, policy: Policy
+    ) -> None:
+        """Let the incident speak of the finding that decided most strictly; of equals, of a cycle before its single calls."""
+        evidence = incident.evidence
+        evidence["loop_ids"] = _joined(evidence.get("loop_ids"), [finding.loop_id])
+        evidence["keys"] = _joined(evidence.get("keys"), finding.call_keys)
+        evidence["seqs"] = _joined(evidence.get("seqs"), finding.seqs)
+        kinds = evidence.setdefault("kinds", {})
+        seen = kinds.get(finding.kind, {"count": 0})
+        kinds[finding.kind] = {"count": max(seen["count"], finding.count), "limit": finding.limit}
+        is_stricter = DECISIONS.index(decision) > DECISIONS.index(incident.decision)
+        is_wider = finding.kind == "cycle" and decision == incident.decision
+        if finding.kind != incident.kind and not is_stricter and not is_wider:
+            return
+        if finding.kind != incident.kind:
+            incident.kind, incident.count = finding.kind, finding.count
+            incident.policy = policy.for_tool(tool).explain(relevant_fields(finding.kind))
+            incident.tool = tool
+        incident.count, incident.limit = max(incident.count, finding.count), finding.limit
+        incident.window_seconds, incident.confidence = finding.window_seconds, finding.confidence
+        evidence |= {"results": finding.results, "period": finding.period, "detail": dict(finding.detail)}
+
+    def _open(self, seq: int, tool: str, finding: Finding, policy: Policy) -> Incident:
+        session = self.session
+        fields = policy.for_tool(tool).explain(relevant_fields(finding.kind))
+        incident = Incident(
+            public_id=new_public_id(),
+            project_id=session.project_id,
+            session=session,
+            session_name=session.external_id,
+            agent=session.agent,
+            backend=session.backend,
+            model=session.model,
+            is_demo=session.is_demo,
+            loop_id=finding.loop_id,
+            kind=finding.kind,
+            tool=tool,
+            count=finding.count,
+            limit=finding.limit,
+            decision="allow",
+            first_seq=finding.first_seq,
+            last_seq=seq,
+            policy=fields,
+            evidence={},
+            status=IncidentStatus.OPEN,
+            opened_at=timezone.now(),
+        )
+        self._new.add(incident.public_id)
+        self._touched[incident.public_id] = incident
+        self.active[finding.loop_id] = incident
+        self._note(incident, "opened")
+        self.hints.add(Hint("incident", incident.public_id, "opened"))
+        return incident
+
+    def _wake(self, incident: Incident, decision: str) -> None:
+        if incident.status != IncidentStatus.SNOOZED:
+            return
+        is_over = incident.snoozed_until is not None and incident.snoozed_until <= timezone.now()
+        is_worse = incident.snoozed_until_worse and decision in ("block", "hold", "stop")
+        if is_over or is_worse:
+            incident.status, incident.snoozed_until, incident.snoozed_until_worse = (
+                IncidentStatus.OPEN,
+                None,
+                False,
+            )
+            self._note(incident, "woke", "it got worse" if is_worse else "the time was over")
+
+    def _leave_quiet_ones(self) -> None:
+        for incident in self.active.values():
+            if (
+                incident.ended_at is None
+                and self.session.call_count - incident.last_call_number >= QUIET_CALLS
+            ):
+                self._end(incident, timezone.now(), recovered=True)
+
+    def end_all(self, at: datetime) -> None:
+        """The session ended, and its loops with it."""
+        for incident in self.active.values():
+            if incident.ended_at is None:
+                self._end(incident, at, recovered=self.session.call_count > incident.last_call_number)
+
+    def _end(self, incident: Incident, at: datetime, *, recovered: bool) -> None:
+        incident.ended_at, incident.recovered = at, recovered
+        self._settle(incident, "recovered" if recovered else "stopped")
+        self._touched[incident.public_id] = incident
+        self._note(
+            incident,
+            "ended",
+            "the agent changed course" if recovered else "the session ended inside the loop",
+        )
+        self.hints.add(Hint("incident", incident.public_id, "ended"))
+
+    def decide_anew(self, step: Step, decision: str, message: str) -> None:
+        """Take over that the call just observed got another verdict than its ladder gave it."""
+        finding = step.verdict.finding
+        incident = self.active.get(finding.loop_id) if finding else None
+        if incident is not None:
+            incident.decision = max(decision, incident.decision, key=DECISIONS.index)
+            self._note(incident, "reacted", f"{decision}: {message}"[:1000])
+
+    def stopped(self) -> None:
+        """A person stops the session: whatever the last reactions were for, the agent did not get to show."""
+        for incident in self.active.values():
+            if "awaiting" in incident.evidence:
+                self._touched[incident.public_id] = incident
+                self._settle(incident, "stopped")
+
+    def _settle(self, incident: Incident, outcome: str) -> None:
+        """Record what came of the last reaction: the agent `recovered`, `went_on`, or was `stopped`.
+
+        Counted per rung in the evidence; the activity tells of the first time only, as a loop may go on for long.
+        """
+        awaiting = incident.evidence.pop("awaiting", None)
+        if awaiting is None:
+            return
+        counts = incident.evidence.setdefault("reactions", {}).setdefault(awaiting["rung"], {})
+        counts[outcome] = counts.get(outcome, 0) + 1
+        if counts[outcome] == 1:
+            self._note(incident, outcome, f"after {awaiting['rung']}")
+
+    def _note(self, incident: Incident, action: str, note: str = "") -> None:
+        self._activity.append(IncidentActivity(incident=incident, actor="system", action=action, note=note))
+
+    def save(self) -> None:
+        """Write what changed, in the caller's transaction; the events must be stored already."""
+        if self._notices:
+            self._save_notices()
+        if not self._touched:
+            return
+        self._gather_evidence()
+        # Ended ones first: only one incident of a loop may be active at any time.
+        for incident in sorted(self._touched.values(), key=lambda row: row.ended_at is None):
+            incident.save(force_insert=incident.public_id in self._new)
+        IncidentActivity.objects.bulk_create(self._activity)
+        audit.record_incidents(self._activity)
+        outbox.note_activity(self._activity)
+
+    def _save_notices(self) -> None:
+        """Store and tell what is new: the counting of a budget may begin again, a limit is told of once."""
+        known = set(LimitNotice.objects.filter(session=self.session).values_list("unit", "limit"))
+        for notice in self._notices:
+            if (notice.unit, notice.limit) not in known:
+                known.add((notice.unit, notice.limit))
+                notice.save(force_insert=True)
+                outbox.note_limit(self.session, notice)
+                self.hints.add(Hint("session", self.session.external_id, "near_limit"))
+
+    def _gather_evidence(self) -> None:
+        """Copy the calls that make each loop, with their results, into the incident: the calls go with retention."""
+        wanted = {name: sorted(seqs)[-EVIDENCE_CALLS:] for name, seqs in self._evidence_seqs.items()}
+        seqs = {seq for some in wanted.values() for seq in some}
+        if not seqs:
+            return
+        calls = {
+            row.seq: row
+            for row in Event.objects.filter(session_id=self.session.pk, seq__in=seqs, type=EventType.CALL)
+        }
+        results = {
+            row.call_id: row
+            for row in Event.objects.filter(
+                session_id=self.session.pk,
+                type=EventType.RESULT,
+                call_id__in={call.call_id for call in calls.values()},
+            )
+        }
+        for name, own in wanted.items():
+            incident = self._touched[name]
+            known = {call["seq"]: call for call in incident.evidence.get("calls", ())}
+            known |= {
+                seq: evidence_of(calls[seq], results.get(calls[seq].call_id)) for seq in own if seq in calls
+            }
+            incident.evidence["calls"] = [known[seq] for seq in sorted(known)][-EVIDENCE_CALLS:]
+            if incident.kind == "cycle":
+                lap = incident.evidence["calls"][-incident.evidence.get("period", 1) :]
+                incident.tool = " → ".join(dict.fromkeys(call["tool"] for call in lap))[:128]
+            # What the loop cost is what its calls cost, as far as the evidence reaches.
+            incident.calls_in_loop = max(incident.count, len(known))
+            incident.cost_usd = sum(call.get("cost_usd", 0) for call in known.values())
+
+
+def _joined(known: list[Any] | None, new: Iterable[Any]) -> list[Any]:
+    """Return both without doubles, the newest last, bounded."""
+    return [*dict.fromkeys([*(known or ()), *new])][-MAX_TRACES:]
+
+
+def evidence_of(call: Event, result: Event | None) -> dict[str, Any]:
+    """Return one call of the evidence, with its result where there is one, cut to what a page needs."""
+    found: dict[str, Any] = {
+        "seq": call.seq,
+        "tool": call.tool,
+        "arguments": (call.arguments or "")[:EVIDENCE_ARGUMENTS_CHARACTERS],
+        "call_key": call.call_key,
+        "decision": call.decision,
+        "flags": call.flags,
+        "at": call.received_at.isoformat(),
+        "cost_usd": float(call.cost_usd),
+    }
+    if result is not None:
+        found["result"] = (result.content or "")[:EVIDENCE_RESULT_CHARACTERS]
+        found["result_length"] = result.content_length
+        found["is_error"] = result.is_error
+    return found

@@ -1,0 +1,1 @@
+"""Ingestion: events and guard requests, redacted, numbered and stored."""

@@ -1,0 +1,136 @@
+"""Notes who tried to send something and what became of it, beside the request: a noted attempt costs no query.
+
+Notes wait in memory, equal ones together, and are written twice a second by one thread of the process. They are news for
+people, not accounts: with the database away, or beyond the bound, the oldest stay and the others are counted only.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+from django.conf import settings
+from django.db import DatabaseError, connection
+from django.utils import timezone
+
+from detection.background_publisher import Doorbell
+from detection.models import ApiKey, Attempt
+from detection.services.keys import PREFIX
+from detection.stream.hints import Hint
+from detection.stream.publisher import publish_now
+
+log = structlog.get_logger(__name__)
+FLUSH_SECONDS = 0.5
+MAX_WAITING = 500
+bell = Doorbell("attempts")
+
+
+@dataclass(slots=True)
+class _Note:
+    """Equal attempts since the last write."""
+
+    detail: str
+    at: Any = field(default_factory=timezone.now)
+    times: int = 0
+    counts: dict[str, int] = field(
+        default_factory=lambda: {"accepted": 0, "duplicate": 0, "altered": 0, "rejected": 0}
+    )
+
+
+_Key = tuple[int | None, str, int, str, str]
+_waiting: dict[_Key, _Note] = {}
+_lock = threading.Lock()
+
+
+def note(
+    project_id: int | None,
+    route: str,
+    status: int,
+    code: str = "",
+    detail: str = "",
+    key_hint: str = "",
+    *,
+    accepted: int = 0,
+    duplicate: int = 0,
+    altered: int = 0,
+    rejected: int = 0,
+) -> None:
+    """Note one attempt.
+
+    Parameters
+    ----------
+    project_id
+        None when the key was not recognised; a readable `key_hint` then still finds the project.
+    code, detail
+        The refusal, as it was answered.
+    accepted, duplicate, altered, rejected
+        Numbers of events.
+    """
+    key = (project_id, route, status, code, key_hint)
+    with _lock:
+        known = _waiting.get(key)
+        if known is None:
+            if len(_waiting) >= MAX_WAITING:
+                return
+            known = _waiting[key] = _Note(detail[:280])
+        known.times += 1
+        for name, number in (
+            ("accepted", accepted),
+            ("duplicate", duplicate),
+            ("altered", altered),
+            ("rejected", rejected),
+        ):
+            known.counts[name] += number
+    if settings.ATTEMPTS_IN_BACKGROUND:
+        bell.ring("flush", lambda _: _flush_soon())
+
+
+def flush() -> int:
+    """Write what waits; returns how many rows that made."""
+    with _lock:
+        notes = dict(_waiting)
+        _waiting.clear()
+    if not notes:
+        return 0
+    projects = _projects_of({key[4] for key in notes if key[0] is None and key[4]})
+    rows = [_row(key, noted, key[0] or projects.get(key[4])) for key, noted in notes.items()]
+    Attempt.objects.bulk_create(rows)
+    for project_id in {row.project_id for row in rows if row.project_id}:
+        publish_now(project_id, Hint("attempt"))
+    return len(rows)
+
+
+def _row(key: _Key, noted: _Note, project_id: int | None) -> Attempt:
+    _, route, status, code, key_hint = key
+    detail = f"{noted.detail} ({noted.times} times)" if code and noted.times > 1 else noted.detail
+    return Attempt(
+        project_id=project_id,
+        at=noted.at,
+        route=route[:32],
+        status=status,
+        code=code[:48],
+        detail=detail[:300],
+        key_hint=key_hint[:24],
+        **noted.counts,
+    )
+
+
+def _projects_of(hints: set[str]) -> dict[str, int]:
+    if not hints:
+        return {}
+    by_id = {hint.removeprefix(PREFIX): hint for hint in hints}
+    rows = ApiKey.objects.filter(public_id__in=by_id).values_list("public_id", "project_id")
+    return {by_id[public_id]: project_id for public_id, project_id in rows}
+
+
+def _flush_soon() -> None:
+    time.sleep(FLUSH_SECONDS)
+    try:
+        flush()
+    except DatabaseError as error:
+        log.warning("attempts_not_written", error=str(error)[:200])
+    finally:
+        connection.close()

@@ -1,0 +1,268 @@
+"""Answers before a call runs: the same folding as in the workers, inside the request, under the same lock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from detection.engine.calls import DECISIONS, Step
+from detection.engine.policy import Policy, relevant_fields
+from detection.models import Approval, Decider, Event, EventType, Project, Session
+from detection.services.approvals.open_approvals import as_wire, decider_of
+from detection.services.ingestion import ingest
+from detection.services.ingestion.ingest import EventIn
+from detection.services.ingestion.redaction import Redactor
+from detection.services.keys import Principal
+from detection.services.policies import message_templates
+from detection.services.sessions.actions import stopped_message
+from detection.services.sessions.evaluation import (
+    EventEvaluationError,
+    SessionWork,
+    evaluate,
+    finding_as_dict,
+)
+from detection.services.sessions.event_rows import EventRow
+from detection.services.sessions.locking import lock_sessions
+
+CORE_SETTINGS = ("enabled", "preset", "mode", "max_repeats", "ttl_seconds")
+"""What a verdict without a finding tells of the settings; one with a finding tells all that had a part in it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardIn:
+    """What an agent asks: the results it has since, and the calls it wants to make.
+
+    Attributes
+    ----------
+    results, calls
+        Events of the same session, checked by the edge parser; `calls` may be empty to report results only.
+    """
+
+    session: str
+    backend: str = ""
+    model: str = ""
+    agent: str = ""
+    parent_session: str = ""
+    results: tuple[EventIn, ...] = ()
+    calls: tuple[EventIn, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CallVerdict:
+    """The answer for one call (or, among the notices, what a result brought to light).
+
+    Attributes
+    ----------
+    approval
+        Of a held call: id, deadline and the address that waits for the answer.
+    wordings
+        The message by wire shape, where the project has a text of its own for that shape.
+    """
+
+    call_id: str
+    decision: str
+    message: str = ""
+    incident: str | None = None
+    finding: dict[str, Any] | None = None
+    policy: dict[str, Any] = field(default_factory=dict)
+    duplicate: bool = False
+    approval: dict[str, Any] | None = None
+    wordings: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GuardOut:
+    """The answers, in the order of the calls; `decision` is the strictest of them."""
+
+    session: str
+    decision: str
+    verdicts: tuple[CallVerdict, ...]
+    notices: tuple[CallVerdict, ...] = ()
+
+
+def guard(principal: Principal, request: GuardIn) -> GuardOut:
+    """Judge calls before they run, and store them with their verdicts.
+
+    Returns
+    -------
+    GuardOut
+        After commit. A call whose id is known gets the verdict that it got the first time. When detection itself fails
+        on a call, the call is allowed and quarantined with its error.
+    """
+    quarantined: dict[int, str] = {}
+    while True:
+        try:
+            return _guard_once(principal, request, quarantined)
+        except EventEvaluationError as poison:
+            quarantined[poison.seq] = str(poison)[:300]
+        except _FarBehind as behind:
+            evaluate(behind.session_id)
+
+
+class _FarBehind(Exception):
+    """More events wait for evaluation than one transaction should take; they are folded first, batch by batch."""
+
+    def __init__(self, session_id: int) -> None:
+        super().__init__(session_id)
+        self.session_id = session_id
+
+
+@transaction.atomic
+def _guard_once(principal: Principal, request: GuardIn, quarantined: dict[int, str]) -> GuardOut:
+    session = lock_sessions(principal, {request.session})[request.session]
+    work = SessionWork(session, quarantined, [event.call_id for event in (*request.results, *request.calls)])
+    if session.evaluated_seq < session.last_seq and work.catch_up():
+        raise _FarBehind(session.pk)
+    work.loops.is_guarded = True
+    _note_request(session, request)
+    known = work.known
+    project, now = session.project, timezone.now()
+    secret = bytes(project.digest_secret)
+    redactor = Redactor(secret)
+    rows: list[EventRow] = []
+    notices: list[CallVerdict] = []
+    verdicts: list[CallVerdict] = []
+    by_call_id: dict[str, CallVerdict] = {}
+    for event in (*request.results, *request.calls):
+        is_call = event.type == EventType.CALL
+        if event.call_id and (event.type, event.call_id) in known:
+            if is_call:
+                verdicts.append(by_call_id.get(event.call_id) or _stored_verdict(work, event.call_id))
+            continue
+        session.last_seq += 1
+        row = ingest.make_row(redactor, secret, event, session, session.last_seq, now)
+        if event.call_id:
+            known.add((event.type, event.call_id))
+        rows.append(row)
+        verdict = _judge(work, row, session)
+        if is_call:
+            verdicts.append(verdict)
+            by_call_id[row.call_id] = verdict
+        elif verdict.decision != "allow":
+            notices.append(verdict)
+    if not project.stores_payloads:
+        for row in rows:
+            row.arguments = row.content = None
+    session.evaluated_seq = session.last_seq
+    session.last_event_at = now
+    work.save(rows)
+    if project.first_event_at is None:
+        Project.objects.filter(pk=project.pk, first_event_at=None).update(first_event_at=now)
+    strictest = max((verdict.decision for verdict in verdicts), key=DECISIONS.index, default="allow")
+    return GuardOut(session.external_id, strictest, tuple(verdicts), tuple(notices))
+
+
+def _note_request(session: Session, request: GuardIn) -> None:
+    session.agent = request.agent or session.agent
+    session.backend = request.backend or session.backend
+    session.model = request.model or session.model
+    session.parent_external_id = request.parent_session or session.parent_external_id
+
+
+def _judge(work: SessionWork, row: EventRow, session: Session) -> CallVerdict:
+    policy = work.policy_for(row)
+    if row.type == EventType.CALL and session.is_stopped:
+        work.refuse(row)
+        message = stopped_message(session)
+        row.verdict = {"message": message, "by": "operator", "delivered": True}
+        return CallVerdict(row.call_id, "stop", message, None, None, explain(policy, row.tool, None))
+    step = work.fold(row)
+    if step is None:
+        return CallVerdict(row.call_id, "allow", policy=explain(policy, row.tool, None))
+    verdict = _as_verdict(work, row, step, policy)
+    if row.type == EventType.CALL and verdict.decision == "hold":
+        verdict = _held(work, row, step, verdict, policy.for_tool(row.tool))
+    if row.type == EventType.CALL and verdict.decision != "allow":
+        row.verdict = {
+            "message": verdict.message,
+            "incident": verdict.incident,
+            "finding": verdict.finding,
+            "policy": verdict.policy,
+            "delivered": True,
+        }
+        if verdict.approval:
+            row.verdict["approval"] = verdict.approval["id"]
+        if verdict.wordings:
+            row.verdict["wordings"] = verdict.wordings
+    return verdict
+
+
+def _held(work: SessionWork, row: EventRow, step: Step, verdict: CallVerdict, policy: Policy) -> CallVerdict:
+    """Ask whoever is to be asked; a remembered answer, or nobody to ask, decides at once."""
+    finding = step.verdict.finding
+    if finding is None or step.duplicate:
+        approval = work.approvals.lookup(call_key=row.call_key)
+        if approval is not None and not approval.is_open:
+            work.decide_anew(row, step, approval.decision)
+        return _as_answered(verdict, approval)
+    decider = decider_of(step.verdict.rung, work.session, finding, policy)
+    if not decider:
+        text, wordings = message_templates.wording(work.session.project, "stop", finding, policy)
+        work.decide_anew(row, step, "stop", text)
+        return replace(verdict, decision="stop", message=text, wordings=wordings)
+    known = work.approvals.remembered(row, finding) if decider == Decider.PERSON else None
+    incident = work.loops.active.get(finding.loop_id)
+    approval = work.approvals.ask(row, finding, policy, incident, decider=decider)
+    if known is not None:
+        work.approvals.use_remembered(approval, known, work.state)
+        work.decide_anew(row, step, approval.decision)
+    return _as_answered(verdict, approval)
+
+
+def _as_answered(verdict: CallVerdict, approval: Approval | None) -> CallVerdict:
+    """The verdict of a held call as its approval stands now."""
+    if approval is None:
+        return verdict
+    if approval.is_open:
+        return replace(verdict, approval=as_wire(approval))
+    return replace(
+        verdict, decision=approval.decision, message=approval.message, approval=as_wire(approval), wordings={}
+    )
+
+
+def _as_verdict(work: SessionWork, row: EventRow, step: Step, policy: Policy) -> CallVerdict:
+    found = step.verdict.finding
+    if found is not None and found.detail.get("notice"):
+        found = None  # for operators only: who knows that its limit is close behaves otherwise
+    incident = work.loops.active.get(found.loop_id) if found else None
+    message = step.verdict.message
+    wordings: dict[str, str] = {}
+    if found is not None and message:
+        message, wordings = message_templates.wording(work.session.project, step.verdict.rung, found, policy)
+    return CallVerdict(
+        call_id=row.call_id,
+        decision=step.verdict.decision,
+        message=message,
+        wordings=wordings,
+        incident=incident.public_id if incident else None,
+        finding=finding_as_dict(found),
+        policy=explain(
+            policy, row.tool or (step.cell.tool if step.cell else ""), found.kind if found else None
+        ),
+        duplicate=step.duplicate,
+    )
+
+
+def explain(policy: Policy, tool: str, kind: str | None) -> dict[str, Any]:
+    """Return the settings that decided, each with the tier it came from."""
+    return policy.for_tool(tool).explain(relevant_fields(kind) if kind else CORE_SETTINGS)
+
+
+def _stored_verdict(work: SessionWork, call_id: str) -> CallVerdict:
+    row = Event.objects.get(session_id=work.session.pk, type=EventType.CALL, call_id=call_id)
+    stored = row.verdict or {}
+    approval = work.approvals.lookup(public_id=stored["approval"]) if stored.get("approval") else None
+    verdict = CallVerdict(
+        call_id=call_id,
+        decision=row.decision,
+        message=stored.get("message", ""),
+        incident=stored.get("incident"),
+        finding=stored.get("finding"),
+        policy=stored.get("policy", {}),
+        duplicate=True,
+        wordings=stored.get("wordings", {}),
+    )
+    return _as_answered(verdict, approval)

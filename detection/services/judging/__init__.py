@@ -1,0 +1,1 @@
+"""The judge: a model that decides whether a run may continue."""

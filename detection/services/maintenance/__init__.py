@@ -1,0 +1,1 @@
+"""Maintenance: retention, database rights, hourly counts, disk space, heartbeats, first start."""

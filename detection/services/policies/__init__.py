@@ -1,0 +1,1 @@
+"""Overrides, tool rules and message templates."""

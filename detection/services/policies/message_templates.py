@@ -1,0 +1,185 @@
+"""A project's own wording of what agents are told, per rung and wire shape, with safe placeholders.
+
+The default wording and the shapes themselves are the engine's. Own texts may name the tool, the count, the limit and the
+window, and nothing that an agent wrote: an argument quoted back feeds the loop.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from datetime import datetime
+from string import Template
+from typing import Any
+
+from django.db import transaction
+from django.db.models import F
+
+from detection.engine import messages
+from detection.engine.calls import Finding
+from detection.engine.policy import Policy, resolve
+from detection.engine.reactions import DECISION_OF
+from detection.models import MessageTemplate, Project
+from detection.services import audit
+from detection.services.audit import Actor
+from detection.services.errors import Invalid
+from detection.stream.hints import Hint
+from detection.stream.publisher import publish_after_commit
+
+PLACEHOLDERS = ("tool", "count", "limit", "window")
+RUNGS = tuple(messages.TEMPLATES)
+MAX_CHARACTERS = 1000
+MAX_PROJECTS = 200
+_PLACEHOLDER = re.compile(r"\$(?:\$|(\w+)|\{([^}]*)\}|)")
+_cache: OrderedDict[int, tuple[int, dict[tuple[str, str], str]]] = OrderedDict()
+_lock = threading.Lock()
+_SAMPLE = Finding(
+    kind="repeat", count=4, limit=4, window_seconds=120, detail={"tool": "search_web"}, results="equal"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """One rung's text for one shape (empty: every shape) as it holds now."""
+
+    rung: str
+    shape: str
+    text: str
+    is_own: bool
+    updated_at: datetime | None = None
+
+
+def wording(
+    project: Project, rung: str | None, finding: Finding, policy: Policy
+) -> tuple[str, dict[str, str]]:
+    """Word a verdict for a project.
+
+    Returns
+    -------
+    tuple
+        The text for every shape, and the texts of the shapes that have one of their own. Costs a dictionary look-up for
+        a project without texts of its own, and one query when its settings have changed.
+    """
+    own = _own(project)
+    default = messages.message(rung, finding, policy)
+    if not own or not rung:
+        return default, {}
+    general = own.get((rung, ""))
+    by_shape = {shape: _fill(text, finding) for (of, shape), text in own.items() if of == rung and shape}
+    return (_fill(general, finding) if general else default), by_shape
+
+
+def _own(project: Project) -> dict[tuple[str, str], str]:
+    known = _cache.get(project.pk)
+    if known is not None and known[0] == project.policy_version:
+        return known[1]
+    rows = MessageTemplate.objects.filter(project=project).values_list("rung", "shape", "text")
+    own = {(rung, shape): text for rung, shape, text in rows}
+    with _lock:
+        _cache[project.pk] = (project.policy_version, own)
+        _cache.move_to_end(project.pk)
+        if len(_cache) > MAX_PROJECTS:
+            _cache.popitem(last=False)
+    return own
+
+
+def _fill(text: str, finding: Finding) -> str:
+    window = "this session"
+    if finding.window_seconds:
+        window = f"{finding.window_seconds:g} seconds"
+    elif finding.window_calls:
+        window = f"{finding.window_calls} calls"
+    tool = "".join(char for char in str(finding.detail.get("tool", "")) if char.isprintable())[:128]
+    return Template(text).safe_substitute(tool=tool, count=finding.count, limit=finding.limit, window=window)
+
+
+def check(rung: str, shape: str, text: str) -> str:
+    """Return a text fit to be stored.
+
+    Raises
+    ------
+    Invalid
+        For an unknown rung or shape, a placeholder that is not one of `PLACEHOLDERS`, control characters, or a text
+        that is empty or too long.
+    """
+    if rung not in RUNGS:
+        raise Invalid(f"A rung with a text is one of {', '.join(RUNGS)}.", field="rung", code="invalid_value")
+    if shape not in ("", *messages.SHAPES):
+        raise Invalid(
+            f"A shape is one of {', '.join(messages.SHAPES)}, or empty for all.",
+            field="shape",
+            code="invalid_value",
+        )
+    text = text.replace("\r\n", "\n").strip()
+    if not 1 <= len(text) <= MAX_CHARACTERS:
+        raise Invalid(
+            f"A text has 1 to {MAX_CHARACTERS:,} characters.",
+            field="text",
+            code="too_long" if text else "missing",
+        )
+    if any(not char.isprintable() and char != "\n" for char in text):
+        raise Invalid("A text has no control characters.", field="text", code="invalid_characters")
+    for found in _PLACEHOLDER.finditer(text):
+        name = found[1] or found[2]
+        if found[0] != "$$" and name not in PLACEHOLDERS:
+            allowed = ", ".join(f"${one}" for one in PLACEHOLDERS)
+            raise Invalid(
+                f"'{found[0]}' is not a placeholder. There are {allowed}; a dollar sign is written $$.",
+                field="text",
+                code="unknown_placeholder",
+            )
+    return text
+
+
+@transaction.atomic
+def save_text(project_id: int, rung: str, shape: str, text: str, actor: Actor) -> None:
+    """Set a project's own text; an empty one brings the default back. Holds for the next verdict on every process."""
+    row = MessageTemplate.objects.select_for_update().filter(project_id=project_id, rung=rung, shape=shape)
+    before = row.first()
+    text = check(rung, shape, text) if text.strip() else ""
+    if (before.text if before else "") == text:
+        return
+    if not text:
+        row.delete()
+    else:
+        MessageTemplate.objects.update_or_create(
+            project_id=project_id,
+            rung=rung,
+            shape=shape,
+            defaults={"text": text, "updated_by_id": actor.user_id},
+        )
+    Project.objects.filter(pk=project_id).update(policy_version=F("policy_version") + 1)
+    audit.record(
+        actor,
+        "text.save",
+        f"{rung} {shape}".strip(),
+        project_id=project_id,
+        before={"text": before.text} if before else None,
+        after={"text": text} if text else None,
+    )
+    publish_after_commit(project_id, Hint("policy"))
+
+
+def list_texts(project_id: int) -> list[Text]:
+    """Every rung's text for all shapes, with the texts that a project has for single shapes, in the order of the rungs."""
+    own = {(row.rung, row.shape): row for row in MessageTemplate.objects.filter(project_id=project_id)}
+    listed = []
+    for rung in RUNGS:
+        for shape in ("", *messages.SHAPES):
+            row = own.get((rung, shape))
+            if row is not None:
+                listed.append(Text(rung, shape, row.text, True, row.updated_at))
+            elif not shape:
+                listed.append(Text(rung, "", messages.TEMPLATES[rung], False))
+    return listed
+
+
+def preview(rung: str, shape: str, text: str) -> dict[str, Any] | str:
+    """Return what an agent would get for a repeated search, in a wire shape; an empty text previews the default."""
+    if text.strip():
+        message = _fill(check(rung, shape, text), _SAMPLE)
+    else:
+        message = messages.message(rung, _SAMPLE, resolve([]))
+    return messages.render(shape or "text", DECISION_OF[rung], message, "call_7", "gpt-5")  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""Sessions: the row lock, the tracker state, folding, and what people do with a session."""

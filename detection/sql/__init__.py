@@ -1,0 +1,1 @@
+"""SQL plumbing: pipelined statements and advisory locks. Knows no service and no rule."""

@@ -1,0 +1,38 @@
+"""The tasks by name."""
+
+from __future__ import annotations
+
+import structlog
+from celery import shared_task
+from django.db import DatabaseError
+
+from detection import jobs
+from detection.services.maintenance import heartbeats, retention
+from detection.services.sessions import evaluation
+
+log = structlog.get_logger(__name__)
+
+
+@shared_task(name=jobs.EVALUATE)
+def evaluate(session_ids: list[int]) -> None:
+    """Fold what sessions have received; one that is gone or done costs one query, and one that fails is swept later."""
+    for session_id in session_ids:
+        try:
+            evaluation.evaluate(session_id)
+        except DatabaseError:
+            log.exception("evaluation_failed", session_id=session_id)
+    heartbeats.note("worker")
+
+
+@shared_task(name=jobs.SWEEP)
+def sweep() -> None:
+    """Sweep on the schedule: what arrives here came all the way from beat through the broker to a worker."""
+    evaluation.sweep()
+    heartbeats.note("beat")
+
+
+@shared_task(name=jobs.HOUSEKEEPING)
+def housekeeping() -> None:
+    """Tidy up."""
+    retention.housekeeping()
+    heartbeats.note("housekeeping")

@@ -1,0 +1,87 @@
+"""Approvals through the API: listing, looking without waiting, the five answers and their refusals."""
+
+from __future__ import annotations
+
+import pytest
+
+from detection.models import Approval
+
+
+@pytest.fixture
+def held(api):
+    api.put("/overrides/openai", {"values": {"mode": "ask"}})
+    told = api.loop(backend="openai")
+    return told["verdicts"][0]["approval"]
+
+
+def test_a_held_verdict_tells_where_to_wait(api, held):
+    assert held["id"].startswith("apr_")
+    assert held["wait_url"].endswith(f"/api/v1/approvals/{held['id']}?wait=30")
+    assert "T" in held["deadline"]
+
+
+def test_looking_here_answers_at_once_even_when_told_to_wait(api, held):
+    told = api.get(f"/approvals/{held['id']}", wait=30)
+    assert told.status_code == 200
+    assert (told.json()["state"], told.json()["decision"]) == ("open", None)
+
+
+def test_the_list_is_filtered_and_paged(api, held):
+    assert [row["id"] for row in api.get("/approvals", state="open").json()["items"]] == [held["id"]]
+    assert api.get("/approvals", state="decided").json() == {"items": [], "next_cursor": None}
+    api.loop("s-2", backend="openai")
+    first = api.get("/approvals", limit=1).json()
+    second = api.get("/approvals", limit=1, cursor=first["next_cursor"]).json()
+    assert [first["items"][0]["session"], second["items"][0]["session"]] == ["s-2", "s-1"]
+    assert second["next_cursor"] is None
+
+
+def test_an_answer_decides_and_a_second_one_is_a_conflict(api, with_scopes, held):
+    told = api.post(f"/approvals/{held['id']}/decision", {"choice": "raise", "by": 3})
+    assert told.status_code == 200
+    assert (told.json()["decision"], told.json()["raised_by"]) == ("allow", 3)
+    late = with_scopes("admin").post(f"/approvals/{held['id']}/decision", {"choice": "skip"})
+    assert (late.status_code, late.json()["code"]) == (409, "already_decided")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{}, {"choice": "maybe"}, {"choice": "raise"}, {"choice": "raise", "by": 10_001}, {"choice": "raise", "by": "3x"},
+     {"choice": "skip", "more": 1}, [], "skip", {"choice": None}],
+)  # fmt: skip
+def test_what_is_no_answer_is_refused_and_the_approval_stays_open(body, api, held):
+    refused = api.post(f"/approvals/{held['id']}/decision", body)
+    assert refused.status_code == 422
+    assert refused.json()["code"]
+    assert Approval.objects.get().is_open
+
+
+def test_answering_needs_the_scope_admin_and_listing_read(with_scopes, api, held):
+    agent = with_scopes("guard", "ingest")
+    assert agent.post(f"/approvals/{held['id']}/decision", {"choice": "skip"}).status_code == 403
+    assert agent.get("/approvals").status_code == 403
+    assert agent.get(f"/approvals/{held['id']}").status_code == 200
+
+
+def test_approvals_of_another_project_do_not_exist(as_other, held):
+    assert as_other.get(f"/approvals/{held['id']}").status_code == 404
+    assert as_other.post(f"/approvals/{held['id']}/decision", {"choice": "skip"}).status_code == 404
+    assert as_other.get("/approvals").json()["items"] == []
+
+
+def test_remembered_answers_are_listed_and_forgotten(api, as_other, held):
+    api.post(f"/approvals/{held['id']}/decision", {"choice": "skip", "remember": True})
+    (row,) = api.get("/approvals/remembered").json()["items"]
+    assert (row["tool"], row["choice"], row["times_used"]) == ("search_web", "skip", 0)
+    assert as_other.delete(f"/approvals/remembered/{row['id']}").status_code == 404
+    assert api.delete(f"/approvals/remembered/{row['id']}").status_code == 204
+    assert api.delete("/approvals/remembered/99999999999999999999").status_code == 404
+    assert api.get("/approvals/remembered").json()["items"] == []
+
+
+def test_the_answer_comes_in_a_wire_shape(api, held):
+    api.post(f"/approvals/{held['id']}/decision", {"choice": "skip"})
+    told = api.get(f"/approvals/{held['id']}", render="mcp").json()
+    assert told["rendered"] == {"content": [{"type": "text", "text": told["message"]}], "isError": True}
+    assert api.get(f"/approvals/{held['id']}", render="html").status_code == 422
+    assert api.get(f"/approvals/{held['id']}", waite=1).json()["code"] == "unknown_parameter"

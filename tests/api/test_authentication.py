@@ -1,0 +1,227 @@
+"""Keys, scopes and tenants, generated from the table of routes: a new route is covered, or fails here until it is."""
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.apps import apps
+from django.db import transaction
+from django.test import override_settings
+
+from detection.api.app import api as ninja_api
+from detection.services import keys
+from detection.services.audit import SYSTEM
+from tests.factories import make_key, make_project
+from tests.services.receiver import receiving
+
+from .conftest import Api, speaking
+
+SOON = (datetime.now(UTC) + timedelta(hours=8)).isoformat()
+
+ROUTES = [
+    (method.upper(), path.removeprefix("/api/v1"))
+    for path, operations in ninja_api.get_openapi_schema()["paths"].items()
+    for method in operations
+]
+SCOPES = {
+    ("POST", "/events"): "ingest",
+    ("POST", "/guard"): "guard",
+    ("POST", "/sessions/{session}/commands"): "guard",
+    ("GET", "/approvals/{approval_id}"): "guard",
+    ("GET", "/audit"): "admin",
+    ("GET", "/audit/export"): "admin",
+}
+BODIES = {
+    ("POST", "/events"): {"type": "call", "session": "s-1", "tool": "t"},
+    ("POST", "/guard"): {"session": "s-1", "calls": [{"tool": "t"}]},
+    ("POST", "/sessions/{session}/commands"): {"text": "!/set(tool-loop-max-repeats=6)"},
+    ("PATCH", "/sessions/{session}/policy"): {"max_repeats": 6},
+    ("POST", "/incidents/bulk"): {"ids": ["{incident_id}"], "action": "acknowledge"},
+    ("POST", "/incidents/{incident_id}/snooze"): {"hours": 1},
+    ("POST", "/incidents/{incident_id}/label"): {"label": "false_alarm"},
+    ("POST", "/incidents/{incident_id}/comment"): {"note": "seen"},
+    ("PUT", "/overrides"): {"values": {"max_repeats": 6}},
+    ("PUT", "/overrides/{backend}"): {"values": {"max_repeats": 6}},
+    ("PUT", "/overrides/{backend}/{model}"): {"values": {"max_repeats": 6}},
+    ("PUT", "/tool-rules/{pattern}"): {"exempt": True},
+    ("PUT", "/texts/{rung}"): {"text": "No more of $tool."},
+    ("POST", "/texts/preview"): {"rung": "block", "text": "No more of $tool."},
+    ("POST", "/approvals/{approval_id}/decision"): {"choice": "skip"},
+    ("POST", "/alerts/destinations"): {"name": "other hook", "kind": "webhook", "address": "{address}"},
+    ("PATCH", "/alerts/destinations/{destination_id}"): {"name": "renamed"},
+    ("POST", "/alerts/routes"): {"name": "some", "destinations": ["{destination_id}"]},
+    ("PUT", "/alerts/routes/{route_id}"): {"name": "some", "destinations": ["{destination_id}"]},
+    ("POST", "/alerts/silences"): {"reason": "quiet", "ends_at": SOON},
+    ("POST", "/alerts/deliveries/resend"): {"ids": ["{delivery_id}"]},
+}
+REACHABLE = {"ALERT_ALLOWED_NETWORKS": ("127.0.0.0/8",)}
+NEEDS_OWN_STATE = {("POST", "/incidents/{incident_id}/undo")}
+"""Refused with 409 while there is nothing to undo."""
+NAMES_A_FOREIGN_THING = {
+    ("POST", "/alerts/routes"),
+    ("PUT", "/alerts/routes/{route_id}"),
+    ("POST", "/alerts/deliveries/resend"),
+}
+MAKES_ITS_OWN = {("POST", "/events"), ("POST", "/guard")}
+
+
+@pytest.fixture(scope="module")
+def receiver():
+    with receiving() as receiver:
+        yield receiver
+
+
+@pytest.fixture(scope="module")
+def world(django_db_setup, django_db_blocker, receiver):
+    """A project with one of everything that a path can name, made once: each test's own changes are taken back."""
+    with (
+        django_db_blocker.unblock(),
+        transaction.atomic(),
+        speaking() as door,
+        override_settings(**REACHABLE),
+    ):
+        project = make_project("support")
+        key = make_key(project)
+        yield project, key, _made(Api(door, key), receiver.url)
+        transaction.set_rollback(True)
+
+
+@pytest.fixture
+def project(world, db):
+    return world[0]
+
+
+@pytest.fixture
+def key(world, db):
+    return world[1]
+
+
+@pytest.fixture
+def things(world, db, settings):
+    settings.ALERT_ALLOWED_NETWORKS = REACHABLE["ALERT_ALLOWED_NETWORKS"]
+    return world[2]
+
+
+def _made(api, address):
+    """One of everything that a path can name, by its placeholder."""
+    api.loop("s-1")
+    found = {
+        "session": "s-1",
+        "incident_id": api.get("/incidents").json()["items"][0]["id"],
+        "backend": "openai",
+        "model": "gpt-5",
+        "pattern": "exempt_*",
+        "rung": "block",
+    }
+    for place in ("/overrides", "/overrides/openai", "/overrides/openai/gpt-5"):
+        api.put(place, {"values": {"max_repeats": 5}})
+    api.put("/tool-rules/exempt_*", {"exempt": True})
+    api.put("/texts/block", {"text": "Enough."})
+    return found | _approvals(api) | _alerts(api, address)
+
+
+def _approvals(api):
+    api.put("/overrides/asking", {"values": {"mode": "ask", "max_repeats": 2}})
+    for session in ("s-2", "s-3"):
+        api.loop(session, times=2, backend="asking")
+    first, second = api.get("/approvals").json()["items"]
+    api.post(f"/approvals/{second['id']}/decision", {"choice": "skip", "remember": True})
+    remembered = api.get("/approvals/remembered").json()["items"][0]
+    return {"approval_id": first["id"], "remembered_id": remembered["id"]}
+
+
+def _alerts(api, address):
+    destination = api.post(
+        "/alerts/destinations", {"name": "hook", "kind": "webhook", "address": address}
+    ).json()["id"]
+    route = api.post("/alerts/routes", {"name": "all", "destinations": [destination]}).json()["id"]
+    silence = api.post("/alerts/silences", {"reason": "maintenance", "ends_at": SOON}).json()["id"]
+    delivery = api.post(f"/alerts/destinations/{destination}/test").json()["id"]
+    return {
+        "destination_id": destination, "route_id": route, "silence_id": silence, "delivery_id": delivery, "address": address,
+    }  # fmt: skip
+
+
+def filled(body, things):
+    """The body with placeholders filled in, at any depth."""
+    if isinstance(body, dict):
+        return {name: filled(value, things) for name, value in body.items()}
+    if isinstance(body, list):
+        return [filled(value, things) for value in body]
+    return body.format_map(things) if isinstance(body, str) and "{" in body else body
+
+
+def ask(who, method, path, things):
+    return who.request(method, path.format_map(things), json=filled(BODIES.get((method, path)), things))
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_the_scope_of_a_route_admits_and_every_other_is_refused(with_scopes, things, method, path):
+    needed = SCOPES.get((method, path), "read" if method == "GET" else "admin")
+    others = {"ingest", "guard", "read", "admin"} - {needed}
+    refused = ask(with_scopes(*others), method, path, things)
+    assert (refused.status_code, refused.json()["code"]) == (403, "missing_scope")
+    admitted = ask(with_scopes(needed), method, path, things)
+    assert admitted.status_code < 300 or (method, path) in NEEDS_OWN_STATE, admitted.text
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_without_a_key_every_route_refuses(door, db, method, path):
+    answer = door.request(method, re.sub(r"{\w+}", "1", path))
+    assert (answer.status_code, answer.json()["code"]) == (401, "missing_key")
+    assert answer.headers["www-authenticate"].startswith("Bearer")
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_another_projects_objects_do_not_exist(as_other, project, things, method, path):
+    before = everything_of(project)
+    answer = ask(as_other, method, path, things)
+    if (method, path) in NAMES_A_FOREIGN_THING:
+        assert answer.status_code in (404, 422)
+    elif method == "PUT":
+        assert answer.status_code == 200  # makes the other project's own
+    elif "{" in path or (method, path) == ("DELETE", "/overrides"):
+        assert (answer.status_code, answer.json()["code"]) == (404, "not_found"), answer.text
+    else:
+        assert answer.status_code < 300, answer.text
+        assert "support" not in answer.text
+        if (method, path) not in MAKES_ITS_OWN:
+            assert things["incident_id"] not in answer.text or '"not_found"' in answer.text
+    assert everything_of(project) == before
+
+
+def everything_of(project):
+    """Every row of the project, as values."""
+    models = [
+        model
+        for model in apps.get_app_config("detection").get_models()
+        if any(f.name == "project" for f in model._meta.fields)
+    ]
+    assert len(models) > 10
+    return [list(model.objects.filter(project=project).order_by("pk").values()) for model in models]
+
+
+def test_keys_that_cannot_be_ours_are_refused_without_a_query(door, db, django_assert_num_queries):
+    with django_assert_num_queries(0):
+        for token in ("", "nonsense", "lg_abc", "lg_0123456789_" + "0" * 72, "Bearer", "lg_" + "é" * 84):
+            answer = door.get("/sessions", headers={"Authorization": f"Bearer {token}".encode()})
+            assert answer.status_code == 401
+            assert token not in answer.text or not token
+
+
+def test_an_unknown_and_a_revoked_key_are_told_apart_by_nobody(door, project, key):
+    keys.revoke_key(project, key[3:13], SYSTEM)
+    unknown = make_key(project)
+    project.api_keys.filter(public_id=unknown[3:13]).delete()
+    answers = [
+        door.get("/sessions", headers={"Authorization": f"Bearer {token}"}).json() for token in (key, unknown)
+    ]
+    for answer in answers:
+        answer.pop("request_id")
+    assert answers[0] == answers[1]
+
+
+def test_the_servers_tier_cannot_be_changed_with_a_projects_key(as_other):
+    answer = as_other.put("/overrides/server", {"values": {"max_repeats": 6}})
+    assert answer.json()["scope"] == "backend"  # a backend of that name; the server's tier has no path here
+    assert {tier["scope"] for tier in as_other.get("/overrides").json()["items"]} == {"backend"}

@@ -1,0 +1,144 @@
+"""The screens of approvals and texts, through the real door."""
+
+from __future__ import annotations
+
+from urllib.parse import urlencode
+
+import pytest
+
+from detection.models import Approval, MessageTemplate, Role
+from detection.services import keys
+from detection.services.audit import SYSTEM
+from detection.services.ingestion.guard import GuardIn, guard
+from detection.services.ingestion.ingest import EventIn
+from detection.services.policies import overrides
+from tests.factories import make_key, make_member, make_project
+
+HOSTILE = '"><script>alert(1)</script>'
+
+
+@pytest.fixture
+def project(db):
+    project = make_project("support")
+    overrides.save_tier(project.pk, "project", "", "", {"mode": "ask"}, SYSTEM)
+    return project
+
+
+@pytest.fixture
+def held(project):
+    principal = keys.authenticate(make_key(project))
+    for number in range(4):
+        call = EventIn(
+            type="call",
+            session=HOSTILE,
+            call_id=f"c-{number}",
+            tool=HOSTILE,
+            arguments=f'{{"q": "{HOSTILE[2:]}"}}',
+        )
+        guard(principal, GuardIn(session=HOSTILE, agent=HOSTILE, calls=(call,)))
+    return Approval.objects.get()
+
+
+@pytest.fixture
+def as_member(client, project):
+    def sign_in(role):
+        client.force_login(make_member(project, role))
+        return client
+
+    return sign_in
+
+
+def test_what_waits_is_shown_with_its_call_its_time_and_what_happens_otherwise(as_member, held):
+    page = as_member(Role.OPERATOR).get("/p/support/approvals").content.decode()
+    assert "the call is skipped and the run goes on" in page
+    assert "data-seconds-left=" in page
+    assert page.count("&lt;script&gt;") >= 3
+    assert "<script>alert" not in page
+
+
+def test_an_operator_answers_and_a_viewer_does_not(as_member, held):
+    form = {"id": held.public_id, "choice": "raise", "by": "3"}
+    viewer = as_member(Role.VIEWER)
+    assert "Answering needs the role operator" in viewer.get("/p/support/approvals").content.decode()
+    assert viewer.post("/p/support/approvals/decision", form).status_code == 403
+    told = as_member(Role.OPERATOR).post("/p/support/approvals/decision", form, follow=True).content.decode()
+    assert "raised the limit by 3" in told
+    held.refresh_from_db()
+    assert (held.choice, held.raised_by) == ("raise", 3)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {},
+        {"choice": "skip"},
+        {"id": "apr_none", "choice": "skip"},
+        {"id": "\x00", "choice": "skip"},
+        {"choice": "raise", "by": "²"},
+    ],
+)
+def test_a_form_that_makes_no_sense_is_told_so(form, as_member, held):
+    told = as_member(Role.OPERATOR).post(
+        "/p/support/approvals/decision",
+        {"id": held.public_id, **form} if "id" not in form else form,
+        follow=True,
+    )
+    assert told.status_code == 200
+    held.refresh_from_db()
+    assert held.is_open or held.choice == "skip"
+
+
+def test_other_projects_do_not_exist(client, project, held):
+    client.force_login(make_member(make_project("rivals"), Role.ADMIN))
+    assert client.get("/p/support/approvals").status_code == 404
+    assert (
+        client.post("/p/support/approvals/decision", {"id": held.public_id, "choice": "skip"}).status_code
+        == 404
+    )
+    told = client.post("/p/rivals/approvals/decision", {"id": held.public_id, "choice": "skip"}, follow=True)
+    assert "There is no such approval" in told.content.decode()
+    assert client.get("/p/support/texts").status_code == 404
+
+
+def test_the_incident_tells_what_was_asked(as_member, held):
+    member = as_member(Role.OPERATOR)
+    page = member.get(f"/p/support/incidents/{held.incident.public_id}").content.decode()
+    assert "Waits for a person" in page
+    member.post("/p/support/approvals/decision", {"id": held.public_id, "choice": "skip"})
+    assert (
+        "Asked and answered" in member.get(f"/p/support/incidents/{held.incident.public_id}").content.decode()
+    )
+
+
+def test_texts_are_previewed_saved_and_taken_back(as_member, project):
+    admin = as_member(Role.ADMIN)
+    form = {"rung": "stop", "shape": "openai", "text": "Stop $tool <b>now</b>."}
+    tried = admin.post("/p/support/texts", {**form, "action": "preview"}).content.decode()
+    assert "Stop search_web &lt;b&gt;now&lt;/b&gt;." in tried
+    assert not MessageTemplate.objects.exists()
+    admin.post("/p/support/texts", {**form, "action": "save"})
+    assert MessageTemplate.objects.get().text == form["text"]
+    admin.post("/p/support/texts", {**form, "action": "reset"})
+    assert not MessageTemplate.objects.exists()
+
+
+def test_a_text_that_is_refused_says_why_and_is_kept_in_the_form(as_member, project):
+    form = {"rung": "stop", "shape": "", "text": "Look: $arguments", "action": "save"}
+    refused = as_member(Role.ADMIN).post("/p/support/texts", form)
+    assert refused.status_code == 422
+    assert "is not a placeholder" in refused.content.decode()
+    assert "Look: $arguments" in refused.content.decode()
+    assert as_member(Role.OPERATOR).post("/p/support/texts", form).status_code == 403
+    assert as_member(Role.VIEWER).get("/p/support/texts").status_code == 200
+
+
+def test_a_session_shows_that_it_waits_and_that_detection_is_off_and_takes_it_back(as_member, held):
+    operator = as_member(Role.OPERATOR)
+    address = "/p/support/session?" + urlencode({"name": HOSTILE})
+    assert "A call is held until somebody answers" in operator.get(address).content.decode()
+    operator.post("/p/support/approvals/decision", {"id": held.public_id, "choice": "disable"})
+    assert "Switch it on again" in operator.get(address).content.decode()
+    form = {"name": HOSTILE, "action": "command", "text": "!/unset(tool-loop-detection)"}
+    told = operator.post("/p/support/session/act", form, follow=True).content.decode()
+    assert "Switch it on again" not in told
+    assert "tool-loop-detection is now true" in told

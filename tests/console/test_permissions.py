@@ -1,0 +1,154 @@
+"""Roles and tenants, from the table of addresses: a new address fails here until its rights are written down."""
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from detection.console.urls import urlpatterns
+from detection.models import AlertDelivery, AlertDestination, AlertRoute, Role
+from tests.console.scenes import make_world
+from tests.factories import make_member, make_project
+
+pytestmark = pytest.mark.django_db
+
+READ, OPERATE, ADMINISTER = Role.VIEWER, Role.OPERATOR, Role.ADMIN
+RIGHTS = {
+    # name: (who may get it, who may post to it)
+    "project": (READ, None),
+    "live": (READ, None),
+    "live_rows": (READ, None),
+    "figures": (READ, None),
+    "stop_sessions": (None, OPERATE),
+    "remove_demo": (None, ADMINISTER),
+    "session_by_name": (READ, None),
+    "session_call": (READ, None),
+    "session_act": (None, OPERATE),
+    "session": (READ, None),
+    "incidents": (READ, None),
+    "incidents_act": (None, OPERATE),
+    "incident": (READ, None),
+    "exception": (None, ADMINISTER),
+    "policies": (READ, ADMINISTER),
+    "tool_rule": (READ, ADMINISTER),
+    "policy_history": (READ, ADMINISTER),
+    "approvals": (READ, None),
+    "decide_approval": (None, OPERATE),
+    "forget_answer": (None, OPERATE),
+    "texts": (READ, ADMINISTER),
+    "alerts": (READ, None),
+    "alerts_act": (None, OPERATE),
+    "new_alert_route": (ADMINISTER, ADMINISTER),
+    "alert_route": (ADMINISTER, ADMINISTER),
+    "delivery": (READ, None),
+    "statistics": (READ, None),
+    "connect": (READ, None),
+    "attempts": (READ, None),
+    "sample": (None, OPERATE),
+    "keys": (READ, ADMINISTER),
+    "revoke_key": (None, ADMINISTER),
+    "ingest": (READ, None),
+    "system": (READ, None),
+    "audit": (READ, None),
+    "audit_export": (READ, None),
+}
+WITHOUT_PROJECT = {"home", "sign_in", "sign_out", "preferences", None}
+NAMES = [pattern.name for pattern in urlpatterns if pattern.name in RIGHTS]
+ORDER = list(Role.values)
+
+
+def alert_route(world):
+    return AlertRoute.objects.get_or_create(project=world.project, name="all")[0].public_id
+
+
+def message(world):
+    place = {"kind": "webhook", "address": "https://hook.example/", "shown_address": "https://hook.example/…"}
+    hook, _ = AlertDestination.objects.get_or_create(project=world.project, name="hook", defaults=place)
+    due = {"due_at": world.incident.opened_at}
+    return AlertDelivery.objects.get_or_create(project=world.project, destination=hook, defaults=due)[
+        0
+    ].public_id
+
+
+def address(name, world):
+    more = {
+        "session": [world.session.external_id],
+        "incident": [world.incident.public_id],
+        "exception": [world.incident.public_id],
+    }
+    more |= {"alert_route": [alert_route(world)], "delivery": [message(world)]}
+    url = reverse(f"console:{name}", args=[world.project.slug, *more.get(name, [])])
+    return (
+        f"{url}?name={world.session.external_id}&call=1"
+        if name in ("session_by_name", "session_call")
+        else url
+    )
+
+
+def test_the_rights_of_every_address_are_written_down():
+    assert {pattern.name for pattern in urlpatterns} - WITHOUT_PROJECT == set(RIGHTS)
+
+
+@pytest.fixture
+def world():
+    return make_world()
+
+
+def test_nobody_sees_anything_without_signing_in(world):
+    stranger = Client()
+    for name in NAMES:
+        for answer in (stranger.get(address(name, world)), stranger.post(address(name, world))):
+            assert answer.status_code in (302, 405), name
+            if answer.status_code == 302:
+                assert answer["Location"].startswith("/sign-in"), name
+
+
+def test_another_projects_pages_do_not_exist(world):
+    other = Client()
+    other.force_login(make_member(make_project(), Role.ADMIN))
+    for name in NAMES:
+        for answer in (other.get(address(name, world)), other.post(address(name, world))):
+            assert answer.status_code in (404, 405), name
+            assert world.session.external_id.encode() not in answer.content, name
+
+
+@pytest.mark.parametrize("role", ORDER)
+def test_each_role_may_do_what_it_is_for_and_no_more(world, role):
+    member = Client()
+    member.force_login(make_member(world.project, role))
+    for name in NAMES:
+        may_get, may_post = RIGHTS[name]
+        got = member.get(address(name, world))
+        is_seen = may_get is not None and ORDER.index(role) >= ORDER.index(may_get)
+        assert (got.status_code in (200, 302)) == is_seen, (name, got.status_code)
+        posted = member.post(address(name, world))
+        if may_post is None:
+            assert posted.status_code == 405, name
+        else:
+            assert (posted.status_code == 403) == (ORDER.index(role) < ORDER.index(may_post)), (
+                name,
+                posted.status_code,
+            )
+
+
+def test_a_session_and_an_incident_of_another_project_are_not_found_by_name(world):
+    mine = make_world()
+    assert mine.client.get(f"{mine.base}/sessions/not-mine").status_code == 404
+    assert mine.client.get(f"{mine.base}/incidents/{world.incident.public_id}").status_code == 404
+    mine.client.post(f"{mine.base}/incidents/act", {"action": "resolve", "ids": world.incident.public_id})
+    world.incident.refresh_from_db()
+    assert world.incident.status == "open"
+
+
+def test_the_servers_settings_are_for_superusers(world):
+    assert (
+        world.client.post(f"{world.base}/policies?scope=server", {"set_max_repeats": "3"}).status_code == 403
+    )
+
+
+def test_a_form_from_elsewhere_changes_nothing(world):
+    strict = Client(enforce_csrf_checks=True)
+    strict.force_login(world.user)
+    answer = strict.post(f"{world.base}/session/act", {"name": world.session.external_id, "action": "stop"})
+    assert answer.status_code == 403
+    world.session.refresh_from_db()
+    assert not world.session.is_stopped

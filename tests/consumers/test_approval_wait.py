@@ -1,0 +1,208 @@
+"""An agent that waits for the answer to its approval, through the ASGI application that `live` serves."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import timedelta
+
+import httpx
+import pytest
+from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.utils import timezone
+
+from detection.consumers import approval_wait
+from detection.models import Approval, Session
+from detection.services import keys
+from detection.services.approvals import resolution
+from detection.services.audit import Actor
+from detection.services.ingestion.guard import GuardIn, guard
+from detection.services.ingestion.ingest import EventIn
+from detection.services.policies import overrides
+from detection.services.sessions import actions
+from loopguard_site.asgi import application
+
+pytestmark = pytest.mark.django_db(transaction=True)
+OPERATOR = Actor("ana")
+
+
+@sync_to_async
+def held(project, **values):
+    """Hold a call on an approval; its id and a key to wait with."""
+    overrides.save_tier(project.pk, "project", "", "", {"mode": "ask", **values}, OPERATOR)
+    _, token = keys.create_key(project, "agent", OPERATOR)
+    principal = keys.authenticate(token)
+    for number in range(4):
+        call = EventIn(
+            type="call", session="s-1", call_id=f"c-{number}", tool="search", arguments='{"q": "x"}'
+        )
+        out = guard(principal, GuardIn(session="s-1", calls=(call,)))
+    return out.verdicts[0].approval["id"], token
+
+
+answer = sync_to_async(resolution.decide)
+
+
+def client(token=""):
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    transport = httpx.ASGITransport(application)
+    return httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=headers, timeout=30)
+
+
+async def wait_for(token, public_id, seconds=20, **more):
+    async with client(token) as http:
+        return await http.get(f"/api/v1/approvals/{public_id}", params={"wait": seconds, **more})
+
+
+async def test_the_wait_ends_with_the_answer_and_not_before(project):
+    public_id, token = await held(project)
+    waiting = asyncio.create_task(wait_for(token, public_id))
+    await asyncio.sleep(0.5)
+    assert not waiting.done()
+    clicked = time.monotonic()
+    await answer(project.pk, public_id, "allow_once", OPERATOR)
+    told = (await waiting).json()
+    assert time.monotonic() - clicked < 1
+    assert (told["state"], told["decision"], told["choice"], told["decided_by"]) == (
+        "decided",
+        "allow",
+        "allow_once",
+        "ana",
+    )
+    assert len(approval_wait.room()) == 0
+
+
+async def test_without_a_broker_the_answer_comes_within_the_next_look(project, monkeypatch):
+    class Away:
+        def __getattr__(self, name):
+            async def refuse(*_):
+                raise ConnectionRefusedError
+
+            return refuse
+
+    monkeypatch.setattr(approval_wait, "get_channel_layer", Away)
+    public_id, token = await held(project)
+    waiting = asyncio.create_task(wait_for(token, public_id))
+    await asyncio.sleep(0.3)
+    await answer(project.pk, public_id, "skip", OPERATOR)
+    told = (await asyncio.wait_for(waiting, 2)).json()
+    assert told["decision"] == "block"
+
+
+async def test_unanswered_the_default_comes_at_the_deadline_without_anybodys_help(project):
+    public_id, token = await held(project, answer_timeout_seconds=1, unattended_reaction="stop")
+    told = (await wait_for(token, public_id)).json()
+    assert (told["state"], told["decision"], told["reason"]) == ("expired", "stop", "unanswered")
+    approval = await Approval.objects.aget()
+    assert 0 <= (approval.decided_at - approval.deadline).total_seconds() < 1
+
+
+async def test_a_wait_that_is_over_tells_that_it_is_still_open(project):
+    public_id, token = await held(project)
+    told = (await wait_for(token, public_id, seconds=0.2)).json()
+    assert (told["state"], told["decision"], told["message"]) == ("open", None, "")
+
+
+async def test_stopping_the_session_ends_the_wait(project):
+    public_id, token = await held(project)
+    waiting = asyncio.create_task(wait_for(token, public_id))
+    await asyncio.sleep(0.2)
+    await sync_to_async(actions.stop)(project.pk, "s-1", OPERATOR, "enough")
+    assert (await waiting).json()["decision"] == "stop"
+
+
+async def test_many_agents_wait_for_one_query_a_second(project, monkeypatch):
+    looks = []
+
+    def counted(public_ids, now):
+        looks.append(len(public_ids))
+        return original(public_ids, now)
+
+    original = approval_wait.closed_among
+    monkeypatch.setattr(approval_wait, "closed_among", counted)
+    public_id, token = await held(project)
+    waiting = [asyncio.create_task(wait_for(token, public_id)) for _ in range(40)]
+    await asyncio.sleep(1.5)
+    assert len(approval_wait.room()) == 40
+    await answer(project.pk, public_id, "skip", OPERATOR)
+    assert {told.json()["decision"] for told in await asyncio.gather(*waiting)} == {"block"}
+    assert 1 <= len(looks) <= 3
+
+
+async def test_the_answer_comes_in_the_wire_shape_that_was_asked_for(project):
+    public_id, token = await held(project)
+    await answer(project.pk, public_id, "skip", OPERATOR)
+    told = (await wait_for(token, public_id, render="anthropic")).json()
+    assert told["rendered"] == {
+        "type": "tool_result",
+        "tool_use_id": "c-3",
+        "content": told["message"],
+        "is_error": True,
+    }
+
+
+async def test_an_approval_that_goes_away_meanwhile_is_not_found(project):
+    public_id, token = await held(project)
+    waiting = asyncio.create_task(wait_for(token, public_id))
+    await asyncio.sleep(0.2)
+    await Session.objects.all().adelete()
+    assert (await waiting).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [("wait=61", "invalid_value"), ("wait=-1", "invalid_value"), ("wait=nan", "invalid_value"),
+     ("wait=soon", "invalid_value"), ("render=html", "invalid_value"), ("waite=3", "unknown_parameter")],
+)  # fmt: skip
+async def test_what_cannot_be_asked_is_a_problem_with_a_code(query, code, project):
+    public_id, token = await held(project)
+    async with client(token) as http:
+        refused = await http.get(f"/api/v1/approvals/{public_id}?{query}")
+    assert (refused.status_code, refused.json()["code"]) == (422, code)
+    assert refused.headers["content-type"] == "application/problem+json"
+
+
+async def test_only_keys_of_the_project_with_the_scope_may_wait(project):
+    public_id, token = await held(project)
+    _, reader = await sync_to_async(keys.create_key)(project, "reader", OPERATOR, scopes=["read"])
+    other = await type(project).objects.acreate(slug="rivals", name="Rivals")
+    _, theirs = await sync_to_async(keys.create_key)(other, "agent", OPERATOR)
+    wrong = token[:-1] + ("0" if token[-1] != "0" else "1")
+    statuses = [(await wait_for(who, public_id)).status_code for who in ("", wrong, reader, theirs)]
+    assert statuses == [401, 401, 403, 404]
+
+
+async def test_other_paths_go_on_to_the_site(project):
+    async with client() as http:
+        assert (await http.get("/healthz")).status_code == 200
+
+
+async def test_an_agent_that_hangs_up_leaves_no_place_behind(project):
+    public_id, token = await held(project)
+    scope = {
+        "type": "http", "method": "GET", "path": f"/api/v1/approvals/{public_id}", "query_string": b"wait=20",
+        "headers": [(b"authorization", f"Bearer {token}".encode())],
+    }  # fmt: skip
+    incoming = asyncio.Queue()
+    sent = []
+
+    async def send(event):
+        sent.append(event)
+
+    serving = asyncio.create_task(approval_wait.ApprovalWait(application)(scope, incoming.get, send))
+    await asyncio.sleep(0.4)
+    assert len(approval_wait.room()) == 1
+    await incoming.put({"type": "http.disconnect"})
+    await asyncio.wait_for(serving, 3)
+    assert len(approval_wait.room()) == 0
+    assert sent == []
+
+
+async def test_the_wait_url_of_a_held_verdict_points_to_the_live_address(project):
+    public_id, _ = await held(project)
+    approval = await Approval.objects.aget()
+    assert approval.deadline > timezone.now() + timedelta(seconds=60)
+    from detection.services.approvals.open_approvals import as_wire
+
+    assert as_wire(approval)["wait_url"] == f"{settings.LIVE_URL}/api/v1/approvals/{public_id}?wait=30"

@@ -1,0 +1,365 @@
+"""What a held call waits on, who decides it, and what that does to the session."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+
+import pytest
+from django.db import close_old_connections, connection
+from django.utils import timezone
+
+from detection.engine import fold
+from detection.models import (
+    Approval,
+    AuditEntry,
+    Choice,
+    Event,
+    Incident,
+    RememberedChoice,
+    Session,
+    SessionState,
+)
+from detection.services.approvals import resolution
+from detection.services.audit import Actor
+from detection.services.errors import Conflict, Invalid, NotFound
+from detection.services.policies import overrides
+from detection.services.sessions import actions, evaluation, tracker_state
+
+from .conftest import OPERATOR, Agent
+
+BEN = Actor("ben")
+
+
+@pytest.fixture
+def asking(project):
+    """A project in which every 4th identical call is asked about."""
+    overrides.save_tier(project.pk, "project", "", "", {"mode": "ask", "attended": True}, OPERATOR)
+    project.refresh_from_db()
+    return project
+
+
+def hold(agent, times=4, **call):
+    """Repeat a call until it is held; the last verdict."""
+    return [agent.asks(agent.call(**call)).verdicts[0] for _ in range(times)][-1]
+
+
+def session_of(project, name="s-1"):
+    return Session.objects.get(project=project, external_id=name)
+
+
+def make_overdue(public_id):
+    Approval.objects.filter(public_id=public_id).update(deadline=timezone.now() - timedelta(seconds=1))
+
+
+def test_a_held_call_has_an_approval_with_a_deadline_and_the_session_waits(asking, agent):
+    verdict = hold(agent)
+    assert verdict.decision == "hold"
+    approval = Approval.objects.get(public_id=verdict.approval["id"])
+    assert verdict.approval["wait_url"].endswith(f"/api/v1/approvals/{approval.public_id}?wait=30")
+    assert verdict.approval["deadline"] == approval.deadline.isoformat()
+    assert 110 < (approval.deadline - approval.requested_at).total_seconds() <= 120
+    assert (approval.unattended, approval.kind, approval.count, approval.limit) == ("block", "repeat", 4, 4)
+    assert approval.incident == Incident.objects.get()
+    assert session_of(asking).state == SessionState.HELD
+
+
+def test_the_same_loop_is_not_asked_about_twice_while_somebody_is_asked(asking, agent):
+    first, again = hold(agent), agent.asks(agent.call()).verdicts[0]
+    assert again.approval["id"] == first.approval["id"]
+    assert Approval.objects.get().held_calls == 2
+
+
+def test_two_copies_in_one_request_share_the_approval(asking, agent):
+    hold(agent, times=3)
+    out = agent.asks(agent.call(round="r-9"), agent.call(round="r-9"))
+    assert [verdict.decision for verdict in out.verdicts] == ["hold", "hold"]
+    assert len({verdict.approval["id"] for verdict in out.verdicts}) == 1
+
+
+@pytest.mark.parametrize(
+    ("choice", "by", "decision"),
+    [
+        ("skip", 0, "block"),
+        ("allow_once", 0, "allow"),
+        ("raise", 3, "allow"),
+        ("exempt", 0, "allow"),
+        ("disable", 0, "allow"),
+    ],
+)
+def test_each_answer_decides_for_the_call_and_frees_the_session(choice, by, decision, asking, agent):
+    verdict = hold(agent)
+    approval = resolution.decide(asking.pk, verdict.approval["id"], choice, OPERATOR, by=by)
+    assert (approval.state, approval.decision, approval.decided_by) == ("decided", decision, "ana")
+    session = session_of(asking)
+    assert session.state == SessionState.LOOPING
+    assert session.blocked_count == (0 if decision == "allow" else 1)
+    assert Incident.objects.get().calls_blocked == session.blocked_count
+    assert Incident.objects.get().activity.filter(action="decided", actor="ana").exists()
+    assert AuditEntry.objects.filter(action="approval.decide", actor="ana").exists()
+
+
+def test_skip_keeps_detection_and_asks_again_at_the_next_equal_call(asking, agent):
+    resolution.decide(asking.pk, hold(agent).approval["id"], "skip", OPERATOR)
+    again = agent.asks(agent.call()).verdicts[0]
+    assert again.decision == "hold"
+    assert Approval.objects.count() == 2
+    assert agent.asks(agent.call(tool="other")).decision == "allow"
+
+
+def test_allow_once_starts_the_counting_anew(asking, agent):
+    resolution.decide(asking.pk, hold(agent).approval["id"], "allow_once", OPERATOR)
+    decisions = [agent.asks(agent.call()).decision for _ in range(4)]
+    assert decisions == ["allow", "allow", "allow", "hold"]
+
+
+def test_raise_lets_the_loop_go_that_much_further(asking, agent):
+    resolution.decide(asking.pk, hold(agent).approval["id"], "raise", OPERATOR, by=2)
+    decisions = [agent.asks(agent.call()).decision for _ in range(6)]
+    assert decisions == ["allow"] * 5 + ["hold"]
+
+
+def test_disable_holds_for_that_session_only_is_shown_and_can_be_taken_back(asking, agent, principal):
+    resolution.decide(asking.pk, hold(agent).approval["id"], "disable", OPERATOR)
+    assert session_of(asking).policy_values == {"enabled": False}
+    assert [agent.asks(agent.call()).decision for _ in range(6)] == ["allow"] * 6
+    assert hold(Agent(principal, "s-2")).decision == "hold"
+    actions.set_policy(asking.pk, "s-1", {"enabled": None}, OPERATOR)
+    assert hold(agent).decision == "hold"
+
+
+def test_exempt_frees_the_tool_in_this_session_and_no_other_tool(asking, agent):
+    resolution.decide(asking.pk, hold(agent).approval["id"], "exempt", OPERATOR)
+    assert [agent.asks(agent.call()).decision for _ in range(6)] == ["allow"] * 6
+    assert hold(agent, tool="other").decision == "hold"
+
+
+def test_a_policy_that_forgets_a_detected_loop_raises_the_limit_of_the_session(project, agent):
+    overrides.save_tier(project.pk, "project", "", "", {"preset": "interactive"}, OPERATOR)
+    resolution.decide(project.pk, hold(agent).approval["id"], "raise", OPERATOR, by=2)
+    assert session_of(project).policy_values == {"max_repeats": 6}
+    assert [agent.asks(agent.call()).decision for _ in range(6)] == ["allow"] * 5 + ["hold"]
+
+
+@pytest.mark.parametrize(
+    ("reaction", "decision"), [("block", "block"), ("stop", "stop"), ("allow", "allow"), ("disable", "allow")]
+)
+def test_unanswered_the_default_holds_from_the_deadline_on_whoever_reads_first(
+    reaction, decision, asking, agent
+):
+    values = {"mode": "ask", "unattended_reaction": reaction}
+    overrides.save_tier(asking.pk, "project", "", "", values, OPERATOR)
+    held = hold(agent)
+    make_overdue(held.approval["id"])
+    approval = resolution.find(asking.pk, held.approval["id"])
+    assert (approval.state, approval.decision, approval.reason) == ("expired", decision, "unanswered")
+    assert session_of(asking).policy_values == ({"enabled": False} if reaction == "disable" else {})
+    assert session_of(asking).state == SessionState.LOOPING
+
+
+def test_the_sweeper_closes_what_nobody_reads(asking, agent):
+    make_overdue(hold(agent).approval["id"])
+    assert resolution.close_due() == 1
+    assert resolution.close_due() == 0
+    assert Approval.objects.get().state == "expired"
+
+
+def test_the_next_call_of_the_session_closes_an_overdue_approval_too(asking, agent):
+    make_overdue(hold(agent).approval["id"])
+    agent.asks(agent.call(tool="other"))
+    assert Approval.objects.get().state == "expired"
+
+
+def test_a_held_call_that_is_sent_again_gets_the_answer(asking, agent):
+    for number in range(3):
+        agent.asks(agent.call(call_id=f"c-{number}"))
+    held = agent.asks(agent.call(call_id="c-3")).verdicts[0]
+    assert agent.asks(agent.call(call_id="c-3")).verdicts[0].approval == held.approval
+    resolution.decide(asking.pk, held.approval["id"], "allow_once", OPERATOR)
+    again = agent.asks(agent.call(call_id="c-3")).verdicts[0]
+    assert (again.decision, again.duplicate) == ("allow", True)
+
+
+def test_an_answer_after_the_deadline_is_refused_and_changes_nothing(asking, agent):
+    held = hold(agent)
+    make_overdue(held.approval["id"])
+    with pytest.raises(Conflict) as refused:
+        resolution.decide(asking.pk, held.approval["id"], "disable", OPERATOR)
+    assert refused.value.code == "approval_expired"
+    assert session_of(asking).policy_values == {}
+
+
+def test_the_second_operator_is_told_who_answered_and_how(asking, agent):
+    held = hold(agent)
+    resolution.decide(asking.pk, held.approval["id"], "skip", OPERATOR)
+    with pytest.raises(Conflict) as refused:
+        resolution.decide(asking.pk, held.approval["id"], "allow_once", BEN)
+    assert refused.value.code == "already_decided"
+    assert refused.value.detail == "ana has answered already: skip this call."
+
+
+def test_a_double_click_is_one_answer(asking, agent):
+    held = hold(agent)
+    for _ in range(2):
+        approval = resolution.decide(asking.pk, held.approval["id"], "raise", OPERATOR, by=2)
+    assert approval.decision == "allow"
+    assert AuditEntry.objects.filter(action="approval.decide").count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_two_answers_at_once_exactly_one_wins(asking, agent):
+    held = hold(agent)
+    together, outcomes = threading.Barrier(2), []
+
+    def click(actor, choice):
+        try:
+            together.wait(5)
+            resolution.decide(asking.pk, held.approval["id"], choice, actor)
+            outcomes.append("won")
+        except Conflict as refused:
+            outcomes.append(refused.code)
+        finally:
+            close_old_connections()
+            connection.close()
+
+    clicks = [threading.Thread(target=click, args=pair) for pair in ((OPERATOR, "skip"), (BEN, "disable"))]
+    for thread in clicks:
+        thread.start()
+    for thread in clicks:
+        thread.join(10)
+    assert sorted(outcomes) == ["already_decided", "won"]
+    approval = Approval.objects.get()
+    assert session_of(asking).policy_values == ({"enabled": False} if approval.choice == "disable" else {})
+
+
+def test_a_session_that_ends_meanwhile_withdraws_the_approval(asking, agent):
+    held = hold(agent)
+    agent.posts(agent.result("x"), type(agent.result("y"))(type="end", session="s-1", content="completed"))
+    evaluation.evaluate(session_of(asking).pk)
+    approval = Approval.objects.get()
+    assert (approval.state, approval.decision, approval.reason) == ("withdrawn", "block", "session_ended")
+    assert session_of(asking).state == SessionState.ENDED
+    with pytest.raises(Conflict) as refused:
+        resolution.decide(asking.pk, held.approval["id"], "skip", OPERATOR)
+    assert refused.value.code == "approval_withdrawn"
+
+
+def test_stopping_the_session_meanwhile_stops_the_call_that_waits(asking, agent):
+    held = hold(agent)
+    actions.stop(asking.pk, "s-1", OPERATOR, "enough")
+    approval = resolution.find(asking.pk, held.approval["id"])
+    assert (approval.state, approval.decision, approval.reason) == ("withdrawn", "stop", "session_stopped")
+    assert "enough" in approval.message
+    actions.resume(asking.pk, "s-1", OPERATOR)
+    assert session_of(asking).state == SessionState.LOOPING
+    assert agent.asks(agent.call()).decision == "allow"
+
+
+def test_a_remembered_answer_decides_in_later_sessions_of_the_same_agent_and_tool(asking, agent, principal):
+    held = hold(agent)
+    resolution.decide(asking.pk, held.approval["id"], "allow_once", OPERATOR, remember=True)
+    later = hold(Agent(principal, "s-2", agent="triage"))
+    assert (later.decision, later.approval["id"]) == (
+        "allow",
+        Approval.objects.get(session__external_id="s-2").public_id,
+    )
+    second = session_of(asking, "s-2")
+    assert (second.state, second.blocked_count) == (SessionState.LOOPING, 0)
+    assert Event.objects.filter(session_id=second.pk, decision="hold").count() == 0
+    assert Approval.objects.get(session=second).reason == "remembered"
+    assert RememberedChoice.objects.get().times_used == 1
+    assert hold(Agent(principal, "s-3", agent="other")).decision == "hold"
+    assert hold(Agent(principal, "s-4", agent="triage"), tool="other").decision == "hold"
+
+
+def test_a_remembered_skip_blocks_without_asking_and_can_be_forgotten(asking, agent, principal):
+    resolution.decide(asking.pk, hold(agent).approval["id"], "skip", OPERATOR, remember=True)
+    assert hold(Agent(principal, "s-2", agent="triage")).decision == "block"
+    resolution.forget(asking.pk, RememberedChoice.objects.get().pk, OPERATOR)
+    assert hold(Agent(principal, "s-3", agent="triage")).decision == "hold"
+
+
+def test_what_is_remembered_ends(asking, agent, principal):
+    resolution.decide(asking.pk, hold(agent).approval["id"], "disable", OPERATOR, remember=True)
+    RememberedChoice.objects.update(expires_at=timezone.now())
+    assert hold(Agent(principal, "s-2", agent="triage")).decision == "hold"
+
+
+@pytest.mark.parametrize(("choice", "by"), [("raise", 0), ("raise", 10_001), ("maybe", 0), ("", 0)])
+def test_an_answer_that_is_none_is_refused(choice, by, asking, agent):
+    with pytest.raises(Invalid):
+        resolution.decide(asking.pk, hold(agent).approval["id"], choice, OPERATOR, by=by)
+    assert Approval.objects.get().is_open
+
+
+def test_approvals_of_other_projects_do_not_exist(asking, agent):
+    held = hold(agent)
+    with pytest.raises(NotFound):
+        resolution.find(asking.pk + 1, held.approval["id"])
+    with pytest.raises(NotFound):
+        resolution.decide(asking.pk + 1, held.approval["id"], "skip", OPERATOR)
+
+
+def test_calls_that_were_only_observed_are_not_asked_about(asking, agent):
+    agent.posts(*(agent.call() for _ in range(6)))
+    evaluation.evaluate(session_of(asking).pk)
+    assert not Approval.objects.exists()
+    assert Incident.objects.get().decision == "hold"
+
+
+def test_a_budget_of_calls_is_raised_by_the_sessions_own_limit(project, agent):
+    values = {"budget_max_calls": 5, "budget_ladder": "ask"}
+    overrides.save_tier(project.pk, "project", "", "", values, OPERATOR)
+    calls = [agent.asks(agent.call(arguments=f'{{"page": {n}}}', tool=f"t{n}")).verdicts[0] for n in range(5)]
+    assert calls[-1].decision == "hold"
+    resolution.decide(project.pk, calls[-1].approval["id"], "raise", OPERATOR, by=10)
+    assert session_of(project).policy_values == {"budget_max_calls": 15}
+    assert agent.asks(agent.call(tool="t9")).decision == "allow"
+
+
+def test_a_state_that_is_to_be_rebuilt_does_not_stand_in_the_way_of_an_answer(asking, agent):
+    held = hold(agent)
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE detection_trackerstate SET snapshot = '{\"v\": 0}'")
+    approval = resolution.decide(asking.pk, held.approval["id"], "disable", OPERATOR)
+    assert approval.decision == "allow"
+    assert session_of(asking).policy_values == {"enabled": False}
+
+
+def reactions_of(incident):
+    return incident.evidence["reactions"]
+
+
+def test_what_came_of_each_reaction_is_stored_on_the_incident(project, agent):
+    overrides.save_tier(
+        project.pk,
+        "project",
+        "",
+        "",
+        {"mode": "warn,chance", "rung_gap_calls": 1, "result_aware": False},
+        OPERATOR,
+    )
+    for _ in range(5):
+        agent.asks(agent.call())
+    for number in range(6):
+        agent.asks(agent.call(tool=f"other{number}"))
+    incident = Incident.objects.get()
+    assert reactions_of(incident) == {"warn": {"went_on": 1}, "chance": {"recovered": 1}}
+    told = [(row.action, row.note) for row in incident.activity.filter(action__in=("went_on", "recovered"))]
+    assert told == [("went_on", "after warn"), ("recovered", "after chance")]
+
+
+def test_a_person_who_stops_the_session_ends_what_a_reaction_was_for(project, agent):
+    hold(agent)
+    actions.stop(project.pk, "s-1", OPERATOR)
+    assert reactions_of(Incident.objects.get()) == {"stop": {"stopped": 1}}
+
+
+def test_the_choices_match_the_answers_of_the_engine(asking, agent):
+    assert set(Choice.values) == {"skip", "allow_once", "raise", "exempt", "disable"}
+    held = hold(agent)
+    resolution.decide(asking.pk, held.approval["id"], "exempt", OPERATOR)
+    state = tracker_state.read(session_of(asking).pk)
+    assert state is not None
+    assert state.exempt == ["search_web"]
+    assert isinstance(state, type(fold.new_state()))

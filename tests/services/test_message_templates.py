@@ -1,0 +1,107 @@
+"""A project's own wording: what is sent, what may stand in it, and that other projects keep theirs."""
+
+from __future__ import annotations
+
+import pytest
+
+from detection.engine.messages import SHAPES
+from detection.models import AuditEntry, Event, MessageTemplate, Project, Session
+from detection.services import keys
+from detection.services.errors import Invalid
+from detection.services.policies import message_templates
+from detection.services.sessions import actions, evaluation
+
+from .conftest import OPERATOR, Agent
+
+
+def stopped(agent):
+    return [agent.asks().verdicts[0] for _ in range(4)][-1]
+
+
+def test_an_own_text_holds_from_the_next_verdict_on_and_the_default_comes_back(project, agent):
+    default = stopped(agent).message
+    text = "$tool: $count of $limit within $window. It costs $$5."
+    message_templates.save_text(project.pk, "stop", "", text, OPERATOR)
+    assert agent.asks().verdicts[0].message == "search_web: 5 of 4 within 120 seconds. It costs $5."
+    message_templates.save_text(project.pk, "stop", "", "", OPERATOR)
+    assert agent.asks().verdicts[0].message.startswith(default[:20])
+    assert AuditEntry.objects.filter(action="text.save").count() == 2
+
+
+def test_a_shape_may_have_a_text_of_its_own(project, agent):
+    message_templates.save_text(project.pk, "stop", "mcp", "Stop calling $tool.", OPERATOR)
+    verdict = stopped(agent)
+    assert verdict.wordings == {"mcp": "Stop calling search_web."}
+    assert "Tool call loop detected" in verdict.message
+    assert Event.objects.order_by("seq").last().verdict["wordings"] == verdict.wordings
+
+
+def test_the_texts_of_other_projects_stay_as_they_are(project, agent):
+    other = Project.objects.create(slug="rivals", name="Rivals")
+    message_templates.save_text(other.pk, "stop", "", "Not yours.", OPERATOR)
+    assert stopped(agent).message != "Not yours."
+    theirs = keys.authenticate(keys.create_key(other, "agent", OPERATOR)[1])
+    assert stopped(Agent(theirs)).message == "Not yours."
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "$arguments",
+        "${arguments}",
+        "$ tool",
+        "$",
+        "$tool and $call",
+        "${tool",
+        "a\x00b",
+        "bell \x07",
+        "x" * 1001,
+        "$TOOL",
+        "$tool_name",
+    ],
+)
+def test_what_is_no_placeholder_and_what_cannot_be_shown_is_refused(text, project):
+    with pytest.raises(Invalid):
+        message_templates.save_text(project.pk, "stop", "", text, OPERATOR)
+    assert not MessageTemplate.objects.exists()
+
+
+@pytest.mark.parametrize(("rung", "shape"), [("observe", ""), ("shout", ""), ("stop", "html")])
+def test_only_rungs_that_speak_and_shapes_that_exist_have_texts(rung, shape, project):
+    with pytest.raises(Invalid):
+        message_templates.save_text(project.pk, rung, shape, "Stop.", OPERATOR)
+
+
+def test_a_tool_with_a_hostile_name_cannot_break_out_of_its_line(project, principal):
+    message_templates.save_text(project.pk, "stop", "", "Stop $tool now.", OPERATOR)
+    agent = Agent(principal)
+    verdict = [agent.asks(agent.call(tool="a$count\u202eb")).verdicts[0] for _ in range(4)][-1]
+    assert verdict.message == "Stop a$countb now."
+
+
+@pytest.mark.parametrize("shape", ["", *SHAPES])
+def test_every_text_has_a_preview_in_every_shape(shape, project):
+    for one in message_templates.list_texts(project.pk):
+        assert "search_web" in str(message_templates.preview(one.rung, shape, ""))
+        assert "Own search_web 4" in str(message_templates.preview(one.rung, shape, "Own $tool $count"))
+
+
+def test_help_answers_in_one_line_what_holds_and_how_to_change_it(project, agent):
+    agent.asks()
+    out = actions.run_command(project.pk, "s-1", "please !/help(tool-loop)", OPERATOR)
+    assert len(out.lines) == 1
+    assert "tool-loop-max-repeats (now 4, at least 2)" in out.lines[0]
+    assert "!/set(name=value, …)" in out.lines[0]
+    assert not out.is_changed
+
+
+def test_values_that_do_not_fit_together_are_refused_and_nothing_is_parked(project, agent):
+    agent.asks()
+    text = "!/set(tool-loop-cycle-min-length=8, tool-loop-cycle-max-length=3)"
+    out = actions.run_command(project.pk, "s-1", text, OPERATOR)
+    assert "must not be greater" in out.lines[0]
+    agent.posts(type(agent.call())(type="message", session="s-1", content=text))
+    session = Session.objects.get()
+    evaluation.evaluate(session.pk)
+    session.refresh_from_db()
+    assert (session.policy_values, session.quarantined) == ({}, [])
