@@ -18,9 +18,7 @@ from tests.services.receiver import Reply, receiving
 
 from . import installation
 
-SENDER = (
-    "import django; django.setup(); from detection.services.alerting import delivery; delivery.run(budget_seconds=30)"
-)
+SENDER = "import django; django.setup(); from detection.services.alerting import delivery; delivery.run(budget_seconds=30)"
 
 
 @pytest.fixture(autouse=True)
