@@ -135,7 +135,7 @@ if _needs_django():
 @pytest.fixture
 def receiver(settings):
     """A receiver of alerts on this machine, in a network that the deployment allows."""
-    from tests.services.receiver import receiving
+    from tests.support.http_receiver import receiving
 
     settings.ALERT_ALLOWED_NETWORKS = ("127.0.0.0/8",)
     with receiving() as running:

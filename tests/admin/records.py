@@ -17,8 +17,8 @@ from detection.services.alerting import delivery, destinations
 from detection.services.audit import SYSTEM
 from detection.services.policies import overrides
 from tests.console.scenes import World, ask, make_world
-from tests.services.alerting import make_route, make_webhook
-from tests.services.receiver import Receiver
+from tests.support.alerts import make_route, make_webhook
+from tests.support.http_receiver import Receiver
 
 
 def make_records(receiver: Receiver, **text: str) -> tuple[World, dict[str, Any]]:

@@ -16,7 +16,7 @@ from detection.api import rate_limits
 from detection.services.ingestion import attempts
 from detection.services.keys import _cache
 from loopguard_site.wsgi import application
-from tests.factories import make_key, make_project
+from tests.support.projects import make_key, make_project
 
 
 @pytest.fixture

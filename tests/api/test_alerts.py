@@ -8,7 +8,7 @@ import pytest
 
 from detection.models import AlertDestination, AuditEntry
 from detection.services.alerting import delivery
-from tests.services.receiver import Reply
+from tests.support.http_receiver import Reply
 
 SOON = (datetime.now(UTC) + timedelta(hours=8)).isoformat()
 

@@ -11,8 +11,8 @@ from django.test import override_settings
 from detection.api.app import api as ninja_api
 from detection.services import keys
 from detection.services.audit import SYSTEM
-from tests.factories import make_key, make_project
-from tests.services.receiver import receiving
+from tests.support.http_receiver import receiving
+from tests.support.projects import make_key, make_project
 
 from .conftest import Api, speaking
 

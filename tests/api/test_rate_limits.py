@@ -7,7 +7,7 @@ from detection.api import rate_limits
 from detection.models import Attempt, Event, Role
 from detection.services.ingestion import attempts
 from loopguard_site import env
-from tests.factories import make_key, make_member
+from tests.support.projects import make_key, make_member
 
 ROOT = "http://127.0.0.1"
 CALL = {"type": "call", "session": "s-1", "tool": "t"}

@@ -10,7 +10,7 @@ from detection.models import Event, Role
 from detection.services.ingestion import attempts
 from detection.services.maintenance import disk_space
 from loopguard_site import env
-from tests.factories import make_member
+from tests.support.projects import make_member
 
 ROOT = "http://127.0.0.1"
 CALL = {"type": "call", "session": "s-1", "tool": "t"}

@@ -7,7 +7,7 @@ from playwright.sync_api import Page
 from detection.models import ApiKey, PolicyTier, Project, ToolRule
 from tests.admin.records import make_records
 from tests.browser.test_screens import SIZES, sign_in, troubles
-from tests.services.receiver import receiving
+from tests.support.http_receiver import receiving
 
 # Django's SelectFilter2.js (5.2) gives the icon beside the filter of a two-column list an aria-label, which a span without a role
 # may not have. The input beside it has a name of its own, so nothing is lost to a reader of the screen.

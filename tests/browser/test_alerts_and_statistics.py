@@ -13,9 +13,9 @@ from playwright.sync_api import expect
 from detection.models import CallCount, CountingCursor
 from detection.services.alerting import alert_routes, delivery, destinations, outbox
 from detection.services.audit import Actor
-from tests.factories import make_member, make_project
-from tests.services.alerting import make_incident, make_route, make_webhook
-from tests.services.receiver import Reply, receiving
+from tests.support.alerts import make_incident, make_route, make_webhook
+from tests.support.http_receiver import Reply, receiving
+from tests.support.projects import make_member, make_project
 
 PASSWORD = "right horse"
 ANA = Actor("ana")

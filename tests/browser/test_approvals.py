@@ -15,7 +15,7 @@ from detection.models import Approval, Session
 from detection.services.approvals import resolution
 from detection.services.audit import SYSTEM, Actor
 from detection.services.policies import overrides
-from tests.factories import make_key, make_member, make_project
+from tests.support.projects import make_key, make_member, make_project
 
 PASSWORD = "right horse"
 AXE = Path(__file__).parent / "vendor" / "axe-4.14.1.min.js"

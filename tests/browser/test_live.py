@@ -12,7 +12,7 @@ from detection.services.sessions import actions as service
 from detection.services.sessions.evaluation import evaluate
 from detection.stream.publisher import publish_sign_out
 from tests.console.scenes import ask, loop, principal
-from tests.factories import make_member, make_project
+from tests.support.projects import make_member, make_project
 
 PASSWORD = "right horse"
 

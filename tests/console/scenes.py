@@ -14,7 +14,7 @@ from detection.services.ingestion.guard import GuardIn, GuardOut
 from detection.services.ingestion.ingest import EventIn
 from detection.services.keys import Principal
 from detection.services.policies import overrides
-from tests.factories import make_key, make_member, make_project
+from tests.support.projects import make_key, make_member, make_project
 
 PASSWORD = "right horse"
 

@@ -18,9 +18,9 @@ from detection.services.audit import SYSTEM
 from detection.services.maintenance.hourly_counts import count_calls
 from detection.services.policies import overrides
 from tests.console.scenes import ask, loop, make_world
-from tests.factories import make_member
-from tests.services.alerting import make_incident, make_route
-from tests.services.receiver import Reply
+from tests.support.alerts import make_incident, make_route
+from tests.support.http_receiver import Reply
+from tests.support.projects import make_member
 
 pytestmark = pytest.mark.django_db
 NASTY = '"><script>alert(1)</script>\u202e'

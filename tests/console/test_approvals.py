@@ -12,7 +12,7 @@ from detection.services.audit import SYSTEM
 from detection.services.ingestion.guard import GuardIn, guard
 from detection.services.ingestion.ingest import EventIn
 from detection.services.policies import overrides
-from tests.factories import make_key, make_member, make_project
+from tests.support.projects import make_key, make_member, make_project
 
 HOSTILE = '"><script>alert(1)</script>'
 

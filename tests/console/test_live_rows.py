@@ -11,7 +11,7 @@ from detection.console.live import current_cursor
 from detection.models import Role, Session
 from detection.services.audit import SYSTEM
 from detection.services.sessions import actions as service
-from tests.factories import make_key, make_member, make_project
+from tests.support.projects import make_key, make_member, make_project
 
 from .scenes import ask, make_world
 

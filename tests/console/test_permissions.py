@@ -7,7 +7,7 @@ from django.urls import reverse
 from detection.console.urls import urlpatterns
 from detection.models import AlertDelivery, AlertDestination, AlertRoute, Role
 from tests.console.scenes import make_world
-from tests.factories import make_member, make_project
+from tests.support.projects import make_member, make_project
 
 pytestmark = pytest.mark.django_db
 

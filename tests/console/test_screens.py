@@ -13,7 +13,7 @@ from detection.models import ApiKey, AuditEntry, PolicyTier, Role, Session, Tool
 from detection.services import audit
 from detection.services.audit import SYSTEM, Actor
 from tests.console.scenes import answer, ask, loop, make_world, screens
-from tests.factories import make_member, make_project
+from tests.support.projects import make_member, make_project
 
 pytestmark = pytest.mark.django_db
 

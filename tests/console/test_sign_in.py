@@ -4,7 +4,7 @@ import pytest
 from django.core.cache import cache
 from django.test import Client
 
-from tests.factories import make_member, make_project
+from tests.support.projects import make_member, make_project
 
 pytestmark = pytest.mark.django_db
 

@@ -17,7 +17,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from tests.audit_rights import even_the_owner_meets_triggers, only_adds_to_the_audit
+from tests.support.audit_rights import even_the_owner_meets_triggers, only_adds_to_the_audit
 
 from .installation import ROOT, Installation, looping_events, wait_until
 

@@ -10,7 +10,7 @@ import pytest
 from detection.models import Approval, JudgeCall
 from detection.services.audit import SYSTEM
 from detection.services.policies import overrides
-from tests.services.judge_server import JudgeServer, completion, ruling
+from tests.support.judge_server import JudgeServer, completion, ruling
 
 from .installation import free_port, wait_until
 

@@ -13,8 +13,8 @@ from django.utils import timezone
 
 from detection.models import AlertDelivery
 from detection.services.alerting import outbox
-from tests.services.alerting import make_incident, make_route, make_webhook, send_all
-from tests.services.receiver import Reply, receiving
+from tests.support.alerts import make_incident, make_route, make_webhook, send_all
+from tests.support.http_receiver import Reply, receiving
 
 from . import installation
 

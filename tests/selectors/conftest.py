@@ -7,7 +7,7 @@ import pytest
 from django.utils import timezone
 
 from detection.models import Incident, Session
-from tests.factories import make_project
+from tests.support.projects import make_project
 
 _numbers = itertools.count()
 

@@ -9,7 +9,7 @@ from detection.selectors.incidents import (
     neighbours,
     row_of,
 )
-from tests.factories import make_member, make_project
+from tests.support.projects import make_member, make_project
 
 
 def found(project, **filters):

@@ -100,7 +100,7 @@ def test_calls_come_with_their_results_whatever_lies_between_in_two_queries(
 
 
 def test_a_session_is_found_in_its_own_project_only(project, session):
-    from tests.factories import make_project
+    from tests.support.projects import make_project
 
     session("s-1")
     assert get_session(project.pk, "s-1").external_id == "s-1"
@@ -124,7 +124,7 @@ def test_changes_are_told_from_a_cursor_on(project, session):
 
 @pytest.mark.django_db(transaction=True)
 def test_a_change_that_commits_late_is_not_missed():
-    from tests.factories import make_project
+    from tests.support.projects import make_project
 
     project = make_project()
     began, go_on = threading.Event(), threading.Event()

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
 from detection.models import Project
 from detection.services import keys
-from detection.services.audit import Actor
-from detection.services.ingestion.guard import GuardIn, guard
-from detection.services.ingestion.ingest import EventIn, ingest
-
-OPERATOR = Actor("ana")
+from tests.support.agents import OPERATOR, Agent
 
 
 @pytest.fixture
@@ -24,34 +18,6 @@ def project(db):
 def principal(project):
     _, token = keys.create_key(project, "agent", OPERATOR)
     return keys.authenticate(token)
-
-
-class Agent:
-    """One agent in one session; call ids count up by themselves."""
-
-    def __init__(self, principal, session="s-1", **about):
-        self.principal, self.session, self.about = principal, session, about
-        self._ids = itertools.count()
-
-    def call(self, tool="search_web", arguments='{"q": "reset password"}', call_id=None, **more):
-        call_id = call_id or f"call_{next(self._ids)}"
-        return EventIn(
-            type="call", session=self.session, call_id=call_id, tool=tool, arguments=arguments, **more
-        )
-
-    def result(self, call_id, content="0 hits", is_error=False, **more):
-        return EventIn(
-            type="result", session=self.session, call_id=call_id, content=content, is_error=is_error, **more
-        )
-
-    def asks(self, *calls, results=()):
-        request = GuardIn(
-            session=self.session, calls=calls or (self.call(),), results=tuple(results), **self.about
-        )
-        return guard(self.principal, request)
-
-    def posts(self, *events):
-        return ingest(self.principal, events)
 
 
 @pytest.fixture

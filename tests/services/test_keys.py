@@ -7,7 +7,7 @@ from django.utils import timezone
 from detection.models import ApiKey, AuditEntry
 from detection.services import keys
 from detection.services.errors import Invalid, NotFound
-from tests.services.conftest import OPERATOR
+from tests.support.agents import OPERATOR
 
 
 def test_a_key_is_shown_once_and_kept_as_a_digest(project):

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from loopguard_site.supervisor.postgres import USER, EmbeddedPostgres
-from tests.audit_rights import even_the_owner_meets_triggers, only_adds_to_the_audit
+from tests.support.audit_rights import even_the_owner_meets_triggers, only_adds_to_the_audit
 
 from .running import ROOT, Run
 

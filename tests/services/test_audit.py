@@ -24,8 +24,8 @@ from detection.services.incidents import triage
 from detection.services.maintenance import retention
 from detection.services.policies import message_templates, overrides
 from detection.services.sessions import actions
-from tests.services.alerting import make_incident, make_route, make_webhook
-from tests.services.receiver import receiving
+from tests.support.alerts import make_incident, make_route, make_webhook
+from tests.support.http_receiver import receiving
 
 ANA = Actor("ana", address="192.0.2.1", request_id="req-1")
 NOT_A_CHANGE_OF_ITS_OWN = {

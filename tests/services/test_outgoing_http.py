@@ -10,7 +10,7 @@ import pytest
 from detection.services import outgoing_http
 from detection.services.errors import Invalid
 from detection.services.outgoing_http import Refused, Unreachable
-from tests.services.receiver import Reply, receiving
+from tests.support.http_receiver import Reply, receiving
 
 
 @pytest.fixture

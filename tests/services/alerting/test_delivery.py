@@ -16,9 +16,9 @@ from django.utils import timezone
 
 from detection.models import AlertAttempt, AlertDelivery, AlertDestination, AlertTransition, AuditEntry
 from detection.services.alerting import delivery, destinations, outbox
-from tests.factories import make_project
-from tests.services.alerting import ANA, come_due, make_incident, make_route, make_webhook, send_all
-from tests.services.receiver import Reply, receiving
+from tests.support.alerts import ANA, come_due, make_incident, make_route, make_webhook, send_all
+from tests.support.http_receiver import Reply, receiving
+from tests.support.projects import make_project
 
 pytestmark = pytest.mark.django_db
 

@@ -8,7 +8,7 @@ from detection.models import AuditEntry, Incident
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound
 from detection.services.incidents import triage
-from tests.services.conftest import OPERATOR
+from tests.support.agents import OPERATOR
 
 
 @pytest.fixture

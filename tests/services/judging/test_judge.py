@@ -23,10 +23,10 @@ from detection.services.policies import overrides
 from loopguard_site import judge_env
 from loopguard_site.env import EnvironmentProblem
 from loopguard_site.judge_env import JudgeEndpoint
+from tests.support.agents import OPERATOR, Agent
+from tests.support.judge_server import JudgeServer, completion, ruling
 
-from .conftest import OPERATOR, Agent
 from .injections import INJECTIONS
-from .judge_server import JudgeServer, completion, ruling
 
 LIMIT, EXTENSION = 6, 4
 

@@ -22,7 +22,7 @@ from detection.services.alerting import alert_routes, incident_facts, outbox, re
 from detection.services.incidents import triage
 from detection.services.maintenance import retention
 from detection.services.sessions import actions
-from tests.services.alerting import ANA, make_incident, make_route
+from tests.support.alerts import ANA, make_incident, make_route
 
 
 @pytest.fixture

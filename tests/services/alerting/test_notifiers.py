@@ -10,8 +10,8 @@ from detection.models import AlertAttempt, AlertDelivery
 from detection.services.alerting import destinations, notifiers
 from detection.services.errors import Invalid
 from detection.services.outgoing_http import Refused, Unreachable
-from tests.services.alerting import ANA, make_incident, make_route, send_all
-from tests.services.receiver import Reply, receiving
+from tests.support.alerts import ANA, make_incident, make_route, send_all
+from tests.support.http_receiver import Reply, receiving
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from django.utils import timezone
 from detection.models import AuditEntry, Event, EventKey, Incident, Session
 from detection.services.maintenance import retention
 from detection.services.sessions import actions
-from tests.services.conftest import OPERATOR, Agent
+from tests.support.agents import OPERATOR, Agent
 
 
 def test_old_sessions_go_with_their_calls_and_incidents_keep_their_evidence(project, agent):

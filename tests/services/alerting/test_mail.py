@@ -12,8 +12,8 @@ from detection.services.alerting import destinations, notifiers, outbox
 from detection.services.errors import Invalid
 from detection.services.incidents import triage
 from detection.services.outgoing_http import Refused, Unreachable
-from tests.services.alerting import ANA, make_incident, make_route, send_all
-from tests.services.mailbox import certificate, receiving_mail
+from tests.support.alerts import ANA, make_incident, make_route, send_all
+from tests.support.smtp_server import certificate, receiving_mail
 
 EVIL = (
     "x\r\nBcc: spy@evil.example\r\n\r\n<script>alert(1)</script><a href='http://evil.example'>@all *b* \u202e"

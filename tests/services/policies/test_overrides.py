@@ -6,8 +6,8 @@ from detection.services.audit import Actor
 from detection.services.errors import Invalid, NotFound
 from detection.services.policies import overrides
 from detection.services.sessions import actions
-from tests.factories import make_member
-from tests.services.conftest import OPERATOR
+from tests.support.agents import OPERATOR
+from tests.support.projects import make_member
 
 
 def value_and_source(project, name, **place):

@@ -7,7 +7,7 @@ from detection.models import Event, Incident, Project, Session
 from detection.services.keys import Principal
 from detection.services.policies import overrides
 from detection.services.sessions import actions, evaluation
-from tests.services.conftest import OPERATOR, Agent
+from tests.support.agents import OPERATOR, Agent
 
 
 def test_the_fourth_identical_call_is_stopped_and_kept_as_an_incident_with_its_evidence(agent):

@@ -18,8 +18,8 @@ from detection.models import (
 )
 from detection.services.alerting import alert_routes, outbox, reminders
 from detection.services.incidents import triage
-from tests.services.alerting import ANA, come_due, make_incident, make_route, make_webhook, send_all
-from tests.services.receiver import Reply
+from tests.support.alerts import ANA, come_due, make_incident, make_route, make_webhook, send_all
+from tests.support.http_receiver import Reply
 
 
 @pytest.fixture

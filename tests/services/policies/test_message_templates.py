@@ -10,8 +10,7 @@ from detection.services import keys
 from detection.services.errors import Invalid
 from detection.services.policies import message_templates
 from detection.services.sessions import actions, evaluation
-
-from .conftest import OPERATOR, Agent
+from tests.support.agents import OPERATOR, Agent
 
 
 def stopped(agent):

@@ -25,8 +25,7 @@ from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound
 from detection.services.policies import overrides
 from detection.services.sessions import actions, evaluation, tracker_state
-
-from .conftest import OPERATOR, Agent
+from tests.support.agents import OPERATOR, Agent
 
 BEN = Actor("ben")
 

@@ -82,7 +82,7 @@ def test_the_sweeper_finds_what_no_worker_was_told_of(agent):
 
 def test_a_resolved_loop_that_goes_on_is_a_new_incident(agent, project):
     from detection.services.incidents import triage
-    from tests.services.conftest import OPERATOR
+    from tests.support.agents import OPERATOR
 
     for _ in range(4):
         agent.asks()

@@ -15,11 +15,10 @@ from detection.services.ingestion.ingest import EventIn
 from detection.services.policies import overrides
 from detection.services.sessions import actions
 from loopguard_site.judge_env import JudgeEndpoint
+from tests.support.agents import OPERATOR
+from tests.support.judge_server import JudgeServer, completion, ruling
 
-from .conftest import OPERATOR
-from .judge_server import JudgeServer, completion, ruling
-
-FILE = Path(__file__).parents[1] / "scenarios" / "seeds.json"
+FILE = Path(__file__).parents[2] / "scenarios" / "seeds.json"
 SCENARIOS = [
     one
     for one in json.loads(FILE.read_text())["scenarios"]

@@ -14,8 +14,8 @@ from detection.services.audit import Actor
 from detection.services.maintenance.hourly_counts import count_calls
 from detection.services.sessions import actions
 from detection.services.sessions.evaluation import evaluate
-from tests.services.alerting import make_incident
-from tests.services.conftest import Agent
+from tests.support.agents import Agent
+from tests.support.alerts import make_incident
 
 ANA = Actor("ana")
 

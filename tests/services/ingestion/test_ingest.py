@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from detection.models import Event, Incident, Project, Session
 from detection.services.ingestion.ingest import STORED_RESULT_CHARACTERS, EventIn
 from detection.services.sessions import evaluation
-from tests.services.conftest import Agent
+from tests.support.agents import Agent
 
 
 def rounds(agent, count, tool="search_web"):
