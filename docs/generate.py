@@ -41,19 +41,19 @@ def settings() -> str:
         "",
         "Every setting may be given on any tier: environment, server, project, backend, backend with model, tool rule, session;",
         "the higher tier wins, field by field. Every limit means *fires at the n-th*. The value of `standard` is the one that holds",
-        "when nobody says anything. *Milder* is the direction that makes detection let more through.",
+        "when nobody says anything. *Weaker* is the direction that lets more calls through.",
         "",
-        "Whoever makes a stored tier or a tool rule milder in the console or the administration says why, and the note is kept in the",
-        "history and the audit. What counts is what holds in that place before and after: a limit that is raised, a strict value that is taken",
-        "away, a preset whose values are milder, a tool that is never judged any more. A program with a key of the scope `admin` may",
-        "give a `note` and may leave it out; the audit then says *no note given*. Settings of one session end with it and need none.",
+        "A person who weakens detection in the console or the administration gives a reason, which is kept in the history and the audit.",
+        "The settings that result before and after are compared: a higher limit, a strict value removed, a preset with weaker values and a",
+        "tool that becomes exempt all weaken detection. A program with a key of the scope `admin` may send a `note`; without one the audit",
+        "says *no note given*. Settings of one session end with it and need none.",
     ]
     for group, title in GROUPS.items():
         lines += [
             "",
             f"## {title}",
             "",
-            "| setting | standard | allowed | milder | meaning |",
+            "| setting | standard | allowed | weaker | meaning |",
             "| --- | --- | --- | --- | --- |",
         ]
         lines += [_setting(one) for one in FIELDS.values() if one.group == group]
@@ -69,13 +69,13 @@ def settings() -> str:
 def _setting(one: Field) -> str:
     standard = {field.name: field.default for field in FIELDS.values()} | dict(PRESETS["standard"])
     known = f" Also spelled {', '.join(f'`{alias}`' for alias in one.aliases)}." if one.aliases else ""
-    return f"| `{one.name}` | {_value(standard[one.name])} | {_allowed(one)} | {_milder(one)} | {one.label}. {one.help}{known} |"
+    return f"| `{one.name}` | {_value(standard[one.name])} | {_allowed(one)} | {_weaker(one)} | {one.label}. {one.help}{known} |"
 
 
-def _milder(one: Field) -> str:
+def _weaker(one: Field) -> str:
     if one.type == "ladder":
-        return "milder rungs"
-    return " → ".join(STRICTEST_FIRST.get(one.name, ())) or one.loosens or ""
+        return "weaker rungs"
+    return " → ".join(STRICTEST_FIRST.get(one.name, ())) or one.weakens or ""
 
 
 def _allowed(one: Field) -> str:

@@ -44,7 +44,7 @@ def _note_field() -> forms.Field:
         forms.CharField(
             max_length=overrides.MAX_NOTE_CHARACTERS,
             required=False,
-            help_text="Why; needed where detection becomes milder.",
+            help_text="Reason; required when the change weakens detection.",
         )
     )
 

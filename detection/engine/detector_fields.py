@@ -9,7 +9,7 @@ from detection.engine.field import Field, choice, count, ladder, share, switch
 
 DETECTOR_FIELDS = (
     # Repeat
-    switch("repeat_enabled", True, "Repeats", "Find identical calls.", "repeat", loosens="off"),
+    switch("repeat_enabled", True, "Repeats", "Find identical calls.", "repeat", weakens="off"),
     count(
         "max_repeats",
         4,
@@ -45,7 +45,7 @@ DETECTOR_FIELDS = (
         "Window",
         "How many earlier calls a window holds.",
         "repeat",
-        loosens="down",
+        weakens="down",
         aliases=("window_size",),
     ),
     count(
@@ -57,7 +57,7 @@ DETECTOR_FIELDS = (
         "Calls older than this are forgotten; exactly this old still counts.",
         "repeat",
         unit="seconds",
-        loosens="down",
+        weakens="down",
         aliases=("ttl",),
     ),
     choice(
@@ -74,7 +74,7 @@ DETECTOR_FIELDS = (
         "Look at results",
         "Identical calls whose results keep changing are progress.",
         "repeat",
-        loosens="on",
+        weakens="on",
     ),
     count(
         "max_repeats_changing",
@@ -102,7 +102,7 @@ DETECTOR_FIELDS = (
         "Window of scattered repeats",
         "How many calls back they are looked for.",
         "repeat",
-        loosens="down",
+        weakens="down",
     ),
     count(
         "scattered_run_repeats",
@@ -122,7 +122,7 @@ DETECTOR_FIELDS = (
         "Calls at least this far apart weigh a fifth.",
         "repeat",
         unit="seconds",
-        loosens="down",
+        weakens="down",
     ),
     count(
         "poll_warn_at",
@@ -143,7 +143,7 @@ DETECTOR_FIELDS = (
         "repeat",
     ),
     # Cycle
-    switch("cycle_enabled", False, "Cycles", "Find A-B-A-B and longer laps.", "cycle", loosens="off"),
+    switch("cycle_enabled", False, "Cycles", "Find A-B-A-B and longer laps.", "cycle", weakens="off"),
     count("cycle_min_length", 2, 2, 10, "Shortest lap", "Calls in the shortest lap looked for.", "cycle"),
     count(
         "cycle_max_length",
@@ -153,7 +153,7 @@ DETECTOR_FIELDS = (
         "Longest lap",
         "Calls in the longest lap looked for.",
         "cycle",
-        loosens="down",
+        weakens="down",
     ),
     count(
         "cycle_min_laps",
@@ -183,7 +183,7 @@ DETECTOR_FIELDS = (
         "Similar calls",
         "Find calls of one tool that hardly differ.",
         "similar",
-        loosens="off",
+        weakens="off",
     ),
     share("similar_ratio", 0.85, "Similarity", "Arguments at least this alike are similar.", "similar"),
     count(
@@ -197,7 +197,7 @@ DETECTOR_FIELDS = (
         "Window",
         "How many earlier calls are compared.",
         "similar",
-        loosens="down",
+        weakens="down",
     ),
     choice(
         "similar_method",
@@ -215,7 +215,7 @@ DETECTOR_FIELDS = (
         "Equal outcomes",
         "Find different calls that get one and the same answer.",
         "outcome",
-        loosens="off",
+        weakens="off",
     ),
     count(
         "outcome_max_results",
@@ -263,7 +263,7 @@ DETECTOR_FIELDS = (
         "Stagnation",
         "Find calls in a row that bring nothing new.",
         "stagnation",
-        loosens="off",
+        weakens="off",
     ),
     count(
         "stagnation_max_calls",
@@ -282,7 +282,7 @@ DETECTOR_FIELDS = (
         "Budget",
         "Limit rounds, calls, time, tokens and cost of a run.",
         "budget",
-        loosens="off",
+        weakens="off",
     ),
     count(
         "budget_max_rounds",
@@ -301,7 +301,7 @@ DETECTOR_FIELDS = (
         "Only when little is new",
         "The round limit reacts only where the last 20 rounds brought little new.",
         "budget",
-        loosens="on",
+        weakens="on",
     ),
     count("budget_max_calls", 1000, 0, 10_000_000, "Calls", "Fires at the n-th call; 0 is off.", "budget"),
     count(
@@ -334,7 +334,7 @@ DETECTOR_FIELDS = (
         "budget",
         0,
         1e9,
-        loosens="up",
+        weakens="up",
     ),
     Field(
         "budget_notice_share",

@@ -67,8 +67,8 @@ class Field:
         Inclusive range of numbers.
     choices : tuple of str
         Allowed words of a choice.
-    loosens : {"up", "down", "on", "off"} or None
-        The direction in which a change makes detection milder.
+    weakens : {"up", "down", "on", "off"} or None
+        The direction in which a change weakens detection.
     aliases : tuple of str
         Other spellings that commands and importers accept.
     """
@@ -83,7 +83,7 @@ class Field:
     minimum: float | None = None
     maximum: float | None = None
     choices: tuple[str, ...] = ()
-    loosens: Literal["up", "down", "on", "off"] | None = None
+    weakens: Literal["up", "down", "on", "off"] | None = None
     aliases: tuple[str, ...] = ()
 
     def clean(self, value: Any) -> Any:
@@ -176,13 +176,13 @@ def count(
     **more: Any,
 ) -> Field:
     """A whole number of something."""
-    more.setdefault("loosens", "up")
+    more.setdefault("weakens", "up")
     return Field(name, "int", default, label, text, unit=unit, group=group, minimum=low, maximum=high, **more)
 
 
 def share(name: str, default: float, label: str, text: str, group: str) -> Field:
     """A likeness from 0.5 to 1."""
-    return Field(name, "float", default, label, text, group=group, minimum=0.5, maximum=1.0, loosens="up")
+    return Field(name, "float", default, label, text, group=group, minimum=0.5, maximum=1.0, weakens="up")
 
 
 def choice(

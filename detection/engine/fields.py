@@ -60,7 +60,7 @@ _ALL = (
         "Detection",
         "Off means that nothing is tracked and no state is written.",
         "general",
-        loosens="off",
+        weakens="off",
         aliases=("detection", "detection_enabled"),
     ),
     choice(
@@ -93,7 +93,7 @@ _ALL = (
         "Count a round once",
         "Identical calls inside one model response are one observation.",
         "general",
-        loosens="on",
+        weakens="on",
         aliases=("count_batch_once",),
     ),
     switch(
@@ -102,7 +102,7 @@ _ALL = (
         "Someone is attending",
         "A user message then starts all counting anew.",
         "general",
-        loosens="on",
+        weakens="on",
     ),
     switch(
         "judge_available",
@@ -146,7 +146,7 @@ _ALL = (
         "Forgiven after",
         "Calls without that loop after which its ladder starts over; 0 never.",
         "reactions",
-        loosens="down",
+        weakens="down",
     ),
     choice(
         "reset_after_detection",
@@ -162,7 +162,7 @@ _ALL = (
         "Clear on stop",
         "A stop forgets the history and the escalation.",
         "reactions",
-        loosens="on",
+        weakens="on",
     ),
     count(
         "answer_timeout_seconds",
@@ -173,7 +173,7 @@ _ALL = (
         "How long an approval waits for a person.",
         "reactions",
         unit="seconds",
-        loosens=None,
+        weakens=None,
     ),
     choice(
         "unattended_reaction",

@@ -1,6 +1,6 @@
-"""What makes detection milder: one value against another, and one set of resolved settings against another.
+"""Comparison of settings: which changes weaken detection.
 
-Who has to say why, and where that is kept, belongs to the services.
+The services decide who has to give a reason for a weaker setting.
 """
 
 from __future__ import annotations
@@ -23,42 +23,43 @@ STRICTEST_FIRST: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "ttl_from": ("never", "previous", "entry"),
     }
 )
-"""The choices that can be ordered. A preset is judged by the values that it brings."""
+"""Choices that have an order. A preset is compared by its values."""
 
 _ZERO_IS_ZERO = frozenset(("budget_max_extensions",))
-"""Everywhere else a zero that is allowed means "no limit" or "never"."""
+"""For every other setting that may be zero, zero means "no limit" or "never"."""
 
 
-def is_milder(field: Field, old: Any, new: Any) -> bool:
-    """Tell whether a change of one setting lets more through."""
+def is_weaker(field: Field, old: Any, new: Any) -> bool:
+    """Return whether a change of one setting lets more calls through."""
     if field.type == "ladder":
         return _strength(new) < _strength(old)
     if field.name in STRICTEST_FIRST:
         order = STRICTEST_FIRST[field.name]
         return order.index(new) > order.index(old)
-    if field.loosens in ("on", "off"):
-        return bool(new) != bool(old) and bool(new) == (field.loosens == "on")
-    if field.loosens == "up":
+    if field.weakens in ("on", "off"):
+        return bool(new) != bool(old) and bool(new) == (field.weakens == "on")
+    if field.weakens == "up":
         return _number(field, new) > _number(field, old)
-    return field.loosens == "down" and _number(field, new) < _number(field, old)
+    return field.weakens == "down" and _number(field, new) < _number(field, old)
 
 
-def loosened(before: Policy, after: Policy, named: frozenset[str]) -> list[str]:
-    """Name the settings that are milder in `after`.
+def weakened(before: Policy, after: Policy, named: frozenset[str]) -> list[str]:
+    """List the settings that are weaker in `after`.
 
     Parameters
     ----------
     named : frozenset of str
-        What the tier itself names, before or after; whatever else became milder did so by the preset, and is told as that.
+        The settings that the changed override itself contains, before or after. Every other weaker setting comes from
+        the preset, and is listed as `preset`.
     """
-    milder = [
+    weaker = [
         name
         for name, field in FIELDS.items()
         if before.values[name] != after.values[name]
-        and is_milder(field, before.values[name], after.values[name])
+        and is_weaker(field, before.values[name], after.values[name])
     ]
-    own = [name for name in milder if name in named]
-    return own if len(own) == len(milder) else ["preset", *own]
+    own = [name for name in weaker if name in named]
+    return own if len(own) == len(weaker) else ["preset", *own]
 
 
 def _number(field: Field, value: Any) -> float:

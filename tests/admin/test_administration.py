@@ -67,7 +67,7 @@ def test_an_override_is_changed_in_real_fields(world):
     [
         ({"set_max_repeats": "1"}, "at least 2"),
         ({"set_mode": "sing"}, "must be one of"),
-        ({"set_max_repeats": "90"}, "Say why"),
+        ({"set_max_repeats": "90"}, "Give a reason"),
         ({}, "Nothing is set"),
     ],
 )
@@ -105,7 +105,7 @@ def test_deleting_a_strict_override_needs_a_reason(world):
     for row in (PolicyTier.objects.get(scope="project"), ToolRule.objects.get(pattern="crm_*")):
         url = f"/admin/detection/{row._meta.model_name}/{row.pk}/delete/"
         refused = world.client.post(url, {"post": "yes"}, follow=True)
-        assert "This makes detection milder" in refused.content.decode()
+        assert "This weakens detection" in refused.content.decode()
         assert type(row).objects.filter(pk=row.pk).exists()
         done = world.client.post(url, {"post": "yes", "note": "not\x00 needed"}, follow=True)
         assert "deleted successfully" in done.content.decode()
@@ -118,13 +118,16 @@ def test_a_rule_that_makes_detection_milder_needs_a_reason(world):
         "project": world.project.pk, "pattern": "crm_*", "exempt": "on", "ignore_arguments": "[]", "volatile_result_fields": "[]",
     }  # fmt: skip
     refused = world.client.post("/admin/detection/toolrule/add/", given)
-    assert "This makes detection milder (never judged). Say why." in refused.content.decode()
+    assert "This weakens detection (never judged). Give a reason." in refused.content.decode()
     assert not ToolRule.objects.filter(pattern="crm_*").exists()
     world.client.post("/admin/detection/toolrule/add/", {**given, "note": "a mock"})
     stored = ToolRule.objects.get(pattern="crm_*")
     url = f"/admin/detection/toolrule/{stored.pk}/change/"
     stricter = {"ignore_arguments": "[]", "volatile_result_fields": "[]", "set_max_repeats": "9", "note": ""}
-    assert "milder (Fires at the n-th identical call)" in world.client.post(url, stricter).content.decode()
+    assert (
+        "weakens detection (Fires at the n-th identical call)"
+        in world.client.post(url, stricter).content.decode()
+    )
     assert world.client.post(url, {**stricter, "set_max_repeats": "3"}).status_code == 302
     stored.refresh_from_db()
     assert (stored.exempt, stored.values) == (False, {"max_repeats": 3})

@@ -87,7 +87,7 @@ def test_deleting_a_strict_override_is_refused_until_a_reason_is_typed(site, rec
     sign_in(page, site, world.user.get_username())
     page.goto(f"{site.url}/admin/detection/policytier/{stored.pk}/delete/")
     page.get_by_role("button", name="Yes, I’m sure").click()
-    page.get_by_text("This makes detection milder").wait_for()
+    page.get_by_text("This weakens detection").wait_for()
     assert PolicyTier.objects.filter(pk=stored.pk).exists()
     page.get_by_label("Note").fill("the tools are mended")
     page.get_by_role("button", name="Yes, I’m sure").click()

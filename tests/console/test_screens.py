@@ -225,7 +225,7 @@ def test_loosening_a_tier_needs_a_reason(world):
     url = f"{world.base}/policies?scope=model&backend=openai&model=gpt-5"
     refused = world.client.post(url, {"set_max_repeats": "50"})
     assert refused.status_code == 422
-    assert "Say why" in text(refused)
+    assert "Give a reason" in text(refused)
     assert PolicyTier.objects.get(model="gpt-5").values == {"max_repeats": 5}
     world.client.post(url, {"set_max_repeats": "50", "note": "a slow index"})
     assert PolicyTier.objects.get(model="gpt-5").values == {"max_repeats": 50}
@@ -235,12 +235,12 @@ def test_a_tool_rule_that_loosens_needs_a_reason_and_so_does_taking_a_strict_one
     url = f"{world.base}/policies/tool-rule"
     refused = world.client.post(url, {"pattern": "crm_*", "exempt": "on"})
     assert refused.status_code == 422
-    assert "milder (never judged). Say why." in text(refused)
+    assert "weakens detection (never judged). Give a reason." in text(refused)
     assert not ToolRule.objects.filter(pattern="crm_*").exists()
     world.client.post(url, {"pattern": "crm_*", "set_max_repeats": "2"})
     place = f"{url}?pattern=crm_*"
     kept = world.client.post(place, {"action": "remove"}, follow=True)
-    assert "Say why" in text(kept)
+    assert "Give a reason" in text(kept)
     world.client.post(place, {"action": "remove", "note": "not used"})
     assert not ToolRule.objects.filter(pattern="crm_*").exists()
 

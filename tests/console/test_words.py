@@ -1,11 +1,10 @@
-"""How values read: hidden characters shown, differences by path, spans, loosened settings."""
+"""How values read: hidden characters shown, differences by path, spans."""
 
 import pytest
 
 from detection.console import differences, display
 from detection.engine import policy
 from detection.engine.fields import FIELDS
-from detection.engine.weakening import STRICTEST_FIRST, is_milder, loosened
 from detection.forms import SettingsForm
 
 
@@ -53,54 +52,6 @@ def test_differences_of_huge_arguments_are_bounded():
 )
 def test_spans(seconds, words):
     assert display.span(seconds) == words
-
-
-@pytest.mark.parametrize(
-    ("name", "old", "new", "milder"),
-    [
-        ("max_repeats", 4, 6, True),
-        ("max_repeats", 6, 4, False),
-        ("ttl_seconds", 120, 60, True),
-        ("enabled", True, False, True),
-        ("repeat_enabled", False, True, False),
-        ("result_aware", False, True, True),
-        ("mode", "break", "observe", True),
-        ("mode", "warn", "break", False),
-        ("repeat_warn_at", 3, 0, True),
-        ("budget_max_calls", 0, 1000, False),
-        ("budget_max_calls", 1000, 0, True),
-        ("budget_max_extensions", 1, 0, False),
-        ("budget_max_extensions", 0, 1, True),
-        ("escalation_decay_calls", 20, 0, False),
-        ("escalation_decay_calls", 20, 5, True),
-        ("mode", ("stop",), ("warn", "stop"), True),
-        ("unattended_reaction", "block", "allow", True),
-        ("unattended_reaction", "allow", "stop", False),
-        ("repeat_scope", "run", "consecutive", True),
-        ("similar_method", "sketch", "literal", False),
-        ("result_aware", True, True, False),
-    ],
-)
-def test_what_makes_detection_milder(name, old, new, milder):
-    assert is_milder(FIELDS[name], old, new) is milder
-
-
-def test_every_ordered_choice_is_one_with_all_its_words():
-    for name, order in STRICTEST_FIRST.items():
-        assert set(order) == set(FIELDS[name].choices)
-
-
-def test_taking_a_strict_value_away_is_loosening_too():
-    strict = policy.resolve([("project", {"max_repeats": 2})])
-    assert loosened(strict, policy.resolve([]), frozenset(["max_repeats"])) == ["max_repeats"]
-
-
-def test_a_preset_is_judged_by_the_values_it_brings():
-    standard, observe = policy.resolve([]), policy.resolve([("project", {"preset": "observe"})])
-    assert loosened(standard, observe, frozenset(["preset"])) == ["preset"]
-    assert loosened(observe, standard, frozenset(["preset"])) == []
-    kept = policy.resolve([("project", {"preset": "observe", "mode": "warn"})])
-    assert loosened(standard, kept, frozenset(["preset", "mode"])) == ["preset", "mode"]
 
 
 def test_the_form_has_every_setting_and_says_what_an_empty_field_means():

@@ -19,7 +19,7 @@ from django.db.models import F, Q, QuerySet
 from detection.engine import policy
 from detection.engine.fields import FIELDS
 from detection.engine.tool_classes import shipped_traits
-from detection.engine.weakening import loosened
+from detection.engine.weakening import weakened
 from detection.models import AuditEntry, PolicyTier, Project, TierScope, ToolRule
 from detection.services import audit
 from detection.services.audit import Actor
@@ -94,7 +94,7 @@ def ask_why(milder: Sequence[str], note: str) -> None:
     """
     if milder and not note.strip():
         named = ", ".join(milder)
-        raise Invalid(f"This makes detection milder ({named}). Say why.", field="note", code="note_needed")
+        raise Invalid(f"This weakens detection ({named}). Give a reason.", field="note", code="note_needed")
 
 
 def _told(milder: Sequence[str], note: str, actor: Actor) -> str:
@@ -116,7 +116,7 @@ def _tiers_below(project_id: int | None, scope: str, backend: str) -> list[polic
 
 def _loosened(below: list[policy.Tier], before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     old, new = (policy.resolve([*below, ("this", own)]) for own in (before, after))
-    return [FIELDS[name].label for name in loosened(old, new, frozenset((*before, *after)))]
+    return [FIELDS[name].label for name in weakened(old, new, frozenset((*before, *after)))]
 
 
 def _loosened_by_rule(project_id: int, before: ToolRule, after: ToolRule) -> list[str]:

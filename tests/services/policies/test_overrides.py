@@ -137,7 +137,7 @@ def refuses(function, *arguments, **more):
 @pytest.mark.parametrize("place", [("project", "", ""), ("backend", "openai", ""), ("model", "openai", "m")])
 def test_a_person_says_why_a_tier_becomes_milder(project, person, place):
     detail = refuses(overrides.save_tier, project.pk, *place, {"max_repeats": 9}, person, " ")
-    assert detail == "This makes detection milder (Fires at the n-th identical call). Say why."
+    assert detail == "This weakens detection (Fires at the n-th identical call). Give a reason."
     assert not PolicyTier.objects.exists()
     overrides.save_tier(project.pk, *place, {"max_repeats": 3}, person)
     refuses(overrides.save_tier, project.pk, *place, {}, person)
