@@ -22,8 +22,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
-RUNTIME_LOCK, DEVELOPMENT_LOCK = ROOT / "requirements.lock", ROOT / "requirements-dev.lock"
-DEVELOPMENT_COMMANDS = {"test", "check_all"}
+RUNTIME_LOCK = ROOT / "requirements.lock"
+DEVELOPMENT_LOCK = ROOT / "requirements-dev.lock"
+RELEASE_LOCK = ROOT / "requirements-release.lock"
+# Each lock holds everything that the one before it holds.
+LOCKS = (RUNTIME_LOCK, DEVELOPMENT_LOCK, RELEASE_LOCK)
+DEVELOPMENT_COMMANDS = {"test": DEVELOPMENT_LOCK, "check_all": DEVELOPMENT_LOCK, "lock": RELEASE_LOCK}
 # For a Python that brings no pip of its own, as on a bare Debian: this very file from the package index.
 PIP_WHEEL = "pip-26.3-py3-none-any.whl"
 PIP_WHEEL_SHA256 = "f3b60b20ffaadd4415ed7957212a38ac63fa4c5fa375bd0f4a797777940fad13"
@@ -33,17 +37,16 @@ def main() -> None:
     """Set up what is missing and run the command."""
     command = sys.argv[1] if len(sys.argv) > 1 else "help"
     if os.environ.get("LOOPGUARD_BOOTSTRAP") != "0":
-        enter_environment(DEVELOPMENT_LOCK if command in DEVELOPMENT_COMMANDS else RUNTIME_LOCK)
-    # Whatever is started from here finds itself in the right environment.
+        enter_environment(DEVELOPMENT_COMMANDS.get(command, RUNTIME_LOCK))
+    # Child processes are already in the right environment.
     os.environ["LOOPGUARD_BOOTSTRAP"] = "0"
-    from loopguard_site.supervisor import commands
+    if command in DEVELOPMENT_COMMANDS:
+        from development.commands import COMMANDS
 
-    if command in commands.WITHOUT_DJANGO:
-        sys.exit(commands.WITHOUT_DJANGO[command](sys.argv[2:]))
-    commands.adopt_surroundings()
-    from django.core.management import execute_from_command_line
+        sys.exit(COMMANDS[command](sys.argv[2:]))
+    from loopguard_site.command_line import main as run_command
 
-    execute_from_command_line(sys.argv)
+    run_command()
 
 
 def enter_environment(lock: Path) -> None:
@@ -93,7 +96,7 @@ def install(lock: Path) -> None:
     command += ["-r", lock]
     if subprocess.run(command, env={**os.environ, "PIP_USER": "0"}, check=False).returncode != 0:
         sys.exit("The packages could not be installed; pip said why. Start again to go on from there.")
-    for done in {lock, RUNTIME_LOCK}:  # the development lock holds everything that the other one holds
+    for done in LOCKS[: LOCKS.index(lock) + 1]:
         stamp_of(done).write_text(digest_of(done), encoding="utf-8")
 
 

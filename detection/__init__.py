@@ -1,1 +1,3 @@
-"""LoopGuard's application: the pure engine below, and the rooms that store, serve and show what it finds."""
+"""LoopGuard's application: the pure engine below, and the packages that store, serve and show what it finds."""
+
+__version__ = "0.1.0"

@@ -58,7 +58,6 @@ class Environment:
     public_url: str
     live_url: str
     allowed_hosts: tuple[str, ...]
-    data_dir: str
     trusted_proxies: int
     log_json: bool
     alert_allowed_networks: tuple[str, ...] = ()
@@ -122,7 +121,6 @@ def read(env: Mapping[str, str] = os.environ) -> Environment:
         public_url=public_url,
         live_url=live_url,
         allowed_hosts=hosts,
-        data_dir=env.get("LOOPGUARD_DATA", ""),
         trusted_proxies=int(proxies),
         log_json=env.get("LOOPGUARD_LOG", "text") == "json",
         alert_allowed_networks=networks,

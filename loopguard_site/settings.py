@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import cast
 from urllib.parse import urlsplit
 
 from detection.engine import policy
 from loopguard_site import env as environment
-from loopguard_site import judge_env
+from loopguard_site import judge_env, layout
 
 try:
     ENV = environment.read()
@@ -25,7 +24,6 @@ except environment.EnvironmentProblem as error:
 if JUDGE is not None:
     TOOL_LOOP_VALUES["judge_available"] = True
 
-BASE_DIR = Path(__file__).resolve().parent.parent
 SECRET_KEY = ENV.secret_key
 DEBUG = False
 ALLOWED_HOSTS = [*ENV.allowed_hosts]
@@ -69,7 +67,7 @@ ASGI_APPLICATION = "loopguard_site.asgi.application"
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
-        "DIRS": [BASE_DIR / "templates"],
+        "DIRS": [layout.asset_folder("templates")],
         "APP_DIRS": True,
         "OPTIONS": {
             "context_processors": [
@@ -143,7 +141,8 @@ AUTH_PASSWORD_VALIDATORS = [
 LOGIN_URL, LOGIN_REDIRECT_URL, LOGOUT_REDIRECT_URL = "console:sign_in", "console:home", "console:sign_in"
 
 LANGUAGE_CODE, TIME_ZONE, USE_I18N, USE_TZ = "en", "UTC", False, True
-STATIC_URL, STATIC_ROOT, STATICFILES_DIRS = "static/", BASE_DIR / "staticfiles", [BASE_DIR / "static"]
+STATIC_URL, STATIC_ROOT = "static/", layout.collected_static_folder()
+STATICFILES_DIRS = [layout.asset_folder("static")]
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {

@@ -25,7 +25,7 @@ from loopguard_site.supervisor.postgres import EmbeddedPostgres
 from loopguard_site.supervisor.valkey import EmbeddedValkey
 
 _HERE = Path(__file__).parent
-_ROOMS_WITHOUT_DJANGO = [_HERE / room for room in ("engine", "supervisor")]
+_ROOMS_WITHOUT_DJANGO = [_HERE / room for room in ("development", "engine", "supervisor")]
 _SLOW_ROOMS = ("reliability", "supervisor", "demo")
 """Where whole installations are started: begun first, so that no process is left with one of them at the end."""
 _FOLDER_PREFIX = "loopguard-test-"

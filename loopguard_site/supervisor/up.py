@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from loopguard_site.layout import ROOT, is_checkout
+
 from . import addresses
 from .console import Console
 from .data_folder import DataFolder, write_private
@@ -23,7 +25,6 @@ from .processes import Fleet, Process
 from .valkey import EmbeddedValkey
 from .welcome import credentials, welcome
 
-ROOT = Path(__file__).resolve().parents[2]
 _DATABASE = "loopguard"
 _RUNTIME_ROLE = "loopguard_app"
 # The owner's address goes to `prepare` and to the operator's own commands, never to the four processes.
@@ -178,7 +179,7 @@ class Supervisor:
             for flag, on in (("--new-secrets", self._options.new_secrets), ("--demo", self._options.demo))
             if on
         ]
-        command = [sys.executable, str(ROOT / "manage.py"), "prepare", "--result", str(result), *flags]
+        command = [sys.executable, "-m", "loopguard_site", "prepare", "--result", str(result), *flags]
         setup = Process("setup", command, kept=False)
         self._fleet = self._make_fleet([setup], self._owner)
         while setup.status is None:
@@ -190,7 +191,9 @@ class Supervisor:
         return {str(key): str(value) for key, value in shown.items()}
 
     def _make_fleet(self, processes: list[Process], more: Mapping[str, str]) -> Fleet:
-        return Fleet(processes, {**self._environment, **more}, ROOT, self._console, self._note_running)
+        # `python -m` finds modules of the working directory first; an installation must not pick up a user's.
+        folder = ROOT if is_checkout() else self._folder.path
+        return Fleet(processes, {**self._environment, **more}, folder, self._console, self._note_running)
 
     def _note_running(self) -> None:
         servers = [server.child.pid for server in self._servers if server.child is not None]
@@ -264,13 +267,6 @@ def _processes(host: str, port: int) -> list[Process]:
 
 
 def _demo(environment: dict[str, str], key: str) -> Process:
-    command = [
-        sys.executable,
-        str(ROOT / "manage.py"),
-        "demo",
-        "--url",
-        environment["LOOPGUARD_URL"],
-        "--key",
-        key,
-    ]
+    command = [sys.executable, "-m", "loopguard_site", "demo"]
+    command += ["--url", environment["LOOPGUARD_URL"], "--key", key]
     return Process("demo", command, kept=False)

@@ -9,13 +9,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SAY_WHERE = (
-    "import sys\n"
-    "def where(arguments):\n"
-    "    print(sys.prefix, *arguments)\n"
-    "    return 7\n"
-    "WITHOUT_DJANGO = {'up': where, 'test': where}\n"
-)
+SAY_WHERE = "import sys\ndef where(arguments):\n    print(sys.prefix, *arguments)\n    return 7\n"
+COMMAND_LINE = f"{SAY_WHERE}def main():\n    sys.exit(where(sys.argv[2:]))\n"
+DEVELOPMENT = f"{SAY_WHERE}COMMANDS = dict.fromkeys(('test', 'lock'), where)\n"
 
 
 @pytest.fixture(scope="module")
@@ -23,10 +19,13 @@ def tree(tmp_path_factory) -> Path:
     """A checkout whose commands only say in which environment they run; set up once for all tests here."""
     folder = tmp_path_factory.mktemp("checkout")
     shutil.copy(ROOT / "manage.py", folder)
-    commands = folder / "loopguard_site" / "supervisor" / "commands.py"
-    commands.parent.mkdir(parents=True)
-    commands.write_text(SAY_WHERE)
-    for lock in ("requirements.lock", "requirements-dev.lock"):
+    for file, text in (
+        ("loopguard_site/command_line.py", COMMAND_LINE),
+        ("development/commands.py", DEVELOPMENT),
+    ):
+        folder.joinpath(file).parent.mkdir()
+        folder.joinpath(file).write_text(text)
+    for lock in ("requirements.lock", "requirements-dev.lock", "requirements-release.lock"):
         folder.joinpath(lock).write_text("# nothing\n")
     assert run(folder, "up").returncode == 7
     return folder
@@ -60,6 +59,14 @@ def test_the_suite_brings_what_only_it_needs_and_a_changed_lock_is_noticed(tree)
     assert run(tree, "test").stderr == ""
     tree.joinpath("requirements.lock").write_text("# something else\n")
     assert "from requirements.lock" in run(tree, "up").stderr
+    assert run(tree, "up").stderr == ""
+
+
+def test_the_environment_of_a_larger_lock_serves_commands_of_a_smaller_one(tree):
+    tree.joinpath("requirements-release.lock").write_text("# something else\n")
+    tree.joinpath("requirements-dev.lock").write_text("# something new\n")
+    assert "from requirements-release.lock" in run(tree, "lock").stderr
+    assert run(tree, "test").stderr == ""
     assert run(tree, "up").stderr == ""
 
 

@@ -88,8 +88,10 @@ class Command(BaseCommand):
 
     def _collect_static_files(self) -> None:
         """Collect only when a source has changed: hashing and compressing takes seconds."""
-        # Two starts at once would clear what the other collects; locking the folder itself leaves no file behind.
-        folder = os.open(settings.BASE_DIR, os.O_RDONLY)
+        # Two starts at once would clear each other's files; locking the folder itself leaves no file behind.
+        parent = Path(settings.STATIC_ROOT).parent
+        parent.mkdir(parents=True, exist_ok=True)
+        folder = os.open(parent, os.O_RDONLY)
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)
             self._collect_where_changed()

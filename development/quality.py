@@ -82,7 +82,7 @@ def _checks() -> list[tuple[str, list[str], dict[str, str]]]:
     python = [sys.executable]
     test = {"LOOPGUARD_MODE": "test"}
     return [
-        ("locks", [*python, "-m", "loopguard_site.supervisor.locks"], {}),
+        ("locks", [*python, "-m", "development.locks"], {}),
         ("ruff check", [*python, "-m", "ruff", "check", "."], {}),
         ("ruff format", [*python, "-m", "ruff", "format", "--check", "."], {}),
         ("mypy", [*python, "-m", "mypy"], test),

@@ -1,0 +1,56 @@
+"""Places of LoopGuard's files, in a checkout and in an installation.
+
+A wheel carries the folders ``templates`` and ``static`` below ``loopguard_site/assets``; a checkout has them
+beside the packages. Does not belong here: Django.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+_INSTALLED_ASSETS = _PACKAGE / "assets"
+ROOT = _PACKAGE.parent
+"""The folder that contains the packages: the checkout, or ``site-packages``."""
+
+
+def is_checkout() -> bool:
+    """Tell whether LoopGuard runs from its repository, not from an installed wheel."""
+    return not _INSTALLED_ASSETS.is_dir()
+
+
+def program() -> str:
+    """Return the command that a person types to run LoopGuard."""
+    return "python3 manage.py" if is_checkout() else "loopguard-server"
+
+
+def asset_folder(name: str) -> Path:
+    """Return the folder of the sources of ``templates`` or ``static``."""
+    return (ROOT if is_checkout() else _INSTALLED_ASSETS) / name
+
+
+def data_folder() -> Path:
+    """Return the data folder: ``LOOPGUARD_DATA``, or the default of the checkout or of this account.
+
+    Raises
+    ------
+    SystemExit
+        LoopGuard is installed, the variable is not set, and the account has no home folder.
+    """
+    if named := os.environ.get("LOOPGUARD_DATA"):
+        return Path(named)
+    if is_checkout():
+        return ROOT / ".loopguard"
+    # Relative paths are invalid there, by the XDG specification.
+    base = Path(os.environ.get("XDG_DATA_HOME", ""))
+    if not base.is_absolute():
+        base = Path(os.path.expanduser("~/.local/share"))  # noqa: PTH111 (Path.expanduser raises without a home)
+    if not base.is_absolute():
+        raise SystemExit("This account has no home folder. Set LOOPGUARD_DATA to a data folder.")
+    return base / "loopguard"
+
+
+def collected_static_folder() -> Path:
+    """Return the folder that ``prepare`` writes hashed and compressed static files to."""
+    return ROOT / "staticfiles" if is_checkout() else data_folder() / "static"
