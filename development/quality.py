@@ -88,6 +88,9 @@ def _checks() -> list[tuple[str, list[str], dict[str, str]]]:
         ("mypy", [*python, "-m", "mypy"], test),
         ("import rules", [str(scripts / "lint-imports")], test),
         ("templates", [str(scripts / "djlint"), "templates", "--lint", "--quiet"], {}),
+        ("template format", [str(scripts / "djangofmt"), "--check", "templates"], {}),
+        ("style and script format", [str(scripts / "oxfmt"), "--check", "static/css", "static/js"], {}),
+        ("line lengths", [*python, "-m", "development.line_lengths"], {}),
         (
             "migrations",
             [*python, "-W", "ignore", "manage.py", "makemigrations", "--check", "--dry-run"],

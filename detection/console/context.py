@@ -37,6 +37,9 @@ NAVIGATION = (
 )
 """Groups of (URL name, words, icon, second key after g)."""
 
+TAB_BAR = frozenset({"live", "incidents", "approvals", "policies"})
+"""Sections that a narrow screen keeps within reach."""
+
 SECTION_OF = {
     "session": "live",
     "session_by_name": "live",
@@ -61,6 +64,11 @@ class Item:
     is_current: bool
     count: int | None
     is_hot: bool
+
+    @property
+    def is_in_tab_bar(self) -> bool:
+        """Whether a narrow screen shows it at the bottom."""
+        return self.name in TAB_BAR
 
 
 def console(request: HttpRequest) -> dict[str, Any]:

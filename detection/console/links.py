@@ -20,6 +20,11 @@ def session_url(project: str, name: str) -> str:
     return f"{reverse('console:session_by_name', args=[project])}?{urlencode({'name': name})}"
 
 
+def call_url(project: str, name: str, seq: int) -> str:
+    """Return the details of one call, a part of the session's page."""
+    return f"{reverse('console:session_call', args=[project])}?{urlencode({'name': name, 'call': seq})}"
+
+
 def incident_url(project: str, public_id: str) -> str:
     """Return an incident's page."""
     return reverse("console:incident", args=[project, public_id])

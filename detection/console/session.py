@@ -140,8 +140,8 @@ class Line:
     """One call of the table."""
 
     call: CallRow
-    hue: str
-    is_repeated: bool
+    swatch: str
+    """Classes of the colour at the edge: of its call key where that is repeated."""
     is_equal: bool
     changes: tuple[differences.Difference, ...]
     chip: str
@@ -164,10 +164,12 @@ def _line(call: CallRow, before: CallRow | None, colours: dict[str, int]) -> Lin
     is_equal = before is not None and bool(call.call_key) and before.call_key == call.call_key
     result = call.result
     took = display.span((result.received_at - call.received_at).total_seconds()) if result else ""
+    swatch = "swatch"
+    if key in colours:
+        swatch += f" k h{colours[key] % HUES}" + (" p" if "^" in call.flags else "")
     return Line(
         call,
-        f"h{colours[key] % HUES}" if key in colours else "",
-        key in colours,
+        swatch,
         is_equal,
         (),
         explain.DECISION_CHIPS.get(call.decision, "plain"),

@@ -92,6 +92,11 @@ class Timeline:
     bands: tuple[Band, ...]
 
     @property
+    def tools(self) -> str:
+        """The lanes in words."""
+        return ", ".join(f"{lane.name} {lane.count} times" for lane in self.lanes)
+
+    @property
     def band_height(self) -> float:
         """How tall a loop's background is."""
         return self.height - 20

@@ -121,10 +121,16 @@ def query(context: RequestContext, **changes: Any) -> str:
     return f"?{values.urlencode()}"
 
 
+@register.simple_tag(takes_context=True)
+def query_without(context: RequestContext, name: str) -> str:
+    """Return the page's query string without one value."""
+    return query(context, **{name: ""})
+
+
 @register.simple_tag
-def call_query(name: str, seq: int) -> str:
-    """Return the query that names a call of a session."""
-    return urlencode({"name": name, "call": seq})
+def call_url(project: Any, session: Any, seq: int) -> str:
+    """Return the address of a call's details, to be loaded beside the strip."""
+    return links.call_url(project.slug, session.external_id, seq)
 
 
 @register.simple_tag

@@ -1,4 +1,4 @@
-// What every page gets once scripts run: keys, times in the reader's zone, selections, copying; what follows hints is in live.js.
+// Loaded on every page: keyboard shortcuts, times in the reader's zone, selections, copying. Live updates: live.js.
 // Nothing here is needed to use a page, and nothing writes markup from data.
 import { bindKeys } from "./keys.js";
 import { keepTimes } from "./times.js";
@@ -16,7 +16,8 @@ document.addEventListener("click", (event) => {
   }
   if (event.target.closest("[data-open-help]")) document.getElementById("help")?.showModal();
   // A click outside closes open menus.
-  for (const menu of document.querySelectorAll("details.pick[open], details.popover[open]")) if (!menu.contains(event.target)) menu.open = false;
+  for (const menu of document.querySelectorAll("details.pick[open], details.popover[open]"))
+    if (!menu.contains(event.target)) menu.open = false;
   const tab = event.target.closest("[data-tab]");
   if (tab) chooseTab(tab);
 });
@@ -30,7 +31,9 @@ document.addEventListener("change", (event) => {
   if (event.target.matches("select[data-submit]")) event.target.form.requestSubmit();
   if (event.target.closest(".setting")) markSetting(event.target);
 });
-document.addEventListener("input", (event) => { if (event.target.closest(".setting")) markSetting(event.target); });
+document.addEventListener("input", (event) => {
+  if (event.target.closest(".setting")) markSetting(event.target);
+});
 
 function markSetting(control) {
   control.closest(".setting").classList.toggle("set", control.value !== "");
@@ -48,8 +51,15 @@ function chooseTab(tab) {
 export function announce(text, near) {
   const region = document.getElementById("announcer");
   if (region) region.textContent = text;
-  if (near) { const before = near.textContent; near.textContent = text; setTimeout(() => { near.textContent = before; }, 1500); }
+  if (near) {
+    const before = near.textContent;
+    near.textContent = text;
+    setTimeout(() => {
+      near.textContent = before;
+    }, 1500);
+  }
 }
 
-for (const toast of document.querySelectorAll(".toast:not(.error)")) setTimeout(() => toast.remove(), toast.querySelector("form") ? 10000 : 6000);
+for (const toast of document.querySelectorAll(".toast:not(.error)"))
+  setTimeout(() => toast.remove(), toast.querySelector("form") ? 10000 : 6000);
 for (const hidden of document.querySelectorAll("[data-needs-script]")) hidden.hidden = false;

@@ -6,7 +6,9 @@ const shownAt = new WeakMap();
 function words(seconds) {
   if (seconds <= 0) return "time is over";
   if (seconds < 100) return `${Math.ceil(seconds)} s left`;
-  return seconds < 5400 ? `${Math.floor(seconds / 60)} min ${Math.floor(seconds % 60)} s left` : `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min left`;
+  return seconds < 5400
+    ? `${Math.floor(seconds / 60)} min ${Math.floor(seconds % 60)} s left`
+    : `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min left`;
 }
 
 function tick() {
@@ -18,11 +20,16 @@ function tick() {
     clock.querySelector("[data-left-text]").textContent = words(left);
     clock.querySelector("path").setAttribute("d", `M3 3h${Math.max(0.01, 58 * share).toFixed(2)}`);
     clock.classList.toggle("urgent", left < 20);
-    if (left <= -1 && !clock.dataset.asked) { clock.dataset.asked = "yes"; window.htmx?.trigger(list(), "refresh"); }
+    if (left <= -1 && !clock.dataset.asked) {
+      clock.dataset.asked = "yes";
+      window.htmx?.trigger(list(), "refresh");
+    }
   }
 }
 
-const held = () => list().contains(document.activeElement) || (matchMedia("(hover: hover)").matches && list().querySelector(".approval:hover") !== null);
+const held = () =>
+  list().contains(document.activeElement) ||
+  (matchMedia("(hover: hover)").matches && list().querySelector(".approval:hover") !== null);
 
 document.addEventListener("htmx:beforeSwap", (event) => {
   if (event.detail.target !== list() || !held()) return;
@@ -37,8 +44,14 @@ document.addEventListener("htmx:afterSwap", () => {
   document.title = `${count ? `(${count}) ` : ""}Approvals · LoopGuard`;
   tick();
 });
-function show() { if (!news.hidden && !held()) window.htmx?.trigger(list(), "refresh"); }
-news.addEventListener("click", () => { document.activeElement?.blur(); news.hidden = true; window.htmx?.trigger(list(), "refresh"); });
+function show() {
+  if (!news.hidden && !held()) window.htmx?.trigger(list(), "refresh");
+}
+news.addEventListener("click", () => {
+  document.activeElement?.blur();
+  news.hidden = true;
+  window.htmx?.trigger(list(), "refresh");
+});
 document.addEventListener("pointerout", () => setTimeout(show, 50));
 document.addEventListener("focusout", () => setTimeout(show, 50));
 tick();

@@ -1,4 +1,4 @@
-// Draws the charts of Statistics from the numbers that stand in the page. Without scripts the table below tells the same.
+// Draws the charts of Statistics from the numbers in the page. The table below shows the same without scripts.
 const source = document.getElementById("chart-data");
 const charts = [];
 
@@ -31,14 +31,27 @@ function ticks(_, splits) {
 }
 
 function options(box, names, words, looks, width) {
-  const axis = { stroke: token("ink-3"), grid: { stroke: token("line"), width: 1 }, ticks: { stroke: token("line"), width: 1 } };
+  const axis = {
+    stroke: token("ink-3"),
+    grid: { stroke: token("line"), width: 1 },
+    ticks: { stroke: token("line"), width: 1 },
+  };
   return {
     width,
     height: 200,
     tzDate: (second) => uPlot.tzDate(new Date(second * 1000), "Etc/UTC"),
     cursor: { points: { size: 6 }, drag: { setScale: true, x: true, y: false } },
     scales: { y: { range: (_, low, high) => [0, Math.max(high, 4)] } },
-    axes: [{ ...axis, values: ticks }, { ...axis, size: 56, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6, 2e6, 5e6, 1e7, 1e8] }],
+    axes: [
+      { ...axis, values: ticks },
+      {
+        ...axis,
+        size: 56,
+        incrs: [
+          1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6, 2e6, 5e6, 1e7, 1e8,
+        ],
+      },
+    ],
     series: [
       { label: "at", value: (_, second) => (second === null ? "–" : moments.format(second * 1000)) },
       ...names.map((name, index) => ({
@@ -69,7 +82,10 @@ if (source && window.uPlot) {
   draw();
   let width = document.body.clientWidth;
   new ResizeObserver(() => {
-    if (width !== document.body.clientWidth) { width = document.body.clientWidth; draw(); }
+    if (width !== document.body.clientWidth) {
+      width = document.body.clientWidth;
+      draw();
+    }
   }).observe(document.body);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 }

@@ -26,11 +26,13 @@ let waitsForPlace = 0;
 function press(key) {
   const target = document.querySelector(`[data-key="${CSS.escape(key)}"]:not(:disabled)`);
   if (!target) return;
-  if (target.matches("input, textarea")) target.focus(); else target.click();
+  if (target.matches("input, textarea")) target.focus();
+  else target.click();
 }
 
 const rows = () => [...document.querySelectorAll("[data-rows] > tr")].filter((row) => row.offsetParent !== null);
-const current = () => document.activeElement?.closest?.("[data-rows] > tr") ?? document.querySelector("[data-rows] > tr.at");
+const current = () =>
+  document.activeElement?.closest?.("[data-rows] > tr") ?? document.querySelector("[data-rows] > tr.at");
 
 function move(step) {
   const all = rows();
@@ -60,26 +62,48 @@ export function bindKeys() {
     if (Date.now() < waitsForPlace) {
       waitsForPlace = 0;
       const link = goTo().find((one) => one.dataset.go === event.key);
-      if (link) { event.preventDefault(); link.click(); }
+      if (link) {
+        event.preventDefault();
+        link.click();
+      }
       return;
     }
-    if (event.key === "g") { waitsForPlace = Date.now() + 1500; return; }
+    if (event.key === "g") {
+      waitsForPlace = Date.now() + 1500;
+      return;
+    }
     const entry = table.find(([key]) => key === event.key);
-    if (entry && !document.querySelector("dialog[open]")) { event.preventDefault(); entry[2](); }
+    if (entry && !document.querySelector("dialog[open]")) {
+      event.preventDefault();
+      entry[2]();
+    }
   });
 }
 
 function close(event) {
   const menu = document.querySelector("details.pick[open], details.popover[open]");
-  if (menu) { menu.open = false; menu.querySelector("summary").focus(); return; }
-  if (isTyping(event.target)) { event.target.blur(); return; }
+  if (menu) {
+    menu.open = false;
+    menu.querySelector("summary").focus();
+    return;
+  }
+  if (isTyping(event.target)) {
+    event.target.blur();
+    return;
+  }
   document.querySelector("[data-close-panel]")?.click();
 }
 
 function line(list, key, words) {
-  const item = document.createElement("li"), label = document.createElement("span"), mark = document.createElement("span");
+  const item = document.createElement("li"),
+    label = document.createElement("span"),
+    mark = document.createElement("span");
   label.textContent = words;
-  for (const part of key.split(" ")) { const one = document.createElement("kbd"); one.textContent = part; mark.append(one, " "); }
+  for (const part of key.split(" ")) {
+    const one = document.createElement("kbd");
+    one.textContent = part;
+    mark.append(one, " ");
+  }
   item.append(label, mark);
   list.append(item);
 }

@@ -24,7 +24,14 @@ const announcer = document.getElementById("announcer");
 const follows = Boolean(section && body) && section.dataset.follow !== "no";
 
 const link = { socket: null, tries: 0, isOpen: false, brokerIsUp: true, retryAt: 0, timer: 0, hasGivenUp: false };
-const rows = { cursor: section?.dataset.cursor ?? "", order: [], held: new Map(), isFetching: false, wants: false, timer: 0 };
+const rows = {
+  cursor: section?.dataset.cursor ?? "",
+  order: [],
+  held: new Map(),
+  isFetching: false,
+  wants: false,
+  timer: 0,
+};
 const seen = { updatedAt: Date.now(), behindSeconds: null, tickAt: Date.now(), polledAt: Date.now(), isLost: false };
 const told = { at: 0, sessions: 0, incidents: 0 };
 let isPaused = false;
@@ -193,7 +200,8 @@ function rowOf(html) {
 /** Take over what differs, cell by cell, so that focus, selection and a ticked box stay where they are. */
 function patch(row, html) {
   const next = rowOf(html);
-  for (const { name, value } of next.attributes) if (name !== "class" && row.getAttribute(name) !== value) row.setAttribute(name, value);
+  for (const { name, value } of next.attributes)
+    if (name !== "class" && row.getAttribute(name) !== value) row.setAttribute(name, value);
   [...next.children].forEach((cell, index) => {
     const old = row.children[index];
     if (!old || old.querySelector("input") || old.contains(document.activeElement)) return;
@@ -222,7 +230,8 @@ function refreshParts(hints) {
   for (const part of parts) {
     const topics = (part.dataset.refreshOn ?? "session incident").split(" ");
     const id = part.dataset.refreshId;
-    const isMeant = (hint) => topics.includes(hint.topic) && (!id || !hint.id || hint.topic !== topics[0] || hint.id === id);
+    const isMeant = (hint) =>
+      topics.includes(hint.topic) && (!id || !hint.id || hint.topic !== topics[0] || hint.id === id);
     if (hints === null || hints.some(isMeant)) refreshSoon(part.id);
   }
 }
@@ -236,14 +245,17 @@ function refreshSoon(id) {
   }
   const mine = { isSent: false, again: false };
   refreshing.set(id, mine);
-  setTimeout(() => {
-    mine.isSent = true;
-    document.getElementById(id)?.dispatchEvent(new Event("refresh"));
-    setTimeout(() => {
-      refreshing.delete(id);
-      if (mine.again) refreshSoon(id);
-    }, REFRESH_GAP_MS);
-  }, id === "figures" ? 2 * REFRESH_GAP_MS : REFRESH_GAP_MS / 4);
+  setTimeout(
+    () => {
+      mine.isSent = true;
+      document.getElementById(id)?.dispatchEvent(new Event("refresh"));
+      setTimeout(() => {
+        refreshing.delete(id);
+        if (mine.again) refreshSoon(id);
+      }, REFRESH_GAP_MS);
+    },
+    id === "figures" ? 2 * REFRESH_GAP_MS : REFRESH_GAP_MS / 4,
+  );
 }
 
 // --- what the reader is told ---
@@ -271,7 +283,13 @@ function show() {
     indicator.dataset.state = state;
     const behind = seen.behindSeconds === null ? "" : `, ${seen.behindSeconds.toFixed(1)} s behind`;
     const ago = `last update ${Math.round(age / 1000)} s ago`;
-    const words = { live: `live${behind}`, paused: `paused, ${ago}`, lost: ago, polling: `every 5 s, ${ago}`, connecting: "connecting" };
+    const words = {
+      live: `live${behind}`,
+      paused: `paused, ${ago}`,
+      lost: ago,
+      polling: `every 5 s, ${ago}`,
+      connecting: "connecting",
+    };
     write(indicator.querySelector("[data-live-text]") ?? indicator, words[state]);
   }
   section?.classList.toggle("stale", state === "lost");

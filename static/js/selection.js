@@ -12,13 +12,19 @@ function count() {
     if (label) label.textContent = `${chosen.length} selected`;
   }
   const all = document.querySelector("[data-select-all]");
-  if (all) { all.checked = chosen.length > 0 && chosen.length === boxes().length; all.indeterminate = chosen.length > 0 && !all.checked; }
+  if (all) {
+    all.checked = chosen.length > 0 && chosen.length === boxes().length;
+    all.indeterminate = chosen.length > 0 && !all.checked;
+  }
 }
 
 export function bindSelection() {
   document.addEventListener("click", (event) => {
     const box = event.target;
-    if (box.matches?.("[data-select-all]")) { for (const one of boxes()) one.checked = box.checked; return count(); }
+    if (box.matches?.("[data-select-all]")) {
+      for (const one of boxes()) one.checked = box.checked;
+      return count();
+    }
     if (!box.matches?.("[data-rows] input[type=checkbox]")) return undefined;
     const all = boxes();
     if (event.shiftKey && last && all.includes(last)) {

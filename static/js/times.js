@@ -1,8 +1,25 @@
 // Times: the server writes UTC or an age; here they become the reader's own zone and go on moving.
 const modes = ["relative", "local", "utc"];
 const root = document.documentElement;
-const local = new Intl.DateTimeFormat(undefined, { day: "2-digit", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23", timeZoneName: "short" });
-const utc = new Intl.DateTimeFormat(undefined, { day: "2-digit", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23", timeZone: "UTC", timeZoneName: "short" });
+const local = new Intl.DateTimeFormat(undefined, {
+  day: "2-digit",
+  month: "short",
+  hour: "2-digit",
+  minute: "2-digit",
+  second: "2-digit",
+  hourCycle: "h23",
+  timeZoneName: "short",
+});
+const utc = new Intl.DateTimeFormat(undefined, {
+  day: "2-digit",
+  month: "short",
+  hour: "2-digit",
+  minute: "2-digit",
+  second: "2-digit",
+  hourCycle: "h23",
+  timeZone: "UTC",
+  timeZoneName: "short",
+});
 
 function age(seconds) {
   const s = Math.max(0, Math.round(seconds));
@@ -16,27 +33,45 @@ function write(element, mode, now) {
   const moment = new Date(element.dateTime);
   if (Number.isNaN(moment.getTime())) return;
   const own = element.dataset.mode === "absolute" && mode === "relative" ? "local" : mode;
-  const text = own === "relative" ? (now - moment < 3_600_000 * 24 * 7 ? age((now - moment) / 1000) : local.format(moment)) : own === "utc" ? utc.format(moment) : local.format(moment);
+  const text =
+    own === "relative"
+      ? now - moment < 3_600_000 * 24 * 7
+        ? age((now - moment) / 1000)
+        : local.format(moment)
+      : own === "utc"
+        ? utc.format(moment)
+        : local.format(moment);
   if (element.textContent !== text) element.textContent = text;
   const title = `${moment.toISOString()}\n${local.format(moment)}`;
   if (element.title !== title) element.title = title;
 }
 
 export function writeTimes(within = document) {
-  const now = Date.now(), mode = root.dataset.time || "relative";
+  const now = Date.now(),
+    mode = root.dataset.time || "relative";
   for (const element of within.querySelectorAll("time[datetime]")) write(element, mode, now);
 }
 
 export function keepTimes() {
   writeTimes();
-  setInterval(() => { if (!document.hidden && (root.dataset.time || "relative") === "relative") writeTimes(); }, 1000);
+  setInterval(() => {
+    if (!document.hidden && (root.dataset.time || "relative") === "relative") writeTimes();
+  }, 1000);
   document.addEventListener("htmx:afterSwap", () => writeTimes());
   document.addEventListener("loopguard:rows", () => writeTimes());
   document.addEventListener("loopguard:time", () => {
     root.dataset.time = modes[(modes.indexOf(root.dataset.time) + 1) % modes.length];
-    const stored = new URLSearchParams(document.cookie.split("; ").find((one) => one.startsWith("loopguard-preferences="))?.split("=").slice(1).join("=") ?? "");
+    const stored = new URLSearchParams(
+      document.cookie
+        .split("; ")
+        .find((one) => one.startsWith("loopguard-preferences="))
+        ?.split("=")
+        .slice(1)
+        .join("=") ?? "",
+    );
     stored.set("time", root.dataset.time);
-    document.cookie = `loopguard-preferences=${stored}; path=/; max-age=31536000; samesite=lax${location.protocol === "https:" ? "; secure" : ""}`;
+    const secure = location.protocol === "https:" ? "; secure" : "";
+    document.cookie = `loopguard-preferences=${stored}; path=/; max-age=31536000; samesite=lax${secure}`;
     const region = document.getElementById("announcer");
     if (region) region.textContent = `Times: ${root.dataset.time}`;
     writeTimes();

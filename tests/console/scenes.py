@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,3 +113,9 @@ def screens(world: World) -> dict[str, str]:
         "audit": f"{base}/audit",
         "preferences": "/preferences",
     }
+
+
+def text(page: Any) -> str:
+    """Return the words of a response without its markup, with single spaces."""
+    body = re.sub(r"<(script|style)[\s\S]*?</\1>", "", page.content.decode())
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", body))

@@ -12,7 +12,7 @@ from django.test import Client
 from detection.models import ApiKey, AuditEntry, PolicyTier, Role, Session, ToolRule
 from detection.services import audit
 from detection.services.audit import SYSTEM, Actor
-from tests.console.scenes import answer, ask, loop, make_world, screens
+from tests.console.scenes import answer, ask, loop, make_world, screens, text
 from tests.support.projects import make_member, make_project
 
 pytestmark = pytest.mark.django_db
@@ -21,11 +21,6 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def world():
     return make_world()
-
-
-def text(page) -> str:
-    body = re.sub(r"<(script|style)[\s\S]*?</\1>", "", page.content.decode())
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", body))
 
 
 def test_every_screen_opens_for_every_role_and_without_scripts(world):

@@ -82,8 +82,8 @@ def as_hex(lightness, chroma, angle):
     ],
 )
 def test_the_colours_are_those_of_the_console(rule, colours):
-    css = (Path(__file__).parents[2] / "static" / "css" / "components.css").read_text()
+    css = " ".join((Path(__file__).parents[2] / "static" / "css" / "components.css").read_text().split())
     angles = {int(hue): float(angle) for hue, angle in re.findall(r"\.h(\d+) \{ --h: (\d+)", css)}
-    light = re.search(rule + r"light-dark\(oklch\(([.\d]+) ([.\d]+) var\(--h\)\)", css)
+    light = re.search(rule + r"light-dark\( ?oklch\(([.\d]+) ([.\d]+) var\(--h\)\)", css)
     lightness, chroma = float(light.group(1)), float(light.group(2))
     assert colours == tuple(as_hex(lightness, chroma, angles[hue]) for hue in range(HUES))

@@ -1,0 +1,18 @@
+"""The limit that the formatters of templates, styles and scripts cannot always keep."""
+
+from pathlib import Path
+
+from development.line_lengths import MAX_COLUMNS, long_lines, sources
+
+
+def test_each_line_over_the_limit_is_named(tmp_path):
+    template = tmp_path / "page.html"
+    template.write_text(f"{'a' * MAX_COLUMNS}\n{'b' * (MAX_COLUMNS + 1)}\n")
+    assert long_lines([template]) == [f"{template}:2: 121 columns; at most 120 are allowed."]
+
+
+def test_templates_styles_and_own_scripts_are_checked_and_code_of_others_is_not():
+    root = Path(__file__).resolve().parents[2]
+    found = {path.relative_to(root).as_posix() for path in sources(root)}
+    assert {"templates/live/page.html", "static/css/base.css", "static/js/live.js"} <= found
+    assert not any("vendor" in name for name in found)
