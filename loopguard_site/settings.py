@@ -49,7 +49,7 @@ INSTALLED_APPS = [
     "detection",
 ]
 MIDDLEWARE = [
-    "detection.console.middleware.RequestContextMiddleware",
+    "detection.request_context.RequestContextMiddleware",
     "detection.console.security.ContentSecurityPolicyMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "detection.api.problems.ProblemMiddleware",

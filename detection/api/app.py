@@ -1,4 +1,4 @@
-"""The API: its routes, its parser, its problems and its description."""
+"""The API: routes, parser, error handling and OpenAPI document."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ninja import NinjaAPI, Schema
 from ninja.openapi.docs import DocsBase
 from ninja.openapi.schema import OpenAPISchema
 
-from detection.api import problems, schemas
+from detection.api import problems
 from detection.api.docs_page import render_docs
 from detection.api.routes import (
     agents,
@@ -22,40 +22,59 @@ from detection.api.routes import (
     sessions,
     statistics,
 )
+from detection.api.schemas.agents import EventBatchSchema, EventSchema, GuardRequestSchema
+from detection.api.schemas.common import ProblemSchema
+from detection.api.schemas.incidents import NoteRequestSchema
+from detection.api.schemas.sessions import StopRequestSchema
+from detection.api.schemas.settings import OverrideRequestSchema
 from detection.api.typed_bodies import StrictParser
 
 DESCRIPTION = """
-Agents send events, or ask the guard before a call runs; people and programs read sessions and incidents and set the
-limits. Every request carries a project's key: `Authorization: Bearer lg_…`. Refusals are problem documents with a stable
-`code`. Times are ISO 8601 with their offset, durations are seconds, ids are opaque.
+Agents send events, or ask the guard before a call runs. People and programs read sessions and incidents and change
+settings. Every request needs a key of the project: `Authorization: Bearer lg_…`. Errors are problem documents with a
+stable `code`. Times are ISO 8601 with an offset, durations are in seconds, and ids are opaque.
 """
-# Described here, read by hand: the routes that agents wait for do without a second parser.
-_READ_BY_HAND: tuple[type[Schema], ...] = (
-    schemas.EventIn,
-    schemas.EventsIn,
-    schemas.GuardIn,
-    schemas.StopIn,
-    schemas.NoteIn,
-    schemas.TierIn,
-    schemas.Problem,
+# Bodies that routes read themselves, so Ninja does not add their schemas.
+_MORE_SCHEMAS: tuple[type[Schema], ...] = (
+    EventSchema,
+    EventBatchSchema,
+    GuardRequestSchema,
+    StopRequestSchema,
+    NoteRequestSchema,
+    OverrideRequestSchema,
+    ProblemSchema,
 )
-_REFUSALS = {
-    "400": "Not JSON, or a body that ended early.",
-    "401": "No key, or one that is unknown, revoked or expired.",
-    "403": "The key lacks the scope.",
-    "404": "There is no such thing in this project.",
-    "405": "This path does not take that method.",
-    "409": "The thing is not in a state that allows it.",
-    "413": "The body, a batch or an event is too large.",
-    "415": "Another content type or encoding than the ones that are taken.",
-    "422": "A field is missing, unknown, or has a value that is not allowed.",
-    "429": "Too many requests; Retry-After says when to come back.",
-    "503": "The database cannot answer right now, or its disk is full; Retry-After says when to come back.",
+_ERRORS = {
+    "400": "The body is not JSON or is incomplete.",
+    "401": "The key is missing, unknown, revoked or expired.",
+    "403": "The key does not have the required scope.",
+    "404": "Not found in this project.",
+    "405": "The path does not support this method.",
+    "409": "The current state does not allow this.",
+    "413": "The body, the batch or an event is too large.",
+    "415": "The content type, character set or encoding is not supported.",
+    "422": "A field or parameter is missing, unknown or invalid.",
+    "429": "Too many requests. Retry after the time in `Retry-After`.",
+    "503": "The database is unavailable or its disk is full. Retry after the time in `Retry-After`.",
+}
+_PATH_PARAMETERS = {
+    "approval_id": "Id of the approval.",
+    "backend": "LLM backend, percent-encoded.",
+    "delivery_id": "Id of the message.",
+    "destination_id": "Id of the destination.",
+    "incident_id": "Id of the incident.",
+    "model": "Model, percent-encoded.",
+    "pattern": "Glob of tool names, percent-encoded.",
+    "remembered_id": "Id of the remembered decision.",
+    "route_id": "Id of the route.",
+    "rung": "Rung of the escalation ladder.",
+    "session": "Your name for the session, percent-encoded.",
+    "silence_id": "Id of the silence.",
 }
 
 
-class _OwnDocs(DocsBase):
-    """A page of our own, since the strict content security policy leaves no room for a borrowed one."""
+class _DocsPage(DocsBase):
+    """Our own docs page: the content security policy blocks the scripts of the bundled ones."""
 
     def render_page(self, request: HttpRequest, api: NinjaAPI, **_: Any) -> HttpResponse:
         """Return the page."""
@@ -63,32 +82,41 @@ class _OwnDocs(DocsBase):
 
 
 class LoopGuardAPI(NinjaAPI):
-    """Ninja's API with problem documents described for every operation."""
+    """Ninja's API with the schemas, errors and path parameters that Ninja does not describe by itself."""
 
-    _described: OpenAPISchema | None = None
+    _openapi: OpenAPISchema | None = None
 
     def get_openapi_schema(self, **_: Any) -> OpenAPISchema:
-        """Return the description; made once."""
-        if self._described is None:
-            described = super().get_openapi_schema(path_prefix="/api/v1/")
-            _complete(described)
-            self._described = described
-        return self._described
+        """Return the OpenAPI document; built once per process."""
+        if self._openapi is None:
+            document = super().get_openapi_schema(path_prefix="/api/v1/")
+            _complete(document)
+            self._openapi = document
+        return self._openapi
 
 
-def _complete(described: OpenAPISchema) -> None:
-    for schema in _READ_BY_HAND:
-        made = schema.model_json_schema(ref_template="#/components/schemas/{model}")
-        described.add_schema_definitions(made.pop("$defs", {}))
-        described.add_schema_definitions({schema.__name__: made})
-    refusal = {"schema": {"$ref": "#/components/schemas/Problem"}}
-    for operations in described["paths"].values():
+def _complete(document: OpenAPISchema) -> None:
+    for schema in _MORE_SCHEMAS:
+        definition = schema.model_json_schema(ref_template="#/components/schemas/{model}")
+        document.add_schema_definitions(definition.pop("$defs", {}))
+        document.add_schema_definitions({schema.__name__: definition})
+    problem = {"schema": {"$ref": "#/components/schemas/ProblemSchema"}}
+    errors: dict[str, Any] = {
+        status: {"description": description, "content": {problems.CONTENT_TYPE: problem}}
+        for status, description in _ERRORS.items()
+    }
+    for status in ("429", "503"):
+        errors[status]["headers"] = {
+            "Retry-After": {"schema": {"type": "integer"}, "description": "Seconds to wait."}
+        }
+    document["components"]["responses"] = {f"Error{status}": error for status, error in errors.items()}
+    references = {status: {"$ref": f"#/components/responses/Error{status}"} for status in errors}
+    for operations in document["paths"].values():
         for operation in operations.values():
-            responses = operation["responses"]
-            for status, description in _REFUSALS.items():
-                responses[status] = {"description": description, "content": {problems.CONTENT_TYPE: refusal}}
-            for status in ("429", "503"):
-                responses[status]["headers"] = {"Retry-After": {"schema": {"type": "integer"}}}
+            operation["responses"] |= references
+            for parameter in operation.get("parameters", []):
+                if parameter["in"] == "path":
+                    parameter["description"] = _PATH_PARAMETERS[parameter["name"]]
 
 
 api = LoopGuardAPI(
@@ -97,7 +125,7 @@ api = LoopGuardAPI(
     description=DESCRIPTION.strip(),
     urls_namespace="api",
     parser=StrictParser(),
-    docs=_OwnDocs(),
+    docs=_DocsPage(),
 )
 problems.install(api)
 api.add_router("", agents.router)

@@ -16,6 +16,7 @@ from ninja import NinjaAPI
 from ninja.errors import HttpError, ValidationError
 
 from detection.api import prometheus
+from detection.api.requests import as_api_request
 from detection.selectors.pages import BadCursor
 from detection.services.errors import ServiceError
 from detection.services.ingestion import attempts
@@ -95,7 +96,7 @@ def respond(request: HttpRequest, problem: Problem) -> HttpResponse:
     if problem.status in (429, 503):
         # Spread out, so that everybody who was turned away does not come back at once.
         headers.setdefault("Retry-After", str(random.randint(1, 3)))  # noqa: S311
-    request.problem = problem  # type: ignore[attr-defined]
+    as_api_request(request).problem = problem
     return HttpResponse(
         orjson.dumps(document), status=problem.status, content_type=CONTENT_TYPE, headers=headers
     )
@@ -193,7 +194,7 @@ def _note(request: HttpRequest, problem: Problem) -> None:
     route = getattr(request, "attempt", "")
     if not route:
         return
-    principal = getattr(request, "auth", None)
+    principal = getattr(request, "principal", None)
     prometheus.REQUESTS.labels(route, str(problem.status), problem.code).inc()
     attempts.note(
         principal.project_id if principal else None,

@@ -1,52 +1,83 @@
-"""Query strings and names in paths: what is unknown or cannot be a name is refused before anything is asked."""
+"""Checks of query strings and of names in paths, before any query runs."""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Final, TypeVar
 
-from django.http import HttpRequest
 from ninja import Schema
 
-from detection.api.auth import actor, project_of
 from detection.api.problems import Problem
+from detection.api.requests import ApiRequest, actor_of
+from detection.engine import messages
 from detection.services.audit import Actor
 from detection.services.errors import NotFound
 from detection.strict_json import shorten
 
 Row = TypeVar("Row")
+RENDER_PARAMETER: Final = {
+    "in": "query",
+    "name": "render",
+    "required": False,
+    "schema": {"type": "string", "enum": [*messages.SHAPES]},
+    "description": "Adds `rendered`, the message in this wire shape.",
+}
+"""How `rendered_shape` is described."""
 
 
-def refuse_unknown(request: HttpRequest, schema: type[Schema]) -> None:
-    """Refuse parameters that the route does not know: a mistyped filter must not read as none."""
-    unknown = request.GET.keys() - schema.model_fields.keys()
+def check_parameters(request: ApiRequest, schema: type[Schema]) -> None:
+    """Reject query parameters that the schema does not have, so that a mistyped filter is not ignored."""
+    allowed = [field.alias or name for name, field in schema.model_fields.items()]
+    check_parameter_names(request, allowed)
+
+
+def check_parameter_names(request: ApiRequest, allowed: list[str]) -> None:
+    """Reject query parameters with other names than these."""
+    unknown = request.GET.keys() - set(allowed)
     if unknown:
-        known = ", ".join(schema.model_fields)
-        raise Problem(422, "unknown_parameter", f"There are: {known}.", path=shorten(min(unknown)))
+        name = shorten(min(unknown))
+        known = ", ".join(f"`{one}`" for one in allowed)
+        raise Problem(
+            422,
+            "unknown_parameter",
+            f"`{name}` is not a parameter of this route. Allowed: {known}.",
+            path=name,
+        )
+
+
+def rendered_shape(request: ApiRequest) -> str:
+    """Return the wire shape in the query, or an empty string."""
+    shape = request.GET.get("render", "")
+    if shape and shape not in messages.SHAPES:
+        allowed = ", ".join(messages.SHAPES)
+        raise Problem(422, "invalid_value", f"`render` must be one of {allowed}.", path="render")
+    return shape
 
 
 def existing_name(name: str) -> str:
-    """Return a name out of a path; one that nothing can have is not found."""
+    """Return a name from a path; one that nothing can have is not found."""
     if "\x00" in name or len(name) > 1000:
-        raise NotFound("There is no such thing in this project.")
+        raise NotFound
     return name
 
 
-def existing(row: Row | None, what: str) -> Row:
-    """Return what was looked up; `what` says in words what it would have been."""
+def existing(row: Row | None) -> Row:
+    """Return the row, or raise `NotFound`."""
     if row is None:
-        raise NotFound(f"There is no such {what} in this project.")
+        raise NotFound
     return row
 
 
-def target(request: HttpRequest, name: str) -> tuple[int, str, Actor]:
-    """Return what a service is told that changes one thing: the project, the thing's name in the path, and who asks."""
-    return project_of(request), existing_name(name), actor(request)
+def target(request: ApiRequest, name: str) -> tuple[int, str, Actor]:
+    """Return the first arguments of a service that changes one object: project id, the object's name, caller."""
+    return request.principal.project_id, existing_name(name), actor_of(request)
 
 
-def new_name(name: str, path: str, length: int) -> str:
-    """Return a name that something is to be stored under."""
+def new_name(name: str, field: str, max_length: int) -> str:
+    """Return a name under which something is stored."""
     if not name.isprintable() or not name.strip():
-        raise Problem(422, "invalid_characters", "Only printable characters.", path=path)
-    if len(name) > length:
-        raise Problem(422, "too_long", f"At most {length} characters.", path=path)
+        raise Problem(
+            422, "invalid_characters", f"`{field}` must contain printable characters only.", path=field
+        )
+    if len(name) > max_length:
+        raise Problem(422, "too_long", f"`{field}` must have at most {max_length} characters.", path=field)
     return name

@@ -37,19 +37,19 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"cannot be JSON: {type(value).__name__}")
 
 
-def answer(document: Any, status: int = 200) -> HttpResponse:
+def json_response(document: Any, status: int = 200) -> HttpResponse:
     """Write a document as JSON; times come in ISO 8601 with their offset."""
     return HttpResponse(
         orjson.dumps(document, default=_plain), status=status, content_type="application/json"
     )
 
 
-def answer_list(documents: Iterable[dict[str, Any]], next_cursor: str | None = None) -> HttpResponse:
+def list_response(documents: Iterable[dict[str, Any]], next_cursor: str | None = None) -> HttpResponse:
     """Write a page of a list; without a cursor it is the last one."""
-    return answer({"items": [*documents], "next_cursor": next_cursor})
+    return json_response({"items": [*documents], "next_cursor": next_cursor})
 
 
-def answer_nothing() -> HttpResponse:
+def empty_response() -> HttpResponse:
     """Say that it is done and that there is nothing to show."""
     return HttpResponse(status=204)
 

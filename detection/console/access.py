@@ -15,12 +15,13 @@ from django.shortcuts import render
 from django.urls import reverse
 
 from detection.models import Membership, Project, Role
+from detection.request_context import IdentifiedRequest
 from detection.services.audit import Actor
 
 P = ParamSpec("P")
 
 
-class ProjectRequest(HttpRequest):
+class ProjectRequest(IdentifiedRequest):
     """A request of a member inside a project; see `in_project`."""
 
     project: Project

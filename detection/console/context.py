@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from django.conf import settings
@@ -13,6 +13,7 @@ from django.urls import reverse
 from django.utils.functional import SimpleLazyObject
 
 from detection.console import preferences
+from detection.console.access import ProjectRequest
 from detection.models import Membership, Role
 from detection.selectors import approvals, dashboard
 
@@ -80,7 +81,7 @@ def console(request: HttpRequest) -> dict[str, Any]:
         return context
     match = request.resolver_match
     page = (match.url_name or "") if match else ""
-    membership = request.membership  # type: ignore[attr-defined]
+    membership = cast("ProjectRequest", request).membership
     context |= {
         "project": project,
         "membership": membership,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from django.contrib import messages
 from django.http import HttpResponse
@@ -52,10 +52,10 @@ def page(request: ProjectRequest) -> HttpResponse:
     return render(request, "console/keys.html", context)
 
 
-def _state(key: ApiKey, now: object) -> tuple[str, str]:
+def _state(key: ApiKey, now: datetime) -> tuple[str, str]:
     if key.revoked_at:
         return "idle", "Revoked"
-    if key.expires_at and key.expires_at <= now:  # type: ignore[operator]
+    if key.expires_at and key.expires_at <= now:
         return "warn", "Expired"
     return ("ok", "In use") if key.last_used_at else ("plain", "Not used yet")
 

@@ -1,17 +1,17 @@
-"""What a service may refuse; doors turn each into their own kind of answer."""
+"""Errors that services raise; each entry point turns them into its own kind of response."""
 
 from __future__ import annotations
 
 
 class ServiceError(Exception):
-    """A refusal with a stable code, a sentence for people and, where one is to blame, the field.
+    """An error with a stable code, a message for people and, where one is at fault, the field.
 
     Attributes
     ----------
     code
         Stable, in snake case; part of the public contract.
     status
-        The HTTP status that fits.
+        The matching HTTP status.
     """
 
     code = "refused"
@@ -24,13 +24,16 @@ class ServiceError(Exception):
 
 
 class NotFound(ServiceError):
-    """There is no such thing in this project."""
+    """The object does not exist in this project."""
 
     code, status = "not_found", 404
 
+    def __init__(self, detail: str = "Not found in this project.") -> None:
+        super().__init__(detail)
+
 
 class Conflict(ServiceError):
-    """The thing is not in a state that allows it."""
+    """The current state does not allow the change."""
 
     code, status = "conflict", 409
 

@@ -1,7 +1,9 @@
 """The description tells the truth, and the docs page shows it under the strict policy."""
 
+import json
 import re
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import schemathesis
@@ -13,10 +15,43 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from detection.api import event_parsing, schemas
+from detection.api import event_parsing
 from detection.api.app import api as ninja_api
+from detection.api.schemas.agents import EventSchema, GuardRequestSchema
 
 DESCRIPTION = ninja_api.get_openapi_schema()
+SNAPSHOT = Path(__file__).parents[2] / "docs" / "openapi.json"
+VERBS = {
+    "Get", "List", "Create", "Update", "Delete", "Remove", "Add", "Send", "Resend", "Export", "Preview", "Run",
+    "Evaluate", "Decide", "Acknowledge", "Resolve", "Reopen", "Snooze", "Undo", "Label", "Comment", "Stop", "Resume", "End",
+}  # fmt: skip
+
+
+def operations():
+    for path, methods in DESCRIPTION["paths"].items():
+        for method, operation in methods.items():
+            yield f"{method} {path}", operation
+
+
+def test_the_openapi_document_changes_only_on_purpose():
+    """After a wanted change: `python3 manage.py openapi docs/openapi.json`."""
+    assert json.loads(SNAPSHOT.read_text()) == json.loads(json.dumps(DESCRIPTION))
+
+
+def test_every_operation_starts_with_a_verb_and_is_described_with_all_its_parameters():
+    for name, operation in operations():
+        assert operation["summary"].split()[0] in VERBS, name
+        assert operation["description"].endswith("."), name
+        for parameter in operation.get("parameters", []):
+            assert parameter.get("description"), f"{name}: {parameter['name']}"
+
+
+def test_every_schema_and_every_field_is_described():
+    for name, schema in DESCRIPTION["components"]["schemas"].items():
+        assert name.endswith(("Schema", "Schema_")), name
+        assert schema.get("description"), name
+        for field, described in schema.get("properties", {}).items():
+            assert described.get("description", "").endswith("."), f"{name}.{field}"
 
 
 def test_the_description_is_openapi_3_1_and_every_reference_leads_somewhere(door, db):
@@ -33,9 +68,9 @@ def test_the_description_is_openapi_3_1_and_every_reference_leads_somewhere(door
 
 
 def test_the_described_events_and_guard_bodies_are_those_that_are_read():
-    assert set(schemas.EventIn.model_fields) == event_parsing._EVENT_FIELDS
-    assert set(schemas.GuardIn.model_fields) == event_parsing._GUARD_FIELDS
-    described = DESCRIPTION["components"]["schemas"]["EventIn"]["properties"]
+    assert set(EventSchema.model_fields) == event_parsing._EVENT_FIELDS
+    assert set(GuardRequestSchema.model_fields) == event_parsing._GUARD_FIELDS
+    described = DESCRIPTION["components"]["schemas"]["EventSchema"]["properties"]
     for name, length in event_parsing.NAME_LENGTHS.items():
         options = described[name].get("anyOf", [described[name]])
         assert options[0]["maxLength"] == length

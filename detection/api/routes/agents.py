@@ -7,14 +7,23 @@ from collections import Counter
 from typing import Any
 
 from django.conf import settings
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 from ninja import Router
 
-from detection.api import event_parsing, prometheus, schemas
-from detection.api.auth import ApiKey, principal_of
-from detection.api.problems import Problem, refuse_without_room
+from detection.api import event_parsing, prometheus
+from detection.api.auth import ApiKeyAuth
+from detection.api.problems import refuse_without_room
+from detection.api.query_parameters import RENDER_PARAMETER, rendered_shape
 from detection.api.request_bodies import JSON, NDJSON
-from detection.api.responses import answer, incident_link, session_link
+from detection.api.requests import ApiRequest
+from detection.api.responses import incident_link, json_response, session_link
+from detection.api.schemas.agents import (
+    EventBatchSchema,
+    EventSchema,
+    GuardRequestSchema,
+    GuardResponseSchema,
+    IngestResultSchema,
+)
 from detection.api.typed_bodies import described
 from detection.engine import messages
 from detection.models import Scope
@@ -26,8 +35,8 @@ from detection.services.keys import Principal
 router = Router(tags=["agents"])
 MAX_LINKS = 20
 
-_events_auth = ApiKey(Scope.INGEST, (JSON, NDJSON), attempt="events")
-_guard_auth = ApiKey(Scope.GUARD, (JSON,), attempt="guard")
+_events_auth = ApiKeyAuth(Scope.INGEST, (JSON, NDJSON), attempt="events")
+_guard_auth = ApiKeyAuth(Scope.GUARD, (JSON,), attempt="guard")
 
 
 def _reference(schema: type) -> dict[str, str]:
@@ -37,35 +46,35 @@ def _reference(schema: type) -> dict[str, str]:
 @router.post(
     "/events",
     auth=_events_auth,
-    response={202: schemas.EventsOut},
+    response={202: IngestResultSchema},
     operation_id="sendEvents",
     summary="Send events",
     openapi_extra={
         "requestBody": {
             "required": True,
             "content": {
-                JSON: {"schema": {"anyOf": [_reference(schemas.EventIn), _reference(schemas.EventsIn)]}},
+                JSON: {"schema": {"anyOf": [_reference(EventSchema), _reference(EventBatchSchema)]}},
                 NDJSON: {"schema": {"type": "string", "description": "One event a line."}},
             },
         }
     },
 )
-def send_events(request: HttpRequest) -> HttpResponse:
-    """Store events, to be evaluated in a moment. The answer comes after commit; a bad event never sinks its batch."""
+def send_events(request: ApiRequest) -> HttpResponse:
+    """Store events for evaluation by a worker. The response comes after commit; an invalid event does not affect the others in its batch."""
     started = time.perf_counter()
     refuse_without_room()
-    principal = principal_of(request)
-    batch = event_parsing.events_of(request.body, is_ndjson=request.media_type == NDJSON)  # type: ignore[attr-defined]
+    principal = request.principal
+    batch = event_parsing.events_of(request.body, is_ndjson=request.media_type == NDJSON)
     done = ingest(principal, batch.events)
     altered = [{"index": batch.positions[item["index"]], "marks": item["marks"]} for item in done.altered]
     _count_events(request, principal, done, batch, time.perf_counter() - started)
-    return answer(
+    return json_response(
         {
             "accepted": done.accepted,
             "duplicate": done.duplicate,
             "altered": altered,
             "rejected": batch.rejected,
-            "request_id": request.request_id,  # type: ignore[attr-defined]
+            "request_id": request.request_id,
             "links": _links(principal.project_slug, done.sessions),
         },
         202,
@@ -82,7 +91,7 @@ def _links(project: str, sessions: list[str]) -> dict[str, Any]:
 
 
 def _count_events(
-    request: HttpRequest, principal: Principal, done: Accepted, batch: event_parsing.Batch, seconds: float
+    request: ApiRequest, principal: Principal, done: Accepted, batch: event_parsing.Batch, seconds: float
 ) -> None:
     prometheus.REQUESTS.labels("events", "202", "").inc()
     prometheus.REQUEST_SECONDS.labels("events").observe(seconds)
@@ -111,39 +120,29 @@ def _count_events(
 @router.post(
     "/guard",
     auth=_guard_auth,
-    response={200: schemas.GuardOut},
+    response={200: GuardResponseSchema},
     operation_id="guardCalls",
-    summary="Ask before calls run",
+    summary="Evaluate calls",
     openapi_extra={
-        "parameters": [
-            {
-                "in": "query",
-                "name": "render",
-                "required": False,
-                "schema": {"type": "string", "enum": list(messages.SHAPES)},
-                "description": "Adds `rendered` to each verdict: the message in that wire shape.",
-            }
-        ],
-        **described(schemas.GuardIn, required=True),
+        "parameters": [RENDER_PARAMETER],
+        **described(GuardRequestSchema, required=True),
     },
 )
-def guard_calls(request: HttpRequest) -> HttpResponse:
-    """Judge calls before they run; the answer comes after commit, under the session's lock."""
+def guard_calls(request: ApiRequest) -> HttpResponse:
+    """Evaluate calls before they run. The response comes after commit."""
     refuse_without_room()
-    principal = principal_of(request)
-    shape = request.GET.get("render", "")
-    if shape and shape not in messages.SHAPES:
-        raise Problem(422, "invalid_value", f"Must be one of {', '.join(messages.SHAPES)}.", path="render")
+    principal = request.principal
+    shape = rendered_shape(request)
     asked, altered = event_parsing.guard_of(request.body)
     started = time.perf_counter()
     out = guard(principal, asked)
     seconds = time.perf_counter() - started
     _count_guard(principal, out, len(altered), seconds)
-    return answer(_guard_document(request, principal, asked, out, shape, altered))
+    return json_response(_guard_document(request, principal, asked, out, shape, altered))
 
 
 def _guard_document(
-    request: HttpRequest,
+    request: ApiRequest,
     principal: Principal,
     asked: GuardIn,
     out: GuardOut,
@@ -166,7 +165,7 @@ def _guard_document(
         "decision": out.decision,
         "verdicts": verdicts,
         "notices": notices,
-        "request_id": request.request_id,  # type: ignore[attr-defined]
+        "request_id": request.request_id,
         "links": links,
     }
     if altered:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 from ninja import Body, Query, Router
 
 from detection.api.alert_responses import (
@@ -14,28 +14,29 @@ from detection.api.alert_responses import (
     route_document,
     silence_document,
 )
-from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ, actor, principal_of, project_of
-from detection.api.query_parameters import existing, existing_name, refuse_unknown, target
-from detection.api.responses import answer, answer_list, answer_nothing
-from detection.api.schemas import Listed
+from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ
+from detection.api.query_parameters import check_parameters, existing, existing_name, target
+from detection.api.requests import ApiRequest, actor_of
+from detection.api.responses import empty_response, json_response, list_response
 from detection.api.schemas.alerts import (
-    DeliveryDetail,
-    DeliveryOut,
-    DeliveryQuery,
-    DestinationChange,
-    DestinationIn,
-    DestinationOut,
-    Matchers,
-    NewDestination,
-    ResendIn,
-    ResendOut,
-    RouteIn,
-    RouteOut,
-    SecretOut,
-    SilenceIn,
-    SilenceOut,
-    SilenceQuery,
+    CreatedDestinationSchema,
+    DeliveryDetailSchema,
+    DeliveryQuerySchema,
+    DeliverySchema,
+    DestinationRequestSchema,
+    DestinationSchema,
+    DestinationUpdateSchema,
+    MatchersSchema,
+    ResendRequestSchema,
+    ResendResultSchema,
+    RouteRequestSchema,
+    RouteSchema,
+    SigningSecretSchema,
+    SilenceQuerySchema,
+    SilenceRequestSchema,
+    SilenceSchema,
 )
+from detection.api.schemas.common import PageSchema
 from detection.models import Scope
 from detection.selectors import alerts as selector
 from detection.selectors.alerts import DeliveryFilters
@@ -44,12 +45,12 @@ from detection.services.alerting import alert_routes, destinations
 router = Router(tags=["alerts"])
 
 
-def _destination(request: HttpRequest, public_id: str) -> dict[str, Any]:
-    row = selector.get_destination(project_of(request), public_id)
-    return destination_document(existing(row, "destination"))
+def _destination(request: ApiRequest, public_id: str) -> dict[str, Any]:
+    row = selector.get_destination(request.principal.project_id, public_id)
+    return destination_document(existing(row))
 
 
-def _values(body: Matchers, *left_out: str) -> dict[str, Any]:
+def _values(body: MatchersSchema, *left_out: str) -> dict[str, Any]:
     values = body.dict(exclude={*left_out})
     values["model_names"] = values.pop("models")
     return values
@@ -58,42 +59,44 @@ def _values(body: Matchers, *left_out: str) -> dict[str, Any]:
 @router.get(
     "/alerts/destinations",
     auth=READ,
-    response={200: Listed[DestinationOut]},
+    response={200: PageSchema[DestinationSchema]},
     operation_id="listDestinations",
     summary="List destinations",
 )
-def list_destinations(request: HttpRequest) -> HttpResponse:
-    """List where messages can go and how each place fares."""
-    rows = selector.destinations_of(project_of(request))
-    return answer_list(destination_document(row) for row in rows)
+def list_destinations(request: ApiRequest) -> HttpResponse:
+    """List the destinations of alerts with their health."""
+    rows = selector.destinations_of(request.principal.project_id)
+    return list_response(destination_document(row) for row in rows)
 
 
 @router.post(
     "/alerts/destinations",
     auth=ADMIN_WITH_BODY,
-    response={201: NewDestination},
+    response={201: CreatedDestinationSchema},
     operation_id="createDestination",
-    summary="Make a destination",
+    summary="Create a destination",
 )
-def create_destination(request: HttpRequest, body: Body[DestinationIn]) -> HttpResponse:
-    """Make a destination; its address is checked now and with every message. The signing secret is in this answer only."""
-    row, secret = destinations.create_destination(project_of(request), actor(request), **body.dict())
-    return answer({**_destination(request, row.public_id), "signing_secret": secret or None}, 201)
+def create_destination(request: ApiRequest, body: Body[DestinationRequestSchema]) -> HttpResponse:
+    """Create a destination. Its address is checked now and with every message. Only this response contains the signing secret."""
+    row, secret = destinations.create_destination(
+        request.principal.project_id, actor_of(request), **body.dict()
+    )
+    return json_response({**_destination(request, row.public_id), "signing_secret": secret or None}, 201)
 
 
 @router.patch(
     "/alerts/destinations/{destination_id}",
     auth=ADMIN_WITH_BODY,
-    response={200: DestinationOut},
-    operation_id="changeDestination",
-    summary="Change a destination",
+    response={200: DestinationSchema},
+    operation_id="updateDestination",
+    summary="Update a destination",
 )
-def change_destination(
-    request: HttpRequest, destination_id: str, body: Body[DestinationChange]
+def update_destination(
+    request: ApiRequest, destination_id: str, body: Body[DestinationUpdateSchema]
 ) -> HttpResponse:
-    """Rename, readdress, enable or disable a destination; what waits for a disabled one is kept."""
+    """Rename, readdress, enable or disable a destination. Messages to a disabled destination wait."""
     destinations.change_destination(*target(request, destination_id), **body.dict(exclude_unset=True))
-    return answer(_destination(request, destination_id))
+    return json_response(_destination(request, destination_id))
 
 
 @router.delete(
@@ -101,23 +104,23 @@ def change_destination(
     auth=ADMIN,
     response={204: None},
     operation_id="deleteDestination",
-    summary="Remove a destination",
+    summary="Delete a destination",
 )
-def delete_destination(request: HttpRequest, destination_id: str) -> HttpResponse:
-    """Remove a destination with its messages."""
+def delete_destination(request: ApiRequest, destination_id: str) -> HttpResponse:
+    """Delete a destination and its messages."""
     destinations.delete_destination(*target(request, destination_id))
-    return answer_nothing()
+    return empty_response()
 
 
 @router.post(
     "/alerts/destinations/{destination_id}/test",
     auth=ADMIN,
-    response={200: DeliveryDetail},
+    response={200: DeliveryDetailSchema},
     operation_id="testDestination",
     summary="Send a test message",
 )
-def send_test(request: HttpRequest, destination_id: str) -> HttpResponse:
-    """Send a test message and wait, a few seconds at most, for what comes of it."""
+def send_test(request: ApiRequest, destination_id: str) -> HttpResponse:
+    """Send a test message and wait up to a few seconds for the outcome."""
     message = destinations.send_test(*target(request, destination_id))
     return _delivery(request, message.public_id)
 
@@ -125,67 +128,69 @@ def send_test(request: HttpRequest, destination_id: str) -> HttpResponse:
 @router.post(
     "/alerts/destinations/{destination_id}/secrets",
     auth=ADMIN,
-    response={201: SecretOut},
+    response={201: SigningSecretSchema},
     operation_id="addSigningSecret",
     summary="Add a signing secret",
 )
-def add_secret(request: HttpRequest, destination_id: str) -> HttpResponse:
-    """Add a secret: messages are signed with all of them, at most three, until the older ones are retired."""
+def add_secret(request: ApiRequest, destination_id: str) -> HttpResponse:
+    """Add a signing secret. Messages carry one signature per active secret, at most three; the oldest is removed."""
     secret = destinations.add_signing_secret(*target(request, destination_id))
-    return answer({"signing_secret": secret}, 201)
+    return json_response({"signing_secret": secret}, 201)
 
 
 @router.delete(
     "/alerts/destinations/{destination_id}/secrets",
     auth=ADMIN,
     response={204: None},
-    operation_id="retireSigningSecrets",
-    summary="Retire the older signing secrets",
+    operation_id="removeOldSigningSecrets",
+    summary="Remove old signing secrets",
 )
-def retire_secrets(request: HttpRequest, destination_id: str) -> HttpResponse:
-    """Keep the newest secret only."""
+def remove_old_secrets(request: ApiRequest, destination_id: str) -> HttpResponse:
+    """Remove every signing secret except the newest."""
     destinations.retire_signing_secrets(*target(request, destination_id))
-    return answer_nothing()
+    return empty_response()
 
 
 @router.get(
     "/alerts/routes",
     auth=READ,
-    response={200: Listed[RouteOut]},
+    response={200: PageSchema[RouteSchema]},
     operation_id="listRoutes",
     summary="List routes",
 )
-def list_routes(request: HttpRequest) -> HttpResponse:
+def list_routes(request: ApiRequest) -> HttpResponse:
     """List routes in the order in which they are tried."""
-    rows = selector.routes_of(project_of(request))
-    return answer_list(route_document(row) for row in rows)
+    rows = selector.routes_of(request.principal.project_id)
+    return list_response(route_document(row) for row in rows)
 
 
 @router.post(
     "/alerts/routes",
     auth=ADMIN_WITH_BODY,
-    response={201: RouteOut},
+    response={201: RouteSchema},
     operation_id="createRoute",
-    summary="Make a route",
+    summary="Create a route",
 )
-def create_route(request: HttpRequest, body: Body[RouteIn]) -> HttpResponse:
-    """Make a route."""
-    row = alert_routes.save_route(project_of(request), actor(request), **_values(body))
-    return answer(route_document(row), 201)
+def create_route(request: ApiRequest, body: Body[RouteRequestSchema]) -> HttpResponse:
+    """Create a route."""
+    row = alert_routes.save_route(request.principal.project_id, actor_of(request), **_values(body))
+    return json_response(route_document(row), 201)
 
 
 @router.put(
     "/alerts/routes/{route_id}",
     auth=ADMIN_WITH_BODY,
-    response={200: RouteOut},
-    operation_id="replaceRoute",
-    summary="Replace a route",
+    response={200: RouteSchema},
+    operation_id="updateRoute",
+    summary="Update a route",
 )
-def replace_route(request: HttpRequest, route_id: str, body: Body[RouteIn]) -> HttpResponse:
-    """Replace a route whole."""
+def update_route(request: ApiRequest, route_id: str, body: Body[RouteRequestSchema]) -> HttpResponse:
+    """Replace all fields of a route. Missing fields get their defaults."""
     name = existing_name(route_id)
-    row = alert_routes.save_route(project_of(request), actor(request), public_id=name, **_values(body))
-    return answer(route_document(row))
+    row = alert_routes.save_route(
+        request.principal.project_id, actor_of(request), public_id=name, **_values(body)
+    )
+    return json_response(route_document(row))
 
 
 @router.delete(
@@ -193,40 +198,42 @@ def replace_route(request: HttpRequest, route_id: str, body: Body[RouteIn]) -> H
     auth=ADMIN,
     response={204: None},
     operation_id="deleteRoute",
-    summary="Remove a route",
+    summary="Delete a route",
 )
-def delete_route(request: HttpRequest, route_id: str) -> HttpResponse:
-    """Remove a route; messages that it has made are still sent."""
+def delete_route(request: ApiRequest, route_id: str) -> HttpResponse:
+    """Delete a route. Messages that it created are still sent."""
     alert_routes.delete_route(*target(request, route_id))
-    return answer_nothing()
+    return empty_response()
 
 
 @router.get(
     "/alerts/silences",
     auth=READ,
-    response={200: Listed[SilenceOut]},
+    response={200: PageSchema[SilenceSchema]},
     operation_id="listSilences",
     summary="List silences",
 )
-def list_silences(request: HttpRequest, query: Query[SilenceQuery]) -> HttpResponse:
-    """List silences that run or are planned, or with ``over=true`` those that ended last."""
-    refuse_unknown(request, SilenceQuery)
-    rows = selector.silences_of(project_of(request), over=query.over)
-    return answer_list(silence_document(row) for row in rows)
+def list_silences(request: ApiRequest, query: Query[SilenceQuerySchema]) -> HttpResponse:
+    """List active and planned silences, or with `over=true` the ones that ended last."""
+    check_parameters(request, SilenceQuerySchema)
+    rows = selector.silences_of(request.principal.project_id, over=query.over)
+    return list_response(silence_document(row) for row in rows)
 
 
 @router.post(
     "/alerts/silences",
     auth=ADMIN_WITH_BODY,
-    response={201: SilenceOut},
+    response={201: SilenceSchema},
     operation_id="createSilence",
-    summary="Begin a silence",
+    summary="Create a silence",
 )
-def create_silence(request: HttpRequest, body: Body[SilenceIn]) -> HttpResponse:
-    """Hold messages back until a time."""
+def create_silence(request: ApiRequest, body: Body[SilenceRequestSchema]) -> HttpResponse:
+    """Silence matching alerts until a given time."""
     values = _values(body, "loop")
-    row = alert_routes.create_silence(project_of(request), actor(request), loop_id=body.loop, **values)
-    return answer(silence_document(row), 201)
+    row = alert_routes.create_silence(
+        request.principal.project_id, actor_of(request), loop_id=body.loop, **values
+    )
+    return json_response(silence_document(row), 201)
 
 
 @router.delete(
@@ -236,52 +243,54 @@ def create_silence(request: HttpRequest, body: Body[SilenceIn]) -> HttpResponse:
     operation_id="endSilence",
     summary="End a silence",
 )
-def end_silence(request: HttpRequest, silence_id: str) -> HttpResponse:
+def end_silence(request: ApiRequest, silence_id: str) -> HttpResponse:
     """End a silence now."""
     alert_routes.end_silence(*target(request, silence_id))
-    return answer_nothing()
+    return empty_response()
 
 
 @router.get(
     "/alerts/deliveries",
     auth=READ,
-    response={200: Listed[DeliveryOut]},
+    response={200: PageSchema[DeliverySchema]},
     operation_id="listDeliveries",
     summary="List messages",
 )
-def list_deliveries(request: HttpRequest, query: Query[DeliveryQuery]) -> HttpResponse:
-    """List messages, the newest first."""
-    refuse_unknown(request, DeliveryQuery)
+def list_deliveries(request: ApiRequest, query: Query[DeliveryQuerySchema]) -> HttpResponse:
+    """List messages, newest first."""
+    check_parameters(request, DeliveryQuerySchema)
     filters = DeliveryFilters(**query.dict(exclude={"cursor", "limit"}))
-    page = selector.list_deliveries(project_of(request), filters, query.cursor, query.limit)
-    return answer_list((delivery_document(row) for row in page.items), page.next_cursor)
+    page = selector.list_deliveries(request.principal.project_id, filters, query.cursor, query.limit)
+    return list_response((delivery_document(row) for row in page.items), page.next_cursor)
 
 
 @router.post(
     "/alerts/deliveries/resend",
     auth=ADMIN_WITH_BODY,
-    response={200: ResendOut},
+    response={200: ResendResultSchema},
     operation_id="resendDeliveries",
-    summary="Send messages again",
+    summary="Resend messages",
 )
-def resend(request: HttpRequest, body: Body[ResendIn]) -> HttpResponse:
-    """Send messages again under the ids they had; without ids every failed one."""
-    return answer({"count": destinations.resend(project_of(request), body.ids, actor(request))})
+def resend(request: ApiRequest, body: Body[ResendRequestSchema]) -> HttpResponse:
+    """Send messages again with their original ids and payloads."""
+    return json_response(
+        {"count": destinations.resend(request.principal.project_id, body.ids, actor_of(request))}
+    )
 
 
 @router.get(
     "/alerts/deliveries/{delivery_id}",
     auth=READ,
-    response={200: DeliveryDetail},
+    response={200: DeliveryDetailSchema},
     operation_id="getDelivery",
-    summary="Look at a message",
+    summary="Get a message",
 )
-def get_delivery(request: HttpRequest, delivery_id: str) -> HttpResponse:
-    """Return a message with its attempts; what receivers answered is for keys with the scope admin."""
+def get_delivery(request: ApiRequest, delivery_id: str) -> HttpResponse:
+    """Return a message with its attempts. Responses of receivers are included only for keys with the scope `admin`."""
     return _delivery(request, existing_name(delivery_id))
 
 
-def _delivery(request: HttpRequest, public_id: str) -> HttpResponse:
-    row = existing(selector.get_delivery(project_of(request), public_id), "message")
-    shows_answers = Scope.ADMIN in principal_of(request).scopes
-    return answer(delivery_detail_document(row, shows_answers=shows_answers))
+def _delivery(request: ApiRequest, public_id: str) -> HttpResponse:
+    row = existing(selector.get_delivery(request.principal.project_id, public_id))
+    shows_answers = Scope.ADMIN in request.principal.scopes
+    return json_response(delivery_detail_document(row, shows_answers=shows_answers))

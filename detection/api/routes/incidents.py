@@ -3,18 +3,38 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 from django.utils import timezone
 from ninja import Body, Query, Router
 
 from detection import exports
-from detection.api import schemas
-from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ, actor, principal_of, project_of
-from detection.api.query_parameters import existing, existing_name, refuse_unknown, target
-from detection.api.responses import LIST_AS_FILE, activity_document, answer, answer_list, incident_document
+from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ
+from detection.api.query_parameters import check_parameters, existing, existing_name, target
+from detection.api.requests import ApiRequest, actor_of
+from detection.api.responses import (
+    LIST_AS_FILE,
+    activity_document,
+    incident_document,
+    json_response,
+    list_response,
+)
+from detection.api.schemas.common import PageSchema
+from detection.api.schemas.incidents import (
+    BulkActionRequestSchema,
+    BulkActionResultSchema,
+    CommentRequestSchema,
+    IncidentDetailSchema,
+    IncidentExportQuerySchema,
+    IncidentFiltersSchema,
+    IncidentQuerySchema,
+    IncidentSchema,
+    LabelRequestSchema,
+    NoteRequestSchema,
+    SnoozeRequestSchema,
+)
 from detection.api.typed_bodies import described, optional_body
 from detection.models import Incident
 from detection.selectors import incidents, strip_images
@@ -22,39 +42,35 @@ from detection.selectors.incidents import IncidentFilters
 from detection.services.incidents import triage as services
 
 router = Router(tags=["incidents"])
-CSV_COLUMNS = tuple(name for name in schemas.IncidentOut.model_fields if name != "links")
+CSV_COLUMNS = tuple(name for name in IncidentSchema.model_fields if name != "links")
 
 
-def _filters(query: schemas.IncidentQuery) -> IncidentFilters:
+def _filters(query: IncidentFiltersSchema) -> IncidentFilters:
     return IncidentFilters(**query.dict(include=set(IncidentFilters.__dataclass_fields__)))
 
 
-def _incident(request: HttpRequest, public_id: str) -> Incident:
-    return existing(incidents.get_incident(project_of(request), existing_name(public_id)), "incident")
+def _incident(request: ApiRequest, public_id: str) -> Incident:
+    return existing(incidents.get_incident(request.principal.project_id, existing_name(public_id)))
 
 
-def _changed(request: HttpRequest, incident: Incident) -> HttpResponse:
-    return answer(incident_document(incident, principal_of(request).project_slug))
+def _changed(request: ApiRequest, incident: Incident) -> HttpResponse:
+    return json_response(incident_document(incident, request.principal.project_slug))
 
 
 @router.get(
     "/incidents",
     auth=READ,
-    response={200: schemas.Listed[schemas.IncidentOut]},
+    response={200: PageSchema[IncidentSchema]},
     operation_id="listIncidents",
     summary="List incidents",
 )
-def list_incidents(request: HttpRequest, query: Query[schemas.IncidentQuery]) -> HttpResponse:
-    """List incidents, those seen last first."""
-    refuse_unknown(request, schemas.IncidentQuery)
-    principal = principal_of(request)
+def list_incidents(request: ApiRequest, query: Query[IncidentQuerySchema]) -> HttpResponse:
+    """List incidents, most recently detected first."""
+    check_parameters(request, IncidentQuerySchema)
+    principal = request.principal
     page = incidents.list_incidents(principal.project_id, _filters(query), query.cursor, query.limit)
     rows = (incident_document(row, principal.project_slug) for row in page.items)
-    return answer_list(rows, page.next_cursor)
-
-
-class _ExportQuery(schemas.ExportQuery):
-    format: Literal["jsonl", "csv"] = "jsonl"
+    return list_response(rows, page.next_cursor)
 
 
 @router.get(
@@ -64,10 +80,10 @@ class _ExportQuery(schemas.ExportQuery):
     summary="Export incidents",
     openapi_extra=LIST_AS_FILE,
 )
-def export_incidents(request: HttpRequest, query: Query[_ExportQuery]) -> HttpResponseBase:
-    """Export up to 10,000 incidents as JSON lines or CSV; `cursor` is not used."""
-    refuse_unknown(request, _ExportQuery)
-    principal = principal_of(request)
+def export_incidents(request: ApiRequest, query: Query[IncidentExportQuerySchema]) -> HttpResponseBase:
+    """Export up to 10,000 incidents as JSON lines or CSV."""
+    check_parameters(request, IncidentExportQuerySchema)
+    principal = request.principal
     rows = incidents.export_incidents(principal.project_id, _filters(query), query.limit)
     documents = (incident_document(row, principal.project_slug) for row in rows)
     name = f"loopguard-incidents-{principal.project_slug}"
@@ -79,12 +95,12 @@ def export_incidents(request: HttpRequest, query: Query[_ExportQuery]) -> HttpRe
 @router.post(
     "/incidents/bulk",
     auth=ADMIN_WITH_BODY,
-    response={200: schemas.BulkOut},
-    operation_id="changeIncidents",
-    summary="Do one thing to several incidents",
+    response={200: BulkActionResultSchema},
+    operation_id="updateIncidents",
+    summary="Update several incidents",
 )
-def change_incidents(request: HttpRequest, body: Body[schemas.BulkIn]) -> HttpResponse:
-    """Do one thing to up to 500 incidents; each has an outcome of its own."""
+def update_incidents(request: ApiRequest, body: Body[BulkActionRequestSchema]) -> HttpResponse:
+    """Apply one action to up to 500 incidents. Each has its own outcome."""
     more: dict[str, Any] = {}
     if body.action == "snooze":
         more = {"until": body.until, "until_worse": body.until_worse}
@@ -92,33 +108,33 @@ def change_incidents(request: HttpRequest, body: Body[schemas.BulkIn]) -> HttpRe
         more = {"value": body.label}
     ids = [public_id for public_id in body.ids if public_id.isprintable()]
     outcome = dict.fromkeys(body.ids, "not_found")
-    outcome |= services.bulk(project_of(request), ids, body.action, actor(request), **more)
-    return answer({"outcome": outcome})
+    outcome |= services.bulk(request.principal.project_id, ids, body.action, actor_of(request), **more)
+    return json_response({"outcome": outcome})
 
 
 @router.get(
     "/incidents/{incident_id}",
     auth=READ,
-    response={200: schemas.IncidentDetail},
+    response={200: IncidentDetailSchema},
     operation_id="getIncident",
-    summary="Look at an incident",
+    summary="Get an incident",
 )
-def get_incident(request: HttpRequest, incident_id: str) -> HttpResponse:
-    """Return an incident with its evidence, the settings of that time, its activity and its neighbours."""
-    incident, slug = _incident(request, incident_id), principal_of(request).project_slug
+def get_incident(request: ApiRequest, incident_id: str) -> HttpResponse:
+    """Return an incident with its evidence, its settings when it was opened, its activity and incidents of the same pattern."""
+    incident, slug = _incident(request, incident_id), request.principal.project_slug
     document = incident_document(incident, slug)
     document["evidence"] = incident.evidence
     document["policy"] = incident.policy
     document["activity"] = [activity_document(entry) for entry in incident.activity.all()]
     document["neighbours"] = [incident_document(row, slug) for row in incidents.neighbours(incident)]
-    return answer(document)
+    return json_response(document)
 
 
 @router.get(
     "/incidents/{incident_id}/strip.svg",
     auth=READ,
     operation_id="getIncidentStrip",
-    summary="See an incident's calls as a picture",
+    summary="Get an incident's strip",
     openapi_extra={
         "responses": {
             200: {
@@ -128,8 +144,8 @@ def get_incident(request: HttpRequest, incident_id: str) -> HttpResponse:
         }
     },
 )
-def get_strip(request: HttpRequest, incident_id: str) -> HttpResponse:
-    """Draw the calls around the loop as a static SVG without text of the agent's, scripts or links."""
+def get_strip(request: ApiRequest, incident_id: str) -> HttpResponse:
+    """Draw the calls around the loop as a static SVG. It contains no text of the agent, no scripts and no links."""
     picture = strip_images.of_incident(_incident(request, incident_id))
     response = HttpResponse(picture, content_type="image/svg+xml")
     response["Content-Security-Policy"] = "default-src 'none'; sandbox"
@@ -139,12 +155,12 @@ def get_strip(request: HttpRequest, incident_id: str) -> HttpResponse:
 @router.post(
     "/incidents/{incident_id}/acknowledge",
     auth=ADMIN,
-    response={200: schemas.IncidentOut},
+    response={200: IncidentSchema},
     operation_id="acknowledgeIncident",
-    summary="Acknowledge",
+    summary="Acknowledge an incident",
 )
-def acknowledge(request: HttpRequest, incident_id: str) -> HttpResponse:
-    """Say that somebody looks after it."""
+def acknowledge(request: ApiRequest, incident_id: str) -> HttpResponse:
+    """Mark that a person takes care of the incident."""
     return _changed(
         request,
         services.acknowledge(*target(request, incident_id)),
@@ -154,14 +170,14 @@ def acknowledge(request: HttpRequest, incident_id: str) -> HttpResponse:
 @router.post(
     "/incidents/{incident_id}/resolve",
     auth=ADMIN,
-    response={200: schemas.IncidentOut},
+    response={200: IncidentSchema},
     operation_id="resolveIncident",
-    summary="Resolve",
-    openapi_extra=described(schemas.NoteIn),
+    summary="Resolve an incident",
+    openapi_extra=described(NoteRequestSchema),
 )
-def resolve(request: HttpRequest, incident_id: str) -> HttpResponse:
-    """Close it; the same loop found again is a new incident."""
-    note = optional_body(request, schemas.NoteIn).note
+def resolve(request: ApiRequest, incident_id: str) -> HttpResponse:
+    """Close the incident. If the loop is detected again, a new incident is opened."""
+    note = optional_body(request, NoteRequestSchema).note
     return _changed(
         request,
         services.resolve(*target(request, incident_id), note),
@@ -171,36 +187,36 @@ def resolve(request: HttpRequest, incident_id: str) -> HttpResponse:
 @router.post(
     "/incidents/{incident_id}/reopen",
     auth=ADMIN,
-    response={200: schemas.IncidentOut},
+    response={200: IncidentSchema},
     operation_id="reopenIncident",
-    summary="Reopen",
+    summary="Reopen an incident",
 )
-def reopen(request: HttpRequest, incident_id: str) -> HttpResponse:
-    """Take a resolution, snooze or acknowledgement back."""
+def reopen(request: ApiRequest, incident_id: str) -> HttpResponse:
+    """Open a resolved, snoozed or acknowledged incident again."""
     return _changed(request, services.reopen(*target(request, incident_id)))
 
 
 @router.post(
     "/incidents/{incident_id}/undo",
     auth=ADMIN,
-    response={200: schemas.IncidentOut},
-    operation_id="undoIncidentChange",
-    summary="Undo",
+    response={200: IncidentSchema},
+    operation_id="undoIncidentAction",
+    summary="Undo the last action",
 )
-def undo(request: HttpRequest, incident_id: str) -> HttpResponse:
-    """Take back what this key did last, within ten minutes."""
+def undo(request: ApiRequest, incident_id: str) -> HttpResponse:
+    """Undo the last action of this key on the incident, within ten minutes."""
     return _changed(request, services.undo(*target(request, incident_id)))
 
 
 @router.post(
     "/incidents/{incident_id}/snooze",
     auth=ADMIN_WITH_BODY,
-    response={200: schemas.IncidentOut},
+    response={200: IncidentSchema},
     operation_id="snoozeIncident",
-    summary="Snooze",
+    summary="Snooze an incident",
 )
-def snooze(request: HttpRequest, incident_id: str, body: Body[schemas.SnoozeIn]) -> HttpResponse:
-    """Put it aside until a time, or until it gets worse."""
+def snooze(request: ApiRequest, incident_id: str, body: Body[SnoozeRequestSchema]) -> HttpResponse:
+    """Hide the incident until a given time, or until the loop reaches a stricter reaction."""
     until = body.until
     if until is None and body.hours is not None:
         until = timezone.now() + timedelta(hours=body.hours)
@@ -217,12 +233,12 @@ def snooze(request: HttpRequest, incident_id: str, body: Body[schemas.SnoozeIn])
 @router.post(
     "/incidents/{incident_id}/label",
     auth=ADMIN_WITH_BODY,
-    response={200: schemas.IncidentOut},
+    response={200: IncidentSchema},
     operation_id="labelIncident",
-    summary="Label",
+    summary="Label an incident",
 )
-def label(request: HttpRequest, incident_id: str, body: Body[schemas.LabelIn]) -> HttpResponse:
-    """Say whether it was a loop."""
+def label(request: ApiRequest, incident_id: str, body: Body[LabelRequestSchema]) -> HttpResponse:
+    """Record whether the incident was a loop."""
     return _changed(
         request,
         services.label(
@@ -236,12 +252,12 @@ def label(request: HttpRequest, incident_id: str, body: Body[schemas.LabelIn]) -
 @router.post(
     "/incidents/{incident_id}/comment",
     auth=ADMIN_WITH_BODY,
-    response={200: schemas.IncidentOut},
+    response={200: IncidentSchema},
     operation_id="commentIncident",
-    summary="Comment",
+    summary="Comment on an incident",
 )
-def comment(request: HttpRequest, incident_id: str, body: Body[schemas.CommentIn]) -> HttpResponse:
-    """Add a remark to the activity."""
+def comment(request: ApiRequest, incident_id: str, body: Body[CommentRequestSchema]) -> HttpResponse:
+    """Add a comment to the activity."""
     return _changed(
         request,
         services.comment(*target(request, incident_id), body.note),

@@ -8,20 +8,31 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 from ninja import Body, Query, Router
 
-from detection.api import schemas
-from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ, ApiKey, actor, principal_of, project_of
-from detection.api.query_parameters import existing, existing_name, refuse_unknown, target
+from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ, ApiKeyAuth
+from detection.api.query_parameters import check_parameters, existing, existing_name, target
 from detection.api.request_bodies import JSON
+from detection.api.requests import ApiRequest, actor_of
 from detection.api.responses import (
-    answer,
-    answer_list,
     call_document,
     incident_document,
+    json_response,
+    list_response,
     notice_document,
     session_document,
+)
+from detection.api.schemas.common import PageSchema
+from detection.api.schemas.sessions import (
+    CallQuerySchema,
+    CallSchema,
+    CommandRequestSchema,
+    CommandResultSchema,
+    SessionDetailSchema,
+    SessionQuerySchema,
+    SessionSchema,
+    StopRequestSchema,
 )
 from detection.api.typed_bodies import described, optional_body
 from detection.models import Scope, Session
@@ -31,108 +42,112 @@ from detection.selectors.sessions import SessionFilters
 from detection.services.sessions import actions as services
 
 router = Router(tags=["sessions"])
-_command = ApiKey(Scope.GUARD, (JSON,))
+_command = ApiKeyAuth(Scope.GUARD, (JSON,))
 SHOWN_INCIDENTS = 20
 
 
-def _session(request: HttpRequest, name: str) -> Session:
-    return existing(sessions.get_session(project_of(request), existing_name(name)), "session")
+def _session(request: ApiRequest, name: str) -> Session:
+    return existing(sessions.get_session(request.principal.project_id, existing_name(name)))
 
 
 @router.get(
     "/sessions",
     auth=READ,
-    response={200: schemas.Listed[schemas.SessionOut]},
+    response={200: PageSchema[SessionSchema]},
     operation_id="listSessions",
     summary="List sessions",
 )
-def list_sessions(request: HttpRequest, query: Query[schemas.SessionQuery]) -> HttpResponse:
-    """List sessions, those with the newest events first."""
-    refuse_unknown(request, schemas.SessionQuery)
-    principal = principal_of(request)
+def list_sessions(request: ApiRequest, query: Query[SessionQuerySchema]) -> HttpResponse:
+    """List sessions, most recently active first."""
+    check_parameters(request, SessionQuerySchema)
+    principal = request.principal
     filters = SessionFilters(**query.dict(exclude={"cursor", "limit"}))
     page = sessions.list_sessions(principal.project_id, filters, query.cursor, query.limit)
     rows = (session_document(row, principal.project_slug) for row in page.items)
-    return answer_list(rows, page.next_cursor)
+    return list_response(rows, page.next_cursor)
 
 
 @router.get(
     "/sessions/{path:session}/calls",
     auth=READ,
-    response={200: schemas.Listed[schemas.CallOut]},
+    response={200: PageSchema[CallSchema]},
     operation_id="listCalls",
-    summary="List a session's calls",
+    summary="List the calls of a session",
 )
-def list_calls(request: HttpRequest, session: str, query: Query[schemas.PageQuery]) -> HttpResponse:
-    """List calls in their order, each with its verdict and result."""
-    found = sessions.get_session(project_of(request), existing_name(session))
+def list_calls(request: ApiRequest, session: str, query: Query[CallQuerySchema]) -> HttpResponse:
+    """List calls in order, each with its verdict and its result."""
+    found = sessions.get_session(request.principal.project_id, existing_name(session))
     if found is None:
         return _detail(request, _session(request, f"{session}/calls"))
-    refuse_unknown(request, schemas.PageQuery)
+    check_parameters(request, CallQuerySchema)
     after_seq = sessions.calls_cursor(query.cursor) if query.cursor else 0
     page = sessions.session_calls(found, after_seq=after_seq, limit=query.limit)
-    return answer_list((call_document(row) for row in page.items), page.next_cursor)
+    return list_response((call_document(row) for row in page.items), page.next_cursor)
 
 
 @router.post(
     "/sessions/{path:session}/commands",
     auth=_command,
-    response={200: schemas.CommandOut},
+    response={200: CommandResultSchema},
     operation_id="runCommands",
-    summary="Carry out in-chat commands",
+    summary="Run in-chat commands",
 )
-def run_commands(request: HttpRequest, session: str, body: Body[schemas.CommandIn]) -> HttpResponse:
-    """Carry out in-chat commands, for clients without the gateway; needs the scope guard."""
-    out = services.run_command(project_of(request), existing_name(session), body.text, actor(request))
+def run_commands(request: ApiRequest, session: str, body: Body[CommandRequestSchema]) -> HttpResponse:
+    """Run in-chat commands. Requires the scope `guard`."""
+    out = services.run_command(
+        request.principal.project_id, existing_name(session), body.text, actor_of(request)
+    )
     values = _session(request, session).policy_values
-    return answer({"lines": list(out.lines), "changed": out.is_changed, "policy_values": values})
+    return json_response({"lines": list(out.lines), "changed": out.is_changed, "policy_values": values})
 
 
 @router.patch(
     "/sessions/{path:session}/policy",
     auth=ADMIN_WITH_BODY,
-    response={200: schemas.SessionDetail},
-    operation_id="setSessionPolicy",
-    summary="Set a session's own settings",
+    response={200: SessionDetailSchema},
+    operation_id="updateSessionPolicy",
+    summary="Update the overrides of a session",
 )
-def set_session_policy(request: HttpRequest, session: str, body: Body[dict[str, Any]]) -> HttpResponse:
-    """Set some of the session's own settings, by name; one that is null is inherited again. `{"values": {…}}` does too."""
+def update_session_policy(request: ApiRequest, session: str, body: Body[dict[str, Any]]) -> HttpResponse:
+    """Set overrides of the session by name. Null removes one. `{"values": {…}}` is accepted, too."""
     inner = body.get("values")
     values = inner if isinstance(inner, dict) and body.keys() == {"values"} else body
-    changed = services.set_policy(project_of(request), existing_name(session), values, actor(request))
+    changed = services.set_policy(
+        request.principal.project_id, existing_name(session), values, actor_of(request)
+    )
     return _detail(request, changed)
 
 
 @router.post(
     "/sessions/{path:session}/stop",
     auth=ADMIN,
-    response={200: schemas.SessionOut},
+    response={200: SessionSchema},
     operation_id="stopSession",
     summary="Stop a session",
-    openapi_extra=described(schemas.StopIn),
+    openapi_extra=described(StopRequestSchema),
 )
-def stop_session(request: HttpRequest, session: str) -> HttpResponse:
-    """Stop a session: from now on none of its calls is allowed, until somebody resumes it."""
-    body = optional_body(request, schemas.StopIn)
+def stop_session(request: ApiRequest, session: str) -> HttpResponse:
+    """Stop a session. All further calls are stopped until the session is resumed."""
+    body = optional_body(request, StopRequestSchema)
     stopped = services.stop(*target(request, session), body.reason)
-    return answer(session_document(stopped, principal_of(request).project_slug))
+    return json_response(session_document(stopped, request.principal.project_slug))
 
 
 @router.post(
     "/sessions/{path:session}/resume",
     auth=ADMIN,
-    response={200: schemas.SessionOut},
+    response={200: SessionSchema},
     operation_id="resumeSession",
-    summary="Resume a stopped session",
+    summary="Resume a session",
 )
-def resume_session(request: HttpRequest, session: str) -> HttpResponse:
-    """Let a stopped session go on; its counters begin anew."""
+def resume_session(request: ApiRequest, session: str) -> HttpResponse:
+    """Resume a stopped session. Its counters start again."""
     resumed = services.resume(*target(request, session))
-    return answer(session_document(resumed, principal_of(request).project_slug))
+    return json_response(session_document(resumed, request.principal.project_slug))
 
 
 def _get_by_longer_name(last_word: str) -> Any:
-    def get_session_by_longer_name(request: HttpRequest, session: str) -> HttpResponse:
+    def get_session_by_longer_name(request: ApiRequest, session: str) -> HttpResponse:
         return _detail(request, _session(request, f"{session}/{last_word}"))
 
     return get_session_by_longer_name
@@ -150,16 +165,16 @@ for _word in ("commands", "policy", "stop", "resume"):
 @router.get(
     "/sessions/{path:session}",
     auth=READ,
-    response={200: schemas.SessionDetail},
+    response={200: SessionDetailSchema},
     operation_id="getSession",
-    summary="Look at a session",
+    summary="Get a session",
 )
-def get_session(request: HttpRequest, session: str) -> HttpResponse:
-    """Return a session with the settings that hold for it, each with its source, limits nearly used, and its newest incidents."""
+def get_session(request: ApiRequest, session: str) -> HttpResponse:
+    """Return a session with its effective settings, its budgets that are nearly used, and its newest incidents."""
     return _detail(request, _session(request, session))
 
 
-def _detail(request: HttpRequest, session: Session) -> HttpResponse:
+def _detail(request: ApiRequest, session: Session) -> HttpResponse:
     project = session.project
     policy = policies.effective(project, session=session)
     own = incidents.list_incidents(
@@ -171,4 +186,4 @@ def _detail(request: HttpRequest, session: Session) -> HttpResponse:
     document["quarantined"] = session.quarantined
     document["limit_notices"] = [notice_document(notice) for notice in session.limit_notices.all()]
     document["incidents"] = [incident_document(row, project.slug) for row in own.items]
-    return answer(document)
+    return json_response(document)

@@ -1,4 +1,4 @@
-"""Events and guard: described here and read by `parsing`; a test holds the two together."""
+"""Schemas of the events and guard routes. `event_parsing` reads these bodies; a test compares both."""
 
 from __future__ import annotations
 
@@ -8,152 +8,170 @@ from typing import Any, Literal
 from ninja import Field, Schema
 
 from detection.api import event_parsing
-from detection.api.schemas.common import Decision, Finding, Name128, Name200, Name256, Setting
+from detection.api.schemas.common import Decision, FindingSchema, Name128, Name200, Name256, SettingSchema
 
-EventType = Literal["call", "result", "message", "end"]
+EventTypeName = Literal["call", "result", "message", "end"]
+
+_SESSION = "Your name for the session, unique within the project."
+_RUN = "Id of the run within the session."
+_ROUND = "Id of the model response. Calls of one response share it."
+_BACKEND = "LLM backend, as in `openai`."
+_MODEL = "Model name, as in `gpt-5`."
+_AGENT = "Name of the agent."
+_PARENT = "Session of the agent that started this one."
+_ARGUMENTS = "Arguments of the call, as an object or as the JSON text that the model wrote."
+_CONTENT = "Text of the result or message. Any other value is stored as JSON text."
+_IS_ERROR = "Whether the tool reported an error. Null if unknown."
+_OCCURRED_AT = (
+    "When it happened, in ISO 8601 with an offset. Shown to people; windows use the time of receipt."
+)
 
 
-class Usage(Schema):
+class UsageSchema(Schema):
     """Tokens and cost of the model response that issued the call."""
 
-    input_tokens: int = Field(0, ge=0, le=event_parsing.MAX_TOKENS)
-    output_tokens: int = Field(0, ge=0, le=event_parsing.MAX_TOKENS)
-    cost_usd: float = Field(0, ge=0, le=event_parsing.MAX_COST_USD)
+    input_tokens: int = Field(0, ge=0, le=event_parsing.MAX_TOKENS, description="Input tokens.")
+    output_tokens: int = Field(0, ge=0, le=event_parsing.MAX_TOKENS, description="Output tokens.")
+    cost_usd: float = Field(0, ge=0, le=event_parsing.MAX_COST_USD, description="Cost in US dollars.")
 
 
-class EventIn(Schema):
-    """One call, result, message or end."""
+class EventSchema(Schema):
+    """A call, a result, a message or the end of a session."""
 
-    type: EventType
-    session: Name256 = Field(min_length=1, description="The client's name for the conversation.")
+    type: EventTypeName = Field(description="Kind of event.")
+    session: Name256 = Field(min_length=1, description=_SESSION)
     id: Name256 | None = Field(None, description="Idempotency key within the project.")
-    run: Name256 | None = None
-    round: Name256 | None = Field(
-        None, description="Id of the model response; calls of one response share it."
+    run: Name256 | None = Field(None, description=_RUN)
+    round: Name256 | None = Field(None, description=_ROUND)
+    call_id: Name256 | None = Field(
+        None, description="Id of the call. A result names the call it belongs to."
     )
-    call_id: Name256 | None = Field(None, description="Of a call, and of the result that belongs to it.")
-    tool: Name128 | None = Field(None, description="Needed for calls.")
-    arguments: dict[str, Any] | str | None = Field(
-        None, description="The object, or the text that the model wrote."
+    tool: Name128 | None = Field(None, description="Name of the tool. Required for calls.")
+    arguments: dict[str, Any] | str | None = Field(None, description=_ARGUMENTS)
+    content: Any = Field(None, description=_CONTENT)
+    is_error: bool | None = Field(None, description=_IS_ERROR)
+    occurred_at: datetime | None = Field(None, description=_OCCURRED_AT)
+    backend: Name128 | None = Field(None, description=_BACKEND)
+    model: Name200 | None = Field(None, description=_MODEL)
+    agent: Name128 | None = Field(None, description=_AGENT)
+    parent_session: Name256 | None = Field(None, description=_PARENT)
+    usage: UsageSchema | None = Field(None, description="Tokens and cost, for calls.")
+    outcome: Literal["completed", "failed", "cancelled"] | None = Field(
+        None, description="How the session ended. For `end` events; `completed` by default."
     )
-    content: Any = Field(
-        None, description="A result's or message's text; anything else is kept as JSON text."
+
+
+class EventBatchSchema(Schema):
+    """A batch of events."""
+
+    events: list[EventSchema] = Field(
+        min_length=1, max_length=event_parsing.MAX_EVENTS, description="The events, in order."
     )
-    is_error: bool | None = None
-    occurred_at: datetime | None = Field(None, description="ISO 8601 with offset; shown, never counted with.")
-    backend: Name128 | None = None
-    model: Name200 | None = None
-    agent: Name128 | None = None
-    parent_session: Name256 | None = None
-    usage: Usage | None = None
-    outcome: Literal["completed", "failed", "cancelled"] | None = Field(None, description="Of an end.")
 
 
-class EventsIn(Schema):
-    """A batch."""
+class AlteredEventSchema(Schema):
+    """An event that was stored with some of its content replaced."""
 
-    events: list[EventIn] = Field(min_length=1, max_length=event_parsing.MAX_EVENTS)
-
-
-class Altered(Schema):
-    """An event that was stored with visible marks in the place of what cannot be kept."""
-
-    index: int
-    marks: list[str]
+    index: int = Field(description="Position of the event in the request.")
+    marks: list[str] = Field(description="What was altered, as in `nul` or `unknown_field`.")
 
 
-class Rejected(Schema):
+class RejectedEventSchema(Schema):
     """An event that was not stored."""
 
-    index: int
-    code: str
-    path: str = Field(description="Within the event.")
-    hint: str
+    index: int = Field(description="Position of the event in the request.")
+    code: str = Field(description="Stable code of the error.")
+    path: str = Field(description="Path of the field at fault within the event.")
+    hint: str = Field(description="What is wrong and what is allowed.")
 
 
-class EventsOut(Schema):
-    """What became of a batch; positions refer to the request."""
+class IngestResultSchema(Schema):
+    """What became of the events of one request."""
 
-    accepted: int
-    duplicate: int
-    altered: list[Altered]
-    rejected: list[Rejected]
-    request_id: str
-    links: dict[str, Any]
-
-
-class GuardResult(Schema):
-    """What an earlier call brought."""
-
-    call_id: Name256 = Field(min_length=1)
-    content: Any = None
-    is_error: bool | None = None
-    occurred_at: datetime | None = None
+    accepted: int = Field(description="Events that were stored.")
+    duplicate: int = Field(description="Events that were stored before.")
+    altered: list[AlteredEventSchema] = Field(description="Accepted events that were altered.")
+    rejected: list[RejectedEventSchema] = Field(description="Events that were not stored.")
+    request_id: str = Field(description="Id of the request.")
+    links: dict[str, Any] = Field(description="Console pages of the sessions.")
 
 
-class GuardCall(Schema):
+class GuardResultSchema(Schema):
+    """The result of an earlier call."""
+
+    call_id: Name256 = Field(min_length=1, description="Id of the call that this is the result of.")
+    content: Any = Field(None, description=_CONTENT)
+    is_error: bool | None = Field(None, description=_IS_ERROR)
+    occurred_at: datetime | None = Field(None, description=_OCCURRED_AT)
+
+
+class GuardCallSchema(Schema):
     """A call that the agent wants to make."""
 
-    tool: Name128 = Field(min_length=1)
-    call_id: Name256 | None = None
-    arguments: dict[str, Any] | str | None = None
-    round: Name256 | None = None
-    usage: Usage | None = None
-    occurred_at: datetime | None = None
+    tool: Name128 = Field(min_length=1, description="Name of the tool.")
+    call_id: Name256 | None = Field(None, description="Id of the call. Assigned if absent.")
+    arguments: dict[str, Any] | str | None = Field(None, description=_ARGUMENTS)
+    round: Name256 | None = Field(None, description=_ROUND)
+    usage: UsageSchema | None = Field(None, description="Tokens and cost of the model response.")
+    occurred_at: datetime | None = Field(None, description=_OCCURRED_AT)
 
 
-class GuardIn(Schema):
-    """Results since the last request, and the calls to judge; at least one of either."""
+class GuardRequestSchema(Schema):
+    """Results since the last request, and the calls to evaluate. At least one result or call is required."""
 
-    session: Name256 = Field(min_length=1)
-    run: Name256 | None = None
-    round: Name256 | None = None
-    backend: Name128 | None = None
-    model: Name200 | None = None
-    agent: Name128 | None = None
-    parent_session: Name256 | None = None
-    results: list[GuardResult] = []
-    calls: list[GuardCall] = []
-
-
-class HeldOn(Schema):
-    """What a held call waits on."""
-
-    id: str
-    deadline: datetime = Field(description="When the unattended default decides.")
-    wait_url: str = Field(description="Asked with the same key, it answers as soon as there is an answer.")
+    session: Name256 = Field(min_length=1, description=_SESSION)
+    run: Name256 | None = Field(None, description=_RUN)
+    round: Name256 | None = Field(None, description=_ROUND)
+    backend: Name128 | None = Field(None, description=_BACKEND)
+    model: Name200 | None = Field(None, description=_MODEL)
+    agent: Name128 | None = Field(None, description=_AGENT)
+    parent_session: Name256 | None = Field(None, description=_PARENT)
+    results: list[GuardResultSchema] = Field([], description="Results of earlier calls.")
+    calls: list[GuardCallSchema] = Field([], description="Calls that the agent wants to make.")
 
 
-class Verdict(Schema):
-    """The answer for one call."""
+class HeldApprovalSchema(Schema):
+    """The approval that a held call waits for."""
 
-    call_id: str
-    decision: Decision
-    message: str
-    incident: str | None
-    finding: Finding | None
-    policy: dict[str, Setting]
-    duplicate: bool
-    approval: HeldOn | None = Field(None, description="Of a held call.")
-    rendered: dict[str, Any] | str | None = Field(
-        None, description="With ?render: the message in that wire shape."
+    id: str = Field(description="Id of the approval.")
+    deadline: datetime = Field(description="When the unattended reaction applies.")
+    wait_url: str = Field(
+        description="Long-poll address. Answers as soon as the approval is decided. Use the same key."
     )
 
 
-class GuardAltered(Schema):
-    """What was stored with visible marks."""
+class VerdictSchema(Schema):
+    """The verdict on one call."""
 
-    path: str
-    marks: list[str]
+    call_id: str = Field(description="Id of the call.")
+    decision: Decision = Field(description="What to do with the call.")
+    message: str = Field(description="Message for the model, or for the user after `stop`.")
+    incident: str | None = Field(description="Id of the incident, if there is one.")
+    finding: FindingSchema | None = Field(description="What was detected, if anything.")
+    policy: dict[str, SettingSchema] = Field(description="The settings that applied, each with its source.")
+    duplicate: bool = Field(
+        description="Whether the call was evaluated before. The first verdict is repeated."
+    )
+    approval: HeldApprovalSchema | None = Field(None, description="The approval of a held call.")
+    rendered: dict[str, Any] | str | None = Field(
+        None, description="The message in the wire shape that `render` names."
+    )
 
 
-class GuardOut(Schema):
-    """The answers in the order of the calls; `decision` is the strictest."""
+class AlteredItemSchema(Schema):
+    """A call or result that was stored with some of its content replaced."""
 
-    session: str
-    decision: Decision
-    verdicts: list[Verdict]
-    notices: list[Verdict] = Field(description="What the results sent along brought to light.")
-    altered: list[GuardAltered] = []
-    request_id: str
-    links: dict[str, str]
+    path: str = Field(description="Path of the call or result, as in `calls[0]`.")
+    marks: list[str] = Field(description="What was altered, as in `nul` or `unknown_field`.")
+
+
+class GuardResponseSchema(Schema):
+    """The verdicts on the calls of one request."""
+
+    session: str = Field(description="Your name for the session.")
+    decision: Decision = Field(description="The strictest decision among the verdicts.")
+    verdicts: list[VerdictSchema] = Field(description="One verdict per call, in the order of the calls.")
+    notices: list[VerdictSchema] = Field(description="Findings caused by the results of this request.")
+    altered: list[AlteredItemSchema] = Field([], description="Calls and results that were altered.")
+    request_id: str = Field(description="Id of the request.")
+    links: dict[str, str] = Field(description="Console pages of the session and the incident.")

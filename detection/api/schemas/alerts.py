@@ -1,4 +1,4 @@
-"""The shapes of bodies, queries and answers of the alert routes."""
+"""Schemas of alert destinations, routes, silences and messages."""
 
 from __future__ import annotations
 
@@ -8,10 +8,18 @@ from typing import Annotated, Any, Literal
 from ninja import Field, Schema
 from pydantic import StringConstraints
 
-from detection.api.schemas import Kind, Moment, Name128, Name200, Strict, Word
+from detection.api.schemas.common import (
+    CursorQuerySchema,
+    FindingKind,
+    Name128,
+    Name200,
+    ShortText,
+    StrictSchema,
+    Timestamp,
+)
 
-Severity = Literal["info", "warning", "high", "critical"]
-Transition = Literal[
+SeverityName = Literal["info", "warning", "high", "critical"]
+TransitionName = Literal[
     "opened",
     "escalated",
     "woke",
@@ -28,173 +36,192 @@ Transition = Literal[
 ]
 Name80 = Annotated[str, StringConstraints(min_length=1, max_length=80)]
 Address = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
+_ADDRESS = (
+    "An https:// address for a webhook, an apprise address such as slack://… otherwise. Never shown again."
+)
 
 
-class DestinationIn(Strict):
+class DestinationRequestSchema(StrictSchema):
     """A new destination."""
 
-    name: Name80
-    kind: Literal["webhook", "apprise"]
-    address: Address = Field(
-        description="Never shown again. https://… for a webhook, slack://… and the like for apprise."
+    name: Name80 = Field(description="Name, unique within the project.")
+    kind: Literal["webhook", "apprise"] = Field(
+        description="A signed webhook, or a notification service through apprise."
+    )
+    address: Address = Field(description=_ADDRESS)
+
+
+class DestinationUpdateSchema(StrictSchema):
+    """Changes to a destination. Missing fields stay as they are."""
+
+    name: Name80 | None = Field(None, description="Name, unique within the project.")
+    address: Address | None = Field(None, description=_ADDRESS)
+    is_enabled: bool | None = Field(None, description="Whether messages are sent to it.")
+
+
+class DestinationSchema(Schema):
+    """A destination and its health."""
+
+    id: str = Field(description="Id of the destination.")
+    name: str = Field(description="Name.")
+    kind: Literal["webhook", "apprise"] = Field(description="Kind.")
+    address: str = Field(description="The part of the address that is not secret.")
+    is_enabled: bool = Field(description="Whether messages are sent to it.")
+    state: Literal["ok", "new", "failing", "paused", "disabled"] = Field(description="Health.")
+    paused_until: datetime | None = Field(description="When the next attempt is allowed after failures.")
+    last_success_at: datetime | None = Field(description="When a message was last delivered.")
+    last_failure_at: datetime | None = Field(description="When an attempt last failed.")
+    last_problem: str = Field(description="Why the last attempt failed.")
+    failures_today: int = Field(description="Failed attempts in the last 24 hours.")
+    waiting: int = Field(description="Messages that wait to be sent.")
+    failed: int = Field(description="Messages that failed for good.")
+    signing_secrets: int = Field(description="Number of active signing secrets.")
+
+
+class CreatedDestinationSchema(DestinationSchema):
+    """A new destination with its signing secret."""
+
+    signing_secret: str | None = Field(
+        description="The signing secret, shown only here. Null for notification services."
     )
 
 
-class DestinationChange(Strict):
-    """What is to change; absent fields stay."""
-
-    name: Name80 | None = None
-    address: Address | None = None
-    is_enabled: bool | None = None
-
-
-class DestinationOut(Schema):
-    """A destination and how it fares."""
-
-    id: str
-    name: str
-    kind: Literal["webhook", "apprise"]
-    address: str = Field(description="The part that is no secret.")
-    is_enabled: bool
-    state: Literal["ok", "new", "failing", "paused", "disabled"]
-    paused_until: datetime | None
-    last_success_at: datetime | None
-    last_failure_at: datetime | None
-    last_problem: str
-    failures_today: int
-    waiting: int
-    failed: int
-    signing_secrets: int = Field(description="How many secrets messages are signed with.")
-
-
-class NewDestination(DestinationOut):
-    """A destination that was just made."""
-
-    signing_secret: str | None = Field(description="Shown once; null for notification services.")
-
-
-class SecretOut(Schema):
+class SigningSecretSchema(Schema):
     """A new signing secret."""
 
-    signing_secret: str = Field(description="Shown once.")
+    signing_secret: str = Field(description="The signing secret, shown only here.")
 
 
-class Matchers(Strict):
-    """Which incidents are meant; empty lists match everything."""
+class MatchersSchema(StrictSchema):
+    """Which alerts match. An empty list matches everything."""
 
-    kinds: list[Kind] = []
-    severities: list[Severity] = []
-    tools: list[Name128] = Field([], description="Globs, like all that follow.")
-    agents: list[Name128] = []
-    backends: list[Name128] = []
-    models: list[Name200] = []
+    kinds: list[FindingKind] = Field([], description="Detectors.")
+    severities: list[SeverityName] = Field([], description="Severities.")
+    tools: list[Name128] = Field([], description="Globs of tool names.")
+    agents: list[Name128] = Field([], description="Globs of agent names.")
+    backends: list[Name128] = Field([], description="Globs of backends.")
+    models: list[Name200] = Field([], description="Globs of model names.")
 
 
-class RouteIn(Matchers):
-    """A route; empty lists match everything."""
+class RouteRequestSchema(MatchersSchema):
+    """A route."""
 
-    name: Name80
-    destinations: list[Word] = Field(max_length=50)
-    position: int = Field(0, ge=0, le=10_000)
-    is_enabled: bool = True
-    goes_on: bool = Field(False, description="Try the routes behind this one, too.")
-    includes_demo: bool = False
-    transitions: list[Transition] = ["opened", "escalated", "ended", "approval.requested"]
-    group_by: list[Literal["session", "loop", "kind", "tool", "agent", "model"]] = ["session", "loop"]
-    group_wait_seconds: int = Field(10, ge=0, le=3600)
-    quiet_from: time | None = None
-    quiet_until: time | None = None
-    quiet_zone: Word = Field("UTC", description="A zone name such as Europe/Berlin.")
-    quiet_holds_critical: bool = False
+    name: Name80 = Field(description="Name, unique within the project.")
+    destinations: list[ShortText] = Field(max_length=50, description="Ids of the destinations.")
+    position: int = Field(0, ge=0, le=10_000, description="Order in which routes are tried, lowest first.")
+    is_enabled: bool = Field(True, description="Whether the route is used.")
+    goes_on: bool = Field(False, description="Continue with the next routes after this one matched.")
+    includes_demo: bool = Field(False, description="Whether alerts of demo sessions match.")
+    transitions: list[TransitionName] = Field(
+        ["opened", "escalated", "ended", "approval.requested"],
+        description="Changes that match. An empty list matches every change.",
+    )
+    group_by: list[Literal["session", "loop", "kind", "tool", "agent", "model"]] = Field(
+        ["session", "loop"], description="Alerts with equal values in these fields share a message."
+    )
+    group_wait_seconds: int = Field(
+        10, ge=0, le=3600, description="How long a new group waits for more alerts, in seconds."
+    )
+    quiet_from: time | None = Field(None, description="Start of the quiet hours, local time.")
+    quiet_until: time | None = Field(None, description="End of the quiet hours, local time.")
+    quiet_zone: ShortText = Field("UTC", description="Time zone of the quiet hours, as in Europe/Berlin.")
+    quiet_holds_critical: bool = Field(False, description="Whether quiet hours delay critical alerts, too.")
     repeat_hours: int = Field(
         0,
         ge=0,
         le=720,
-        description="Tell again while an incident stays open and nobody has taken it up; 0: never.",
+        description="Repeat interval in hours while an incident is open and unacknowledged. 0 for never.",
     )
 
 
-class RouteOut(RouteIn):
+class RouteSchema(RouteRequestSchema):
     """A stored route."""
 
-    id: str
+    id: str = Field(description="Id of the route.")
 
 
-class SilenceIn(Matchers):
-    """A silence; empty lists match everything."""
+class SilenceRequestSchema(MatchersSchema):
+    """A silence."""
 
-    reason: Annotated[str, StringConstraints(min_length=1, max_length=300)]
-    ends_at: Moment = Field(description="At most 90 days ahead.")
-    starts_at: Moment | None = None
-    loop: Annotated[str, StringConstraints(max_length=32)] = Field("", description="Only this loop.")
-
-
-class SilenceOut(SilenceIn):
-    """A silence, with what it holds back."""
-
-    id: str
-    created_by: str
-    held_back: int = Field(description="How many messages' worth of changes it has held back.")
+    reason: Annotated[str, StringConstraints(min_length=1, max_length=300)] = Field(
+        description="Why the alerts are silenced."
+    )
+    ends_at: Timestamp = Field(description="End, at most 90 days ahead.")
+    starts_at: Timestamp | None = Field(None, description="Start. Now by default.")
+    loop: Annotated[str, StringConstraints(max_length=32)] = Field(
+        "", description="Id of a pattern. Only its alerts are silenced."
+    )
 
 
-class DeliveryQuery(Schema):
-    """Filters of the log."""
+class SilenceSchema(SilenceRequestSchema):
+    """A stored silence."""
 
-    state: Literal["", "waiting", "sending", "delivered", "failed"] = ""
-    destination: Word = ""
-    incident: Word = ""
-    cursor: Word = ""
-    limit: int = Field(50, ge=1, le=500)
+    id: str = Field(description="Id of the silence.")
+    created_by: str = Field(description="Who created it.")
+    held_back: int = Field(description="Number of changes that were silenced.")
 
 
-class AttemptOut(Schema):
-    """One try."""
+class SilenceQuerySchema(Schema):
+    """Filters of the silence list."""
 
-    number: int
-    at: datetime
-    duration_ms: int
-    is_success: bool
-    status: int | None
-    problem: str
-    answer: str | None = Field(description="The answer's first 4 KB; for keys with the scope admin.")
+    over: bool = Field(False, description="List ended silences instead of active and planned ones.")
 
 
-class DeliveryOut(Schema):
+class DeliveryQuerySchema(CursorQuerySchema):
+    """Filters of the message list."""
+
+    state: Literal["", "waiting", "sending", "delivered", "failed"] = Field("", description="State.")
+    destination: ShortText = Field("", description="Id of a destination.")
+    incident: ShortText = Field("", description="Id of an incident.")
+    limit: int = Field(50, ge=1, le=500, description="Messages per page.")
+
+
+class DeliveryAttemptSchema(Schema):
+    """One attempt to send a message."""
+
+    number: int = Field(description="Number of the attempt, from 1.")
+    at: datetime = Field(description="When it started.")
+    duration_ms: int = Field(description="Duration in milliseconds.")
+    is_success: bool = Field(description="Whether the receiver accepted the message.")
+    status: int | None = Field(description="HTTP status of the response, if there was one.")
+    problem: str = Field(description="Why it failed.")
+    answer: str | None = Field(
+        description="First 4 KB of the response. Only for keys with the scope `admin`."
+    )
+
+
+class DeliverySchema(Schema):
     """A message."""
 
-    id: str = Field(description="What the receiver sees as webhook-id, the same over all attempts.")
-    destination: str
-    route: str
-    title: str
-    is_test: bool
-    state: Literal["waiting", "sending", "delivered", "failed"]
-    transitions: int
-    attempts: int
-    created_at: datetime
-    due_at: datetime
-    finished_at: datetime | None
+    id: str = Field(description="Id of the message, sent as `webhook-id` with every attempt.")
+    destination: str = Field(description="Id of the destination.")
+    route: str = Field(description="Name of the route.")
+    title: str = Field(description="Title.")
+    is_test: bool = Field(description="Whether it is a test message.")
+    state: Literal["waiting", "sending", "delivered", "failed"] = Field(description="State.")
+    transitions: int = Field(description="Number of changes in the message.")
+    attempts: int = Field(description="Number of attempts so far.")
+    created_at: datetime = Field(description="When it was created.")
+    due_at: datetime = Field(description="When the next attempt is due.")
+    finished_at: datetime | None = Field(description="When it was delivered or failed for good.")
 
 
-class DeliveryDetail(DeliveryOut):
-    """A message with its attempts and what was sent."""
+class DeliveryDetailSchema(DeliverySchema):
+    """A message with its attempts and payload."""
 
-    tries: list[AttemptOut]
-    payload: Any | None
-
-
-class SilenceQuery(Schema):
-    """Which silences."""
-
-    over: bool = False
+    tries: list[DeliveryAttemptSchema] = Field(description="The attempts, oldest first.")
+    payload: Any | None = Field(description="The payload. Null before the first attempt.")
 
 
-class ResendIn(Strict):
-    """Which messages; without ids every failed one."""
+class ResendRequestSchema(StrictSchema):
+    """Which messages to send again."""
 
-    ids: list[Word] | None = Field(None, min_length=1, max_length=500)
+    ids: list[ShortText] | None = Field(
+        None, min_length=1, max_length=500, description="Ids of messages. Every failed message by default."
+    )
 
 
-class ResendOut(Schema):
-    """How many will be sent again."""
+class ResendResultSchema(Schema):
+    """How many messages are sent again."""
 
-    count: int
+    count: int = Field(description="Number of messages.")

@@ -1,4 +1,4 @@
-"""What the shapes of several resources share: names, times, strict bodies, pages of lists, problems, findings."""
+"""Schemas and types that several resources share: names, times, strict bodies, pages, problems, findings."""
 
 from __future__ import annotations
 
@@ -13,73 +13,89 @@ from detection.api import event_parsing
 
 def _printable(text: str) -> str:
     if not text.isprintable():
-        raise ValueError("Only printable characters.")
+        raise ValueError("must contain printable characters only")
     return text
 
 
 def _storable(moment: datetime) -> datetime:
     if not event_parsing.EARLIEST_YEAR <= moment.year <= event_parsing.LATEST_YEAR:
-        raise ValueError(f"Only the years {event_parsing.EARLIEST_YEAR} to {event_parsing.LATEST_YEAR}.")
-    # The database takes no offset of sixteen hours or more, which ISO 8601 allows.
+        raise ValueError(
+            f"must be between the years {event_parsing.EARLIEST_YEAR} and {event_parsing.LATEST_YEAR}"
+        )
+    # ISO 8601 allows offsets of sixteen hours and more, PostgreSQL does not.
     return moment.astimezone(UTC)
 
 
-Moment = Annotated[AwareDatetime, AfterValidator(_storable)]
-"""A time with an offset, in a year that the database and our arithmetic can hold in any zone."""
-Word = Annotated[str, StringConstraints(max_length=256), AfterValidator(_printable)]
+Timestamp = Annotated[AwareDatetime, AfterValidator(_storable)]
+"""A time with an offset, within the years that the database can store in every zone."""
+ShortText = Annotated[str, StringConstraints(max_length=256), AfterValidator(_printable)]
 Reason = Annotated[str, StringConstraints(max_length=300), AfterValidator(_printable)]
 Note = Annotated[str, StringConstraints(max_length=1000)]
 Name128 = Annotated[str, StringConstraints(max_length=128)]
 Name200 = Annotated[str, StringConstraints(max_length=200)]
 Name256 = Annotated[str, StringConstraints(max_length=256)]
 Decision = Literal["allow", "warn", "block", "hold", "stop"]
-Kind = Literal["repeat", "cycle", "similar", "outcome", "stagnation", "budget"]
+FindingKind = Literal["repeat", "cycle", "similar", "outcome", "stagnation", "budget"]
 Row = TypeVar("Row")
 
 
-class Strict(Schema):
-    """A body in which every field is known."""
+class StrictSchema(Schema):
+    """A request body that rejects unknown fields."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class Problem(Schema):
-    """RFC 9457, with a stable code."""
+class CursorQuerySchema(Schema):
+    """Where a page of a list starts."""
 
-    type: str
-    title: str
-    status: int
-    code: str = Field(description="Stable, in snake case.")
-    detail: str
-    request_id: str
-    path: str = Field("", description="The field to blame, as in calls[0].tool.")
+    cursor: ShortText = Field("", description="`next_cursor` of the previous page. Empty for the first page.")
+
+
+class ProblemSchema(Schema):
+    """A problem document (RFC 9457) with a stable code."""
+
+    type: str = Field(description="Link to the documentation of the code.")
+    title: str = Field(description="The phrase of the HTTP status.")
+    status: int = Field(description="The HTTP status.")
+    code: str = Field(description="Stable code in snake case.")
+    detail: str = Field(description="What is wrong and what is allowed, in one or two sentences.")
+    request_id: str = Field(description="Id of the request, as in the log and in `X-Request-ID`.")
+    path: str = Field("", description="Path of the field at fault, as in `calls[0].tool`.")
     errors: list[dict[str, str]] = Field(
-        [], description="When there are several: path, code and hint of each."
+        [], description="`path`, `code` and `hint` of each error, if there are several."
     )
 
 
-class Listed(Schema, Generic[Row]):
+class PageSchema(Schema, Generic[Row]):
     """A page of a list."""
 
-    items: list[Row]
-    next_cursor: str | None = Field(description="Opaque; null at the end.")
+    model_config = ConfigDict(json_schema_extra={"description": "A page of a list."})
+
+    items: list[Row] = Field(description="The rows of this page.")
+    next_cursor: str | None = Field(description="Opaque cursor of the next page. Null on the last page.")
 
 
-class Setting(Schema):
-    """A value and the tier that it comes from."""
+class SettingSchema(Schema):
+    """The value of a setting and its source."""
 
-    value: Any
-    source: str
+    value: Any = Field(description="The effective value.")
+    source: str = Field(
+        description="Where the value comes from, as in `environment` or `model:openai/gpt-5`."
+    )
 
 
-class Finding(Schema):
-    """What a detector says."""
+class FindingSchema(Schema):
+    """What a detector found."""
 
-    kind: Kind
-    count: int
-    limit: int
-    window_seconds: float | None
-    window_calls: int | None
-    confidence: float
-    results: str
-    period: int
+    kind: FindingKind = Field(description="The detector.")
+    count: int = Field(description="How often the call, lap or unit was counted.")
+    limit: int = Field(description="The count at which the detector fires.")
+    window_seconds: float | None = Field(
+        description="Length of the time window in seconds, if the detector has one."
+    )
+    window_calls: int | None = Field(description="Length of the window in calls, if the detector has one.")
+    confidence: float = Field(description="Confidence of the finding, 0 to 1.")
+    results: str = Field(
+        description="What the calls returned: `equal`, `changing`, `errors`, `empty` or `unknown`."
+    )
+    period: int = Field(description="Number of calls in one lap of the loop. 1 for a single repeated call.")

@@ -1,4 +1,4 @@
-"""Incidents, and what is done to them."""
+"""Schemas of incidents and their actions."""
 
 from __future__ import annotations
 
@@ -8,127 +8,145 @@ from typing import Annotated, Any, Literal
 from ninja import Field, Schema
 from pydantic import StringConstraints
 
-from detection.api.schemas.common import Moment, Note, Strict, Word
+from detection.api.schemas.common import CursorQuerySchema, Note, ShortText, StrictSchema, Timestamp
 
 Status = Literal["open", "acknowledged", "snoozed", "resolved"]
+_UNTIL = "End of the snooze, at most 90 days ahead."
+_UNTIL_WORSE = "End the snooze early when the loop reaches a stricter reaction."
+_LABEL = "`true_loop` or `false_alarm`. Empty removes the label."
 
 
-class IncidentQuery(Schema):
+class IncidentFiltersSchema(Schema):
+    """Filters of incidents."""
+
+    q: ShortText = Field("", description="Text within the tool, session or agent.")
+    status: Literal["", "open", "acknowledged", "snoozed", "resolved"] = Field("", description="Status.")
+    kind: Literal["", "repeat", "cycle", "similar", "outcome", "stagnation", "budget"] = Field(
+        "", description="Detector."
+    )
+    tool: ShortText = Field("", description="Tool.")
+    agent: ShortText = Field("", description="Agent.")
+    backend: ShortText = Field("", description="LLM backend.")
+    model: ShortText = Field("", description="Model.")
+    label: Literal["", "true_loop", "false_alarm", "none"] = Field(
+        "", description="Label. `none` selects incidents without one."
+    )
+    session: ShortText = Field("", description="Your name for the session.")
+
+
+class IncidentQuerySchema(IncidentFiltersSchema, CursorQuerySchema):
     """Filters of the incident list."""
 
-    q: Word = Field("", description="Text within the tool, session or agent.")
-    status: Literal["", "open", "acknowledged", "snoozed", "resolved"] = ""
-    kind: Literal["", "repeat", "cycle", "similar", "outcome", "stagnation", "budget"] = ""
-    tool: Word = ""
-    agent: Word = ""
-    backend: Word = ""
-    model: Word = ""
-    label: Literal["", "true_loop", "false_alarm", "none"] = ""
-    session: Word = ""
-    cursor: Word = ""
-    limit: int = Field(50, ge=1, le=500)
+    limit: int = Field(50, ge=1, le=500, description="Incidents per page.")
 
 
-class ExportQuery(IncidentQuery):
-    """The same filters; `limit` bounds the whole export."""
+class IncidentExportQuerySchema(IncidentFiltersSchema):
+    """Filters of the incident export."""
 
-    limit: int = Field(10_000, ge=1, le=10_000)
+    format: Literal["jsonl", "csv"] = Field("jsonl", description="File format.")
+    limit: int = Field(10_000, ge=1, le=10_000, description="Maximum number of incidents in the file.")
 
 
-class IncidentOut(Schema):
+class IncidentSchema(Schema):
     """An incident."""
 
-    id: str
-    session: str
-    agent: str
-    backend: str
-    model: str
-    is_demo: bool
-    loop: str = Field(description="Equal for the same loop in other sessions.")
-    kind: str
-    tool: str
-    count: int
-    limit: int
-    window_seconds: float | None
-    confidence: float
-    decision: str
-    detections: int
-    was_guarded: bool
-    calls_blocked: int
-    calls_in_loop: int
-    cost_usd: float
-    first_seq: int
-    last_seq: int
-    status: Status
-    label: str | None
-    is_active: bool
-    recovered: bool | None
-    acknowledged_by: str | None
-    snoozed_until: datetime | None
-    snoozed_until_worse: bool
-    opened_at: datetime
-    last_seen_at: datetime
-    ended_at: datetime | None
-    resolved_at: datetime | None
-    links: dict[str, str]
+    id: str = Field(description="Id of the incident.")
+    session: str = Field(description="Your name for the session.")
+    agent: str = Field(description="Agent.")
+    backend: str = Field(description="LLM backend.")
+    model: str = Field(description="Model.")
+    is_demo: bool = Field(description="Whether the demo created it.")
+    loop: str = Field(description="Id of the pattern. Incidents of the same loop in other sessions share it.")
+    kind: str = Field(description="Detector.")
+    tool: str = Field(description="The tool, or the tools of a cycle.")
+    count: int = Field(description="The highest count so far.")
+    limit: int = Field(description="The count at which the detector fires.")
+    window_seconds: float | None = Field(description="Length of the time window in seconds, if any.")
+    confidence: float = Field(description="Confidence of the finding, 0 to 1.")
+    decision: str = Field(description="The strictest decision so far.")
+    detections: int = Field(description="How often the loop was detected.")
+    was_guarded: bool = Field(
+        description="Whether calls were sent to the guard. If not, nothing was blocked."
+    )
+    calls_blocked: int = Field(description="Blocked calls.")
+    calls_in_loop: int = Field(description="Calls that belong to the loop.")
+    cost_usd: float = Field(description="Cost of the calls in the loop, in US dollars.")
+    first_seq: int = Field(description="Sequence number of the first event of the loop.")
+    last_seq: int = Field(description="Sequence number of the last event of the loop.")
+    status: Status = Field(description="Status.")
+    label: str | None = Field(description="`true_loop` or `false_alarm`, if a person labelled it.")
+    is_active: bool = Field(description="Whether the loop continues.")
+    recovered: bool | None = Field(description="Whether the agent recovered. Null while unknown.")
+    acknowledged_by: str | None = Field(description="User name of the person who acknowledged it.")
+    snoozed_until: datetime | None = Field(description="End of the snooze.")
+    snoozed_until_worse: bool = Field(description="Whether a stricter reaction ends the snooze.")
+    opened_at: datetime = Field(description="When it was opened.")
+    last_seen_at: datetime = Field(description="When the loop was last detected.")
+    ended_at: datetime | None = Field(description="When the loop ended.")
+    resolved_at: datetime | None = Field(description="When it was resolved.")
+    links: dict[str, str] = Field(description="Console pages of the incident and its session.")
 
 
-class Activity(Schema):
-    """What somebody did."""
+class ActivitySchema(Schema):
+    """An entry in the activity of an incident."""
 
-    at: datetime
-    actor: str
-    action: str
-    note: str
-
-
-class IncidentDetail(IncidentOut):
-    """An incident with its evidence and settings as they were."""
-
-    evidence: dict[str, Any]
-    policy: dict[str, Any]
-    activity: list[Activity]
-    neighbours: list[IncidentOut] = Field(description="The same loop in other sessions.")
+    at: datetime = Field(description="When.")
+    actor: str = Field(description="A user name, `key:<id>` or `system`.")
+    action: str = Field(description="What was done.")
+    note: str = Field(description="The note, or details of the action.")
 
 
-class NoteIn(Strict):
-    """A remark."""
+class IncidentDetailSchema(IncidentSchema):
+    """An incident with its evidence, settings and activity."""
 
-    note: Note = ""
-
-
-class CommentIn(Strict):
-    """A remark that is the point of the request."""
-
-    note: Note = Field(min_length=1)
+    evidence: dict[str, Any] = Field(description="Calls and counts that the finding rests on.")
+    policy: dict[str, Any] = Field(description="The effective settings when it was opened.")
+    activity: list[ActivitySchema] = Field(description="Activity, oldest first.")
+    neighbours: list[IncidentSchema] = Field(description="Incidents of the same pattern in other sessions.")
 
 
-class SnoozeIn(Strict):
-    """Until when; nothing is put aside for ever."""
+class NoteRequestSchema(StrictSchema):
+    """An optional note."""
 
-    until: Moment | None = Field(None, description="At most 90 days ahead.")
-    hours: float | None = Field(None, gt=0, le=2160, description="Instead of until.")
-    until_worse: bool = Field(False, description="Wake when the loop reaches a stricter reaction.")
+    note: Note = Field("", description="Note for the activity.")
 
 
-class LabelIn(Strict):
-    """What the incident was."""
+class CommentRequestSchema(StrictSchema):
+    """A comment."""
 
-    label: Literal["true_loop", "false_alarm", ""] = Field(description="Empty takes the label back.")
-    note: Note = ""
-
-
-class BulkIn(Strict):
-    """One thing for several incidents."""
-
-    ids: list[Annotated[str, StringConstraints(max_length=64)]] = Field(min_length=1, max_length=500)
-    action: Literal["acknowledge", "resolve", "reopen", "snooze", "label", "undo"]
-    until: Moment | None = None
-    until_worse: bool = False
-    label: Literal["true_loop", "false_alarm", ""] = ""
+    note: Note = Field(min_length=1, description="Text of the comment.")
 
 
-class BulkOut(Schema):
-    """Per id `done`, or the code of what stood against it."""
+class SnoozeRequestSchema(StrictSchema):
+    """When a snooze ends. At least one field is required."""
 
-    outcome: dict[str, str]
+    until: Timestamp | None = Field(None, description=_UNTIL)
+    hours: float | None = Field(None, gt=0, le=2160, description="Length of the snooze, instead of `until`.")
+    until_worse: bool = Field(False, description=_UNTIL_WORSE)
+
+
+class LabelRequestSchema(StrictSchema):
+    """A label."""
+
+    label: Literal["true_loop", "false_alarm", ""] = Field(description=_LABEL)
+    note: Note = Field("", description="Note for the activity.")
+
+
+class BulkActionRequestSchema(StrictSchema):
+    """One action on several incidents."""
+
+    ids: list[Annotated[str, StringConstraints(max_length=64)]] = Field(
+        min_length=1, max_length=500, description="Ids of the incidents."
+    )
+    action: Literal["acknowledge", "resolve", "reopen", "snooze", "label", "undo"] = Field(
+        description="The action."
+    )
+    until: Timestamp | None = Field(None, description=f"For `snooze`. {_UNTIL}")
+    until_worse: bool = Field(False, description=f"For `snooze`. {_UNTIL_WORSE}")
+    label: Literal["true_loop", "false_alarm", ""] = Field("", description=f"For `label`. {_LABEL}")
+
+
+class BulkActionResultSchema(Schema):
+    """The outcome of the action on each incident."""
+
+    outcome: dict[str, str] = Field(description="`done` or an error code, by incident id.")

@@ -1,4 +1,4 @@
-"""Sessions, their calls, and what is done to them."""
+"""Schemas of sessions, their calls and their actions."""
 
 from __future__ import annotations
 
@@ -7,146 +7,160 @@ from typing import Any, Literal
 
 from ninja import Field, Schema
 
-from detection.api.schemas.common import Decision, Finding, Setting, Strict, Word
-from detection.api.schemas.incidents import IncidentOut
+from detection.api.schemas.common import (
+    CursorQuerySchema,
+    Decision,
+    FindingSchema,
+    SettingSchema,
+    ShortText,
+    StrictSchema,
+)
+from detection.api.schemas.incidents import IncidentSchema
 
 
-class SessionQuery(Schema):
+class SessionQuerySchema(CursorQuerySchema):
     """Filters of the session list."""
 
-    q: Word = Field("", description="Text within the name, agent, model or last tool.")
-    state: Literal["", "running", "looping", "held", "stopped", "ended", "idle"] = ""
-    agent: Word = ""
-    backend: Word = ""
-    model: Word = ""
-    tool: Word = Field("", description="The tool that was called last.")
-    demo: bool | None = None
-    cursor: Word = ""
-    limit: int = Field(50, ge=1, le=500)
+    q: ShortText = Field("", description="Text within the name, agent, model or last tool.")
+    state: Literal["", "running", "looping", "held", "stopped", "ended", "idle"] = Field(
+        "", description="State."
+    )
+    agent: ShortText = Field("", description="Agent.")
+    backend: ShortText = Field("", description="LLM backend.")
+    model: ShortText = Field("", description="Model.")
+    tool: ShortText = Field("", description="Tool of the last call.")
+    demo: bool | None = Field(None, description="True for demo sessions only, false for all others.")
+    limit: int = Field(50, ge=1, le=500, description="Sessions per page.")
 
 
-class PageQuery(Schema):
-    """Where a list goes on."""
+class CallQuerySchema(CursorQuerySchema):
+    """A page of the call list."""
 
-    cursor: Word = ""
-    limit: int = Field(100, ge=1, le=500)
-
-
-class Meter(Schema):
-    """How close a session is to a finding."""
-
-    kind: str
-    count: int
-    limit: int
+    limit: int = Field(100, ge=1, le=500, description="Calls per page.")
 
 
-class Stopped(Schema):
-    """Who stopped a session."""
+class MeterSchema(Schema):
+    """How close a session is to its next finding."""
 
-    at: datetime
-    by: str
-    reason: str
+    kind: str = Field(description="Detector.")
+    count: int = Field(description="Current count.")
+    limit: int = Field(description="The count at which the detector fires.")
 
 
-class SessionOut(Schema):
+class SessionStopSchema(Schema):
+    """Who stopped a session, and why."""
+
+    at: datetime = Field(description="When.")
+    by: str = Field(description="A user name or `key:<id>`.")
+    reason: str = Field(description="The reason given.")
+
+
+class SessionSchema(Schema):
     """A session."""
 
-    session: str
-    state: str
-    outcome: str | None
-    agent: str
-    backend: str
-    model: str
-    parent_session: str | None
-    is_demo: bool
-    started_at: datetime
-    last_event_at: datetime
-    ended_at: datetime | None
-    calls: int
-    blocked: int
-    tokens: int
-    cost_usd: float
-    last_tool: str
-    meter: Meter | None
-    pending_events: int = Field(description="Events that were not evaluated yet.")
-    stopped: Stopped | None
-    links: dict[str, str]
+    session: str = Field(description="Your name for the session.")
+    state: str = Field(description="State.")
+    outcome: str | None = Field(description="`completed`, `failed` or `cancelled`, once it has ended.")
+    agent: str = Field(description="Agent.")
+    backend: str = Field(description="LLM backend.")
+    model: str = Field(description="Model.")
+    parent_session: str | None = Field(description="Session of the agent that started this one.")
+    is_demo: bool = Field(description="Whether the demo created it.")
+    started_at: datetime = Field(description="When the first event was received.")
+    last_event_at: datetime = Field(description="When the last event was received.")
+    ended_at: datetime | None = Field(description="When it ended.")
+    calls: int = Field(description="Number of calls.")
+    blocked: int = Field(description="Number of blocked calls.")
+    tokens: int = Field(description="Tokens used.")
+    cost_usd: float = Field(description="Cost in US dollars.")
+    last_tool: str = Field(description="Tool of the last call.")
+    meter: MeterSchema | None = Field(description="How close the session is to its next finding.")
+    pending_events: int = Field(description="Events that are not evaluated yet.")
+    stopped: SessionStopSchema | None = Field(description="Set while the session is stopped by a person.")
+    links: dict[str, str] = Field(description="Console page of the session.")
 
 
-class LimitNotice(Schema):
-    """A limit of a budget that a session has used most of. Operators were told once; the agent was not."""
+class LimitNoticeSchema(Schema):
+    """A budget that a session has nearly used. People are notified once; the agent is not."""
 
-    unit: str = Field(description="What the limit counts: rounds, calls, seconds, tokens or US dollars.")
-    used: float
-    limit: float
-    seq: int = Field(description="The call that came so close.")
-    tool: str
-    at: datetime
-
-
-class SessionDetail(SessionOut):
-    """A session with its settings and what was set aside."""
-
-    policy_values: dict[str, Any] = Field(description="The session's own tier.")
-    policy: dict[str, Setting] = Field(description="What holds, each with its source.")
-    quarantined: list[dict[str, Any]]
-    limit_notices: list[LimitNotice] = Field(description="Limits that are nearly used, the first one first.")
-    incidents: list[IncidentOut]
+    unit: str = Field(description="Unit of the budget: rounds, calls, seconds, tokens or US dollars.")
+    used: float = Field(description="Amount used.")
+    limit: float = Field(description="The budget.")
+    seq: int = Field(description="Sequence number of the call that crossed the threshold.")
+    tool: str = Field(description="Tool of that call.")
+    at: datetime = Field(description="When.")
 
 
-class ResultOut(Schema):
-    """What a tool answered."""
+class QuarantinedEventSchema(Schema):
+    """An event whose evaluation raised an error."""
 
-    seq: int
-    content: str | None = Field(description="At most 16,384 characters.")
-    content_length: int
-    is_error: bool | None
-    received_at: datetime
-    altered: list[str]
+    seq: int = Field(description="Sequence number of the event.")
+    error: str = Field(description="The error.")
 
 
-class CallOut(Schema):
-    """A call with its verdict and, once there is one, its result."""
+class SessionDetailSchema(SessionSchema):
+    """A session with its settings, incidents and quarantined events."""
 
-    seq: int
-    call_id: str
-    tool: str
-    arguments: str | None
-    round: str | None
-    run: str | None
-    backend: str
-    model: str
-    agent: str
-    tokens: int
-    cost_usd: float
-    occurred_at: datetime | None
-    received_at: datetime
-    altered: list[str]
-    key: str = Field(
-        description="Equal for calls that detection holds to be the same; empty until evaluated."
-    )
-    decision: Decision
-    message: str
-    incident: str | None
-    finding: Finding | None
-    result: ResultOut | None
+    policy_values: dict[str, Any] = Field(description="Overrides of this session.")
+    policy: dict[str, SettingSchema] = Field(description="Effective settings, each with its source.")
+    quarantined: list[QuarantinedEventSchema] = Field(description="Events whose evaluation raised an error.")
+    limit_notices: list[LimitNoticeSchema] = Field(description="Budgets that are nearly used, oldest first.")
+    incidents: list[IncidentSchema] = Field(description="The newest incidents of the session.")
 
 
-class CommandIn(Strict):
+class ResultSchema(Schema):
+    """The result of a call."""
+
+    seq: int = Field(description="Sequence number of the event.")
+    content: str | None = Field(description="Text of the result, at most 16,384 characters.")
+    content_length: int = Field(description="Length of the whole text in characters.")
+    is_error: bool | None = Field(description="Whether the tool reported an error. Null if unknown.")
+    received_at: datetime = Field(description="When it was received.")
+    altered: list[str] = Field(description="What was altered, as in `nul`.")
+
+
+class CallSchema(Schema):
+    """A call with its verdict and its result, if there is one."""
+
+    seq: int = Field(description="Sequence number of the event.")
+    call_id: str = Field(description="Id of the call.")
+    tool: str = Field(description="Tool.")
+    arguments: str | None = Field(description="Arguments as JSON text.")
+    round: str | None = Field(description="Id of the model response.")
+    run: str | None = Field(description="Id of the run.")
+    backend: str = Field(description="LLM backend.")
+    model: str = Field(description="Model.")
+    agent: str = Field(description="Agent.")
+    tokens: int = Field(description="Tokens used.")
+    cost_usd: float = Field(description="Cost in US dollars.")
+    occurred_at: datetime | None = Field(description="When it happened, as the client reported it.")
+    received_at: datetime = Field(description="When it was received.")
+    altered: list[str] = Field(description="What was altered, as in `nul`.")
+    key: str = Field(description="Identical calls share this key. Empty until the call is evaluated.")
+    decision: Decision = Field(description="The decision.")
+    message: str = Field(description="The message, if there was one.")
+    incident: str | None = Field(description="Id of the incident, if there is one.")
+    finding: FindingSchema | None = Field(description="What was detected, if anything.")
+    result: ResultSchema | None = Field(description="The result, if it was received.")
+
+
+class CommandRequestSchema(StrictSchema):
     """In-chat commands."""
 
-    text: str = Field(max_length=4000, description="As in !/set(tool-loop-max-repeats=6)")
+    text: str = Field(
+        max_length=4000, description="Text with commands, as in `!/set(tool-loop-max-repeats=6)`."
+    )
 
 
-class CommandOut(Schema):
-    """One line a command, and what holds now."""
+class CommandResultSchema(Schema):
+    """The replies to the commands, and the overrides of the session."""
 
-    lines: list[str]
-    changed: bool
-    policy_values: dict[str, Any]
+    lines: list[str] = Field(description="One reply per command.")
+    changed: bool = Field(description="Whether an override changed.")
+    policy_values: dict[str, Any] = Field(description="Overrides of this session.")
 
 
-class StopIn(Strict):
-    """Why a session is stopped; the agent's user gets to read it."""
+class StopRequestSchema(StrictSchema):
+    """Why a session is stopped."""
 
-    reason: str = Field("", max_length=300)
+    reason: str = Field("", max_length=300, description="Reason, shown to the user of the agent.")

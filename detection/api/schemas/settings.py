@@ -1,4 +1,4 @@
-"""The stored tiers, the tool rules, and what holds."""
+"""Schemas of overrides, tool rules and effective settings."""
 
 from __future__ import annotations
 
@@ -7,68 +7,89 @@ from typing import Any, Literal
 
 from ninja import Field, Schema
 
-from detection.api.schemas.common import Name256, Setting, Strict, Word
+from detection.api.schemas.common import Name256, Reason, SettingSchema, ShortText, StrictSchema
 
-ToolClass = Literal["", "other", "read", "change", "poll", "wait", "message", "fallible", "exempt"]
-
-
-class TierIn(Strict):
-    """Settings of a tier. What is left out is inherited; no settings at all remove the tier."""
-
-    values: dict[str, Any]
-    note: str = Field("", max_length=300, description="Why.")
+ToolClassName = Literal["", "other", "read", "change", "poll", "wait", "message", "fallible", "exempt"]
 
 
-class TierOut(Schema):
-    """A stored tier."""
+class RemovalQuerySchema(Schema):
+    """The reason for deleting something."""
 
-    scope: Literal["server", "project", "backend", "model"]
-    backend: str | None
-    model: str | None
-    source: str
-    values: dict[str, Any]
-    note: str
-    updated_at: datetime | None
+    note: Reason = Field("", description="Reason, recorded in the audit log.")
 
 
-class ToolRuleIn(Strict):
-    """What is special about the tools that a pattern matches."""
+class OverrideQuerySchema(Schema):
+    """The scope of an override. Without a backend, the project."""
 
-    tool_class: ToolClass | None = Field(None, description="Empty: the shipped class.")
-    ignore_arguments: list[Name256] = Field([], max_length=50)
-    volatile_result_fields: list[Name256] = Field([], max_length=50)
-    values: dict[str, Any] = {}
-    exempt: bool = False
-    note: str = Field("", max_length=300)
+    backend: ShortText = Field("", description="LLM backend.")
+    model: ShortText = Field("", description="Model. Requires `backend`.")
 
 
-class ToolRuleOut(Schema):
+class OverrideRemovalQuerySchema(OverrideQuerySchema, RemovalQuerySchema):
+    """The scope of an override, and the reason for deleting it."""
+
+
+class OverrideRequestSchema(StrictSchema):
+    """The settings of an override. Missing settings are inherited."""
+
+    values: dict[str, Any] = Field(description="Settings by name. An empty object deletes the override.")
+    note: str = Field("", max_length=300, description="Reason, recorded in the audit log.")
+
+
+class OverrideSchema(Schema):
+    """A stored override."""
+
+    scope: Literal["server", "project", "backend", "model"] = Field(description="Scope.")
+    backend: str | None = Field(description="LLM backend, of scopes `backend` and `model`.")
+    model: str | None = Field(description="Model, of scope `model`.")
+    source: str = Field(description="How the scope is named as the source of a setting.")
+    values: dict[str, Any] = Field(description="Settings by name.")
+    note: str = Field(description="Reason of the last change.")
+    updated_at: datetime | None = Field(description="When it was last changed.")
+
+
+class ToolRuleRequestSchema(StrictSchema):
+    """What applies to the tools that match a pattern."""
+
+    tool_class: ToolClassName | None = Field(None, description="Tool class. Empty for the built-in class.")
+    ignore_arguments: list[Name256] = Field(
+        [], max_length=50, description="Arguments that identity ignores, as in `request_id`."
+    )
+    volatile_result_fields: list[Name256] = Field(
+        [], max_length=50, description="Fields of results that are ignored when results are compared."
+    )
+    values: dict[str, Any] = Field({}, description="Settings by name.")
+    exempt: bool = Field(False, description="Exempt the tools from detection.")
+    note: str = Field("", max_length=300, description="Reason, recorded in the audit log.")
+
+
+class ToolRuleSchema(Schema):
     """A stored tool rule."""
 
-    pattern: str
-    tool_class: str | None
-    ignore_arguments: list[str]
-    volatile_result_fields: list[str]
-    values: dict[str, Any]
-    exempt: bool
-    note: str
-    updated_at: datetime
+    pattern: str = Field(description="Glob of tool names.")
+    tool_class: str | None = Field(description="Tool class. Null for the built-in class.")
+    ignore_arguments: list[str] = Field(description="Arguments that identity ignores.")
+    volatile_result_fields: list[str] = Field(description="Fields of results that are ignored.")
+    values: dict[str, Any] = Field(description="Settings by name.")
+    exempt: bool = Field(description="Whether the tools are exempt from detection.")
+    note: str = Field(description="Reason of the last change.")
+    updated_at: datetime = Field(description="When it was last changed.")
 
 
-class PolicyQuery(Schema):
-    """Where the settings are to hold."""
+class PolicyQuerySchema(Schema):
+    """The call to which the settings apply."""
 
-    backend: Word = ""
-    model: Word = ""
-    tool: Word = ""
-    session: Word = ""
+    backend: ShortText = Field("", description="LLM backend.")
+    model: ShortText = Field("", description="Model.")
+    tool: ShortText = Field("", description="Tool.")
+    session: ShortText = Field("", description="Your name for the session.")
 
 
-class PolicyOut(Schema):
-    """What holds, each setting with its source."""
+class EffectivePolicySchema(Schema):
+    """The effective settings of a call."""
 
-    backend: str
-    model: str
-    tool: str
-    session: str | None
-    policy: dict[str, Setting]
+    backend: str = Field(description="LLM backend.")
+    model: str = Field(description="Model.")
+    tool: str = Field(description="Tool.")
+    session: str | None = Field(description="Your name for the session.")
+    policy: dict[str, SettingSchema] = Field(description="Every setting with its source.")

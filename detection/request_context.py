@@ -1,10 +1,11 @@
-"""What every request carries: an id, the caller's address, and both in each line that is logged meanwhile."""
+"""The id and client address of every request, also in each log line written meanwhile."""
 
 from __future__ import annotations
 
 import random
 import re
 from collections.abc import Callable
+from typing import cast
 
 import structlog
 from django.conf import settings
@@ -14,11 +15,26 @@ HEADER = "X-Request-ID"
 _ID = re.compile(r"[A-Za-z0-9._-]{8,64}")
 
 
-class RequestContextMiddleware:
-    """Names the request and says who asks, before anything else looks at it.
+class IdentifiedRequest(HttpRequest):
+    """A request after `RequestContextMiddleware`.
 
-    A caller's own `X-Request-ID` is taken over when it is a plain word of 8 to 64 characters. The address is the
-    connection's, or, behind the configured number of trusted proxies, the one that the outermost of them saw.
+    Attributes
+    ----------
+    request_id : str
+        Sent back as `X-Request-ID` and in every log line.
+    client_address : str or None
+        IP address of the client.
+    """
+
+    request_id: str
+    client_address: str | None
+
+
+class RequestContextMiddleware:
+    """Sets the id and the client address of each request; must be the first middleware.
+
+    A client's own `X-Request-ID` is used if it has 8 to 64 letters, digits, dots, dashes or underscores. The client
+    address is that of the connection, or, behind trusted proxies, the one that the outermost proxy saw.
     """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
@@ -26,11 +42,12 @@ class RequestContextMiddleware:
         self._trusted_proxies: int = settings.ENV.trusted_proxies
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
-        """Answer with the id on the response."""
+        """Return the response with the id in its `X-Request-ID` header."""
+        identified = cast("IdentifiedRequest", request)
         given = request.META.get("HTTP_X_REQUEST_ID", "")
         request_id = given if _ID.fullmatch(given) else _new_id()
-        request.request_id = request_id  # type: ignore[attr-defined]
-        request.client_address = client_address(request, self._trusted_proxies)  # type: ignore[attr-defined]
+        identified.request_id = request_id
+        identified.client_address = client_address(request, self._trusted_proxies)
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(request_id=request_id)
         response = self.get_response(request)
@@ -39,12 +56,12 @@ class RequestContextMiddleware:
 
 
 def _new_id() -> str:
-    """Return an id that nobody has to be unable to guess; asking the kernel for one costs more than the whole routing."""
+    """Return a new id. It need not be unguessable: reading random bytes from the kernel costs more than URL routing."""
     return f"req_{random.getrandbits(96):024x}"
 
 
 def client_address(request: HttpRequest, trusted_proxies: int) -> str | None:
-    """Return the caller's address; what a caller writes into `X-Forwarded-For` himself does not count."""
+    """Return the client's address; entries of `X-Forwarded-For` beyond the trusted proxies are ignored."""
     remote = request.META.get("REMOTE_ADDR") or ""
     if trusted_proxies:
         hops = [hop.strip() for hop in request.META.get("HTTP_X_FORWARDED_FOR", "").split(",") if hop.strip()]

@@ -1,0 +1,52 @@
+"""The typed request of API routes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from django.http import HttpRequest
+
+from detection.request_context import IdentifiedRequest
+from detection.services.audit import Actor
+from detection.services.keys import Principal
+
+if TYPE_CHECKING:
+    from detection.api.problems import Problem
+
+
+class ApiRequest(IdentifiedRequest):
+    """A request of the API; `ApiKeyAuth` sets its attributes before the route runs.
+
+    Attributes
+    ----------
+    principal : Principal
+        The key and its project.
+    attempt : str
+        Name of the route on the Connect screen and in metrics; empty for routes that are not counted there.
+    key_hint : str
+        The part of an unknown key that may be shown.
+    media_type : str
+        Content type of the body, for routes that accept several.
+    problem : Problem
+        Set once the response is a problem document.
+    """
+
+    principal: Principal
+    attempt: str
+    key_hint: str
+    media_type: str
+    problem: Problem
+
+
+def as_api_request(request: HttpRequest) -> ApiRequest:
+    """Return the same request with the type that routes use."""
+    return cast("ApiRequest", request)
+
+
+def actor_of(request: ApiRequest) -> Actor:
+    """Return the caller as the audit log names it."""
+    return Actor(
+        f"key:{request.principal.public_id}",
+        address=request.client_address,
+        request_id=request.request_id,
+    )

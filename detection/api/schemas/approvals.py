@@ -1,0 +1,84 @@
+"""Schemas of approvals and remembered decisions."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from ninja import Field, Schema
+
+from detection.api.schemas.common import CursorQuerySchema, ShortText, StrictSchema
+from detection.services.approvals.resolution import MAX_RAISE
+
+ChoiceName = Literal["skip", "allow_once", "raise", "exempt", "disable"]
+
+
+class ApprovalQuerySchema(CursorQuerySchema):
+    """Filters of the approval list."""
+
+    state: Literal["", "open", "decided", "expired", "withdrawn"] = Field("", description="State.")
+    session: ShortText = Field("", description="Your name for the session.")
+    tool: ShortText = Field("", description="Tool.")
+    agent: ShortText = Field("", description="Agent.")
+    limit: int = Field(50, ge=1, le=500, description="Approvals per page.")
+
+
+class ApprovalSchema(Schema):
+    """A held call that a person or the judge decides."""
+
+    id: str = Field(description="Id of the approval.")
+    state: Literal["open", "decided", "expired", "withdrawn"] = Field(description="State.")
+    decider: Literal["person", "judge"] = Field(description="Who decides.")
+    session: str = Field(description="Your name for the session.")
+    agent: str = Field(description="Agent.")
+    tool: str = Field(description="Tool.")
+    call_id: str = Field(description="Id of the held call.")
+    held_calls: int = Field(description="Number of calls that wait for this decision.")
+    kind: str = Field(description="Detector.")
+    count: int = Field(description="How often the call, lap or unit was counted.")
+    limit: int = Field(description="The count at which the detector fires.")
+    summary: str = Field(description="What was detected, as a sentence.")
+    incident: str | None = Field(description="Id of the incident.")
+    requested_at: datetime = Field(description="When the call was held.")
+    deadline: datetime = Field(description="When the unattended reaction applies.")
+    unattended: Literal["block", "stop", "allow", "disable"] = Field(
+        description="The unattended reaction: what applies if nobody decides in time."
+    )
+    decision: Literal["allow", "block", "stop"] | None = Field(
+        description="What to do with the call. Null while the approval is open."
+    )
+    choice: ChoiceName | None = Field(description="What was chosen.")
+    raised_by: int = Field(description="For `raise`: by how much the limit was raised.")
+    message: str = Field(description="Message for the model.")
+    reason: str = Field(description="Stable code of how it was closed, as in `decided` or `unanswered`.")
+    decided_by: str | None = Field(description="A user name, `key:<id>`, `judge` or `system`.")
+    decided_at: datetime | None = Field(description="When it was closed.")
+    wait_url: str = Field(description="Long-poll address of the decision.")
+    rendered: dict[str, Any] | str | None = Field(
+        None, description="The message in the wire shape that `render` names."
+    )
+
+
+class DecisionRequestSchema(StrictSchema):
+    """A decision."""
+
+    choice: ChoiceName = Field(description="What to do with the call.")
+    by: int = Field(0, ge=0, le=MAX_RAISE, description="For `raise`: by how much to raise the limit.")
+    remember: bool = Field(
+        False, description="Decide later approvals of this agent, tool and detector alike, for 90 days."
+    )
+
+
+class RememberedDecisionSchema(Schema):
+    """A decision that applies to later sessions."""
+
+    id: int = Field(description="Id of the remembered decision.")
+    agent: str = Field(description="Agent.")
+    tool: str = Field(description="Tool.")
+    kind: str = Field(description="Detector.")
+    choice: str = Field(description="What was chosen.")
+    raised_by: int = Field(description="For `raise`: by how much the limit is raised.")
+    times_used: int = Field(description="How often it was applied.")
+    created_by: str = Field(description="Who decided.")
+    created_at: datetime = Field(description="When it was created.")
+    expires_at: datetime = Field(description="When it expires.")

@@ -1,0 +1,52 @@
+"""Schemas of the audit log."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from ninja import Field, Schema
+
+from detection import exports
+from detection.api.schemas.common import CursorQuerySchema, ShortText, Timestamp
+
+
+class AuditFiltersSchema(Schema):
+    """Filters of the audit log."""
+
+    actor: ShortText = Field("", description="A user name, `key:<id>`, `command` or `system`.")
+    action: ShortText = Field(
+        "", description="An action, as in `session.stop`, or its first part, `session.`."
+    )
+    subject: ShortText = Field("", description="What was changed.")
+    start: Timestamp | None = Field(None, description="Start of the time span, inclusive.")
+    end: Timestamp | None = Field(None, description="End of the time span, exclusive.")
+
+
+class AuditQuerySchema(AuditFiltersSchema, CursorQuerySchema):
+    """Filters of the audit list."""
+
+    limit: int = Field(50, ge=1, le=500, description="Entries per page.")
+
+
+class AuditExportQuerySchema(AuditFiltersSchema):
+    """Filters of the audit export."""
+
+    format: Literal["jsonl", "csv"] = Field("jsonl", description="File format.")
+    limit: int = Field(
+        exports.MAX_ROWS, ge=1, le=exports.MAX_ROWS, description="Maximum number of entries in the file."
+    )
+
+
+class AuditEntrySchema(Schema):
+    """A recorded change."""
+
+    id: str = Field(description="Id of the entry.")
+    at: datetime = Field(description="When.")
+    actor: str = Field(description="A user name, `key:<id>`, `command` or `system`.")
+    action: str = Field(description="What was done, as in `session.stop`.")
+    subject: str = Field(description="What was changed.")
+    before: Any | None = Field(description="Values before the change.")
+    after: Any | None = Field(description="Values after the change.")
+    address: str | None = Field(description="Network address of the actor.")
+    request_id: str = Field(description="Id of the request.")

@@ -1,0 +1,92 @@
+"""Schemas of the statistics."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from ninja import Field, Schema
+
+from detection.api.schemas.common import Timestamp
+
+GroupBy = Literal["total", "hour", "day", "kind", "tool", "model", "backend"]
+
+
+class StatisticsQuerySchema(Schema):
+    """The time span, and how to group it."""
+
+    from_: Timestamp | None = Field(
+        None,
+        alias="from",
+        description="Start of the time span, inclusive. Seven days before `to` by default.",
+    )
+    to: Timestamp | None = Field(None, description="End of the time span, exclusive. Now by default.")
+    by: GroupBy = Field("total", description="What to group by.")
+    demo: bool = Field(True, description="Include demo sessions.")
+
+
+class StatisticsNumbersSchema(Schema):
+    """The numbers of one group. Numbers of calls are null when grouped by detector."""
+
+    checks: int | None = Field(description="Evaluated calls.")
+    warned: int | None = Field(description="Calls with a warning.")
+    blocked: int | None = Field(description="Blocked calls.")
+    token_count: int | None = Field(description="Tokens used.")
+    cost_usd: float | None = Field(description="Cost of all calls in US dollars.")
+    incidents: int = Field(description="Incidents.")
+    findings: int = Field(description="Detections, several per incident.")
+    true_loops: int = Field(description="Incidents that people labelled as loops.")
+    false_alarms: int = Field(description="Incidents that people labelled as false alarms.")
+    precision: float | None = Field(description="Share of loops among the labelled incidents.")
+    average_confidence: float | None = Field(description="Average confidence of the incidents, 0 to 1.")
+    recovered: int = Field(description="Ended incidents from which the agent recovered.")
+    not_recovered: int = Field(description="Ended incidents from which the agent did not recover.")
+    recovery: float | None = Field(description="Share of ended incidents from which the agent recovered.")
+    loop_calls: int = Field(description="Calls in loops.")
+    loop_calls_blocked: int = Field(description="Blocked calls in loops.")
+    loop_cost_usd: float = Field(description="Cost of the calls in loops, in US dollars.")
+    saved_cost_usd_estimate: float | None = Field(
+        description="Blocked calls times the average cost of a call, in US dollars."
+    )
+
+
+class StatisticsGroupSchema(StatisticsNumbersSchema):
+    """The numbers of one group, with its key."""
+
+    key: str = Field(description="A time in UTC, a detector, a tool, `backend/model` or a backend.")
+
+
+class RecoverySchema(Schema):
+    """What agents did after the reactions of one rung."""
+
+    rung: str = Field(description="Rung of the escalation ladder.")
+    recovered: int = Field(description="The agent recovered.")
+    went_on: int = Field(description="The agent continued the loop.")
+    stopped: int = Field(description="The session ended or was stopped.")
+    share: float | None = Field(description="Share of the reactions after which the agent recovered.")
+
+
+class JudgeOutcomeSchema(Schema):
+    """How often the judge gave one outcome, and what that cost."""
+
+    outcome: Literal["accepted", "denied", "unclear", "failed", "refused", "obeyed"] = Field(
+        description="Outcome of the consultation."
+    )
+    count: int = Field(description="Number of consultations.")
+    average_latency_ms: float = Field(description="Average latency in milliseconds.")
+    token_count: int = Field(description="Tokens used.")
+    cost_usd: float = Field(description="Cost in US dollars.")
+
+
+class StatisticsSchema(Schema):
+    """Statistics of a time span."""
+
+    from_: datetime = Field(alias="from", description="Start of the time span, inclusive.")
+    to: datetime = Field(description="End of the time span, exclusive.")
+    by: GroupBy = Field(description="What the groups are.")
+    counted_at: datetime | None = Field(description="Calls evaluated after this time are not counted yet.")
+    total: StatisticsNumbersSchema = Field(description="Totals of the time span.")
+    items: list[StatisticsGroupSchema] = Field(description="The groups.")
+    recovery: list[RecoverySchema] = Field(description="What agents did after each rung.")
+    judge: list[JudgeOutcomeSchema] = Field(description="What the judge decided.")
+    is_cut: bool = Field(description="Whether groups beyond the first 1,000 are missing.")
