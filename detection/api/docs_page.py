@@ -23,14 +23,12 @@ def render_docs(request: HttpRequest, document: dict[str, Any]) -> HttpResponse:
     return render(request, "api/docs.html", context)
 
 
-def _operation(
-    path: str, method: str, operation: dict[str, Any], document: dict[str, Any]
-) -> dict[str, Any]:
+def _operation(path: str, method: str, operation: dict[str, Any], document: dict[str, Any]) -> dict[str, Any]:
     body = operation.get("requestBody", {}).get("content", {})
     success: dict[str, Any] = next(
         (item for status, item in operation["responses"].items() if int(status) < 300), {}
     )
-    content = next(iter(success.get("content", {}).values()), {})
+    content: dict[str, Any] = next(iter(success.get("content", {}).values()), {})
     return {
         "anchor": slugify(operation["operationId"]),
         "tag": (operation.get("tags") or ["other"])[0],

@@ -13,7 +13,9 @@ from detection.api.app import api
 class Command(BaseCommand):
     """Write the OpenAPI document to a file, or print it."""
 
-    help = "Write the OpenAPI document. After a change of the API: python3 manage.py openapi docs/openapi.json"
+    help = (
+        "Write the OpenAPI document. After a change of the API: python3 manage.py openapi docs/openapi.json"
+    )
     requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
