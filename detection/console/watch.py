@@ -17,6 +17,7 @@ from detection.selectors import dashboard
 from detection.selectors import sessions as selector
 from detection.selectors.pages import BadCursor, Page
 from detection.services.sessions import actions as service
+from detection.services.sessions import removal
 
 PAGE_ROWS = 50
 MAX_SELECTED = 200
@@ -110,7 +111,7 @@ def stop(request: ProjectRequest) -> HttpResponse:
 @require_POST
 def remove_demo(request: ProjectRequest) -> HttpResponse:
     """Remove everything that the demo made."""
-    count = service.delete_demo(request.project.pk, actor_of(request))
+    count = removal.remove_demo(request.project.pk, actor_of(request))
     messages.success(request, f"The demo is gone: {count} sessions and their incidents were removed.")
     return redirect("console:live", request.project.slug)
 

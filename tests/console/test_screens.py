@@ -154,7 +154,7 @@ def test_an_incident_says_in_one_sentence_what_happened_and_what_was_done(world)
 
 
 def test_an_incident_stays_readable_when_its_session_is_gone(world):
-    from detection.services.sessions.actions import delete_sessions
+    from detection.services.sessions.removal import delete_sessions
 
     delete_sessions([world.session.pk])
     shown = text(world.client.get(f"{world.base}/incidents/{world.incident.public_id}"))

@@ -23,7 +23,7 @@ from detection.services.audit import Actor
 from detection.services.incidents import triage
 from detection.services.maintenance import retention
 from detection.services.policies import message_templates, overrides
-from detection.services.sessions import actions
+from detection.services.sessions import actions, removal
 from tests.support.alerts import make_incident, make_route, make_webhook
 from tests.support.http_receiver import receiving
 
@@ -139,7 +139,7 @@ def _changes(w):
         "sessions.actions.resume": (lambda: actions.stop(w.pk, w.session(), ANA), lambda s: actions.resume(w.pk, s.external_id, ANA)),
         "sessions.actions.set_policy": (w.session, lambda s: actions.set_policy(w.pk, s, {"max_repeats": 9}, ANA)),
         "sessions.actions.run_command": (w.session, lambda s: actions.run_command(w.pk, s, "!/set(tool-loop-max-repeats=9)", ANA)),
-        "sessions.actions.delete_demo": (lambda: None, lambda _: actions.delete_demo(w.pk, ANA)),
+        "sessions.removal.remove_demo": (lambda: None, lambda _: removal.remove_demo(w.pk, ANA)),
         "policies.message_templates.save_text": (lambda: None, lambda _: message_templates.save_text(w.pk, "warn", "", "Careful with $tool.", ANA)),
     }  # fmt: skip
 

@@ -14,7 +14,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import structlog
-from django.db import connection, transaction
+from django.db import transaction
 from django.db.models import Prefetch
 from django.utils import timezone
 
@@ -37,6 +37,7 @@ from detection.models import (
     Transition,
 )
 from detection.services.alerting import incident_facts
+from detection.sql.advisory_locks import AdvisoryLock, try_lock_until_commit
 
 log = structlog.get_logger(__name__)
 
@@ -48,7 +49,6 @@ ASKED_WAIT_SHARE = 0.25
 """An approval is gathered for at most this share of the time that is left to answer it."""
 MAX_GATHERED = 500
 KEPT = timedelta(days=30)
-_ROUTING_LOCK = 0x4C47_0004
 _OF_ACTIVITY = {"opened": "opened", "reacted": "escalated", "woke": "woke", "ended": "ended"}
 
 
@@ -160,9 +160,7 @@ def route_pending() -> int:
 
 def is_only_router() -> bool:
     """Take the right to put news into messages until the transaction's end; False when another process has it."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [_ROUTING_LOCK])
-        return bool(cursor.fetchone()[0])
+    return try_lock_until_commit(AdvisoryLock.ALERT_ROUTING)
 
 
 def routes_with_targets(project_id: int) -> list[AlertRoute]:

@@ -11,8 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
-from django.db.models import F, Value
-from django.db.models.functions import Greatest
+from django.db.models import F
 from django.utils import timezone
 
 from detection import jobs
@@ -34,8 +33,10 @@ from detection.models import (
     Transition,
 )
 from detection.models.approvals import DONE, new_approval_id
+from detection.services import audit
 from detection.services.alerting import outbox
 from detection.services.audit import SYSTEM
+from detection.services.incidents import tracker
 from detection.services.judging import judge
 from detection.services.sessions.event_rows import EventRow
 from detection.stream.hints import Hint
@@ -84,18 +85,11 @@ class Closing:
 
 
 class OpenApprovals:
-    """The open approvals of one locked session.
+    """The open approvals of one locked session. One without any costs no query."""
 
-    Parameters
-    ----------
-    looks
-        Whether to look into the table even where the session's state says that nobody waits; otherwise such a session
-        costs no query.
-    """
-
-    def __init__(self, session: Session, *, looks: bool = False) -> None:
+    def __init__(self, session: Session) -> None:
         self.session = session
-        self._open: dict[str, Approval] | None = None if looks or session.state == SessionState.HELD else {}
+        self._open: dict[str, Approval] | None = None if session.state == SessionState.HELD else {}
         self._new: list[Approval] = []
         self._changed: dict[str, Approval] = {}
         self._activity: list[tuple[Approval, str, str, str]] = []
@@ -113,6 +107,12 @@ class OpenApprovals:
     def has_open(self) -> bool:
         """Whether a call of this session is held."""
         return any(approval.is_open for approval in self.open.values())
+
+    @property
+    def has_due(self) -> bool:
+        """Whether one is open past its deadline."""
+        now = timezone.now()
+        return any(tells_now(approval, now) for approval in self.open.values())
 
     def ask(
         self, event: EventRow, finding: Finding, policy: Policy, incident: Incident | None, *, decider: str
@@ -227,9 +227,14 @@ class OpenApprovals:
 
     def expire_due(self, state: State | None) -> None:
         """Close what nobody answered in time, as its policy said."""
-        now = timezone.now()
-        for approval in [one for one in self.open.values() if one.deadline <= now]:
+        now, before = timezone.now(), self.session.policy_values
+        for approval in [one for one in self.open.values() if tells_now(one, now)]:
             self.close(approval, unanswered_closing(approval), state)
+        if self.session.policy_values != before:
+            audit.record(
+                SYSTEM, "session.policy", self.session.external_id, project_id=self.session.project_id,
+                before=before, after=self.session.policy_values,
+            )  # fmt: skip
 
     def withdraw(self, reason: str, decision: str, message: str, by: str) -> None:
         """Close what nobody needs to answer any more."""
@@ -247,9 +252,7 @@ class OpenApprovals:
             approval.save()
         for approval in self._allowed:
             if approval.incident_id:
-                Incident.objects.filter(pk=approval.incident_id).update(
-                    calls_blocked=Greatest(F("calls_blocked") - approval.held_calls, Value(0))
-                )
+                tracker.discount_blocked(approval.incident_id, approval.held_calls)
         IncidentActivity.objects.bulk_create(
             IncidentActivity(
                 incident_id=approval.incident_id, actor=actor[:150], action=action, note=note[:1000]

@@ -11,32 +11,26 @@ from datetime import timedelta
 from typing import Any
 
 import structlog
-from django.db import DatabaseError, connection, transaction
-from django.db.models.expressions import RawSQL
+from django.db import DatabaseError, transaction
 from django.utils import timezone
 
-from detection.engine import snapshot
-from detection.engine.memory import State
 from detection.models import (
     Approval,
     ApprovalState,
     Choice,
-    Incident,
     JudgeCall,
     JudgeOutcome,
     RememberedChoice,
-    Session,
-    SessionState,
 )
 from detection.models.approvals import Decider
 from detection.selectors.policies import tiers_of
 from detection.services import audit
-from detection.services.approvals.open_approvals import Closing, OpenApprovals, person_closing, tells_now
+from detection.services.approvals.open_approvals import Closing, person_closing, tells_now
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound
 from detection.services.judging import judge
-from detection.services.sessions import tracker_state
-from detection.services.sessions.locking import lock_session
+from detection.services.sessions.locked_session import LockedSession, locked_session
+from detection.sql.advisory_locks import AdvisoryLock, try_lock
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit
 
@@ -47,7 +41,6 @@ REMEMBERED_FOR = timedelta(days=90)
 """Nothing is remembered for ever: after this somebody is asked again."""
 TAKEN_UP_WITHIN = timedelta(seconds=3)
 """In this time a task has reached a worker, or it is lost."""
-_JUDGE_LOCK = 0x4C47_0004
 _REFUSALS = {
     ApprovalState.EXPIRED: ("approval_expired", "The time for an answer is over: {message}"),
     ApprovalState.WITHDRAWN: ("approval_withdrawn", "Nobody needs an answer any more: {message}"),
@@ -107,15 +100,15 @@ def decide(
         raise Invalid(f"A limit is raised by 1 to {MAX_RAISE:,}.", field="by", code="invalid_raise")
     by = by if choice == Choice.RAISE else 0
     approval = find(project_id, public_id)
-    with _held_session(approval.session_id, actor) as (session, state, approvals):
+    with _locked(approval.session_id, actor) as locked:
         # Only what is read under the lock counts: somebody may have answered since the look above.
-        current = approvals.open.get(approval.loop_id)
+        current = locked.approvals.open.get(approval.loop_id)
         if current is not None and current.public_id == public_id:
             approval = current
-            approvals.close(approval, person_closing(approval, choice, by, actor.name), state)
+            locked.approvals.close(approval, person_closing(approval, choice, by, actor.name), locked.tracker)
             audit.record(
                 actor, "approval.decide", public_id, project_id=project_id,
-                after={"choice": choice, "by": by, "session": session.external_id, "tool": approval.tool},
+                after={"choice": choice, "by": by, "session": locked.session.external_id, "tool": approval.tool},
             )  # fmt: skip
             if remember:
                 _remember(approval, actor)
@@ -137,52 +130,22 @@ def _refused(approval: Approval, choice: str, by: int, actor: Actor) -> Approval
 
 
 @contextmanager
-def _held_session(
-    session_id: int, actor: Actor = audit.SYSTEM
-) -> Iterator[tuple[Session, State | None, OpenApprovals]]:
-    """Lock a session for a change of its approvals; afterwards everything that changed is written."""
-    with transaction.atomic():
-        session = lock_session(session_id)
-        if session is None:
-            raise NotFound("The session of this approval is gone.")
-        try:
-            state = tracker_state.read(session.pk)
-        except snapshot.SnapshotVersionError:
-            state = None  # rebuilt with the next event; what it would have remembered of this answer is lost
-        approvals = OpenApprovals(session, looks=True)
-        before = (session.policy_values, session.blocked_count, len(approvals.open))
-        approvals.expire_due(state)
-        yield session, state, approvals
-        if len(approvals.open) == before[2]:
-            return
-        if state is not None:
-            tracker_state.write(session.pk, state)
-        approvals.save()
-        if session.policy_values != before[0]:
+def _locked(session_id: int, actor: Actor = audit.SYSTEM) -> Iterator[LockedSession]:
+    """Lock a session for a change of its approvals, and record what that changed of its own settings."""
+    with locked_session(session_id) as locked:
+        session = locked.session
+        before = dict(session.policy_values)
+        yield locked
+        if session.policy_values != before:
             audit.record(
                 actor, "session.policy", session.external_id, project_id=session.project_id,
-                before=before[0], after=session.policy_values,
+                before=before, after=session.policy_values,
             )  # fmt: skip
-        session.state = _state_of(session, approvals)
-        session.changed_xid = RawSQL("pg_current_xact_id()::text::bigint", ())
-        session.save(update_fields=("state", "policy_values", "blocked_count", "changed_xid"))
-        publish_after_commit(session.project_id, Hint("session", session.external_id))
-
-
-def _state_of(session: Session, approvals: OpenApprovals) -> str:
-    if session.is_stopped:
-        return SessionState.STOPPED
-    if session.ended_at is not None:
-        return SessionState.ENDED
-    if approvals.has_open:
-        return SessionState.HELD
-    is_looping = Incident.objects.filter(session=session, ended_at=None).exists()
-    return SessionState.LOOPING if is_looping else SessionState.RUNNING
 
 
 def close_due_of(session_id: int) -> None:
-    """Close the approvals of one session whose time is over."""
-    with _held_session(session_id):
+    """Close the approvals of one session whose time is over, as locking it does."""
+    with locked_session(session_id):
         pass
 
 
@@ -251,18 +214,12 @@ def ask_judge(public_id: str) -> str:
     )
     if approval is None:
         return ""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_try_advisory_lock(%s, %s)", [_JUDGE_LOCK, approval.pk % 2**31])
-        if not cursor.fetchone()[0]:
+    with try_lock(AdvisoryLock.JUDGE, approval.pk) as is_locked:
+        if not is_locked or JudgeCall.objects.filter(approval=approval).exists():
             return ""
-        try:
-            if JudgeCall.objects.filter(approval=approval).exists():
-                return ""
-            cap = rounds_cap(approval)
-            call = judge.consult(approval, cap)
-            _settle(approval, call)
-        finally:
-            cursor.execute("SELECT pg_advisory_unlock(%s, %s)", [_JUDGE_LOCK, approval.pk % 2**31])
+        cap = rounds_cap(approval)
+        call = judge.consult(approval, cap)
+        _settle(approval, call)
     log.info("judge_consulted", approval=public_id, outcome=call.outcome, error=call.error)
     return call.outcome
 
@@ -291,17 +248,17 @@ def rounds_cap(approval: Approval) -> int:
 
 def _settle(approval: Approval, call: JudgeCall) -> None:
     """Store what the judge said; it decides only if nobody and nothing has decided meanwhile."""
-    with _held_session(approval.session_id) as (_, state, approvals):
-        current = approvals.open.get(approval.loop_id)
+    with _locked(approval.session_id) as locked:
+        current = locked.approvals.open.get(approval.loop_id)
         in_time = current is not None and current.public_id == approval.public_id
-        if not in_time or state is None:
+        if not in_time:
             call.rounds_granted = 0
             call.error = call.error or "too_late"
             if call.outcome == JudgeOutcome.ACCEPTED:
                 call.outcome = JudgeOutcome.REFUSED
         call.save()
         if current is not None and in_time:
-            approvals.close(current, _judged(current, call), state)
+            locked.approvals.close(current, _judged(current, call), locked.tracker)
 
 
 def _judged(approval: Approval, call: JudgeCall) -> Closing:

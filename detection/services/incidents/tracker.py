@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.db.models import F, Value
+from django.db.models.functions import Greatest
 from django.utils import timezone
 
 from detection.engine.calls import DECISIONS, Finding, Step
@@ -35,12 +37,22 @@ SHARED_CALLS = 2
 """Two findings with so many calls in common are about one loop, whatever they call it."""
 MAX_TRACES = 100
 EVIDENCE_ARGUMENTS_CHARACTERS, EVIDENCE_RESULT_CHARACTERS = 4000, 2000
+_FOUND_FIELDS = (
+    "kind", "tool", "count", "limit", "window_seconds", "confidence", "detections", "was_guarded", "calls_blocked",
+    "calls_in_loop", "cost_usd", "decision", "rung", "last_seq", "last_call_number", "evidence", "policy", "last_seen_at",
+)  # fmt: skip
+"""What a finding changes of an incident."""
 
 
 class Loops:
     """The active incidents of one session.
 
     A session that is not looping has none, so that healthy calls cost no query.
+
+    Parameters
+    ----------
+    is_known
+        Whether the session's stored state tells if it has any; False looks them up in any case.
 
     Attributes
     ----------
@@ -49,15 +61,16 @@ class Loops:
         have stopped is not counted as blocked, and the incident does not claim it.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, *, is_known: bool = True) -> None:
         self.session = session
         self.hints: set[Hint] = set()
         self.is_guarded = False
-        self._active: dict[str, Incident] | None = (
-            None if session.state in (SessionState.LOOPING, SessionState.HELD, SessionState.STOPPED) else {}
-        )
+        self._active: dict[str, Incident] | None = None
+        if is_known and session.state not in (SessionState.LOOPING, SessionState.HELD, SessionState.STOPPED):
+            self._active = {}
         self._new: set[str] = set()
         self._touched: dict[str, Incident] = {}
+        self._fields: dict[str, set[str]] = {}
         self._activity: list[IncidentActivity] = []
         self._notices: list[LimitNotice] = []
         self._evidence_seqs: dict[str, set[int]] = {}
@@ -109,7 +122,7 @@ class Loops:
         if incident is None:
             incident = self._open(seq, tool, finding, policy)
         else:
-            self._touched[incident.public_id] = incident
+            self._touch(incident, _FOUND_FIELDS)
             self.active[finding.loop_id] = incident
             incident.detections += incident.public_id not in counted
             self.hints.add(Hint("incident", incident.public_id))
@@ -213,7 +226,7 @@ class Loops:
             opened_at=timezone.now(),
         )
         self._new.add(incident.public_id)
-        self._touched[incident.public_id] = incident
+        self._touch(incident, ())
         self.active[finding.loop_id] = incident
         self._note(incident, "opened")
         self.hints.add(Hint("incident", incident.public_id, "opened"))
@@ -230,6 +243,7 @@ class Loops:
                 None,
                 False,
             )
+            self._touch(incident, ("status", "snoozed_until", "snoozed_until_worse"))
             self._note(incident, "woke", "it got worse" if is_worse else "the time was over")
 
     def _leave_quiet_ones(self) -> None:
@@ -246,15 +260,21 @@ class Loops:
             if incident.ended_at is None:
                 self._end(incident, at, recovered=self.session.call_count > incident.last_call_number)
 
+    def abandon(self, at: datetime) -> None:
+        """End the loops of a session that sends nothing any more; what became of the last reactions is unknown."""
+        for incident in self.active.values():
+            if incident.ended_at is None:
+                self._note_end(incident, at, recovered=False, note="abandoned")
+
     def _end(self, incident: Incident, at: datetime, *, recovered: bool) -> None:
-        incident.ended_at, incident.recovered = at, recovered
         self._settle(incident, "recovered" if recovered else "stopped")
-        self._touched[incident.public_id] = incident
-        self._note(
-            incident,
-            "ended",
-            "the agent changed course" if recovered else "the session ended inside the loop",
-        )
+        note = "the agent changed course" if recovered else "the session ended inside the loop"
+        self._note_end(incident, at, recovered=recovered, note=note)
+
+    def _note_end(self, incident: Incident, at: datetime, *, recovered: bool, note: str) -> None:
+        incident.ended_at, incident.recovered = at, recovered
+        self._touch(incident, ("ended_at", "recovered"))
+        self._note(incident, "ended", note)
         self.hints.add(Hint("incident", incident.public_id, "ended"))
 
     def decide_anew(self, step: Step, decision: str, message: str) -> None:
@@ -263,14 +283,13 @@ class Loops:
         incident = self.active.get(finding.loop_id) if finding else None
         if incident is not None:
             incident.decision = max(decision, incident.decision, key=DECISIONS.index)
+            self._touch(incident, ("decision",))
             self._note(incident, "reacted", f"{decision}: {message}"[:1000])
 
     def stopped(self) -> None:
         """A person stops the session: whatever the last reactions were for, the agent did not get to show."""
         for incident in self.active.values():
-            if "awaiting" in incident.evidence:
-                self._touched[incident.public_id] = incident
-                self._settle(incident, "stopped")
+            self._settle(incident, "stopped")
 
     def _settle(self, incident: Incident, outcome: str) -> None:
         """Record what came of the last reaction: the agent `recovered`, `went_on`, or was `stopped`.
@@ -280,10 +299,16 @@ class Loops:
         awaiting = incident.evidence.pop("awaiting", None)
         if awaiting is None:
             return
+        self._touch(incident, ("evidence",))
         counts = incident.evidence.setdefault("reactions", {}).setdefault(awaiting["rung"], {})
         counts[outcome] = counts.get(outcome, 0) + 1
         if counts[outcome] == 1:
             self._note(incident, outcome, f"after {awaiting['rung']}")
+
+    def _touch(self, incident: Incident, fields: Iterable[str]) -> None:
+        """Have these fields written; what people set meanwhile (status, label, who acknowledged) is left alone."""
+        self._touched[incident.public_id] = incident
+        self._fields.setdefault(incident.public_id, set()).update(fields)
 
     def _note(self, incident: Incident, action: str, note: str = "") -> None:
         self._activity.append(IncidentActivity(incident=incident, actor="system", action=action, note=note))
@@ -297,7 +322,10 @@ class Loops:
         self._gather_evidence()
         # Ended ones first: only one incident of a loop may be active at any time.
         for incident in sorted(self._touched.values(), key=lambda row: row.ended_at is None):
-            incident.save(force_insert=incident.public_id in self._new)
+            if incident.public_id in self._new:
+                incident.save(force_insert=True)
+            else:
+                incident.save(update_fields=self._fields[incident.public_id])
         IncidentActivity.objects.bulk_create(self._activity)
         audit.record_incidents(self._activity)
         outbox.note_activity(self._activity)
@@ -343,6 +371,12 @@ class Loops:
             # What the loop cost is what its calls cost, as far as the evidence reaches.
             incident.calls_in_loop = max(incident.count, len(known))
             incident.cost_usd = sum(call.get("cost_usd", 0) for call in known.values())
+
+
+def discount_blocked(incident_id: int, calls: int) -> None:
+    """Take calls that were allowed after all out of an incident's count of blocked ones."""
+    rows = Incident.objects.filter(pk=incident_id)
+    rows.update(calls_blocked=Greatest(F("calls_blocked") - calls, Value(0)))
 
 
 def _joined(known: list[Any] | None, new: Iterable[Any]) -> list[Any]:

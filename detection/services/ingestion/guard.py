@@ -5,27 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from django.db import transaction
 from django.utils import timezone
 
 from detection.engine.calls import DECISIONS, Step
 from detection.engine.policy import Policy, relevant_fields
-from detection.models import Approval, Decider, Event, EventType, Project, Session
+from detection.models import Approval, Decider, Event, EventType, Session
 from detection.services.approvals.open_approvals import as_wire, decider_of
 from detection.services.ingestion import ingest
-from detection.services.ingestion.ingest import EventIn
+from detection.services.ingestion.ingest import EventIn, note_first_event
 from detection.services.ingestion.redaction import Redactor
 from detection.services.keys import Principal
 from detection.services.policies import message_templates
 from detection.services.sessions.actions import stopped_message
-from detection.services.sessions.evaluation import (
-    EventEvaluationError,
-    SessionWork,
-    evaluate,
-    finding_as_dict,
-)
+from detection.services.sessions.evaluation import evaluate
 from detection.services.sessions.event_rows import EventRow
-from detection.services.sessions.locking import lock_sessions
+from detection.services.sessions.folding import EventEvaluationError, Folding, finding_as_dict
+from detection.services.sessions.locked_session import LockedSession, locked_session_of_agent
 
 CORE_SETTINGS = ("enabled", "preset", "mode", "max_repeats", "ttl_seconds")
 """What a verdict without a finding tells of the settings; one with a finding tells all that had a part in it."""
@@ -110,34 +105,43 @@ class _FarBehind(Exception):
         self.session_id = session_id
 
 
-@transaction.atomic
 def _guard_once(principal: Principal, request: GuardIn, quarantined: dict[int, str]) -> GuardOut:
-    session = lock_sessions(principal, {request.session})[request.session]
-    work = SessionWork(session, quarantined, [event.call_id for event in (*request.results, *request.calls)])
-    if session.evaluated_seq < session.last_seq and work.catch_up():
-        raise _FarBehind(session.pk)
-    work.loops.is_guarded = True
-    _note_request(session, request)
-    known = work.known
-    project, now = session.project, timezone.now()
+    with locked_session_of_agent(principal, request.session) as locked:
+        session = locked.session
+        folding = Folding(locked, quarantined)
+        if session.evaluated_seq < session.last_seq and folding.catch_up():
+            raise _FarBehind(session.pk)
+        locked.incidents.is_guarded = True
+        _note_request(session, request)
+        verdicts, notices = _judge_all(folding, request)
+        if session.project.first_event_at is None:
+            note_first_event(session.project)
+    strictest = max((verdict.decision for verdict in verdicts), key=DECISIONS.index, default="allow")
+    return GuardOut(session.external_id, strictest, tuple(verdicts), tuple(notices))
+
+
+def _judge_all(folding: Folding, request: GuardIn) -> tuple[list[CallVerdict], list[CallVerdict]]:
+    """Number, fold and store the events that are new; return the verdicts of all calls, and what results brought up."""
+    locked, events = folding.locked, (*request.results, *request.calls)
+    session, project, now = locked.session, locked.session.project, timezone.now()
     secret = bytes(project.digest_secret)
     redactor = Redactor(secret)
+    known = ingest.known_calls((session.pk, event.type, event.call_id) for event in events if event.call_id)
     rows: list[EventRow] = []
     notices: list[CallVerdict] = []
     verdicts: list[CallVerdict] = []
     by_call_id: dict[str, CallVerdict] = {}
-    for event in (*request.results, *request.calls):
-        is_call = event.type == EventType.CALL
-        if event.call_id and (event.type, event.call_id) in known:
+    for event in events:
+        is_call, place = event.type == EventType.CALL, (session.pk, event.type, event.call_id)
+        if event.call_id and place in known:
             if is_call:
-                verdicts.append(by_call_id.get(event.call_id) or _stored_verdict(work, event.call_id))
+                verdicts.append(by_call_id.get(event.call_id) or _stored_verdict(locked, event.call_id))
             continue
+        known.add(place)
         session.last_seq += 1
         row = ingest.make_row(redactor, secret, event, session, session.last_seq, now)
-        if event.call_id:
-            known.add((event.type, event.call_id))
         rows.append(row)
-        verdict = _judge(work, row, session)
+        verdict = _judge(folding, row)
         if is_call:
             verdicts.append(verdict)
             by_call_id[row.call_id] = verdict
@@ -146,13 +150,9 @@ def _guard_once(principal: Principal, request: GuardIn, quarantined: dict[int, s
     if not project.stores_payloads:
         for row in rows:
             row.arguments = row.content = None
-    session.evaluated_seq = session.last_seq
-    session.last_event_at = now
-    work.save(rows)
-    if project.first_event_at is None:
-        Project.objects.filter(pk=project.pk, first_event_at=None).update(first_event_at=now)
-    strictest = max((verdict.decision for verdict in verdicts), key=DECISIONS.index, default="allow")
-    return GuardOut(session.external_id, strictest, tuple(verdicts), tuple(notices))
+    locked.events.store(rows)
+    session.evaluated_seq, session.last_event_at = session.last_seq, now
+    return verdicts, notices
 
 
 def _note_request(session: Session, request: GuardIn) -> None:
@@ -162,19 +162,20 @@ def _note_request(session: Session, request: GuardIn) -> None:
     session.parent_external_id = request.parent_session or session.parent_external_id
 
 
-def _judge(work: SessionWork, row: EventRow, session: Session) -> CallVerdict:
-    policy = work.policy_for(row)
-    if row.type == EventType.CALL and session.is_stopped:
-        work.refuse(row)
-        message = stopped_message(session)
+def _judge(folding: Folding, row: EventRow) -> CallVerdict:
+    locked = folding.locked
+    policy = locked.policy_for(row)
+    if row.type == EventType.CALL and locked.session.is_stopped:
+        folding.refuse(row)
+        message = stopped_message(locked.session)
         row.verdict = {"message": message, "by": "operator", "delivered": True}
         return CallVerdict(row.call_id, "stop", message, None, None, explain(policy, row.tool, None))
-    step = work.fold(row)
+    step = folding.fold(row)
     if step is None:
         return CallVerdict(row.call_id, "allow", policy=explain(policy, row.tool, None))
-    verdict = _as_verdict(work, row, step, policy)
+    verdict = _as_verdict(locked, row, step, policy)
     if row.type == EventType.CALL and verdict.decision == "hold":
-        verdict = _held(work, row, step, verdict, policy.for_tool(row.tool))
+        verdict = _held(folding, row, step, verdict, policy.for_tool(row.tool))
     if row.type == EventType.CALL and verdict.decision != "allow":
         row.verdict = {
             "message": verdict.message,
@@ -190,25 +191,25 @@ def _judge(work: SessionWork, row: EventRow, session: Session) -> CallVerdict:
     return verdict
 
 
-def _held(work: SessionWork, row: EventRow, step: Step, verdict: CallVerdict, policy: Policy) -> CallVerdict:
+def _held(folding: Folding, row: EventRow, step: Step, verdict: CallVerdict, policy: Policy) -> CallVerdict:
     """Ask whoever is to be asked; a remembered answer, or nobody to ask, decides at once."""
-    finding = step.verdict.finding
+    locked, finding = folding.locked, step.verdict.finding
     if finding is None or step.duplicate:
-        approval = work.approvals.lookup(call_key=row.call_key)
+        approval = locked.approvals.lookup(call_key=row.call_key)
         if approval is not None and not approval.is_open:
-            work.decide_anew(row, step, approval.decision)
+            folding.replace_decision(row, step, approval.decision)
         return _as_answered(verdict, approval)
-    decider = decider_of(step.verdict.rung, work.session, finding, policy)
+    decider = decider_of(step.verdict.rung, locked.session, finding, policy)
     if not decider:
-        text, wordings = message_templates.wording(work.session.project, "stop", finding, policy)
-        work.decide_anew(row, step, "stop", text)
+        text, wordings = message_templates.wording(locked.session.project, "stop", finding, policy)
+        folding.replace_decision(row, step, "stop", text)
         return replace(verdict, decision="stop", message=text, wordings=wordings)
-    known = work.approvals.remembered(row, finding) if decider == Decider.PERSON else None
-    incident = work.loops.active.get(finding.loop_id)
-    approval = work.approvals.ask(row, finding, policy, incident, decider=decider)
+    known = locked.approvals.remembered(row, finding) if decider == Decider.PERSON else None
+    incident = locked.incidents.active.get(finding.loop_id)
+    approval = locked.approvals.ask(row, finding, policy, incident, decider=decider)
     if known is not None:
-        work.approvals.use_remembered(approval, known, work.state)
-        work.decide_anew(row, step, approval.decision)
+        locked.approvals.use_remembered(approval, known, locked.tracker)
+        folding.replace_decision(row, step, approval.decision)
     return _as_answered(verdict, approval)
 
 
@@ -223,15 +224,17 @@ def _as_answered(verdict: CallVerdict, approval: Approval | None) -> CallVerdict
     )
 
 
-def _as_verdict(work: SessionWork, row: EventRow, step: Step, policy: Policy) -> CallVerdict:
+def _as_verdict(locked: LockedSession, row: EventRow, step: Step, policy: Policy) -> CallVerdict:
     found = step.verdict.finding
     if found is not None and found.detail.get("notice"):
         found = None  # for operators only: who knows that its limit is close behaves otherwise
-    incident = work.loops.active.get(found.loop_id) if found else None
+    incident = locked.incidents.active.get(found.loop_id) if found else None
     message = step.verdict.message
     wordings: dict[str, str] = {}
     if found is not None and message:
-        message, wordings = message_templates.wording(work.session.project, step.verdict.rung, found, policy)
+        message, wordings = message_templates.wording(
+            locked.session.project, step.verdict.rung, found, policy
+        )
     return CallVerdict(
         call_id=row.call_id,
         decision=step.verdict.decision,
@@ -251,10 +254,10 @@ def explain(policy: Policy, tool: str, kind: str | None) -> dict[str, Any]:
     return policy.for_tool(tool).explain(relevant_fields(kind) if kind else CORE_SETTINGS)
 
 
-def _stored_verdict(work: SessionWork, call_id: str) -> CallVerdict:
-    row = Event.objects.get(session_id=work.session.pk, type=EventType.CALL, call_id=call_id)
+def _stored_verdict(locked: LockedSession, call_id: str) -> CallVerdict:
+    row = Event.objects.get(session_id=locked.session.pk, type=EventType.CALL, call_id=call_id)
     stored = row.verdict or {}
-    approval = work.approvals.lookup(public_id=stored["approval"]) if stored.get("approval") else None
+    approval = locked.approvals.lookup(public_id=stored["approval"]) if stored.get("approval") else None
     verdict = CallVerdict(
         call_id=call_id,
         decision=row.decision,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from django.db import connection, transaction
+from django.db import connection
 from django.utils import timezone
 
 from detection import jobs
@@ -19,7 +19,7 @@ from detection.models import EventType, Project, Session
 from detection.services.ingestion.redaction import Redactor
 from detection.services.keys import Principal
 from detection.services.sessions.event_rows import EventRow, store
-from detection.services.sessions.locking import lock_sessions
+from detection.services.sessions.locked_session import locked_sessions_of_batch
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit
 
@@ -89,8 +89,7 @@ def ingest(principal: Principal, events: Sequence[EventIn]) -> Accepted:
     done = Accepted()
     if not events:
         return done
-    with transaction.atomic():
-        by_name = lock_sessions(principal, {event.session for event in events})
+    with locked_sessions_of_batch(principal, {event.session for event in events}) as by_name:
         project = by_name[events[0].session].project
         rows = _without_duplicates(project, by_name, events, done)
         secret, now = bytes(project.digest_secret), timezone.now()
@@ -98,9 +97,8 @@ def ingest(principal: Principal, events: Sequence[EventIn]) -> Accepted:
         store([make_row(redactor, secret, event, session, seq, now) for event, session, seq in rows])
         for event, session, _ in rows:
             note_event(session, event)
-        touch(by_name.values(), pending=True)
         if project.first_event_at is None:
-            Project.objects.filter(pk=project.pk, first_event_at=None).update(first_event_at=timezone.now())
+            note_first_event(project)
         jobs.evaluate_after_commit([session.pk for session in by_name.values()])
         publish_after_commit(project.pk, Hint("attempt"))
     done.accepted = len(rows)
@@ -217,31 +215,14 @@ def make_row(
     )
 
 
+def note_first_event(project: Project) -> None:
+    """Note when the project received its first event."""
+    Project.objects.filter(pk=project.pk, first_event_at=None).update(first_event_at=timezone.now())
+
+
 def note_event(session: Session, event: EventIn) -> None:
     """Take over what an event says about its session; does not save."""
     session.agent = event.agent or session.agent
     session.backend = event.backend or session.backend
     session.model = event.model or session.model
     session.parent_external_id = event.parent_session or session.parent_external_id
-
-
-def touch(sessions: Any, *, pending: bool) -> None:
-    """Save what ingest changes of the locked sessions, in one statement."""
-    rows = [*sessions]
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE detection_session s SET last_seq = v.last_seq, agent = v.agent, backend = v.backend, model = v.model,"
-            " parent_external_id = v.parent, last_event_at = now(), changed_xid = pg_current_xact_id()::text::bigint,"
-            " pending_since = CASE WHEN %s AND s.evaluated_seq < v.last_seq THEN coalesce(s.pending_since, now()) ELSE s.pending_since END"
-            " FROM unnest(%s::bigint[], %s::int[], %s::text[], %s::text[], %s::text[], %s::text[])"
-            " AS v (id, last_seq, agent, backend, model, parent) WHERE s.id = v.id",
-            [
-                pending,
-                [row.pk for row in rows],
-                [row.last_seq for row in rows],
-                [row.agent for row in rows],
-                [row.backend for row in rows],
-                [row.model for row in rows],
-                [row.parent_external_id for row in rows],
-            ],
-        )

@@ -13,8 +13,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import sql
 
 from detection.services.errors import ServiceError
+from detection.sql.advisory_locks import AdvisoryLock, lock_until_commit
 
-_RIGHTS_LOCK = 0x4C47_0006
 _NO_TRUNCATE = """
 DO $$ BEGIN
     IF NOT EXISTS (SELECT FROM pg_trigger
@@ -70,10 +70,9 @@ def grant(owner: str, role: str, password: str) -> None:
     """
     connection = connections[owner]
     with transaction.atomic(using=owner), connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT pg_advisory_xact_lock(%s), current_database(), current_schema()", [_RIGHTS_LOCK]
-        )
-        _, database, schema = cursor.fetchone()
+        lock_until_commit(AdvisoryLock.DATABASE_RIGHTS, using=owner)
+        cursor.execute("SELECT current_database(), current_schema()")
+        database, schema = cursor.fetchone()
         _make_role(connection, role, password)
         names = {"database": database, "schema": schema, "role": role}
         grants = sql.SQL(_GRANTS).format(**{key: sql.Identifier(name) for key, name in names.items()})

@@ -6,14 +6,14 @@ import secrets
 from dataclasses import dataclass
 
 from django.contrib.auth import get_user_model
-from django.db import connection, transaction
+from django.db import transaction
 
 from detection.models import Membership, Project, Role
 from detection.services import audit, keys
 from detection.services.audit import SYSTEM
+from detection.sql.advisory_locks import AdvisoryLock, lock_until_commit
 
 USERNAME, PROJECT_SLUG = "admin", "default"
-_SETUP_LOCK = 0x4C47_0001
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,7 @@ class FirstStart:
 @transaction.atomic
 def first_start() -> FirstStart | None:
     """Make the first project, its administrator and a key; None when that was done before."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_SETUP_LOCK])
+    lock_until_commit(AdvisoryLock.FIRST_START)
     if Project.objects.exists():
         return None
     project = Project.objects.create(slug=PROJECT_SLUG, name="Default project")

@@ -13,12 +13,12 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from detection.models import CallCount, CountingCursor
+from detection.sql.advisory_locks import AdvisoryLock, try_lock_until_commit
 
 BATCH_SESSIONS = 500
 BATCH_EVENTS = 30_000
 """Events read in one transaction; a long session is counted in several, so that none comes near the statement timeout."""
 MAX_BATCHES = 100
-_COUNTING_LOCK = 0x4C47_0005
 
 _TOUCHED = """
 SELECT s.id, s.counted_seq, s.evaluated_seq, s.changed_xid FROM detection_project p CROSS JOIN LATERAL (
@@ -72,8 +72,7 @@ def count_calls() -> int:
     horizon: int | None = None
     for _ in range(MAX_BATCHES):
         with transaction.atomic(), connection.cursor() as cursor:
-            cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [_COUNTING_LOCK])
-            if not cursor.fetchone()[0]:
+            if not try_lock_until_commit(AdvisoryLock.COUNTING):
                 return total
             place, _ = CountingCursor.objects.get_or_create(pk=1)
             if horizon is None:

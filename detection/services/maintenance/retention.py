@@ -2,93 +2,72 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import timedelta
 
 import structlog
-from django.db import connection, transaction
+from django.db import connection
 from django.utils import timezone
 
-from detection.models import EventKey, Incident, IncidentActivity, Project, Session, SessionState
-from detection.services import audit
+from detection.models import EventKey, Project, Session, SessionState
 from detection.services.alerting import outbox
+from detection.services.errors import NotFound
 from detection.services.incidents.tracker import ABANDONED_AFTER
-from detection.services.sessions.actions import delete_sessions
+from detection.services.sessions import removal
+from detection.services.sessions.locked_session import locked_session
+from detection.sql.advisory_locks import AdvisoryLock, try_lock
 
 log = structlog.get_logger(__name__)
 
 WEEKS_AHEAD = 8
 DAYS_PER_PARTITION = 7
-BATCH_SESSIONS = 200
 MAX_BATCHES = 50
 ATTEMPTS_KEPT = 500
 EVENT_IDS_KEPT = timedelta(days=7)
-_HOUSEKEEPING_LOCK = 0x4C47_0003
+MAX_ABANDONED = 1000
 
 
 def housekeeping() -> None:
     """Do all of it; a second run at the same time returns at once."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_try_advisory_lock(%s)", [_HOUSEKEEPING_LOCK])
-        if not cursor.fetchone()[0]:
+    with try_lock(AdvisoryLock.HOUSEKEEPING) as is_locked:
+        if not is_locked:
             return
-        try:
+        with connection.cursor() as cursor:
             cursor.execute("SELECT detection_ensure_partitions(%s)", [WEEKS_AHEAD])
-            end_abandoned()
-            for project in Project.objects.order_by("pk"):
-                purge(project)
-            drop_empty_partitions()
-            trim()
-        finally:
-            cursor.execute("SELECT pg_advisory_unlock(%s)", [_HOUSEKEEPING_LOCK])
+        end_abandoned()
+        for project in Project.objects.order_by("pk"):
+            purge(project)
+        drop_empty_partitions()
+        trim()
 
 
 def end_abandoned() -> int:
-    """End the incidents of sessions that nobody has heard of for an hour; a late event opens a new one."""
+    """End the loops of sessions without an event for an hour; a later finding opens a new incident.
+
+    Returns
+    -------
+    int
+        How many sessions. A session that another transaction holds is not abandoned, and left alone.
+    """
     quiet = timezone.now() - ABANDONED_AFTER
-    with transaction.atomic():
-        sessions = list(
-            Session.objects.select_for_update(skip_locked=True)
-            .filter(state=SessionState.LOOPING, last_event_at__lt=quiet)
-            .values_list("pk", flat=True)[:1000]
-        )
-        ended = list(
-            Incident.objects.select_for_update(of=("self",))
-            .select_related("session")
-            .filter(session_id__in=sessions, ended_at=None)
-        )
-        told = []
-        for incident in ended:
-            incident.ended_at, incident.recovered = timezone.now(), False
-            told.append(IncidentActivity(incident=incident, actor="system", action="ended", note="abandoned"))
-        Incident.objects.bulk_update(ended, ["ended_at", "recovered"])
-        IncidentActivity.objects.bulk_create(told)
-        audit.record_incidents(told)
-        outbox.note_activity(told)
-        Session.objects.filter(pk__in=sessions).update(state=SessionState.RUNNING)
-    return len(ended)
+    rows = Session.objects.filter(state=SessionState.LOOPING, last_event_at__lt=quiet)
+    total = 0
+    for session_id in rows.values_list("pk", flat=True)[:MAX_ABANDONED]:
+        with contextlib.suppress(NotFound), locked_session(session_id, wait=False) as locked:
+            if locked.session.last_event_at < quiet:
+                locked.incidents.abandon(timezone.now())
+                total += 1
+    return total
 
 
 def purge(project: Project) -> int:
-    """Remove the project's sessions whose last event is older than it keeps, in small transactions."""
+    """Remove the project's sessions whose last event is older than its retention, in small transactions."""
     before = timezone.now() - timedelta(days=project.retention_days)
     total = 0
     for _ in range(MAX_BATCHES):
-        with transaction.atomic():
-            rows = Session.objects.select_for_update(skip_locked=True).filter(
-                project=project, last_event_at__lt=before
-            )
-            ids = list(rows.values_list("pk", flat=True)[:BATCH_SESSIONS])
-            delete_sessions(ids)
-            if ids:
-                audit.record(
-                    audit.SYSTEM,
-                    "retention.purge",
-                    "sessions",
-                    project_id=project.pk,
-                    before={"sessions": len(ids), "last_event_before": before.isoformat()},
-                )
-        total += len(ids)
-        if len(ids) < BATCH_SESSIONS:
+        removed = removal.remove_older_than(project.pk, before)
+        total += removed
+        if removed < removal.BATCH_SESSIONS:
             break
     if total:
         log.info("sessions_purged", project=project.slug, sessions=total)

@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 from django.db import connection
 
+from detection.engine.calls import Call, Result
 from detection.sql.pipeline import Writes, fetch
 
 FEW_ROWS = 4
@@ -99,3 +100,39 @@ def _values(row: EventRow) -> list[Any]:
     if row.verdict is not None:
         values[-1] = orjson.dumps(row.verdict).decode()
     return values
+
+
+def engine_call(event: EventRow) -> Call:
+    """Return the row of a call as the engine takes it."""
+    return Call(
+        seq=event.seq,
+        tool=event.tool,
+        arguments=event.arguments,
+        at=event.received_at.timestamp(),
+        call_id=event.call_id,
+        round=event.round or None,
+        run=event.run or None,
+        tokens=event.tokens,
+        cost_usd=float(event.cost_usd),
+    )
+
+
+def engine_result(event: EventRow) -> Result:
+    """Return the row of a result as the engine takes it.
+
+    A result that was cut carries the digest of its whole text, spelled in letters, so that it is not taken for a
+    volatile id: two long results that differ only behind the cut stay different.
+    """
+    content = event.content
+    if content is not None and event.tail_digest:
+        content += "\n" + event.tail_digest.translate(_HEX_AS_LETTERS)
+    return Result(
+        call_id=event.call_id,
+        content=content,
+        is_error=event.is_error,
+        at=event.received_at.timestamp(),
+        seq=event.seq,
+    )
+
+
+_HEX_AS_LETTERS = str.maketrans("0123456789abcdef", "ghijklmnopqrstuv")

@@ -9,7 +9,6 @@ import pytest
 from django.db import close_old_connections, connection
 from django.utils import timezone
 
-from detection.engine import fold
 from detection.models import (
     Approval,
     AuditEntry,
@@ -24,7 +23,8 @@ from detection.services.approvals import resolution
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound
 from detection.services.policies import overrides
-from detection.services.sessions import actions, evaluation, tracker_state
+from detection.services.sessions import actions, evaluation
+from detection.services.sessions.locked_session import locked_session
 from tests.support.agents import OPERATOR, Agent
 
 BEN = Actor("ben")
@@ -358,7 +358,5 @@ def test_the_choices_match_the_answers_of_the_engine(asking, agent):
     assert set(Choice.values) == {"skip", "allow_once", "raise", "exempt", "disable"}
     held = hold(agent)
     resolution.decide(asking.pk, held.approval["id"], "exempt", OPERATOR)
-    state = tracker_state.read(session_of(asking).pk)
-    assert state is not None
-    assert state.exempt == ["search_web"]
-    assert isinstance(state, type(fold.new_state()))
+    with locked_session(session_of(asking).pk) as locked:
+        assert locked.tracker.exempt == ["search_web"]

@@ -12,7 +12,7 @@ from detection.models import CallCount, CountingCursor, Incident, Session
 from detection.selectors.statistics import statistics, totals_by_project
 from detection.services.audit import Actor
 from detection.services.maintenance.hourly_counts import count_calls
-from detection.services.sessions import actions
+from detection.services.sessions import removal
 from detection.services.sessions.evaluation import evaluate
 from tests.support.agents import Agent
 from tests.support.alerts import make_incident
@@ -123,13 +123,13 @@ def test_the_demo_goes_with_its_numbers(project, agent):
     Session.objects.update(is_demo=True)
     CallCount.objects.update(is_demo=True)
     assert totals_by_project() == []
-    actions.delete_demo(project.pk, ANA)
+    removal.remove_demo(project.pk, ANA)
     assert totals(project).checks == 0
 
 
 def test_sessions_that_are_gone_leave_their_counts(project, agent):
     agent.asks()
     count_calls()
-    actions.delete_sessions([Session.objects.get().pk])
+    removal.delete_sessions([Session.objects.get().pk])
     count_calls()
     assert totals(project).checks == 1

@@ -6,7 +6,7 @@ from django.utils import timezone
 
 from detection.models import AuditEntry, Event, EventKey, Incident, Session
 from detection.services.maintenance import retention
-from detection.services.sessions import actions
+from detection.services.sessions import actions, removal
 from tests.support.agents import OPERATOR, Agent
 
 
@@ -58,7 +58,7 @@ def test_what_the_demo_made_is_removed_in_one_go_and_nothing_else(project, princ
     Agent(replace(principal, is_demo=True), "demo").asks()
     Agent(principal, "real").asks()
 
-    assert actions.delete_demo(project.pk, OPERATOR) == 1
+    assert removal.remove_demo(project.pk, OPERATOR) == 1
     assert [session.external_id for session in Session.objects.all()] == ["real"]
 
 

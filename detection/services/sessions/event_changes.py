@@ -1,0 +1,114 @@
+"""What a transaction writes to the event table of one session: new events, and what evaluation puts on stored ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from detection.models import Session
+from detection.services.sessions import event_rows
+from detection.services.sessions.event_rows import EventRow
+from detection.sql.pipeline import Writes
+
+STRIP_CELLS = 60
+_FEW_FLAGS = 3
+"""Up to here calls of earlier transactions are marked one by one, which is planned in half the time of a join."""
+
+RESULT_FLAGS = {"new": "^", "error": "!", "empty": "e", "pending": "?", "same": ""}
+DECISION_FLAGS = {"allow": "", "warn": "w", "block": "b", "hold": "h", "stop": "s"}
+_ALL_RESULT_FLAGS = "?^!e"
+
+
+class EventChanges:
+    """Changes of one locked session's events, and of its strip with them; written by its owner."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._new: Sequence[EventRow] = ()
+        self._evaluated: list[EventRow] = []
+        self._result_flags: dict[int, str] = {}
+
+    def store(self, events: Sequence[EventRow]) -> None:
+        """Have new events stored, with what evaluation has put on them by the time of writing."""
+        self._new = events
+
+    def note_evaluated(self, event: EventRow) -> None:
+        """Have what evaluation put on a stored event written."""
+        self._evaluated.append(event)
+
+    def add_call(self, event: EventRow) -> None:
+        """Put a call on the strip."""
+        strip = self._session.strip
+        strip.append([event.seq, event.call_key[:6], event.flags])
+        del strip[:-STRIP_CELLS]
+
+    def replace_decision(self, event: EventRow, decision: str) -> None:
+        """Give a held call another decision."""
+        event.decision = decision
+        event.flags = event.flags.replace(DECISION_FLAGS["hold"], DECISION_FLAGS[decision])
+        for cell in self._session.strip[-1:]:
+            if cell[0] == event.seq:
+                cell[2] = event.flags
+
+    def put_result(self, seq: int, flag: str) -> None:
+        """Put what a result brought on its call, in the strip and in the table."""
+        self._result_flags[seq] = flag
+        for cell in reversed(self._session.strip):
+            if cell[0] == seq:
+                cell[2] = _with_result(cell[2], flag)
+                break
+
+    def add_writes(self, writes: Writes) -> None:
+        """Add the writes; many new events are stored at once."""
+        self._put_results_on_rows()
+        event_rows.add_store(writes, self._new)
+        self._add_evaluated(writes)
+        self._add_result_flags(writes)
+        self._new, self._evaluated, self._result_flags = (), [], {}
+
+    def _put_results_on_rows(self) -> None:
+        """Where the call is still to be written, its flags travel with it."""
+        by_seq = {event.seq: event for event in (*self._evaluated, *self._new)}
+        for seq in self._result_flags.keys() & by_seq.keys():
+            by_seq[seq].flags = _with_result(by_seq[seq].flags, self._result_flags.pop(seq))
+
+    def _add_evaluated(self, writes: Writes) -> None:
+        session, events = self._session, self._evaluated
+        if not events:
+            return
+        stores_payloads = session.project.stores_payloads
+        writes.add(
+            "UPDATE detection_event e SET call_key = v.call_key, result_digest = v.result_digest, flags = v.flags,"
+            " decision = v.decision, arguments = CASE WHEN %s THEN e.arguments END, content = CASE WHEN %s THEN e.content END"
+            " FROM unnest(%s::int[], %s::text[], %s::text[], %s::text[], %s::text[])"
+            " AS v (seq, call_key, result_digest, flags, decision) WHERE e.session_id = %s AND e.seq = v.seq",
+            [
+                stores_payloads,
+                stores_payloads,
+                [event.seq for event in events],
+                [event.call_key for event in events],
+                [event.result_digest for event in events],
+                [event.flags for event in events],
+                [event.decision for event in events],
+                session.pk,
+            ],
+        )
+
+    def _add_result_flags(self, writes: Writes) -> None:
+        session_id, flags = self._session.pk, self._result_flags
+        if len(flags) > _FEW_FLAGS:
+            writes.add(
+                "UPDATE detection_event e SET flags = left(v.flag || translate(e.flags, '?^!e' || v.flag, ''), 12)"
+                " FROM unnest(%s::int[], %s::text[]) AS v (seq, flag) WHERE e.session_id = %s AND e.seq = v.seq",
+                [[*flags], [*flags.values()], session_id],
+            )
+            return
+        for seq, flag in flags.items():
+            writes.add(
+                "UPDATE detection_event SET flags = left(%s || translate(flags, %s, ''), 12) WHERE session_id = %s AND seq = %s",
+                [flag, _ALL_RESULT_FLAGS + flag, session_id, seq],
+            )
+
+
+def _with_result(flags: str, result_flag: str) -> str:
+    kept = (mark for mark in flags if mark not in _ALL_RESULT_FLAGS and mark not in result_flag)
+    return result_flag + "".join(kept)

@@ -1,0 +1,188 @@
+"""Folds events into a locked session: what the engine makes of each goes onto the event, the strip and the incidents.
+
+Guard and workers share it. What an event means belongs to the engine, writing to the session's owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+from django.db import DatabaseError
+
+from detection.engine import fold
+from detection.engine.calls import End, Message, Step
+from detection.models import EventType
+from detection.services.sessions import chat_commands, event_rows
+from detection.services.sessions.event_changes import DECISION_FLAGS, RESULT_FLAGS
+from detection.services.sessions.event_rows import EventRow
+from detection.services.sessions.locked_session import LockedSession
+
+log = structlog.get_logger(__name__)
+
+BATCH_EVENTS = 1000
+"""Events folded in one transaction; a longer backlog takes several, so that no lock is held for long."""
+MAX_QUARANTINED = 20
+
+
+class EventEvaluationError(Exception):
+    """Folding an event failed. It is to be quarantined, and the session continues without it."""
+
+    def __init__(self, seq: int, error: Exception) -> None:
+        super().__init__(f"event {seq}: {type(error).__name__}: {error}")
+        self.seq = seq
+
+
+class Folding:
+    """Folds events of one locked session.
+
+    When an event raises `EventEvaluationError`, leave the session's block by that exception, so that nothing is written,
+    and begin again with the event among `quarantined`.
+
+    Parameters
+    ----------
+    quarantined
+        Sequence numbers of events that are left out, each with its error.
+    """
+
+    def __init__(self, locked: LockedSession, quarantined: Mapping[int, str]) -> None:
+        self.locked = locked
+        self.quarantined = quarantined
+        session = locked.session
+        for seq, error in quarantined.items():
+            session.quarantined = [*session.quarantined, {"seq": seq, "error": error}][-MAX_QUARANTINED:]
+
+    def catch_up(self, limit: int = BATCH_EVENTS) -> bool:
+        """Fold stored events after the cursor; tell whether some are left."""
+        session = self.locked.session
+        waiting = event_rows.after(session.pk, session.evaluated_seq, limit)
+        for event in waiting:
+            self.fold(event)
+            self.locked.events.note_evaluated(event)
+            session.evaluated_seq = event.seq
+        if len(waiting) < limit:
+            session.evaluated_seq = session.last_seq
+        return session.evaluated_seq < session.last_seq
+
+    def fold(self, event: EventRow) -> Step | None:
+        """Fold one event.
+
+        Returns
+        -------
+        Step or None
+            None for messages, ends and quarantined events.
+
+        Raises
+        ------
+        EventEvaluationError
+            When anything but the database failed.
+        """
+        if event.seq in self.quarantined:
+            return None
+        try:
+            if event.type == EventType.CALL:
+                return self._fold_call(event)
+            if event.type == EventType.RESULT:
+                return self._fold_result(event)
+            if event.type == EventType.MESSAGE:
+                self._fold_message(event)
+            else:
+                self._fold_end(event)
+        except DatabaseError:
+            raise
+        except Exception as error:
+            log.exception("event_quarantined", session=self.locked.session.external_id, seq=event.seq)
+            raise EventEvaluationError(event.seq, error) from error
+        return None
+
+    def _fold_call(self, event: EventRow) -> Step:
+        locked = self.locked
+        policy = locked.policy_for(event)
+        step = fold.observe_call(locked.tracker, event_rows.engine_call(event), policy, locked.keyer)
+        event.call_key, event.decision = step.call_key or "", step.verdict.decision
+        event.flags = (
+            RESULT_FLAGS[step.cell.result if step.cell else "pending"] + DECISION_FLAGS[event.decision]
+        )
+        self._count(event)
+        locked.incidents.observe(event.seq, event.tool, step, policy)
+        self._meter(step)
+        return step
+
+    def _fold_result(self, event: EventRow) -> Step:
+        locked = self.locked
+        policy = locked.policy_for(event)
+        step = fold.observe_result(locked.tracker, event_rows.engine_result(event), policy, locked.keyer)
+        event.result_digest = step.result_digest or ""
+        if step.cell is not None:
+            flag = RESULT_FLAGS[step.cell.result] + ("w" if step.verdict.decision == "warn" else "")
+            locked.events.put_result(step.cell.seq, flag)
+            locked.incidents.observe(step.cell.seq, step.cell.tool, step, policy)
+        self._meter(step)
+        return step
+
+    def _fold_message(self, event: EventRow) -> None:
+        locked = self.locked
+        if event.content:
+            chat_commands.run_in_chat(locked.session, locked.policies, event.content)
+        message = Message(at=event.received_at.timestamp(), seq=event.seq)
+        fold.observe_message(locked.tracker, message, locked.policy_for(event))
+
+    def _fold_end(self, event: EventRow) -> None:
+        locked, outcome = self.locked, event.content or "completed"
+        end = End(at=event.received_at.timestamp(), outcome=outcome, seq=event.seq, run=event.run or None)
+        fold.observe_end(locked.tracker, end, locked.policy_for(event))
+        locked.session.outcome, locked.session.ended_at = outcome, event.received_at
+        locked.incidents.end_all(event.received_at)
+        locked.approvals.withdraw(
+            "session_ended", "block", "The call was not run: its session has ended.", "system"
+        )
+
+    def refuse(self, event: EventRow) -> None:
+        """Mark a call as stopped because a person stopped the session; the engine does not count it."""
+        event.decision, event.flags = "stop", DECISION_FLAGS["stop"]
+        self._count(event)
+
+    def replace_decision(self, event: EventRow, step: Step, decision: str, message: str = "") -> None:
+        """Give the call folded last, which was held, the decision of its approval, or of having nobody to decide."""
+        self.locked.events.replace_decision(event, decision)
+        if decision == "stop" and not step.duplicate:
+            self.locked.incidents.decide_anew(step, decision, message)
+
+    def _count(self, event: EventRow) -> None:
+        session = self.locked.session
+        session.call_count += 1
+        session.token_count += event.tokens
+        session.cost_usd = float(session.cost_usd) + float(event.cost_usd)
+        session.last_tool = event.tool
+        session.outcome, session.ended_at = "", None
+        if self.locked.incidents.is_guarded and event.decision in ("block", "hold", "stop"):
+            session.blocked_count += 1
+        self.locked.events.add_call(event)
+
+    def _meter(self, step: Step) -> None:
+        session, meter = self.locked.session, step.verdict.meter
+        if meter is not None:
+            session.meter_kind, session.meter_count, session.meter_limit = (
+                meter.kind,
+                meter.count,
+                meter.limit,
+            )
+        for kind, error in step.faults:
+            log.error("detector_failed", detector=kind, error=error, session=session.external_id)
+
+
+def finding_as_dict(finding: Any) -> dict[str, Any] | None:
+    """Return a finding in the public form of verdicts."""
+    if finding is None:
+        return None
+    return {
+        "kind": finding.kind,
+        "count": finding.count,
+        "limit": finding.limit,
+        "window_seconds": finding.window_seconds,
+        "window_calls": finding.window_calls,
+        "confidence": finding.confidence,
+        "results": finding.results,
+        "period": finding.period,
+    }

@@ -1,0 +1,180 @@
+"""The owner of a session: its row, tracker state, incidents and approvals, locked, changed and written together.
+
+Whoever changes a session takes it with `locked_session` (or one of its siblings), changes what it yields, and leaves the
+block. Leaving writes what changed, in one place and in the same transaction: the state of the session, its row by named
+columns with the change cursor of the live pages, the tracker state, events, incidents and approvals, and the hints that
+follow the commit. No other package writes these rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from django.db import transaction
+
+from detection.engine.identity import Keyer
+from detection.engine.memory import State
+from detection.engine.policy import Policy
+from detection.models import Session, SessionState
+from detection.selectors.policies import tiers_of
+from detection.services.approvals.open_approvals import OpenApprovals
+from detection.services.errors import NotFound
+from detection.services.incidents.tracker import Loops
+from detection.services.keys import Principal
+from detection.services.sessions import session_rows, tracker_state
+from detection.services.sessions.event_changes import EventChanges
+from detection.services.sessions.event_rows import EventRow
+from detection.sql.pipeline import Writes
+from detection.stream.hints import Hint
+from detection.stream.publisher import publish_after_commit
+
+
+class LockedSession:
+    """A session whose row lock this transaction holds.
+
+    Attributes
+    ----------
+    session : Session
+        The row. Changed fields are written when the block ends; `state` is derived then and is not to be set.
+    policies : Tiers
+        The project's stored settings.
+    keyer : Keyer
+        The project's digests.
+    events : EventChanges
+        New events, and what evaluation puts on stored ones.
+    incidents : Loops
+        The incidents of the loops that go on. Costs no query for a session without one.
+    approvals : OpenApprovals
+        The calls on hold. Costs no query for a session without one.
+    """
+
+    def __init__(self, session: Session) -> None:
+        project = session.project
+        self.session = session
+        self.policies = tiers_of(project.pk, project.policy_version)
+        self.keyer = Keyer(bytes(project.digest_secret))
+        self.events = EventChanges(session)
+        self.incidents = Loops(session)
+        self.approvals = OpenApprovals(session)
+        self._tracker: State | None = None
+        self._before = session_rows.saved_values(session)
+        if self.approvals.has_due:
+            self.approvals.expire_due(self.tracker)
+
+    @property
+    def tracker(self) -> State:
+        """The engine's state, written with the rest once it was read here. One query the first time.
+
+        A state of an older version is rebuilt from the stored events.
+        """
+        if self._tracker is None:
+            self._tracker = tracker_state.read(self.session, self.policy_for, self.keyer)
+        return self._tracker
+
+    def policy_for(self, event: EventRow) -> Policy:
+        """Return the settings in effect for an event, before tool rules."""
+        session = self.session
+        return self.policies.policy_for(
+            event.backend or session.backend, event.model or session.model, session.policy_values
+        )
+
+    def reload_incidents(self) -> None:
+        """Read the incidents anew: a person changed one in this transaction."""
+        self.incidents = Loops(self.session, is_known=False)
+
+    def _save(self) -> None:
+        """Write what changed. Nothing is sent when nothing did."""
+        session, writes = self.session, Writes()
+        self.events.add_writes(writes)
+        if self.incidents.is_touched:
+            writes.send()  # The evidence is copied from the events, marks included.
+            self.incidents.save()
+        self.approvals.save()
+        if session.evaluated_seq >= session.last_seq:
+            session.pending_since = None
+        session.state = self._derived_state()
+        values = session_rows.saved_values(session)
+        if self._tracker is not None:
+            tracker_state.add_write(writes, session.pk, self._tracker)
+        elif values == self._before and not self.incidents.hints:
+            return
+        session_rows.add_save(writes, session, values)
+        writes.send()
+        hint = Hint("session", session.external_id)
+        publish_after_commit(session.project_id, hint, *self.incidents.hints)
+
+    def _derived_state(self) -> str:
+        if self.session.is_stopped:
+            return SessionState.STOPPED
+        if self.session.ended_at is not None:
+            return SessionState.ENDED
+        if self.approvals.has_open:
+            return SessionState.HELD
+        return SessionState.LOOPING if self.incidents.has_active else SessionState.RUNNING
+
+
+@contextmanager
+def locked_session(session_id: int, *, wait: bool = True) -> Iterator[LockedSession]:
+    """Lock a session by its row id, and write what the block changed.
+
+    Parameters
+    ----------
+    wait
+        False: do not wait for another transaction that holds the lock.
+
+    Raises
+    ------
+    NotFound
+        When the session is gone, or held by another transaction and not to be waited for.
+    """
+    with transaction.atomic(), _written(session_rows.lock_by_id(session_id, wait=wait)) as locked:
+        yield locked
+
+
+@contextmanager
+def locked_session_by_name(project_id: int, external_id: str) -> Iterator[LockedSession]:
+    """Lock a session by its name in a project, and write what the block changed.
+
+    Raises
+    ------
+    NotFound
+        When the project has no such session.
+    """
+    with transaction.atomic(), _written(session_rows.lock_by_name(project_id, external_id)) as locked:
+        yield locked
+
+
+@contextmanager
+def locked_session_of_agent(principal: Principal, external_id: str) -> Iterator[LockedSession]:
+    """Lock the session that an agent names, created where it is new, and write what the block changed."""
+    with (
+        transaction.atomic(),
+        _written(session_rows.lock_or_create(principal, [external_id])[external_id]) as locked,
+    ):
+        yield locked
+
+
+@contextmanager
+def locked_sessions_of_batch(principal: Principal, names: Iterable[str]) -> Iterator[dict[str, Session]]:
+    """Lock the sessions of a batch of events, created where they are new; afterwards they wait for evaluation.
+
+    Yields
+    ------
+    dict
+        The rows by name. What new events say of a session (`last_seq`, agent, backend, model, parent) is written when
+        the block ends.
+    """
+    with transaction.atomic():
+        sessions = session_rows.lock_or_create(principal, names)
+        yield sessions
+        session_rows.save_received(sessions.values())
+
+
+@contextmanager
+def _written(session: Session | None) -> Iterator[LockedSession]:
+    if session is None:
+        raise NotFound("There is no such session in this project.")
+    locked = LockedSession(session)
+    yield locked
+    locked._save()

@@ -1,0 +1,204 @@
+import asyncio
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+from asgiref.sync import async_to_sync, sync_to_async
+from channels.layers import get_channel_layer
+from django.db import connection
+from django.utils import timezone
+
+from detection.engine import fold
+from detection.models import Incident, IncidentActivity, Project, Session
+from detection.selectors.sessions import changed_since, visible
+from detection.services.errors import NotFound
+from detection.services.incidents import triage
+from detection.services.keys import Principal
+from detection.services.maintenance import retention
+from detection.services.sessions import actions
+from detection.services.sessions.folding import Folding
+from detection.services.sessions.locked_session import locked_session
+from detection.stream.hints import project_group
+from tests.support.agents import OPERATOR, Agent
+
+
+@pytest.fixture
+def racing(transactional_db):
+    project = Project.objects.create(slug="race", name="Race")
+    return Agent(Principal(0, "x", project.pk, "race", frozenset(), False, None))
+
+
+def in_thread(do):
+    def run():
+        do()
+        connection.close()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def wait_until_blocked():
+    """Wait until a connection waits for a lock."""
+    for _ in range(500):
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
+            if cursor.fetchone()[0]:
+                return
+        time.sleep(0.01)
+    raise AssertionError("nobody waits")
+
+
+@async_to_sync
+async def hints_after(project_id, do):
+    """The hints that the watchers of a project get from `do`."""
+    layer = get_channel_layer()
+    channel = await layer.new_channel()
+    await layer.group_add(project_group(project_id), channel)
+    await sync_to_async(do)()
+    message = await asyncio.wait_for(layer.receive(channel), 5)
+    return {(hint["topic"], hint["id"], hint["news"]) for hint in message["hints"]}
+
+
+def loop(agent):
+    for _ in range(4):
+        agent.asks()
+    return Incident.objects.get()
+
+
+def test_a_block_that_changes_nothing_writes_nothing(racing):
+    racing.asks()
+    before = Session.objects.values().get()
+    with locked_session(before["id"]):
+        pass
+    assert Session.objects.values().get() == before
+
+
+def test_a_block_that_raises_leaves_everything_as_it_was(racing):
+    racing.asks()
+    before = Session.objects.values().get()
+
+    def fail():
+        with locked_session(before["id"]) as locked:
+            locked.session.call_count = 99
+            fold.rearm_all(locked.tracker)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert Session.objects.values().get() == before
+
+
+def test_a_session_that_is_gone_or_held_by_another_transaction_is_not_found(racing):
+    racing.asks()
+    session = Session.objects.get()
+    with pytest.raises(NotFound), locked_session(session.pk + 1):
+        pass
+    raised = []
+
+    def take():
+        try:
+            with locked_session(session.pk, wait=False):
+                pass
+        except NotFound:
+            raised.append(True)
+
+    with locked_session(session.pk):
+        in_thread(take).join()
+    assert raised == [True]
+
+
+def test_the_state_that_a_waiting_call_reads_is_the_one_that_it_waited_for(racing):
+    racing.asks()
+    session_id = Session.objects.get().pk
+    racing.posts(racing.call())
+    seen = []
+
+    def second():
+        with locked_session(session_id) as locked:
+            seen.append((locked.session.evaluated_seq, locked.tracker.lanes[""].ordinal))
+
+    with locked_session(session_id) as locked:
+        thread = in_thread(second)
+        wait_until_blocked()
+        Folding(locked, {}).catch_up()
+    thread.join()
+    assert seen == [(2, 2)]
+
+
+def test_an_acknowledgement_during_an_evaluation_is_kept(racing):
+    incident = loop(racing)
+    racing.posts(racing.call())
+    project_id = Project.objects.get().pk
+    with locked_session(incident.session_id) as locked:
+        assert locked.incidents.active
+        thread = in_thread(lambda: triage.acknowledge(project_id, incident.public_id, OPERATOR))
+        wait_until_blocked()
+        Folding(locked, {}).catch_up()
+    thread.join()
+    incident.refresh_from_db()
+    assert (incident.status, incident.detections) == ("acknowledged", 2)
+
+
+def test_a_finding_writes_only_what_findings_change(agent):
+    incident = loop(agent)
+    agent.posts(agent.call())
+    with locked_session(incident.session_id) as locked:
+        assert locked.incidents.active
+        Incident.objects.update(status="acknowledged", label="true_loop")
+        Folding(locked, {}).catch_up()
+    incident.refresh_from_db()
+    assert (incident.status, incident.label, incident.detections) == ("acknowledged", "true_loop", 2)
+
+
+def test_resolving_the_incident_of_a_loop_leaves_its_session_running(racing):
+    incident = loop(racing)
+    project_id = incident.project_id
+    cursor = visible().partition(":")[0]
+    hints = hints_after(project_id, lambda: triage.resolve(project_id, incident.public_id, OPERATOR))
+    assert Session.objects.get().state == "running"
+    assert [row.state for row in changed_since(project_id, cursor).sessions] == ["running"]
+    assert ("session", "s-1", "changed") in hints
+
+
+def test_undoing_a_resolution_makes_the_session_loop_again(agent):
+    incident = loop(agent)
+    triage.resolve(incident.project_id, incident.public_id, OPERATOR)
+    triage.undo(incident.project_id, incident.public_id, OPERATOR)
+    assert Session.objects.get().state == "looping"
+
+
+def test_the_incident_of_a_removed_session_can_still_be_resolved(agent):
+    incident = loop(agent)
+    Incident.objects.update(session=None)
+    assert triage.resolve(incident.project_id, incident.public_id, OPERATOR).status == "resolved"
+
+
+def test_an_abandoned_loop_ends_on_the_open_pages_too(racing):
+    incident = loop(racing)
+    Session.objects.update(last_event_at=timezone.now() - timedelta(hours=2))
+    cursor = visible().partition(":")[0]
+    hints = hints_after(incident.project_id, retention.end_abandoned)
+    incident.refresh_from_db()
+    assert (incident.ended_at is not None, incident.recovered) == (True, False)
+    assert IncidentActivity.objects.filter(action="ended", note="abandoned").count() == 1
+    assert [row.state for row in changed_since(incident.project_id, cursor).sessions] == ["running"]
+    assert hints >= {("session", "s-1", "changed"), ("incident", incident.public_id, "ended")}
+
+
+def test_a_loop_whose_session_is_at_work_is_not_abandoned(racing):
+    incident = loop(racing)
+    Session.objects.update(last_event_at=timezone.now() - timedelta(hours=2))
+    with locked_session(incident.session_id):
+        ended = []
+        in_thread(lambda: ended.append(retention.end_abandoned())).join()
+    assert ended == [0]
+
+
+def test_stopping_withdraws_and_writes_the_reason_once(agent, project):
+    agent.asks()
+    actions.stop(project.pk, "s-1", OPERATOR, "runs wild")
+    actions.stop(project.pk, "s-1", OPERATOR, "again")
+    session = Session.objects.get()
+    assert (session.state, session.stopped_by, session.stop_reason) == ("stopped", "ana", "runs wild")
