@@ -29,7 +29,8 @@ _EXACT_DIGITS: Final = 15
 
 _HUGE = 10**MAX_DIGITS
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
-_STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{\]}]', re.DOTALL)
+_STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\Z)|[\[{\]}]', re.DOTALL)
+"""A string that never ends is taken to the end of the text: looking for an end from each quote takes quadratic time."""
 
 
 class JsonProblem(ValueError):

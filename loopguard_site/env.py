@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
+_FREE_SPACE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?(%|MB|GB)", re.ASCII)
 MODES = ("embedded", "production", "test")
 MIN_SECRET_LENGTH = 32
 OWNER_VARIABLE = "LOOPGUARD_OWNER_DATABASE_URL"
@@ -158,7 +159,7 @@ def _min_free(text: str) -> tuple[float, float]:
         return 0.0, 0.0
     share = size = math.inf
     for part in text.split(","):
-        found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?) ?(%|MB|GB)", part.strip(), re.ASCII)
+        found = _FREE_SPACE.fullmatch(part.strip())
         if found is None or (found[2] == "%" and float(found[1]) > 100):
             raise EnvironmentProblem(
                 f"LOOPGUARD_MIN_FREE must be a share such as 5%, an amount in MB or GB, or both with a comma; not {text!r}."

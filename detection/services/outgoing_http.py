@@ -42,6 +42,7 @@ _REFUSED: tuple[Network, ...] = tuple(
     )
 )  # fmt: skip
 """Loopback, private, link-local, shared, multicast and reserved ranges, and the forms that wrap a version 4 address."""
+_UNSAFE = re.compile(r"[\x00-\x20\x7f\\]")
 _NUMBER = re.compile(r"(?i)(?:0x[0-9a-f]*|[0-9]+)")
 _HOST_LABEL = re.compile(r"(?i)[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 
@@ -128,7 +129,7 @@ def parse(url: str) -> Target:
     Refused
         When it is not such an address.
     """
-    if len(url) > MAX_ADDRESS_LENGTH or not url.isascii() or re.search(r"[\x00-\x20\x7f\\]", url):
+    if len(url) > MAX_ADDRESS_LENGTH or not url.isascii() or _UNSAFE.search(url):
         raise Refused("The address may hold neither spaces, backslashes nor characters beyond ASCII.")
     try:
         parts = httpx.URL(url)

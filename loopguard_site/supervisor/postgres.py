@@ -26,6 +26,7 @@ from .binaries import postgres_bin
 from .errors import SupervisorError
 from .homes import reachable_home
 
+_FIRST_NUMBER = re.compile(r"(\d+)")
 USER = "loopguard"
 _PORT = 5432  # only names the socket file; no TCP port is opened
 _SOCKET_PATH_LIMIT_BYTES = 107
@@ -168,7 +169,7 @@ class EmbeddedPostgres:
         said = subprocess.run(
             [programs / "postgres", "--version"], capture_output=True, text=True, check=False
         )
-        found = re.search(r"(\d+)", said.stdout)
+        found = _FIRST_NUMBER.search(said.stdout)
         if found is None:
             raise SupervisorError(f"{programs / 'postgres'} cannot be run here: {said.stderr.strip()}")
         if cluster != found[1]:

@@ -37,6 +37,7 @@ _REFUSED_SETTINGS = re.compile(
     r"template|pgp|wkd|smime|key_?file|attach|redirect|verify|cto|rto|e2ee|path|cert|format|overflow|emojis",
     re.IGNORECASE,
 )
+_BETWEEN_PARTS = re.compile(r"[^A-Za-z0-9_.-]+")
 _guard = threading.local()
 _hook_lock = threading.Lock()
 _is_hooked = False
@@ -200,7 +201,7 @@ def notify(address: str, title: str, text: str, *, is_good_news: bool) -> None:
 
 def _without_secrets(text: str, address: str) -> str:
     scheme, _, rest = address.partition("://")
-    for part in sorted(re.split(r"[^A-Za-z0-9_.-]+", rest), key=len, reverse=True):
+    for part in sorted(_BETWEEN_PARTS.split(rest), key=len, reverse=True):
         if len(part) >= 6 and part.lower() != scheme:
             text = text.replace(part, "…")
     return text

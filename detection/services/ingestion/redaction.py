@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from detection.strict_json import Cleaner, JsonProblem, compact, loads
@@ -28,11 +28,20 @@ PAGING_KEY = re.compile(r"(?i)(?:page|next|continuation|cursor|sync)[_-]?token$"
 VALUE_SHAPES: tuple[tuple[str, re.Pattern[str]], ...] = (
     (
         "pem",
+        # Without an end, all that follows may belong to the key.
         re.compile(
-            r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----[\s\S]{0,8192}?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY-----|$)"
+            r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----(?:[^-]++|-(?!----END ))*+"
+            r"(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY-----)?+"
         ),
     ),
-    ("jwt", re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*")),
+    (
+        "jwt",
+        # What begins like one and is none is passed over as a whole: trying again from each place inside it takes
+        # quadratic time.
+        re.compile(
+            r"\beyJ[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]*+|(?P<no_secret>\beyJ[A-Za-z0-9_-]*+)"
+        ),
+    ),
     ("bearer", re.compile(r"(?i)\b(?:bearer|basic)\s+[A-Za-z0-9._~+/=-]{12,}")),
     ("key", re.compile(r"\blg_[0-9a-hjkmnp-tv-z]{10}_[0-9a-f]{64,}")),
     (
@@ -130,8 +139,11 @@ class Redactor:
 
     def _shapes(self, text: str) -> str:
         for kind, shape in VALUE_SHAPES:
-            text = shape.sub(lambda found, kind=kind: self._mark(kind, found[0]), text)  # type: ignore[misc]
+            text = shape.sub(partial(self._mark_shape, kind), text)
         return _CARD.sub(lambda found: self._mark("card", found[0]) if _luhn(found[0]) else found[0], text)
+
+    def _mark_shape(self, kind: str, found: re.Match[str]) -> str:
+        return found[0] if found.lastgroup == "no_secret" else self._mark(kind, found[0])
 
     def _mark(self, kind: str, secret: str) -> str:
         if secret.startswith("[redacted:"):

@@ -40,6 +40,7 @@ ASK_AGAIN_AFTER = timedelta(minutes=10)
 BREAKER_FAILURES, BREAKER_WINDOW, BREAKER_REST = 5, timedelta(minutes=5), timedelta(minutes=1)
 OBEYED_REST = timedelta(days=1)
 DECOY_ONE_IN = 100
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\u202a-\u202e\u2066-\u2069]+")
 _EXACT = frozenset(("repeat", "cycle"))
 _FIELDS = ("decision", "reason", "guidance", "extra_rounds", "nonce")
 
@@ -357,4 +358,4 @@ def _refuse(name: str) -> None:
 
 def _shown(text: str) -> str:
     """The judge's words as they are shown to people: cut, and without control characters."""
-    return re.sub(r"[\x00-\x1f\x7f\u202a-\u202e\u2066-\u2069]+", " ", text)[:600]
+    return _CONTROL.sub(" ", text)[:600]
