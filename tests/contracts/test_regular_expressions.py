@@ -32,7 +32,9 @@ def patterns():
     found = {}
     for package in (detection, loopguard_site):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if ".migrations" in module.name or module.name.endswith((".asgi", ".wsgi", ".celery")):
+            if ".migrations" in module.name or module.name.endswith(
+                (".asgi", ".wsgi", ".celery", ".__main__")
+            ):
                 continue
             loaded = importlib.import_module(module.name)
             for name, value in vars(loaded).items():
