@@ -1,9 +1,8 @@
-"""Rings doorbells (Celery, the channel layer) beside the request, never inside it.
+"""Hands tasks and hints to the broker from a background thread, so that a slow broker never delays a request.
 
-A refusing or silent broker must not slow an answer, so what is to be sent goes through a bounded queue to one daemon
-thread of the process. What is for the same receiver waits together and leaves together: under load the cost of sending is
-shared, and equal news are sent once. Losing a ring is harmless: the sweeper finds unevaluated sessions in Postgres, and
-pages resume by cursor. Nothing that must not get lost belongs here.
+Items for one receiver are collected in a bounded queue and sent together, each once. Losing an item is harmless: the
+sweeper finds sessions with unevaluated events in Postgres, and pages resume by cursor. Anything that must not be lost
+belongs in the database.
 """
 
 from __future__ import annotations
@@ -18,71 +17,81 @@ from typing import Any
 import structlog
 
 log = structlog.get_logger(__name__)
-MAX_WAITING = 10_000
-MAX_TOGETHER = 200
+MAX_QUEUED = 10_000
+MAX_BATCH = 200
 Send = Callable[[list[Any]], None]
 
 
-class Doorbell:
-    """A bounded queue by receiver with one sending thread, made anew after a fork.
+class BackgroundPublisher:
+    """A bounded queue per receiver and one thread that sends; recreated after a fork.
 
     Parameters
     ----------
     name
-        For logs and metrics.
+        Name in logs and metrics.
     pause_seconds
-        Rest after each sending, in which more can gather.
+        Pause after each batch, during which more items are collected.
+    max_queued
+        Maximum number of items that wait for all receivers; further ones are dropped and counted.
+
+    Attributes
+    ----------
+    dropped, failed
+        Items dropped because the queue was full, and batches that could not be sent, since the process started.
     """
 
-    def __init__(self, name: str, pause_seconds: float = 0.0) -> None:
+    def __init__(self, name: str, pause_seconds: float = 0.0, max_queued: int = MAX_QUEUED) -> None:
         self.name = name
-        self.pause_seconds = pause_seconds
+        self.pause_seconds, self.max_queued = pause_seconds, max_queued
         self.dropped = 0
         self.failed = 0
-        self._waiting: dict[Hashable, tuple[Send, dict[Hashable, None]]] = {}
-        self._count = 0
+        self._queues: dict[Hashable, tuple[Send, dict[Hashable, None]]] = {}
+        self._queued = 0
         self._changed = threading.Condition()
         self._pid = 0
 
-    def ring(self, receiver: Hashable, send: Send, *news: Hashable) -> None:
-        """Have `send` called soon with the news that wait for `receiver` by then, each once."""
+    def enqueue(self, receiver: Hashable, send: Send, *items: Hashable) -> None:
+        """Queue items for a receiver; the thread calls `send` with all that are queued by then, each once.
+
+        Costs a few microseconds and never blocks on the broker. Without items, `send` is called with an empty list.
+        """
         with self._changed:
             if self._pid != os.getpid():
-                self._pid, self._count = os.getpid(), 0
-                self._waiting.clear()
+                self._pid, self._queued = os.getpid(), 0
+                self._queues.clear()
                 threading.Thread(target=self._run, name=self.name, daemon=True).start()
-            _, waiting = self._waiting.setdefault(receiver, (send, {}))
-            fresh = [one for one in news if one not in waiting]
-            if self._count + len(fresh) > MAX_WAITING:
-                self.dropped += len(fresh)
+            _, queue = self._queues.setdefault(receiver, (send, {}))
+            new = [item for item in items if item not in queue]
+            if self._queued + len(new) > self.max_queued:
+                self.dropped += len(new)
                 return
-            waiting.update(dict.fromkeys(fresh))
-            self._count += len(fresh)
+            queue.update(dict.fromkeys(new))
+            self._queued += len(new)
             self._changed.notify()
 
-    def _next(self) -> tuple[Send, list[Any]]:
+    def _next_batch(self) -> tuple[Send, list[Any]]:
         with self._changed:
-            while not self._waiting:
+            while not self._queues:
                 self._changed.wait()
-            receiver = next(iter(self._waiting))
-            send, waiting = self._waiting.pop(receiver)
-            taken = list(islice(waiting, MAX_TOGETHER))
-            for one in taken:
-                del waiting[one]
-            if waiting:
-                self._waiting[receiver] = (send, waiting)  # behind the other receivers
-            self._count -= len(taken)
-            return send, taken
+            receiver = next(iter(self._queues))
+            send, queue = self._queues.pop(receiver)
+            batch = list(islice(queue, MAX_BATCH))
+            for item in batch:
+                del queue[item]
+            if queue:
+                self._queues[receiver] = (send, queue)  # behind the other receivers
+            self._queued -= len(batch)
+            return send, batch
 
     def _run(self) -> None:
         while True:
-            send, news = self._next()
+            send, batch = self._next_batch()
             try:
-                send(news)
-            except Exception as error:  # noqa: BLE001 - a bell that cannot be rung is counted; the sweeper does the work
+                send(batch)
+            except Exception as error:  # noqa: BLE001 - whatever the broker raises, the sweeper does the work
                 self.failed += 1
                 if self.failed in (1, 10) or self.failed % 100 == 0:
                     log.warning(
-                        "doorbell_failed", bell=self.name, failures=self.failed, error=str(error)[:200]
+                        "publish_failed", publisher=self.name, failures=self.failed, error=str(error)[:200]
                     )
             time.sleep(self.pause_seconds)

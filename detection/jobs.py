@@ -1,17 +1,17 @@
-"""Task names, and the only sender of tasks: after commit, beside the request."""
+"""Names of the Celery tasks, and the only code that enqueues them: after commit, in the background."""
 
 from __future__ import annotations
 
 from celery import current_app
 from django.db import transaction
 
-from detection.background_publisher import Doorbell
+from detection.background_publisher import BackgroundPublisher
 
 EVALUATE, SWEEP, HOUSEKEEPING = "detection.evaluate", "detection.sweep", "detection.housekeeping"
 JUDGE, CLOSE_APPROVALS = "detection.judge", "detection.close_approvals"
 SESSIONS_PER_TASK = 20
-"""So many that sending costs little beside the work, so few that several workers get a share."""
-bell = Doorbell("jobs", pause_seconds=0.005)
+"""Large enough that sending is cheap compared with the work, small enough that several workers share it."""
+publisher = BackgroundPublisher("jobs", pause_seconds=0.005)
 
 
 def _send(name: str, *arguments: object) -> None:
@@ -20,8 +20,8 @@ def _send(name: str, *arguments: object) -> None:
 
 
 def evaluate_after_commit(session_ids: list[int]) -> None:
-    """Ask a worker to look at each session once the transaction in hand is committed."""
-    transaction.on_commit(lambda: bell.ring(EVALUATE, _send_evaluate, *session_ids), robust=True)
+    """Enqueue the evaluation of sessions once the current transaction is committed."""
+    transaction.on_commit(lambda: publisher.enqueue(EVALUATE, _send_evaluate, *session_ids), robust=True)
 
 
 def _send_evaluate(session_ids: list[int]) -> None:
@@ -30,7 +30,13 @@ def _send_evaluate(session_ids: list[int]) -> None:
 
 
 def judge_after_commit(approval_id: str) -> None:
-    """Ask a worker to consult the judge about an approval, by its public id; unheard, workers find it within seconds."""
+    """Enqueue the judge for an approval once the current transaction is committed.
+
+    Parameters
+    ----------
+    approval_id
+        Public id. If the task is lost, a worker finds the approval within seconds.
+    """
     transaction.on_commit(
-        lambda: bell.ring((JUDGE, approval_id), lambda _: _send(JUDGE, approval_id)), robust=True
+        lambda: publisher.enqueue((JUDGE, approval_id), lambda _: _send(JUDGE, approval_id)), robust=True
     )

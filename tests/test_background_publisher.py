@@ -3,69 +3,68 @@ import threading
 import pytest
 
 from detection import background_publisher
-from detection.background_publisher import Doorbell
+from detection.background_publisher import BackgroundPublisher
 
 
 @pytest.fixture
-def held():
-    """A bell whose thread is busy until the gate is opened, and what it has sent."""
-    bell, gate, sent, done = Doorbell("test"), threading.Event(), [], threading.Event()
-    busy = threading.Event()
+def busy():
+    """A publisher with room for 300 items whose thread is busy until the gate is opened, and what it has sent."""
+    publisher, gate, sent = BackgroundPublisher("test", max_queued=300), threading.Event(), []
+    is_busy, done = threading.Event(), threading.Event()
 
-    def first(_):
-        busy.set()
+    def wait(_):
+        is_busy.set()
         gate.wait(5)
 
-    bell.ring("first", first)
-    busy.wait(5)
+    publisher.enqueue("first", wait)
+    is_busy.wait(5)
 
-    def opened():
+    def open_gate():
         gate.set()
-        for _ in range(2):  # the second one stands behind whatever the first one let pass
+        for _ in range(2):  # the second one waits behind everything that was queued before the first
             done.clear()
-            bell.ring("last", lambda _: done.set())
+            publisher.enqueue("last", lambda _: done.set())
             assert done.wait(5)
         return sent
 
-    return bell, sent, opened
+    return publisher, sent, open_gate
 
 
-def test_news_for_one_receiver_leave_together_and_equal_ones_once(held):
-    bell, sent, opened = held
+def test_items_for_one_receiver_are_sent_together_and_equal_ones_once(busy):
+    publisher, sent, open_gate = busy
     for number in (1, 2, 1, 3):
-        bell.ring("a", sent.append, number)
-    bell.ring("b", sent.append, 9)
+        publisher.enqueue("a", sent.append, number)
+    publisher.enqueue("b", sent.append, 9)
 
-    assert opened() == [[1, 2, 3], [9]]
+    assert open_gate() == [[1, 2, 3], [9]]
 
 
-def test_a_receiver_with_much_news_does_not_hold_up_the_others(held):
-    bell, sent, opened = held
-    bell.ring("a", sent.append, *range(background_publisher.MAX_TOGETHER + 1))
-    bell.ring("b", sent.append, "b")
+def test_a_receiver_with_many_items_does_not_delay_the_others(busy):
+    publisher, sent, open_gate = busy
+    publisher.enqueue("a", sent.append, *range(background_publisher.MAX_BATCH + 1))
+    publisher.enqueue("b", sent.append, "b")
 
-    assert [len(news) for news in opened()] == [background_publisher.MAX_TOGETHER, 1, 1]
+    assert [len(batch) for batch in open_gate()] == [background_publisher.MAX_BATCH, 1, 1]
     assert sent[1] == ["b"]
 
 
-def test_what_cannot_be_sent_is_counted_and_stops_nobody(held):
-    bell, sent, opened = held
+def test_a_batch_that_cannot_be_sent_is_counted_and_delays_nobody(busy):
+    publisher, sent, open_gate = busy
 
     def broken(_):
         raise ConnectionError("no broker")
 
-    bell.ring("a", broken, 1)
-    bell.ring("b", sent.append, 2)
+    publisher.enqueue("a", broken, 1)
+    publisher.enqueue("b", sent.append, 2)
 
-    assert opened() == [[2]]
-    assert bell.failed == 1
+    assert open_gate() == [[2]]
+    assert publisher.failed == 1
 
 
-def test_what_waits_is_bounded(held, monkeypatch):
-    bell, sent, opened = held
-    monkeypatch.setattr(background_publisher, "MAX_WAITING", 3)
-    bell.ring("a", sent.append, 1, 2, 3)
-    bell.ring("a", sent.append, 4)
+def test_items_beyond_the_limit_are_dropped_and_counted(busy):
+    publisher, sent, open_gate = busy
+    publisher.enqueue("a", sent.append, *range(300))
+    publisher.enqueue("a", sent.append, 300)
 
-    assert opened() == [[1, 2, 3]]
-    assert bell.dropped == 1
+    assert sum(len(batch) for batch in open_gate()) == 300
+    assert publisher.dropped == 1

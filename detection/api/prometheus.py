@@ -1,4 +1,4 @@
-"""What Prometheus is told. Counters count in this process; what is asked of the database is asked when scraped."""
+"""Metrics for Prometheus. Counters belong to this process; everything from the database is queried when scraped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from detection import jobs
 from detection.selectors import alerts, statistics
 from detection.services.maintenance import disk_space
-from detection.stream import publisher
+from detection.stream import publisher as stream
 
 REGISTRY: Final = CollectorRegistry()
 _BUCKETS: Final = (0.002, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.2, 2.5, 5.0, 10.0)
@@ -26,36 +26,36 @@ REQUESTS = Counter(
 )
 RATE_LIMITED = Counter(
     "loopguard_rate_limited_requests_total",
-    "Requests that were refused because their key asked too often, to whichever route.",
+    "Requests above the rate limit of their key, to any route.",
     ("project",),
     registry=REGISTRY,
 )
 EVENTS = Counter(
     "loopguard_ingest_events_total",
-    "Events by what became of them.",
+    "Received events by outcome.",
     ("outcome", "reason"),
     registry=REGISTRY,
 )
 REQUEST_SECONDS = Histogram(
     "loopguard_request_seconds",
-    "Time from the first byte read to the answer.",
+    "Time from the first byte of the request to the response.",
     ("route",),
     buckets=_BUCKETS,
     registry=REGISTRY,
 )
 VERDICTS = Counter(
-    "loopguard_guard_verdicts_total", "Verdicts of the guard route.", ("decision",), registry=REGISTRY
+    "loopguard_guard_verdicts_total", "Verdicts of the guard.", ("decision",), registry=REGISTRY
 )
 VERDICT_SECONDS = Histogram(
     "loopguard_verdict_seconds",
-    "Time that the guard service took, commit included.",
+    "Time spent in the guard service, including the commit.",
     buckets=_BUCKETS,
     registry=REGISTRY,
 )
-_BELLS = Gauge(
-    "loopguard_doorbell_failures",
-    "Rings that could not be sent or were dropped since the start of this process.",
-    ("bell", "reason"),
+_PUBLISH_FAILURES = Gauge(
+    "loopguard_publish_failures",
+    "Batches that could not be sent to the broker and items that were dropped, since this process started.",
+    ("publisher", "reason"),
     registry=REGISTRY,
 )
 
@@ -71,14 +71,14 @@ FROM detection_session WHERE last_event_at > now() - interval '1 hour'
 _INCIDENTS_SQL: Final = "SELECT status, count(*) FROM detection_incident GROUP BY status"
 
 
-class FromDatabase(Collector):
-    """Backlog, sessions and incidents, the same whichever process is asked."""
+class DatabaseCollector(Collector):
+    """Backlog, sessions, incidents and alerts; the same in every process."""
 
     def collect(self) -> Iterator[Metric]:
-        """Ask the database; without it only `loopguard_database_up` is told."""
-        up = GaugeMetricFamily("loopguard_database_up", "Whether the database answers.")
+        """Query the database; without it, only `loopguard_database_up` is reported."""
+        up = GaugeMetricFamily("loopguard_database_up", "Whether the database is available.")
         try:
-            metrics = self._ask()
+            metrics = self._query()
         except DatabaseError:
             up.add_metric((), 0)
             yield up
@@ -87,7 +87,7 @@ class FromDatabase(Collector):
         yield up
         yield from metrics
 
-    def _ask(self) -> list[Metric]:
+    def _query(self) -> list[Metric]:
         with connection.cursor() as db:
             db.execute(_BACKLOG_SQL)
             waiting, age = db.fetchone()
@@ -97,14 +97,16 @@ class FromDatabase(Collector):
             incidents = db.fetchall()
         backlog = GaugeMetricFamily(
             "loopguard_unprocessed_sessions",
-            "Sessions with events that were not evaluated yet.",
+            "Sessions with events that are not evaluated yet.",
             value=waiting,
         )
         oldest = GaugeMetricFamily(
-            "loopguard_oldest_unprocessed_seconds", "How long the oldest of them has waited.", value=age
+            "loopguard_oldest_unprocessed_seconds", "Age of the oldest unevaluated event.", value=age
         )
-        parked_events = GaugeMetricFamily(
-            "loopguard_parked_events", "Events set aside in sessions of the last hour.", value=quarantined
+        quarantined_events = GaugeMetricFamily(
+            "loopguard_quarantined_events",
+            "Quarantined events in sessions of the last hour.",
+            value=quarantined,
         )
         sessions = GaugeMetricFamily(
             "loopguard_sessions", "Sessions with an event in the last hour.", labels=("state",)
@@ -114,14 +116,14 @@ class FromDatabase(Collector):
         by_status = GaugeMetricFamily("loopguard_incidents", "Incidents by status.", labels=("status",))
         for status, number in incidents:
             by_status.add_metric((status,), number)
-        return [backlog, oldest, parked_events, sessions, by_status, *_statistics(), *_alerts()]
+        return [backlog, oldest, quarantined_events, sessions, by_status, *_statistics(), *_alerts()]
 
 
 def _statistics() -> list[Metric]:
-    """Return what was checked and found since counting began, the demo's left out; calls follow within seconds."""
-    checks = CounterMetricFamily("loopguard_checks", "Calls that were looked at.", labels=("project",))
+    """Return totals without demo sessions since counting began; calls are counted within seconds."""
+    checks = CounterMetricFamily("loopguard_checks", "Evaluated calls.", labels=("project",))
     reactions = CounterMetricFamily(
-        "loopguard_reactions", "Calls that were warned about or blocked.", labels=("project", "reaction")
+        "loopguard_reactions", "Calls with a warning or a block.", labels=("project", "reaction")
     )
     cost = CounterMetricFamily("loopguard_cost_usd", "Cost of all calls.", labels=("project",))
     for project, checked, warned, blocked, spent in statistics.totals_by_project():
@@ -155,12 +157,12 @@ def _alerts() -> list[Metric]:
         messages,
         GaugeMetricFamily(
             "loopguard_alert_outbox",
-            "Changes of incidents that wait for their route.",
+            "Alert events that wait for routing.",
             value=health.pending_transitions,
         ),
         GaugeMetricFamily(
             "loopguard_alert_oldest_due_seconds",
-            "How long the oldest message that is due has waited.",
+            "Age of the oldest message that is due.",
             value=health.oldest_due_seconds,
         ),
         GaugeMetricFamily(
@@ -171,33 +173,35 @@ def _alerts() -> list[Metric]:
     ]
 
 
-class OfDisk(Collector):
-    """The disk of the database, where it is one of this machine."""
+class DiskCollector(Collector):
+    """The disk of the database, if it is on this machine."""
 
     def collect(self) -> Iterator[Metric]:
-        """Tell what it has, and from where on no more events are taken."""
+        """Report free space and the limit below which no events are accepted."""
         room = disk_space.room()
         if room is None:
             return
         yield GaugeMetricFamily(
-            "loopguard_storage_free_bytes", "Free on the database's disk.", value=room.free
+            "loopguard_storage_free_bytes", "Free space on the database's disk.", value=room.free
         )
         yield GaugeMetricFamily(
             "loopguard_storage_min_free_bytes",
-            "With less free, events and guard answer 503.",
+            "Below this, the events and guard routes respond 503.",
             value=room.least,
         )
         yield GaugeMetricFamily(
-            "loopguard_storage_full", "Whether events and guard are refused now.", value=room.is_too_little
+            "loopguard_storage_full",
+            "Whether the events and guard routes respond 503 now.",
+            value=room.is_too_little,
         )
 
 
-REGISTRY.register(FromDatabase())
-REGISTRY.register(OfDisk())
+REGISTRY.register(DatabaseCollector())
+REGISTRY.register(DiskCollector())
 
 
-def note_bells() -> None:
-    """Take over what the doorbells of this process counted."""
-    for bell in (jobs.bell, publisher.bell):
-        _BELLS.labels(bell.name, "failed").set(bell.failed)
-        _BELLS.labels(bell.name, "dropped").set(bell.dropped)
+def update_publish_failures() -> None:
+    """Copy the counts of this process's background publishers."""
+    for publisher in (jobs.publisher, stream.publisher):
+        _PUBLISH_FAILURES.labels(publisher.name, "failed").set(publisher.failed)
+        _PUBLISH_FAILURES.labels(publisher.name, "dropped").set(publisher.dropped)

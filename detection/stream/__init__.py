@@ -1,1 +1,1 @@
-"""What the live pages are told: typed hints, group names, and the only publisher. Hints carry no data, only where to look."""
+"""Messages to live pages: typed hints, group names, and the only publisher. Hints carry no data, only what to reload."""

@@ -1,4 +1,4 @@
-"""Closes a person's sockets when they sign out, by whichever door."""
+"""Closes a person's sockets when they sign out, whether from the console or the admin."""
 
 from __future__ import annotations
 

@@ -261,7 +261,7 @@ function refreshSoon(id) {
 // --- what the reader is told ---
 
 function count(hint) {
-  if (hint.topic === "incident" && hint.news === "opened") told.incidents += 1;
+  if (hint.topic === "incident" && hint.change === "opened") told.incidents += 1;
 }
 
 function announce() {

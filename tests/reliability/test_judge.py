@@ -1,4 +1,4 @@
-"""The judge's task is a doorbell, too: when the broker forgets it, a worker finds the approval itself."""
+"""When the broker loses the judge's task, a worker finds the approval by itself."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ from detection.services.incidents import tracker
 from detection.services.judging import judge
 from detection.services.sessions.event_rows import EventRow
 from detection.stream.hints import Hint
-from detection.stream.publisher import publish_after_commit, publish_answer_after_commit
+from detection.stream.publisher import publish_after_commit, publish_decision_after_commit
 
 JUDGE_WAIT_SECONDS = 15.0
 """Time for a worker to take the approval up, and for the judge's own deadline."""
@@ -265,7 +265,7 @@ class OpenApprovals:
             news = "asked" if approval.is_open else approval.state
             publish_after_commit(approval.project_id, Hint("approval", approval.public_id, news))
             if not approval.is_open:
-                publish_answer_after_commit(approval.public_id)
+                publish_decision_after_commit(approval.public_id)
 
     def _tell(self) -> None:
         """Put into the outbox that a person is asked, and how it ended; what was answered in the same breath is no news."""

@@ -16,7 +16,7 @@ from django.conf import settings
 from django.db import DatabaseError, connection
 from django.utils import timezone
 
-from detection.background_publisher import Doorbell
+from detection.background_publisher import BackgroundPublisher
 from detection.models import ApiKey, Attempt
 from detection.services.keys import PREFIX
 from detection.stream.hints import Hint
@@ -25,7 +25,7 @@ from detection.stream.publisher import publish_now
 log = structlog.get_logger(__name__)
 FLUSH_SECONDS = 0.5
 MAX_WAITING = 500
-bell = Doorbell("attempts")
+publisher = BackgroundPublisher("attempts")
 
 
 @dataclass(slots=True)
@@ -85,7 +85,7 @@ def note(
         ):
             known.counts[name] += number
     if settings.ATTEMPTS_IN_BACKGROUND:
-        bell.ring("flush", lambda _: _flush_soon())
+        publisher.enqueue("flush", lambda _: _flush_soon())
 
 
 def flush() -> int:

@@ -19,7 +19,7 @@ from detection.sql.advisory_locks import AdvisoryLock, try_lock
 log = structlog.get_logger(__name__)
 
 SWEEP_AFTER = timedelta(seconds=2)
-"""A task brings a worker at once; the task of a session that waits longer was lost."""
+"""A task reaches a worker at once; after this time it was lost."""
 SWEEP_SESSIONS = 200
 
 
