@@ -24,7 +24,7 @@ async def next_hints(socket):
 async def test_a_member_is_told_what_changed(project, member):
     async with open_page(project, member) as socket:
         publish_now(project.pk, Hint("session", "run-7"))
-        assert await next_hints(socket) == [{"topic": "session", "id": "run-7", "news": "changed"}]
+        assert await next_hints(socket) == [{"topic": "session", "id": "run-7", "change": "changed"}]
 
 
 async def test_the_first_frame_carries_the_cursor_to_go_on_from(project, member):

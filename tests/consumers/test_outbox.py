@@ -1,8 +1,8 @@
 from detection.consumers.outbox import Outbox
 
 
-def hint(number: int, news: str = "changed") -> dict[str, str]:
-    return {"topic": "session", "id": f"run-{number}", "news": news}
+def hint(number: int, change: str = "changed") -> dict[str, str]:
+    return {"topic": "session", "id": f"run-{number}", "change": change}
 
 
 async def test_nothing_waits_in_a_new_outbox():
