@@ -15,6 +15,6 @@ def bare(request: HttpRequest) -> JsonResponse:
 
 
 urlpatterns = [path("bare", bare), path("", include("loopguard_site.urls"))]
-handler404 = "detection.console.errors.not_found"
-handler403 = "detection.console.errors.forbidden"
-handler500 = "detection.console.errors.server_error"
+handler404 = "detection.console.error_pages.not_found"
+handler403 = "detection.console.error_pages.forbidden"
+handler500 = "detection.console.error_pages.server_error"

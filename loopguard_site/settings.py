@@ -50,7 +50,7 @@ INSTALLED_APPS = [
 ]
 MIDDLEWARE = [
     "detection.request_context.RequestContextMiddleware",
-    "detection.console.security.ContentSecurityPolicyMiddleware",
+    "detection.console.content_security_policy.ContentSecurityPolicyMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "detection.api.problems.ProblemMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
@@ -74,7 +74,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
-                "detection.console.context.console",
+                "detection.console.context_processors.console",
             ]
         },
     }
@@ -152,7 +152,7 @@ STORAGES = {
     },
 }
 
-CSRF_FAILURE_VIEW = "detection.console.errors.csrf_failed"
+CSRF_FAILURE_VIEW = "detection.console.error_pages.csrf_failed"
 CSRF_TRUSTED_ORIGINS = sorted(
     {"{0.scheme}://{0.netloc}".format(urlsplit(url)) for url in (PUBLIC_URL, LIVE_URL)}
 )

@@ -14,6 +14,6 @@ urlpatterns = [
     path("admin/", admin.site.urls),
     path("", include("detection.console.urls")),
 ]
-handler404 = "detection.console.errors.not_found"
-handler403 = "detection.console.errors.forbidden"
-handler500 = "detection.console.errors.server_error"
+handler404 = "detection.console.error_pages.not_found"
+handler403 = "detection.console.error_pages.forbidden"
+handler500 = "detection.console.error_pages.server_error"

@@ -146,7 +146,7 @@ def decide(request: ProjectRequest) -> HttpResponse:
 
 @in_project(Role.OPERATOR)
 @require_POST
-def forget(request: ProjectRequest) -> HttpResponse:
+def delete_remembered(request: ProjectRequest) -> HttpResponse:
     """Take a remembered answer back."""
     text = request.POST.get("id", "")
     number = int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0

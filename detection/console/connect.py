@@ -11,7 +11,7 @@ from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
-from detection.console import links
+from detection.console import permalinks
 from detection.console.access import ProjectRequest, in_project
 from detection.models import ApiKey, Role, Session
 from detection.selectors import dashboard
@@ -64,7 +64,7 @@ def _attempts(request: ProjectRequest) -> dict[str, Any]:
 
 @in_project(Role.OPERATOR)
 @require_POST
-def sample(request: ProjectRequest) -> HttpResponse:
+def send_sample(request: ProjectRequest) -> HttpResponse:
     """Run a small loop of our own through the guard, marked as demo, to show what becomes of it."""
     project = request.project
     name = f"sample-{timezone.now():%H%M%S}-{request.user.pk}"
@@ -87,4 +87,4 @@ def sample(request: ProjectRequest) -> HttpResponse:
         request,
         f"A sample agent asked the same thing again and again; the answer to its last call was “{decision}”.",
     )
-    return redirect(links.session_url(project.slug, name))
+    return redirect(permalinks.session_url(project.slug, name))

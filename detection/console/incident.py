@@ -13,7 +13,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
-from detection.console import approvals, display, explain
+from detection.console import approvals, formatting, incident_text
 from detection.console.access import ProjectRequest, actor_of, in_project
 from detection.models import Incident, Role, ToolRule
 from detection.selectors import incidents as selector
@@ -36,25 +36,25 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         raise Http404
     neighbours = selector.neighbours(incident)
     activity = list(incident.activity.all()[:200])
-    parts = explain.sentence(incident)
+    parts = incident_text.sentence(incident)
     told = next(
         (entry.note.partition(": ")[2] for entry in reversed(activity) if entry.action == "reacted"), ""
     )
     context: dict[str, Any] = {
         "incident": incident,
-        "title": explain.title(incident),
-        "status_chip": explain.STATUS_CHIPS[incident.status],
-        "kind_name": explain.KIND_NAMES.get(incident.kind, incident.kind),
-        "limit_words": explain.LIMIT_WORDS.get(incident.kind, ""),
+        "title": incident_text.title(incident),
+        "status_chip": incident_text.STATUS_CHIPS[incident.status],
+        "kind_name": incident_text.KIND_NAMES.get(incident.kind, incident.kind),
+        "limit_words": incident_text.LIMIT_WORDS.get(incident.kind, ""),
         "parts": parts,
         "plain_sentence": "".join(part.text for part in parts),
-        "lines": explain.evidence(incident),
+        "lines": incident_text.evidence(incident),
         "told": told,
-        "did": explain.did(incident),
-        "did_chip": explain.DECISION_CHIPS[incident.decision],
-        "settings": explain.settings_then(incident.policy, incident.kind),
+        "did": incident_text.did(incident),
+        "did_chip": incident_text.DECISION_CHIPS[incident.decision],
+        "settings": incident_text.settings_then(incident.policy, incident.kind),
         "activity": activity,
-        "neighbours": [(row, explain.STATUS_CHIPS[row.status]) for row in neighbours],
+        "neighbours": [(row, incident_text.STATUS_CHIPS[row.status]) for row in neighbours],
         "neighbour_agents": len({row.agent for row in neighbours if row.agent}),
         "strip": _strip(incident),
         "meter": _meter(incident),
@@ -85,10 +85,12 @@ def _exactly(name: str) -> str:
 
 def _strip(incident: Incident) -> Strip | None:
     """Draw the calls around the loop."""
-    cells = [replace(cell, tool=display.visible(cell.tool)) for cell in strip_images.cells_around(incident)]
+    cells = [
+        replace(cell, tool=formatting.visible(cell.tool)) for cell in strip_images.cells_around(incident)
+    ]
     if not cells:
         return None
-    label = f"{incident.count} {explain.LIMIT_WORDS.get(incident.kind, '×')}"
+    label = f"{incident.count} {incident_text.LIMIT_WORDS.get(incident.kind, '×')}"
     return large(
         cells, cell_width=strip_images.CELL_WIDTH, loops=[(incident.first_seq, incident.last_seq, label, "")]
     )
@@ -111,7 +113,7 @@ def _meter(incident: Incident) -> dict[str, Any]:
 def _argument_names(incident: Incident) -> list[str]:
     """Name the arguments that vary in the evidence: what an exception may leave out."""
     names: dict[str, None] = {}
-    for line in explain.evidence(incident):
+    for line in incident_text.evidence(incident):
         for change in line.changes:
             if change.path:
                 names[change.path] = None
@@ -120,7 +122,7 @@ def _argument_names(incident: Incident) -> list[str]:
 
 @in_project(Role.ADMIN)
 @require_POST
-def make_exception(request: ProjectRequest, public_id: str) -> HttpResponse:
+def create_exception(request: ProjectRequest, public_id: str) -> HttpResponse:
     """Make the narrowest rule that would have kept this incident from happening, and label it as not a loop."""
     incident = selector.get_incident(request.project.pk, public_id)
     if incident is None:

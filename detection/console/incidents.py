@@ -13,7 +13,7 @@ from django.utils import timezone
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_POST, require_safe
 
-from detection.console import explain
+from detection.console import incident_text
 from detection.console.access import ProjectRequest, actor_of, in_project
 from detection.engine.fields import KINDS
 from detection.models import Role
@@ -87,10 +87,10 @@ def page(request: ProjectRequest) -> HttpResponse:
         "rows": [
             (
                 row,
-                explain.title(row),
-                explain.STATUS_CHIPS[row.status],
-                explain.did(row),
-                explain.DECISION_CHIPS[row.decision],
+                incident_text.title(row),
+                incident_text.STATUS_CHIPS[row.status],
+                incident_text.did(row),
+                incident_text.DECISION_CHIPS[row.decision],
             )
             for row in found.items
         ],

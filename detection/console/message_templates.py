@@ -36,7 +36,7 @@ SHAPE_WORDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TemplateRow:
     """One text as the page shows it."""
 
     rung: str
@@ -60,7 +60,7 @@ def page(request: ProjectRequest) -> HttpResponse:
         try:
             if request.POST.get("action") == "preview":
                 context = {
-                    "tried": Row(
+                    "tried": TemplateRow(
                         rung,
                         *RUNG_WORDS.get(rung, ("", "")),
                         shape,
@@ -79,17 +79,17 @@ def page(request: ProjectRequest) -> HttpResponse:
                     request,
                     "The default holds again." if is_reset else "Saved. It holds from the next verdict on.",
                 )
-                return redirect("console:texts", request.project.slug)
+                return redirect("console:message_templates", request.project.slug)
         except ServiceError as error:
             status = 422
             context = {
                 "problem": error.detail,
-                "tried": Row(
+                "tried": TemplateRow(
                     rung, *RUNG_WORDS.get(rung, ("", "")), shape, SHAPE_WORDS.get(shape, ""), text, True, ""
                 ),
             }
     rows = [
-        Row(
+        TemplateRow(
             one.rung,
             *RUNG_WORDS[one.rung],
             one.shape,
@@ -106,7 +106,7 @@ def page(request: ProjectRequest) -> HttpResponse:
         "placeholders": [f"${name}" for name in service.PLACEHOLDERS],
         "maximum": service.MAX_CHARACTERS,
     }
-    return render(request, "approvals/texts.html", context, status=status)
+    return render(request, "message_templates/page.html", context, status=status)
 
 
 def _preview(rung: str, shape: str, text: str) -> str:

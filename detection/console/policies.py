@@ -13,7 +13,7 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
-from detection.console import display
+from detection.console import formatting
 from detection.console.access import ProjectRequest, actor_of, in_project, missing_role
 from detection.engine import policy
 from detection.engine.fields import FIELDS
@@ -308,7 +308,7 @@ def history(request: ProjectRequest) -> HttpResponse:
     context = {
         "tree": _tree(request, tiers_of(project.pk, project.policy_version), None),
         "rules": _rules(request),
-        "entries": [(entry, display.source_name(entry.subject), changes_of(entry)) for entry in entries],
+        "entries": [(entry, formatting.source_name(entry.subject), changes_of(entry)) for entry in entries],
     }
     return render(request, "console/policy_history.html", context)
 
@@ -324,8 +324,8 @@ def changes_of(entry: Any) -> list[tuple[str, str, str]]:
     for name in {**before, **after}:
         if name == "note" or before.get(name) == after.get(name):
             continue
-        label = FIELDS[name].label if name in FIELDS else display.word(name).capitalize()
-        old, new = display.setting_value(before.get(name)), display.setting_value(after.get(name))
+        label = FIELDS[name].label if name in FIELDS else formatting.word(name).capitalize()
+        old, new = formatting.setting_value(before.get(name)), formatting.setting_value(after.get(name))
         if old != new:
             rows.append((label, old, new))
     return rows

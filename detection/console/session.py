@@ -12,9 +12,9 @@ from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
-from detection.console import differences, display, explain, links, timeline
+from detection.console import differences, formatting, incident_text, permalinks, timeline
 from detection.console.access import ProjectRequest, actor_of, in_project
-from detection.console.rows import meter_title, meter_words, session_row
+from detection.console.session_rows import meter_title, meter_words, session_row
 from detection.forms import SettingsForm, form_rows
 from detection.models import Incident, Role, Session
 from detection.selectors import dashboard, policies
@@ -55,7 +55,7 @@ def _show(request: ProjectRequest, name: str) -> HttpResponse:
     incidents = dashboard.incidents_of_session(session.pk)
     zoom = _number(request.GET.get("zoom"), _fitting_zoom(len(calls.items)), ZOOMS)
     chosen = _number(request.GET.get("call"), 0)
-    cells = [Cell(row.seq, row.call_key[:6], row.flags, display.visible(row.tool)) for row in calls.items]
+    cells = [Cell(row.seq, row.call_key[:6], row.flags, formatting.visible(row.tool)) for row in calls.items]
     colours = hues(cell.key for cell in cells)
     context: dict[str, Any] = {
         "session": session,
@@ -64,7 +64,7 @@ def _show(request: ProjectRequest, name: str) -> HttpResponse:
         "tab": tab,
         "tabs": (("timeline", "Timeline"), ("table", "Table"), ("settings", "Settings")),
         "incidents": [
-            (incident, explain.title(incident), explain.STATUS_CHIPS[incident.status])
+            (incident, incident_text.title(incident), incident_text.STATUS_CHIPS[incident.status])
             for incident in incidents
         ],
         "strip": _strip(request, cells, incidents, zoom),
@@ -74,7 +74,7 @@ def _show(request: ProjectRequest, name: str) -> HttpResponse:
         "earlier": calls.items[0].seq if calls.items and calls.next_cursor else None,
         "is_newest": "before" not in request.GET,
         "chosen_seq": chosen,
-        "session_url": links.session_url(request.project.slug, session.external_id),
+        "session_url": permalinks.session_url(request.project.slug, session.external_id),
     }
     if chosen:
         context |= _call_context(session, chosen)
@@ -117,8 +117,8 @@ def _strip(request: ProjectRequest, cells: list[Cell], incidents: list[Incident]
         (
             incident.first_seq,
             incident.last_seq,
-            f"{incident.count} {explain.LIMIT_WORDS.get(incident.kind, '×')}",
-            links.incident_url(request.project.slug, incident.public_id),
+            f"{incident.count} {incident_text.LIMIT_WORDS.get(incident.kind, '×')}",
+            permalinks.incident_url(request.project.slug, incident.public_id),
         )
         for incident in incidents
     ]
@@ -136,7 +136,7 @@ def _zooms(zoom: int) -> dict[str, int | None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class CallLine:
     """One call of the table."""
 
     call: CallRow
@@ -159,20 +159,20 @@ def _with_previous(calls: Sequence[CallRow]) -> list[tuple[CallRow, CallRow | No
     return pairs
 
 
-def _line(call: CallRow, before: CallRow | None, colours: dict[str, int]) -> Line:
+def _line(call: CallRow, before: CallRow | None, colours: dict[str, int]) -> CallLine:
     key = call.call_key[:6]
     is_equal = before is not None and bool(call.call_key) and before.call_key == call.call_key
     result = call.result
-    took = display.span((result.received_at - call.received_at).total_seconds()) if result else ""
+    took = formatting.span((result.received_at - call.received_at).total_seconds()) if result else ""
     swatch = "swatch"
     if key in colours:
         swatch += f" k h{colours[key] % HUES}" + (" p" if "^" in call.flags else "")
-    return Line(
+    return CallLine(
         call,
         swatch,
         is_equal,
         (),
-        explain.DECISION_CHIPS.get(call.decision, "plain"),
+        incident_text.DECISION_CHIPS.get(call.decision, "plain"),
         took,
     )
 
@@ -185,7 +185,7 @@ def call(request: ProjectRequest) -> HttpResponse:
     seq = _number(request.GET.get("call"), 0)
     context = {
         "session": session,
-        "session_url": links.session_url(request.project.slug, session.external_id),
+        "session_url": permalinks.session_url(request.project.slug, session.external_id),
     }
     return render(request, "console/_call.html", context | _call_context(session, seq))
 
@@ -210,14 +210,14 @@ def _call_context(session: Session, seq: int) -> dict[str, Any]:
         "equal_before": same,
         "previous_seq": earlier[-1].seq if earlier else None,
         "next_seq": following[0].seq if following else None,
-        "verdict_chip": explain.DECISION_CHIPS.get(shown.decision, "plain"),
+        "verdict_chip": incident_text.DECISION_CHIPS.get(shown.decision, "plain"),
         "finding": finding,
         "finding_words": meter_title(
             finding.get("kind", ""), finding.get("count", 0), finding.get("limit", 0)
         )
         if finding
         else "",
-        "delay": display.span((shown.result.received_at - shown.received_at).total_seconds())
+        "delay": formatting.span((shown.result.received_at - shown.received_at).total_seconds())
         if shown.result
         else "",
         "skew": _skew(shown),
@@ -229,7 +229,7 @@ def _skew(shown: CallRow) -> str:
         return ""
     seconds = (shown.received_at - shown.occurred_at).total_seconds()
     return (
-        f"client clock {display.span(abs(seconds))} {'behind' if seconds > 0 else 'ahead'}"
+        f"client clock {formatting.span(abs(seconds))} {'behind' if seconds > 0 else 'ahead'}"
         if abs(seconds) > 5
         else ""
     )
@@ -251,7 +251,7 @@ def act(request: ProjectRequest) -> HttpResponse:
     project, actor = request.project, actor_of(request)
     name, action = request.POST.get("name", ""), request.POST.get("action", "")
     session = _session(request, name)
-    url = links.session_url(project.slug, name)
+    url = permalinks.session_url(project.slug, name)
     try:
         if action == "stop":
             service.stop(project.pk, name, actor, request.POST.get("reason", ""))

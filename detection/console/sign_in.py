@@ -12,7 +12,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods
 
-from detection.console import throttle
+from detection.console import sign_in_throttle
 
 log = structlog.get_logger(__name__)
 WRONG = "That username and password do not match."
@@ -33,7 +33,7 @@ def sign_in(request: HttpRequest) -> HttpResponse:
     username = request.POST.get("username", "")[:MAX_NAME_CHARACTERS].replace("\x00", "")
     password = request.POST.get("password", "")[:MAX_PASSWORD_CHARACTERS].replace("\x00", "")
     address = getattr(request, "client_address", None) or request.META.get("REMOTE_ADDR", "")
-    wait = throttle.wait_seconds(username, address)
+    wait = sign_in_throttle.wait_seconds(username, address)
     if wait:
         context |= {
             "username": username,
@@ -44,12 +44,12 @@ def sign_in(request: HttpRequest) -> HttpResponse:
         return answer
     user = authenticate(request, username=username, password=password)
     if user is None:
-        throttle.failed(username, address)
+        sign_in_throttle.failed(username, address)
         log.warning("sign_in_failed", username=username, address=address)
         return render(
             request, "console/sign_in.html", context | {"username": username, "error": WRONG}, status=422
         )
-    throttle.succeeded(username, address)
+    sign_in_throttle.succeeded(username, address)
     login(request, user)
     log.info("signed_in", username=get_user_model().get_username(user), address=address)
     return redirect(after)

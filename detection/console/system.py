@@ -15,7 +15,7 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
-from detection.console import display
+from detection.console import formatting
 from detection.console.access import ProjectRequest, in_project
 from detection.selectors import dashboard, heartbeats
 from detection.selectors.audit import audit_weakness
@@ -57,7 +57,7 @@ def page(request: ProjectRequest) -> HttpResponse:
             "ok" if lag < SLOW_SECONDS else "slow" if lag < LATE_SECONDS else "bad",
             "up to date"
             if not status.sessions_waiting
-            else f"{status.sessions_waiting} sessions waiting, the oldest for {display.span(lag)}",
+            else f"{status.sessions_waiting} sessions waiting, the oldest for {formatting.span(lag)}",
             "Workers fold what came in; without the broker the sweeper does, within 15 s.",
         ),
         broker,
@@ -113,7 +113,7 @@ def _workers(has_work: bool) -> list[dict[str, str]]:
         name, help_ = _WORK[beat.part]
         may_be_quiet = beat.part == "worker" and not has_work
         state = "ok" if may_be_quiet or not beat.is_late else "slow" if beat.at is None else "bad"
-        worked = "has not worked yet" if beat.at is None else f"worked {display.age(beat.at, now)} ago"
+        worked = "has not worked yet" if beat.at is None else f"worked {formatting.age(beat.at, now)} ago"
         parts.append(_part(name, state, worked, help_))
     return parts
 

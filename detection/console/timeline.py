@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from detection.console import display
+from detection.console import formatting
 from detection.models import Incident
 from detection.selectors.sessions import CallRow
 from detection.selectors.strips import Cell, look, title
@@ -57,7 +57,7 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class ToolLane:
     """The calls of one tool."""
 
     name: str
@@ -86,7 +86,7 @@ class Timeline:
 
     width: float
     height: float
-    lanes: tuple[Lane, ...]
+    lanes: tuple[ToolLane, ...]
     marks: tuple[Mark, ...]
     gaps: tuple[Gap, ...]
     bands: tuple[Band, ...]
@@ -122,14 +122,14 @@ def lay_out(calls: Sequence[CallRow], colours: dict[str, int], incidents: Sequen
     for index, call in enumerate(calls):
         if index:
             if is_gap[index - 1]:
-                gaps.append(Gap(x + CELL + (GAP_STEP - CELL) / 2, display.span(steps[index - 1])))
+                gaps.append(Gap(x + CELL + (GAP_STEP - CELL) / 2, formatting.span(steps[index - 1])))
                 x += GAP_STEP
             else:
                 x += min(
                     MAX_STEP, max(MIN_STEP, USUAL_STEP * steps[index - 1] / usual if usual else MIN_STEP)
                 )
         xs.append(x)
-        cell = Cell(call.seq, call.call_key[:6], call.flags, display.visible(call.tool))
+        cell = Cell(call.seq, call.call_key[:6], call.flags, formatting.visible(call.tool))
         top = TOP + lane_of[call.tool] * LANE_HEIGHT + 4
         is_error = "!" in call.flags
         marks.append(
@@ -139,7 +139,7 @@ def lay_out(calls: Sequence[CallRow], colours: dict[str, int], incidents: Sequen
             )
         )  # fmt: skip
     lanes = [
-        Lane(
+        ToolLane(
             name,
             TOP + index * LANE_HEIGHT,
             TOP + index * LANE_HEIGHT + 16,
@@ -149,7 +149,7 @@ def lay_out(calls: Sequence[CallRow], colours: dict[str, int], incidents: Sequen
     ]
     if has_rest:
         y = TOP + MAX_LANES * LANE_HEIGHT
-        lanes.append(Lane(f"{len(names) - MAX_LANES} other tools", y, y + 16, 0))
+        lanes.append(ToolLane(f"{len(names) - MAX_LANES} other tools", y, y + 16, 0))
     width = (xs[-1] if xs else 0) + CELL + 12
     return Timeline(
         width,

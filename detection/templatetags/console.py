@@ -13,22 +13,22 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from detection.console import display, links
+from detection.console import formatting, permalinks
 from detection.console.icons import ICONS
 from detection.selectors.strips import Strip, cells_of, small
 
 register = template.Library()
 
 for _name in ("visible", "visible_block", "pretty", "span", "number", "compact", "money", "ordinal"):
-    register.filter(_name, getattr(display, _name))
+    register.filter(_name, getattr(formatting, _name))
 for _name in ("setting_value", "source_name", "word", "since"):
-    register.filter(_name, getattr(display, _name))
+    register.filter(_name, getattr(formatting, _name))
 
 
 @register.filter
 def ago(moment: datetime | None) -> str:
     """Return how long ago a moment was."""
-    return "never" if moment is None else display.age(moment, timezone.now())
+    return "never" if moment is None else formatting.age(moment, timezone.now())
 
 
 @register.filter
@@ -64,7 +64,7 @@ def moment(context: RequestContext, value: datetime | None, mode: str = "") -> S
     utc = value.astimezone(UTC)
     iso = utc.strftime("%Y-%m-%dT%H:%M:%SZ")
     text = (
-        display.age(value, timezone.now()) + " ago"
+        formatting.age(value, timezone.now()) + " ago"
         if mode == "relative"
         else utc.strftime("%d %b %H:%M:%S UTC")
     )
@@ -98,13 +98,13 @@ def meter(count: int, limit: int) -> dict[str, Any]:
 @register.simple_tag
 def session_url(project: Any, name: str) -> str:
     """Return the permalink of a session."""
-    return links.session_url(project.slug, name)
+    return permalinks.session_url(project.slug, name)
 
 
 @register.simple_tag
 def incident_url(project: Any, public_id: str) -> str:
     """Return the permalink of an incident."""
-    return links.incident_url(project.slug, public_id)
+    return permalinks.incident_url(project.slug, public_id)
 
 
 @register.simple_tag(takes_context=True)
@@ -130,7 +130,7 @@ def query_without(context: RequestContext, name: str) -> str:
 @register.simple_tag
 def call_url(project: Any, session: Any, seq: int) -> str:
     """Return the address of a call's details, to be loaded beside the strip."""
-    return links.call_url(project.slug, session.external_id, seq)
+    return permalinks.call_url(project.slug, session.external_id, seq)
 
 
 @register.simple_tag

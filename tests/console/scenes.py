@@ -89,9 +89,9 @@ def make_world(role: str = Role.ADMIN, **text: str) -> World:
 
 def screens(world: World) -> dict[str, str]:
     """Every screen of a project by name."""
-    from detection.console import links
+    from detection.console import permalinks
 
-    session = links.session_url(world.project.slug, world.session.external_id)
+    session = permalinks.session_url(world.project.slug, world.session.external_id)
     more = "&" if "?" in session else "?"
     base = world.base
     return {

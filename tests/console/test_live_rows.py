@@ -7,7 +7,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from detection.console.live import current_cursor
+from detection.console.live_rows import current_cursor
 from detection.models import Role, Session
 from detection.services.audit import SYSTEM
 from detection.services.sessions import actions as service

@@ -138,7 +138,7 @@ def test_a_session_whose_name_no_path_can_carry_has_its_page_too(world):
     for number, name in enumerate(("a/../b", "..", "with/slash", "ends/", "q?x=1#y", "100%", "nämé", "//x")):
         ask(world.project, name, number)
         assert world.client.get(f"{world.base}/live").status_code == 200
-        from detection.console.links import session_url
+        from detection.console.permalinks import session_url
 
         page = world.client.get(session_url(world.project.slug, name))
         assert page.status_code == 200, name

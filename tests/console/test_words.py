@@ -2,7 +2,7 @@
 
 import pytest
 
-from detection.console import differences, display
+from detection.console import differences, formatting
 from detection.engine import policy
 from detection.engine.fields import FIELDS
 from detection.forms import SettingsForm
@@ -12,18 +12,18 @@ from detection.forms import SettingsForm
     "character", ["\u202e", "\u2066", "\u200b", "\ufeff", "\u00ad", "\x00", "\x1b", "\U000e0041", "\u2028"]
 )
 def test_characters_that_hide_or_turn_text_are_shown(character):
-    shown = display.visible(f"safe{character}txt")
+    shown = formatting.visible(f"safe{character}txt")
     assert character not in shown
     assert len(shown) > len("safetxt")
 
 
 def test_blocks_keep_their_line_breaks_and_show_the_rest():
-    assert display.visible_block("a\n\tb\x07") == "a\n\tb⟦U+0007⟧"
-    assert display.visible("a\nb") == "a⏎b"
+    assert formatting.visible_block("a\n\tb\x07") == "a\n\tb⟦U+0007⟧"
+    assert formatting.visible("a\nb") == "a⏎b"
 
 
 def test_letters_of_other_scripts_are_left_alone():
-    assert display.visible("Überprüfung 日本語 עברית مرحبا 👍") == "Überprüfung 日本語 עברית مرحبا 👍"
+    assert formatting.visible("Überprüfung 日本語 עברית مرحبا 👍") == "Überprüfung 日本語 עברית مرحبا 👍"
 
 
 def test_differences_name_the_path_and_both_values():
@@ -51,7 +51,7 @@ def test_differences_of_huge_arguments_are_bounded():
     ("seconds", "words"), [(0, "0 s"), (59, "59 s"), (61, "1 min"), (7500, "2 h 5 min"), (200000, "2 d")]
 )
 def test_spans(seconds, words):
-    assert display.span(seconds) == words
+    assert formatting.span(seconds) == words
 
 
 def test_the_form_has_every_setting_and_says_what_an_empty_field_means():

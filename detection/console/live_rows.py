@@ -19,9 +19,9 @@ from django.template.loader import render_to_string
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
-from detection.console import preferences, watch
+from detection.console import live_page, preferences
 from detection.console.access import ProjectRequest, in_project
-from detection.console.rows import SessionRow, session_row
+from detection.console.session_rows import SessionLine, session_row
 from detection.models import Role
 from detection.selectors import sessions as selector
 
@@ -71,7 +71,7 @@ def live_rows(request: ProjectRequest) -> HttpResponse:
 def _answer(request: ProjectRequest, seen: str) -> bytes:
     project, now = request.project, timezone.now()
     changes = selector.changed_since(project.pk, request.GET.get("since", ""), seen=seen)
-    page = selector.list_sessions(project.pk, watch.filters_of(request), "", watch.PAGE_ROWS)
+    page = selector.list_sessions(project.pk, live_page.filters_of(request), "", live_page.PAGE_ROWS)
     changed = {row.id for row in changes.sessions}
     order = [row.id for row in page.items]
     rows = [row for row in page.items if changes.reset or row.id in changed]
@@ -98,7 +98,7 @@ def _row(request: ProjectRequest, stored: selector.SessionRow, now: datetime) ->
     }
 
 
-def _html(request: ProjectRequest, stored: selector.SessionRow, row: SessionRow) -> str:
+def _html(request: ProjectRequest, stored: selector.SessionRow, row: SessionLine) -> str:
     """Render a row, or take it from those that other watchers of the same change were just given."""
     key = (
         stored.id,

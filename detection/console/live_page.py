@@ -11,7 +11,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_POST, require_safe
 
 from detection.console.access import ProjectRequest, actor_of, in_project
-from detection.console.rows import session_row
+from detection.console.session_rows import session_row
 from detection.models import Role
 from detection.selectors import dashboard
 from detection.selectors import sessions as selector

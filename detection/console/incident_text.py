@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from detection.console import differences, display
+from detection.console import differences, formatting
 from detection.engine.fields import FIELDS
 from detection.models import Incident
 from detection.selectors.incidents import IncidentRow
@@ -66,7 +66,7 @@ class HasKind(Protocol):
 
 def title(incident: HasKind) -> str:
     """Return what happened in a few words."""
-    words = TITLES.get(incident.kind, display.word(incident.kind).capitalize())
+    words = TITLES.get(incident.kind, formatting.word(incident.kind).capitalize())
     return f"{words}: {incident.tool}" if incident.tool else words
 
 
@@ -82,7 +82,9 @@ def sentence(incident: Incident) -> tuple[Part, ...]:
     """Return the one sentence that says what happened and what was done."""
     calls = incident.evidence.get("calls", [])
     seconds = _seconds(calls)
-    span = f" in {f'{seconds:.0f} s' if seconds < 120 else display.span(seconds)}" if len(calls) > 1 else ""
+    span = (
+        f" in {f'{seconds:.0f} s' if seconds < 120 else formatting.span(seconds)}" if len(calls) > 1 else ""
+    )
     count, tool = incident.count, incident.tool or "the session"
     first: tuple[Part, ...]
     if incident.kind == "repeat":
@@ -155,9 +157,9 @@ def _reaction(incident: Incident, calls: list[dict[str, Any]]) -> tuple[Part, ..
     if incident.decision == "warn":
         return (Part("The agent was "), Part("warned", True))
     strict = next((n for n, call in enumerate(calls, 1) if call.get("decision") == incident.decision), 0)
-    where = f" at the {display.ordinal(strict)} call" if strict else ""
+    where = f" at the {formatting.ordinal(strict)} call" if strict else ""
     lead = (
-        f"The agent was warned at the {display.ordinal(warned)} call and "
+        f"The agent was warned at the {formatting.ordinal(warned)} call and "
         if warned and warned < strict
         else "The call was "
     )
@@ -172,7 +174,7 @@ def _seconds(calls: list[dict[str, Any]]) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class EvidenceLine:
     """One call of the evidence, compared with the one before."""
 
     seq: int
@@ -188,11 +190,11 @@ class Line:
     chip: str
 
 
-def evidence(incident: Incident) -> list[Line]:
+def evidence(incident: Incident) -> list[EvidenceLine]:
     """Return the evidence, each line saying only what differs from the last call of the same tool."""
     calls = incident.evidence.get("calls", [])
     start = datetime.fromisoformat(calls[0]["at"]) if calls else None
-    lines: list[Line] = []
+    lines: list[EvidenceLine] = []
     last: dict[str, dict[str, Any]] = {}
     for call in calls:
         tool = call.get("tool") or incident.tool
@@ -209,9 +211,9 @@ def evidence(incident: Incident) -> list[Line]:
         same_result = before is not None and "result" in call and before.get("result") == call.get("result")
         decision = call.get("decision", "allow")
         lines.append(
-            Line(
+            EvidenceLine(
                 seq=call["seq"],
-                offset=display.since(datetime.fromisoformat(call["at"]) - start) if start else "",
+                offset=formatting.since(datetime.fromisoformat(call["at"]) - start) if start else "",
                 tool=tool,
                 arguments=call.get("arguments", ""),
                 changes=changes,
@@ -261,7 +263,7 @@ def settings_then(stored: dict[str, Any], kind: str) -> list[Setting]:
             Setting(
                 name,
                 field.label,
-                display.setting_value(stored[name].get("value")),
+                formatting.setting_value(stored[name].get("value")),
                 field.unit,
                 source,
                 name in KEY_SETTINGS.get(kind, ()) or not source.startswith("preset:"),

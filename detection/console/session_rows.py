@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from detection.console import display
+from detection.console import formatting
 from detection.models import Session
-from detection.selectors.sessions import SessionRow as StoredRow
-from detection.selectors.sessions import shown_state
+from detection.selectors.sessions import SessionRow, shown_state
 
 CHIPS = {
     "looping": ("loop", "Looping"),
@@ -33,10 +32,10 @@ BEHIND_AFTER = timedelta(seconds=3)
 
 
 @dataclass(frozen=True, slots=True)
-class SessionRow:
+class SessionLine:
     """What a row shows."""
 
-    session: StoredRow | Session
+    session: SessionRow | Session
     state: str
     chip: str
     word: str
@@ -46,7 +45,7 @@ class SessionRow:
     is_behind: bool
 
 
-def session_row(session: StoredRow | Session, now: datetime) -> SessionRow:
+def session_row(session: SessionRow | Session, now: datetime) -> SessionLine:
     """Prepare a session for the live list."""
     state = shown_state(session.state, session.last_event_at)
     if state == "running" and session.meter_count >= 2 and session.meter_count * 2 >= session.meter_limit:
@@ -56,13 +55,13 @@ def session_row(session: StoredRow | Session, now: datetime) -> SessionRow:
     minutes = max(1.0, (session.last_event_at - session.started_at).total_seconds() / 60)
     is_quiet = state in ("idle", "ended", "stopped")
     behind = session.pending_since is not None and now - session.pending_since > BEHIND_AFTER
-    return SessionRow(
+    return SessionLine(
         session,
         state,
         chip,
         word,
         place,
-        "–" if is_quiet else display.compact(session.call_count / minutes),
+        "–" if is_quiet else formatting.compact(session.call_count / minutes),
         f"{session.meter_count} of {session.meter_limit}" if session.meter_limit else "–",
         behind,
     )
@@ -75,4 +74,4 @@ def meter_title(kind: str, count: int, limit: int) -> str:
 
 def meter_words(kind: str) -> str:
     """Say what a detector counts."""
-    return METER_WORDS.get(kind, display.word(kind)) if kind else "counted so far"
+    return METER_WORDS.get(kind, formatting.word(kind)) if kind else "counted so far"

@@ -46,7 +46,7 @@ SECTION_OF = {
     "session_by_name": "live",
     "incident": "incidents",
     "policy": "policies",
-    "texts": "policies",
+    "message_templates": "policies",
     "alert_route": "alerts",
     "new_alert_route": "alerts",
     "delivery": "alerts",
