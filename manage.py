@@ -27,7 +27,10 @@ DEVELOPMENT_LOCK = ROOT / "requirements-dev.lock"
 RELEASE_LOCK = ROOT / "requirements-release.lock"
 # Each lock holds everything that the one before it holds.
 LOCKS = (RUNTIME_LOCK, DEVELOPMENT_LOCK, RELEASE_LOCK)
-DEVELOPMENT_COMMANDS = {"test": DEVELOPMENT_LOCK, "check_all": DEVELOPMENT_LOCK, "lock": RELEASE_LOCK}
+DEVELOPMENT_COMMANDS = {
+    **dict.fromkeys(("test", "check_all", "coverage", "package"), DEVELOPMENT_LOCK),
+    **dict.fromkeys(("lock", "sbom", "release"), RELEASE_LOCK),
+}
 # For a Python that brings no pip of its own, as on a bare Debian: this very file from the package index.
 PIP_WHEEL = "pip-26.3-py3-none-any.whl"
 PIP_WHEEL_SHA256 = "f3b60b20ffaadd4415ed7957212a38ac63fa4c5fa375bd0f4a797777940fad13"

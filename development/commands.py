@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from development import locks, quality
+from development import package as distribution
+from development import release as releases
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -34,4 +36,33 @@ def lock(arguments: Sequence[str]) -> int:
     return locks.renew(ROOT, upgrade=chosen.upgrade, packages=chosen.upgrade_package)
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"test": test, "check_all": check_all, "lock": lock}
+def coverage(arguments: Sequence[str]) -> int:
+    """Run the test suite and report which lines and branches it executes; arguments are those of pytest."""
+    return quality.suite(ROOT, ["--cov", "--cov-report=term:skip-covered", "--cov-report=html", *arguments])
+
+
+def package(arguments: Sequence[str]) -> int:
+    """Build sdist and wheel into dist/, install the wheel into an empty environment and run it."""
+    _no_arguments("package", package.__doc__, arguments)
+    return distribution.package(ROOT)
+
+
+def sbom(arguments: Sequence[str]) -> int:
+    """Write a software bill of materials (CycloneDX) of an installation to dist/."""
+    _no_arguments("sbom", sbom.__doc__, arguments)
+    return releases.sbom(ROOT)
+
+
+def release(arguments: Sequence[str]) -> int:
+    """Check a release and write its files to dist/."""
+    _no_arguments("release", release.__doc__, arguments)
+    return releases.release(ROOT)
+
+
+def _no_arguments(name: str, description: str | None, arguments: Sequence[str]) -> None:
+    argparse.ArgumentParser(prog=f"manage.py {name}", description=description).parse_args(arguments)
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    command.__name__: command for command in (test, check_all, coverage, lock, package, sbom, release)
+}

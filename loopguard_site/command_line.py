@@ -18,7 +18,18 @@ from loopguard_site.supervisor.data_folder import DataFolder
 APPS = ("loopguard_site", "detection")
 """Django applications whose commands are LoopGuard's own."""
 CHECKOUT_ONLY = frozenset(
-    {"check_all", "coverage", "lock", "makemigrations", "package", "runserver", "sbom", "test", "testserver"}
+    {
+        "check_all",
+        "coverage",
+        "lock",
+        "makemigrations",
+        "package",
+        "release",
+        "runserver",
+        "sbom",
+        "test",
+        "testserver",
+    }
 )
 """Commands that need the repository; some are Django's."""
 

@@ -9,6 +9,7 @@ from ninja import NinjaAPI, Schema
 from ninja.openapi.docs import DocsBase
 from ninja.openapi.schema import OpenAPISchema
 
+from detection import __version__
 from detection.api import problems
 from detection.api.docs_page import render_docs
 from detection.api.routes import (
@@ -121,7 +122,7 @@ def _complete(document: OpenAPISchema) -> None:
 
 api = LoopGuardAPI(
     title="LoopGuard",
-    version="1",
+    version=__version__,
     description=DESCRIPTION.strip(),
     urls_namespace="api",
     parser=StrictParser(),

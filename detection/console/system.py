@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import time
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import django
@@ -15,6 +14,7 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
+from detection import __version__
 from detection.console import formatting
 from detection.console.access import ProjectRequest, in_project
 from detection.selectors import dashboard, heartbeats
@@ -149,11 +149,11 @@ def _broker() -> dict[str, Any]:
 
 
 def _versions() -> list[tuple[str, str]]:
-    try:
-        own = version("loopguard")
-    except PackageNotFoundError:
-        own = "from the source tree"
-    return [("LoopGuard", own), ("Python", platform.python_version()), ("Django", django.get_version())]
+    return [
+        ("LoopGuard", __version__),
+        ("Python", platform.python_version()),
+        ("Django", django.get_version()),
+    ]
 
 
 def _size(count: float) -> str:

@@ -1,0 +1,119 @@
+"""The distribution: build, inspect, install into an empty environment and run it.
+
+Does not belong here: the content of the distribution, which pyproject.toml names.
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import venv
+import zipfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from manage import pip_command
+
+PACKAGES = ("detection", "loopguard_site")
+ASSETS = ("templates", "static")
+
+
+def package(root: Path) -> int:
+    """Build sdist and wheel into `dist/`, then install the wheel and run it; return the exit status.
+
+    Needs a package index. Takes about a minute, most of it for the installation.
+
+    Parameters
+    ----------
+    root : Path
+        The checkout.
+    """
+    dist = root / "dist"
+    shutil.rmtree(dist, ignore_errors=True)
+    wheel = build(root, dist)
+    if found := problems(root, wheel):
+        print("\n".join(found), file=sys.stderr)
+        return 1
+    with installed(wheel, root / "requirements.lock") as environment:
+        status = try_out(root, environment)
+    if status == 0:
+        print(f"In {dist}: {', '.join(sorted(file.name for file in dist.iterdir()))}")
+    return status
+
+
+def build(root: Path, folder: Path, *targets: str) -> Path:
+    """Build into `folder` and return the wheel.
+
+    Parameters
+    ----------
+    root : Path
+        The checkout, or an unpacked sdist.
+    folder : Path
+        Created when missing.
+    targets : str
+        `wheel`, `sdist` or both; both when left out.
+    """
+    chosen = [word for target in targets for word in ("-t", target)]
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-d", folder, *chosen], cwd=root, check=True)
+    return next(folder.glob("*.whl"))
+
+
+def problems(root: Path, wheel: Path) -> list[str]:
+    """Return what is missing from the wheel or should not be in it, one sentence per file."""
+    with zipfile.ZipFile(wheel) as archive:
+        packed = {name for name in archive.namelist() if ".dist-info/" not in name}
+    expected = set(source_files(root, PACKAGES))
+    expected |= {f"loopguard_site/assets/{name}" for name in source_files(root, ASSETS)}
+    return [
+        *(f"{name} is missing from the wheel." for name in sorted(expected - packed)),
+        *(f"{name} should not be in the wheel." for name in sorted(packed - expected)),
+    ]
+
+
+def source_files(root: Path, folders: Iterable[str]) -> list[str]:
+    """Return the files in some folders of the checkout, as paths relative to it, without bytecode."""
+    return [
+        str(file.relative_to(root))
+        for folder in folders
+        for file in sorted((root / folder).rglob("*"))
+        if file.is_file() and "__pycache__" not in file.parts
+    ]
+
+
+@contextlib.contextmanager
+def installed(wheel: Path, lock: Path) -> Iterator[Path]:
+    """Install a wheel with the locked dependencies into a new environment; removed at the end.
+
+    Raises
+    ------
+    subprocess.CalledProcessError
+        pip failed, or a requirement of the wheel is not in the lock.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="loopguard-package-"))
+    folder.chmod(0o711)  # the servers' unprivileged account must pass through
+    try:
+        environment = folder / "environment"
+        venv.create(environment, symlinks=True)
+        pip = [*pip_command(), "--python", environment / "bin" / "python", "--quiet"]
+        for arguments in (["install", "-r", lock], ["install", "--no-deps", wheel], ["check"]):
+            subprocess.run([*pip, *arguments], check=True)
+        yield environment
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def try_out(root: Path, environment: Path) -> int:
+    """Start, stop and kill an installation from an empty working folder; return the exit status."""
+    empty = environment.parent / "empty"
+    empty.mkdir()
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("LOOPGUARD_", "PYTHON"))
+    }
+    command = [root / ".ci" / "fresh_start", environment.parent, environment / "bin" / "loopguard-server"]
+    status = subprocess.run(command, cwd=empty, env=kept, check=False).returncode
+    if left := [file.name for file in empty.iterdir()]:
+        print(f"Files were left in the working folder: {', '.join(left)}.", file=sys.stderr)
+        return 1
+    return status
