@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from detection.api.problems import Problem, of_json
 from detection.services.ingestion.guard import GuardIn
-from detection.services.ingestion.ingest import EventIn
+from detection.services.sessions.event_records import EventRecord
 from detection.strict_json import Cleaner, Doubled, JsonProblem, compact, join, loads, shorten
 
 MAX_EVENTS: Final = 1_000
@@ -52,7 +52,7 @@ _SHARED = ("session", "run", "round", "backend", "model", "agent", "parent_sessi
 class Batch:
     """The events of one request that are sound, each with its position in the request, and what was wrong with others."""
 
-    events: list[EventIn] = field(default_factory=list)
+    events: list[EventRecord] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
     rejected: list[dict[str, Any]] = field(default_factory=list)
 
@@ -127,7 +127,7 @@ def _size(data: Any) -> int:
         return 0  # holds something that is refused anyway
 
 
-def event_in(data: Any, *, size: int = 0) -> EventIn:
+def event_in(data: Any, *, size: int = 0) -> EventRecord:
     """Read one event.
 
     Raises
@@ -149,12 +149,12 @@ def event_in(data: Any, *, size: int = 0) -> EventIn:
     return _event(kind, data, names)
 
 
-def _event(kind: str, data: dict[str, Any], names: dict[str, str]) -> EventIn:
+def _event(kind: str, data: dict[str, Any], names: dict[str, Any]) -> EventRecord:
     if not names.get("session"):
         raise Problem(422, "missing", "Name the session.", path="session")
     cleaner = Cleaner()
     arguments = content = None
-    tokens, cost_usd, outcome = 0, 0.0, ""
+    tokens, cost_usd = 0, 0.0
     if kind == "call":
         _check_call(names)
         arguments = _arguments(data.get("arguments"), cleaner)
@@ -173,7 +173,7 @@ def _event(kind: str, data: dict[str, Any], names: dict[str, str]) -> EventIn:
         marks["duplicate_key"] = None
     if not data.keys() <= _EVENT_FIELDS:
         marks["unknown_field"] = None
-    return EventIn(
+    return EventRecord(
         type=kind,
         arguments=arguments,
         content=content,
@@ -181,8 +181,7 @@ def _event(kind: str, data: dict[str, Any], names: dict[str, str]) -> EventIn:
         occurred_at=_time(data.get("occurred_at")),
         tokens=tokens,
         cost_usd=cost_usd,
-        outcome=outcome,
-        altered=tuple(marks),
+        altered=",".join(marks)[:120],
         **names,
     )
 
@@ -326,7 +325,7 @@ def guard_of(body: bytes) -> tuple[GuardIn, list[dict[str, Any]]]:
 
 
 def _altered(
-    document: dict[str, Any], results: tuple[EventIn, ...], calls: tuple[EventIn, ...]
+    document: dict[str, Any], results: tuple[EventRecord, ...], calls: tuple[EventRecord, ...]
 ) -> list[dict[str, Any]]:
     marks = [mark for mark, is_there in (
         ("duplicate_key", isinstance(document, Doubled)), ("unknown_field", not document.keys() <= _GUARD_FIELDS),
@@ -334,7 +333,7 @@ def _altered(
     altered: list[dict[str, Any]] = [{"path": "", "marks": marks}] if marks else []
     for key, events in (("results", results), ("calls", calls)):
         altered += [
-            {"path": f"{key}[{at}]", "marks": list(event.altered)}
+            {"path": f"{key}[{at}]", "marks": event.altered.split(",")}
             for at, event in enumerate(events)
             if event.altered
         ]
@@ -348,7 +347,7 @@ def _items(document: dict[str, Any]) -> Iterable[Any]:
             yield from value
 
 
-def _parts(document: dict[str, Any], key: str, kind: str, shared: dict[str, str]) -> Iterator[EventIn]:
+def _parts(document: dict[str, Any], key: str, kind: str, shared: dict[str, str]) -> Iterator[EventRecord]:
     items = document.get(key)
     if items is None:
         return
@@ -362,7 +361,7 @@ def _parts(document: dict[str, Any], key: str, kind: str, shared: dict[str, str]
             raise
 
 
-def _part(data: Any, kind: str, shared: dict[str, str]) -> EventIn:
+def _part(data: Any, kind: str, shared: dict[str, str]) -> EventRecord:
     if not isinstance(data, dict):
         raise Problem(422, "invalid_type", "Must be an object.")
     if data.get("session") not in (None, shared["session"]):

@@ -17,8 +17,8 @@ from detection.models import ApiKey, Role, Session
 from detection.selectors import dashboard
 from detection.services.ingestion import guard
 from detection.services.ingestion.guard import GuardIn
-from detection.services.ingestion.ingest import EventIn
 from detection.services.keys import Principal
+from detection.services.sessions.event_records import EventRecord
 
 SHOWN_ATTEMPTS = 30
 SAMPLE_CALLS = (
@@ -69,11 +69,11 @@ def send_sample(request: ProjectRequest) -> HttpResponse:
     project = request.project
     name = f"sample-{timezone.now():%H%M%S}-{request.user.pk}"
     sender = Principal(
-        0, "sample", project.pk, project.slug, frozenset(("guard",)), is_demo=True, expires_at=None
+        0, "sample", project.pk, project.slug, frozenset(("guard",)), True, None, bytes(project.digest_secret)
     )
     decision = "allow"
     for index, (tool, arguments, answer) in enumerate(SAMPLE_CALLS):
-        call = EventIn(type="call", session=name, call_id=f"call_{index}", tool=tool, arguments=arguments)
+        call = EventRecord(type="call", session=name, call_id=f"call_{index}", tool=tool, arguments=arguments)
         verdict = guard.guard(
             sender,
             GuardIn(session=name, backend="openai", model="gpt-5", agent="sample-agent", calls=(call,)),
@@ -81,7 +81,9 @@ def send_sample(request: ProjectRequest) -> HttpResponse:
         decision = verdict.decision
         if decision in ("block", "hold", "stop"):
             break
-        result = EventIn(type="result", session=name, call_id=f"call_{index}", content=answer, is_error=False)
+        result = EventRecord(
+            type="result", session=name, call_id=f"call_{index}", content=answer, is_error=False
+        )
         guard.guard(sender, GuardIn(session=name, results=(result,)))
     messages.success(
         request,

@@ -5,11 +5,13 @@ step, and freezing them would cost as much as a detector. How a session remember
 what they mean to the detectors.
 """
 
+# ruff: noqa: D102 - what the protocols ask for is described where it is stored, in `Call` and `Result`
+
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 Decision = Literal["allow", "warn", "block", "hold", "stop"]
 Rung = Literal["observe", "warn", "chance", "block", "ask", "judge", "stop"]
@@ -17,6 +19,42 @@ Arguments = dict[str, Any] | list[Any] | str | None
 
 DECISIONS: tuple[Decision, ...] = ("allow", "warn", "block", "hold", "stop")
 """From the mildest to the strictest; the position is the strength."""
+
+
+class ObservedCall(Protocol):
+    """What the fold reads of a call. `Call` has it, and so may the records of whoever stores events."""
+
+    @property
+    def seq(self) -> int: ...
+    @property
+    def tool(self) -> str: ...
+    @property
+    def arguments(self) -> Arguments: ...
+    @property
+    def at(self) -> float: ...
+    @property
+    def call_id(self) -> str: ...
+    @property
+    def round(self) -> str | None: ...
+    @property
+    def run(self) -> str | None: ...
+    @property
+    def tokens(self) -> int: ...
+    @property
+    def cost_usd(self) -> float: ...
+
+
+class ObservedResult(Protocol):
+    """What the fold reads of a result."""
+
+    @property
+    def call_id(self) -> str: ...
+    @property
+    def content(self) -> str | None: ...
+    @property
+    def tail(self) -> str: ...
+    @property
+    def is_error(self) -> bool | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +96,17 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What the tool answered. `content` is text; a JSON answer comes as compact JSON text."""
+    """What the tool answered. `content` is text; a JSON answer comes as compact JSON text.
+
+    Where the text was cut, `tail` stands for what is missing: results that differ only there stay different.
+    """
 
     call_id: str
     content: str | None
     is_error: bool | None
     at: float
     seq: int = 0
+    tail: str = ""
 
 
 @dataclass(frozen=True, slots=True)

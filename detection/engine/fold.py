@@ -11,14 +11,14 @@ from typing import Any, Literal
 from detection.engine import messages
 from detection.engine.calls import (
     Arguments,
-    Call,
     Cell,
     Decision,
     End,
     Finding,
     Message,
     Meter,
-    Result,
+    ObservedCall,
+    ObservedResult,
     Step,
     Verdict,
 )
@@ -59,14 +59,14 @@ def new_state() -> State:
     return State()
 
 
-def observe_call(state: State, call: Call, policy: Policy, keyer: Keyer) -> Step:
+def observe_call(state: State, call: ObservedCall, policy: Policy, keyer: Keyer) -> Step:
     """Judge a call before it runs.
 
     Parameters
     ----------
     state : State
         Changed in place, unless detection is disabled.
-    call : Call
+    call : ObservedCall
         The call in hand.
     policy : Policy
         The session's policy; tool rules are applied here.
@@ -97,7 +97,7 @@ def observe_call(state: State, call: Call, policy: Policy, keyer: Keyer) -> Step
     if traits.neutral or (state.exempt and kept_name(call.tool) in state.exempt):
         return Step(call_key=key, cell=_cell(call.seq, call.tool, key, "allow", None, PENDING, None))
     lane = state.lane(kept_name(call.run or "") if values["counting_scope"] == "run" else "")
-    round_mark = short(call.round) if call.round is not None else 0
+    round_mark = short(call.round) if call.round else 0
     if round_mark and values["once_per_round"]:
         sibling = _sibling(lane, key, round_mark)
         if sibling is not None:
@@ -121,7 +121,7 @@ def observe_call(state: State, call: Call, policy: Policy, keyer: Keyer) -> Step
     )
 
 
-def observe_result(state: State, result: Result, policy: Policy, keyer: Keyer) -> Step:
+def observe_result(state: State, result: ObservedResult, policy: Policy, keyer: Keyer) -> Step:
     """Take in what a tool answered; a finding made here warns at once, anything stronger waits for the next call.
 
     Results of refused calls, of unknown calls and second results of a call are no evidence.
@@ -137,7 +137,10 @@ def observe_result(state: State, result: Result, policy: Policy, keyer: Keyer) -
         return Step(call_key=record.key, duplicate=True)
     if record.decision in REFUSED:
         return Step(call_key=record.key)
-    told = outcome(result.content, result.is_error, policy.traits, keyer, record.sketch)
+    content = result.content
+    if content is not None and result.tail:
+        content += "\n" + result.tail
+    told = outcome(content, result.is_error, policy.traits, keyer, record.sketch)
     # Errors are compared by their cause: the same refusal for another argument is nothing new.
     identity = told.error_digest or told.digest
     record.status, record.result = told.status, identity[:16]
@@ -269,7 +272,7 @@ def _sibling(lane: Lane, key: str, round_mark: int) -> Record | None:
 
 def _record(
     lane: Lane,
-    call: Call,
+    call: ObservedCall,
     arguments: Arguments,
     key: str,
     marks: tuple[int, int],
@@ -301,7 +304,7 @@ def _record(
     return record
 
 
-def _spend_budget(lane: Lane, record: Record, call: Call) -> None:
+def _spend_budget(lane: Lane, record: Record, call: ObservedCall) -> None:
     spent = lane.own.get("budget")
     if spent is None:
         spent = lane.own["budget"] = {

@@ -8,7 +8,7 @@ import secrets
 import threading
 import time
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from django.db import transaction
@@ -38,6 +38,7 @@ class Principal:
     scopes: frozenset[str]
     is_demo: bool
     expires_at: datetime | None
+    digest_secret: bytes = field(repr=False)
 
     @property
     def actor(self) -> Actor:
@@ -143,6 +144,7 @@ def authenticate(token: str) -> Principal | None:
         frozenset(key.scopes),
         key.is_demo,
         key.expires_at,
+        bytes(key.project.digest_secret),
     )
     with _cache_lock:
         if len(_cache) >= MAX_CACHED:

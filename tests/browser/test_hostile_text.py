@@ -7,9 +7,9 @@ from detection.services.audit import Actor
 from detection.services.incidents import triage
 from detection.services.ingestion import guard
 from detection.services.ingestion.guard import GuardIn
-from detection.services.ingestion.ingest import EventIn
 from detection.services.policies import overrides
 from detection.services.sessions import actions
+from detection.services.sessions.event_records import EventRecord
 from tests.browser.test_screens import sign_in
 from tests.console.scenes import World, make_world, principal, screens
 
@@ -61,7 +61,7 @@ def hostile_world(payload: str) -> World:
     arguments = '{"q":' + __import__("json").dumps(payload) + "," + __import__("json").dumps(payload) + ":1}"
     short = payload[:120]
     for number in range(5):
-        call = EventIn(
+        call = EventRecord(
             type="call",
             session=name,
             call_id=f"{short}{number}",
@@ -74,7 +74,7 @@ def hostile_world(payload: str) -> World:
             session=name, backend=short, model=short, agent=short, calls=(call,), parent_session=name
         )
         if guard.guard(principal(project), asked).decision in ("allow", "warn"):
-            result = EventIn(
+            result = EventRecord(
                 type="result", session=name, call_id=f"{short}{number}", content=payload, is_error=number == 1
             )
             guard.guard(principal(project), GuardIn(session=name, results=(result,)))

@@ -7,9 +7,10 @@ from playwright.sync_api import expect
 
 from detection.models import Session
 from detection.services.audit import SYSTEM
-from detection.services.ingestion.ingest import EventIn, ingest
+from detection.services.ingestion.ingest import ingest
 from detection.services.sessions import actions as service
 from detection.services.sessions.evaluation import evaluate
+from detection.services.sessions.event_records import EventRecord
 from detection.stream.publisher import publish_sign_out
 from tests.console.scenes import ask, loop, principal
 from tests.support.projects import make_member, make_project
@@ -51,7 +52,7 @@ def test_a_loop_shows_within_a_second_on_the_row_that_is_there(live, project):
 
 
 def test_events_are_seen_when_a_worker_has_looked_at_them(live, project):
-    call = EventIn(type="call", session="reported", call_id="c1", tool="read_file", arguments="{}")
+    call = EventRecord(type="call", session="reported", call_id="c1", tool="read_file", arguments="{}")
     ingest(principal(project), [call])
     evaluate(Session.objects.get(external_id="reported").pk)
     expect(live.locator('tr[data-session="reported"] .tool')).to_have_text("read_file")

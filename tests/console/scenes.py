@@ -12,9 +12,9 @@ from detection.models import Attempt, Incident, Project, Role, Session
 from detection.services.audit import SYSTEM
 from detection.services.ingestion import guard
 from detection.services.ingestion.guard import GuardIn, GuardOut
-from detection.services.ingestion.ingest import EventIn
 from detection.services.keys import Principal
 from detection.services.policies import overrides
+from detection.services.sessions.event_records import EventRecord
 from tests.support.projects import make_key, make_member, make_project
 
 PASSWORD = "right horse"
@@ -22,7 +22,16 @@ PASSWORD = "right horse"
 
 def principal(project: Project, *, is_demo: bool = False) -> Principal:
     """Whoever sends calls of this project."""
-    return Principal(0, "test", project.pk, project.slug, frozenset(("guard", "ingest")), is_demo, None)
+    return Principal(
+        0,
+        "test",
+        project.pk,
+        project.slug,
+        frozenset(("guard", "ingest")),
+        is_demo,
+        None,
+        bytes(project.digest_secret),
+    )
 
 
 def ask(
@@ -30,14 +39,14 @@ def ask(
 ) -> GuardOut:
     """Ask whether a call may run."""
     is_demo = more.pop("is_demo", False)
-    call = EventIn(type="call", session=session, call_id=f"call-{number}", tool=tool, arguments=arguments)
+    call = EventRecord(type="call", session=session, call_id=f"call-{number}", tool=tool, arguments=arguments)
     more = {"backend": "openai", "model": "gpt-5", "agent": "researcher", **more}
     return guard.guard(principal(project, is_demo=is_demo), GuardIn(session=session, calls=(call,), **more))
 
 
 def answer(project: Project, session: str, number: int, content: str, *, is_error: bool = False) -> None:
     """Report what a call came to."""
-    result = EventIn(
+    result = EventRecord(
         type="result", session=session, call_id=f"call-{number}", content=content, is_error=is_error
     )
     guard.guard(principal(project), GuardIn(session=session, results=(result,)))

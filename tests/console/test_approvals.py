@@ -10,8 +10,8 @@ from detection.models import Approval, MessageTemplate, Role
 from detection.services import keys
 from detection.services.audit import SYSTEM
 from detection.services.ingestion.guard import GuardIn, guard
-from detection.services.ingestion.ingest import EventIn
 from detection.services.policies import overrides
+from detection.services.sessions.event_records import EventRecord
 from tests.support.projects import make_key, make_member, make_project
 
 HOSTILE = '"><script>alert(1)</script>'
@@ -28,7 +28,7 @@ def project(db):
 def held(project):
     principal = keys.authenticate(make_key(project))
     for number in range(4):
-        call = EventIn(
+        call = EventRecord(
             type="call",
             session=HOSTILE,
             call_id=f"c-{number}",

@@ -18,9 +18,9 @@ from detection.services import keys
 from detection.services.approvals import resolution
 from detection.services.audit import Actor
 from detection.services.ingestion.guard import GuardIn, guard
-from detection.services.ingestion.ingest import EventIn
 from detection.services.policies import overrides
 from detection.services.sessions import actions
+from detection.services.sessions.event_records import EventRecord
 from loopguard_site.asgi import application
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -34,7 +34,7 @@ def held(project, **values):
     _, token = keys.create_key(project, "agent", OPERATOR)
     principal = keys.authenticate(token)
     for number in range(4):
-        call = EventIn(
+        call = EventRecord(
             type="call", session="s-1", call_id=f"c-{number}", tool="search", arguments='{"q": "x"}'
         )
         out = guard(principal, GuardIn(session="s-1", calls=(call,)))

@@ -9,9 +9,10 @@ from django.db.models import F
 
 from detection.models import Incident, Project, Session
 from detection.services.audit import SYSTEM
-from detection.services.ingestion.ingest import EventIn, ingest
+from detection.services.ingestion.ingest import ingest
 from detection.services.keys import authenticate, create_key
 from detection.services.sessions import evaluation
+from detection.services.sessions.event_records import EventRecord
 from detection.tasks.sweeper import Sweeper
 
 from .installation import wait_until
@@ -44,7 +45,7 @@ def work(rng):
 def send(token):
     for number in range(SESSIONS):
         events = work(random.Random(number))
-        ingest(authenticate(token), [EventIn(session=f"run-{number}", **event) for event in events])
+        ingest(authenticate(token), [EventRecord(session=f"run-{number}", **event) for event in events])
 
 
 def outcome(project):

@@ -6,7 +6,8 @@ import itertools
 
 from detection.services.audit import Actor
 from detection.services.ingestion.guard import GuardIn, guard
-from detection.services.ingestion.ingest import EventIn, ingest
+from detection.services.ingestion.ingest import ingest
+from detection.services.sessions.event_records import EventRecord
 
 OPERATOR = Actor("ana")
 
@@ -20,12 +21,12 @@ class Agent:
 
     def call(self, tool="search_web", arguments='{"q": "reset password"}', call_id=None, **more):
         call_id = call_id or f"call_{next(self._ids)}"
-        return EventIn(
+        return EventRecord(
             type="call", session=self.session, call_id=call_id, tool=tool, arguments=arguments, **more
         )
 
     def result(self, call_id, content="0 hits", is_error=False, **more):
-        return EventIn(
+        return EventRecord(
             type="result", session=self.session, call_id=call_id, content=content, is_error=is_error, **more
         )
 

@@ -12,9 +12,10 @@ from detection import jobs
 from detection.models import Project, Session
 from detection.selectors.heartbeats import heartbeats
 from detection.services.audit import SYSTEM
-from detection.services.ingestion.ingest import EventIn, ingest
+from detection.services.ingestion.ingest import ingest
 from detection.services.keys import authenticate, create_key
 from detection.services.maintenance import heartbeats as service
+from detection.services.sessions.event_records import EventRecord
 from detection.tasks.sweeper import Sweeper
 from loopguard_site.celery import app
 
@@ -26,7 +27,7 @@ def session(transactional_db):
     token = create_key(Project.objects.create(slug="p", name="P"), "key", SYSTEM)[1]
     ingest(
         authenticate(token),
-        [EventIn(type="call", session="run", call_id="c1", tool="search", arguments="{}")],
+        [EventRecord(type="call", session="run", call_id="c1", tool="search", arguments="{}")],
     )
     return Session.objects.get()
 

@@ -38,7 +38,7 @@ from detection.services.alerting import outbox
 from detection.services.audit import SYSTEM
 from detection.services.incidents import tracker
 from detection.services.judging import judge
-from detection.services.sessions.event_rows import EventRow
+from detection.services.sessions.event_records import EventRecord
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit, publish_decision_after_commit
 
@@ -115,7 +115,7 @@ class OpenApprovals:
         return any(tells_now(approval, now) for approval in self.open.values())
 
     def ask(
-        self, event: EventRow, finding: Finding, policy: Policy, incident: Incident | None, *, decider: str
+        self, event: EventRecord, finding: Finding, policy: Policy, incident: Incident | None, *, decider: str
     ) -> Approval:
         """Have a held call wait for an answer; a loop that is asked about already is not asked about twice.
 
@@ -176,7 +176,7 @@ class OpenApprovals:
                 return approval
         return Approval.objects.filter(session=self.session, **place).order_by("-id").first()
 
-    def remembered(self, event: EventRow, finding: Finding) -> RememberedChoice | None:
+    def remembered(self, event: EventRecord, finding: Finding) -> RememberedChoice | None:
         """An answer that somebody wanted remembered for this agent and tool, if it still holds."""
         return RememberedChoice.objects.filter(
             project_id=self.session.project_id,

@@ -12,13 +12,12 @@ from detection.engine.policy import Policy, relevant_fields
 from detection.models import Approval, Decider, Event, EventType, Session
 from detection.services.approvals.open_approvals import as_wire, decider_of
 from detection.services.ingestion import ingest
-from detection.services.ingestion.ingest import EventIn, note_first_event
-from detection.services.ingestion.redaction import Redactor
+from detection.services.ingestion.ingest import note_first_event
 from detection.services.keys import Principal
 from detection.services.policies import message_templates
 from detection.services.sessions.actions import stopped_message
 from detection.services.sessions.evaluation import evaluate
-from detection.services.sessions.event_rows import EventRow
+from detection.services.sessions.event_records import EventRecord
 from detection.services.sessions.folding import EventEvaluationError, Folding, finding_as_dict
 from detection.services.sessions.locked_session import LockedSession, locked_session_of_agent
 
@@ -41,8 +40,8 @@ class GuardIn:
     model: str = ""
     agent: str = ""
     parent_session: str = ""
-    results: tuple[EventIn, ...] = ()
-    calls: tuple[EventIn, ...] = ()
+    results: tuple[EventRecord, ...] = ()
+    calls: tuple[EventRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +86,7 @@ def guard(principal: Principal, request: GuardIn) -> GuardOut:
         After commit. A call whose id is known gets the verdict that it got the first time. When detection itself fails
         on a call, the call is allowed and quarantined with its error.
     """
+    ingest.prepare((*request.results, *request.calls), principal.digest_secret)
     quarantined: dict[int, str] = {}
     while True:
         try:
@@ -123,11 +123,9 @@ def _guard_once(principal: Principal, request: GuardIn, quarantined: dict[int, s
 def _judge_all(folding: Folding, request: GuardIn) -> tuple[list[CallVerdict], list[CallVerdict]]:
     """Number, fold and store the events that are new; return the verdicts of all calls, and what results brought up."""
     locked, events = folding.locked, (*request.results, *request.calls)
-    session, project, now = locked.session, locked.session.project, timezone.now()
-    secret = bytes(project.digest_secret)
-    redactor = Redactor(secret)
+    session, now = locked.session, timezone.now()
     known = ingest.known_calls((session.pk, event.type, event.call_id) for event in events if event.call_id)
-    rows: list[EventRow] = []
+    fresh: list[EventRecord] = []
     notices: list[CallVerdict] = []
     verdicts: list[CallVerdict] = []
     by_call_id: dict[str, CallVerdict] = {}
@@ -138,19 +136,18 @@ def _judge_all(folding: Folding, request: GuardIn) -> tuple[list[CallVerdict], l
                 verdicts.append(by_call_id.get(event.call_id) or _stored_verdict(locked, event.call_id))
             continue
         known.add(place)
-        session.last_seq += 1
-        row = ingest.make_row(redactor, secret, event, session, session.last_seq, now)
-        rows.append(row)
-        verdict = _judge(folding, row)
+        ingest.number(event, session, now)
+        fresh.append(event)
+        verdict = _judge(folding, event)
         if is_call:
             verdicts.append(verdict)
-            by_call_id[row.call_id] = verdict
+            by_call_id[event.call_id] = verdict
         elif verdict.decision != "allow":
             notices.append(verdict)
-    if not project.stores_payloads:
-        for row in rows:
-            row.arguments = row.content = None
-    locked.events.store(rows)
+    if not session.project.stores_payloads:
+        for event in fresh:
+            event.arguments = event.content = None
+    locked.events.store(fresh)
     session.evaluated_seq, session.last_event_at = session.last_seq, now
     return verdicts, notices
 
@@ -162,7 +159,7 @@ def _note_request(session: Session, request: GuardIn) -> None:
     session.parent_external_id = request.parent_session or session.parent_external_id
 
 
-def _judge(folding: Folding, row: EventRow) -> CallVerdict:
+def _judge(folding: Folding, row: EventRecord) -> CallVerdict:
     locked = folding.locked
     policy = locked.policy_for(row)
     if row.type == EventType.CALL and locked.session.is_stopped:
@@ -191,7 +188,9 @@ def _judge(folding: Folding, row: EventRow) -> CallVerdict:
     return verdict
 
 
-def _held(folding: Folding, row: EventRow, step: Step, verdict: CallVerdict, policy: Policy) -> CallVerdict:
+def _held(
+    folding: Folding, row: EventRecord, step: Step, verdict: CallVerdict, policy: Policy
+) -> CallVerdict:
     """Ask whoever is to be asked; a remembered answer, or nobody to ask, decides at once."""
     locked, finding = folding.locked, step.verdict.finding
     if finding is None or step.duplicate:
@@ -224,7 +223,7 @@ def _as_answered(verdict: CallVerdict, approval: Approval | None) -> CallVerdict
     )
 
 
-def _as_verdict(locked: LockedSession, row: EventRow, step: Step, policy: Policy) -> CallVerdict:
+def _as_verdict(locked: LockedSession, row: EventRecord, step: Step, policy: Policy) -> CallVerdict:
     found = step.verdict.finding
     if found is not None and found.detail.get("notice"):
         found = None  # for operators only: who knows that its limit is close behaves otherwise

@@ -1,6 +1,6 @@
-"""Takes in events: redacts, orders, stores, answers after commit. Never evaluates and never waits for the broker.
+"""Accepts events: redacts, numbers, stores, answers after commit. Never evaluates and never waits for the broker.
 
-Parsing and limits belong to the door; what a call means belongs to evaluation.
+Parsing and limits belong to the API; what a call means belongs to evaluation.
 """
 
 from __future__ import annotations
@@ -18,47 +18,12 @@ from detection import jobs
 from detection.models import EventType, Project, Session
 from detection.services.ingestion.redaction import Redactor
 from detection.services.keys import Principal
-from detection.services.sessions.event_rows import EventRow, store
+from detection.services.sessions.event_records import EventRecord, store
 from detection.services.sessions.locked_session import locked_sessions_of_batch
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit
 
 STORED_RESULT_CHARACTERS = 16_384
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventIn:
-    """One event that the edge parser found sound.
-
-    Attributes
-    ----------
-    arguments
-        Compact JSON text of the object, or the raw text that the model wrote.
-    content
-        Text of a result or message; a JSON result as compact JSON text.
-    altered
-        Marks of what the edge had to change, such as ``nul``.
-    """
-
-    type: str
-    session: str
-    id: str = ""
-    run: str = ""
-    round: str = ""
-    call_id: str = ""
-    tool: str = ""
-    arguments: str | None = None
-    content: str | None = None
-    is_error: bool | None = None
-    occurred_at: datetime | None = None
-    backend: str = ""
-    model: str = ""
-    agent: str = ""
-    parent_session: str = ""
-    tokens: int = 0
-    cost_usd: float = 0.0
-    outcome: str = ""
-    altered: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -71,7 +36,7 @@ class Accepted:
     sessions: list[str] = field(default_factory=list)
 
 
-def ingest(principal: Principal, events: Sequence[EventIn]) -> Accepted:
+def ingest(principal: Principal, events: Sequence[EventRecord]) -> Accepted:
     """Store a batch.
 
     Parameters
@@ -79,7 +44,7 @@ def ingest(principal: Principal, events: Sequence[EventIn]) -> Accepted:
     principal
         The key it came with; decides the project.
     events
-        At most 1,000, in the order in which they are to count.
+        At most 1,000, in the order in which they are to count. They are redacted and numbered in place.
 
     Returns
     -------
@@ -89,34 +54,61 @@ def ingest(principal: Principal, events: Sequence[EventIn]) -> Accepted:
     done = Accepted()
     if not events:
         return done
+    prepare(events, principal.digest_secret)
     with locked_sessions_of_batch(principal, {event.session for event in events}) as by_name:
         project = by_name[events[0].session].project
-        rows = _without_duplicates(project, by_name, events, done)
-        secret, now = bytes(project.digest_secret), timezone.now()
-        redactor = Redactor(secret)
-        store([make_row(redactor, secret, event, session, seq, now) for event, session, seq in rows])
-        for event, session, _ in rows:
-            note_event(session, event)
+        fresh = _fresh(project, by_name, events, done)
+        store(fresh)
         if project.first_event_at is None:
             note_first_event(project)
         jobs.evaluate_after_commit([session.pk for session in by_name.values()])
         publish_after_commit(project.pk, Hint("attempt"))
-    done.accepted = len(rows)
+    done.accepted = len(fresh)
     done.sessions = [*by_name]
     return done
 
 
-def _without_duplicates(
-    project: Project, by_name: dict[str, Session], events: Sequence[EventIn], done: Accepted
-) -> list[tuple[EventIn, Session, int]]:
-    """Give every event that is new its sequence number; count the others."""
+def prepare(events: Iterable[EventRecord], secret: bytes) -> None:
+    """Redact events in place, and cut their texts to what is stored; to be done once, before any lock is taken."""
+    redactor = Redactor(secret)
+    for event in events:
+        if event.arguments is not None:
+            event.arguments = redactor.arguments(event.arguments)
+        if event.content is not None:
+            content = redactor.content(event.content)
+            event.content_length = len(content)
+            if len(content) > STORED_RESULT_CHARACTERS:
+                event.tail_digest = hashlib.blake2b(content.encode(), key=secret, digest_size=16).hexdigest()
+            event.content = content[:STORED_RESULT_CHARACTERS]
+
+
+def number(event: EventRecord, session: Session, now: datetime) -> None:
+    """Give an event its place in a locked session."""
+    session.last_seq += 1
+    event.session_id, event.seq, event.received_at = session.pk, session.last_seq, now
+    event.call_id = event.call_id or f"seq-{event.seq}"
+
+
+def _note_about(event: EventRecord, session: Session) -> None:
+    """Take over what an event says about its session."""
+    session.agent = event.agent or session.agent
+    session.backend = event.backend or session.backend
+    session.model = event.model or session.model
+    session.parent_external_id = event.parent_session or session.parent_external_id
+
+
+def _fresh(
+    project: Project, by_name: dict[str, Session], events: Sequence[EventRecord], done: Accepted
+) -> list[EventRecord]:
+    """Number the events that are new and return them; count the others."""
     fresh_ids = _claim_ids(project, by_name, events)
     known = known_calls(
         (by_name[event.session].pk, event.type, event.call_id)
         for event in events
         if event.call_id and event.type in (EventType.CALL, EventType.RESULT)
     )
-    rows = []
+    now = timezone.now()
+    fresh = []
     for index, event in enumerate(events):
         session = by_name[event.session]
         place = (session.pk, event.type, event.call_id)
@@ -128,14 +120,17 @@ def _without_duplicates(
             continue
         if is_call_or_result and event.call_id:
             known.add(place)
-        session.last_seq += 1
-        rows.append((event, session, session.last_seq))
+        number(event, session, now)
+        _note_about(event, session)
+        fresh.append(event)
         if event.altered:
-            done.altered.append({"index": index, "marks": list(event.altered)})
-    return rows
+            done.altered.append({"index": index, "marks": event.altered.split(",")})
+    return fresh
 
 
-def _claim_ids(project: Project, by_name: dict[str, Session], events: Sequence[EventIn]) -> dict[str, bool]:
+def _claim_ids(
+    project: Project, by_name: dict[str, Session], events: Sequence[EventRecord]
+) -> dict[str, bool]:
     """Claim the client's event ids; the ones that nobody used before come back as true, once each."""
     ids = {event.id: by_name[event.session].pk for event in events if event.id}
     if not ids:
@@ -180,49 +175,6 @@ def known_calls(places: Iterable[tuple[int, str, str]]) -> set[tuple[int, str, s
         return wanted.intersection(tuple(row) for row in cursor.fetchall())
 
 
-def make_row(
-    redactor: Redactor, secret: bytes, event: EventIn, session: Session, seq: int, now: datetime
-) -> EventRow:
-    """Turn an event into its row: redacted, and its text cut to what is stored."""
-    content, length, tail = event.content, 0, ""
-    if content is not None:
-        content = redactor.content(content)
-        length = len(content)
-        if length > STORED_RESULT_CHARACTERS:
-            tail = hashlib.blake2b(content.encode(), key=secret, digest_size=16).hexdigest()
-            content = content[:STORED_RESULT_CHARACTERS]
-    return EventRow(
-        session_id=session.pk,
-        seq=seq,
-        type=event.type,
-        call_id=event.call_id or f"seq-{seq}",
-        tool=event.tool,
-        arguments=None if event.arguments is None else redactor.arguments(event.arguments),
-        content=content,
-        content_length=length,
-        tail_digest=tail,
-        is_error=event.is_error,
-        round=event.round,
-        run=event.run,
-        backend=event.backend,
-        model=event.model,
-        agent=event.agent,
-        tokens=event.tokens,
-        cost_usd=event.cost_usd,
-        occurred_at=event.occurred_at,
-        received_at=now,
-        altered=",".join(event.altered)[:120],
-    )
-
-
 def note_first_event(project: Project) -> None:
     """Note when the project received its first event."""
     Project.objects.filter(pk=project.pk, first_event_at=None).update(first_event_at=timezone.now())
-
-
-def note_event(session: Session, event: EventIn) -> None:
-    """Take over what an event says about its session; does not save."""
-    session.agent = event.agent or session.agent
-    session.backend = event.backend or session.backend
-    session.model = event.model or session.model
-    session.parent_external_id = event.parent_session or session.parent_external_id

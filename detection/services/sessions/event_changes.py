@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from detection.models import Session
-from detection.services.sessions import event_rows
-from detection.services.sessions.event_rows import EventRow
+from detection.services.sessions import event_records
+from detection.services.sessions.event_records import EventRecord
 from detection.sql.pipeline import Writes
 
 STRIP_CELLS = 60
@@ -23,25 +23,25 @@ class EventChanges:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._new: Sequence[EventRow] = ()
-        self._evaluated: list[EventRow] = []
+        self._new: Sequence[EventRecord] = ()
+        self._evaluated: list[EventRecord] = []
         self._result_flags: dict[int, str] = {}
 
-    def store(self, events: Sequence[EventRow]) -> None:
+    def store(self, events: Sequence[EventRecord]) -> None:
         """Have new events stored, with what evaluation has put on them by the time of writing."""
         self._new = events
 
-    def note_evaluated(self, event: EventRow) -> None:
+    def note_evaluated(self, event: EventRecord) -> None:
         """Have what evaluation put on a stored event written."""
         self._evaluated.append(event)
 
-    def add_call(self, event: EventRow) -> None:
+    def add_call(self, event: EventRecord) -> None:
         """Put a call on the strip."""
         strip = self._session.strip
         strip.append([event.seq, event.call_key[:6], event.flags])
         del strip[:-STRIP_CELLS]
 
-    def replace_decision(self, event: EventRow, decision: str) -> None:
+    def replace_decision(self, event: EventRecord, decision: str) -> None:
         """Give a held call another decision."""
         event.decision = decision
         event.flags = event.flags.replace(DECISION_FLAGS["hold"], DECISION_FLAGS[decision])
@@ -60,7 +60,7 @@ class EventChanges:
     def add_writes(self, writes: Writes) -> None:
         """Add the writes; many new events are stored at once."""
         self._put_results_on_rows()
-        event_rows.add_store(writes, self._new)
+        event_records.add_store(writes, self._new)
         self._add_evaluated(writes)
         self._add_result_flags(writes)
         self._new, self._evaluated, self._result_flags = (), [], {}

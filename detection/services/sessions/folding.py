@@ -14,9 +14,9 @@ from django.db import DatabaseError
 from detection.engine import fold
 from detection.engine.calls import End, Message, Step
 from detection.models import EventType
-from detection.services.sessions import chat_commands, event_rows
+from detection.services.sessions import chat_commands, event_records
 from detection.services.sessions.event_changes import DECISION_FLAGS, RESULT_FLAGS
-from detection.services.sessions.event_rows import EventRow
+from detection.services.sessions.event_records import EventRecord
 from detection.services.sessions.locked_session import LockedSession
 
 log = structlog.get_logger(__name__)
@@ -56,7 +56,7 @@ class Folding:
     def catch_up(self, limit: int = BATCH_EVENTS) -> bool:
         """Fold stored events after the cursor; tell whether some are left."""
         session = self.locked.session
-        waiting = event_rows.after(session.pk, session.evaluated_seq, limit)
+        waiting = event_records.after(session.pk, session.evaluated_seq, limit)
         for event in waiting:
             self.fold(event)
             self.locked.events.note_evaluated(event)
@@ -65,7 +65,7 @@ class Folding:
             session.evaluated_seq = session.last_seq
         return session.evaluated_seq < session.last_seq
 
-    def fold(self, event: EventRow) -> Step | None:
+    def fold(self, event: EventRecord) -> Step | None:
         """Fold one event.
 
         Returns
@@ -96,10 +96,10 @@ class Folding:
             raise EventEvaluationError(event.seq, error) from error
         return None
 
-    def _fold_call(self, event: EventRow) -> Step:
+    def _fold_call(self, event: EventRecord) -> Step:
         locked = self.locked
         policy = locked.policy_for(event)
-        step = fold.observe_call(locked.tracker, event_rows.engine_call(event), policy, locked.keyer)
+        step = fold.observe_call(locked.tracker, event, policy, locked.keyer)
         event.call_key, event.decision = step.call_key or "", step.verdict.decision
         event.flags = (
             RESULT_FLAGS[step.cell.result if step.cell else "pending"] + DECISION_FLAGS[event.decision]
@@ -109,10 +109,10 @@ class Folding:
         self._meter(step)
         return step
 
-    def _fold_result(self, event: EventRow) -> Step:
+    def _fold_result(self, event: EventRecord) -> Step:
         locked = self.locked
         policy = locked.policy_for(event)
-        step = fold.observe_result(locked.tracker, event_rows.engine_result(event), policy, locked.keyer)
+        step = fold.observe_result(locked.tracker, event, policy, locked.keyer)
         event.result_digest = step.result_digest or ""
         if step.cell is not None:
             flag = RESULT_FLAGS[step.cell.result] + ("w" if step.verdict.decision == "warn" else "")
@@ -121,14 +121,14 @@ class Folding:
         self._meter(step)
         return step
 
-    def _fold_message(self, event: EventRow) -> None:
+    def _fold_message(self, event: EventRecord) -> None:
         locked = self.locked
         if event.content:
             chat_commands.run_in_chat(locked.session, locked.policies, event.content)
         message = Message(at=event.received_at.timestamp(), seq=event.seq)
         fold.observe_message(locked.tracker, message, locked.policy_for(event))
 
-    def _fold_end(self, event: EventRow) -> None:
+    def _fold_end(self, event: EventRecord) -> None:
         locked, outcome = self.locked, event.content or "completed"
         end = End(at=event.received_at.timestamp(), outcome=outcome, seq=event.seq, run=event.run or None)
         fold.observe_end(locked.tracker, end, locked.policy_for(event))
@@ -138,18 +138,18 @@ class Folding:
             "session_ended", "block", "The call was not run: its session has ended.", "system"
         )
 
-    def refuse(self, event: EventRow) -> None:
+    def refuse(self, event: EventRecord) -> None:
         """Mark a call as stopped because a person stopped the session; the engine does not count it."""
         event.decision, event.flags = "stop", DECISION_FLAGS["stop"]
         self._count(event)
 
-    def replace_decision(self, event: EventRow, step: Step, decision: str, message: str = "") -> None:
+    def replace_decision(self, event: EventRecord, step: Step, decision: str, message: str = "") -> None:
         """Give the call folded last, which was held, the decision of its approval, or of having nobody to decide."""
         self.locked.events.replace_decision(event, decision)
         if decision == "stop" and not step.duplicate:
             self.locked.incidents.decide_anew(step, decision, message)
 
-    def _count(self, event: EventRow) -> None:
+    def _count(self, event: EventRecord) -> None:
         session = self.locked.session
         session.call_count += 1
         session.token_count += event.tokens

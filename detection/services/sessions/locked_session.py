@@ -24,7 +24,7 @@ from detection.services.incidents.tracker import Loops
 from detection.services.keys import Principal
 from detection.services.sessions import session_rows, tracker_state
 from detection.services.sessions.event_changes import EventChanges
-from detection.services.sessions.event_rows import EventRow
+from detection.services.sessions.event_records import EventRecord
 from detection.sql.pipeline import Writes
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit
@@ -72,7 +72,7 @@ class LockedSession:
             self._tracker = tracker_state.read(self.session, self.policy_for, self.keyer)
         return self._tracker
 
-    def policy_for(self, event: EventRow) -> Policy:
+    def policy_for(self, event: EventRecord) -> Policy:
         """Return the settings in effect for an event, before tool rules."""
         session = self.session
         return self.policies.policy_for(

@@ -14,8 +14,8 @@ from detection.engine.identity import Keyer
 from detection.engine.memory import State
 from detection.engine.policy import Policy
 from detection.models import EventType, Session
-from detection.services.sessions import event_rows
-from detection.services.sessions.event_rows import EventRow
+from detection.services.sessions import event_records
+from detection.services.sessions.event_records import EventRecord
 from detection.sql.pipeline import Writes, fetch
 
 REBUILD_EVENTS = 2000
@@ -28,7 +28,7 @@ _WRITE = (
 )
 
 
-def read(session: Session, policy_for: Callable[[EventRow], Policy], keyer: Keyer) -> State:
+def read(session: Session, policy_for: Callable[[EventRecord], Policy], keyer: Keyer) -> State:
     """Load the state of a locked session; a new one where it has none, a rebuilt one where its version is outdated."""
     found = fetch(_READ, [session.pk])
     if not found:
@@ -44,15 +44,15 @@ def add_write(writes: Writes, session_id: int, state: State) -> None:
     writes.add(_WRITE, [session_id, snapshot.VERSION, snapshot.dump(state)])
 
 
-def _rebuilt(session: Session, policy_for: Callable[[EventRow], Policy], keyer: Keyer) -> State:
+def _rebuilt(session: Session, policy_for: Callable[[EventRecord], Policy], keyer: Keyer) -> State:
     """Fold the session's recent events again; what is stored of them stays as it is."""
     state = fold.new_state()
-    for event in event_rows.last(session.pk, session.evaluated_seq, REBUILD_EVENTS):
+    for event in event_records.last(session.pk, session.evaluated_seq, REBUILD_EVENTS):
         policy = policy_for(event)
         if event.type == EventType.CALL and event.decision != "stop":
-            fold.observe_call(state, event_rows.engine_call(event), policy, keyer)
+            fold.observe_call(state, event, policy, keyer)
         elif event.type == EventType.RESULT:
-            fold.observe_result(state, event_rows.engine_result(event), policy, keyer)
+            fold.observe_result(state, event, policy, keyer)
         elif event.type == EventType.MESSAGE:
             fold.observe_message(state, Message(at=event.received_at.timestamp(), seq=event.seq), policy)
     return state

@@ -11,9 +11,9 @@ import pytest
 from detection.models import Approval, JudgeCall
 from detection.services.approvals import resolution
 from detection.services.ingestion.guard import GuardIn, guard
-from detection.services.ingestion.ingest import EventIn
 from detection.services.policies import overrides
 from detection.services.sessions import actions
+from detection.services.sessions.event_records import EventRecord
 from loopguard_site.judge_env import JudgeEndpoint
 from tests.support.agents import OPERATOR
 from tests.support.judge_server import JudgeServer, completion, ruling
@@ -70,7 +70,7 @@ def test_the_scenario_plays_as_written(scenario, project, principal, settings):
                 actions.set_policy(project.pk, "s-1", {"enabled": wanted}, OPERATOR)
                 continue
             index += 1
-            call = EventIn(
+            call = EventRecord(
                 type="call", session="s-1", call_id=f"c-{index}", round=entry["round"], tool=entry["tool"],
                 arguments=json.dumps(entry["args"]),
             )  # fmt: skip

@@ -111,7 +111,9 @@ def test_results_sent_along_count_before_the_calls(agent):
 
 def test_one_project_s_sessions_do_not_count_for_another(agent, principal):
     other = Project.objects.create(slug="other", name="Other")
-    stranger = Agent(Principal(0, "x", other.pk, "other", principal.scopes, False, None), backend="openai")
+    stranger = Agent(
+        Principal(0, "x", other.pk, "other", principal.scopes, False, None, b"secret"), backend="openai"
+    )
     for _ in range(3):
         agent.asks()
 
@@ -150,7 +152,7 @@ def test_leaving_the_loop_ends_the_incident_as_recovered(agent):
 @pytest.mark.django_db(transaction=True)
 def test_calls_that_race_with_a_stop_are_never_allowed_after_it(transactional_db):
     project = Project.objects.create(slug="race", name="Race")
-    agent = Agent(Principal(0, "x", project.pk, "race", frozenset(), False, None))
+    agent = Agent(Principal(0, "x", project.pk, "race", frozenset(), False, None, b"secret"))
     agent.asks()
     log, start = [], threading.Barrier(5)
 
@@ -188,7 +190,7 @@ def test_calls_that_race_with_a_stop_are_never_allowed_after_it(transactional_db
 def test_calls_that_race_for_one_session_are_counted_each_once(transactional_db):
     project = Project.objects.create(slug="race", name="Race")
     overrides.save_tier(project.pk, "project", "", "", {"mode": "observe"}, OPERATOR)
-    agent = Agent(Principal(0, "x", project.pk, "race", frozenset(), False, None))
+    agent = Agent(Principal(0, "x", project.pk, "race", frozenset(), False, None, b"secret"))
     start = threading.Barrier(4)
 
     def caller(number):

@@ -6,8 +6,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from detection.models import Event, Incident, Project, Session
-from detection.services.ingestion.ingest import STORED_RESULT_CHARACTERS, EventIn
+from detection.services.ingestion.ingest import STORED_RESULT_CHARACTERS
 from detection.services.sessions import evaluation
+from detection.services.sessions.event_records import EventRecord
 from tests.support.agents import Agent
 
 
@@ -54,7 +55,7 @@ def test_the_same_batch_over_many_connections_is_stored_once(transactional_db):
     project = Project.objects.create(slug="p", name="P")
     from detection.services.keys import Principal
 
-    agent = Agent(Principal(0, "x", project.pk, "p", frozenset(), False, None))
+    agent = Agent(Principal(0, "x", project.pk, "p", frozenset(), False, None, b"secret"))
     batch = [*rounds(agent, 10)]
     outcomes = []
 
@@ -119,7 +120,7 @@ def test_a_long_result_is_cut_and_still_tells_its_end_apart(agent):
 
 
 def test_a_late_event_reopens_a_session_that_ended(agent):
-    agent.posts(agent.call(), EventIn(type="end", session="s-1", content="completed"))
+    agent.posts(agent.call(), EventRecord(type="end", session="s-1", content="completed"))
     evaluation.evaluate(Session.objects.get().pk)
     ended = Session.objects.get()
     agent.posts(agent.call())
@@ -131,7 +132,7 @@ def test_a_late_event_reopens_a_session_that_ended(agent):
 
 def test_a_command_in_a_user_message_holds_for_the_calls_after_it(agent):
     agent.posts(
-        EventIn(type="message", session="s-1", content="!/set(tool-loop-max-repeats=2)"),
+        EventRecord(type="message", session="s-1", content="!/set(tool-loop-max-repeats=2)"),
         agent.call(),
         agent.call(),
     )

@@ -17,9 +17,9 @@ from detection.models import Approval, Event, Incident, JudgeCall, Session, Sess
 from detection.selectors.approvals import near_limit
 from detection.services.approvals import resolution
 from detection.services.ingestion.guard import GuardIn, guard
-from detection.services.ingestion.ingest import EventIn
 from detection.services.judging import judge
 from detection.services.policies import overrides
+from detection.services.sessions.event_records import EventRecord
 from loopguard_site import judge_env
 from loopguard_site.env import EnvironmentProblem
 from loopguard_site.judge_env import JudgeEndpoint
@@ -391,8 +391,10 @@ def play(principal, number, said):
             text = next(said)
             arguments = json.dumps({text[:60]: text, "turn": at})
             about = {"session": session, "call_id": f"c-{at}"}
-            calls.append(EventIn(type="call", round=f"r-{at}", tool=text[:128], arguments=arguments, **about))
-            results.append(EventIn(type="result", content=f"{text} {at}", **about))
+            calls.append(
+                EventRecord(type="call", round=f"r-{at}", tool=text[:128], arguments=arguments, **about)
+            )
+            results.append(EventRecord(type="result", content=f"{text} {at}", **about))
         out = guard(principal, GuardIn(session=session, agent=text[:128], calls=tuple(calls)))
         guard(principal, GuardIn(session=session, results=tuple(results)))
         return out.verdicts

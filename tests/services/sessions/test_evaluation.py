@@ -95,9 +95,9 @@ def test_a_resolved_loop_that_goes_on_is_a_new_incident(agent, project):
 
 
 def test_a_session_that_ends_ends_its_incidents(agent):
-    from detection.services.ingestion.ingest import EventIn
+    from detection.services.sessions.event_records import EventRecord
 
-    agent.posts(*[agent.call() for _ in range(4)], EventIn(type="end", session="s-1", content="failed"))
+    agent.posts(*[agent.call() for _ in range(4)], EventRecord(type="end", session="s-1", content="failed"))
     evaluation.evaluate(Session.objects.get().pk)
 
     incident = Incident.objects.get()

@@ -26,7 +26,7 @@ from tests.support.agents import OPERATOR, Agent
 @pytest.fixture
 def racing(transactional_db):
     project = Project.objects.create(slug="race", name="Race")
-    return Agent(Principal(0, "x", project.pk, "race", frozenset(), False, None))
+    return Agent(Principal(0, "x", project.pk, "race", frozenset(), False, None, b"secret"))
 
 
 def in_thread(do):
