@@ -16,7 +16,7 @@ from detection.console import differences, formatting, incident_text, permalinks
 from detection.console.access import ProjectRequest, actor_of, in_project
 from detection.console.session_rows import meter_title, meter_words, session_row
 from detection.forms import SettingsForm, form_rows
-from detection.models import Incident, Role, Session
+from detection.models import Incident, Role, Session, call_flags
 from detection.selectors import dashboard, policies
 from detection.selectors import sessions as selector
 from detection.selectors.pages import Page
@@ -166,7 +166,7 @@ def _line(call: CallRow, before: CallRow | None, colours: dict[str, int]) -> Cal
     took = formatting.span((result.received_at - call.received_at).total_seconds()) if result else ""
     swatch = "swatch"
     if key in colours:
-        swatch += f" k h{colours[key] % HUES}" + (" p" if "^" in call.flags else "")
+        swatch += f" k h{colours[key] % HUES}" + (" p" if call_flags.NEW in call.flags else "")
     return CallLine(
         call,
         swatch,

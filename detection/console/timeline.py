@@ -11,7 +11,7 @@ from statistics import median
 from detection.console import formatting
 from detection.models import Incident
 from detection.selectors.sessions import CallRow
-from detection.selectors.strips import Cell, look, title
+from detection.selectors.strips import Cell, look, outline_class, title
 
 MAX_LANES = 10
 LANE_HEIGHT, CELL, MIN_STEP, MAX_STEP, GAP_STEP = 24.0, 9.0, 11.0, 56.0, 64.0
@@ -131,11 +131,10 @@ def lay_out(calls: Sequence[CallRow], colours: dict[str, int], incidents: Sequen
         xs.append(x)
         cell = Cell(call.seq, call.call_key[:6], call.flags, formatting.visible(call.tool))
         top = TOP + lane_of[call.tool] * LANE_HEIGHT + 4
-        is_error = "!" in call.flags
         marks.append(
             Mark(
-                call.seq, x, top + (8 if is_error else 0), 8 if is_error else 16, look(cell, colours),
-                {"w": "ow", "h": "oh"}.get(cell.outline, "os" if cell.outline else ""), title(cell), "^" in call.flags,
+                call.seq, x, top + (8 if cell.is_error else 0), 8 if cell.is_error else 16, look(cell, colours),
+                outline_class(cell.outline), title(cell), cell.is_new,
             )
         )  # fmt: skip
     lanes = [

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from detection.models import call_flags
+
 HUES = 12
 TOP = 5.0
 """Room above the cells, for the dots and the outlines."""
@@ -20,7 +22,7 @@ TOP = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One call. `flags` as stored: ^ new result, ! error, e empty, ? pending, w warned, b blocked, h held, s stopped."""
+    """One call; `flags` as stored, see `call_flags`."""
 
     seq: int
     key: str
@@ -29,8 +31,18 @@ class Cell:
 
     @property
     def outline(self) -> str:
-        """The strictest mark: s, b, h, w or nothing."""
-        return next((mark for mark in "sbhw" if mark in self.flags), "")
+        """The strictest flag of its decision, or nothing."""
+        return call_flags.outline(self.flags)
+
+    @property
+    def is_error(self) -> bool:
+        """Whether its result was an error."""
+        return call_flags.ERROR in self.flags
+
+    @property
+    def is_new(self) -> bool:
+        """Whether its result brought something new."""
+        return call_flags.NEW in self.flags
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +138,11 @@ def look(cell: Cell, colours: dict[str, int]) -> str:
     if cell.key not in colours:
         return "u"
     hue = f"h{colours[cell.key]}"
-    if "^" in cell.flags:
+    if cell.is_new:
         return f"p {hue}"
     # A call that was not run never gets a result: it brought nothing new either.
-    return f"q {hue}" if "?" in cell.flags and cell.outline not in ("s", "b", "h") else f"f {hue}"
+    is_pending = call_flags.PENDING in cell.flags and not call_flags.is_refused(cell.flags)
+    return f"q {hue}" if is_pending else f"f {hue}"
 
 
 def describe(cells: Sequence[Cell]) -> str:
@@ -147,13 +160,13 @@ def describe(cells: Sequence[Cell]) -> str:
     if tail > 1:
         parts.append(f"the last {tail} equal")
     marks = Counter(cell.outline for cell in cells)
-    errors = sum("!" in cell.flags for cell in cells)
+    errors = sum(cell.is_error for cell in cells)
     for count, name in (
         (errors, "error"),
-        (marks["w"], "warning"),
-        (marks["b"], "blocked call"),
-        (marks["h"], "held call"),
-        (marks["s"], "stopped call"),
+        (marks[call_flags.WARNED], "warning"),
+        (marks[call_flags.BLOCKED], "blocked call"),
+        (marks[call_flags.HELD], "held call"),
+        (marks[call_flags.STOPPED], "stopped call"),
     ):
         if count:
             parts.append(_count(count, name))
@@ -172,9 +185,9 @@ def small(cells: Sequence[Cell]) -> Strip:
     for index, cell in enumerate(cells):
         x = index * pitch
         # Half a pixel inside: the stroke rounds the corners at a fraction of the bytes of arcs.
-        top, tall = (TOP + 7.5, 7) if "!" in cell.flags else (TOP + 0.5, 14)
+        top, tall = (TOP + 7.5, 7) if cell.is_error else (TOP + 0.5, 14)
         paths.add(look(cell, colours), f"M{x + 0.5:g} {top:g}h3v{tall:g}h-3z")
-        if "^" in cell.flags and cell.key in colours:
+        if cell.is_new and cell.key in colours:
             paths.add("dot", f"M{x + 1:g} 0h2v2h-2z")
     _outlines(cells, paths, pitch, width, height)
     return Strip(max(len(cells) * pitch, 1), TOP + height + 3, describe(cells), paths.all())
@@ -201,10 +214,10 @@ def large(
     placed = []
     for index, cell in enumerate(cells):
         x = index * pitch
-        if "^" in cell.flags:
+        if cell.is_new:
             middle = x + cell_width / 2
             paths.add("dot", f"M{middle - 2:g} 1a2 2 0 1 0 4 0a2 2 0 1 0-4 0z")
-        path = _cell_path(x, cell_width, height, short="!" in cell.flags, radius=min(3, cell_width / 3))
+        path = _cell_path(x, cell_width, height, short=cell.is_error, radius=min(3, cell_width / 3))
         placed.append(Placed(cell, x, look(cell, colours), path, title(cell)))
     _outlines(cells, paths, pitch, cell_width, height)
     brackets = tuple(_brackets(cells, loops, pitch, cell_width, TOP + height + 8))
@@ -223,18 +236,8 @@ def large(
 
 def title(cell: Cell) -> str:
     """Return a cell in words."""
-    words = {
-        "^": "new result",
-        "!": "error",
-        "e": "empty result",
-        "?": "no result yet",
-        "w": "warned",
-        "b": "blocked",
-        "h": "held",
-        "s": "stopped",
-    }
-    marks = [words[mark] for mark in cell.flags if mark in words]
-    return ", ".join([f"#{cell.seq} {cell.tool}".strip(), *(marks or ["nothing new"])])
+    words = call_flags.in_words(cell.flags) or ["nothing new"]
+    return ", ".join([f"#{cell.seq} {cell.tool}".strip(), *words])
 
 
 def _cell_path(x: float, width: float, height: float, *, short: bool, radius: float) -> str:
@@ -247,19 +250,24 @@ def _cell_path(x: float, width: float, height: float, *, short: bool, radius: fl
     )
 
 
+def outline_class(flag: str) -> str:
+    """Return the class of the outline of a flag of `Cell.outline`; nothing for a cell without one."""
+    return {"": "", call_flags.WARNED: "ow", call_flags.HELD: "oh"}.get(flag, "os")
+
+
 def _outlines(cells: Sequence[Cell], paths: _Paths, pitch: float, width: float, height: float) -> None:
     """Draw one outline around neighbours with the same mark and height."""
     # Half a pixel sits in the gap between two cells, so a small outline does not cover its neighbours.
     start, near, far = 0, 1.0 if width > 4 else 0.5, 3.5 if width > 4 else 2.5
-    for (mark, is_short), run in groupby(cells, key=lambda cell: (cell.outline, "!" in cell.flags)):
+    for (mark, is_short), run in groupby(cells, key=lambda cell: (cell.outline, cell.is_error)):
         count = len([*run])
         if mark:
             x, wide = start * pitch, (count - 1) * pitch + width
             top = TOP + height * 0.45 if is_short else TOP
             tall = TOP + height - top
-            name = {"w": "ow", "h": "oh"}.get(mark, "os")
+            name = outline_class(mark)
             paths.add(name, _frame(x - near, top - near - 0.5, wide + 2 * near, tall + 2 * near + 1))
-            if mark == "s":
+            if mark == call_flags.STOPPED:
                 paths.add(name, _frame(x - far, top - far - 0.5, wide + 2 * far, tall + 2 * far + 1))
         start += count
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from detection.models import Approval, Incident, LimitNotice, Session, Severity
+from detection.models import Approval, Incident, LimitNotice, Session, Severity, call_flags
 
 STRIP_CELLS = 30
 _SEVERITIES = {
@@ -130,7 +130,9 @@ def strip_text(strip: Sequence[Sequence[Any]]) -> str:
     repeated = [key for key, count in Counter(key for key, _ in cells).most_common() if count > 1 and key]
     letters = {key: chr(ord("A") + place) if place < 26 else "Z" for place, key in enumerate(repeated)}
     drawn = (
-        letters.get(key, "·") + ("!" if "!" in flags else "") + ("x" if {"b", "h", "s"} & set(flags) else "")
+        letters.get(key, "·")
+        + ("!" if call_flags.ERROR in flags else "")
+        + ("x" if call_flags.is_refused(flags) else "")
         for key, flags in cells
     )
     return " ".join(drawn)

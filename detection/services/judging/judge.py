@@ -29,7 +29,17 @@ from detection.engine import judge as engine_judge
 from detection.engine.calls import Finding
 from detection.engine.policy import Policy
 from detection.engine.tool_classes import SHIPPED_CLASSES
-from detection.models import Approval, Event, EventType, JudgeCall, JudgeOutcome, Project, Session, ToolRule
+from detection.models import (
+    Approval,
+    Event,
+    EventType,
+    JudgeCall,
+    JudgeOutcome,
+    Project,
+    Session,
+    ToolRule,
+    call_flags,
+)
 
 MAX_ANSWER_BYTES = 64 * 1024
 STORED_CHARACTERS = 4000
@@ -233,8 +243,8 @@ def _digest(endpoint: Endpoint, approval: Approval, decoy: str) -> engine_judge.
         limit=approval.limit,
         calls=len(rows),
         distinct_calls=len({row[1] for row in rows}),
-        new_results=sum("^" in row[2] for row in rows),
-        errors=sum("!" in row[2] for row in rows),
+        new_results=sum(call_flags.NEW in row[2] for row in rows),
+        errors=sum(call_flags.ERROR in row[2] for row in rows),
         tools=Counter(names[row[0]] for row in rows),
         samples=samples,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from detection.models import Session
+from detection.models import Session, call_flags
 from detection.services.sessions import event_records
 from detection.services.sessions.event_records import EventRecord
 from detection.sql.pipeline import Writes
@@ -12,10 +12,6 @@ from detection.sql.pipeline import Writes
 STRIP_CELLS = 60
 _FEW_FLAGS = 3
 """Up to here calls of earlier transactions are marked one by one, which is planned in half the time of a join."""
-
-RESULT_FLAGS = {"new": "^", "error": "!", "empty": "e", "pending": "?", "same": ""}
-DECISION_FLAGS = {"allow": "", "warn": "w", "block": "b", "hold": "h", "stop": "s"}
-_ALL_RESULT_FLAGS = "?^!e"
 
 
 class EventChanges:
@@ -44,7 +40,7 @@ class EventChanges:
     def replace_decision(self, event: EventRecord, decision: str) -> None:
         """Give a held call another decision."""
         event.decision = decision
-        event.flags = event.flags.replace(DECISION_FLAGS["hold"], DECISION_FLAGS[decision])
+        event.flags = call_flags.with_decision(event.flags, decision)
         for cell in self._session.strip[-1:]:
             if cell[0] == event.seq:
                 cell[2] = event.flags
@@ -54,7 +50,7 @@ class EventChanges:
         self._result_flags[seq] = flag
         for cell in reversed(self._session.strip):
             if cell[0] == seq:
-                cell[2] = _with_result(cell[2], flag)
+                cell[2] = call_flags.with_result(cell[2], flag)
                 break
 
     def add_writes(self, writes: Writes) -> None:
@@ -69,7 +65,7 @@ class EventChanges:
         """Where the call is still to be written, its flags travel with it."""
         by_seq = {event.seq: event for event in (*self._evaluated, *self._new)}
         for seq in self._result_flags.keys() & by_seq.keys():
-            by_seq[seq].flags = _with_result(by_seq[seq].flags, self._result_flags.pop(seq))
+            by_seq[seq].flags = call_flags.with_result(by_seq[seq].flags, self._result_flags.pop(seq))
 
     def _add_evaluated(self, writes: Writes) -> None:
         session, events = self._session, self._evaluated
@@ -97,18 +93,13 @@ class EventChanges:
         session_id, flags = self._session.pk, self._result_flags
         if len(flags) > _FEW_FLAGS:
             writes.add(
-                "UPDATE detection_event e SET flags = left(v.flag || translate(e.flags, '?^!e' || v.flag, ''), 12)"
+                "UPDATE detection_event e SET flags = left(v.flag || translate(e.flags, %s || v.flag, ''), 12)"
                 " FROM unnest(%s::int[], %s::text[]) AS v (seq, flag) WHERE e.session_id = %s AND e.seq = v.seq",
-                [[*flags], [*flags.values()], session_id],
+                [call_flags.RESULT_FLAGS, [*flags], [*flags.values()], session_id],
             )
             return
         for seq, flag in flags.items():
             writes.add(
                 "UPDATE detection_event SET flags = left(%s || translate(flags, %s, ''), 12) WHERE session_id = %s AND seq = %s",
-                [flag, _ALL_RESULT_FLAGS + flag, session_id, seq],
+                [flag, call_flags.RESULT_FLAGS + flag, session_id, seq],
             )
-
-
-def _with_result(flags: str, result_flag: str) -> str:
-    kept = (mark for mark in flags if mark not in _ALL_RESULT_FLAGS and mark not in result_flag)
-    return result_flag + "".join(kept)

@@ -13,9 +13,8 @@ from django.db import DatabaseError
 
 from detection.engine import fold
 from detection.engine.calls import End, Message, Step
-from detection.models import EventType
+from detection.models import EventType, call_flags
 from detection.services.sessions import chat_commands, event_records
-from detection.services.sessions.event_changes import DECISION_FLAGS, RESULT_FLAGS
 from detection.services.sessions.event_records import EventRecord
 from detection.services.sessions.locked_session import LockedSession
 
@@ -101,9 +100,7 @@ class Folding:
         policy = locked.policy_for(event)
         step = fold.observe_call(locked.tracker, event, policy, locked.keyer)
         event.call_key, event.decision = step.call_key or "", step.verdict.decision
-        event.flags = (
-            RESULT_FLAGS[step.cell.result if step.cell else "pending"] + DECISION_FLAGS[event.decision]
-        )
+        event.flags = call_flags.of_call(step.cell.result if step.cell else "pending", event.decision)
         self._count(event)
         locked.incidents.observe(event.seq, event.tool, step, policy)
         self._meter(step)
@@ -115,8 +112,8 @@ class Folding:
         step = fold.observe_result(locked.tracker, event, policy, locked.keyer)
         event.result_digest = step.result_digest or ""
         if step.cell is not None:
-            flag = RESULT_FLAGS[step.cell.result] + ("w" if step.verdict.decision == "warn" else "")
-            locked.events.put_result(step.cell.seq, flag)
+            flags = call_flags.of_result(step.cell.result, step.verdict.decision)
+            locked.events.put_result(step.cell.seq, flags)
             locked.incidents.observe(step.cell.seq, step.cell.tool, step, policy)
         self._meter(step)
         return step
@@ -140,7 +137,7 @@ class Folding:
 
     def refuse(self, event: EventRecord) -> None:
         """Mark a call as stopped because a person stopped the session; the engine does not count it."""
-        event.decision, event.flags = "stop", DECISION_FLAGS["stop"]
+        event.decision, event.flags = "stop", call_flags.STOPPED
         self._count(event)
 
     def replace_decision(self, event: EventRecord, step: Step, decision: str, message: str = "") -> None:

@@ -1,0 +1,77 @@
+"""The letters that say what became of a call, as `Event.flags` and `Session.strip` store them. Written and read here alone.
+
+A call has at most one letter of its result and one of its decision; a plain call whose result brought nothing new has
+none. A warning may come with the result too.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+NEW: Final = "^"
+ERROR: Final = "!"
+EMPTY: Final = "e"
+PENDING: Final = "?"
+WARNED: Final = "w"
+BLOCKED: Final = "b"
+HELD: Final = "h"
+STOPPED: Final = "s"
+
+RESULT_FLAGS: Final = PENDING + NEW + ERROR + EMPTY
+WORDS: Final = {
+    NEW: "new result",
+    ERROR: "error",
+    EMPTY: "empty result",
+    PENDING: "no result yet",
+    WARNED: "warned",
+    BLOCKED: "blocked",
+    HELD: "held",
+    STOPPED: "stopped",
+}
+_OF_RESULT: Final = {"new": NEW, "error": ERROR, "empty": EMPTY, "pending": PENDING, "same": ""}
+_OF_DECISION: Final = {"allow": "", "warn": WARNED, "block": BLOCKED, "hold": HELD, "stop": STOPPED}
+_STRICTEST_FIRST: Final = STOPPED + BLOCKED + HELD + WARNED
+_REFUSED: Final = frozenset((BLOCKED, HELD, STOPPED))
+
+
+def of_call(result: str, decision: str) -> str:
+    """Return the flags of a call.
+
+    Parameters
+    ----------
+    result
+        What its result brought, in the engine's words: ``new``, ``same``, ``error``, ``empty`` or ``pending``.
+    decision
+        Its verdict.
+    """
+    return _OF_RESULT[result] + _OF_DECISION[decision]
+
+
+def of_result(result: str, decision: str) -> str:
+    """Return the flags that a result adds to its call: what it brought, and a warning."""
+    return _OF_RESULT[result] + (WARNED if decision == "warn" else "")
+
+
+def with_result(flags: str, added: str) -> str:
+    """Return the flags of a call with those of its result in place of what was there."""
+    return added + "".join(flag for flag in flags if flag not in RESULT_FLAGS and flag not in added)
+
+
+def with_decision(flags: str, decision: str) -> str:
+    """Return the flags of a held call with the decision that it got in the end."""
+    return flags.replace(HELD, _OF_DECISION[decision])
+
+
+def outline(flags: str) -> str:
+    """Return the strictest letter of a decision, or nothing."""
+    return next((flag for flag in _STRICTEST_FIRST if flag in flags), "")
+
+
+def is_refused(flags: str) -> bool:
+    """Tell whether the call was blocked, held or stopped."""
+    return not _REFUSED.isdisjoint(flags)
+
+
+def in_words(flags: str) -> list[str]:
+    """Return each letter in words."""
+    return [WORDS[flag] for flag in flags if flag in WORDS]
