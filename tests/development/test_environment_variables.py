@@ -1,0 +1,63 @@
+"""Every environment variable that LoopGuard reads is documented, and passed on or left out of containers on purpose."""
+
+import ast
+import re
+from pathlib import Path
+
+import yaml
+
+from detection.engine.policy import ENVIRONMENT_VARIABLES
+
+ROOT = Path(__file__).resolve().parents[2]
+NAME = re.compile(r"(LOOPGUARD|TOOL_LOOP)_[A-Z_]+|DATABASE_URL|REDIS_URL|XDG_DATA_HOME|NO_COLOR")
+NOT_IN_CONTAINERS = {
+    "LOOPGUARD_BOOTSTRAP": "set by the image",
+    "LOOPGUARD_LOG": "set by the image",
+    "LOOPGUARD_DATABASE_FOLDER": "the database's disk is not visible to these containers",
+    "LOOPGUARD_MIN_FREE": "has no effect without LOOPGUARD_DATABASE_FOLDER",
+    "LOOPGUARD_DATA": "only for `up`",
+    "LOOPGUARD_PG_BIN": "only for `up`",
+    "LOOPGUARD_WEB_THREADS": "only for `up`",
+    "LOOPGUARD_WORKER_THREADS": "only for `up`",
+    "NO_COLOR": "only for `up`",
+    "XDG_DATA_HOME": "only for `up`",
+}
+FIXED_IN_CONTAINERS = {
+    "LOOPGUARD_MODE",
+    "LOOPGUARD_SECRET_KEY",
+    "LOOPGUARD_URL",
+    "LOOPGUARD_TRUSTED_PROXIES",
+    "DATABASE_URL",
+    "REDIS_URL",
+}
+
+
+def variables() -> set[str]:
+    """The names in the code of the site: whole string literals, so that sentences do not count."""
+    files = [ROOT / "manage.py", *(ROOT / "loopguard_site").rglob("*.py")]
+    literals = {
+        node.value
+        for file in files
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    return {text for text in literals if NAME.fullmatch(text)} | set(ENVIRONMENT_VARIABLES)
+
+
+def test_the_operations_page_lists_every_variable_and_no_other():
+    page = (ROOT / "docs" / "operations.md").read_text()
+    section = page.partition("\n## Environment\n")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `([A-Z_]+)` \|", section, re.MULTILINE)) == variables()
+
+
+def test_containers_get_every_variable_that_makes_sense_there():
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    everywhere = variables() - set(NOT_IN_CONTAINERS) - {"LOOPGUARD_OWNER_DATABASE_URL"}
+    for name in ("web", "live", "worker", "beat"):
+        assert set(services[name]["environment"]) == everywhere
+    assert set(services["prepare"]["environment"]) == everywhere | {"LOOPGUARD_OWNER_DATABASE_URL"}
+
+
+def test_a_variable_that_is_not_set_stays_unset_in_containers():
+    environment = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["web"]["environment"]
+    assert {name for name, value in environment.items() if value is not None} == FIXED_IN_CONTAINERS
