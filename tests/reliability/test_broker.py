@@ -2,7 +2,6 @@
 
 import os
 import threading
-import time
 
 import httpx
 import pytest
@@ -13,12 +12,14 @@ from detection.models import Event, Incident, Session
 from .installation import free_port, looping_events, silent_server, wait_until
 
 REQUESTS, SESSIONS = 24, 4
-SWEEP_SECONDS = 15
+PATIENCE_SECONDS = 60
+# The processes wait up to 5 s for a broker that is silent: a request that waited with them would fail here.
+REQUEST_SECONDS = 4
 
 
 @pytest.fixture(params=["refusing", "silent"])
 def dead_broker(request):
-    """The address of a broker that is of no use."""
+    """The address of a broker that accepts no connection, or answers none."""
     if request.param == "refusing":
         yield f"redis://127.0.0.1:{free_port()}/0"
     else:
@@ -26,51 +27,50 @@ def dead_broker(request):
             yield f"redis://127.0.0.1:{port}/0"
 
 
+def client(url, token):
+    headers = {"Authorization": f"Bearer {token}"}
+    return httpx.Client(base_url=f"{url}/api/v1", headers=headers, timeout=REQUEST_SECONDS)
+
+
 def post_all(url, token):
-    """Post looping sessions in many small requests; return statuses and seconds."""
-    answers = []
-    with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=10) as client:
-        for number in range(REQUESTS):
-            lap, session = divmod(number, SESSIONS)
-            events = looping_events(f"run-{session}", calls=1, start=lap)
-            before = time.monotonic()
-            status = client.post("/api/v1/events", json={"events": events}).status_code
-            answers.append((status, time.monotonic() - before))
-    return answers
+    """Post looping sessions in many small requests; return the statuses."""
+    with client(url, token) as http:
+        return [
+            http.post(
+                "/events",
+                json={
+                    "events": looping_events(f"run-{number % SESSIONS}", calls=1, start=number // SESSIONS)
+                },
+            ).status_code
+            for number in range(REQUESTS)
+        ]
 
 
-def everything_is_evaluated():
+def every_posted_loop_is_found():
     behind = Session.objects.exclude(evaluated_seq=F("last_seq")).exists()
-    return not behind and Incident.objects.count() == SESSIONS
+    return not behind and Incident.objects.filter(session_name__startswith="run-").count() == SESSIONS
 
 
-def test_with_a_dead_broker_every_event_is_taken_quickly_and_the_sweeper_finds_the_loops(
+def test_with_a_dead_broker_requests_do_not_wait_and_the_sweeper_finds_every_loop(
     dead_broker, install, token
 ):
     running = install(dead_broker)
-    answers = post_all(running.url, token)
-    posted_at = time.monotonic()
-    assert {status for status, _ in answers} == {202}
-    assert sorted(seconds for _, seconds in answers)[len(answers) * 9 // 10] < 1.0
-    assert wait_until(everything_is_evaluated, SWEEP_SECONDS), running.logs()
-    assert time.monotonic() - posted_at < SWEEP_SECONDS
-    stored = Event.objects.filter(session_id__in=Session.objects.values("pk"))
-    assert stored.count() == REQUESTS * 2
-
-
-def test_with_a_dead_broker_the_guard_still_answers(dead_broker, install, token):
-    running = install(dead_broker, worker=False)
-    decisions = []
-    with httpx.Client(
-        base_url=running.url, headers={"Authorization": f"Bearer {token}"}, timeout=10
-    ) as client:
-        for number in range(4):
-            call = {"call_id": f"c{number}", "tool": "search_web", "arguments": {"q": "again"}}
-            before = time.monotonic()
-            answer = client.post("/api/v1/guard", json={"session": "run", "calls": [call]})
-            assert time.monotonic() - before < 2.0
-            decisions.append(answer.json()["decision"])
+    assert set(post_all(running.url, token)) == {202}
+    with client(running.url, token) as http:
+        decisions = [
+            http.post(
+                "/guard",
+                json={
+                    "session": "guarded",
+                    "calls": [{"call_id": f"c{number}", "tool": "search_web", "arguments": {"q": "again"}}],
+                },
+            ).json()["decision"]
+            for number in range(4)
+        ]
     assert decisions == ["allow", "allow", "allow", "stop"]
+    assert wait_until(every_posted_loop_is_found, PATIENCE_SECONDS), running.logs()
+    stored = Event.objects.filter(session__external_id__startswith="run-")
+    assert stored.count() == REQUESTS * 2
 
 
 def test_a_broker_that_forgets_everything_loses_nothing(install, token):
@@ -87,9 +87,8 @@ def test_a_broker_that_forgets_everything_loses_nothing(install, token):
     flusher = threading.Thread(target=flush_again_and_again)
     flusher.start()
     try:
-        answers = post_all(running.url, token)
-        assert {status for status, _ in answers} == {202}
-        assert wait_until(everything_is_evaluated, SWEEP_SECONDS), running.logs()
+        assert set(post_all(running.url, token)) == {202}
+        assert wait_until(every_posted_loop_is_found, PATIENCE_SECONDS), running.logs()
     finally:
         ended.set()
         flusher.join()

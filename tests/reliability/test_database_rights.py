@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -21,6 +22,8 @@ from tests.support.audit_rights import even_the_owner_meets_triggers, only_adds_
 
 from .installation import ROOT, Installation, looping_events, wait_until
 
+# Preparing a database takes seconds, so one process runs all tests that share it.
+pytestmark = pytest.mark.xdist_group("prepared database")
 OWNER = "LOOPGUARD_OWNER_DATABASE_URL"
 _SERVER = urlsplit(os.environ["DATABASE_URL"])
 _SURROUNDINGS = {
@@ -68,14 +71,14 @@ def _as_administrator(statement: str, *parts: sql.Composable) -> None:
         administrator.execute(sql.SQL(statement).format(*parts))
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
+@contextlib.contextmanager
+def new_place(folder: Path) -> Iterator[Place]:
     with psycopg.connect(_SERVER.geturl()) as database:
         may = "SELECT rolsuper FROM pg_roles WHERE rolname = current_user"
         if database.execute(may).fetchone() != (True,):
             pytest.skip("DATABASE_URL is of a role that may not make roles and databases.")
     name = f"rights_{secrets.token_hex(4)}"
-    place = Place(name, f"{name}_app", tmp_path)
+    place = Place(name, f"{name}_app", folder)
     owner, role = sql.Identifier(name), sql.Identifier(place.role)
     _as_administrator("CREATE ROLE {} LOGIN PASSWORD {}", owner, sql.Literal(name))
     _as_administrator("CREATE DATABASE {} OWNER {}", owner, owner)
@@ -85,20 +88,47 @@ def place(tmp_path: Path) -> Iterator[Place]:
     _as_administrator("DROP ROLE IF EXISTS {}", role)
 
 
-def test_an_owner_without_privileges_prepares_for_a_role_that_can_only_add_to_the_audit(place, tmp_path):
-    owner = {OWNER: place.url(place.owner)}
-    refused = place.prepare(**owner)
-    assert refused.returncode == 1
-    assert f'The role "{place.role}" of DATABASE_URL does not exist' in refused.stderr
-    place.make_role()
-    prepared = place.prepare(**owner)
-    assert (prepared.returncode, prepared.stderr) == (0, "")
-    key = json.loads((tmp_path / "prepared.json").read_text())["api_key"]
-    again = place.prepare(**owner)
-    assert (again.returncode, again.stderr) == (0, "")
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    with new_place(tmp_path) as place:
+        yield place
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A place whose owner has prepared it: first without the role to run as, then with it."""
+
+    place: Place
+    without_role: subprocess.CompletedProcess[str]
+    with_role: subprocess.CompletedProcess[str]
+    api_key: str
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prepared]:
+    with new_place(tmp_path_factory.mktemp("prepared")) as place:
+        owner = {OWNER: place.url(place.owner)}
+        without_role = place.prepare(**owner)
+        place.make_role()
+        with_role = place.prepare(**owner)
+        key = json.loads((place.folder / "prepared.json").read_text())["api_key"]
+        yield Prepared(place, without_role, with_role, key)
+
+
+def test_an_owner_without_privileges_needs_the_role_before_it_can_prepare(prepared):
+    assert prepared.without_role.returncode == 1
+    assert f'The role "{prepared.place.role}" of DATABASE_URL does not exist' in prepared.without_role.stderr
+    assert (prepared.with_role.returncode, prepared.with_role.stderr) == (0, "")
+
+
+def test_the_role_can_only_add_to_the_audit(prepared):
+    place = prepared.place
     only_adds_to_the_audit(place.url(place.role), place.owner)
     even_the_owner_meets_triggers(place.url(place.owner))
 
+
+def test_the_role_detects_stops_and_audits(prepared, tmp_path):
+    place = prepared.place
     running = Installation(
         os.environ["REDIS_URL"], tmp_path, DATABASE_URL=place.url(place.role), **_SURROUNDINGS
     )
@@ -107,7 +137,7 @@ def test_an_owner_without_privileges_prepares_for_a_role_that_can_only_add_to_th
         running.start_web()
         with (
             httpx.Client(
-                base_url=running.url, headers={"Authorization": f"Bearer {key}"}, timeout=10
+                base_url=running.url, headers={"Authorization": f"Bearer {prepared.api_key}"}, timeout=10
             ) as client,
             psycopg.connect(place.url(place.role), autocommit=True) as database,
         ):
@@ -121,9 +151,8 @@ def test_an_owner_without_privileges_prepares_for_a_role_that_can_only_add_to_th
     assert ("session.stop",) in audited
 
 
-def test_partitions_come_and_go_without_the_right_to_make_or_drop_a_table(place):
-    place.make_role()
-    assert place.prepare(**{OWNER: place.url(place.owner)}).returncode == 0
+def test_partitions_come_and_go_without_the_right_to_make_or_drop_a_table(prepared):
+    place = prepared.place
     with psycopg.connect(place.url(place.owner), autocommit=True) as owner:
         for day in (700, 707):
             owner.execute(
@@ -134,26 +163,26 @@ def test_partitions_come_and_go_without_the_right_to_make_or_drop_a_table(place)
             "INSERT INTO detection_event (session_id, seq, type) VALUES (%s, 1, 'call')", [707 << 32]
         )
         newest = "SELECT max(relname) FROM pg_class WHERE relname ~ '^detection_event_[0-9]{5}$'"
-        gone = owner.execute(newest).fetchone()[0]
-        owner.execute(f"DROP TABLE {gone}")
+        removed = owner.execute(newest).fetchone()[0]
+        owner.execute(f"DROP TABLE {removed}")
         done = place.manage(
             "shell", "-c", "from detection.services.maintenance import retention; retention.housekeeping()"
         )
         assert done.returncode == 0, done.stderr
         tables = {name for (name,) in owner.execute("SELECT relname FROM pg_class WHERE relkind = 'r'")}
-        assert gone in tables
+        assert removed in tables
         assert "detection_event_700" not in tables
         assert "detection_event_707" in tables  # it holds something
 
 
-def test_one_role_goes_on_as_before_and_is_told_what_it_could_do(place):
+def test_a_single_role_works_and_is_warned_of_its_rights(place):
     prepared = place.prepare(DATABASE_URL=place.url(place.owner))
     assert prepared.returncode == 0
     assert f'LoopGuard runs as "{place.owner}", which has the rights to alter the audit' in prepared.stderr
     even_the_owner_meets_triggers(place.url(place.owner))
 
 
-def test_migrating_as_the_role_that_runs_loopguard_is_refused_with_what_to_do(place):
+def test_the_lesser_role_cannot_prepare_and_the_error_names_the_variable_to_set(place):
     place.make_role()
     refused = place.prepare()
     assert refused.returncode == 1
@@ -162,7 +191,7 @@ def test_migrating_as_the_role_that_runs_loopguard_is_refused_with_what_to_do(pl
     assert "Traceback" not in refused.stderr
 
 
-def test_an_owner_that_may_make_roles_makes_the_one_to_run_as_and_keeps_its_password(place):
+def test_an_owner_that_may_make_roles_makes_the_lesser_one_and_sets_its_password(place):
     administrator = _SERVER._replace(path=f"/{place.owner}").geturl()
     assert place.prepare(**{OWNER: administrator}).returncode == 0
     with psycopg.connect(place.url(place.role)) as database:
@@ -174,7 +203,7 @@ def test_an_owner_that_may_make_roles_makes_the_one_to_run_as_and_keeps_its_pass
         psycopg.connect(place.url(place.role)).close()
 
 
-def test_both_roles_must_be_two(place):
+def test_owner_and_lesser_role_must_differ(place):
     refused = place.prepare(DATABASE_URL=place.url(place.owner), **{OWNER: place.url(place.owner)})
     assert refused.returncode == 1
     assert (

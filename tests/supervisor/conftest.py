@@ -1,6 +1,5 @@
 """Folders for servers of a test's own, and whole installations."""
 
-import json
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -8,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from loopguard_site.supervisor import children
-
-from .running import Run
+from .running import Run, running_in
 
 
 @pytest.fixture
@@ -23,9 +20,6 @@ def server_folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def run(server_folder: Path) -> Iterator[Run]:
-    run = Run(server_folder)
-    yield run
-    if (run.data / "running.json").exists():
-        for pid in [json.loads((run.data / "running.json").read_text())["pid"], *run.pids()]:
-            children.kill_group(pid)
+def run() -> Iterator[Run]:
+    with running_in("lg-") as run:
+        yield run

@@ -1,11 +1,17 @@
 """`manage.py up` as an operator starts it, on a folder of the test's own."""
 
+import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+
+from loopguard_site.supervisor import children
 
 ROOT = Path(__file__).resolve().parents[2]
 _NOT_INHERITED = ("DATABASE_URL", "REDIS_URL", "DJANGO_SETTINGS_MODULE")
@@ -21,20 +27,24 @@ class Run:
             k: v for k, v in os.environ.items() if k not in _NOT_INHERITED and not k.startswith("LOOPGUARD_")
         }
         self.environment = {**clean, "LOOPGUARD_BOOTSTRAP": "0"}
+        self._started: list[subprocess.Popen[bytes]] = []
 
     def command(self, *more: str) -> list[str]:
         return [sys.executable, "manage.py", "up", "--data", str(self.data), "--port", "0", *more]
 
-    def start(self) -> tuple[subprocess.Popen[bytes], dict[str, str]]:
-        self.ready_file.unlink(missing_ok=True)
+    def launch(self, *more: str, **environment: str) -> subprocess.Popen[bytes]:
+        """Start the command, its output in `log`, and do not wait."""
         with self.log.open("wb") as log:
             up = subprocess.Popen(
-                self.command("--ready-file", str(self.ready_file)),
-                cwd=ROOT,
-                env=self.environment,
-                stdout=log,
-                stderr=log,
+                self.command(*more), cwd=ROOT, env={**self.environment, **environment}, stdout=log, stderr=log
             )
+        self._started.append(up)
+        return up
+
+    def start(self) -> tuple[subprocess.Popen[bytes], dict[str, str]]:
+        """Start the command and wait until it is ready."""
+        self.ready_file.unlink(missing_ok=True)
+        up = self.launch("--ready-file", str(self.ready_file))
         deadline = time.monotonic() + 120
         while not self.ready_file.exists():
             assert up.poll() is None, self.log.read_text()
@@ -42,6 +52,33 @@ class Run:
             time.sleep(0.1)
         return up, json.loads(self.ready_file.read_text())
 
+    def servers(self) -> dict[str, str]:
+        """The environment that commands of the operator adopt: the servers' addresses among it."""
+        return json.loads((self.data / "running.json").read_text())["environment"]
+
     def pids(self) -> list[int]:
         note = json.loads((self.data / "running.json").read_text())
         return [process["pid"] for process in note["processes"]]
+
+    def kill(self) -> None:
+        """End everything that still runs, at once."""
+        for up in self._started:
+            up.kill()
+            up.wait()
+        if (self.data / "running.json").exists():
+            for pid in self.pids():
+                children.kill_group(pid)
+                children.wait_until_gone(pid, 10)
+
+
+@contextlib.contextmanager
+def running_in(prefix: str) -> Iterator[Run]:
+    """A run on a temporary folder; at the end its processes are killed and the folder is removed."""
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    folder.chmod(0o711)
+    run = Run(folder)
+    try:
+        yield run
+    finally:
+        run.kill()
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,12 +1,16 @@
-"""One command makes two database roles, on new data and on data of before; LoopGuard works as the lesser one."""
+"""One command makes two database roles, also on data of an older version; LoopGuard works as the lesser one.
+
+All tests of this file share one installation.
+"""
 
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -16,14 +20,41 @@ import pytest
 from loopguard_site.supervisor.postgres import USER, EmbeddedPostgres
 from tests.support.audit_rights import even_the_owner_meets_triggers, only_adds_to_the_audit
 
-from .running import ROOT, Run
+from .running import ROOT, Run, running_in
 
-_AS_BEFORE = "local all all trust\nlocal replication all trust\n"
+pytestmark = pytest.mark.xdist_group("upgraded installation")
+WITHOUT_PASSWORDS = "local all all trust\nlocal replication all trust\n"
+OPERATORS_CODE = """
+from django.core.management import call_command
+from detection.services.maintenance import retention
+call_command("createsuperuser", interactive=False, username="bo", email="bo@example.org")
+call_command("migrate", database="owner", verbosity=0)
+retention.housekeeping()
+"""
 
 
-@pytest.fixture
-def data_of_before(run: Run) -> Run:
-    """A data folder of the time when everything ran as the superuser, without a password, up to its last migration."""
+@dataclass(frozen=True)
+class Upgraded:
+    """A running installation whose data folder is from an older version."""
+
+    run: Run
+    url: str
+    api_key: str
+    runtime: str
+    owner: str
+
+    def manage(self, *command: str) -> None:
+        """Run a command of the operator's, which finds the servers of the running installation."""
+        surroundings = {"LOOPGUARD_DATA": str(self.run.data), "DJANGO_SUPERUSER_PASSWORD": "long enough"}
+        done = subprocess.run(
+            [sys.executable, "manage.py", *command],
+            cwd=ROOT, env={**self.run.environment, **surroundings}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+
+
+def make_old_data(run: Run) -> None:
+    """Fill the data folder as a version did whose processes ran as the superuser, without a password."""
     run.data.mkdir()
     run.data.chmod(0o711)
     server = EmbeddedPostgres(run.data / "postgres", durable=False)
@@ -46,14 +77,22 @@ def data_of_before(run: Run) -> Run:
             connection.execute(f"ALTER ROLE {USER} PASSWORD NULL")
     finally:
         server.stop()
-    (server.folder / "cluster" / "pg_hba.conf").write_text(_AS_BEFORE)
-    return run
+    (server.folder / "cluster" / "pg_hba.conf").write_text(WITHOUT_PASSWORDS)
 
 
-def addresses_of(run: Run) -> tuple[str, str]:
-    """The addresses of the role that LoopGuard runs as, and of the owner."""
-    environment = json.loads((run.data / "running.json").read_text())["environment"]
-    return environment["DATABASE_URL"], environment["LOOPGUARD_OWNER_DATABASE_URL"]
+@pytest.fixture(scope="module")
+def upgraded() -> Iterator[Upgraded]:
+    with running_in("lg-old-") as run:
+        make_old_data(run)
+        _, ready = run.start()
+        servers = run.servers()
+        yield Upgraded(
+            run,
+            ready["url"],
+            ready["api_key"],
+            servers["DATABASE_URL"],
+            servers["LOOPGUARD_OWNER_DATABASE_URL"],
+        )
 
 
 def post(browser: httpx.Client, path: str, **form: str) -> None:
@@ -66,68 +105,50 @@ def rows(url: str, query: str) -> list[tuple[object, ...]]:
         return connection.execute(query).fetchall()
 
 
-def test_data_of_before_is_closed_and_everything_works_as_the_lesser_role(data_of_before):
-    run = data_of_before
-    up, ready = run.start()
-    runtime, owner = addresses_of(run)
-
-    # Events in, evaluated by a worker, stopped by a person, and on record with what was there before.
+def test_the_lesser_role_detects_stops_and_audits(upgraded, tmp_path):
     events = [
         {"session": "s-1", "type": kind, "call_id": f"c{number}", **more}
         for number in range(6)
         for kind, more in (("call", {"tool": "search_web", "arguments": {"q": "again"}}), ("result", {"content": "0"}))
     ]  # fmt: skip
-    key = {"Authorization": f"Bearer {ready['api_key']}"}
-    httpx.post(f"{ready['url']}/api/v1/events", json={"events": events}, headers=key).raise_for_status()
+    key = {"Authorization": f"Bearer {upgraded.api_key}"}
+    httpx.post(f"{upgraded.url}/api/v1/events", json={"events": events}, headers=key).raise_for_status()
     deadline = time.monotonic() + 60
-    while not rows(runtime, "SELECT 1 FROM detection_incident"):
-        assert time.monotonic() < deadline, run.log.read_text()
+    while not rows(upgraded.runtime, "SELECT 1 FROM detection_incident"):
+        assert time.monotonic() < deadline, upgraded.run.log.read_text()
         time.sleep(0.1)
+    upgraded.manage("prepare", "--new-secrets", "--result", str(tmp_path / "login.json"))
+    login = json.loads((tmp_path / "login.json").read_text())
     with httpx.Client(
-        base_url=ready["url"], follow_redirects=True, headers={"Referer": ready["url"]}
+        base_url=upgraded.url, follow_redirects=True, headers={"Referer": upgraded.url}
     ) as browser:
         browser.get("/sign-in")
-        post(browser, "/sign-in", username=ready["username"], password=ready["password"])
+        post(browser, "/sign-in", username=login["username"], password=login["password"])
         post(browser, "/p/default/live/stop", session="s-1", reason="enough")
-        shown = browser.get("/p/default/system").text
-    assert re.search(r"Audit</b>.{0,80}Working", shown)
-    audited = rows(runtime, "SELECT actor, action FROM detection_auditentry ORDER BY id")
+        system_page = browser.get("/p/default/system").text
+    assert re.search(r"Audit</b>.{0,120}Working", system_page, re.DOTALL)
+    audited = rows(upgraded.runtime, "SELECT actor, action FROM detection_auditentry ORDER BY id")
     assert audited[0] == ("bo", "test.before")
     assert ("admin", "session.stop") in audited
-    assert "only triggers" not in run.log.read_text()
 
-    # That role can do no more than that, and nobody is let in without a password.
-    only_adds_to_the_audit(runtime, USER)
-    even_the_owner_meets_triggers(owner)
-    for user in (USER, "loopguard_app"):
-        with pytest.raises(psycopg.OperationalError, match="no password"):
-            psycopg.connect(re.sub(r"//.*?@", f"//{user}@", runtime), passfile=os.devnull).close()
-    if sys.platform == "linux":
-        for pid in run.pids():
-            assert owner.encode() not in Path("/proc", str(pid), "environ").read_bytes()
 
-    # The operator's own commands find both roles: what writes goes on, what migrates has the owner.
-    surroundings = {**run.environment, "LOOPGUARD_DATA": str(run.data)}
-    for command in (
-        ["prepare", "--new-secrets"],
-        ["createsuperuser", "--noinput", "--username=bo", "--email=bo@example.org"],
-        ["migrate", "--database=owner"],
-        ["shell", "-c", "from detection.services.maintenance import retention; retention.housekeeping()"],
-    ):
-        done = subprocess.run(
-            [sys.executable, "manage.py", *command],
-            cwd=ROOT, env={**surroundings, "DJANGO_SUPERUSER_PASSWORD": "long enough"}, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
+def test_the_lesser_role_only_adds_to_the_audit(upgraded):
+    only_adds_to_the_audit(upgraded.runtime, USER)
+    even_the_owner_meets_triggers(upgraded.owner)
+    assert "only triggers" not in upgraded.run.log.read_text()
 
-    # The next start makes new passwords and finds everything.
-    up.send_signal(signal.SIGTERM)
-    assert up.wait(60) == 0
-    up, _ = run.start()
-    runtime_now, owner_now = addresses_of(run)
-    assert runtime_now != runtime
-    assert owner_now != owner
-    assert rows(runtime_now, "SELECT actor FROM detection_auditentry ORDER BY id")[0] == ("bo",)
-    only_adds_to_the_audit(runtime_now, USER)
-    up.send_signal(signal.SIGTERM)
-    assert up.wait(60) == 0
+
+@pytest.mark.parametrize("role", [USER, "loopguard_app"])
+def test_no_role_connects_without_a_password(upgraded, role):
+    with pytest.raises(psycopg.OperationalError, match="no password"):
+        psycopg.connect(re.sub(r"//.*?@", f"//{role}@", upgraded.runtime), passfile=os.devnull).close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_no_process_of_the_installation_has_the_owners_address(upgraded):
+    for pid in upgraded.run.pids():
+        assert upgraded.owner.encode() not in Path("/proc", str(pid), "environ").read_bytes()
+
+
+def test_code_that_the_operator_runs_migrates_as_the_owner_and_writes_as_the_lesser_role(upgraded):
+    upgraded.manage("shell", "-c", OPERATORS_CODE)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+# Making an environment takes seconds, so one process runs all tests that share it.
+pytestmark = pytest.mark.xdist_group("environment of manage.py")
 ROOT = Path(__file__).resolve().parents[2]
 SAY_WHERE = "import sys\ndef where(arguments):\n    print(sys.prefix, *arguments)\n    return 7\n"
 COMMAND_LINE = f"{SAY_WHERE}def main():\n    sys.exit(where(sys.argv[2:]))\n"
@@ -15,8 +17,8 @@ DEVELOPMENT = f"{SAY_WHERE}COMMANDS = dict.fromkeys(('test', 'lock'), where)\n"
 
 
 @pytest.fixture(scope="module")
-def tree(tmp_path_factory) -> Path:
-    """A checkout whose commands only say in which environment they run; set up once for all tests here."""
+def first_run(tmp_path_factory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """A checkout whose commands print their environment, and its first run: on an environment whose Python is gone."""
     folder = tmp_path_factory.mktemp("checkout")
     shutil.copy(ROOT / "manage.py", folder)
     for file, text in (
@@ -27,8 +29,15 @@ def tree(tmp_path_factory) -> Path:
         folder.joinpath(file).write_text(text)
     for lock in ("requirements.lock", "requirements-dev.lock", "requirements-release.lock"):
         folder.joinpath(lock).write_text("# nothing\n")
-    assert run(folder, "up").returncode == 7
-    return folder
+    # An update of the system's Python leaves such a link.
+    folder.joinpath(".venv", "bin").mkdir(parents=True)
+    folder.joinpath(".venv", "bin", "python").symlink_to("/nowhere/python3")
+    return folder, run(folder, "up")
+
+
+@pytest.fixture
+def tree(first_run) -> Path:
+    return first_run[0]
 
 
 def run(tree: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -43,6 +52,12 @@ def run(tree: Path, *arguments: str, **environment: str) -> subprocess.Completed
     )
 
 
+def test_an_environment_whose_python_is_gone_is_rebuilt(first_run):
+    _, done = first_run
+    assert done.returncode == 7
+    assert "Setting up" in done.stderr
+
+
 def test_a_command_runs_inside_with_its_arguments_and_its_status(tree):
     done = run(tree, "up", "--port", "0")
     assert done.stdout.split() == [str(tree / ".venv"), "--port", "0"]
@@ -53,7 +68,7 @@ def test_nothing_is_installed_twice(tree):
     assert run(tree, "up").stderr == ""
 
 
-def test_the_suite_brings_what_only_it_needs_and_a_changed_lock_is_noticed(tree):
+def test_the_suite_installs_its_own_packages_and_a_changed_lock_is_noticed(tree):
     tree.joinpath("requirements-dev.lock").write_text("# something else\n")
     assert "from requirements-dev.lock" in run(tree, "test").stderr
     assert run(tree, "test").stderr == ""
@@ -70,7 +85,7 @@ def test_the_environment_of_a_larger_lock_serves_commands_of_a_smaller_one(tree)
     assert run(tree, "up").stderr == ""
 
 
-def test_an_install_that_failed_is_tried_again(tree):
+def test_a_failed_install_is_tried_again(tree):
     lock = tree / "requirements.lock"
     before = lock.read_text()
     lock.write_text("no-such-package==1.0 --hash=sha256:" + "0" * 64 + "\n")
@@ -81,14 +96,7 @@ def test_an_install_that_failed_is_tried_again(tree):
     assert run(tree, "up").returncode == 7
 
 
-def test_an_environment_whose_python_is_gone_is_made_anew(tree):
-    (tree / ".venv" / "bin" / "python").unlink()
-    done = run(tree, "up")
-    assert done.returncode == 7
-    assert "Setting up" in done.stderr
-
-
-def test_it_can_be_told_to_leave_the_environment_alone(tree):
+def test_a_variable_keeps_it_out_of_its_environment(tree):
     done = run(tree, "up", LOOPGUARD_BOOTSTRAP="0")
     assert done.stdout.split()[0] != str(tree / ".venv")
     assert done.returncode == 7

@@ -5,7 +5,9 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.request
+from pathlib import Path
+
+import httpx
 
 from loopguard_site.supervisor import addresses, children
 from loopguard_site.supervisor.welcome import curl_line
@@ -13,37 +15,29 @@ from loopguard_site.supervisor.welcome import curl_line
 from .running import ROOT
 
 
-def get(url: str, key: str) -> dict[str, object]:
-    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"})
-    with urllib.request.urlopen(request, timeout=10) as answer:
-        return json.load(answer)
-
-
-def test_from_nothing_to_a_stopped_loop_through_a_crash_to_a_clean_end(run):
+def test_a_first_start_a_crash_and_a_second_start_keep_the_data_and_leave_no_process(run):
     up, ready = run.start()
     assert set(ready) == {"url", "live_url", "api_key", "username", "password"}
     assert run.ready_file.stat().st_mode & 0o777 == 0o600
     assert int(ready["live_url"].rpartition(":")[2]) == int(ready["url"].rpartition(":")[2]) + 1
 
-    # The line that is printed, run as it stands.
+    # The printed line works as it stands.
     printed = run.log.read_text()
     line = curl_line(ready["url"], ready["api_key"])
     assert line in printed
     assert ready["password"] in printed
-    said = subprocess.run(
-        ["bash", "-c", line], capture_output=True, text=True, check=True
-    ).stdout.splitlines()
-    answers = [json.loads(text) for text in said if text]
+    output = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True).stdout
+    answers = [json.loads(text) for text in output.splitlines() if text]
     assert [answer["decision"] for answer in answers] == ["allow", "allow", "allow", "stop"]
 
-    # A second start says where the first one is.
+    # A second start names the address of the first one.
     second = subprocess.run(
         run.command(), cwd=ROOT, env=run.environment, capture_output=True, text=True, check=False
     )
     assert second.returncode == 1
     assert f"running already at {ready['url']}" in second.stderr
 
-    # Other commands find the servers of what runs.
+    # Other commands find the servers of the running installation.
     command = [sys.executable, "manage.py", "shell", "-v", "0", "-c"]
     count = subprocess.run(
         [*command, "from detection.models import Session; print(Session.objects.count())"],
@@ -51,19 +45,29 @@ def test_from_nothing_to_a_stopped_loop_through_a_crash_to_a_clean_end(run):
     )  # fmt: skip
     assert count.stdout.strip() == "1"
 
-    # Killed hard, nothing is left behind (but where no signal tells children of their parent's death) ...
-    pids = run.pids()
+    # A kill leaves no process behind (on Linux, whose kernel tells children of their parent's death).
+    before, pids = run.servers(), run.pids()
     assert len(pids) >= 5
     up.kill()
     up.wait()
     if sys.platform == "linux":
         assert all(children.wait_until_gone(pid, 20) for pid in pids)
 
-    # ... and the next start finds the data, and shows no secrets again.
+    # The next start finds the data, shows no secrets again and gives the database roles new passwords.
+    run.environment["LOOPGUARD_MIN_FREE"] = "100%"
     up, again = run.start()
     assert set(again) == {"url", "live_url"}
-    session = answers[0]["session"]
-    assert get(f"{again['url']}/api/v1/sessions/{session}", ready["api_key"])["session"] == session
+    now = run.servers()
+    for address in ("DATABASE_URL", "LOOPGUARD_OWNER_DATABASE_URL"):
+        assert now[address] != before[address]
+    key = {"Authorization": f"Bearer {ready['api_key']}"}
+    with httpx.Client(base_url=f"{again['url']}/api/v1", headers=key, timeout=10) as client:
+        session = answers[0]["session"]
+        assert client.get(f"/sessions/{session}").json()["session"] == session
+        # It watches the disk of the database's files, whose folder the supervisor names.
+        full = client.post("/events", json={"type": "call", "session": "s", "tool": "t"})
+        assert (full.status_code, full.json()["code"]) == (503, "storage_full")
+    assert Path(now["LOOPGUARD_DATABASE_FOLDER"], "PG_VERSION").exists()
 
     pids = run.pids()
     up.send_signal(signal.SIGTERM)
@@ -72,8 +76,8 @@ def test_from_nothing_to_a_stopped_loop_through_a_crash_to_a_clean_end(run):
     assert not (run.data / "running.json").exists()
 
 
-def test_a_start_cut_short_leaves_nothing_running(run):
-    up = subprocess.Popen(run.command(), cwd=ROOT, env=run.environment, stdout=subprocess.DEVNULL)
+def test_an_interrupted_start_leaves_nothing_running(run):
+    up = run.launch()
     pid_file = run.data / "postgres" / "cluster" / "postmaster.pid"
     deadline = time.monotonic() + 60
     while not pid_file.exists():
@@ -85,7 +89,7 @@ def test_a_start_cut_short_leaves_nothing_running(run):
     assert not children.is_alive(server)
 
 
-def test_a_taken_port_is_said_before_anything_is_started(run):
+def test_a_taken_port_is_reported_before_anything_starts(run):
     import socket
 
     with socket.socket() as taken:
@@ -102,10 +106,8 @@ def test_a_taken_port_is_said_before_anything_is_started(run):
     assert not addresses.answers("127.0.0.1", port + 1, "/healthz")
 
 
-def test_a_login_made_by_a_start_that_failed_is_shown_all_the_same(run):
-    refused = {"LOOPGUARD_WEB_THREADS": "none"}  # by `web`, which then never answers
-    with run.log.open("wb") as log:
-        up = subprocess.Popen(run.command(), cwd=ROOT, env=run.environment | refused, stdout=log, stderr=log)
+def test_a_start_that_fails_still_shows_the_new_login(run):
+    up = run.launch(LOOPGUARD_WEB_THREADS="none")  # `web` rejects it and never answers
     deadline = time.monotonic() + 120
     while "web ended (status 2)" not in run.log.read_text():
         assert up.poll() is None, run.log.read_text()
