@@ -6,6 +6,7 @@ passed in is changed. Loading and storing it belongs to `snapshot` and the servi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from detection.engine import messages
@@ -59,7 +60,9 @@ def new_state() -> State:
     return State()
 
 
-def observe_call(state: State, call: ObservedCall, policy: Policy, keyer: Keyer) -> Step:
+def observe_call(
+    state: State, call: ObservedCall, policy: Policy, keyer: Keyer, texts: Mapping[str, str] | None = None
+) -> Step:
     """Judge a call before it runs.
 
     Parameters
@@ -72,6 +75,8 @@ def observe_call(state: State, call: ObservedCall, policy: Policy, keyer: Keyer)
         The session's policy; tool rules are applied here.
     keyer : Keyer
         The project's digests.
+    texts : mapping, optional
+        Own message templates by rung.
 
     Returns
     -------
@@ -93,7 +98,7 @@ def observe_call(state: State, call: ObservedCall, policy: Policy, keyer: Keyer)
     mark = short(call.call_id) if call.call_id else 0
     if mark and not state.first_time(mark):
         found = state.find(mark)
-        return _repeated(found[1], policy) if found else Step(call_key=key, duplicate=True)
+        return _repeated(found[1], policy, texts) if found else Step(call_key=key, duplicate=True)
     if traits.neutral or (state.exempt and kept_name(call.tool) in state.exempt):
         return Step(call_key=key, cell=_cell(call.seq, call.tool, key, "allow", None, PENDING, None))
     lane = state.lane(kept_name(call.run or "") if values["counting_scope"] == "run" else "")
@@ -101,7 +106,7 @@ def observe_call(state: State, call: ObservedCall, policy: Policy, keyer: Keyer)
     if round_mark and values["once_per_round"]:
         sibling = _sibling(lane, key, round_mark)
         if sibling is not None:
-            return _repeated(sibling, policy, seq=call.seq)
+            return _repeated(sibling, policy, texts, seq=call.seq)
     record = _record(lane, call, arguments, key, (round_mark, mark), policy, keyer)
     if values["budget_enabled"]:
         _spend_budget(lane, record, call)
@@ -109,7 +114,7 @@ def observe_call(state: State, call: ObservedCall, policy: Policy, keyer: Keyer)
     findings = [reading.finding for _, reading in readings if reading.finding is not None]
     if findings:
         reactions = [react(lane, finding, policy) for finding in distinct(findings)]
-        answer = _answer(lane, record, reactions, policy)
+        answer = _answer(lane, record, reactions, policy, texts)
     else:
         answer = Verdict()
     answer.meter = _meter(readings)
@@ -121,7 +126,9 @@ def observe_call(state: State, call: ObservedCall, policy: Policy, keyer: Keyer)
     )
 
 
-def observe_result(state: State, result: ObservedResult, policy: Policy, keyer: Keyer) -> Step:
+def observe_result(
+    state: State, result: ObservedResult, policy: Policy, keyer: Keyer, texts: Mapping[str, str] | None = None
+) -> Step:
     """Take in what a tool answered; a finding made here warns at once, anything stronger waits for the next call.
 
     Results of refused calls, of unknown calls and second results of a call are no evidence.
@@ -160,7 +167,7 @@ def observe_result(state: State, result: ObservedResult, policy: Policy, keyer: 
     findings = [reading.finding for _, reading in readings if reading.finding is not None]
     if findings:
         reactions = [react(lane, finding, policy, after_result=True) for finding in distinct(findings)]
-        answer = _answer(lane, record, reactions, policy)
+        answer = _answer(lane, record, reactions, policy, texts)
     else:
         answer = Verdict()
     answer.meter = _meter(readings)
@@ -371,7 +378,9 @@ def _tell_change(lane: Lane, record: Record) -> tuple[tuple[str, str], ...]:
     return faults
 
 
-def _answer(lane: Lane, record: Record, reactions: list[Reaction], policy: Policy) -> Verdict:
+def _answer(
+    lane: Lane, record: Record, reactions: list[Reaction], policy: Policy, texts: Mapping[str, str] | None
+) -> Verdict:
     answer = verdict(reactions, "")
     finding = answer.finding
     if finding is None:
@@ -383,7 +392,7 @@ def _answer(lane: Lane, record: Record, reactions: list[Reaction], policy: Polic
         answer.rung,
         finding,
         answer.findings,
-        messages.message(answer.rung, finding, policy, after_guidance=guided),
+        messages.message(answer.rung, finding, policy, texts, after_guidance=guided),
         answer.detection_number,
     )
     if answer.rung is not None:
@@ -399,7 +408,9 @@ def _answer(lane: Lane, record: Record, reactions: list[Reaction], policy: Polic
     return answer
 
 
-def _repeated(record: Record, policy: Policy, seq: int | None = None) -> Step:
+def _repeated(
+    record: Record, policy: Policy, texts: Mapping[str, str] | None, seq: int | None = None
+) -> Step:
     """The verdict of a call that is counted already, for its copy."""
     answer = Verdict()
     if record.answer is not None:
@@ -414,7 +425,9 @@ def _repeated(record: Record, policy: Policy, seq: int | None = None) -> Step:
             first_seq=record.seq,
             detail={"tool": record.tool},
         )
-        answer = Verdict(decision, rung, finding, (finding,), messages.message(rung, finding, policy), number)
+        answer = Verdict(
+            decision, rung, finding, (finding,), messages.message(rung, finding, policy, texts), number
+        )
     return Step(
         verdict=answer,
         call_key=record.key,

@@ -15,6 +15,8 @@ from detection.engine.policy import Policy
 
 Shape = Literal["text", "openai", "anthropic", "mcp", "claude_code"]
 
+MAX_TOOL_CHARACTERS = 128
+"""Of a tool's name in a text."""
 SHAPES: tuple[Shape, ...] = ("text", "openai", "anthropic", "mcp", "claude_code")
 
 TEMPLATES: Mapping[str, str] = {
@@ -64,7 +66,8 @@ def message(
     policy : Policy
         For windows and limits.
     templates : mapping, optional
-        Own wording by rung (a stop keeps the default's meaning: what, how often, what now), with `$what`, `$sentence`, `$advice`, `$tool`, `$count`, `$limit`, `$kind`, `$seconds`.
+        Own wording by rung (a stop keeps the default's meaning: what, how often, what now), with `$what`, `$sentence`, `$advice`, `$tool`, `$count`, `$limit`,
+        `$window`, `$kind`, `$seconds`.
 
     after_guidance : bool
         The loop was given a chance before.
@@ -82,12 +85,23 @@ def message(
         what=what,
         sentence=what[:1].upper() + what[1:],
         advice=_ADVICE.get(finding.kind, _ADVICE["repeat"]),
-        tool=finding.detail.get("tool", ""),
+        tool=_shown(str(finding.detail.get("tool", ""))),
         count=finding.count,
         limit=finding.limit,
         kind=finding.kind,
         seconds=finding.window_seconds or policy.values["ttl_seconds"],
+        window=_window(finding),
     )
+
+
+def _shown(tool: str) -> str:
+    return "".join(char for char in tool if char.isprintable())[:MAX_TOOL_CHARACTERS]
+
+
+def _window(finding: Finding) -> str:
+    if finding.window_seconds:
+        return f"{finding.window_seconds:g} seconds"
+    return f"{finding.window_calls} calls" if finding.window_calls else "this session"
 
 
 def describe(finding: Finding) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from django.utils import timezone
 
+from detection.engine import messages
 from detection.engine.calls import DECISIONS, Step
 from detection.engine.policy import Policy, relevant_fields
 from detection.models import Approval, Decider, Event, EventType, Session
@@ -14,7 +15,6 @@ from detection.services.approvals.open_approvals import as_wire, decider_of
 from detection.services.ingestion import ingest
 from detection.services.ingestion.ingest import note_first_event
 from detection.services.keys import Principal
-from detection.services.policies import message_templates
 from detection.services.sessions.actions import stopped_message
 from detection.services.sessions.evaluation import evaluate
 from detection.services.sessions.event_records import EventRecord
@@ -170,7 +170,7 @@ def _judge(folding: Folding, row: EventRecord) -> CallVerdict:
     step = folding.fold(row)
     if step is None:
         return CallVerdict(row.call_id, "allow", policy=explain(policy, row.tool, None))
-    verdict = _as_verdict(locked, row, step, policy)
+    verdict = _as_verdict(folding, row, step, policy)
     if row.type == EventType.CALL and verdict.decision == "hold":
         verdict = _held(folding, row, step, verdict, policy.for_tool(row.tool))
     if row.type == EventType.CALL and verdict.decision != "allow":
@@ -200,7 +200,8 @@ def _held(
         return _as_answered(verdict, approval)
     decider = decider_of(step.verdict.rung, locked.session, finding, policy)
     if not decider:
-        text, wordings = message_templates.wording(locked.session.project, "stop", finding, policy)
+        text = messages.message("stop", finding, policy, folding.texts.by_rung)
+        wordings = folding.texts.for_shapes("stop", finding, policy)
         folding.replace_decision(row, step, "stop", text)
         return replace(verdict, decision="stop", message=text, wordings=wordings)
     known = locked.approvals.remembered(row, finding) if decider == Decider.PERSON else None
@@ -223,17 +224,13 @@ def _as_answered(verdict: CallVerdict, approval: Approval | None) -> CallVerdict
     )
 
 
-def _as_verdict(locked: LockedSession, row: EventRecord, step: Step, policy: Policy) -> CallVerdict:
+def _as_verdict(folding: Folding, row: EventRecord, step: Step, policy: Policy) -> CallVerdict:
     found = step.verdict.finding
     if found is not None and found.detail.get("notice"):
         found = None  # for operators only: who knows that its limit is close behaves otherwise
-    incident = locked.incidents.active.get(found.loop_id) if found else None
+    incident = folding.locked.incidents.active.get(found.loop_id) if found else None
     message = step.verdict.message
-    wordings: dict[str, str] = {}
-    if found is not None and message:
-        message, wordings = message_templates.wording(
-            locked.session.project, step.verdict.rung, found, policy
-        )
+    wordings = folding.texts.for_shapes(step.verdict.rung, found, policy) if found and message else {}
     return CallVerdict(
         call_id=row.call_id,
         decision=step.verdict.decision,

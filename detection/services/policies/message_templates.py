@@ -11,7 +11,6 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import datetime
-from string import Template
 from typing import Any
 
 from django.db import transaction
@@ -33,7 +32,7 @@ RUNGS = tuple(messages.TEMPLATES)
 MAX_CHARACTERS = 1000
 MAX_PROJECTS = 200
 _PLACEHOLDER = re.compile(r"\$(?:\$|(\w+)|\{([^${}]*+)\}|)")
-_cache: OrderedDict[int, tuple[int, dict[tuple[str, str], str]]] = OrderedDict()
+_cache: OrderedDict[int, tuple[int, MessageTexts]] = OrderedDict()
 _lock = threading.Lock()
 _SAMPLE = Finding(
     kind="repeat", count=4, limit=4, window_seconds=120, detail={"tool": "search_web"}, results="equal"
@@ -51,48 +50,38 @@ class Text:
     updated_at: datetime | None = None
 
 
-def wording(
-    project: Project, rung: str | None, finding: Finding, policy: Policy
-) -> tuple[str, dict[str, str]]:
-    """Word a verdict for a project.
+@dataclass(frozen=True, slots=True)
+class MessageTexts:
+    """A project's own texts: by rung for every shape, and by rung and shape."""
 
-    Returns
-    -------
-    tuple
-        The text for every shape, and the texts of the shapes that have one of their own. Costs a dictionary look-up for
-        a project without texts of its own, and one query when its settings have changed.
-    """
-    own = _own(project)
-    default = messages.message(rung, finding, policy)
-    if not own or not rung:
-        return default, {}
-    general = own.get((rung, ""))
-    by_shape = {shape: _fill(text, finding) for (of, shape), text in own.items() if of == rung and shape}
-    return (_fill(general, finding) if general else default), by_shape
+    by_rung: dict[str, str]
+    by_shape: dict[tuple[str, str], str]
+
+    def for_shapes(self, rung: str | None, finding: Finding, policy: Policy) -> dict[str, str]:
+        """Return the messages of the shapes that have a text of their own for this rung."""
+        return {
+            shape: messages.message(rung, finding, policy, {of: text})
+            for (of, shape), text in self.by_shape.items()
+            if of == rung
+        }
 
 
-def _own(project: Project) -> dict[tuple[str, str], str]:
+def texts_of(project: Project) -> MessageTexts:
+    """Return a project's own texts. Costs a dictionary look-up, and one query when its settings have changed."""
     known = _cache.get(project.pk)
     if known is not None and known[0] == project.policy_version:
         return known[1]
-    rows = MessageTemplate.objects.filter(project=project).values_list("rung", "shape", "text")
-    own = {(rung, shape): text for rung, shape, text in rows}
+    rows = list(MessageTemplate.objects.filter(project=project).values_list("rung", "shape", "text"))
+    texts = MessageTexts(
+        {rung: text for rung, shape, text in rows if not shape},
+        {(rung, shape): text for rung, shape, text in rows if shape},
+    )
     with _lock:
-        _cache[project.pk] = (project.policy_version, own)
+        _cache[project.pk] = (project.policy_version, texts)
         _cache.move_to_end(project.pk)
         if len(_cache) > MAX_PROJECTS:
             _cache.popitem(last=False)
-    return own
-
-
-def _fill(text: str, finding: Finding) -> str:
-    window = "this session"
-    if finding.window_seconds:
-        window = f"{finding.window_seconds:g} seconds"
-    elif finding.window_calls:
-        window = f"{finding.window_calls} calls"
-    tool = "".join(char for char in str(finding.detail.get("tool", "")) if char.isprintable())[:128]
-    return Template(text).safe_substitute(tool=tool, count=finding.count, limit=finding.limit, window=window)
+    return texts
 
 
 def check(rung: str, shape: str, text: str) -> str:
@@ -178,8 +167,6 @@ def list_texts(project_id: int) -> list[Text]:
 
 def preview(rung: str, shape: str, text: str) -> dict[str, Any] | str:
     """Return what an agent would get for a repeated search, in a wire shape; an empty text previews the default."""
-    if text.strip():
-        message = _fill(check(rung, shape, text), _SAMPLE)
-    else:
-        message = messages.message(rung, _SAMPLE, resolve([]))
+    own = {rung: check(rung, shape, text)} if text.strip() else None
+    message = messages.message(rung, _SAMPLE, resolve([]), own)
     return messages.render(shape or "text", DECISION_OF[rung], message, "call_7", "gpt-5")  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ from django.db import DatabaseError
 from detection.engine import fold
 from detection.engine.calls import End, Message, Step
 from detection.models import EventType, call_flags
+from detection.services.policies import message_templates
 from detection.services.sessions import chat_commands, event_records
 from detection.services.sessions.event_records import EventRecord
 from detection.services.sessions.locked_session import LockedSession
@@ -48,6 +49,7 @@ class Folding:
     def __init__(self, locked: LockedSession, quarantined: Mapping[int, str]) -> None:
         self.locked = locked
         self.quarantined = quarantined
+        self.texts = message_templates.texts_of(locked.session.project)
         session = locked.session
         for seq, error in quarantined.items():
             session.quarantined = [*session.quarantined, {"seq": seq, "error": error}][-MAX_QUARANTINED:]
@@ -98,7 +100,7 @@ class Folding:
     def _fold_call(self, event: EventRecord) -> Step:
         locked = self.locked
         policy = locked.policy_for(event)
-        step = fold.observe_call(locked.tracker, event, policy, locked.keyer)
+        step = fold.observe_call(locked.tracker, event, policy, locked.keyer, self.texts.by_rung)
         event.call_key, event.decision = step.call_key or "", step.verdict.decision
         event.flags = call_flags.of_call(step.cell.result if step.cell else "pending", event.decision)
         self._count(event)
@@ -109,7 +111,7 @@ class Folding:
     def _fold_result(self, event: EventRecord) -> Step:
         locked = self.locked
         policy = locked.policy_for(event)
-        step = fold.observe_result(locked.tracker, event, policy, locked.keyer)
+        step = fold.observe_result(locked.tracker, event, policy, locked.keyer, self.texts.by_rung)
         event.result_digest = step.result_digest or ""
         if step.cell is not None:
             flags = call_flags.of_result(step.cell.result, step.verdict.decision)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from detection.engine.messages import SHAPES
-from detection.models import AuditEntry, Event, MessageTemplate, Project, Session
+from detection.models import AuditEntry, Event, Incident, MessageTemplate, Project, Session
 from detection.services import keys
 from detection.services.errors import Invalid
-from detection.services.policies import message_templates
+from detection.services.policies import message_templates, overrides
 from detection.services.sessions import actions, evaluation
 from tests.support.agents import OPERATOR, Agent
 
@@ -104,3 +104,19 @@ def test_values_that_do_not_fit_together_are_refused_and_nothing_is_parked(proje
     evaluation.evaluate(session.pk)
     session.refresh_from_db()
     assert (session.policy_values, session.quarantined) == ({}, [])
+
+
+def test_a_stop_after_a_chance_is_answered_with_the_same_words_as_the_activity_has(project, agent):
+    overrides.save_tier(project.pk, "project", "", "", {"mode": "chance"}, OPERATOR)
+    message = [agent.asks().verdicts[0].message for _ in range(5)][-1]
+    assert "after guidance" in message
+    assert Incident.objects.get().activity.filter(action="reacted", note=f"stop: {message}").count() == 1
+
+
+def test_the_activity_of_an_incident_has_the_words_that_the_agent_got(project, agent):
+    message_templates.save_text(project.pk, "stop", "", "Enough of $tool within $window.", OPERATOR)
+    for _ in range(4):
+        answer = agent.asks()
+    assert answer.verdicts[0].message.startswith("Enough of search_web within ")
+    note = Incident.objects.get().activity.get(action="reacted").note
+    assert note == f"stop: {answer.verdicts[0].message}"

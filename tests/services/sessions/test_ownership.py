@@ -21,7 +21,7 @@ _SESSION_WRITES = (
     r"(?:UPDATE|INSERT INTO|DELETE FROM|MERGE INTO)\s+\"?detection_session\b",
     r"(?:UPDATE|INSERT INTO|DELETE FROM|MERGE INTO)\s+\"?detection_trackerstate\b",
     r"\bTrackerState\.objects\b",
-    r"\bsession_rows\b|\btracker_state\b",
+    r"services\.sessions(?:\.| import [^\n]*\b)(?:session_rows|tracker_state|event_changes)\b",
 )
 _INCIDENT_WRITES = (
     rf"\bIncident\.objects(?:\s*\.\s*\w+\([^;]*?\))*?\s*\.\s*{_VERBS}\(",
