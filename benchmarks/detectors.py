@@ -26,7 +26,7 @@ from detection.engine.calls import Call, Result
 from detection.engine.detectors import DETECTORS
 from detection.engine.identity import Keyer
 from detection.engine.memory import State
-from detection.engine.policy import Policy, resolve
+from detection.engine.policy import SESSION, Policy, resolve
 
 LENGTHS = (100, 1_000, 10_000, 100_000)
 WINDOW_CALLS = 400
@@ -37,7 +37,7 @@ Step = tuple[Call, Result]
 
 def run() -> Iterator[Figure]:
     """Measure; about a minute, no server."""
-    policies = {"all": resolve([("session", _UNSPENT)])} | {one.kind: _alone(one.switch) for one in DETECTORS}
+    policies = {"all": resolve([(SESSION, _UNSPENT)])} | {one.kind: _alone(one.switch) for one in DETECTORS}
     steps = list(islice(_steps(), LENGTHS[-1] + WINDOW_CALLS))
     bare = _bare(steps[:WINDOW_CALLS])
     yield Figure("bare: canonical JSON and one HMAC a call", bare * 1e6, "µs")
@@ -64,7 +64,7 @@ _UNSPENT = {"budget_max_calls": 10_000_000, "budget_max_rounds": 1_000_000}
 
 
 def _alone(switch: str) -> Policy:
-    return resolve([("session", {one.switch: one.switch == switch for one in DETECTORS} | _UNSPENT)])
+    return resolve([(SESSION, {one.switch: one.switch == switch for one in DETECTORS} | _UNSPENT)])
 
 
 def _steps() -> Iterator[Step]:

@@ -11,7 +11,7 @@ from benchmarks.report import Figure
 from detection.engine import fold, snapshot
 from detection.engine.calls import Call, Result
 from detection.engine.identity import Keyer
-from detection.engine.policy import Policy, resolve
+from detection.engine.policy import SESSION, Policy, resolve
 
 WINDOW = 400
 LENGTHS = (100, 1_000, 10_000)
@@ -43,7 +43,7 @@ def run() -> list[Figure]:
     """Measure; takes a few seconds and no server."""
     # A spent budget would refuse all later calls, and refused calls cost less.
     values = {"preset": "standard", "budget_max_calls": 10_000_000, "budget_max_rounds": 1_000_000}
-    policy, keyer = resolve([("session", values)]), Keyer(b"benchmark")
+    policy, keyer = resolve([(SESSION, values)]), Keyer(b"benchmark")
     medians: dict[int, tuple[float, float]] = {}
     weights: dict[int, int] = {}
     for length in LENGTHS:

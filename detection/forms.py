@@ -1,6 +1,6 @@
-"""Form fields generated from the engine's list of settings, for the console and the admin: one list, one validation.
+"""The form of an override, generated from the engine's list of settings: one base for the console and the admin.
 
-What a setting is, and which values it may have, is said in `detection.engine.fields` alone. Saving belongs to the services.
+The form only collects what was entered. The services validate it, and `add_service_error` shows what they reject.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from typing import Any
 
 from django import forms
 
-from detection.engine import policy
-from detection.engine.fields import FIELDS, PRESET_NAMES, Field
+from detection.engine.fields import FIELDS, Field
 from detection.engine.policy import Policy
+from detection.engine.scopes import SERVER, Scope
+from detection.services.errors import Invalid, ServiceError
+from detection.services.policies.overrides import MAX_NOTE_CHARACTERS
 
 PREFIX = "set_"
 """Before the name of every generated form field, so that a setting cannot collide with another field of a form."""
@@ -28,13 +30,11 @@ GROUPS = {
     "stagnation": "Stagnation",
     "budget": "Budget",
 }
-_HIDDEN = frozenset(("judge_available",))
-"""Set by the server, not by people."""
 
 
-def shown_fields() -> Iterator[Field]:
-    """Every setting that people may change, in order."""
-    return (field for field in FIELDS.values() if field.name not in _HIDDEN)
+def shown_fields(scope: Scope = SERVER) -> Iterator[Field]:
+    """Every setting that an override of this scope may contain, in order."""
+    return (field for field in FIELDS.values() if scope.kind in field.scopes)
 
 
 def form_field(field: Field) -> forms.Field:
@@ -43,20 +43,12 @@ def form_field(field: Field) -> forms.Field:
     if field.type == "bool":
         return forms.ChoiceField(choices=(("", "inherit"), ("true", "on"), ("false", "off")), **more)
     if field.type == "choice":
-        return forms.ChoiceField(
-            choices=(
-                ("", "inherit"),
-                *((word, word.replace("_", " ")) for word in field.choices or PRESET_NAMES),
-            ),
-            **more,
-        )
+        choices = ((word, word.replace("_", " ")) for word in field.choices)
+        return forms.ChoiceField(choices=(("", "inherit"), *choices), **more)
     if field.type == "ladder":
-        return forms.CharField(
-            max_length=200,
-            widget=forms.TextInput(attrs={"list": "ladders", "autocomplete": "off", "spellcheck": "false"}),
-            **more,
-        )
-    attributes: dict[str, Any] = {"inputmode": "numeric" if field.type == "int" else "decimal"}
+        attributes = {"list": "ladders", "autocomplete": "off", "spellcheck": "false"}
+        return forms.CharField(max_length=200, widget=forms.TextInput(attrs=attributes), **more)
+    attributes = {"inputmode": "numeric" if field.type == "int" else "decimal"}
     # The engine checks the range and says what is wrong; the browser only helps.
     return forms.CharField(max_length=24, widget=forms.TextInput(attrs=attributes), **more)
 
@@ -72,62 +64,68 @@ def as_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-class SettingsForm(forms.Form):
-    """The settings of one tier.
+_SettingFields: Any = type(
+    "_SettingFields", (forms.Form,), {PREFIX + field.name: form_field(field) for field in shown_fields()}
+)
+
+
+class OverrideForm(_SettingFields):  # type: ignore[misc]
+    """The settings of one override.
 
     Parameters
     ----------
+    scope
+        Where the override applies; settings that it cannot contain have no field.
     own
-        What the tier sets itself.
+        What the override contains.
     inherited
-        What holds without it, with sources.
+        The policy without it, where the scope is known.
     """
 
-    note = forms.CharField(max_length=300, required=False)
+    note = forms.CharField(max_length=MAX_NOTE_CHARACTERS, required=False)
 
-    def __init__(self, data: Any = None, *, own: Mapping[str, Any], inherited: Policy) -> None:
-        initial = {PREFIX + name: as_text(value) for name, value in own.items()}
-        super().__init__(data, initial=initial)
-        self.own, self.inherited = dict(own), inherited
-        self.values: dict[str, Any] = {}
+    def __init__(
+        self,
+        *args: Any,
+        scope: Scope = SERVER,
+        own: Mapping[str, Any] | None = None,
+        inherited: Policy | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.own = dict(own or {})
+        initial = {PREFIX + name: as_text(value) for name, value in self.own.items()}
+        super().__init__(*args, initial={**initial, **kwargs.pop("initial", {})}, **kwargs)
+        self.scope, self.inherited = scope, inherited
+        allowed = {field.name for field in shown_fields(scope)}
         for field in shown_fields():
-            self.fields[PREFIX + field.name] = form_field(field)
-            self._show_inherited(field)
+            if field.name not in allowed:
+                del self.fields[PREFIX + field.name]
+            elif inherited is not None:
+                self._show_inherited(field, inherited.values[field.name])
 
-    def _show_inherited(self, field: Field) -> None:
+    def _show_inherited(self, field: Field, value: Any) -> None:
         """Put what an empty field means into the field."""
-        made, value = self.fields[PREFIX + field.name], self.inherited.values[field.name]
+        made = self.fields[PREFIX + field.name]
         if isinstance(made, forms.ChoiceField):
             words = ("on" if value else "off") if isinstance(value, bool) else str(value).replace("_", " ")
             made.choices = [("", f"inherit: {words}"), *[*made.choices][1:]]  # type: ignore[misc]
         else:
             made.widget.attrs["placeholder"] = as_text(value)
 
-    def clean(self) -> dict[str, Any]:
-        """Check every setting by the engine; the services ask why where one is loosened."""
-        cleaned = super().clean() or {}
-        self.values = settings_of(self, cleaned)
-        try:
-            self.values = policy.validate(self.values)
-        except policy.PolicyError as error:
-            self.add_error(PREFIX + error.field if error.field in FIELDS else None, error.message)
-        kept = {name: value for name, value in self.own.items() if name in _HIDDEN}
-        self.values = {**kept, **self.values}
-        return cleaned
+    @property
+    def values(self) -> dict[str, str]:
+        """What was entered, by setting; the services read and validate it."""
+        entered = {
+            field.name: self.cleaned_data.get(PREFIX + field.name, "") for field in shown_fields(self.scope)
+        }
+        return {name: text for name, text in entered.items() if text}
 
-
-def settings_of(form: forms.BaseForm, cleaned: Mapping[str, Any]) -> dict[str, Any]:
-    """Collect the settings that a form sets, each checked by the engine; errors go to their fields."""
-    values: dict[str, Any] = {}
-    for field in shown_fields():
-        text = cleaned.get(PREFIX + field.name)
-        if text is None or str(text).strip() == "":
-            continue
-        try:
-            values[field.name] = field.clean(str(text).strip())
-        except policy.PolicyError as error:
-            form.add_error(PREFIX + field.name, error.message.capitalize() + ".")
-    return values
+    def add_service_error(self, error: ServiceError) -> None:
+        """Show what a service rejected beside the fields to blame, or above the form."""
+        errors = error.errors if isinstance(error, Invalid) else {error.field: error.detail}
+        for name, message in errors.items():
+            shown = PREFIX + name if PREFIX + name in self.fields else name if name in self.fields else None
+            self.add_error(shown, message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,17 +150,22 @@ class FormGroup:
     has_errors: bool
 
 
-def form_rows(form: SettingsForm) -> list[FormGroup]:
+def form_groups(form: OverrideForm) -> list[FormGroup]:
     """Group the rows of a form in the order of the list of settings."""
     groups = []
     for name, title in GROUPS.items():
-        rows = tuple(
-            FormRow(
-                field, form[PREFIX + field.name], field.name in form.own,
-                form.inherited.values[field.name], form.inherited.sources[field.name],
-            )
-            for field in shown_fields() if field.group == name
-        )  # fmt: skip
+        rows = tuple(_row(form, field) for field in shown_fields(form.scope) if field.group == name)
         own = sum(row.is_own for row in rows)
         groups.append(FormGroup(name, title, rows, own, any(row.bound.errors for row in rows)))
     return groups
+
+
+def _row(form: OverrideForm, field: Field) -> FormRow:
+    policy = form.inherited
+    return FormRow(
+        field,
+        form[PREFIX + field.name],
+        field.name in form.own,
+        policy.values[field.name] if policy else None,
+        policy.sources[field.name] if policy else "",
+    )

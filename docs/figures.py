@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT))
 from detection.engine.detectors import DETECTORS  # noqa: E402
 from detection.engine.fields import FIELDS  # noqa: E402
 from detection.engine.identity import Keyer  # noqa: E402
-from detection.engine.policy import PRESETS, resolve  # noqa: E402
+from detection.engine.policy import PRESETS, SESSION, resolve  # noqa: E402
 from detection.measuring.quality import Quality, labels  # noqa: E402
 from detection.measuring.traces import fold_session, name_of, read_lines, sessions  # noqa: E402
 
@@ -59,7 +59,7 @@ class Runs:
 
     def measure(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Fold every run under a policy."""
-        policy, keyer, quality = resolve([("session", values)]), Keyer(), Quality()
+        policy, keyer, quality = resolve([(SESSION, values)]), Keyer(), Quality()
         for name, run in self.sessions:
             quality.add(name, self.labels[name], fold_session(run, policy, keyer))
         return quality.report()

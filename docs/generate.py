@@ -22,7 +22,7 @@ from detection.engine.calls import Call, Result  # noqa: E402
 from detection.engine.detectors import DETECTORS  # noqa: E402
 from detection.engine.fields import FIELDS, LADDERS, Field  # noqa: E402
 from detection.engine.identity import Keyer  # noqa: E402
-from detection.engine.policy import PRESETS, resolve  # noqa: E402
+from detection.engine.policy import PRESETS, SESSION, resolve  # noqa: E402
 from detection.engine.tool_classes import SHIPPED_CLASSES  # noqa: E402
 from detection.engine.weakening import STRICTEST_FIRST  # noqa: E402
 
@@ -259,7 +259,7 @@ def strip(name: str) -> str:
 
 
 def _cells(told: list[Told], values: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
-    policy, keyer, state = resolve([("session", values)]), Keyer(b"docs"), fold.new_state()
+    policy, keyer, state = resolve([(SESSION, values)]), Keyer(b"docs"), fold.new_state()
     for number, one in enumerate(told):
         call = Call(number, one.tool, one.arguments, float(number), f"call-{number}", f"round-{number}")
         asked = fold.observe_call(state, call, policy, keyer)

@@ -13,8 +13,8 @@ from loopguard_site import judge_env, layout
 
 try:
     ENV = environment.read()
-    # The environment's tier of detection settings: TOOL_LOOP_MAX_REPEATS and its siblings.
-    TOOL_LOOP_VALUES = policy.environment(os.environ)
+    # The override of the environment: TOOL_LOOP_MAX_REPEATS and so on.
+    TOOL_LOOP_VALUES = policy.environment_override(os.environ)
     JUDGE = judge_env.read(os.environ)
 except policy.PolicyError as error:
     sys.exit(f"LoopGuard cannot start: {error}")

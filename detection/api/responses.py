@@ -12,7 +12,7 @@ import orjson
 from django.conf import settings
 from django.http import HttpResponse
 
-from detection.models import Incident, IncidentActivity, LimitNotice, PolicyTier, Session, ToolRule
+from detection.models import Incident, IncidentActivity, LimitNotice, Override, Session, ToolOverride
 from detection.selectors import incidents, sessions
 from detection.selectors.incidents import IncidentRow
 from detection.selectors.sessions import CallRow, SessionRow
@@ -198,20 +198,22 @@ def notice_document(notice: LimitNotice) -> dict[str, Any]:
     }
 
 
-def tier_document(tier: PolicyTier) -> dict[str, Any]:
-    """Return a stored tier."""
+def override_document(override: Override) -> dict[str, Any]:
+    """Return a stored override."""
+    scope = override.scope
     return {
-        "scope": tier.scope,
-        "backend": tier.backend or None,
-        "model": tier.model or None,
-        "source": tier.source,
-        "values": tier.values,
-        "note": tier.note,
-        "updated_at": as_time(tier.updated_at),
+        "scope": scope.kind,
+        "agent": scope.agent or None,
+        "backend": scope.backend or None,
+        "model": scope.model or None,
+        "source": str(scope),
+        "values": override.values,
+        "note": override.note,
+        "updated_at": as_time(override.updated_at),
     }
 
 
-def tool_rule_document(rule: ToolRule) -> dict[str, Any]:
+def tool_rule_document(rule: ToolOverride) -> dict[str, Any]:
     """Return a stored tool rule."""
     return {
         "pattern": rule.pattern,

@@ -15,7 +15,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from detection.console import approvals, formatting, incident_text
 from detection.console.access import ProjectRequest, actor_of, in_project
-from detection.models import Incident, Role, ToolRule
+from detection.models import Incident, Role, ToolOverride
 from detection.selectors import incidents as selector
 from detection.selectors import strip_images
 from detection.selectors.strips import Strip, large
@@ -149,7 +149,7 @@ def create_exception(request: ProjectRequest, public_id: str) -> HttpResponse:
 def _save_rule(request: ProjectRequest, tool: str, how: str, note: str) -> None:
     """Add to the rule for exactly this tool what the form asks for, keeping what it said before."""
     pattern = _exactly(tool)
-    rule = ToolRule.objects.filter(project=request.project, pattern=pattern).first() or ToolRule(
+    rule = ToolOverride.objects.filter(project=request.project, pattern=pattern).first() or ToolOverride(
         pattern=pattern
     )
     values, exempt, tool_class, ignored = (

@@ -1,4 +1,4 @@
-"""The settings of every tier: what each sets itself, what it inherits and from where, its history, and putting it back."""
+"""Pages of settings: the override of each scope with what it inherits, tool rules, the history, and restoring a change."""
 
 from __future__ import annotations
 
@@ -15,188 +15,156 @@ from django.views.decorators.http import require_http_methods
 
 from detection.console import formatting
 from detection.console.access import ProjectRequest, actor_of, in_project, missing_role
-from detection.engine import policy
-from detection.engine.fields import FIELDS
-from detection.engine.policy import Policy
+from detection.engine.fields import FIELDS, LADDERS
+from detection.engine.policy import PolicyError
+from detection.engine.scopes import PROJECT, SERVER, STORED_KINDS, Scope
 from detection.engine.tool_classes import TOOL_CLASSES
-from detection.forms import SettingsForm, form_rows
-from detection.models import PolicyTier, Role, TierScope, ToolRule
+from detection.forms import OverrideForm, form_groups
+from detection.models import Override, Role, ToolOverride
 from detection.selectors import dashboard
-from detection.selectors.policies import Tiers, tiers_of
+from detection.selectors.policies import ProjectOverrides, overrides_of
 from detection.services.errors import ServiceError
 from detection.services.policies import overrides as service
 
 CLASS_HELP = {
-    "read": "looks at something",
-    "change": "alters something",
+    "read": "reads something",
+    "change": "changes something",
     "poll": "asks for a state that others change",
     "wait": "only lets time pass",
-    "message": "speaks to someone",
-    "fallible": "fails in the course of honest work, like a shell",
-    "exempt": "never judged",
+    "message": "sends a message to someone",
+    "fallible": "often fails in normal work, like a shell",
+    "exempt": "never evaluated",
     "other": "nothing special",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A tier as the address names it."""
-
-    scope: str
-    backend: str = ""
-    model: str = ""
-
-    @property
-    def title(self) -> str:
-        """The tier for people."""
-        words = {
-            TierScope.SERVER: "Server",
-            TierScope.PROJECT: "Project",
-            TierScope.BACKEND: f"Backend {self.backend}",
-            TierScope.MODEL: f"Model {self.backend} / {self.model}",
-        }
-        return words[TierScope(self.scope)]
+SAVED = "Override saved. It takes effect on the next call."
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A line of the tree."""
+    """A line of the tree of scopes."""
 
-    words: str
+    name: str
     url: str
     level: int
     own: int
     is_current: bool
 
 
-def _place(request: ProjectRequest) -> Place:
-    scope = request.GET.get("scope", TierScope.PROJECT)
-    backend, model = request.GET.get("backend", "").strip(), request.GET.get("model", "").strip()
-    if scope == "new":
-        scope = TierScope.MODEL if model else TierScope.BACKEND
-    fits = {
-        TierScope.SERVER: not backend and not model,
-        TierScope.PROJECT: not backend and not model,
-        TierScope.BACKEND: bool(backend) and not model,
-        TierScope.MODEL: bool(backend) and bool(model),
-    }
-    if scope not in fits or not fits[TierScope(scope)] or len(backend) > 128 or len(model) > 200:
-        raise Http404
-    if "\x00" in backend + model:
-        raise Http404
-    return Place(scope, backend, model)
-
-
-def _url(slug: str, place: Place) -> str:
-    given = {"scope": place.scope, "backend": place.backend, "model": place.model}
-    return f"{reverse('console:policies', args=[slug])}?{urlencode({k: v for k, v in given.items() if v})}"
-
-
-def _below(tiers: Tiers, place: Place) -> Policy:
-    """Return what holds in a place without its own tier."""
-    own = {
-        TierScope.SERVER: ("server", "", ""),
-        TierScope.PROJECT: ("project", "", ""),
-        TierScope.BACKEND: ("backend", place.backend, ""),
-        TierScope.MODEL: ("model", place.backend, place.model),
-    }[TierScope(place.scope)]
-    stack = tiers.stack(place.backend, place.model, {})[:-1]
-    order = ["environment", "server", "project", f"backend:{place.backend}"]
-    wanted = {"server": 1, "project": 2, "backend": 3, "model": 4}[own[0]]
-    return policy.resolve([tier for tier in stack if tier[0] in order[:wanted]])
-
-
-def _tree(request: ProjectRequest, tiers: Tiers, current: Place | None) -> list[Node]:
-    slug = request.project.slug
-    known = {(backend, model) for _, backend, model in tiers.by_place if backend}
-    known |= set(dashboard.facets(request.project.pk).pairs)
-    if current and current.backend:
-        known.add((current.backend, current.model))
-    known |= {(backend, "") for backend, _ in known}
-
-    def node(words: str, place: Place, level: int) -> Node:
-        stored = tiers.by_place.get((place.scope, place.backend, place.model))
-        return Node(words, _url(slug, place), level, len(stored[1]) if stored else 0, place == current)
-
-    nodes = [node("Server", Place("server"), 0), node("This project", Place("project"), 0)]
-    for backend, model in sorted(known):
-        if model:
-            nodes.append(node(model, Place("model", backend, model), 2))
+def _scope(request: ProjectRequest) -> Scope:
+    """Return the scope in the address: `?scope=model:openai/gpt-5`; the project without one."""
+    try:
+        if "scope" in request.GET:
+            scope = Scope.parse(request.GET["scope"])
         else:
-            nodes.append(node(backend, Place("backend", backend), 1))
-    return nodes
+            names = {name: request.GET.get(name, "").strip() for name in ("agent", "backend", "model")}
+            scope = Scope.of(**names)
+        scope.check_names()
+    except PolicyError:
+        raise Http404 from None
+    if scope.kind not in STORED_KINDS:
+        raise Http404
+    return scope
 
 
-def _rules(request: ProjectRequest) -> list[ToolRule]:
-    return list(ToolRule.objects.filter(project=request.project).select_related("updated_by")[:200])
+def _url(slug: str, scope: Scope) -> str:
+    return f"{reverse('console:policies', args=[slug])}?{urlencode({'scope': str(scope)})}"
+
+
+def _tree(request: ProjectRequest, stored: ProjectOverrides, current: Scope | None) -> list[Node]:
+    """List the scopes that have an override, and those of agents, backends and models that made calls lately."""
+    seen = dashboard.facets(request.project.pk)
+    known = {scope for scope in stored.values if scope.kind in STORED_KINDS} | {SERVER, PROJECT}
+    known |= {Scope.of(agent=agent) for agent in seen.agents}
+    known |= {Scope.of(backend=backend, model=model) for backend, model in seen.pairs}
+    known |= {current} if current else set()
+    known |= {Scope.of(backend=scope.backend) for scope in known if scope.backend}
+    levels = {"server": 0, "project": 0, "agent": 1, "backend": 1, "model": 2}
+    names = {"server": "Server", "project": "This project"}
+
+    def order(scope: Scope) -> tuple[Any, ...]:
+        return (min(scope.rank, Scope.of(backend="x").rank), scope.agent, scope.backend, scope.model)
+
+    return [
+        Node(
+            names.get(scope.kind) or scope.model or scope.backend or f"{scope.agent} (agent)",
+            _url(request.project.slug, scope),
+            levels[scope.kind],
+            len(stored.values.get(scope, ())),
+            scope == current,
+        )
+        for scope in sorted(known, key=order)
+    ]
+
+
+def _rules(request: ProjectRequest) -> list[ToolOverride]:
+    return list(ToolOverride.objects.filter(project=request.project).select_related("updated_by")[:200])
 
 
 @in_project()
 @require_http_methods(["GET", "HEAD", "POST"])
 def page(request: ProjectRequest) -> HttpResponse:
-    """Show one tier, or save it."""
-    project, place = request.project, _place(request)
-    tiers = tiers_of(project.pk, project.policy_version)
-    stored = PolicyTier.objects.select_related("updated_by").filter(
-        project=None if place.scope == TierScope.SERVER else project, backend=place.backend, model=place.model
-    ).first()  # fmt: skip
-    may_change = request.membership.allows(Role.ADMIN) and (
-        place.scope != TierScope.SERVER or request.user.is_superuser
+    """Show the override of a scope, or save it."""
+    project, scope = request.project, _scope(request)
+    is_server = scope == SERVER
+    stored = overrides_of(project)
+    row = (
+        Override.objects.select_related("updated_by")
+        .filter(
+            project=None if is_server else project,
+            agent=scope.agent,
+            backend=scope.backend,
+            model=scope.model,
+        )
+        .first()
     )
-    below = _below(tiers, place)
-    form = SettingsForm(request.POST or None, own=stored.values if stored else {}, inherited=below)
+    may_change = request.membership.allows(Role.ADMIN) and (not is_server or request.user.is_superuser)
+    form = OverrideForm(
+        request.POST or None,
+        scope=scope,
+        own=row.values if row else {},
+        inherited=stored.inherited(scope),
+    )
     status = 200
     if request.method == "POST":
         if not may_change:
             return missing_role(request, Role.ADMIN)
-        answer = _save(request, place, form) if form.is_valid() else None
-        if answer is not None:
-            return answer
+        if _save(request, scope, form):
+            messages.success(request, SAVED)
+            return redirect(_url(project.slug, scope))
         status = 422
     context = {
-        "place": place,
-        "tree": _tree(request, tiers, place),
+        "scope": scope,
+        "tree": _tree(request, stored, scope),
         "rules": _rules(request),
-        "tier": stored,
+        "override": row,
         "form": form,
-        "groups": form_rows(form),
+        "groups": form_groups(form),
         "may_change": may_change,
-        "is_server": place.scope == TierScope.SERVER,
-        "ladders": policy.LADDERS,
+        "is_server": is_server,
+        "ladders": LADDERS,
     }
     return render(request, "console/policies.html", context, status=status)
 
 
-def _save(request: ProjectRequest, place: Place, form: SettingsForm) -> HttpResponse | None:
-    project_id = None if place.scope == TierScope.SERVER else request.project.pk
+def _save(request: ProjectRequest, scope: Scope, form: OverrideForm) -> bool:
+    if not form.is_valid():
+        return False
+    project_id = None if scope == SERVER else request.project.pk
     try:
-        service.save_tier(
-            project_id,
-            place.scope,
-            place.backend,
-            place.model,
-            form.values,
-            actor_of(request),
-            form.cleaned_data["note"],
-        )
+        service.save_override(project_id, scope, form.values, actor_of(request), form.cleaned_data["note"])
     except ServiceError as error:
-        _blame(form, error)
-        return None
-    messages.success(request, f"{place.title}: saved. It holds from the next call on.")
-    return redirect(_url(request.project.slug, place))
+        form.add_service_error(error)
+        return False
+    return True
 
 
-def _blame(form: SettingsForm, error: ServiceError) -> None:
-    form.add_error(error.field if error.field in form.fields else None, error.detail)
-
-
-class ToolRuleForm(SettingsForm):
-    """What is special about some tools."""
+class ToolRuleForm(OverrideForm):
+    """A tool rule."""
 
     pattern = forms.CharField(max_length=128)
     tool_class = forms.ChoiceField(
         required=False,
-        choices=[("", "as shipped"), *((name, f"{name}: {CLASS_HELP[name]}") for name in TOOL_CLASSES)],
+        choices=[("", "built in"), *((name, f"{name}: {CLASS_HELP[name]}") for name in TOOL_CLASSES)],
     )
     ignore_arguments = forms.CharField(
         required=False, max_length=2000, widget=forms.Textarea(attrs={"rows": 3})
@@ -214,43 +182,45 @@ def _lines(text: str) -> list[str]:
 @in_project(write_role=Role.ADMIN)
 @require_http_methods(["GET", "HEAD", "POST"])
 def tool_rule(request: ProjectRequest) -> HttpResponse:
-    """Show one tool rule or an empty one, save it, or remove it."""
+    """Show one tool rule or an empty one, save it, or delete it."""
     project, pattern = request.project, request.GET.get("pattern", "")[:128].replace("\x00", "")
-    tiers = tiers_of(project.pk, project.policy_version)
-    rule = ToolRule.objects.select_related("updated_by").filter(project=project, pattern=pattern).first()
+    stored = overrides_of(project)
+    rule = ToolOverride.objects.select_related("updated_by").filter(project=project, pattern=pattern).first()
     if pattern and rule is None and request.method == "GET" and "new" not in request.GET:
         raise Http404
     if request.method == "POST" and request.POST.get("action") == "remove":
-        return _remove_rule(request, pattern)
-    initial = {
-        "pattern": rule.pattern if rule else pattern,
-        "tool_class": rule.tool_class if rule else "",
-        "ignore_arguments": "\n".join(rule.ignore_arguments) if rule else "",
-        "volatile_result_fields": "\n".join(rule.volatile_result_fields) if rule else "",
-        "exempt": rule.exempt if rule else False,
-        "note": rule.note if rule else "",
-    }
+        return _delete_rule(request, pattern)
+    scope = Scope("tool", pattern=pattern or "*")
     form = ToolRuleForm(
-        request.POST or None, own=rule.values if rule else {}, inherited=_below(tiers, Place("model"))
+        request.POST or None,
+        scope=scope,
+        own=rule.values if rule else {},
+        inherited=stored.inherited(scope),
+        initial={
+            "pattern": rule.pattern if rule else pattern,
+            "tool_class": rule.tool_class if rule else "",
+            "ignore_arguments": "\n".join(rule.ignore_arguments) if rule else "",
+            "volatile_result_fields": "\n".join(rule.volatile_result_fields) if rule else "",
+            "exempt": rule.exempt if rule else False,
+            "note": rule.note if rule else "",
+        },
     )
-    form.initial = {**form.initial, **initial}
-    if request.method == "POST" and form.is_valid():
-        answer = _save_rule(request, form)
-        if answer is not None:
-            return answer
+    if request.method == "POST" and _save_rule(request, form):
+        messages.success(request, SAVED.replace("Override", "Tool rule"))
+        return redirect(_rule_url(request, form.cleaned_data["pattern"]))
     context = {
-        "tree": _tree(request, tiers, None),
+        "tree": _tree(request, stored, None),
         "rules": _rules(request),
         "rule": rule,
         "form": form,
-        "groups": form_rows(form),
+        "groups": form_groups(form),
         "may_change": request.membership.allows(Role.ADMIN),
-        "ladders": policy.LADDERS,
+        "ladders": LADDERS,
     }
     return render(request, "console/tool_rule.html", context, status=422 if form.errors else 200)
 
 
-def _remove_rule(request: ProjectRequest, pattern: str) -> HttpResponse:
+def _delete_rule(request: ProjectRequest, pattern: str) -> HttpResponse:
     note = request.POST.get("note", "").replace("\x00", "")[: service.MAX_NOTE_CHARACTERS]
     try:
         service.delete_tool_rule(request.project.pk, pattern, actor_of(request), note)
@@ -259,7 +229,7 @@ def _remove_rule(request: ProjectRequest, pattern: str) -> HttpResponse:
         if error.field == "note":
             return redirect(_rule_url(request, pattern))
     else:
-        messages.success(request, "The rule is removed.")
+        messages.success(request, "Tool rule deleted.")
     return redirect("console:policies", request.project.slug)
 
 
@@ -268,7 +238,9 @@ def _rule_url(request: ProjectRequest, pattern: str) -> str:
     return f"{url}?{urlencode({'pattern': pattern})}"
 
 
-def _save_rule(request: ProjectRequest, form: ToolRuleForm) -> HttpResponse | None:
+def _save_rule(request: ProjectRequest, form: ToolRuleForm) -> bool:
+    if not form.is_valid():
+        return False
     given = form.cleaned_data
     try:
         service.save_tool_rule(
@@ -283,16 +255,15 @@ def _save_rule(request: ProjectRequest, form: ToolRuleForm) -> HttpResponse | No
             actor=actor_of(request),
         )
     except ServiceError as error:
-        _blame(form, error)
-        return None
-    messages.success(request, f"Rule for {given['pattern']} saved. It holds from the next call on.")
-    return redirect(_rule_url(request, given["pattern"]))
+        form.add_service_error(error)
+        return False
+    return True
 
 
 @in_project(write_role=Role.ADMIN)
 @require_http_methods(["GET", "HEAD", "POST"])
 def history(request: ProjectRequest) -> HttpResponse:
-    """Show what was changed in settings, and put one change back."""
+    """Show the changes of settings, and restore one."""
     project = request.project
     if request.method == "POST":
         entry = request.POST.get("entry", "")
@@ -300,13 +271,13 @@ def history(request: ProjectRequest) -> HttpResponse:
             service.restore(
                 project.pk, int(entry) if entry.isdigit() and len(entry) < 19 else 0, actor_of(request)
             )
-            messages.success(request, "Put back. It holds from the next call on.")
+            messages.success(request, "Override restored. It takes effect on the next call.")
         except ServiceError as error:
             messages.error(request, error.detail)
         return redirect("console:policy_history", project.slug)
     entries = service.history(project.pk)
     context = {
-        "tree": _tree(request, tiers_of(project.pk, project.policy_version), None),
+        "tree": _tree(request, overrides_of(project), None),
         "rules": _rules(request),
         "entries": [(entry, formatting.source_name(entry.subject), changes_of(entry)) for entry in entries],
     }
@@ -314,7 +285,7 @@ def history(request: ProjectRequest) -> HttpResponse:
 
 
 def changes_of(entry: Any) -> list[tuple[str, str, str]]:
-    """Return (label, before, after) of every value that an audit entry tells of."""
+    """Return (label, before, after) of every value that a change altered."""
     before, after = entry.before or {}, entry.after or {}
     nested_before, nested_after = before.get("values"), after.get("values")
     if isinstance(nested_before, dict) or isinstance(nested_after, dict):

@@ -15,7 +15,8 @@ from django.views.decorators.http import require_POST, require_safe
 from detection.console import differences, formatting, incident_text, permalinks, timeline
 from detection.console.access import ProjectRequest, actor_of, in_project
 from detection.console.session_rows import meter_title, meter_words, session_row
-from detection.forms import SettingsForm, form_rows
+from detection.engine.scopes import Scope
+from detection.forms import OverrideForm, form_groups
 from detection.models import Incident, Role, Session, call_flags
 from detection.selectors import dashboard, policies
 from detection.selectors import sessions as selector
@@ -236,12 +237,20 @@ def _skew(shown: CallRow) -> str:
 
 
 def _settings_context(
-    request: ProjectRequest, session: Session, form: SettingsForm | None = None
+    request: ProjectRequest, session: Session, form: OverrideForm | None = None
 ) -> dict[str, Any]:
-    tiers = policies.tiers_of(request.project.pk, request.project.policy_version)
-    below = tiers.policy_for(session.backend, session.model, {})
-    form = form or SettingsForm(own=session.policy_values, inherited=below)
-    return {"form": form, "groups": form_rows(form)}
+    form = form or _settings_form(request, session)
+    return {"form": form, "groups": form_groups(form)}
+
+
+def _settings_form(request: ProjectRequest, session: Session) -> OverrideForm:
+    scope = Scope("session", session.agent, session.backend, session.model)
+    return OverrideForm(
+        request.POST or None,
+        scope=scope,
+        own=session.policy_values,
+        inherited=policies.overrides_of(request.project).inherited(scope),
+    )
 
 
 @in_project(Role.OPERATOR)
@@ -273,16 +282,18 @@ def act(request: ProjectRequest) -> HttpResponse:
 
 
 def _save_settings(request: ProjectRequest, session: Session, url: str) -> HttpResponse:
-    tiers = policies.tiers_of(request.project.pk, request.project.policy_version)
-    below = tiers.policy_for(session.backend, session.model, {})
-    form = SettingsForm(request.POST, own=session.policy_values, inherited=below)
+    form = _settings_form(request, session)
     if form.is_valid():
         unset = dict.fromkeys(session.policy_values)
-        service.set_policy(
-            request.project.pk, session.external_id, {**unset, **form.values}, actor_of(request)
-        )
-        messages.success(request, "Saved. It holds from the next call on.")
-        return redirect(f"{url}{'&' if '?' in url else '?'}tab=settings")
+        try:
+            service.set_policy(
+                request.project.pk, session.external_id, {**unset, **form.values}, actor_of(request)
+            )
+        except ServiceError as error:
+            form.add_service_error(error)
+        else:
+            messages.success(request, "Override saved. It takes effect on the next call.")
+            return redirect(f"{url}{'&' if '?' in url else '?'}tab=settings")
     context = {
         "session": session,
         "row": session_row(session, timezone.now()),

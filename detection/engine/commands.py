@@ -1,6 +1,6 @@
 """Settings commands in a chat: `!/set(tool-loop-mode=chance, tool-loop-max-repeats=6)` and `!/unset(tool-loop-mode)`.
 
-Reads a command and words its one-line answer. Storing the change belongs to the services.
+Reads commands, applies them to a session's override and writes the one-line replies. Storing belongs to the services.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from detection.engine.fields import FIELDS, PolicyError
-from detection.engine.policy import Policy
+from detection.engine.errors import PolicyError
+from detection.engine.fields import ALIASES, FIELDS
+from detection.engine.policy import Policy, validate
+from detection.engine.scopes import SESSION
 
 PREFIX = "tool-loop-"
 MAX_COMMAND_CHARS = 2000
@@ -23,34 +25,44 @@ class _Unset:
 
 
 UNSET: Final = _Unset()
-"""In place of a value: the setting of this tier is taken away, the tier below holds."""
+"""In place of a value: the session inherits the setting again."""
 
 
 class CommandError(ValueError):
-    """A command that cannot be followed; the text is the one line that the user is told."""
+    """A command that cannot be executed; the text is the one-line reply."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One setting to set or, with `UNSET`, to take away."""
+    """One setting to set to a value as written or, with `UNSET`, to inherit again."""
 
     field: str
     value: Any
 
 
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command of a text, with its changes, or the error that its author gets to read."""
+
+    changes: tuple[Change, ...] = ()
+    error: str = ""
+
+
 _COMMAND = re.compile(r"!/(set|unset)\(([^()]*)\)", re.IGNORECASE)
 _LOOKS_LIKE = re.compile(r"!/(?:set|unset)\(\s*(?:tool[-_]loop|loop[-_]guard)", re.IGNORECASE)
+_OURS = re.compile(r"(?:^|,)\s*(?:tool[-_]loop|loop[-_]guard)", re.IGNORECASE)
 
 # The names people type, without the prefix; the first one is used in answers.
 _NAMES: Mapping[str, tuple[str, ...]] = {
-    "enabled": ("detection", "detection-enabled", "enabled", ""),
-    "max_repeats": ("max-repeats", "repeats", "detection-max-repeats"),
-    "ttl_seconds": ("ttl", "ttl-seconds", "detection-ttl-seconds"),
-    "mode": ("mode", "detection-mode"),
+    "enabled": ("detection", "enabled", ""),
+    "max_repeats": ("max-repeats", "repeats"),
+    "ttl_seconds": ("ttl", "ttl-seconds"),
+    "mode": ("mode",),
     "preset": ("preset",),
 }
 _FIELD_OF: dict[str, str] = {word: name for name, words in _NAMES.items() for word in words}
-_FIELD_OF |= {name.replace("_", "-"): name for name in FIELDS if name.replace("_", "-") not in _FIELD_OF}
+_FIELD_OF |= {name.replace("_", "-"): name for name in FIELDS}
+_FIELD_OF |= {alias.removeprefix("tool_loop_").replace("_", "-"): name for alias, name in ALIASES.items()}
 
 
 def shown_name(field: str) -> str:
@@ -63,39 +75,56 @@ def contains_command(text: str) -> bool:
     return "!/" in text and _LOOKS_LIKE.search(text[:MAX_COMMAND_CHARS]) is not None
 
 
-def parse(text: str) -> list[Change]:
-    """Read every command in a text.
+def parse(text: str) -> list[Command]:
+    """Read every command in a text that is meant for LoopGuard; everything else is ignored.
 
     Parameters
     ----------
     text : str
-        One or more `!/set(…)` and `!/unset(…)`; the words around them are ignored.
+        Read up to `MAX_COMMAND_CHARS`.
 
     Returns
     -------
-    list of Change
-        In the order written, values checked.
+    list of Command
+        In the order written. Values are not checked yet.
+    """
+    commands = []
+    for verb, body in _COMMAND.findall(text[:MAX_COMMAND_CHARS]):
+        if body.strip() and not _OURS.search(body):
+            continue
+        try:
+            commands.append(Command(_changes(verb.lower(), body)))
+        except CommandError as error:
+            commands.append(Command(error=str(error)))
+    return commands
+
+
+def apply(command: Command, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a session's override after a command.
+
+    Parameters
+    ----------
+    values : mapping
+        The override before.
 
     Raises
     ------
     CommandError
-        With exactly one line that says what was wrong; nothing of the command is to be applied then.
+        With the one-line reply; nothing of the command is to be applied then.
     """
-    found = _COMMAND.findall(text[:MAX_COMMAND_CHARS])
-    if not found:
-        raise CommandError("No command found. Write !/set(tool-loop-mode=chance) or !/unset(tool-loop-mode).")
-    changes: list[Change] = []
-    for verb, body in found:
-        parts = _split(body)
-        if not parts:
-            raise CommandError(f"!/{verb.lower()}() names no setting.")
-        read = _set if verb.lower() == "set" else _unset
-        changes += [read(part) for part in parts]
-    return changes
+    if command.error:
+        raise CommandError(command.error)
+    changed = dict(values)
+    for change in command.changes:
+        changed[change.field] = None if change.value is UNSET else change.value
+    try:
+        return validate(SESSION, changed)
+    except PolicyError as error:
+        raise CommandError(f"{shown_name(error.field)} {error.message}.") from None
 
 
 def reply(changes: Sequence[Change], policy: Policy) -> str:
-    """One line: what holds now, after the changes were applied and the policy resolved again."""
+    """Return the one-line reply to applied changes, under the policy that results from them."""
     words = []
     for change in changes:
         value = policy.get(change.field)
@@ -138,16 +167,18 @@ def _field(word: str) -> str:
     raise CommandError(f"Unknown setting '{word.strip()[:60]}'. Known: {known}.")
 
 
+def _changes(verb: str, body: str) -> tuple[Change, ...]:
+    parts = _split(body)
+    if not parts:
+        raise CommandError(f"!/{verb}() names no setting.")
+    return tuple(
+        _set(part) if verb == "set" else Change(_field(part.partition("=")[0]), UNSET) for part in parts
+    )
+
+
 def _set(part: str) -> Change:
     name, equals, value = part.partition("=")
     field = _field(name)
     if not equals or not value.strip():
         raise CommandError(f"{shown_name(field)} needs a value, as in !/set({shown_name(field)}=…).")
-    try:
-        return Change(field, FIELDS[field].clean(value.strip().strip("\"'")))
-    except PolicyError as error:
-        raise CommandError(f"{shown_name(field)} {error.message}.") from None
-
-
-def _unset(part: str) -> Change:
-    return Change(_field(part.partition("=")[0]), UNSET)
+    return Change(field, value.strip().strip("\"'"))

@@ -18,7 +18,7 @@ DETECTOR_FIELDS = (
         "Fires at the n-th identical call",
         "The n-th identical call is the one that is stopped.",
         "repeat",
-        aliases=("repeats",),
+        aliases=("tool_loop_detection_max_repeats",),
     ),
     count(
         "repeat_warn_at",
@@ -46,7 +46,6 @@ DETECTOR_FIELDS = (
         "How many earlier calls a window holds.",
         "repeat",
         weakens="down",
-        aliases=("window_size",),
     ),
     count(
         "ttl_seconds",
@@ -58,7 +57,7 @@ DETECTOR_FIELDS = (
         "repeat",
         unit="seconds",
         weakens="down",
-        aliases=("ttl",),
+        aliases=("tool_loop_detection_ttl_seconds",),
     ),
     choice(
         "ttl_from",
@@ -293,7 +292,6 @@ DETECTOR_FIELDS = (
         "Fires at the n-th round; 0 is off.",
         "budget",
         unit="rounds",
-        aliases=("max_rounds",),
     ),
     switch(
         "budget_soft_rounds",
@@ -356,7 +354,6 @@ DETECTOR_FIELDS = (
         "Rounds that an accepted justification grants.",
         "budget",
         unit="rounds",
-        aliases=("extra_rounds",),
     ),
     count(
         "budget_max_extensions",
@@ -367,7 +364,6 @@ DETECTOR_FIELDS = (
         "How often a run may be extended.",
         "budget",
         unit="extensions",
-        aliases=("max_extensions",),
     ),
     ladder("budget_ladder", "judge_or_ask", "Reaction to a spent budget", "budget"),
 )

@@ -1,6 +1,6 @@
-"""What a setting is: its type, its range, and the words for it.
+"""Definition of one setting: its type, its range, where it may be set, and its texts for people.
 
-The settings themselves are listed in `fields` and `detectorfields`.
+The settings themselves are listed in `fields` and `detector_fields`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
+
+from detection.engine.errors import PolicyError
+from detection.engine.scopes import SCOPE_KINDS, ScopeKind
 
 RUNGS = ("observe", "warn", "chance", "block", "ask", "judge", "stop")
 """The reactions a ladder is made of, mildest first."""
@@ -37,15 +40,6 @@ MAX_LADDER_RUNGS = 12
 KINDS = ("repeat", "cycle", "similar", "outcome", "stagnation", "budget")
 
 
-class PolicyError(ValueError):
-    """A setting cannot have this value. `field` names the setting, `message` says what it may be."""
-
-    def __init__(self, field: str, message: str) -> None:
-        super().__init__(f"{field}: {message}")
-        self.field = field
-        self.message = message
-
-
 FieldType = Literal["bool", "int", "float", "choice", "ladder"]
 
 
@@ -60,17 +54,19 @@ class Field:
     type : {"bool", "int", "float", "choice", "ladder"}
         A ladder is a name from `LADDERS` or a list of rungs.
     default : object
-        The value that holds when no tier and no preset names one.
+        The value where no override and no preset contains one.
     label, help, unit, group : str
         For people. `unit` may be empty.
-    minimum, maximum : float or None
+    minimum, maximum : float
         Inclusive range of numbers.
     choices : tuple of str
         Allowed words of a choice.
     weakens : {"up", "down", "on", "off"} or None
         The direction in which a change weakens detection.
     aliases : tuple of str
-        Other spellings that commands and importers accept.
+        Further names that overrides and commands accept.
+    scopes : tuple of str
+        Kinds of scope whose overrides may contain it.
     """
 
     name: str
@@ -80,11 +76,12 @@ class Field:
     help: str
     unit: str = ""
     group: str = "general"
-    minimum: float | None = None
-    maximum: float | None = None
+    minimum: float = 0
+    maximum: float = 0
     choices: tuple[str, ...] = ()
     weakens: Literal["up", "down", "on", "off"] | None = None
     aliases: tuple[str, ...] = ()
+    scopes: tuple[ScopeKind, ...] = SCOPE_KINDS
 
     def clean(self, value: Any) -> Any:
         """The value in its canonical form.
@@ -95,6 +92,11 @@ class Field:
             When it is of the wrong type or out of range.
         """
         return _CLEANERS[self.type](self, value)
+
+
+def number_text(value: float) -> str:
+    """Return a limit for people: `31,536,000`, `0.5`."""
+    return f"{int(value):,}" if value == int(value) else f"{value:g}"
 
 
 def _clean_bool(field: Field, value: Any) -> bool:
@@ -110,20 +112,17 @@ def _clean_bool(field: Field, value: Any) -> bool:
 
 def _clean_number(field: Field, value: Any) -> int | float:
     whole = field.type == "int"
-    wanted = f"must be {'an integer' if whole else 'a number'}"
-    if isinstance(value, bool):
-        raise PolicyError(field.name, wanted)
-    try:
-        number = int(value) if whole else float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise PolicyError(field.name, wanted) from None
-    if (whole and not isinstance(value, str) and number != value) or not math.isfinite(number):
-        raise PolicyError(field.name, wanted)
-    unit = f" {field.unit}" if field.unit else ""
-    if field.minimum is not None and number < field.minimum:
-        raise PolicyError(field.name, f"must be at least {field.minimum:g}{unit}")
-    if field.maximum is not None and number > field.maximum:
-        raise PolicyError(field.name, f"must be at most {field.maximum:g}{unit}")
+    allowed = f"between {number_text(field.minimum)} and {number_text(field.maximum)}"
+    number: int | float = math.nan
+    if not isinstance(value, bool):
+        try:
+            number = int(value) if whole else float(value)
+        except (TypeError, ValueError, OverflowError):
+            number = math.nan
+    if not math.isfinite(number) or (whole and not isinstance(value, str) and number != value):
+        raise PolicyError(field.name, f"must be {'an integer' if whole else 'a number'} {allowed}")
+    if not field.minimum <= number <= field.maximum:
+        raise PolicyError(field.name, f"must be {allowed}")
     return number
 
 
@@ -146,7 +145,10 @@ def _clean_ladder(field: Field, value: Any) -> str | tuple[str, ...]:
         or not 1 <= len(value) <= MAX_LADDER_RUNGS
         or any(rung not in RUNGS for rung in value)
     ):
-        raise PolicyError(field.name, f"must be one of {', '.join(LADDERS)}, or a list of {', '.join(RUNGS)}")
+        raise PolicyError(
+            field.name,
+            f"must be one of {', '.join(LADDERS)}, or a list of 1 to {MAX_LADDER_RUNGS} of {', '.join(RUNGS)}",
+        )
     return tuple(value)
 
 

@@ -1,6 +1,6 @@
-"""The list of settings. Forms, API schemas, admin, docs and the chat commands are generated from it.
+"""The list of settings. Forms, API schemas, admin, docs, environment variables and chat commands are generated from it.
 
-A setting is described once. What a setting is belongs to `field`, resolving several tiers to `policy`.
+A setting is described once. The type `Field` belongs to `field`, resolving overrides to `policy`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from detection.engine.detector_fields import DETECTOR_FIELDS
+from detection.engine.errors import PolicyError
 from detection.engine.field import (
     KINDS,
     LADDER_ALIASES,
@@ -18,14 +19,15 @@ from detection.engine.field import (
     RUNGS,
     Field,
     FieldType,
-    PolicyError,
     choice,
     count,
     ladder,
     switch,
 )
+from detection.engine.scopes import SCOPE_KINDS
 
 __all__ = [
+    "ALIASES",
     "DEFAULTS",
     "FIELDS",
     "KINDS",
@@ -53,6 +55,9 @@ PRESET_NAMES = (
     "observe",
 )
 
+_NOT_OF_TOOLS = tuple(kind for kind in SCOPE_KINDS if kind != "tool")
+"""For settings of the whole session, which cannot differ from tool to tool."""
+
 _ALL = (
     switch(
         "enabled",
@@ -61,7 +66,7 @@ _ALL = (
         "Off means that nothing is tracked and no state is written.",
         "general",
         weakens="off",
-        aliases=("detection", "detection_enabled"),
+        aliases=("tool_loop_detection_enabled",),
     ),
     choice(
         "preset",
@@ -78,6 +83,7 @@ _ALL = (
         "Counting scope",
         "Whether counting starts anew with each run of a session.",
         "general",
+        scopes=_NOT_OF_TOOLS,
     ),
     choice(
         "identity",
@@ -94,7 +100,6 @@ _ALL = (
         "Identical calls inside one model response are one observation.",
         "general",
         weakens="on",
-        aliases=("count_batch_once",),
     ),
     switch(
         "attended",
@@ -103,6 +108,7 @@ _ALL = (
         "A user message then starts all counting anew.",
         "general",
         weakens="on",
+        scopes=_NOT_OF_TOOLS,
     ),
     switch(
         "judge_available",
@@ -110,9 +116,10 @@ _ALL = (
         "Judge available",
         "Set by the server when a judge endpoint is configured.",
         "general",
+        scopes=("environment",),
     ),
     # Reactions
-    ladder("mode", "break", "Reaction to repeats", "reactions", aliases=("repeat_ladder",)),
+    ladder("mode", "break", "Reaction to repeats", "reactions", aliases=("tool_loop_detection_mode",)),
     Field(
         "graduated_rungs",
         "ladder",
@@ -188,6 +195,11 @@ _ALL = (
 
 FIELDS: Mapping[str, Field] = MappingProxyType({field.name: field for field in _ALL})
 """Every setting by name, in the order in which people should see them."""
+
+ALIASES: Mapping[str, str] = MappingProxyType(
+    {alias: field.name for field in _ALL for alias in field.aliases}
+)
+"""Further names of settings in overrides and commands, with the setting of each."""
 
 DEFAULTS: Mapping[str, Any] = MappingProxyType({field.name: field.default for field in _ALL})
 

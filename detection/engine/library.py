@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from detection.engine import fold, snapshot
 from detection.engine.calls import Arguments, Call, Message, Result, Verdict
 from detection.engine.identity import Keyer
-from detection.engine.policy import Policy, ToolRule, resolve
+from detection.engine.policy import ENVIRONMENT, Policy, ToolRule, resolve, validate
 
 
 class Guard:
@@ -56,8 +57,9 @@ class Guard:
         if isinstance(policy, Policy):
             self.policy = policy
         else:
-            tier: Mapping[str, Any] = {"preset": policy, **values} if policy else values
-            self.policy = resolve([("session", tier)], rules)
+            given: Mapping[str, Any] = {"preset": policy, **values} if policy else values
+            checked = [replace(rule, values=validate(rule.scope, rule.values)) for rule in rules]
+            self.policy = resolve([(ENVIRONMENT, validate(ENVIRONMENT, given))], checked)
         self._keyer = Keyer(secret)
         self._state = snapshot.load(state) if state else fold.new_state()
         self._seq = 0

@@ -7,6 +7,7 @@ The translation of the original settings and words lives here and nowhere else: 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,19 @@ from detection.engine.calls import Call, Result, Step
 from detection.engine.identity import Keyer
 from detection.engine.judge import Ruling, parse_words
 from detection.engine.memory import State
-from detection.engine.policy import FIELDS, Policy, PolicyError, environment, resolve
+from detection.engine.policy import (
+    ENVIRONMENT,
+    FIELDS,
+    SERVER,
+    SESSION,
+    Policy,
+    PolicyError,
+    Scope,
+    ScopedValues,
+    environment_override,
+    resolve,
+    validate,
+)
 from detection.engine.results import as_text
 from detection.measuring.differences import Played
 
@@ -112,18 +125,36 @@ def _filled(value: Any, i: int) -> Any:
     return value
 
 
-def tiers(system: str, config: Json) -> list[tuple[str, Json]]:
-    """A scenario's settings as tiers above the system's preset."""
-    found: list[tuple[str, Json]] = [("server", {"preset": _preset(system, config)})]
+_MODEL = Scope("model", backend="scenario", model="scenario")
+
+
+def overrides(system: str, config: Json) -> list[ScopedValues]:
+    """Return a scenario's settings as overrides above the system's preset.
+
+    Raises
+    ------
+    PolicyError
+        For a setting of the scenario that is not allowed.
+    """
+    found: list[ScopedValues] = [(SERVER, {"preset": _preset(system, config)})]
     if "env" in config:
-        found.append(("environment", environment(config["env"], lenient=True)))
+        found.append((ENVIRONMENT, _environment(config["env"])))
     translate = _TRANSLATE[system]
-    found.append(("server", translate(config)))
+    found.append((SERVER, validate(SERVER, translate(config))))
     found += [
-        (source, translate(config[name]))
-        for name, source in (("server", "server"), ("model", "model:scenario"), ("session", "session"))
+        (scope, validate(scope, translate(config[name])))
+        for name, scope in (("server", SERVER), ("model", _MODEL), ("session", SESSION))
         if isinstance(config.get(name), dict)
     ]
+    return found
+
+
+def _environment(variables: Json) -> Json:
+    """Read variables as the original did, which ignored what it could not read."""
+    found: Json = {}
+    for name, text in variables.items():
+        with suppress(PolicyError):
+            found |= environment_override({name: text})
     return found
 
 
@@ -143,14 +174,23 @@ def _preset(system: str, config: Json) -> str:
     return "similarity" if system == "001" and config.get("level", 0) >= 3 else _PRESETS[system]
 
 
+_OTHER_NAMES: Mapping[str, str] = {
+    "detection": "enabled",
+    "repeats": "max_repeats",
+    "ttl": "ttl_seconds",
+    "count_batch_once": "once_per_round",
+    "max_extensions": "budget_max_extensions",
+}
+
+
 def _known(config: Json) -> Json:
-    """Settings that go by one of our own names or their aliases."""
+    """Return the settings that have our own names, with or without the prefix of the original's."""
     found: Json = {}
     for name, value in config.items():
         bare = name.removeprefix("tool_loop_detection_").removeprefix("tool_loop_")
-        for field_name, known in FIELDS.items():
-            if bare == field_name or bare in known.aliases:
-                found[field_name] = value
+        bare = _OTHER_NAMES.get(bare, bare)
+        if bare in FIELDS:
+            found[bare] = value
     return found
 
 
@@ -253,13 +293,12 @@ class _Game:
         self.system: str = scenario["system"]
         self.config: Json = scenario.get("config", {})
         self.calls = list(expand(scenario.get("calls", [])))
-        self.tiers = tiers(self.system, self.config)
+        self.overrides = overrides(self.system, self.config)
         self.keyer = Keyer(b"scenario")
         self.sessions: dict[str, _Session] = {}
         self.choices = iter(self.config.get("user_choices", ()))
         self.replies = iter(self.config.get("judge_replies", ()))
         self.detections: list[Json] = []
-        resolve(self.tiers)
 
     def play(self) -> Json:
         """Feed everything and report."""
@@ -276,7 +315,7 @@ class _Game:
         got: Json = {
             "first": self.detections[0]["i"] if self.detections else None,
             "detections": self.detections,
-            "effective": {name: resolve(self.tiers).get(name) for name in FIELDS},
+            "effective": {name: resolve(self.overrides).get(name) for name in FIELDS},
         }
         limit = self.config.get("max_iterations")
         if limit is not None and any(len(session.rounds) >= limit for session in self.sessions.values()):
@@ -284,21 +323,19 @@ class _Game:
         return got
 
     def _policy(self, session: _Session) -> Policy:
-        return resolve([*self.tiers, ("session", session.own)])
+        return resolve([*self.overrides, (SESSION, session.own)])
 
     def _control(self, entry: Json, session: _Session) -> None:
         if entry["control"] == "command":
-            for change in commands.parse(entry["text"]):
-                if change.value is commands.UNSET:
-                    session.own.pop(change.field, None)
-                    self.tiers = [
-                        (source, {name: value for name, value in values.items() if name != change.field})
-                        if source == "session"
-                        else (source, values)
-                        for source, values in self.tiers
-                    ]
-                else:
-                    session.own[change.field] = change.value
+            for command in commands.parse(entry["text"]):
+                session.own = commands.apply(command, session.own)
+                unset = {change.field for change in command.changes if change.value is commands.UNSET}
+                self.overrides = [
+                    (scope, {name: value for name, value in values.items() if name not in unset})
+                    if scope == SESSION
+                    else (scope, values)
+                    for scope, values in self.overrides
+                ]
         else:
             session.own["enabled"] = entry["control"] == "enable"
 

@@ -30,7 +30,7 @@ from detection.models.judge import JudgeCall, JudgeOutcome
 from detection.models.keys import ApiKey, Scope
 from detection.models.limit_notices import LimitNotice
 from detection.models.message_templates import MessageTemplate
-from detection.models.policies import PolicyTier, TierScope, ToolRule
+from detection.models.policies import Override, ToolOverride
 from detection.models.projects import Membership, Project, Role
 from detection.models.sessions import Session, SessionState, TrackerState
 from detection.models.statistics import CallCount, CountedSession, CountingCursor
@@ -66,7 +66,7 @@ __all__ = [
     "Membership",
     "MessageTemplate",
     "OutboxState",
-    "PolicyTier",
+    "Override",
     "Project",
     "RememberedChoice",
     "Role",
@@ -74,8 +74,7 @@ __all__ = [
     "Session",
     "SessionState",
     "Severity",
-    "TierScope",
-    "ToolRule",
+    "ToolOverride",
     "TrackerState",
     "Transition",
     "Unattended",

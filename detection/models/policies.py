@@ -1,130 +1,133 @@
-"""The stored tiers of settings. Which fields exist and what is valid is the engine's policy; what wins is resolved there."""
+"""Stored overrides and tool rules. The engine decides which settings exist, which values are valid, and which scope wins."""
 
 from __future__ import annotations
 
-from typing import cast
-
 from django.conf import settings
-from django.core.exceptions import ValidationError
 from django.db import models
+from django.db.models import F, Func, Q, TextField, Value
+from django.db.models.lookups import Exact
 
-from detection.engine import policy
-from detection.engine.tool_classes import ToolClass
+from detection.engine.scopes import MAX_NAME_CHARACTERS, SERVER, Scope
+from detection.engine.tool_classes import TOOL_CLASSES
 from detection.models.projects import Project
 
 
-class TierScope(models.TextChoices):
-    """Where a tier holds; a narrower one wins, field by field."""
-
-    SERVER = "server", "Server: every project"
-    PROJECT = "project", "Project"
-    BACKEND = "backend", "Backend"
-    MODEL = "model", "Backend and model"
+def _is_json(column: str, kind: str) -> Exact:
+    return Exact(Func(F(column), function="jsonb_typeof", output_field=TextField()), Value(kind))
 
 
-class PolicyTier(models.Model):
-    """Settings of one tier; a field that is absent from `values` is inherited from the tier below."""
+class StoredSettings(models.Model):
+    """Columns that overrides and tool rules share; a setting that `values` does not contain is inherited."""
 
-    scope = models.CharField(max_length=8, choices=TierScope.choices)
-    project = models.ForeignKey(
-        Project, null=True, blank=True, on_delete=models.CASCADE, related_name="policy_tiers"
-    )
-    backend = models.CharField(max_length=128, blank=True, default="")
-    model = models.CharField(max_length=200, blank=True, default="")
     values = models.JSONField(default=dict, blank=True)
-    note = models.CharField(
-        max_length=300, blank=True, default="", help_text="Why; asked for when a setting is loosened."
-    )
+    note = models.CharField(max_length=300, blank=True, default="", help_text="Reason of the last change.")
     updated_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, editable=False
     )
     updated_at = models.DateTimeField(auto_now=True)
 
     class Meta:
-        ordering = ("scope", "backend", "model")
+        abstract = True
+
+
+class Override(StoredSettings):
+    """Settings of one scope: the server, a project, or an agent, backend or model within a project."""
+
+    project = models.ForeignKey(
+        Project,
+        null=True,
+        blank=True,
+        on_delete=models.CASCADE,
+        related_name="overrides",
+        help_text="Empty: every project.",
+    )
+    agent = models.CharField(max_length=MAX_NAME_CHARACTERS["agent"], blank=True, default="")
+    backend = models.CharField(max_length=MAX_NAME_CHARACTERS["backend"], blank=True, default="")
+    model = models.CharField(
+        max_length=MAX_NAME_CHARACTERS["model"], blank=True, default="", help_text="Requires a backend."
+    )
+
+    class Meta:
+        ordering = ("project", "agent", "backend", "model")
         constraints = (
             models.UniqueConstraint(
-                fields=("project", "backend", "model"), name="one_tier_per_place", nulls_distinct=False
+                fields=("project", "agent", "backend", "model"),
+                name="one_override_per_scope",
+                nulls_distinct=False,
+                violation_error_message="This scope already has an override. Change that one.",
             ),
             models.CheckConstraint(
-                name="tier_place_fits_scope",
+                name="override_names_a_scope",
+                violation_error_message=(
+                    "An agent or a backend needs a project, a model needs a backend, and an agent has neither."
+                ),
                 condition=(
-                    models.Q(scope="server", project__isnull=True, backend="", model="")
-                    | models.Q(scope="project", project__isnull=False, backend="", model="")
-                    | models.Q(
-                        models.Q(scope="backend", project__isnull=False, model=""), ~models.Q(backend="")
+                    Q(agent="", backend="", model="")
+                    | (
+                        Q(project__isnull=False)
+                        & (Q(Q(backend="", model=""), ~Q(agent="")) | Q(Q(agent=""), ~Q(backend="")))
                     )
-                    | models.Q(
-                        models.Q(scope="model", project__isnull=False),
-                        ~models.Q(backend=""),
-                        ~models.Q(model=""),
-                    )
+                ),
+            ),
+            models.CheckConstraint(
+                name="override_values_are_an_object", condition=_is_json("values", "object")
+            ),
+        )
+
+    def __str__(self) -> str:
+        return self.scope.label
+
+    @property
+    def scope(self) -> Scope:
+        """The scope; rows without a project apply to every project."""
+        return Scope.of(self.agent, self.backend, self.model) if self.project_id else SERVER
+
+
+class ToolOverride(StoredSettings):
+    """A tool rule: settings and facts for the tools of a project whose name matches `pattern`."""
+
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="tool_overrides")
+    pattern = models.CharField(
+        max_length=MAX_NAME_CHARACTERS["pattern"], help_text="Glob on the tool name: search_*, mcp__github__*"
+    )
+    tool_class = models.CharField(
+        max_length=16,
+        blank=True,
+        default="",
+        help_text=f"{', '.join(TOOL_CLASSES)}; empty for the built-in class.",
+    )
+    ignore_arguments = models.JSONField(
+        default=list,
+        blank=True,
+        help_text='Argument paths that identity ignores: ["request_id", "meta.nonce"]',
+    )
+    volatile_result_fields = models.JSONField(
+        default=list, blank=True, help_text='Result fields that change without meaning: ["timestamp"]'
+    )
+    exempt = models.BooleanField(default=False, help_text="Never counted, never stopped.")
+
+    class Meta:
+        verbose_name = "tool rule"
+        ordering = ("pattern",)
+        constraints = (
+            models.UniqueConstraint(fields=("project", "pattern"), name="one_rule_per_pattern"),
+            models.CheckConstraint(
+                name="tool_rule_class_known", condition=Q(tool_class__in=("", *TOOL_CLASSES))
+            ),
+            models.CheckConstraint(
+                name="tool_rule_lists_and_values",
+                condition=(
+                    Q(_is_json("values", "object"))
+                    & Q(_is_json("ignore_arguments", "array"))
+                    & Q(_is_json("volatile_result_fields", "array"))
                 ),
             ),
         )
 
     def __str__(self) -> str:
-        return self.source
-
-    @property
-    def source(self) -> str:
-        """The tier as verdicts name it: ``server``, ``project``, ``backend:openai`` or ``model:openai/gpt-5``."""
-        if self.scope == TierScope.BACKEND:
-            return f"backend:{self.backend}"
-        if self.scope == TierScope.MODEL:
-            return f"model:{self.backend}/{self.model}"
-        return self.scope
-
-    def clean(self) -> None:
-        """Refuse values that the engine would refuse."""
-        try:
-            self.values = policy.validate(self.values)
-        except policy.PolicyError as error:
-            raise ValidationError({"values": str(error)}) from error
-
-
-class ToolRule(models.Model):
-    """What is special about the tools whose name matches `pattern` (a glob)."""
-
-    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="tool_rules")
-    pattern = models.CharField(max_length=128, help_text="A glob on the tool name: search_*, mcp__github__*")
-    tool_class = models.CharField(
-        max_length=16,
-        blank=True,
-        default="",
-        help_text="read, change, poll, wait, message, fallible or exempt",
-    )
-    ignore_arguments = models.JSONField(
-        default=list, blank=True, help_text='Paths that identity leaves out: ["request_id", "meta.nonce"]'
-    )
-    volatile_result_fields = models.JSONField(
-        default=list, blank=True, help_text="Result fields that change without meaning."
-    )
-    values = models.JSONField(default=dict, blank=True, help_text="Settings that hold for these tools only.")
-    exempt = models.BooleanField(default=False, help_text="Never counted, never stopped.")
-    note = models.CharField(max_length=300, blank=True, default="")
-    updated_by = models.ForeignKey(
-        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, editable=False
-    )
-    updated_at = models.DateTimeField(auto_now=True)
-
-    class Meta:
-        ordering = ("pattern",)
-        constraints = (models.UniqueConstraint(fields=("project", "pattern"), name="one_rule_per_pattern"),)
-
-    def __str__(self) -> str:
         return self.pattern
 
-    def clean(self) -> None:
-        """Refuse values that the engine would refuse."""
-        try:
-            self.values = policy.validate(self.values)
-            policy.ToolRule(
-                pattern=self.pattern,
-                tool_class=cast("ToolClass | None", self.tool_class or None),
-                ignore_arguments=tuple(self.ignore_arguments),
-                volatile_result_fields=tuple(self.volatile_result_fields),
-            )
-        except policy.PolicyError as error:
-            field = "tool_class" if error.field == "tool_class" else "values"
-            raise ValidationError({field: str(error)}) from error
+    @property
+    def scope(self) -> Scope:
+        """The scope of the tools."""
+        return Scope("tool", pattern=self.pattern)

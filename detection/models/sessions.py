@@ -71,7 +71,7 @@ class Session(models.Model):
         help_text="The last 60 calls as [seq, key, flags], oldest first.",
     )
 
-    policy_values = models.JSONField(default=dict, help_text="The session's own tier of settings.")
+    policy_values = models.JSONField(default=dict, help_text="The session's own override.")
     stopped_at = models.DateTimeField(null=True, blank=True)
     stopped_by = models.CharField(max_length=150, blank=True, default="")
     stop_reason = models.CharField(max_length=300, blank=True, default="")

@@ -1,113 +1,130 @@
-"""Which settings hold: loads the stored tiers of a project and resolves them for a call.
+"""Effective settings: the stored overrides of a project, resolved for a call.
 
-Rows are kept in the process as long as the project's policy version stands, and the version is read with every session
-lock, so a saved change holds for the next call on every process.
+Overrides are kept in the process as long as the project's policy version stays the same. The version is read with every
+session lock, so a saved change applies to the next call on every process.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from django.conf import settings
 from django.db.models import Q
 
-from detection.engine import policy
-from detection.engine.policy import Policy
-from detection.engine.policy import ToolRule as EngineToolRule
+from detection.engine.policy import Policy, ScopedValues, ToolRule, resolve, stored_values
+from detection.engine.scopes import ENVIRONMENT, SESSION, Scope
 from detection.engine.tool_classes import ToolClass
-from detection.models import PolicyTier, Project, Session, ToolRule
+from detection.models import Override, Project, Session, ToolOverride
 
 MAX_PROJECTS, MAX_RESOLVED = 200, 2000
 
 
 @dataclass(slots=True)
-class Tiers:
-    """The stored tiers of one project at one version, and what was resolved from them so far."""
+class ProjectOverrides:
+    """The overrides and tool rules that apply to a project at one policy version, and policies resolved from them."""
 
     version: int
-    by_place: dict[tuple[str, str, str], tuple[str, dict[str, Any]]]
-    tool_rules: tuple[EngineToolRule, ...]
-    _resolved: OrderedDict[tuple[Any, ...], Policy] = field(default_factory=OrderedDict)
+    values: Mapping[Scope, Mapping[str, Any]]
+    tool_rules: tuple[ToolRule, ...]
+    _resolved: OrderedDict[tuple[str, ...], Policy] = field(default_factory=OrderedDict)
 
-    def policy_for(self, backend: str, model: str, session_values: dict[str, Any]) -> Policy:
-        """Resolve everything but the tool: environment, server, project, backend, backend+model, session."""
-        key = (backend, model, tuple(sorted((name, str(value)) for name, value in session_values.items())))
+    def policy_for(self, agent: str, backend: str, model: str, session_values: Mapping[str, Any]) -> Policy:
+        """Resolve the policy of a session, before a tool is considered; costs a dictionary look-up once it is known."""
+        key = (agent, backend, model, repr(session_values) if session_values else "")
         known = self._resolved.get(key)
         if known is not None:
             return known
-        resolved = policy.resolve(self.stack(backend, model, session_values), self.tool_rules)
+        # An event may name a model without a backend; no override applies to that.
+        scope = Scope("session", agent, backend, model)
+        resolved = resolve([*self.below(scope), (SESSION, stored_values(session_values))], self.tool_rules)
         if len(self._resolved) >= MAX_RESOLVED:
             self._resolved.popitem(last=False)
         self._resolved[key] = resolved
         return resolved
 
-    def stack(
-        self, backend: str, model: str, session_values: dict[str, Any]
-    ) -> list[tuple[str, dict[str, Any]]]:
-        """List the tiers that hold here, the widest first, each as (source, values)."""
-        places = [("server", "", ""), ("project", "", "")]
-        if backend:
-            places.append(("backend", backend, ""))
-            if model:
-                places.append(("model", backend, model))
-        stored = [self.by_place[place] for place in places if place in self.by_place]
-        return [("environment", settings.TOOL_LOOP_VALUES), *stored, ("session", session_values)]
+    def below(self, scope: Scope) -> list[ScopedValues]:
+        """List the overrides that a scope inherits, widest first."""
+        return [(wider, self.values[wider]) for wider in scope.below() if wider in self.values]
+
+    def inherited(self, scope: Scope) -> Policy:
+        """Resolve what applies at a scope without its own override."""
+        return resolve(self.below(scope))
 
 
-_cache: OrderedDict[int, Tiers] = OrderedDict()
-_lock = threading.Lock()
+class PolicyCache:
+    """The overrides of recently used projects; safe to use from several threads."""
+
+    def __init__(self, size: int = MAX_PROJECTS) -> None:
+        self._size = size
+        self._known: OrderedDict[int, ProjectOverrides] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, project: Project) -> ProjectOverrides:
+        """Return a project's overrides at its policy version; two queries when they are not known yet."""
+        known = self._known.get(project.pk)
+        if known is not None and known.version == project.policy_version:
+            return known
+        loaded = load_overrides(project.pk, project.policy_version)
+        with self._lock:
+            self._known[project.pk] = loaded
+            self._known.move_to_end(project.pk)
+            if len(self._known) > self._size:
+                self._known.popitem(last=False)
+        return loaded
 
 
-def tiers_of(project_id: int, version: int) -> Tiers:
-    """Return the project's tiers at `version`; two queries when the process does not know them yet."""
-    known = _cache.get(project_id)
-    if known is not None and known.version == version:
-        return known
-    rows = PolicyTier.objects.filter(Q(project_id=project_id) | Q(project=None))
-    tiers = Tiers(
+_cache = PolicyCache()
+overrides_of = _cache.get
+"""Return a project's overrides, from this process's cache."""
+
+
+def load_overrides(project_id: int | None, version: int = 0) -> ProjectOverrides:
+    """Read the overrides that apply to a project, or with None only those of every project; two queries."""
+    rows = Override.objects.filter(Q(project_id=project_id) | Q(project=None))
+    rules = ToolOverride.objects.filter(project_id=project_id) if project_id else ()
+    return ProjectOverrides(
         version,
-        {(row.scope, row.backend, row.model): (row.source, row.values) for row in rows if row.values},
-        tuple(engine_rule(rule) for rule in ToolRule.objects.filter(project_id=project_id)),
+        {ENVIRONMENT: settings.TOOL_LOOP_VALUES} | {row.scope: stored_values(row.values) for row in rows},
+        tuple(tool_rule(row) for row in rules),
     )
-    with _lock:
-        _cache[project_id] = tiers
-        _cache.move_to_end(project_id)
-        if len(_cache) > MAX_PROJECTS:
-            _cache.popitem(last=False)
-    return tiers
 
 
-def engine_rule(rule: ToolRule) -> EngineToolRule:
-    """Turn a stored rule into the engine's."""
-    return EngineToolRule(
-        pattern=rule.pattern,
-        tool_class=cast("ToolClass | None", rule.tool_class or None),
-        values=rule.values,
-        ignore_arguments=tuple(rule.ignore_arguments),
-        volatile_result_fields=tuple(rule.volatile_result_fields),
-        exempt=rule.exempt,
+def tool_rule(row: ToolOverride) -> ToolRule:
+    """Return a stored tool rule as the engine's value."""
+    return ToolRule(
+        pattern=row.pattern,
+        tool_class=cast("ToolClass | None", row.tool_class or None),
+        values=stored_values(row.values),
+        ignore_arguments=tuple(row.ignore_arguments),
+        volatile_result_fields=tuple(row.volatile_result_fields),
+        exempt=row.exempt,
     )
 
 
 def effective(
-    project: Project, backend: str = "", model: str = "", tool: str = "", session: Session | None = None
+    project: Project,
+    agent: str = "",
+    backend: str = "",
+    model: str = "",
+    tool: str = "",
+    session: Session | None = None,
 ) -> Policy:
-    """Resolve what would hold for a call here, each field with its source.
+    """Resolve what applies to a call, each setting with its source.
 
     Parameters
     ----------
     session
-        Its own settings count, and its backend and model where none is given.
+        Adds its own override, and its agent, backend and model where none is given.
     tool
-        Empty: before any tool is looked at.
+        Empty: before a tool is considered.
     """
-    own = session.policy_values if session else {}
-    backend, model = (
-        backend or (session.backend if session else ""),
-        model or (session.model if session else ""),
-    )
-    found = tiers_of(project.pk, project.policy_version).policy_for(backend, model, own)
-    return found.for_tool(tool) if tool else found
+    values: Mapping[str, Any] = {}
+    if session is not None:
+        values = session.policy_values
+        agent, backend, model = agent or session.agent, backend or session.backend, model or session.model
+    policy = overrides_of(project).policy_for(agent, backend, model, values)
+    return policy.for_tool(tool) if tool else policy

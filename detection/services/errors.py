@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 
 class ServiceError(Exception):
     """An error with a stable code, a message for people and, where one is at fault, the field.
@@ -39,6 +41,18 @@ class Conflict(ServiceError):
 
 
 class Invalid(ServiceError):
-    """A value is not valid."""
+    """A value is not valid.
+
+    Attributes
+    ----------
+    errors
+        What is wrong by field, one sentence each; `detail` and `field` tell the first.
+    """
 
     code, status = "invalid", 422
+
+    def __init__(
+        self, detail: str, *, field: str = "", code: str = "", errors: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(detail, field=field, code=code)
+        self.errors = errors or {field: detail}

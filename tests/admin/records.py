@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from detection.engine.scopes import Scope
 from detection.models import (
     AlertDelivery,
     AlertDestination,
@@ -28,7 +29,9 @@ def make_records(receiver: Receiver, **text: str) -> tuple[World, dict[str, Any]
     make_route(world.project, hook)
     destinations.send_test(world.project.pk, hook.public_id, SYSTEM)
     delivery.run(budget_seconds=5)
-    overrides.save_tier(world.project.pk, "backend", "asking", "", {"mode": "ask", "max_repeats": 2}, SYSTEM)
+    overrides.save_override(
+        world.project.pk, Scope("backend", backend="asking"), {"mode": "ask", "max_repeats": 2}, SYSTEM
+    )
     tool = text.get("tool", "send_mail")
     for number in range(3):
         ask(world.project, text.get("session", "asking"), 10 + number, tool=tool, backend="asking", model="m")

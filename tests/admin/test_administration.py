@@ -6,7 +6,8 @@ import pytest
 from django.contrib import admin
 from django.test import Client
 
-from detection.models import ApiKey, AuditEntry, Incident, PolicyTier, ToolRule
+from detection.engine.scopes import PROJECT
+from detection.models import ApiKey, AuditEntry, Incident, Override, ToolOverride
 from detection.services.audit import SYSTEM
 from detection.services.policies import overrides
 from tests.console.scenes import ask, make_world
@@ -22,7 +23,7 @@ def world():
     return world
 
 
-PAGES = ("policytier", "toolrule", "apikey", "project", "incident", "session", "auditentry")
+PAGES = ("override", "tooloverride", "apikey", "project", "incident", "session", "auditentry")
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -33,9 +34,8 @@ def test_every_list_opens_and_searches(world, name):
 
 def test_a_model_override_saved_here_changes_the_next_verdict(world):
     answer = world.client.post(
-        "/admin/detection/policytier/add/",
+        "/admin/detection/override/add/",
         {
-            "scope": "model",
             "project": world.project.pk,
             "backend": "local",
             "model": "q",
@@ -45,64 +45,94 @@ def test_a_model_override_saved_here_changes_the_next_verdict(world):
         },
     )
     assert answer.status_code == 302
-    assert PolicyTier.objects.get(model="q").values == {"max_repeats": 3, "repeat_warn_at": 0}
+    assert Override.objects.get(model="q").values == {"max_repeats": 3, "repeat_warn_at": 0}
     decisions = [ask(world.project, "new", n, backend="local", model="q").decision for n in range(3)]
     assert decisions[0] == "allow"
     assert AuditEntry.objects.filter(action="policy.save", actor=world.user.get_username()).exists()
 
 
 def test_an_override_is_changed_in_real_fields(world):
-    tier = PolicyTier.objects.get(model="gpt-5")
-    url = f"/admin/detection/policytier/{tier.pk}/change/"
+    row = Override.objects.get(model="gpt-5")
+    url = f"/admin/detection/override/{row.pk}/change/"
     page = world.client.get(url).content.decode()
     assert re.search(r'name="set_max_repeats"[^>]*value="5"|value="5"[^>]*name="set_max_repeats"', page)
     assert 'name="values"' not in page
     assert world.client.post(url, {"set_max_repeats": "3", "note": "stricter"}).status_code == 302
-    tier.refresh_from_db()
-    assert tier.values == {"max_repeats": 3}
+    row.refresh_from_db()
+    assert row.values == {"max_repeats": 3}
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"set_max_repeats": "1"}, "at least 2"),
+        ({"set_max_repeats": "1"}, "must be between 2 and 1,000"),
         ({"set_mode": "sing"}, "must be one of"),
         ({"set_max_repeats": "90"}, "Give a reason"),
-        ({}, "Nothing is set"),
+        ({}, "Set at least one value"),
     ],
 )
 def test_what_the_engine_refuses_is_refused_here_with_the_same_words(world, given, words):
-    place = {"scope": "model", "project": world.project.pk, "backend": "b", "model": "m"}
-    answer = world.client.post("/admin/detection/policytier/add/", {**place, **given})
+    place = {"project": world.project.pk, "backend": "b", "model": "m"}
+    answer = world.client.post("/admin/detection/override/add/", {**place, **given})
     assert answer.status_code == 200
     assert words.lower() in answer.content.decode().lower()
-    assert not PolicyTier.objects.filter(model="m").exists()
+    assert not Override.objects.filter(model="m").exists()
 
 
-def test_a_place_that_does_not_fit_its_scope_is_refused(world):
-    answer = world.client.post(
-        "/admin/detection/policytier/add/",
-        {"scope": "server", "project": world.project.pk, "set_max_repeats": "3"},
-    )
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        ({"model": "m"}, "a model needs a backend"),
+        ({"agent": "a", "backend": "b"}, "an agent has neither"),
+        ({"project": "", "backend": "b"}, "a backend needs a project"),
+        ({"backend": "openai", "model": "gpt-5"}, "This scope already has an override."),
+    ],
+)
+def test_names_that_are_no_scope_and_scopes_that_are_taken_are_refused(world, names, words):
+    given = {"project": world.project.pk, "set_max_repeats": "3", **names}
+    answer = world.client.post("/admin/detection/override/add/", given)
     assert answer.status_code == 200
-    assert "Server: no project" in answer.content.decode()
+    assert words in answer.content.decode()
+    assert Override.objects.count() == 1
+
+
+def test_an_override_shows_what_it_inherits(world):
+    row = Override.objects.get(model="gpt-5")
+    overrides.save_override(world.project.pk, PROJECT, {"ttl_seconds": 77}, SYSTEM)
+    page = world.client.get(f"/admin/detection/override/{row.pk}/change/").content.decode()
+    assert re.search(
+        r'name="set_ttl_seconds"[^>]*placeholder="77"|placeholder="77"[^>]*name="set_ttl_seconds"', page
+    )
+
+
+def test_every_wrong_setting_is_shown_at_once(world):
+    row = Override.objects.get(model="gpt-5")
+    given = {"set_max_repeats": "1", "set_mode": "sing", "set_ttl_seconds": "60"}
+    page = world.client.post(f"/admin/detection/override/{row.pk}/change/", given).content.decode()
+    assert "Must be between 2 and 1,000." in page
+    assert "Must be one of break" in page
+    row.refresh_from_db()
+    assert row.values == {"max_repeats": 5}
 
 
 def test_deleting_an_override_goes_through_the_service(world):
-    tier = PolicyTier.objects.get(model="gpt-5")
+    row = Override.objects.get(model="gpt-5")
     version = world.project.policy_version
-    url = f"/admin/detection/policytier/{tier.pk}/delete/"
+    url = f"/admin/detection/override/{row.pk}/delete/"
     assert 'name="note"' in world.client.get(url).content.decode()
     world.client.post(url, {"post": "yes"})
     world.project.refresh_from_db()
-    assert not PolicyTier.objects.filter(pk=tier.pk).exists()
+    assert not Override.objects.filter(pk=row.pk).exists()
     assert world.project.policy_version > version
 
 
 def test_deleting_a_strict_override_needs_a_reason(world):
-    overrides.save_tier(world.project.pk, "project", "", "", {"max_repeats": 2}, SYSTEM)
+    overrides.save_override(world.project.pk, PROJECT, {"max_repeats": 2}, SYSTEM)
     overrides.save_tool_rule(world.project.pk, "crm_*", values={"max_repeats": 2}, actor=SYSTEM)
-    for row in (PolicyTier.objects.get(scope="project"), ToolRule.objects.get(pattern="crm_*")):
+    for row in (
+        Override.objects.get(backend="", project=world.project),
+        ToolOverride.objects.get(pattern="crm_*"),
+    ):
         url = f"/admin/detection/{row._meta.model_name}/{row.pk}/delete/"
         refused = world.client.post(url, {"post": "yes"}, follow=True)
         assert "This weakens detection" in refused.content.decode()
@@ -113,16 +143,16 @@ def test_deleting_a_strict_override_needs_a_reason(world):
         assert AuditEntry.objects.latest("pk").after["note"] == "not needed"
 
 
-def test_a_rule_that_makes_detection_milder_needs_a_reason(world):
+def test_a_rule_that_weakens_detection_needs_a_reason(world):
     given = {
         "project": world.project.pk, "pattern": "crm_*", "exempt": "on", "ignore_arguments": "[]", "volatile_result_fields": "[]",
     }  # fmt: skip
-    refused = world.client.post("/admin/detection/toolrule/add/", given)
+    refused = world.client.post("/admin/detection/tooloverride/add/", given)
     assert "This weakens detection (never judged). Give a reason." in refused.content.decode()
-    assert not ToolRule.objects.filter(pattern="crm_*").exists()
-    world.client.post("/admin/detection/toolrule/add/", {**given, "note": "a mock"})
-    stored = ToolRule.objects.get(pattern="crm_*")
-    url = f"/admin/detection/toolrule/{stored.pk}/change/"
+    assert not ToolOverride.objects.filter(pattern="crm_*").exists()
+    world.client.post("/admin/detection/tooloverride/add/", {**given, "note": "a mock"})
+    stored = ToolOverride.objects.get(pattern="crm_*")
+    url = f"/admin/detection/tooloverride/{stored.pk}/change/"
     stricter = {"ignore_arguments": "[]", "volatile_result_fields": "[]", "set_max_repeats": "9", "note": ""}
     assert (
         "weakens detection (Fires at the n-th identical call)"
@@ -135,7 +165,7 @@ def test_a_rule_that_makes_detection_milder_needs_a_reason(world):
 
 def test_a_tool_rule_is_saved_with_its_settings(world):
     world.client.post(
-        "/admin/detection/toolrule/add/",
+        "/admin/detection/tooloverride/add/",
         {
             "project": world.project.pk,
             "pattern": "crm_*",
@@ -146,7 +176,7 @@ def test_a_tool_rule_is_saved_with_its_settings(world):
             "note": "asks for a state",
         },
     )
-    rule = ToolRule.objects.get(pattern="crm_*")
+    rule = ToolOverride.objects.get(pattern="crm_*")
     assert (rule.tool_class, rule.ignore_arguments, rule.values) == (
         "poll",
         ["request_id"],

@@ -1,12 +1,12 @@
-"""The stored tiers, the tool rules, and what holds."""
+"""Overrides, tool rules and the effective policy."""
 
 import pytest
 
-from detection.models import AuditEntry, PolicyTier
+from detection.models import AuditEntry, Override
 
 
-def test_a_tier_is_put_read_listed_and_removed(api):
-    PolicyTier.objects.create(scope="server", values={"max_repeats": 8})
+def test_an_override_is_put_read_listed_and_deleted(api):
+    Override.objects.create(values={"max_repeats": 8})
     put = api.put("/overrides/openai/gpt-5", {"values": {"max_repeats": 6}, "note": "slow tools"}).json()
     assert (put["scope"], put["backend"], put["model"], put["source"]) == (
         "model",
@@ -17,17 +17,17 @@ def test_a_tier_is_put_read_listed_and_removed(api):
     api.put("/overrides/openai", {"mode": "warn"})
     api.put("/overrides", {"values": {"ttl_seconds": 60}})
     listed = api.get("/overrides").json()["items"]
-    assert [tier["scope"] for tier in listed] == ["server", "project", "backend", "model"]
+    assert [override["scope"] for override in listed] == ["server", "project", "backend", "model"]
     assert api.get("/overrides/openai").json()["values"] == {"mode": "warn"}
     assert api.get("/overrides/openai/gpt-5").json()["note"] == "slow tools"
     assert api.delete("/overrides/openai/gpt-5").status_code == 204
     assert api.get("/overrides/openai/gpt-5").status_code == 404
     assert api.delete("/overrides/openai/gpt-5").status_code == 404
     assert api.delete("/overrides").status_code == 204
-    assert PolicyTier.objects.get(scope="server").values == {"max_repeats": 8}
+    assert Override.objects.get(project=None).values == {"max_repeats": 8}
 
 
-def test_a_stored_tier_changes_the_next_verdict(api):
+def test_an_override_changes_the_next_verdict(api):
     for _ in range(3):
         api.call(backend="openai", model="gpt-5")
     api.put("/overrides/openai/gpt-5", {"values": {"max_repeats": 6}})
@@ -53,7 +53,9 @@ def test_a_backend_with_a_slash_is_named_in_the_query(api):
         "PUT", "/overrides", params={"backend": "a/b", "model": "m"}, json={"values": {"max_repeats": 6}}
     )
     assert (answer.json()["backend"], answer.json()["scope"]) == ("a/b", "model")
-    assert [tier["backend"] for tier in api.get("/overrides", backend="a/b").json()["items"]] == ["a/b"]
+    assert [override["backend"] for override in api.get("/overrides", backend="a/b").json()["items"]] == [
+        "a/b"
+    ]
     assert api.delete("/overrides", backend="a/b", model="m").status_code == 204
     assert (
         api.request("PUT", "/overrides", params={"model": "m"}, json={"values": {}}).json()["path"]
@@ -64,19 +66,88 @@ def test_a_backend_with_a_slash_is_named_in_the_query(api):
 @pytest.mark.parametrize(
     ("body", "path"),
     [
-        ({"values": {"max_repeats": 1}}, "values"), ({"values": {"nope": 1}}, "values"), ({"values": []}, "values"),
-        ({"values": {}, "is_staff": True}, "is_staff"), ({"values": {}, "note": "x" * 301}, "note"), ({"nope": 1}, "values"),
-        ({"values": {"mode": [{}]}}, "values"), ([], None),
+        ({"values": {"max_repeats": 1}}, "values.max_repeats"), ({"values": {"nope": 1}}, "values.nope"), ({"values": []}, "values"),
+        ({"values": {}, "is_staff": True}, "is_staff"), ({"values": {}, "note": "x" * 301}, "note"), ({"nope": 1}, "nope"),
+        ({"values": {"mode": [{}]}}, "values.mode"), ({"values": {"judge_available": True}}, "values.judge_available"), ([], None),
     ],
 )  # fmt: skip
-def test_settings_that_cannot_be_are_refused(api, body, path):
+def test_settings_that_are_not_allowed_are_rejected(api, body, path):
     answer = api.put("/overrides/openai", body)
     assert answer.status_code == 422
     assert path is None or answer.json()["path"] == path
-    assert not PolicyTier.objects.exists()
+    assert not Override.objects.exists()
 
 
-def test_an_empty_tier_is_removed(api):
+def test_every_wrong_setting_is_named_with_its_path_and_what_is_allowed(api):
+    answer = api.put(
+        "/overrides/openai",
+        {"values": {"ttl_seconds": 0, "mode": "warn", "tool_loop_detection_max_repeats": 1}},
+    )
+    problem = answer.json()
+    assert (problem["code"], problem["path"]) == ("invalid_setting", "values.ttl_seconds")
+    assert problem["detail"] == "`ttl_seconds` must be between 1 and 31,536,000."
+    assert problem["errors"] == [
+        {
+            "path": "values.ttl_seconds",
+            "code": "invalid_setting",
+            "hint": "Must be between 1 and 31,536,000.",
+        },
+        {"path": "values.max_repeats", "code": "invalid_setting", "hint": "Must be between 2 and 1,000."},
+    ]
+    assert not Override.objects.exists()
+
+
+SEED_NAMES = {
+    "tool_loop_detection_enabled": ("enabled", False),
+    "tool_loop_detection_max_repeats": ("max_repeats", 6),
+    "tool_loop_detection_ttl_seconds": ("ttl_seconds", 60),
+    "tool_loop_detection_mode": ("mode", "chance_then_break"),
+}
+
+
+def test_the_documented_other_names_are_accepted_wherever_settings_are(api):
+    given = {name: value for name, (_, value) in SEED_NAMES.items()} | {"tool_loop_detection_mode": "chance"}
+    stored = dict(SEED_NAMES.values())
+    assert api.put("/overrides/openai/gpt-5", {"values": given}).json()["values"] == stored
+    assert api.put("/tool-rules/x", {"values": given}).json()["values"] == stored
+    api.call("s-1")
+    api.patch("/sessions/s-1/policy", {"max_repeats": 9})
+    assert api.patch("/sessions/s-1/policy", given).json()["policy_values"] == stored
+    assert api.patch("/sessions/s-1/policy", dict.fromkeys(given)).json()["policy_values"] == {}
+
+
+@pytest.mark.parametrize("agent", ["triage", "team/triage", "tri age"])
+def test_an_agents_override_applies_between_the_project_and_the_backend(api, agent):
+    from urllib.parse import quote
+
+    path = f"/agent-overrides/{quote(agent, safe='')}"
+    api.put("/overrides", {"max_repeats": 9, "ttl_seconds": 60, "mode": "warn"})
+    put = api.put(path, {"values": {"max_repeats": 6, "mode": "observe"}}).json()
+    api.put("/overrides/openai", {"mode": "break"})
+    assert (put["scope"], put["agent"], put["backend"], put["source"]) == (
+        "agent",
+        agent,
+        None,
+        f"agent:{agent}",
+    )
+    assert api.get(path).json() == put
+    assert [one["scope"] for one in api.get("/overrides").json()["items"]] == ["project", "agent", "backend"]
+    held = api.get("/policy", agent=agent, backend="openai").json()["policy"]
+    assert [
+        (held[name]["value"], held[name]["source"]) for name in ("max_repeats", "ttl_seconds", "mode")
+    ] == [
+        (6, f"agent:{agent}"),
+        (60, "project"),
+        ("break", "backend:openai"),
+    ]
+    verdict = api.call("of-agent", agent=agent).json()["verdicts"][0]
+    assert verdict["policy"]["max_repeats"] == {"value": 6, "source": f"agent:{agent}"}
+    assert api.call("of-another", agent="other").json()["verdicts"][0]["policy"]["max_repeats"]["value"] == 9
+    assert api.delete(path).status_code == 204
+    assert api.get(path).status_code == 404
+
+
+def test_an_empty_override_is_deleted(api):
     api.put("/overrides/openai", {"values": {"max_repeats": 6}})
     assert api.put("/overrides/openai", {"values": {}}).json()["values"] == {}
     assert api.get("/overrides").json()["items"] == []
@@ -102,7 +173,7 @@ def test_tool_rules_are_put_read_listed_and_removed(api):
     assert api.delete("/tool-rules/mcp__jobs__*").status_code == 404
 
 
-def test_what_holds_is_told_for_a_session_too(api):
+def test_the_effective_policy_of_a_session(api):
     api.call("a/b", backend="openai", model="gpt-5")
     api.patch("/sessions/a%2Fb/policy", {"max_repeats": 7})
     held = api.get("/policy", session="a/b").json()
@@ -112,37 +183,37 @@ def test_what_holds_is_told_for_a_session_too(api):
     assert api.get("/policy", sesion="a").json()["code"] == "unknown_parameter"
 
 
-def told():
+def audit_note():
     entry = AuditEntry.objects.latest("pk")
     return (entry.after or {}).get("note", "")
 
 
-def test_a_key_may_loosen_without_a_note_and_the_audit_says_that_none_was_given(api):
+def test_a_key_needs_no_reason_and_the_audit_says_that_none_was_given(api):
     assert api.put("/overrides/openai", {"max_repeats": 9}).json()["note"] == ""
-    assert told() == "no note given"
+    assert audit_note() == "no note given"
     api.put("/overrides/openai", {"values": {"max_repeats": 12}, "note": "slow tools"})
-    assert told() == "slow tools"
+    assert audit_note() == "slow tools"
     api.put("/overrides/openai", {"max_repeats": 3})
-    assert told() == ""
+    assert audit_note() == ""
     assert api.delete("/overrides/openai").status_code == 204
-    assert told() == "no note given"
+    assert audit_note() == "no note given"
     api.put("/tool-rules/x", {"exempt": True})
-    assert told() == "no note given"
+    assert audit_note() == "no note given"
     assert api.delete("/tool-rules/x").status_code == 204
-    assert told() == ""
+    assert audit_note() == ""
 
 
 @pytest.mark.parametrize("path", ["/overrides", "/overrides/openai", "/overrides/openai/m", "/tool-rules/x"])
-def test_removing_takes_a_note(api, path):
+def test_deleting_takes_a_note(api, path):
     api.put(path, {"values": {"max_repeats": 3}})
     refused = api.delete(path, note="x" * 301)
     assert (refused.status_code, refused.json()["path"]) == (422, "note")
     assert api.delete(path, note="a\x00b").json()["path"] == "note"
     assert api.delete(path, note="the index is slow").status_code == 204
-    assert told() == "the index is slow"
+    assert audit_note() == "the index is slow"
 
 
-def test_commands_in_a_chat_loosen_without_a_note(api):
+def test_commands_in_a_chat_need_no_reason(api):
     api.call("s-1")
     answer = api.post("/sessions/s-1/commands", {"text": "!/set(tool-loop-max-repeats=9)"}).json()
     assert answer["policy_values"] == {"max_repeats": 9}

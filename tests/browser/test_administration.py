@@ -4,7 +4,7 @@ import pytest
 from django.contrib.auth.models import Group
 from playwright.sync_api import Page
 
-from detection.models import ApiKey, PolicyTier, Project, ToolRule
+from detection.models import ApiKey, Override, Project, ToolOverride
 from tests.admin.records import make_records
 from tests.browser.test_screens import SIZES, sign_in, troubles
 from tests.support.http_receiver import receiving
@@ -24,7 +24,7 @@ def records(site, settings):
     world.user.is_staff = world.user.is_superuser = True
     world.user.save()
     rows["session"] = world.session
-    for model in (PolicyTier, ToolRule, ApiKey, Project):
+    for model in (Override, ToolOverride, ApiKey, Project):
         rows[model._meta.model_name] = model.objects.order_by("pk").last()
     return world, rows
 
@@ -36,9 +36,9 @@ def pages_of(world, rows) -> dict[str, str]:
     for name, row in rows.items():
         found[f"{name} list"] = f"{detection}/{name}/"
         found[f"{name} page"] = f"{detection}/{name}/{row.pk}/change/"
-    for name in ("policytier", "toolrule"):
+    for name in ("override", "tooloverride"):
         found[f"{name} deleting"] = f"{detection}/{name}/{rows[name].pk}/delete/"
-    for name in ("policytier", "toolrule", "apikey", "project"):
+    for name in ("override", "tooloverride", "apikey", "project"):
         found[f"{name} adding"] = f"{detection}/{name}/add/"
     group = Group.objects.create(name="operators")
     return found | {
@@ -83,13 +83,13 @@ def test_nothing_serious_for_people_with_other_senses(site, records, page, theme
 
 def test_deleting_a_strict_override_is_refused_until_a_reason_is_typed(site, records, page):
     world, _ = records
-    stored = PolicyTier.objects.get(project=world.project, backend="asking")
+    stored = Override.objects.get(project=world.project, backend="asking")
     sign_in(page, site, world.user.get_username())
-    page.goto(f"{site.url}/admin/detection/policytier/{stored.pk}/delete/")
+    page.goto(f"{site.url}/admin/detection/override/{stored.pk}/delete/")
     page.get_by_role("button", name="Yes, I’m sure").click()
     page.get_by_text("This weakens detection").wait_for()
-    assert PolicyTier.objects.filter(pk=stored.pk).exists()
+    assert Override.objects.filter(pk=stored.pk).exists()
     page.get_by_label("Note").fill("the tools are mended")
     page.get_by_role("button", name="Yes, I’m sure").click()
     page.get_by_text("deleted successfully").wait_for()
-    assert not PolicyTier.objects.filter(pk=stored.pk).exists()
+    assert not Override.objects.filter(pk=stored.pk).exists()

@@ -11,6 +11,7 @@ import httpx
 import pytest
 from playwright.sync_api import expect
 
+from detection.engine.scopes import PROJECT
 from detection.models import Approval, Session
 from detection.services.approvals import resolution
 from detection.services.audit import SYSTEM, Actor
@@ -24,7 +25,7 @@ AXE = Path(__file__).parent / "vendor" / "axe-4.14.1.min.js"
 @pytest.fixture
 def project(transactional_db):
     project = make_project("support")
-    overrides.save_tier(project.pk, "project", "", "", {"mode": "ask"}, SYSTEM)
+    overrides.save_override(project.pk, PROJECT, {"mode": "ask"}, SYSTEM)
     make_member(project, username="ana", password=PASSWORD)
     return project
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from detection.models import Attempt, Incident, PolicyTier
+from detection.engine.scopes import Scope
+from detection.models import Attempt, Incident, Override
 from detection.services.audit import Actor
 from detection.services.incidents import triage
 from detection.services.ingestion import guard
@@ -83,11 +84,13 @@ def hostile_world(payload: str) -> World:
     actor = Actor(short, world.user.pk, "10.0.0.1", short[:60])
     triage.comment(project.pk, world.incident.public_id, actor, payload)
     actions.stop(project.pk, name, actor, payload)
-    overrides.save_tier(project.pk, "model", short, short, {"max_repeats": 3}, actor, payload[:300])
+    overrides.save_override(
+        project.pk, Scope("model", backend=short, model=short), {"max_repeats": 3}, actor, payload[:300]
+    )
     overrides.save_tool_rule(
         project.pk, short, ignore_arguments=[payload[:60]], note=payload[:300], actor=actor
     )
-    PolicyTier.objects.filter(project=project, scope="model", backend="openai").update(note=payload[:300])
+    Override.objects.filter(project=project, backend="openai").update(note=payload[:300])
     project.name = short
     project.save()
     Attempt.objects.create(

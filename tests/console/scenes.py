@@ -8,6 +8,7 @@ from typing import Any
 
 from django.test import Client
 
+from detection.engine.scopes import Scope
 from detection.models import Attempt, Incident, Project, Role, Session
 from detection.services.audit import SYSTEM
 from detection.services.ingestion import guard
@@ -84,7 +85,9 @@ def make_world(role: str = Role.ADMIN, **text: str) -> World:
     user = make_member(project, role)
     make_key(project)
     incident = loop(project, text.get("session", "s-1"), **{k: v for k, v in text.items() if k != "session"})
-    overrides.save_tier(project.pk, "model", "openai", "gpt-5", {"max_repeats": 5}, SYSTEM, "because")
+    overrides.save_override(
+        project.pk, Scope("model", backend="openai", model="gpt-5"), {"max_repeats": 5}, SYSTEM, "because"
+    )
     overrides.save_tool_rule(project.pk, "get_*", tool_class="poll", note="polls", actor=SYSTEM)
     Attempt.objects.create(
         project=project, route="events", status=422, code="missing_field", detail="events[0].tool is missing"

@@ -12,6 +12,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
+from detection.engine.scopes import PROJECT
 from detection.models import AlertDestination, AlertRoute, AlertSilence, Project, Role
 from detection.services.alerting import delivery, outbox
 from detection.services.audit import SYSTEM
@@ -188,7 +189,7 @@ def test_statistics_group_by_what_is_asked(world, by):
 
 
 def test_a_session_close_to_a_limit_shows_it_on_its_page_and_among_the_approvals(world):
-    overrides.save_tier(world.project.pk, "project", "", "", {"budget_max_calls": 10}, SYSTEM)
+    overrides.save_override(world.project.pk, PROJECT, {"budget_max_calls": 10}, SYSTEM)
     for number in range(8):
         ask(world.project, "s-close", number, arguments=f'{{"n": {number}}}')
     page = text(world.client.get(url(world, "session", "s-close")))
@@ -201,7 +202,7 @@ def test_a_session_close_to_a_limit_shows_it_on_its_page_and_among_the_approvals
 def test_the_log_and_a_silence_link_to_the_session_where_there_is_no_incident(world, hook):
     act(world, "silence", reason="night work", hours="1", tools="search_*")
     make_route(world.project, hook)
-    overrides.save_tier(world.project.pk, "project", "", "", {"budget_max_calls": 10}, SYSTEM)
+    overrides.save_override(world.project.pk, PROJECT, {"budget_max_calls": 10}, SYSTEM)
     for number in range(8):
         ask(world.project, "s-close", number, arguments=f'{{"n": {number}}}')
         ask(world.project, "s-told", number, tool="read_file", arguments=f'{{"n": {number}}}')

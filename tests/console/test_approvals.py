@@ -6,6 +6,7 @@ from urllib.parse import urlencode
 
 import pytest
 
+from detection.engine.scopes import PROJECT
 from detection.models import Approval, MessageTemplate, Role
 from detection.services import keys
 from detection.services.audit import SYSTEM
@@ -20,7 +21,7 @@ HOSTILE = '"><script>alert(1)</script>'
 @pytest.fixture
 def project(db):
     project = make_project("support")
-    overrides.save_tier(project.pk, "project", "", "", {"mode": "ask"}, SYSTEM)
+    overrides.save_override(project.pk, PROJECT, {"mode": "ask"}, SYSTEM)
     return project
 
 

@@ -9,7 +9,7 @@ import re
 import pytest
 from django.test import Client
 
-from detection.models import ApiKey, AuditEntry, PolicyTier, Role, Session, ToolRule
+from detection.models import ApiKey, AuditEntry, Override, Role, Session, ToolOverride
 from detection.services import audit
 from detection.services.audit import SYSTEM, Actor
 from tests.console.scenes import answer, ask, loop, make_world, screens, text
@@ -114,7 +114,7 @@ def test_a_value_that_is_not_allowed_stays_in_the_form_with_the_reason(world):
         f"{world.base}/session/act", {"name": "s-1", "action": "settings", "set_max_repeats": "1"}
     )
     assert page.status_code == 422
-    assert "at least 2" in text(page).lower()
+    assert "must be between 2 and 1,000" in text(page).lower()
 
 
 def test_a_command_is_carried_out_as_in_the_chat(world):
@@ -197,7 +197,7 @@ def test_an_exception_is_made_for_exactly_this_tool(world):
         f"{world.base}/incidents/{world.incident.public_id}/exception",
         {"how": "exempt", "note": "it is a mock", "label": "yes"},
     )
-    rule = ToolRule.objects.get(pattern="search_web")
+    rule = ToolOverride.objects.get(pattern="search_web")
     assert rule.exempt
     world.incident.refresh_from_db()
     assert world.incident.label == "false_alarm"
@@ -205,39 +205,39 @@ def test_an_exception_is_made_for_exactly_this_tool(world):
         assert ask(world.project, "afterwards", number).decision == "allow"
 
 
-def test_a_saved_tier_changes_the_next_verdict_and_the_history_puts_it_back(world):
-    url = f"{world.base}/policies?scope=model&backend=openai&model=gpt-5"
+def test_a_saved_override_changes_the_next_verdict_and_the_history_restores_it(world):
+    url = f"{world.base}/policies?scope=model:openai/gpt-5"
     world.client.post(url, {"set_max_repeats": "2"})
-    assert ask(world.project, "tier", 1).decision == "allow"
-    answer(world.project, "tier", 1, "0 results")
-    assert ask(world.project, "tier", 2).decision == "stop"
+    assert ask(world.project, "override", 1).decision == "allow"
+    answer(world.project, "override", 1, "0 results")
+    assert ask(world.project, "override", 2).decision == "stop"
     entry = AuditEntry.objects.filter(action="policy.save").latest("pk")
     world.client.post(f"{world.base}/policies/history", {"entry": entry.pk})
-    assert PolicyTier.objects.get(model="gpt-5").values == {"max_repeats": 5}
+    assert Override.objects.get(model="gpt-5").values == {"max_repeats": 5}
 
 
-def test_loosening_a_tier_needs_a_reason(world):
-    url = f"{world.base}/policies?scope=model&backend=openai&model=gpt-5"
+def test_weakening_an_override_needs_a_reason(world):
+    url = f"{world.base}/policies?scope=model:openai/gpt-5"
     refused = world.client.post(url, {"set_max_repeats": "50"})
     assert refused.status_code == 422
     assert "Give a reason" in text(refused)
-    assert PolicyTier.objects.get(model="gpt-5").values == {"max_repeats": 5}
+    assert Override.objects.get(model="gpt-5").values == {"max_repeats": 5}
     world.client.post(url, {"set_max_repeats": "50", "note": "a slow index"})
-    assert PolicyTier.objects.get(model="gpt-5").values == {"max_repeats": 50}
+    assert Override.objects.get(model="gpt-5").values == {"max_repeats": 50}
 
 
-def test_a_tool_rule_that_loosens_needs_a_reason_and_so_does_taking_a_strict_one_away(world):
+def test_a_tool_rule_that_weakens_needs_a_reason_and_so_does_deleting_a_strict_one(world):
     url = f"{world.base}/policies/tool-rule"
     refused = world.client.post(url, {"pattern": "crm_*", "exempt": "on"})
     assert refused.status_code == 422
     assert "weakens detection (never judged). Give a reason." in text(refused)
-    assert not ToolRule.objects.filter(pattern="crm_*").exists()
+    assert not ToolOverride.objects.filter(pattern="crm_*").exists()
     world.client.post(url, {"pattern": "crm_*", "set_max_repeats": "2"})
     place = f"{url}?pattern=crm_*"
     kept = world.client.post(place, {"action": "remove"}, follow=True)
     assert "Give a reason" in text(kept)
     world.client.post(place, {"action": "remove", "note": "not used"})
-    assert not ToolRule.objects.filter(pattern="crm_*").exists()
+    assert not ToolOverride.objects.filter(pattern="crm_*").exists()
 
 
 def test_a_keys_token_is_shown_once_and_never_again(world):

@@ -3,9 +3,6 @@
 import pytest
 
 from detection.console import differences, formatting
-from detection.engine import policy
-from detection.engine.fields import FIELDS
-from detection.forms import SettingsForm
 
 
 @pytest.mark.parametrize(
@@ -52,19 +49,3 @@ def test_differences_of_huge_arguments_are_bounded():
 )
 def test_spans(seconds, words):
     assert formatting.span(seconds) == words
-
-
-def test_the_form_has_every_setting_and_says_what_an_empty_field_means():
-    form = SettingsForm(own={}, inherited=policy.resolve([]))
-    assert {f"set_{name}" for name in FIELDS} - set(form.fields) == {"set_judge_available"}
-    assert form.fields["set_max_repeats"].widget.attrs["placeholder"] == "4"
-    assert form.fields["set_repeat_enabled"].choices[0] == ("", "inherit: on")
-
-
-def test_the_form_refuses_what_the_engine_refuses():
-    form = SettingsForm({"set_max_repeats": "1", "set_mode": "sing"}, own={}, inherited=policy.resolve([]))
-    assert not form.is_valid()
-    assert (
-        "At least 2" in form.errors["set_max_repeats"][0] or "at least 2" in form.errors["set_max_repeats"][0]
-    )
-    assert "set_mode" in form.errors

@@ -13,6 +13,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from detection.consumers import approval_wait
+from detection.engine.scopes import PROJECT
 from detection.models import Approval, Session
 from detection.services import keys
 from detection.services.approvals import resolution
@@ -30,7 +31,7 @@ OPERATOR = Actor("ana")
 @sync_to_async
 def held(project, **values):
     """Hold a call on an approval; its id and a key to wait with."""
-    overrides.save_tier(project.pk, "project", "", "", {"mode": "ask", **values}, OPERATOR)
+    overrides.save_override(project.pk, PROJECT, {"mode": "ask", **values}, OPERATOR)
     _, token = keys.create_key(project, "agent", OPERATOR)
     principal = keys.authenticate(token)
     for number in range(4):

@@ -9,7 +9,7 @@ from detection.engine import fold
 from detection.engine.calls import Call, Message, Result, Step, Verdict
 from detection.engine.identity import Keyer
 from detection.engine.memory import State
-from detection.engine.policy import Policy, ToolRule, resolve
+from detection.engine.policy import ENVIRONMENT, Policy, ToolRule, resolve, validate
 
 KEYER = Keyer(b"a secret of the tests")
 
@@ -18,7 +18,8 @@ class Player:
     """A session whose calls are named by a test; times grow by two seconds unless told otherwise."""
 
     def __init__(self, preset: str = "standard", rules: Iterable[ToolRule] = (), **values: Any) -> None:
-        self.policy: Policy = resolve([("session", {"preset": preset, **values})], tuple(rules))
+        given = validate(ENVIRONMENT, {"preset": preset, **values})
+        self.policy: Policy = resolve([(ENVIRONMENT, given)], tuple(rules))
         self.state: State = fold.new_state()
         self.seq = -1
         self.now = 0.0

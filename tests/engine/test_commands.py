@@ -4,64 +4,105 @@ from __future__ import annotations
 
 import pytest
 
-from detection.engine.commands import UNSET, Change, CommandError, contains_command, parse, reply, shown_name
-from detection.engine.policy import FIELDS, resolve
+from detection.engine.commands import (
+    UNSET,
+    Change,
+    Command,
+    CommandError,
+    apply,
+    contains_command,
+    parse,
+    reply,
+    shown_name,
+)
+from detection.engine.policy import FIELDS, SERVER, SESSION, resolve
+
+
+def applied(text, values=None):
+    for command in parse(text):
+        values = apply(command, values or {})
+    return values
 
 
 def test_several_settings_in_one_command():
     assert parse("please !/set(tool-loop-mode=chance, tool-loop-max-repeats=6) thanks") == [
-        Change("mode", "chance_then_break"),
-        Change("max_repeats", 6),
+        Command((Change("mode", "chance"), Change("max_repeats", "6")))
     ]
 
 
 def test_several_commands_in_one_text():
     assert parse("!/set(tool-loop-ttl=60) !/unset(tool-loop-mode, tool-loop-detection)") == [
-        Change("ttl_seconds", 60),
-        Change("mode", UNSET),
-        Change("enabled", UNSET),
+        Command((Change("ttl_seconds", "60"),)),
+        Command((Change("mode", UNSET), Change("enabled", UNSET))),
     ]
 
 
+def test_a_command_changes_what_it_names_and_keeps_the_rest():
+    before = {"mode": "warn", "max_repeats": 9}
+    assert applied("!/unset(tool-loop-mode) !/set(tool-loop-ttl=60)", before) == {
+        "max_repeats": 9,
+        "ttl_seconds": 60,
+    }
+    assert before == {"mode": "warn", "max_repeats": 9}
+
+
 @pytest.mark.parametrize(
-    ("part", "change"),
+    ("part", "values"),
     [
-        ("tool-loop-detection=off", Change("enabled", False)),
-        ("tool_loop_detection=YES", Change("enabled", True)),
-        ("tool-loop=1", Change("enabled", True)),
-        ("tool-loop-repeats=5", Change("max_repeats", 5)),
-        ("tool-loop-ttl-seconds=5", Change("ttl_seconds", 5)),
-        ("TOOL-LOOP-MODE=Break", Change("mode", "break")),
-        ("tool-loop-mode=warn,stop", Change("mode", ("warn", "stop"))),
-        ("tool-loop-preset=observe", Change("preset", "observe")),
-        ("tool-loop-cycle-min-laps=4", Change("cycle_min_laps", 4)),
+        ("tool-loop-detection=off", {"enabled": False}),
+        ("tool_loop_detection=YES", {"enabled": True}),
+        ("tool-loop=1", {"enabled": True}),
+        ("tool_loop_detection_enabled=no", {"enabled": False}),
+        ("tool-loop-repeats=5", {"max_repeats": 5}),
+        ("tool-loop-detection-max-repeats=5", {"max_repeats": 5}),
+        ("tool-loop-ttl-seconds=5", {"ttl_seconds": 5}),
+        ("TOOL-LOOP-MODE=Break", {"mode": "break"}),
+        ("tool-loop-mode=warn,stop", {"mode": ("warn", "stop")}),
+        ("tool-loop-preset=observe", {"preset": "observe"}),
+        ("tool-loop-cycle-min-laps=4", {"cycle_min_laps": 4}),
     ],
 )
-def test_synonyms_are_understood(part, change):
-    assert parse(f"!/set({part})") == [change]
+def test_other_names_are_accepted(part, values):
+    assert applied(f"!/set({part})") == values
 
 
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("!/set(tool-loop-max-repeats=1)", "tool-loop-max-repeats must be at least 2 calls."),
-        ("!/set(tool-loop-ttl=0)", "tool-loop-ttl must be at least 1 seconds."),
-        ("!/set(tool-loop-max-repeats=many)", "tool-loop-max-repeats must be an integer."),
+        ("!/set(tool-loop-max-repeats=1)", "tool-loop-max-repeats must be between 2 and 1,000."),
+        ("!/set(tool-loop-ttl=0)", "tool-loop-ttl must be between 1 and 31,536,000."),
+        (
+            "!/set(tool-loop-max-repeats=many)",
+            "tool-loop-max-repeats must be an integer between 2 and 1,000.",
+        ),
         ("!/set(tool-loop-mode)", "tool-loop-mode needs a value, as in !/set(tool-loop-mode=…)."),
         ("!/set()", "!/set() names no setting."),
+        (
+            "!/set(tool-loop-judge-available=true)",
+            "tool-loop-judge-available cannot be set for the scope session, only for environment.",
+        ),
+        (
+            "!/set(tool-loop-cycle-min-length=6, tool-loop-cycle-max-length=3)",
+            "tool-loop-cycle-min-length must be at most `cycle_max_length`.",
+        ),
+        (
+            "!/set(tool-loop-colour=red)",
+            "Unknown setting 'tool-loop-colour'. Known: "
+            + ", ".join(f"tool-loop-{name}" for name in ("detection", "max-repeats", "ttl", "mode", "preset"))
+            + ".",
+        ),
     ],
 )
-def test_what_was_wrong_is_said_in_one_line(text, line):
+def test_an_error_is_one_line(text, line):
     with pytest.raises(CommandError) as caught:
-        parse(text)
+        applied(text)
 
     assert str(caught.value) == line
 
 
-@pytest.mark.parametrize("text", ["", "hello", "!/set(colour=red)", "!/set(tool-loop-colour=red)"])
-def test_what_is_no_command_of_ours_is_refused(text):
-    with pytest.raises(CommandError):
-        parse(text)
+@pytest.mark.parametrize("text", ["", "hello", "!/set(colour=red)", "!/unset(model)"])
+def test_commands_for_others_are_ignored(text):
+    assert parse(text) == []
 
 
 def test_a_command_is_recognised_without_being_read():
@@ -71,15 +112,19 @@ def test_a_command_is_recognised_without_being_read():
     assert not contains_command("set tool-loop-mode")
 
 
-def test_the_answer_says_what_holds_now():
-    changes = parse("!/set(tool-loop-max-repeats=6, tool-loop-detection=false) !/unset(tool-loop-mode)")
-    policy = resolve([("server", {"mode": "chance"}), ("session", {"max_repeats": 6, "enabled": False})])
+def test_the_reply_names_the_new_values():
+    command = Command(
+        (Change("max_repeats", "6"), Change("enabled", "false"), Change("mode", UNSET)),
+    )
+    policy = resolve(
+        [(SERVER, {"mode": "chance_then_break"}), (SESSION, {"max_repeats": 6, "enabled": False})]
+    )
 
-    assert reply(changes, policy) == (
+    assert reply(command.changes, policy) == (
         "tool-loop-max-repeats is now 6; tool-loop-detection is now false; tool-loop-mode is now chance_then_break (from server)."
     )
 
 
 @pytest.mark.parametrize("field", FIELDS)
 def test_every_setting_can_be_reached_by_its_shown_name(field):
-    assert parse(f"!/unset({shown_name(field)})") == [Change(field, UNSET)]
+    assert parse(f"!/unset({shown_name(field)})") == [Command((Change(field, UNSET),))]

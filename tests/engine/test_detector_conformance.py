@@ -16,7 +16,7 @@ from detection.engine.detectors.base import MAX_EVIDENCE, Detector
 from detection.engine.fields import FIELDS, KINDS
 from detection.engine.identity import Keyer
 from detection.engine.messages import message
-from detection.engine.policy import Policy, relevant_fields, resolve
+from detection.engine.policy import SERVER, Policy, relevant_fields, resolve
 from tests.engine.twins.history import Observation
 from tests.engine.twins.runs import runs
 
@@ -44,7 +44,7 @@ few = settings(max_examples=8, deadline=None, suppress_health_check=list(HealthC
 def only(detector: Detector, **values: Any) -> Policy:
     """`standard` with this detector alone."""
     switches = {one.switch: one is detector for one in DETECTORS}
-    return resolve([("server", {**switches, "budget_soft_rounds": False, **values})])
+    return resolve([(SERVER, {**switches, "budget_soft_rounds": False, **values})])
 
 
 def observe(state: Any, one: Observation, policy: Policy) -> Step:

@@ -22,7 +22,7 @@ from detection.engine.memory import (
     MAX_TOTALS,
     State,
 )
-from detection.engine.policy import PRESETS, Policy, resolve
+from detection.engine.policy import PRESETS, SERVER, Policy, resolve
 from detection.engine.similarity import literal_similarity, sketch, sketch_similarity
 from tests.engine.twins.history import Observation
 from tests.engine.twins.identity import tree
@@ -30,7 +30,7 @@ from tests.engine.twins.runs import ARGUMENTS, runs
 from tests.engine.twins.similarity import alike, literally_alike
 
 KEYER = Keyer(b"properties")
-POLICIES = {name: resolve([("server", {"preset": name})]) for name in PRESETS}
+POLICIES = {name: resolve([(SERVER, {"preset": name})]) for name in PRESETS}
 PROMISED_BYTES = 32 * 1024
 AIMED_BYTES = 8 * 1024
 some = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
@@ -54,7 +54,7 @@ def play(run: list[Observation], policy: Policy) -> list[Step]:
 @some
 @given(run=runs(messages=True), preset=presets)
 def test_an_outcome_depends_on_state_and_observation_alone(run, preset):
-    policy, again = POLICIES[preset], resolve([("server", {"preset": preset})])
+    policy, again = POLICIES[preset], resolve([(SERVER, {"preset": preset})])
     # A copy of the state, another policy object of the same values and a keyer that has seen nothing yet.
     state = fold.new_state()
     for one in run:
@@ -163,7 +163,7 @@ def test_the_name_of_a_cycle_does_not_depend_on_where_it_is_entered(lap, turn):
 
     def names(steps):
         run = [Call(n, tool, {}, float(n), f"call-{n}") for n, tool in enumerate(steps * 5)]
-        policy = resolve([("server", {"repeat_enabled": False, "stagnation_enabled": False})])
+        policy = resolve([(SERVER, {"repeat_enabled": False, "stagnation_enabled": False})])
         return {
             finding.loop_id
             for step in play(run, policy)
@@ -379,7 +379,7 @@ def test_another_version_and_damaged_bytes_are_refused():
 
 
 def test_switched_off_nothing_is_written():
-    policy = resolve([("server", {"enabled": False})])
+    policy = resolve([(SERVER, {"enabled": False})])
     state = fold.new_state()
     for number in range(20):
         step = observe(state, Call(number, "t", {}, 0.0, "c"), policy)

@@ -13,7 +13,7 @@ from detection.engine import fold
 from detection.engine.calls import Call, Message, Result
 from detection.engine.detectors import DETECTORS
 from detection.engine.identity import Keyer
-from detection.engine.policy import Policy, resolve
+from detection.engine.policy import SERVER, Policy, resolve
 from tests.engine.twins import budget, cycle, outcome, repeat, similar, stagnation
 from tests.engine.twins.findings import Expected, said
 from tests.engine.twins.history import History, Observation, history
@@ -38,7 +38,7 @@ def alone(kind: str, **values: Any) -> Policy:
     """One detector by itself, only looking on."""
     base: dict[str, Any] = {f"{one.kind}_enabled": one.kind == kind for one in DETECTORS}
     base |= {f"{one.kind}_ladder": "observe" for one in DETECTORS if one.kind != "repeat"}
-    return resolve([("server", base | {"mode": "observe"} | values)])
+    return resolve([(SERVER, base | {"mode": "observe"} | values)])
 
 
 def compare(kind: str, observations: Sequence[Observation], policy: Policy) -> None:

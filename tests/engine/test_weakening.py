@@ -3,7 +3,7 @@
 import pytest
 
 from detection.engine.fields import FIELDS
-from detection.engine.policy import resolve
+from detection.engine.policy import PROJECT, resolve
 from detection.engine.weakening import STRICTEST_FIRST, is_weaker, weakened
 
 
@@ -43,13 +43,13 @@ def test_every_ordered_choice_lists_all_its_words():
 
 
 def test_removing_a_strict_value_weakens_detection():
-    strict = resolve([("project", {"max_repeats": 2})])
+    strict = resolve([(PROJECT, {"max_repeats": 2})])
     assert weakened(strict, resolve([]), frozenset(["max_repeats"])) == ["max_repeats"]
 
 
 def test_a_preset_is_compared_by_its_values():
-    standard, observe = resolve([]), resolve([("project", {"preset": "observe"})])
+    standard, observe = resolve([]), resolve([(PROJECT, {"preset": "observe"})])
     assert weakened(standard, observe, frozenset(["preset"])) == ["preset"]
     assert weakened(observe, standard, frozenset(["preset"])) == []
-    kept = resolve([("project", {"preset": "observe", "mode": "warn"})])
+    kept = resolve([(PROJECT, {"preset": "observe", "mode": "warn"})])
     assert weakened(standard, kept, frozenset(["preset", "mode"])) == ["preset", "mode"]

@@ -7,6 +7,7 @@ import contextlib
 import httpx
 import pytest
 
+from detection.engine.scopes import PROJECT
 from detection.models import Approval, JudgeCall
 from detection.services.audit import SYSTEM
 from detection.services.policies import overrides
@@ -21,7 +22,7 @@ LIMIT = 3
 def judge(project, monkeypatch):
     """A judge that says yes, and a project in which the third round is to be justified."""
     values = {"preset": "justified", "budget_max_rounds": LIMIT, "budget_extension_rounds": 4}
-    overrides.save_tier(project.pk, "project", "", "", values, SYSTEM)
+    overrides.save_override(project.pk, PROJECT, values, SYSTEM)
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(JudgeServer(lambda request: completion(ruling(request))).running())
         monkeypatch.setenv("LOOPGUARD_JUDGE_URL", server.url)

@@ -15,6 +15,7 @@ from django.db import DatabaseError, connection, transaction
 from django.utils import timezone
 
 from detection import services
+from detection.engine.scopes import PROJECT, Scope
 from detection.models import Approval, AuditEntry, RememberedChoice, Session
 from detection.services import audit, keys
 from detection.services.alerting import alert_routes, destinations
@@ -64,7 +65,7 @@ class World:
         return "s-1"
 
     def approval(self):
-        overrides.save_tier(self.pk, "project", "", "", {"mode": "ask"}, ANA)
+        overrides.save_override(self.pk, PROJECT, {"mode": "ask"}, ANA)
         for _ in range(5):
             self.agent.asks()
         return Approval.objects.get(state="open").public_id
@@ -114,10 +115,10 @@ def _changes(w):
         "incidents.triage.undo": (lambda: w.done(triage.acknowledge), lambda i: triage.undo(w.pk, i, ANA)),
         "keys.create_key": (lambda: None, lambda _: keys.create_key(w.project, "k", ANA)),
         "keys.revoke_key": (lambda: keys.create_key(w.project, "k", ANA)[0], lambda k: keys.revoke_key(w.project, k.public_id, ANA)),
-        "policies.overrides.save_tier": (lambda: None, lambda _: overrides.save_tier(w.pk, "backend", "x", "", {"max_repeats": 9}, ANA)),
-        "policies.overrides.delete_tier": (
-            lambda: overrides.save_tier(w.pk, "backend", "x", "", {"max_repeats": 9}, ANA),
-            lambda _: overrides.delete_tier(w.pk, "backend", "x", "", ANA),
+        "policies.overrides.save_override": (lambda: None, lambda _: overrides.save_override(w.pk, Scope("backend", backend="x"), {"max_repeats": 9}, ANA)),
+        "policies.overrides.delete_override": (
+            lambda: overrides.save_override(w.pk, Scope("backend", backend="x"), {"max_repeats": 9}, ANA),
+            lambda _: overrides.delete_override(w.pk, Scope("backend", backend="x"), ANA),
         ),
         "policies.overrides.save_tool_rule": (lambda: None, lambda _: overrides.save_tool_rule(w.pk, "a_*", actor=ANA, exempt=True)),
         "policies.overrides.delete_tool_rule": (

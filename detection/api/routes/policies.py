@@ -1,12 +1,14 @@
-"""Settings: the stored tiers, the tool rules, and what holds in the end.
+"""Overrides, tool rules and the effective policy.
 
-The server's tier holds for every project, so a project's key may read it and never change it. A backend or model with
-slashes works percent-encoded in the path: the first word is the backend, the rest the model. A backend that has a slash
-itself is named in the query, `?backend=…&model=…`, which every one of these routes takes instead of the path.
+The server's override applies to every project, so a project's key can read it and never change it. A model with slashes
+works percent-encoded in the path: the first segment is the backend, the rest the model. A backend that has a slash itself
+is named in the query of `/overrides`: `?backend=…&model=…`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from django.db.models import Q
@@ -15,13 +17,13 @@ from ninja import Body, Query, Router
 
 from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ
 from detection.api.problems import Problem
-from detection.api.query_parameters import check_parameters, existing, existing_name, new_name, target
+from detection.api.query_parameters import check_parameters, existing, existing_name, target
 from detection.api.requests import ApiRequest, actor_of
 from detection.api.responses import (
     empty_response,
     json_response,
     list_response,
-    tier_document,
+    override_document,
     tool_rule_document,
 )
 from detection.api.schemas.common import PageSchema
@@ -37,21 +39,23 @@ from detection.api.schemas.settings import (
     ToolRuleSchema,
 )
 from detection.api.typed_bodies import described
-from detection.models import PolicyTier, Project, TierScope, ToolRule
+from detection.engine.policy import FIELDS, PolicyError
+from detection.engine.scopes import Scope
+from detection.models import Override, Project, ToolOverride
 from detection.selectors import policies, sessions
-from detection.services.errors import NotFound
+from detection.services.errors import Invalid
 from detection.services.policies import overrides as services
+from detection.strict_json import join, shorten
 
 router = Router(tags=["settings"])
-_TIER_BODY = described(OverrideRequestSchema, required=True)
+_OVERRIDE_BODY = described(OverrideRequestSchema, required=True)
 
 
-def _scope(backend: str, model: str) -> TierScope:
-    if model and not backend:
-        raise Problem(422, "missing", "A model is named together with its backend.", path="backend")
-    if not backend:
-        return TierScope.PROJECT
-    return TierScope.MODEL if model else TierScope.BACKEND
+def _scope(agent: str = "", backend: str = "", model: str = "") -> Scope:
+    try:
+        return Scope.of(agent, backend, model)
+    except PolicyError as error:
+        raise Problem(422, "missing", str(error), path=error.field) from error
 
 
 @router.get(
@@ -64,14 +68,13 @@ def _scope(backend: str, model: str) -> TierScope:
 def list_overrides(request: ApiRequest, query: Query[OverrideQuerySchema]) -> HttpResponse:
     """List the overrides that can apply to this project, including those of the server, widest scope first."""
     check_parameters(request, OverrideQuerySchema)
-    rows = PolicyTier.objects.filter(Q(project_id=request.principal.project_id) | Q(project=None))
+    rows = Override.objects.filter(Q(project_id=request.principal.project_id) | Q(project=None))
     if query.backend:
         rows = rows.filter(backend=query.backend)
     if query.model:
         rows = rows.filter(model=query.model)
-    order = list(TierScope.values)
-    tiers = sorted(rows, key=lambda tier: (order.index(tier.scope), tier.backend, tier.model))
-    return list_response(tier_document(tier) for tier in tiers)
+    ordered = sorted(rows, key=lambda row: (row.scope.rank, row.agent, row.backend, row.model))
+    return list_response(override_document(row) for row in ordered)
 
 
 @router.put(
@@ -80,14 +83,14 @@ def list_overrides(request: ApiRequest, query: Query[OverrideQuerySchema]) -> Ht
     response={200: OverrideSchema},
     operation_id="putOverride",
     summary="Update an override",
-    openapi_extra=_TIER_BODY,
+    openapi_extra=_OVERRIDE_BODY,
 )
 def put_override(
     request: ApiRequest, query: Query[OverrideQuerySchema], body: Body[dict[str, Any]]
 ) -> HttpResponse:
     """Replace the override of the project, or of the backend and model in the query."""
     check_parameters(request, OverrideQuerySchema)
-    return _put(request, query.backend, query.model, body)
+    return _put(request, _scope("", query.backend, query.model), body)
 
 
 @router.delete(
@@ -100,7 +103,7 @@ def put_override(
 def delete_override(request: ApiRequest, query: Query[OverrideRemovalQuerySchema]) -> HttpResponse:
     """Delete the override of the project, or of the backend and model in the query."""
     check_parameters(request, OverrideRemovalQuerySchema)
-    return _delete(request, query.backend, query.model, query.note)
+    return _delete(request, _scope("", query.backend, query.model), query.note)
 
 
 @router.get(
@@ -112,7 +115,7 @@ def delete_override(request: ApiRequest, query: Query[OverrideRemovalQuerySchema
 )
 def get_model_override(request: ApiRequest, backend: str, model: str) -> HttpResponse:
     """Return the override of a backend's model."""
-    return _get(request, backend, model)
+    return _get(request, _scope("", backend, model))
 
 
 @router.put(
@@ -121,13 +124,13 @@ def get_model_override(request: ApiRequest, backend: str, model: str) -> HttpRes
     response={200: OverrideSchema},
     operation_id="putModelOverride",
     summary="Update the override of a model",
-    openapi_extra=_TIER_BODY,
+    openapi_extra=_OVERRIDE_BODY,
 )
 def put_model_override(
     request: ApiRequest, backend: str, model: str, body: Body[dict[str, Any]]
 ) -> HttpResponse:
     """Replace the override of a backend's model. Missing settings are inherited."""
-    return _put(request, backend, model, body)
+    return _put(request, _scope("", backend, model), body)
 
 
 @router.delete(
@@ -141,7 +144,7 @@ def delete_model_override(
     request: ApiRequest, backend: str, model: str, query: Query[RemovalQuerySchema]
 ) -> HttpResponse:
     """Delete the override of a backend's model."""
-    return _delete(request, backend, model, query.note)
+    return _delete(request, _scope("", backend, model), query.note)
 
 
 @router.get(
@@ -153,7 +156,7 @@ def delete_model_override(
 )
 def get_backend_override(request: ApiRequest, backend: str) -> HttpResponse:
     """Return the override of a backend."""
-    return _get(request, backend, "")
+    return _get(request, _scope("", backend))
 
 
 @router.put(
@@ -162,11 +165,11 @@ def get_backend_override(request: ApiRequest, backend: str) -> HttpResponse:
     response={200: OverrideSchema},
     operation_id="putBackendOverride",
     summary="Update the override of a backend",
-    openapi_extra=_TIER_BODY,
+    openapi_extra=_OVERRIDE_BODY,
 )
 def put_backend_override(request: ApiRequest, backend: str, body: Body[dict[str, Any]]) -> HttpResponse:
     """Replace the override of a backend. Missing settings are inherited."""
-    return _put(request, backend, "", body)
+    return _put(request, _scope("", backend), body)
 
 
 @router.delete(
@@ -180,57 +183,111 @@ def delete_backend_override(
     request: ApiRequest, backend: str, query: Query[RemovalQuerySchema]
 ) -> HttpResponse:
     """Delete the override of a backend."""
-    return _delete(request, backend, "", query.note)
+    return _delete(request, _scope("", backend), query.note)
 
 
-def _get(request: ApiRequest, backend: str, model: str) -> HttpResponse:
-    tier = PolicyTier.objects.filter(
+@router.get(
+    "/agent-overrides/{path:agent}",
+    auth=READ,
+    response={200: OverrideSchema},
+    operation_id="getAgentOverride",
+    summary="Get the override of an agent",
+)
+def get_agent_override(request: ApiRequest, agent: str) -> HttpResponse:
+    """Return the override of an agent."""
+    return _get(request, _scope(agent))
+
+
+@router.put(
+    "/agent-overrides/{path:agent}",
+    auth=ADMIN_WITH_BODY,
+    response={200: OverrideSchema},
+    operation_id="putAgentOverride",
+    summary="Update the override of an agent",
+    openapi_extra=_OVERRIDE_BODY,
+)
+def put_agent_override(request: ApiRequest, agent: str, body: Body[dict[str, Any]]) -> HttpResponse:
+    """Replace the override of an agent. Missing settings are inherited."""
+    return _put(request, _scope(agent), body)
+
+
+@router.delete(
+    "/agent-overrides/{path:agent}",
+    auth=ADMIN,
+    response={204: None},
+    operation_id="deleteAgentOverride",
+    summary="Delete the override of an agent",
+)
+def delete_agent_override(request: ApiRequest, agent: str, query: Query[RemovalQuerySchema]) -> HttpResponse:
+    """Delete the override of an agent."""
+    return _delete(request, _scope(agent), query.note)
+
+
+def _get(request: ApiRequest, scope: Scope) -> HttpResponse:
+    row = Override.objects.filter(
         project_id=request.principal.project_id,
-        backend=existing_name(backend),
-        model=existing_name(model),
+        agent=existing_name(scope.agent),
+        backend=existing_name(scope.backend),
+        model=existing_name(scope.model),
     ).first()
-    if tier is None:
-        raise NotFound("There is no such tier.")
-    return json_response(tier_document(tier))
+    return json_response(override_document(existing(row)))
 
 
-def _put(request: ApiRequest, backend: str, model: str, body: dict[str, Any]) -> HttpResponse:
-    scope = _scope(backend, model)
-    if backend:
-        new_name(backend, "backend", 128)
-    if model:
-        new_name(model, "model", 200)
-    given = _tier_in(body)
-    tier = services.save_tier(
-        request.principal.project_id, scope, backend, model, given.values, actor_of(request), given.note
+def _put(request: ApiRequest, scope: Scope, body: dict[str, Any]) -> HttpResponse:
+    given = _override_in(body)
+    project_id = request.principal.project_id
+    with _errors_in("values" if "values" in body else "", given.values):
+        row = services.save_override(project_id, scope, given.values, actor_of(request), given.note)
+    empty = Override(
+        project_id=project_id, agent=scope.agent, backend=scope.backend, model=scope.model, note=given.note
     )
-    empty = PolicyTier(scope=scope, backend=backend, model=model, values={}, note=given.note)
-    return json_response(tier_document(tier or empty))
+    return json_response(override_document(row or empty))
 
 
-def _tier_in(body: dict[str, Any]) -> OverrideRequestSchema:
-    """Take `{"values": {…}, "note": …}`, or the settings alone."""
+def _override_in(body: dict[str, Any]) -> OverrideRequestSchema:
+    """Read `{"values": {…}, "note": …}`, or the settings alone."""
     values, note = (body["values"], body.get("note", "")) if "values" in body else (body, "")
     unknown = body.keys() - {"values", "note"} if "values" in body else None
     if unknown:
-        raise Problem(422, "unknown_field", "There is no such field.", path=min(unknown))
+        name = shorten(min(unknown))
+        raise Problem(422, "unknown_field", f"`{name}` is not a field. Allowed: `values`, `note`.", path=name)
     if not isinstance(values, dict):
-        raise Problem(422, "invalid_type", "Must be an object of settings.", path="values")
+        raise Problem(422, "invalid_type", "`values` must be an object of settings.", path="values")
     if not isinstance(note, str) or len(note) > services.MAX_NOTE_CHARACTERS:
-        raise Problem(422, "invalid_value", "Must be text of at most 300 characters.", path="note")
+        raise Problem(
+            422,
+            "invalid_value",
+            f"`note` must be text of at most {services.MAX_NOTE_CHARACTERS} characters.",
+            path="note",
+        )
     return OverrideRequestSchema(values=values, note=note)
 
 
-def _delete(request: ApiRequest, backend: str, model: str, note: str) -> HttpResponse:
-    scope = _scope(backend, model)
-    services.delete_tier(
-        request.principal.project_id,
-        scope,
-        existing_name(backend),
-        existing_name(model),
-        actor_of(request),
-        note,
-    )
+@contextmanager
+def _errors_in(path: str, values: dict[str, Any]) -> Iterator[None]:
+    """Give the path of every wrong setting within the body."""
+    try:
+        yield
+    except Invalid as error:
+        paths = {
+            name: join(path, name) if name in FIELDS or name in values else name for name in error.errors
+        }
+        errors = [
+            {"path": paths[name], "code": error.code, "hint": hint} for name, hint in error.errors.items()
+        ]
+        raise Problem(
+            error.status,
+            error.code,
+            error.detail,
+            path=paths.get(error.field, error.field),
+            errors=errors if len(errors) > 1 else None,
+        ) from error
+
+
+def _delete(request: ApiRequest, scope: Scope, note: str) -> HttpResponse:
+    for name in (scope.agent, scope.backend, scope.model):
+        existing_name(name)
+    services.delete_override(request.principal.project_id, scope, actor_of(request), note)
     return empty_response()
 
 
@@ -243,7 +300,7 @@ def _delete(request: ApiRequest, backend: str, model: str, note: str) -> HttpRes
 )
 def list_tool_rules(request: ApiRequest) -> HttpResponse:
     """List the tool rules of the project."""
-    rules = ToolRule.objects.filter(project_id=request.principal.project_id)
+    rules = ToolOverride.objects.filter(project_id=request.principal.project_id)
     return list_response(tool_rule_document(rule) for rule in rules)
 
 
@@ -256,12 +313,10 @@ def list_tool_rules(request: ApiRequest) -> HttpResponse:
 )
 def get_tool_rule(request: ApiRequest, pattern: str) -> HttpResponse:
     """Return the tool rule with exactly this pattern."""
-    rule = ToolRule.objects.filter(
+    rule = ToolOverride.objects.filter(
         project_id=request.principal.project_id, pattern=existing_name(pattern)
     ).first()
-    if rule is None:
-        raise NotFound("There is no such tool rule.")
-    return json_response(tool_rule_document(rule))
+    return json_response(tool_rule_document(existing(rule)))
 
 
 @router.put(
@@ -273,17 +328,18 @@ def get_tool_rule(request: ApiRequest, pattern: str) -> HttpResponse:
 )
 def put_tool_rule(request: ApiRequest, pattern: str, body: Body[ToolRuleRequestSchema]) -> HttpResponse:
     """Create or replace the tool rule with this pattern."""
-    rule = services.save_tool_rule(
-        request.principal.project_id,
-        new_name(pattern, "pattern", 128),
-        actor=actor_of(request),
-        tool_class=body.tool_class or "",
-        ignore_arguments=list(body.ignore_arguments),
-        volatile_result_fields=list(body.volatile_result_fields),
-        values=body.values,
-        exempt=body.exempt,
-        note=body.note,
-    )
+    with _errors_in("values", body.values):
+        rule = services.save_tool_rule(
+            request.principal.project_id,
+            pattern,
+            actor=actor_of(request),
+            tool_class=body.tool_class or "",
+            ignore_arguments=body.ignore_arguments,
+            volatile_result_fields=body.volatile_result_fields,
+            values=body.values,
+            exempt=body.exempt,
+            note=body.note,
+        )
     return json_response(tool_rule_document(rule))
 
 
@@ -315,9 +371,10 @@ def get_policy(request: ApiRequest, query: Query[PolicyQuerySchema]) -> HttpResp
     if query.session:
         session = existing(sessions.get_session(principal.project_id, query.session))
     project = session.project if session else Project.objects.get(pk=principal.project_id)
-    policy = policies.effective(project, query.backend, query.model, query.tool, session)
+    policy = policies.effective(project, query.agent, query.backend, query.model, query.tool, session)
     return json_response(
         {
+            "agent": query.agent or (session.agent if session else ""),
             "backend": query.backend or (session.backend if session else ""),
             "model": query.model or (session.model if session else ""),
             "tool": query.tool,

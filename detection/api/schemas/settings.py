@@ -39,7 +39,8 @@ class OverrideRequestSchema(StrictSchema):
 class OverrideSchema(Schema):
     """A stored override."""
 
-    scope: Literal["server", "project", "backend", "model"] = Field(description="Scope.")
+    scope: Literal["server", "project", "agent", "backend", "model"] = Field(description="Scope.")
+    agent: str | None = Field(description="Agent, of scope `agent`.")
     backend: str | None = Field(description="LLM backend, of scopes `backend` and `model`.")
     model: str | None = Field(description="Model, of scope `model`.")
     source: str = Field(description="How the scope is named as the source of a setting.")
@@ -79,6 +80,7 @@ class ToolRuleSchema(Schema):
 class PolicyQuerySchema(Schema):
     """The call to which the settings apply."""
 
+    agent: ShortText = Field("", description="Agent.")
     backend: ShortText = Field("", description="LLM backend.")
     model: ShortText = Field("", description="Model.")
     tool: ShortText = Field("", description="Tool.")
@@ -88,6 +90,7 @@ class PolicyQuerySchema(Schema):
 class EffectivePolicySchema(Schema):
     """The effective settings of a call."""
 
+    agent: str = Field(description="Agent.")
     backend: str = Field(description="LLM backend.")
     model: str = Field(description="Model.")
     tool: str = Field(description="Tool.")

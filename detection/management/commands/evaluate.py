@@ -10,7 +10,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from detection.engine.identity import Keyer
-from detection.engine.policy import PRESETS, Policy, resolve
+from detection.engine.policy import PRESETS, SERVER, Policy, resolve
 from detection.management.commands.replay import add_policy, read_policy
 from detection.measuring.quality import Label, Quality, labels, table
 from detection.measuring.traces import SessionName, TraceError, fold_session, name_of, read_lines, sessions
@@ -39,7 +39,7 @@ class Command(BaseCommand):
             report = _measure(options["events"], wanted, read_policy(options["policy"]))
             if options["presets"]:
                 report["by_preset"] = {
-                    name: _measure(options["events"], wanted, resolve([("preset", {"preset": name})]))
+                    name: _measure(options["events"], wanted, resolve([(SERVER, {"preset": name})]))
                     for name in PRESETS
                 }
         except (OSError, TraceError) as error:

@@ -9,7 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from detection.engine.identity import Keyer
-from detection.engine.policy import Policy, PolicyError, resolve
+from detection.engine.policy import ENVIRONMENT, Policy, PolicyError, resolve, validate
 from detection.measuring.traces import TraceError, fold_session, read_lines, sessions
 
 
@@ -69,6 +69,6 @@ def read_policy(path: Path | None) -> Policy:
     if not isinstance(values, dict):
         raise CommandError(f"{path}: must be a JSON object of settings")
     try:
-        return resolve([("session", values)])
+        return resolve([(ENVIRONMENT, validate(ENVIRONMENT, values))])
     except PolicyError as error:
         raise CommandError(f"{path}: {error}") from None

@@ -303,11 +303,7 @@ def _raise(approval: Approval, by: int, session: Session, state: State | None) -
 
 
 def _raise_for_session(session: Session, field: str, value: float) -> None:
-    maximum = FIELDS[field].maximum
-    session.policy_values = {
-        **session.policy_values,
-        field: value if maximum is None else min(value, int(maximum)),
-    }
+    session.policy_values = {**session.policy_values, field: min(value, FIELDS[field].maximum)}
 
 
 def grant(approval: Approval, rounds: int, state: State) -> None:

@@ -23,7 +23,7 @@ from detection.models import (
     RememberedChoice,
 )
 from detection.models.approvals import Decider
-from detection.selectors.policies import tiers_of
+from detection.selectors.policies import effective
 from detection.services import audit
 from detection.services.approvals.open_approvals import Closing, person_closing, tells_now
 from detection.services.audit import Actor
@@ -240,8 +240,7 @@ def unclaimed_approvals() -> list[str]:
 def rounds_cap(approval: Approval) -> int:
     """How much a yes may grant at most, by the settings that hold for the session now."""
     session = approval.session
-    tiers = tiers_of(session.project_id, session.project.policy_version)
-    policy = tiers.policy_for(session.backend, session.model, session.policy_values).for_tool(approval.tool)
+    policy = effective(session.project, tool=approval.tool, session=session)
     rounds = int(policy.values["budget_extension_rounds"])
     return rounds if approval.kind == "budget" else min(rounds, judge.MAX_GRACE_CALLS)
 

@@ -246,7 +246,7 @@ def _as_verdict(folding: Folding, row: EventRecord, step: Step, policy: Policy) 
 
 
 def explain(policy: Policy, tool: str, kind: str | None) -> dict[str, Any]:
-    """Return the settings that decided, each with the tier it came from."""
+    """Return the settings that decided, each with its source."""
     return policy.for_tool(tool).explain(relevant_fields(kind) if kind else CORE_SETTINGS)
 
 

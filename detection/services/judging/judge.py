@@ -37,7 +37,7 @@ from detection.models import (
     JudgeOutcome,
     Project,
     Session,
-    ToolRule,
+    ToolOverride,
     call_flags,
 )
 
@@ -253,7 +253,7 @@ def _digest(endpoint: Endpoint, approval: Approval, decoy: str) -> engine_judge.
 def _shown_names(tools: list[str], project: Project) -> dict[str, str]:
     """Names that we or the project wrote are shown; any other name is text of a stranger and becomes a number."""
     known = {name for names in SHIPPED_CLASSES.values() for name in names}
-    known |= {*ToolRule.objects.filter(project=project).values_list("pattern", flat=True)}
+    known |= {*ToolOverride.objects.filter(project=project).values_list("pattern", flat=True)}
     shown: dict[str, str] = {}
     for tool in tools:
         if tool not in shown:

@@ -1,26 +1,23 @@
-"""Changes of the stored tiers and tool rules; every one raises the policy version of the projects it holds for.
+"""Change stored overrides and tool rules; each change raises the policy version of the projects it applies to.
 
-A change that makes detection milder needs a note from a person. A program's goes without one, since it has nobody to ask;
-the audit then says that none was given.
+A person who weakens detection gives a reason. A program may leave it out; the audit then says that none was given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from copy import copy
+from collections.abc import Iterable, Sequence
 from typing import Any
-from urllib.parse import quote, unquote
 
-from django.conf import settings
-from django.core.exceptions import ValidationError
 from django.db import transaction
-from django.db.models import F, Q, QuerySet
+from django.db.models import F, Q
 
-from detection.engine import policy
 from detection.engine.fields import FIELDS
+from detection.engine.policy import PolicyError, ScopedValues, ToolRule, resolve, stored_values, validate
+from detection.engine.scopes import SERVER, STORED_KINDS, Scope
 from detection.engine.tool_classes import shipped_traits
 from detection.engine.weakening import weakened
-from detection.models import AuditEntry, PolicyTier, Project, TierScope, ToolRule
+from detection.models import AuditEntry, Override, Project, ToolOverride
+from detection.selectors.policies import load_overrides, tool_rule
 from detection.services import audit
 from detection.services.audit import Actor
 from detection.services.errors import Invalid, NotFound
@@ -29,182 +26,97 @@ from detection.stream.publisher import publish_after_commit
 
 NO_NOTE, RESTORED = "no note given", "restored"
 MAX_NOTE_CHARACTERS = 300
-_MILD_CLASSES = ("", "poll", "wait", "exempt")
-"""Ever milder; the other classes differ in what they look at, not in how much they let through."""
+MAX_TOOL_NAMES = 50
+_WEAKER_CLASSES = ("", "poll", "wait", "exempt")
+"""Each weaker than the one before; the other classes differ in what they compare, not in how strict they are."""
 
 
-def _bump(project_id: int | None) -> None:
-    """Make every process read the tiers anew with the next call."""
-    projects = Project.objects.all() if project_id is None else Project.objects.filter(pk=project_id)
-    projects.order_by("pk").update(policy_version=F("policy_version") + 1)
-    if project_id is not None:
-        publish_after_commit(project_id, Hint("policy"))
-
-
-def _place(project_id: int | None, backend: str, model: str) -> QuerySet[PolicyTier]:
-    of_project = Q(project=None) if project_id is None else Q(project_id=project_id)
-    return PolicyTier.objects.filter(of_project, backend=backend, model=model)
-
-
-def _subject(tier: PolicyTier) -> str:
-    """Name a tier in the audit so that it can be found again: of two names only the model's may hold a plain slash."""
-    place = "/".join(part for part in (quote(tier.backend, safe=" :"), tier.model) if part)
-    return f"{tier.scope}:{place}" if place else tier.scope
-
-
-def _checked(row: PolicyTier | ToolRule) -> None:
-    try:
-        row.full_clean(validate_unique=False, validate_constraints=False)
-    except ValidationError as error:
-        name, messages = next(iter(error.message_dict.items()))
-        raise Invalid(" ".join(messages), field=name, code="invalid_setting") from error
-
-
-def loosened_by_tier(
-    project_id: int | None, scope: str, backend: str, model: str, values: dict[str, Any]
-) -> list[str]:
-    """Name, for people, what would become milder if a tier were to set `values` and nothing else.
-
-    Raises
-    ------
-    PolicyError
-        For a value that is not allowed.
-    """
-    stored = _place(project_id, backend, model).first()
-    below = _tiers_below(project_id, scope, backend)
-    return _loosened(below, stored.values if stored else {}, values)
-
-
-def loosened_by_rule(
-    project_id: int, pattern: str, *, tool_class: str = "", values: dict[str, Any], exempt: bool = False
-) -> list[str]:
-    """Name, for people, what would become milder for the tools of a rule; a rule that sets nothing is one less."""
-    stored = ToolRule.objects.filter(project_id=project_id, pattern=pattern).first()
-    rule = ToolRule(pattern=pattern, tool_class=tool_class, values=values, exempt=exempt)
-    return _loosened_by_rule(project_id, stored or ToolRule(pattern=pattern), rule)
-
-
-def ask_why(milder: Sequence[str], note: str) -> None:
-    """Refuse a change that makes detection milder without saying why.
+def checked(scope: Scope, values: dict[str, Any]) -> dict[str, Any]:
+    """Return an override's values as the engine validates them.
 
     Raises
     ------
     Invalid
-        `note_needed`, naming what becomes milder.
+        `invalid_setting`, naming every field that is wrong.
     """
-    if milder and not note.strip():
-        named = ", ".join(milder)
-        raise Invalid(f"This weakens detection ({named}). Give a reason.", field="note", code="note_needed")
+    try:
+        return validate(scope, values)
+    except PolicyError as error:
+        raise invalid_setting(error) from error
 
 
-def _told(milder: Sequence[str], note: str, actor: Actor) -> str:
-    """Return the note as the audit keeps it; people must give one where detection becomes milder."""
-    if actor.user_id is not None:
-        ask_why(milder, note)
-    return NO_NOTE if milder and not note.strip() else note[:MAX_NOTE_CHARACTERS]
-
-
-def _tiers_below(project_id: int | None, scope: str, backend: str) -> list[policy.Tier]:
-    order = list(TierScope.values)
-    wider = order[: order.index(scope)]
-    rows = PolicyTier.objects.filter(
-        Q(project=None) | Q(project_id=project_id), scope__in=wider, backend__in=("", backend)
-    )
-    tiers = sorted(rows, key=lambda tier: order.index(tier.scope))
-    return [("environment", settings.TOOL_LOOP_VALUES), *((tier.source, tier.values) for tier in tiers)]
-
-
-def _loosened(below: list[policy.Tier], before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    old, new = (policy.resolve([*below, ("this", own)]) for own in (before, after))
-    return [FIELDS[name].label for name in weakened(old, new, frozenset((*before, *after)))]
-
-
-def _loosened_by_rule(project_id: int, before: ToolRule, after: ToolRule) -> list[str]:
-    milder = []
-    if _class_rank(after) > _class_rank(before):
-        milder.append("never judged" if after.exempt else "class")
-    # What a backend or model sets for the same tool is not looked at: the rule holds for all of them.
-    below = _tiers_below(project_id, TierScope.BACKEND, "")
-    return milder + _loosened(below, before.values, after.values)
-
-
-def _class_rank(rule: ToolRule) -> int:
-    # A pattern of several tools has no shipped class; each of them may.
-    name = "exempt" if rule.exempt else rule.tool_class or shipped_traits(rule.pattern).tool_class
-    return _MILD_CLASSES.index(name) if name in _MILD_CLASSES else 0
+def invalid_setting(error: PolicyError) -> Invalid:
+    """Turn the engine's error into one of the services."""
+    errors = {one.field: f"{one.message[:1].upper()}{one.message[1:]}." for one in (error, *error.others)}
+    return Invalid(str(error), field=error.field, code="invalid_setting", errors=errors)
 
 
 @transaction.atomic
-def save_tier(
-    project_id: int | None,
-    scope: str,
-    backend: str,
-    model: str,
-    values: dict[str, Any],
-    actor: Actor,
-    note: str = "",
-) -> PolicyTier | None:
-    """Replace the settings of one tier.
+def save_override(
+    project_id: int | None, scope: Scope, values: dict[str, Any], actor: Actor, note: str = ""
+) -> Override | None:
+    """Replace the override of a scope.
 
     Parameters
     ----------
     project_id
-        None for the server's tier, which holds for every project.
+        None for the server, whose override applies to every project.
     scope
-        One of `TierScope`; backend and model must fit it.
+        The server, the project, or an agent, backend or model within it.
     values
-        The whole tier; a field that is absent or None is inherited. An empty tier is removed.
+        The whole override; a setting that is absent or None is inherited. An empty override is deleted.
     note
-        Why. A person must say it where detection becomes milder.
+        Reason, at most `MAX_NOTE_CHARACTERS`. Required of a person who weakens detection.
 
     Returns
     -------
-    PolicyTier or None
-        None when the tier is empty now.
+    Override or None
+        None when the override is empty.
 
     Raises
     ------
     Invalid
-        When the place or a value is not valid, or with `note_needed`.
+        `invalid_setting` for a name or value that is not allowed, `note_needed` without a required reason.
     """
-    if (project_id is None) != (scope == TierScope.SERVER):
-        raise Invalid("Only the server's tier is without a project.", field="scope")
-    if bool(backend) != (scope in (TierScope.BACKEND, TierScope.MODEL)) or bool(model) != (
-        scope == TierScope.MODEL
-    ):
-        raise Invalid("A backend tier names a backend, a model tier a backend and a model.", field="scope")
-    tier = _place(project_id, backend, model).select_for_update().first() or PolicyTier(
-        project_id=project_id, backend=backend, model=model, scope=scope
+    if scope.kind not in STORED_KINDS or (project_id is None) != (scope == SERVER):
+        raise Invalid("Only the server's override is without a project.", field="scope")
+    values = checked(scope, values)
+    _lock(project_id)
+    row = _stored(project_id, scope) or Override(
+        project_id=project_id, agent=scope.agent, backend=scope.backend, model=scope.model
     )
-    before = dict(tier.values)
-    tier.values = {name: value for name, value in values.items() if value is not None}
-    tier.scope, tier.note, tier.updated_by_id = scope, note[:MAX_NOTE_CHARACTERS], actor.user_id
-    _checked(tier)
-    told = _told(_loosened(_tiers_below(project_id, scope, backend), before, tier.values), note, actor)
-    if tier.values:
-        tier.save()
-    elif tier.pk:
-        tier.delete()
-    if tier.values != before:
+    before = stored_values(row.values)
+    weaker = _weakened(load_overrides(project_id).below(scope), scope, before, values)
+    audit_note = _audit_note(weaker, note, actor)
+    row.values, row.note, row.updated_by_id = values, note[:MAX_NOTE_CHARACTERS], actor.user_id
+    if values:
+        row.save()
+    elif row.pk:
+        row.delete()
+    if values != before:
         audit.record(
             actor,
             "policy.save",
-            _subject(tier),
+            str(scope),
             project_id=project_id,
             before=before,
-            after={**tier.values, "note": told},
+            after={**values, "note": audit_note},
         )
-        _bump(project_id)
-    return tier if tier.values else None
+        _raise_version(project_id)
+    return row if values else None
 
 
-def delete_tier(
-    project_id: int | None, scope: str, backend: str, model: str, actor: Actor, note: str = ""
-) -> None:
-    """Remove a tier; the one below holds again, which may be the milder one."""
-    if not _place(project_id, backend, model).exists():
-        raise NotFound("There is no such tier.")
-    save_tier(project_id, scope, backend, model, {}, actor, note)
+def delete_override(project_id: int | None, scope: Scope, actor: Actor, note: str = "") -> None:
+    """Delete the override of a scope, which inherits everything again; that may weaken detection.
+
+    Raises
+    ------
+    NotFound
+        When the scope has none.
+    """
+    if _stored(project_id, scope) is None:
+        raise NotFound("Override not found in this project.")
+    save_override(project_id, scope, {}, actor, note)
 
 
 @transaction.atomic
@@ -214,67 +126,69 @@ def save_tool_rule(
     *,
     actor: Actor,
     tool_class: str = "",
-    ignore_arguments: list[str] | None = None,
-    volatile_result_fields: list[str] | None = None,
+    ignore_arguments: Sequence[str] = (),
+    volatile_result_fields: Sequence[str] = (),
     values: dict[str, Any] | None = None,
     exempt: bool = False,
     note: str = "",
-) -> ToolRule:
-    """Replace the rule for the tools whose name matches `pattern`; see `save_tier` for the note."""
-    if not pattern.strip() or len(pattern) > 128:
-        raise Invalid("A pattern has 1 to 128 characters.", field="pattern")
-    rule = ToolRule.objects.select_for_update().filter(
+) -> ToolOverride:
+    """Replace the rule for the tools whose name matches `pattern`; see `save_override` for values, note and errors."""
+    values = checked(_tool_scope(pattern), values or {})
+    _lock(project_id)
+    row = ToolOverride.objects.filter(project_id=project_id, pattern=pattern).first() or ToolOverride(
         project_id=project_id, pattern=pattern
-    ).first() or ToolRule(project_id=project_id, pattern=pattern)
-    before = _rule_as_dict(rule) if rule.pk else None
-    as_it_was = copy(rule)
-    rule.tool_class, rule.exempt, rule.note = tool_class, exempt, note[:MAX_NOTE_CHARACTERS]
-    rule.ignore_arguments = ignore_arguments or []
-    rule.volatile_result_fields = volatile_result_fields or []
-    rule.values = {name: value for name, value in (values or {}).items() if value is not None}
-    rule.updated_by_id = actor.user_id
-    _checked(rule)
-    told = _told(_loosened_by_rule(project_id, as_it_was, rule), note, actor)
-    rule.save()
+    )
+    was_stored, before, rule_before = row.pk is not None, _as_dict(row), tool_rule(row)
+    row.tool_class, row.exempt, row.values = tool_class, exempt, values
+    row.ignore_arguments = _checked_names("ignore_arguments", ignore_arguments)
+    row.volatile_result_fields = _checked_names("volatile_result_fields", volatile_result_fields)
+    try:
+        weaker = _weakened_by_rule(project_id, rule_before, tool_rule(row))
+    except PolicyError as error:
+        raise invalid_setting(error) from error
+    audit_note = _audit_note(weaker, note, actor)
+    row.note, row.updated_by_id = note[:MAX_NOTE_CHARACTERS], actor.user_id
+    row.save()
     audit.record(
         actor,
         "policy.tool_rule",
-        f"tool:{pattern}",
+        str(row.scope),
         project_id=project_id,
-        before=before,
-        after={**_rule_as_dict(rule), "note": told},
+        before=before if was_stored else None,
+        after={**_as_dict(row), "note": audit_note},
     )
-    _bump(project_id)
-    return rule
+    _raise_version(project_id)
+    return row
 
 
 @transaction.atomic
 def delete_tool_rule(project_id: int, pattern: str, actor: Actor, note: str = "") -> None:
-    """Remove a rule; see `save_tier` for the note."""
-    rule = ToolRule.objects.select_for_update().filter(project_id=project_id, pattern=pattern).first()
-    if rule is None:
-        raise NotFound("There is no such tool rule.")
-    told = _told(_loosened_by_rule(project_id, rule, ToolRule(pattern=pattern)), note, actor)
-    before = _rule_as_dict(rule)
-    rule.delete()
+    """Delete a rule; that may weaken detection.
+
+    Raises
+    ------
+    NotFound
+        When the project has no such rule.
+    """
+    _lock(project_id)
+    row = ToolOverride.objects.filter(project_id=project_id, pattern=pattern).first()
+    if row is None:
+        raise NotFound("Tool rule not found in this project.")
+    audit_note = _audit_note(_weakened_by_rule(project_id, tool_rule(row), ToolRule(pattern)), note, actor)
+    row.delete()
     audit.record(
         actor,
         "policy.tool_rule",
-        f"tool:{pattern}",
+        str(row.scope),
         project_id=project_id,
-        before=before,
-        after={"note": told} if told else None,
+        before=_as_dict(row),
+        after={"note": audit_note} if audit_note else None,
     )
-    _bump(project_id)
-
-
-def _rule_as_dict(rule: ToolRule) -> dict[str, Any]:
-    names = ("tool_class", "ignore_arguments", "volatile_result_fields", "values", "exempt", "note")
-    return {name: getattr(rule, name) for name in names}
+    _raise_version(project_id)
 
 
 def history(project_id: int, limit: int = 100) -> list[AuditEntry]:
-    """List the changes of this project's settings and of the server's, newest first."""
+    """List the changes of this project's overrides and of the server's, newest first."""
     rows = AuditEntry.objects.filter(
         Q(project_id=project_id) | Q(project_id=None), action__startswith="policy."
     )
@@ -283,22 +197,111 @@ def history(project_id: int, limit: int = 100) -> list[AuditEntry]:
 
 @transaction.atomic
 def restore(project_id: int, entry_id: int, actor: Actor) -> None:
-    """Put a tier or tool rule back to what it was before the change that `entry_id` tells of."""
+    """Restore an override or tool rule to its state before a change.
+
+    Parameters
+    ----------
+    entry_id
+        The audit entry of the change.
+
+    Raises
+    ------
+    NotFound
+        When it is no change of this project's settings.
+    """
     entry = AuditEntry.objects.filter(
         pk=entry_id, project_id=project_id, action__startswith="policy."
     ).first()
     if entry is None:
-        raise NotFound("There is no such change in this project.")
-    before = dict(entry.before or {})
-    if entry.action == "policy.tool_rule":
-        pattern = entry.subject.removeprefix("tool:")
-        if entry.before is None:
-            delete_tool_rule(project_id, pattern, actor, RESTORED)
-        else:
-            save_tool_rule(
-                project_id, pattern, actor=actor, **(before | {"note": before.get("note") or RESTORED})
+        raise NotFound("Change not found in this project.")
+    scope, before = Scope.parse(entry.subject), dict(entry.before or {})
+    if scope.kind != "tool":
+        save_override(project_id, scope, before, actor, RESTORED)
+    elif entry.before is None:
+        delete_tool_rule(project_id, scope.pattern, actor, RESTORED)
+    else:
+        before["note"] = before.get("note") or RESTORED
+        save_tool_rule(project_id, scope.pattern, actor=actor, **before)
+
+
+def _stored(project_id: int | None, scope: Scope) -> Override | None:
+    return Override.objects.filter(
+        Q(project=None) if scope == SERVER else Q(project_id=project_id),
+        agent=scope.agent,
+        backend=scope.backend,
+        model=scope.model,
+    ).first()
+
+
+def _lock(project_id: int | None) -> None:
+    """Let changes of a project's overrides wait for one another; calls are not held up."""
+    rows = Project.objects.all() if project_id is None else Project.objects.filter(pk=project_id)
+    list(rows.order_by("pk").select_for_update(no_key=True).values_list("pk"))
+
+
+def _raise_version(project_id: int | None) -> None:
+    """Make every process load the overrides again at the next call."""
+    projects = Project.objects.all() if project_id is None else Project.objects.filter(pk=project_id)
+    projects.update(policy_version=F("policy_version") + 1)
+    if project_id is not None:
+        publish_after_commit(project_id, Hint("policy"))
+
+
+def _tool_scope(pattern: str) -> Scope:
+    try:
+        return Scope("tool", pattern=pattern)
+    except PolicyError as error:
+        raise invalid_setting(error) from error
+
+
+def _checked_names(field: str, names: Iterable[Any]) -> list[str]:
+    names = list(names)
+    if len(names) > MAX_TOOL_NAMES or not all(
+        isinstance(name, str) and 1 <= len(name) <= 256 for name in names
+    ):
+        raise Invalid(
+            f"`{field}` must be a list of at most {MAX_TOOL_NAMES} names of 1 to 256 characters.",
+            field=field,
+            code="invalid_value",
+        )
+    return names
+
+
+def _audit_note(weaker: Sequence[str], note: str, actor: Actor) -> str:
+    """Return the note as the audit keeps it; a person must give one when the change weakens detection."""
+    if weaker and not note.strip():
+        if actor.user_id is not None:
+            raise Invalid(
+                f"This weakens detection ({', '.join(weaker)}). Give a reason.",
+                field="note",
+                code="note_needed",
             )
-        return
-    scope, _, place = entry.subject.partition(":")
-    backend, _, model = place.partition("/")
-    save_tier(project_id, scope, unquote(backend), model, before, actor, note=RESTORED)
+        return NO_NOTE
+    return note[:MAX_NOTE_CHARACTERS]
+
+
+def _weakened(
+    below: list[ScopedValues], scope: Scope, before: dict[str, Any], after: dict[str, Any]
+) -> list[str]:
+    """List, by label, the settings that a changed override weakens."""
+    old, new = (resolve([*below, (scope, values)]) for values in (before, after))
+    return [FIELDS[name].label for name in weakened(old, new, frozenset((*before, *after)))]
+
+
+def _weakened_by_rule(project_id: int, before: ToolRule, after: ToolRule) -> list[str]:
+    weaker = []
+    if _class_rank(after) > _class_rank(before):
+        weaker.append("never judged" if after.exempt else "class")
+    below = load_overrides(project_id).below(after.scope)
+    return weaker + _weakened(below, after.scope, dict(before.values), dict(after.values))
+
+
+def _class_rank(rule: ToolRule) -> int:
+    # A pattern of several tools has no shipped class; each of them may.
+    name = "exempt" if rule.exempt else rule.tool_class or shipped_traits(rule.pattern).tool_class
+    return _WEAKER_CLASSES.index(name) if name in _WEAKER_CLASSES else 0
+
+
+def _as_dict(row: ToolOverride) -> dict[str, Any]:
+    names = ("tool_class", "ignore_arguments", "volatile_result_fields", "values", "exempt", "note")
+    return {name: getattr(row, name) for name in names}

@@ -6,11 +6,15 @@ from typing import Any
 
 from django.utils import timezone
 
-from detection.engine import fold, policy
+from detection.engine import fold
+from detection.engine.fields import ALIASES
+from detection.engine.policy import stored_values
+from detection.engine.scopes import SESSION
 from detection.models import Session
 from detection.services import audit
 from detection.services.audit import Actor
 from detection.services.errors import Invalid
+from detection.services.policies.overrides import checked
 from detection.services.sessions import chat_commands
 from detection.services.sessions.chat_commands import CommandOut
 from detection.services.sessions.locked_session import locked_session_by_name
@@ -71,24 +75,18 @@ def stop_many(project_id: int, external_ids: list[str] | None, actor: Actor, rea
 
 
 def set_policy(project_id: int, external_id: str, values: dict[str, Any], actor: Actor) -> Session:
-    """Change the session's own settings: given fields are set, a field given as None is inherited again.
+    """Change the session's own override: given settings are set, a setting given as None is inherited again.
 
     Raises
     ------
     Invalid
-        Naming the setting that the engine rejects.
+        `invalid_setting`, naming every setting that is wrong.
     """
     with locked_session_by_name(project_id, external_id) as locked:
         session = locked.session
-        before = dict(session.policy_values)
-        merged = {name: value for name, value in {**before, **values}.items() if value is not None}
-        try:
-            for name in values:
-                if name not in policy.FIELDS:
-                    raise policy.PolicyError(name, "is not a setting")
-            session.policy_values = policy.validate(merged)
-        except policy.PolicyError as error:
-            raise Invalid(str(error), field=error.field, code="invalid_setting") from error
+        before = stored_values(session.policy_values)
+        given = {ALIASES.get(name, name): value for name, value in values.items()}
+        session.policy_values = checked(SESSION, {**before, **given})
         if session.policy_values != before:
             audit.record(
                 actor,
@@ -104,7 +102,7 @@ def set_policy(project_id: int, external_id: str, values: dict[str, Any], actor:
 def run_command(project_id: int, external_id: str, text: str, actor: Actor) -> CommandOut:
     """Carry out in-chat commands for a client without the gateway."""
     with locked_session_by_name(project_id, external_id) as locked:
-        out = chat_commands.run_in_chat(locked.session, locked.policies, text, actor)
+        out = chat_commands.run_in_chat(locked.session, locked.overrides, text, actor)
         if not out.lines:
             raise Invalid(
                 "No command found. Commands look like !/set(tool-loop-max-repeats=6) or !/unset(tool-loop-mode).",

@@ -6,10 +6,11 @@ import re
 from dataclasses import dataclass
 
 from detection.engine import commands as grammar
+from detection.engine.field import number_text
 from detection.engine.fields import FIELDS, LADDERS
-from detection.engine.policy import Policy, PolicyError
+from detection.engine.policy import Policy, stored_values
 from detection.models import Session
-from detection.selectors.policies import Tiers
+from detection.selectors.policies import ProjectOverrides
 from detection.services import audit
 from detection.services.audit import Actor
 
@@ -47,41 +48,37 @@ def help_line(policy: Policy) -> str:
             if isinstance(value, tuple)
             else value
         )
-        allowed = f", at least {field.minimum:g}" if field.minimum is not None else ""
-        if field.type == "ladder":
+        allowed = ""
+        if field.type == "int":
+            allowed = f", {number_text(field.minimum)} to {number_text(field.maximum)}"
+        elif field.type == "ladder":
             allowed = f", one of {', '.join(LADDERS)}, or a list of reactions"
         words.append(f"{grammar.shown_name(name)} (now {now}{allowed})")
     return f"{'; '.join(words)}. Change with !/set(name=value, …), take back with !/unset(name, …)."
 
 
-def run_in_chat(session: Session, tiers: Tiers, text: str, actor: Actor = CHAT) -> CommandOut:
-    """Carry out the commands in `text` on a locked session, which the caller saves.
+def run_in_chat(session: Session, overrides: ProjectOverrides, text: str, actor: Actor = CHAT) -> CommandOut:
+    """Execute the commands in `text` on a locked session, which the caller saves.
 
-    A command with a mistake changes nothing; the others in the same text still hold.
+    A command with a mistake changes nothing; the others in the same text are executed.
     """
     if _HELP.search(text[: grammar.MAX_COMMAND_CHARS]):
-        policy = tiers.policy_for(session.backend, session.model, session.policy_values)
+        policy = overrides.policy_for(session.agent, session.backend, session.model, session.policy_values)
         return CommandOut((help_line(policy),), is_changed=False)
     if not grammar.contains_command(text):
         return CommandOut((), is_changed=False)
-    try:
-        changes = grammar.parse(text)
-    except grammar.CommandError as error:
-        return CommandOut((str(error),), is_changed=False)
-    before = dict(session.policy_values)
-    values = dict(before)
-    for change in changes:
-        if change.value is grammar.UNSET:
-            values.pop(change.field, None)
+    before = values = stored_values(session.policy_values)
+    lines = []
+    for command in grammar.parse(text):
+        try:
+            values = grammar.apply(command, values)
+        except grammar.CommandError as error:
+            lines.append(str(error))
         else:
-            values[change.field] = change.value
-    try:
-        policy = tiers.policy_for(session.backend, session.model, values)
-    except PolicyError as error:
-        # Each value is fine by itself, but not beside the others.
-        return CommandOut((f"{grammar.shown_name(error.field)} {error.message}.",), is_changed=False)
-    session.policy_values = values
+            policy = overrides.policy_for(session.agent, session.backend, session.model, values)
+            lines.append(grammar.reply(command.changes, policy))
     if values != before:
+        session.policy_values = values
         audit.record(
             actor,
             "session.policy",
@@ -90,4 +87,4 @@ def run_in_chat(session: Session, tiers: Tiers, text: str, actor: Actor = CHAT) 
             before=before,
             after=values,
         )
-    return CommandOut((grammar.reply(changes, policy),), values != before)
+    return CommandOut(tuple(lines), values != before)

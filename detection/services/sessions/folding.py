@@ -123,7 +123,7 @@ class Folding:
     def _fold_message(self, event: EventRecord) -> None:
         locked = self.locked
         if event.content:
-            chat_commands.run_in_chat(locked.session, locked.policies, event.content)
+            chat_commands.run_in_chat(locked.session, locked.overrides, event.content)
         message = Message(at=event.received_at.timestamp(), seq=event.seq)
         fold.observe_message(locked.tracker, message, locked.policy_for(event))
 

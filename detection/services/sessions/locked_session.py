@@ -17,7 +17,7 @@ from detection.engine.identity import Keyer
 from detection.engine.memory import State
 from detection.engine.policy import Policy
 from detection.models import Session, SessionState
-from detection.selectors.policies import tiers_of
+from detection.selectors.policies import overrides_of
 from detection.services.approvals.open_approvals import OpenApprovals
 from detection.services.errors import NotFound
 from detection.services.incidents.tracker import Loops
@@ -37,8 +37,8 @@ class LockedSession:
     ----------
     session : Session
         The row. Changed fields are written when the block ends; `state` is derived then and is not to be set.
-    policies : Tiers
-        The project's stored settings.
+    overrides : ProjectOverrides
+        The project's stored overrides.
     keyer : Keyer
         The project's digests.
     events : EventChanges
@@ -52,7 +52,7 @@ class LockedSession:
     def __init__(self, session: Session) -> None:
         project = session.project
         self.session = session
-        self.policies = tiers_of(project.pk, project.policy_version)
+        self.overrides = overrides_of(project)
         self.keyer = Keyer(bytes(project.digest_secret))
         self.events = EventChanges(session)
         self.incidents = Loops(session)
@@ -75,8 +75,11 @@ class LockedSession:
     def policy_for(self, event: EventRecord) -> Policy:
         """Return the settings in effect for an event, before tool rules."""
         session = self.session
-        return self.policies.policy_for(
-            event.backend or session.backend, event.model or session.model, session.policy_values
+        return self.overrides.policy_for(
+            event.agent or session.agent,
+            event.backend or session.backend,
+            event.model or session.model,
+            session.policy_values,
         )
 
     def reload_incidents(self) -> None:

@@ -8,6 +8,7 @@ import pytest
 from django.db.models import F
 from django.utils import timezone
 
+from detection.engine.scopes import PROJECT
 from detection.models import (
     AlertDelivery,
     AlertDestination,
@@ -204,7 +205,7 @@ def test_where_a_longer_silence_goes_on_it_is_told_at_its_end(project, receiver,
 def test_an_approval_that_a_silence_hid_is_told_while_it_can_be_answered(project, receiver, hook, agent):
     from detection.services.policies import overrides
 
-    overrides.save_tier(project.pk, "project", "", "", {"mode": "ask"}, ANA)
+    overrides.save_override(project.pk, PROJECT, {"mode": "ask"}, ANA)
     make_route(project, hook, transitions=["approval.requested"])
     hidden = silence(project)
     for _ in range(4):

@@ -9,6 +9,7 @@ import pytest
 from django.db import close_old_connections, connection
 from django.utils import timezone
 
+from detection.engine.scopes import PROJECT
 from detection.models import (
     Approval,
     AuditEntry,
@@ -33,7 +34,7 @@ BEN = Actor("ben")
 @pytest.fixture
 def asking(project):
     """A project in which every 4th identical call is asked about."""
-    overrides.save_tier(project.pk, "project", "", "", {"mode": "ask", "attended": True}, OPERATOR)
+    overrides.save_override(project.pk, PROJECT, {"mode": "ask", "attended": True}, OPERATOR)
     project.refresh_from_db()
     return project
 
@@ -134,7 +135,7 @@ def test_exempt_frees_the_tool_in_this_session_and_no_other_tool(asking, agent):
 
 
 def test_a_policy_that_forgets_a_detected_loop_raises_the_limit_of_the_session(project, agent):
-    overrides.save_tier(project.pk, "project", "", "", {"preset": "interactive"}, OPERATOR)
+    overrides.save_override(project.pk, PROJECT, {"preset": "interactive"}, OPERATOR)
     resolution.decide(project.pk, hold(agent).approval["id"], "raise", OPERATOR, by=2)
     assert session_of(project).policy_values == {"max_repeats": 6}
     assert [agent.asks(agent.call()).decision for _ in range(6)] == ["allow"] * 5 + ["hold"]
@@ -147,7 +148,7 @@ def test_unanswered_the_default_holds_from_the_deadline_on_whoever_reads_first(
     reaction, decision, asking, agent
 ):
     values = {"mode": "ask", "unattended_reaction": reaction}
-    overrides.save_tier(asking.pk, "project", "", "", values, OPERATOR)
+    overrides.save_override(asking.pk, PROJECT, values, OPERATOR)
     held = hold(agent)
     make_overdue(held.approval["id"])
     approval = resolution.find(asking.pk, held.approval["id"])
@@ -308,7 +309,7 @@ def test_calls_that_were_only_observed_are_not_asked_about(asking, agent):
 
 def test_a_budget_of_calls_is_raised_by_the_sessions_own_limit(project, agent):
     values = {"budget_max_calls": 5, "budget_ladder": "ask"}
-    overrides.save_tier(project.pk, "project", "", "", values, OPERATOR)
+    overrides.save_override(project.pk, PROJECT, values, OPERATOR)
     calls = [agent.asks(agent.call(arguments=f'{{"page": {n}}}', tool=f"t{n}")).verdicts[0] for n in range(5)]
     assert calls[-1].decision == "hold"
     resolution.decide(project.pk, calls[-1].approval["id"], "raise", OPERATOR, by=10)
@@ -330,11 +331,9 @@ def reactions_of(incident):
 
 
 def test_what_came_of_each_reaction_is_stored_on_the_incident(project, agent):
-    overrides.save_tier(
+    overrides.save_override(
         project.pk,
-        "project",
-        "",
-        "",
+        PROJECT,
         {"mode": "warn,chance", "rung_gap_calls": 1, "result_aware": False},
         OPERATOR,
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from detection.engine.scopes import PROJECT
 from detection.models import Approval, JudgeCall
 from detection.services.approvals import resolution
 from detection.services.ingestion.guard import GuardIn, guard
@@ -58,7 +59,7 @@ def reply(text, request):
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one["id"])
 def test_the_scenario_plays_as_written(scenario, project, principal, settings):
-    overrides.save_tier(project.pk, "project", "", "", settings_of(scenario), OPERATOR)
+    overrides.save_override(project.pk, PROJECT, settings_of(scenario), OPERATOR)
     config = scenario["config"]
     choices, replies = [*config.get("user_choices", ())], [*config.get("judge_replies", ())]
     with JudgeServer(lambda request: reply(replies.pop(0), request)).running() as server:

@@ -3,6 +3,7 @@ import threading
 import pytest
 from django.db import connection
 
+from detection.engine.scopes import PROJECT, Scope
 from detection.models import Event, Incident, Project, Session
 from detection.services.keys import Principal
 from detection.services.policies import overrides
@@ -56,7 +57,9 @@ def test_a_resent_call_gets_the_verdict_it_got_the_first_time_and_counts_once(ag
 def test_a_model_override_changes_the_next_verdict_and_names_its_tier(agent, project):
     for _ in range(3):
         agent.asks()
-    overrides.save_tier(project.pk, "model", "openai", "gpt-5", {"max_repeats": 9}, OPERATOR)
+    overrides.save_override(
+        project.pk, Scope("model", backend="openai", model="gpt-5"), {"max_repeats": 9}, OPERATOR
+    )
     answer = agent.asks()
 
     assert answer.decision == "allow"
@@ -64,7 +67,9 @@ def test_a_model_override_changes_the_next_verdict_and_names_its_tier(agent, pro
 
 
 def test_the_session_s_own_setting_wins_over_the_model_s(agent, project):
-    overrides.save_tier(project.pk, "model", "openai", "gpt-5", {"max_repeats": 2}, OPERATOR)
+    overrides.save_override(
+        project.pk, Scope("model", backend="openai", model="gpt-5"), {"max_repeats": 2}, OPERATOR
+    )
     agent.asks()
     out = actions.run_command(project.pk, "s-1", "!/set(tool-loop-max-repeats=6)", OPERATOR)
     answer = agent.asks()
@@ -122,7 +127,7 @@ def test_one_project_s_sessions_do_not_count_for_another(agent, principal):
 
 
 def test_with_detection_off_nothing_is_tracked(agent, project):
-    overrides.save_tier(project.pk, "project", "", "", {"enabled": False}, OPERATOR)
+    overrides.save_override(project.pk, PROJECT, {"enabled": False}, OPERATOR)
 
     assert {agent.asks().decision for _ in range(8)} == {"allow"}
     assert not Incident.objects.exists()
@@ -189,7 +194,7 @@ def test_calls_that_race_with_a_stop_are_never_allowed_after_it(transactional_db
 @pytest.mark.django_db(transaction=True)
 def test_calls_that_race_for_one_session_are_counted_each_once(transactional_db):
     project = Project.objects.create(slug="race", name="Race")
-    overrides.save_tier(project.pk, "project", "", "", {"mode": "observe"}, OPERATOR)
+    overrides.save_override(project.pk, PROJECT, {"mode": "observe"}, OPERATOR)
     agent = Agent(Principal(0, "x", project.pk, "race", frozenset(), False, None, b"secret"))
     start = threading.Barrier(4)
 

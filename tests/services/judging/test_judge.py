@@ -13,6 +13,7 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
+from detection.engine.scopes import PROJECT
 from detection.models import Approval, Event, Incident, JudgeCall, Session, SessionState
 from detection.selectors.approvals import near_limit
 from detection.services.approvals import resolution
@@ -40,7 +41,7 @@ def judged(project):
         "budget_extension_rounds": EXTENSION,
         "budget_max_extensions": 1,
     }
-    overrides.save_tier(project.pk, "project", "", "", values, OPERATOR)
+    overrides.save_override(project.pk, PROJECT, values, OPERATOR)
     project.refresh_from_db()
     return project
 
@@ -304,7 +305,7 @@ def test_off_by_default_the_limit_stops_at_once(judged, agent):
 
 def test_off_and_attended_a_person_is_asked_instead(judged, agent):
     values = {"preset": "justified", "budget_max_rounds": LIMIT, "attended": True}
-    overrides.save_tier(judged.pk, "project", "", "", values, OPERATOR)
+    overrides.save_override(judged.pk, PROJECT, values, OPERATOR)
     assert told(held(agent)).decider == "person"
 
 
@@ -316,7 +317,7 @@ def test_a_repetition_or_a_hard_limit_is_never_put_to_the_judge(kind, project, a
         "cycle": {"repeat_enabled": False, "cycle_ladder": "justify", "cycle_unknown_laps": 2},
         "calls": {"repeat_enabled": False, "budget_max_calls": 4, "budget_ladder": "justify"},
     }[kind]
-    overrides.save_tier(project.pk, "project", "", "", values, OPERATOR)
+    overrides.save_override(project.pk, PROJECT, values, OPERATOR)
     tools = ["a", "b"] * 4 if kind == "cycle" else ["a"] * 8
     decisions = [agent.asks(agent.call(tool=tool)).decision for tool in tools]
     assert "stop" in decisions

@@ -89,7 +89,7 @@ def test_help_answers_in_one_line_what_holds_and_how_to_change_it(project, agent
     agent.asks()
     out = actions.run_command(project.pk, "s-1", "please !/help(tool-loop)", OPERATOR)
     assert len(out.lines) == 1
-    assert "tool-loop-max-repeats (now 4, at least 2)" in out.lines[0]
+    assert "tool-loop-max-repeats (now 4, 2 to 1,000)" in out.lines[0]
     assert "!/set(name=value, …)" in out.lines[0]
     assert not out.is_changed
 
@@ -98,7 +98,7 @@ def test_values_that_do_not_fit_together_are_refused_and_nothing_is_parked(proje
     agent.asks()
     text = "!/set(tool-loop-cycle-min-length=8, tool-loop-cycle-max-length=3)"
     out = actions.run_command(project.pk, "s-1", text, OPERATOR)
-    assert "must not be greater" in out.lines[0]
+    assert "must be at most" in out.lines[0]
     agent.posts(type(agent.call())(type="message", session="s-1", content=text))
     session = Session.objects.get()
     evaluation.evaluate(session.pk)

@@ -1,6 +1,7 @@
 import pytest
 
-from detection.models import AuditEntry, PolicyTier, Project, Role, ToolRule
+from detection.engine.scopes import ENVIRONMENT, PROJECT, SERVER, SESSION, Scope
+from detection.models import AuditEntry, Override, Project, Role, ToolOverride
 from detection.selectors.policies import effective
 from detection.services.audit import Actor
 from detection.services.errors import Invalid, NotFound
@@ -10,50 +11,59 @@ from tests.support.agents import OPERATOR
 from tests.support.projects import make_member
 
 
-def value_and_source(project, name, **place):
+def value_and_source(project, name, **call):
     project.refresh_from_db()
-    return tuple(effective(project, **place).explain([name])[name].values())
+    return tuple(effective(project, **call).explain([name])[name].values())
 
 
-def test_every_field_comes_from_the_narrowest_tier_that_sets_it(project):
-    overrides.save_tier(
-        None, "server", "", "", {"max_repeats": 10, "ttl_seconds": 300, "mode": "warn"}, OPERATOR
+def test_every_setting_comes_from_the_narrowest_scope_that_contains_it(project):
+    overrides.save_override(None, SERVER, {"max_repeats": 10, "ttl_seconds": 300, "mode": "warn"}, OPERATOR)
+    overrides.save_override(project.pk, PROJECT, {"max_repeats": 9, "mode": "chance"}, OPERATOR)
+    overrides.save_override(project.pk, Scope("backend", backend="openai"), {"max_repeats": 8}, OPERATOR)
+    overrides.save_override(
+        project.pk, Scope("model", backend="openai", model="org/gpt-5"), {"max_repeats": 7}, OPERATOR
     )
-    overrides.save_tier(project.pk, "project", "", "", {"max_repeats": 9, "mode": "chance"}, OPERATOR)
-    overrides.save_tier(project.pk, "backend", "openai", "", {"max_repeats": 8}, OPERATOR)
-    overrides.save_tier(project.pk, "model", "openai", "org/gpt-5", {"max_repeats": 7}, OPERATOR)
 
-    place = {"backend": "openai", "model": "org/gpt-5"}
-    assert value_and_source(project, "max_repeats", **place) == (7, "model:openai/org/gpt-5")
+    call = {"backend": "openai", "model": "org/gpt-5"}
+    assert value_and_source(project, "max_repeats", **call) == (7, "model:openai/org/gpt-5")
     assert value_and_source(project, "max_repeats", backend="openai", model="other") == (8, "backend:openai")
     assert value_and_source(project, "max_repeats") == (9, "project")
-    assert value_and_source(project, "mode", **place) == ("chance_then_break", "project")
-    assert value_and_source(project, "ttl_seconds", **place) == (300, "server")
+    assert value_and_source(project, "mode", **call) == ("chance_then_break", "project")
+    assert value_and_source(project, "ttl_seconds", **call) == (300, "server")
 
 
-def test_unsetting_restores_the_tier_below(project):
-    overrides.save_tier(project.pk, "project", "", "", {"max_repeats": 9}, OPERATOR)
-    overrides.save_tier(project.pk, "model", "openai", "m", {"max_repeats": 7}, OPERATOR)
-    overrides.delete_tier(project.pk, "model", "openai", "m", OPERATOR)
+def test_deleting_an_override_restores_the_scope_below(project):
+    overrides.save_override(project.pk, PROJECT, {"max_repeats": 9}, OPERATOR)
+    overrides.save_override(
+        project.pk, Scope("model", backend="openai", model="m"), {"max_repeats": 7}, OPERATOR
+    )
+    overrides.delete_override(project.pk, Scope("model", backend="openai", model="m"), OPERATOR)
 
     assert value_and_source(project, "max_repeats", backend="openai", model="m") == (9, "project")
 
 
 def test_a_wrong_value_names_its_setting_and_changes_nothing(project):
     with pytest.raises(Invalid) as refused:
-        overrides.save_tier(project.pk, "project", "", "", {"max_repeats": 1}, OPERATOR)
+        overrides.save_override(project.pk, PROJECT, {"max_repeats": 1}, OPERATOR)
     assert "max_repeats" in str(refused.value)
     with pytest.raises(Invalid):
-        overrides.save_tier(project.pk, "project", "", "", {"no_such_setting": 1}, OPERATOR)
-    assert not PolicyTier.objects.exists()
+        overrides.save_override(project.pk, PROJECT, {"no_such_setting": 1}, OPERATOR)
+    assert not Override.objects.exists()
 
 
 @pytest.mark.parametrize(
-    "place", [("backend", "", ""), ("model", "openai", ""), ("project", "openai", ""), ("server", "", "")]
+    ("in_project", "scope"),
+    [
+        (True, SERVER),
+        (False, PROJECT),
+        (True, ENVIRONMENT),
+        (True, SESSION),
+        (True, Scope("tool", pattern="x")),
+    ],
 )
-def test_a_place_must_fit_its_tier(project, place):
+def test_only_scopes_of_the_server_or_the_project_have_a_stored_override(project, in_project, scope):
     with pytest.raises(Invalid):
-        overrides.save_tier(project.pk, *place, {"max_repeats": 5}, OPERATOR)
+        overrides.save_override(project.pk if in_project else None, scope, {"max_repeats": 5}, OPERATOR)
 
 
 def test_a_tool_rule_holds_for_its_tools_only(project):
@@ -66,20 +76,27 @@ def test_a_tool_rule_holds_for_its_tools_only(project):
 
 
 @pytest.mark.parametrize(
-    "place", [("model", "openai", "a/b"), ("model", "team/proxy", "a/b"), ("backend", "a/b", "")]
+    "scope",
+    [
+        Scope.of(backend="openai", model="a/b"),
+        Scope.of(backend="team/proxy", model="a/b"),
+        Scope.of(backend="a/b"),
+        Scope.of("a/b"),
+    ],
+    ids=str,
 )
-def test_history_restores_what_was_before(project, place):
-    overrides.save_tier(project.pk, *place, {"max_repeats": 7}, OPERATOR)
-    overrides.save_tier(project.pk, *place, {"max_repeats": 3}, OPERATOR)
+def test_history_restores_what_was_before(project, scope):
+    overrides.save_override(project.pk, scope, {"max_repeats": 7}, OPERATOR)
+    overrides.save_override(project.pk, scope, {"max_repeats": 3}, OPERATOR)
     newest = overrides.history(project.pk)[0]
     overrides.restore(project.pk, newest.pk, OPERATOR)
 
-    assert PolicyTier.objects.get().values == {"max_repeats": 7}
+    assert Override.objects.get().values == {"max_repeats": 7}
     assert AuditEntry.objects.filter(action="policy.save").count() == 3
 
 
 def test_history_of_another_project_cannot_be_restored(project):
-    overrides.save_tier(project.pk, "project", "", "", {"max_repeats": 7}, OPERATOR)
+    overrides.save_override(project.pk, PROJECT, {"max_repeats": 7}, OPERATOR)
     other = Project.objects.create(slug="other", name="Other")
     with pytest.raises(NotFound):
         overrides.restore(other.pk, overrides.history(project.pk)[0].pk, OPERATOR)
@@ -134,40 +151,50 @@ def refuses(function, *arguments, **more):
     return refused.value.detail
 
 
-@pytest.mark.parametrize("place", [("project", "", ""), ("backend", "openai", ""), ("model", "openai", "m")])
-def test_a_person_says_why_a_tier_becomes_milder(project, person, place):
-    detail = refuses(overrides.save_tier, project.pk, *place, {"max_repeats": 9}, person, " ")
+@pytest.mark.parametrize(
+    "scope",
+    [PROJECT, Scope.of("triage"), Scope.of(backend="openai"), Scope.of(backend="openai", model="m")],
+    ids=str,
+)
+def test_a_person_gives_a_reason_for_weakening_an_override(project, person, scope):
+    detail = refuses(overrides.save_override, project.pk, scope, {"max_repeats": 9}, person, " ")
     assert detail == "This weakens detection (Fires at the n-th identical call). Give a reason."
-    assert not PolicyTier.objects.exists()
-    overrides.save_tier(project.pk, *place, {"max_repeats": 3}, person)
-    refuses(overrides.save_tier, project.pk, *place, {}, person)
-    refuses(overrides.delete_tier, project.pk, *place, person)
-    assert PolicyTier.objects.get().values == {"max_repeats": 3}
-    overrides.delete_tier(project.pk, *place, person, "the index is slow")
-    assert not PolicyTier.objects.exists()
+    assert not Override.objects.exists()
+    overrides.save_override(project.pk, scope, {"max_repeats": 3}, person)
+    refuses(overrides.save_override, project.pk, scope, {}, person)
+    refuses(overrides.delete_override, project.pk, scope, person)
+    assert Override.objects.get().values == {"max_repeats": 3}
+    overrides.delete_override(project.pk, scope, person, "the index is slow")
+    assert not Override.objects.exists()
     assert note_of("policy.save") == "the index is slow"
 
 
-def test_what_is_milder_is_measured_against_the_tiers_below(project, person):
-    overrides.save_tier(None, "server", "", "", {"max_repeats": 12}, OPERATOR)
-    overrides.save_tier(project.pk, "backend", "openai", "", {"max_repeats": 3}, OPERATOR)
-    overrides.save_tier(project.pk, "project", "", "", {"max_repeats": 9}, person)
-    overrides.save_tier(project.pk, "backend", "other", "", {"max_repeats": 8}, person)
-    refuses(overrides.save_tier, project.pk, "model", "openai", "m", {"max_repeats": 8}, person)
-    refuses(overrides.save_tier, None, "server", "", "", {"max_repeats": 13}, person)
+def test_weaker_means_weaker_than_the_scopes_below(project, person):
+    overrides.save_override(None, SERVER, {"max_repeats": 12}, OPERATOR)
+    overrides.save_override(project.pk, Scope("backend", backend="openai"), {"max_repeats": 3}, OPERATOR)
+    overrides.save_override(project.pk, PROJECT, {"max_repeats": 9}, person)
+    overrides.save_override(project.pk, Scope("backend", backend="other"), {"max_repeats": 8}, person)
+    refuses(
+        overrides.save_override,
+        project.pk,
+        Scope("model", backend="openai", model="m"),
+        {"max_repeats": 8},
+        person,
+    )
+    refuses(overrides.save_override, None, SERVER, {"max_repeats": 13}, person)
 
 
-def test_a_preset_that_only_watches_is_a_loosening(project, person):
-    detail = refuses(overrides.save_tier, project.pk, "project", "", "", {"preset": "observe"}, person)
+def test_a_preset_that_only_observes_weakens_detection(project, person):
+    detail = refuses(overrides.save_override, project.pk, PROJECT, {"preset": "observe"}, person)
     assert "Preset" in detail
 
 
-def test_a_person_says_why_a_rule_makes_detection_milder(project, person):
+def test_a_person_gives_a_reason_for_weakening_a_rule(project, person):
     for more in (
         {"exempt": True}, {"tool_class": "poll"}, {"tool_class": "exempt"}, {"values": {"max_repeats": 9}}
     ):  # fmt: skip
         refuses(overrides.save_tool_rule, project.pk, "jobs_*", actor=person, **more)
-    assert not ToolRule.objects.exists()
+    assert not ToolOverride.objects.exists()
     overrides.save_tool_rule(project.pk, "jobs_*", actor=person, values={"max_repeats": 2}, tool_class="read")
     refuses(overrides.delete_tool_rule, project.pk, "jobs_*", person)
     overrides.delete_tool_rule(project.pk, "jobs_*", person, "not used")
@@ -176,23 +203,23 @@ def test_a_person_says_why_a_rule_makes_detection_milder(project, person):
     overrides.delete_tool_rule(project.pk, "a", person)
 
 
-def test_putting_a_milder_setting_back_says_so_by_itself(project, person):
+def test_restoring_a_weaker_setting_needs_no_other_reason(project, person):
     overrides.save_tool_rule(project.pk, "a", actor=OPERATOR, exempt=True)
     overrides.delete_tool_rule(project.pk, "a", person)
     overrides.restore(project.pk, overrides.history(project.pk)[0].pk, person)
-    assert ToolRule.objects.get().exempt
+    assert ToolOverride.objects.get().exempt
     assert note_of("policy.tool_rule") == "restored"
-    overrides.save_tier(project.pk, "project", "", "", {"max_repeats": 2}, person)
+    overrides.save_override(project.pk, PROJECT, {"max_repeats": 2}, person)
     overrides.restore(project.pk, overrides.history(project.pk)[0].pk, person)
-    assert not PolicyTier.objects.exists()
+    assert not Override.objects.exists()
     assert note_of("policy.save") == "restored"
 
 
-def test_a_program_is_not_asked_and_the_audit_tells_that_no_note_was_given(project):
+def test_a_program_needs_no_reason_and_the_audit_says_that_none_was_given(project):
     key = Actor("key:0123456789")
-    overrides.save_tier(project.pk, "project", "", "", {"max_repeats": 9}, key)
-    assert (note_of("policy.save"), PolicyTier.objects.get().note) == ("no note given", "")
-    overrides.save_tier(project.pk, "project", "", "", {"max_repeats": 3}, key)
+    overrides.save_override(project.pk, PROJECT, {"max_repeats": 9}, key)
+    assert (note_of("policy.save"), Override.objects.get().note) == ("no note given", "")
+    overrides.save_override(project.pk, PROJECT, {"max_repeats": 3}, key)
     assert note_of("policy.save") == ""
     overrides.save_tool_rule(project.pk, "a", actor=key, values={"max_repeats": 2})
     overrides.delete_tool_rule(project.pk, "a", key)

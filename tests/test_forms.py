@@ -1,0 +1,41 @@
+"""The form of an override: its fields, what an empty field means, and where errors are shown."""
+
+from detection.engine.fields import FIELDS
+from detection.engine.policy import PROJECT, resolve
+from detection.engine.scopes import SESSION, Scope
+from detection.forms import OverrideForm, form_groups
+from detection.services.errors import Invalid
+
+
+def names(form):
+    return {name.removeprefix("set_") for name in form.fields if name.startswith("set_")}
+
+
+def test_the_form_has_every_setting_that_its_scope_may_contain():
+    assert set(FIELDS) - names(OverrideForm(scope=PROJECT)) == {"judge_available"}
+    assert names(OverrideForm(scope=SESSION)) == names(OverrideForm(scope=PROJECT))
+    rule = OverrideForm(scope=Scope("tool", pattern="search_*"))
+    assert set(FIELDS) - names(rule) == {"judge_available", "counting_scope", "attended"}
+    assert {row.field.name for group in form_groups(rule) for row in group.rows} == names(rule)
+
+
+def test_an_empty_field_shows_what_is_inherited():
+    form = OverrideForm(scope=PROJECT, own={"mode": ["warn", "stop"]}, inherited=resolve([]))
+    assert form.fields["set_max_repeats"].widget.attrs["placeholder"] == "4"
+    assert form.fields["set_repeat_enabled"].choices[0] == ("", "inherit: on")
+    assert form["set_mode"].value() == "warn, stop"
+
+
+def test_the_form_collects_what_was_entered_and_nothing_else():
+    form = OverrideForm({"set_max_repeats": " 1 ", "set_enabled": "", "other": "x"}, scope=PROJECT)
+    assert form.is_valid()
+    assert form.values == {"max_repeats": "1"}
+
+
+def test_errors_of_the_service_are_shown_beside_every_field_to_blame():
+    form = OverrideForm({}, scope=PROJECT)
+    assert form.is_valid()
+    form.add_service_error(
+        Invalid("first", errors={"max_repeats": "Too low.", "note": "Missing.", "backend": "Unknown."})
+    )
+    assert form.errors == {"set_max_repeats": ["Too low."], "note": ["Missing."], "__all__": ["Unknown."]}
