@@ -8,7 +8,7 @@ in `images/strips/` from small runs folded by the engine itself, so that a pictu
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,11 @@ sys.path.insert(0, str(ROOT))
 from detection.engine import fold  # noqa: E402
 from detection.engine.calls import Call, Result  # noqa: E402
 from detection.engine.detectors import DETECTORS  # noqa: E402
+from detection.engine.field import number_text  # noqa: E402
 from detection.engine.fields import FIELDS, LADDERS, Field  # noqa: E402
 from detection.engine.identity import Keyer  # noqa: E402
-from detection.engine.policy import PRESETS, SESSION, resolve  # noqa: E402
+from detection.engine.policy import PRESETS, SESSION, environment_variables, resolve  # noqa: E402
+from detection.engine.scopes import SCOPE_KINDS  # noqa: E402
 from detection.engine.tool_classes import SHIPPED_CLASSES  # noqa: E402
 from detection.engine.weakening import STRICTEST_FIRST  # noqa: E402
 
@@ -39,9 +41,17 @@ def settings() -> str:
         "",
         "> Generated from the engine's list of settings by `python docs/generate.py`.",
         "",
-        "Every setting may be given on any tier: environment, server, project, backend, backend with model, tool rule, session;",
-        "the higher tier wins, field by field. Every limit means *fires at the n-th*. The value of `standard` is the one that holds",
-        "when nobody says anything. *Weaker* is the direction that lets more calls through.",
+        f"An *override* sets some settings at a *scope*: {', '.join(SCOPE_KINDS)}, from the widest to the narrowest.",
+        "For each setting the narrowest scope that sets it wins; `GET /api/v1/policy` names the scope that each value comes from. Below",
+        "every scope lies the preset. A change takes effect on the next call, on every process.",
+        "",
+        "In the environment, the variable of a setting is `TOOL_LOOP_` and its name in capitals, as in `TOOL_LOOP_MAX_REPEATS`; that of",
+        f"`enabled` is `{_variable('enabled')}`. A value that is not allowed, or a variable that starts with `TOOL_LOOP_` and belongs to no",
+        "setting, ends the start with a message that names it. An empty variable counts as absent.",
+        f"{_names_of_the_server()} is set by the server and cannot be set anywhere. A tool rule cannot contain {_names_not_of_tools()}.",
+        "",
+        "Every limit means *fires at the n-th*. The column `standard` shows the value where no override sets one. *Weaker* is the",
+        "direction that lets more calls through.",
         "",
         "A person who weakens detection in the console or the administration gives a reason, which is kept in the history and the audit.",
         "The settings that result before and after are compared: a higher limit, a strict value removed, a preset with weaker values and a",
@@ -66,9 +76,26 @@ def settings() -> str:
     return "\n".join([*lines, ""])
 
 
+def _variable(name: str) -> str:
+    return next(variable for variable, setting in environment_variables().items() if setting == name)
+
+
+def _names_of_the_server() -> str:
+    return _list(name for name in FIELDS if name not in environment_variables().values())
+
+
+def _names_not_of_tools() -> str:
+    names = environment_variables().values()
+    return _list(name for name in names if "tool" not in FIELDS[name].scopes)
+
+
+def _list(names: Iterable[str]) -> str:
+    return " or ".join(f"`{name}`" for name in names)
+
+
 def _setting(one: Field) -> str:
     standard = {field.name: field.default for field in FIELDS.values()} | dict(PRESETS["standard"])
-    known = f" Also spelled {', '.join(f'`{alias}`' for alias in one.aliases)}." if one.aliases else ""
+    known = f" Also accepted as {', '.join(f'`{alias}`' for alias in one.aliases)}." if one.aliases else ""
     return f"| `{one.name}` | {_value(standard[one.name])} | {_allowed(one)} | {_weaker(one)} | {one.label}. {one.help}{known} |"
 
 
@@ -86,11 +113,7 @@ def _allowed(one: Field) -> str:
     if one.type == "ladder":
         return "a ladder's name, or rungs"
     unit = f" {one.unit}" if one.unit else ""
-    return f"{_number(one.minimum)} to {_number(one.maximum)}{unit}"
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:,.10g}"
+    return f"{number_text(one.minimum)} to {number_text(one.maximum)}{unit}"
 
 
 def _value(value: Any) -> str:

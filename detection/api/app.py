@@ -59,6 +59,7 @@ _ERRORS = {
     "503": "The database is unavailable or its disk is full. Retry after the time in `Retry-After`.",
 }
 _PATH_PARAMETERS = {
+    "agent": "Agent, percent-encoded.",
     "approval_id": "Id of the approval.",
     "backend": "LLM backend, percent-encoded.",
     "delivery_id": "Id of the message.",

@@ -14,6 +14,7 @@ import pytest
 from detection.engine import Guard
 from detection.engine.detectors import DETECTORS
 from detection.engine.fields import FIELDS
+from detection.engine.policy import PROJECT, environment_override, environment_variables, validate
 from detection.engine.presets import PRESETS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,6 +57,20 @@ def test_pages_name_only_settings_that_exist_and_link_only_to_what_is_there(page
     for link in re.findall(r"\]\(([^)#:]+)\)", text):
         if link.endswith((".svg", ".py")):
             assert (DOCS / link).exists(), link
+
+
+def test_every_name_and_variable_on_the_settings_page_is_accepted():
+    page = (DOCS / "settings.md").read_text()
+    rows = re.findall(r"^\| `([a-z_]+)` \| .* \| (.*) \|$", page, re.MULTILINE)
+    assert {name for name, _ in rows} >= set(FIELDS)
+    for name, meaning in rows:
+        for alias in re.findall(r"`([a-z_]+)`", meaning.partition("Also accepted as ")[2]):
+            assert validate(PROJECT, {alias: FIELDS[name].default}) == {name: FIELDS[name].default}
+    assert environment_override({"TOOL_LOOP_DETECTION_ENABLED": "no", "TOOL_LOOP_WINDOW_CALLS": "20"}) == {
+        "enabled": False,
+        "window_calls": 20,
+    }
+    assert {name for name in re.findall(r"`(TOOL_LOOP_[A-Z_]+[A-Z])`", page)} <= set(environment_variables())
 
 
 def test_limits_in_words_are_the_limits_of_standard():
