@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from detection.engine.policy import ENVIRONMENT_VARIABLES
+from detection.engine.policy import environment_variables
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = re.compile(r"(LOOPGUARD|TOOL_LOOP)_[A-Z_]+|DATABASE_URL|REDIS_URL|XDG_DATA_HOME|NO_COLOR")
@@ -21,6 +21,14 @@ NOT_IN_CONTAINERS = {
     "LOOPGUARD_WORKER_THREADS": "only for `up`",
     "NO_COLOR": "only for `up`",
     "XDG_DATA_HOME": "only for `up`",
+}
+# Every setting has a variable; the page and the containers name those that most installations need.
+SETTINGS = {
+    "TOOL_LOOP_PRESET",
+    "TOOL_LOOP_DETECTION_ENABLED",
+    "TOOL_LOOP_MAX_REPEATS",
+    "TOOL_LOOP_TTL_SECONDS",
+    "TOOL_LOOP_MODE",
 }
 FIXED_IN_CONTAINERS = {
     "LOOPGUARD_MODE",
@@ -41,7 +49,11 @@ def variables() -> set[str]:
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
-    return {text for text in literals if NAME.fullmatch(text)} | set(ENVIRONMENT_VARIABLES)
+    return {text for text in literals if NAME.fullmatch(text)} | SETTINGS
+
+
+def test_the_named_variables_of_settings_exist():
+    assert set(environment_variables()) >= SETTINGS
 
 
 def test_the_operations_page_lists_every_variable_and_no_other():

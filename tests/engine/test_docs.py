@@ -70,7 +70,7 @@ def test_every_name_and_variable_on_the_settings_page_is_accepted():
         "enabled": False,
         "window_calls": 20,
     }
-    assert {name for name in re.findall(r"`(TOOL_LOOP_[A-Z_]+[A-Z])`", page)} <= set(environment_variables())
+    assert set(re.findall(r"`(TOOL_LOOP_[A-Z_]+[A-Z])`", page)) <= set(environment_variables())
 
 
 def test_limits_in_words_are_the_limits_of_standard():
