@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """LoopGuard's command line.
 
-Run it with any Python from 3.11 on: it makes its own `.venv` from the lock file when that is
-missing or out of date, goes on inside it, and hands over to the command. Only the standard
-library may be used before that. `LOOPGUARD_BOOTSTRAP=0` makes it run as it was started.
+Run it with Python 3.11 or newer: it creates `.venv` from the lock file when that is missing or
+out of date, and runs the command inside it. Only the standard library may be used before that.
+`LOOPGUARD_BOOTSTRAP=0` skips this and uses the Python that runs it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ PYTHON = VENV / "bin" / "python"
 RUNTIME_LOCK = ROOT / "requirements.lock"
 DEVELOPMENT_LOCK = ROOT / "requirements-dev.lock"
 RELEASE_LOCK = ROOT / "requirements-release.lock"
-# Each lock holds everything that the one before it holds.
+# Each lock contains everything in the one before it.
 LOCKS = (RUNTIME_LOCK, DEVELOPMENT_LOCK, RELEASE_LOCK)
 DEVELOPMENT_COMMANDS = {
     **dict.fromkeys(("test", "check_all", "coverage", "package"), DEVELOPMENT_LOCK),
     **dict.fromkeys(("lock", "sbom", "release"), RELEASE_LOCK),
 }
-# For a Python that brings no pip of its own, as on a bare Debian: this very file from the package index.
+# For a Python without pip, as on a bare Debian: this file is downloaded from the package index.
 PIP_WHEEL = "pip-26.3-py3-none-any.whl"
 PIP_WHEEL_SHA256 = "f3b60b20ffaadd4415ed7957212a38ac63fa4c5fa375bd0f4a797777940fad13"
 
@@ -53,10 +53,10 @@ def main() -> None:
 
 
 def enter_environment(lock: Path) -> None:
-    """Make `.venv` hold what `lock` names and go on in it; returns only when already inside."""
+    """Install the packages of `lock` into `.venv` and continue in it; returns only when already inside."""
     if sys.version_info < (3, 11):
         sys.exit(f"LoopGuard needs Python 3.11 or newer; this is {sys.version.split()[0]}.")
-    # Locking the folder itself leaves no file behind; whoever comes second finds the work done.
+    # Locking the folder itself leaves no file behind; a second start finds the work done.
     folder = os.open(ROOT, os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
@@ -75,16 +75,16 @@ def is_inside() -> bool:
 
 
 def is_installed(lock: Path) -> bool:
-    """Tell whether `.venv` was made from this very lock file and still has its packages."""
+    """Tell whether `.venv` was created from this lock file and still has its packages."""
     stamp = stamp_of(lock)
     if not (PYTHON.exists() and stamp.exists() and stamp.read_text(encoding="utf-8") == digest_of(lock)):
         return False
-    # A system update may have put another Python under the same name, which looks in another folder.
+    # A system update may have replaced Python by a version that looks in another folder.
     return not is_inside() or Path(sysconfig.get_path("purelib")).is_dir()
 
 
 def install(lock: Path) -> None:
-    """Make `.venv`, or bring it up to date, from a lock file with hashes."""
+    """Create or update `.venv` from a lock file with hashes."""
     print(f"Setting up {VENV} from {lock.name} (about 20 s the first time) ...", file=sys.stderr, flush=True)
     if not python_is_whole():
         venv.create(VENV, clear=VENV.exists(), symlinks=True)  # without pip: that is half the time
@@ -98,36 +98,36 @@ def install(lock: Path) -> None:
     ]
     command += ["-r", lock]
     if subprocess.run(command, env={**os.environ, "PIP_USER": "0"}, check=False).returncode != 0:
-        sys.exit("The packages could not be installed; pip said why. Start again to go on from there.")
+        sys.exit("The packages could not be installed; see pip's message above. The next start tries again.")
     for done in LOCKS[: LOCKS.index(lock) + 1]:
         stamp_of(done).write_text(digest_of(done), encoding="utf-8")
 
 
 def python_is_whole() -> bool:
-    """Tell whether `.venv` has a Python that runs and finds its own packages."""
+    """Tell whether the Python in `.venv` runs and finds its packages."""
     script = "import os, sys, sysconfig; sys.exit(not os.path.isdir(sysconfig.get_path('purelib')))"
     return PYTHON.exists() and quietly(PYTHON, "-c", script)
 
 
 def pip_command() -> list[str | Path]:
-    """Return how to call a pip that installs into `.venv`: its own, a known one, or the one Python brings.
+    """Return a command that runs a pip for `.venv`: its own, a downloaded one, or that of ensurepip.
 
-    The known one is twice as fast as what older Pythons bring, and some bring none.
+    The downloaded one is twice as fast as those of older Pythons.
     """
     if quietly(PYTHON, "-m", "pip", "--version"):
         return [PYTHON, "-m", "pip"]
     wheel = VENV / PIP_WHEEL
     if wheel.exists() or fetch_pip(wheel):
-        return [PYTHON, wheel / "pip"]  # a wheel of pip runs as it is
+        return [PYTHON, wheel / "pip"]  # pip runs from its wheel
     if quietly(PYTHON, "-m", "ensurepip"):
         return [PYTHON, "-m", "pip"]
     sys.exit(
-        "This Python has no pip, and none could be fetched. Install python3-venv (or python3-pip) and start again."
+        "This Python has no pip, and none could be downloaded. Install python3-venv (or python3-pip) and start again."
     )
 
 
 def fetch_pip(wheel: Path) -> bool:
-    """Take one known version of pip from the package index; tell whether that went well."""
+    """Download the pinned version of pip from the package index; tell whether that succeeded."""
     index = os.environ.get("PIP_INDEX_URL", "https://pypi.org/simple").rstrip("/")
     request = urllib.request.Request(
         f"{index}/pip/", headers={"Accept": "application/vnd.pypi.simple.v1+json"}
@@ -150,7 +150,7 @@ def fetch_pip(wheel: Path) -> bool:
 
 
 def quietly(*command: str | Path) -> bool:
-    """Run a command without its output; tell whether it went well."""
+    """Run a command without its output; tell whether it succeeded."""
     return (
         subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode
         == 0
@@ -158,7 +158,7 @@ def quietly(*command: str | Path) -> bool:
 
 
 def stamp_of(lock: Path) -> Path:
-    """Return the file in `.venv` that says which content of `lock` was installed."""
+    """Return the file in `.venv` with the digest of the installed `lock`."""
     return VENV / f"{lock.name}.installed"
 
 

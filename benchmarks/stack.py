@@ -130,7 +130,7 @@ class Stack:
 
     def _stop(self) -> None:
         for child in self._children:
-            children.end(child, signal.SIGTERM, patience_seconds=10)
+            children.end(child, signal.SIGTERM, timeout_seconds=10)
         self._valkey.stop()
         self._postgres.stop()
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -1,6 +1,6 @@
 """The lock files: how they are made, and what is wrong with them.
 
-Each holds all pins of the one before it, so one environment can serve them all.
+Each contains all pins of the one before it, so one environment serves all of them.
 """
 
 import itertools

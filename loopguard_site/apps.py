@@ -1,4 +1,4 @@
-"""Makes the site an app, for its commands, and loads Celery with Django."""
+"""The site as a Django app: it has commands, and loads Celery with Django."""
 
 from django.apps import AppConfig
 
@@ -9,5 +9,5 @@ class SiteConfig(AppConfig):
     name = "loopguard_site"
 
     def ready(self) -> None:
-        """Make our Celery application the current one, so that whoever enqueues finds the broker."""
+        """Make our Celery application the current one, for everything that enqueues tasks."""
         from . import celery  # noqa: F401  (imported for its effect)

@@ -1,4 +1,4 @@
-"""The door of ``live``: sockets and whatever else stays open. Plain requests are served by ``web``."""
+"""Entry point of ``live``: WebSockets and long polls. ``web`` serves all other requests."""
 
 import os
 from typing import TYPE_CHECKING, cast

@@ -27,4 +27,4 @@ app.conf.beat_schedule = {
 
 @setup_logging.connect
 def _keep_our_logging(**_: object) -> None:
-    """Django's LOGGING holds in workers too; connecting this signal keeps Celery from installing its own."""
+    """Keep Django's LOGGING in workers: with this signal connected, Celery does not install its own."""

@@ -1,7 +1,7 @@
-"""What the environment says, read once and checked before anything starts.
+"""Environment variables, read and checked once before anything starts.
 
-Only names, defaults and plain checks live here; what Django does with them is in ``settings``. A wrong value ends the
-start with one sentence that names the variable, so that no process runs on a guess.
+Contains names, defaults and checks; ``settings`` applies the values. A wrong value ends the start with one sentence
+that names the variable.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
 
 
 class EnvironmentProblem(Exception):
-    """A variable of the environment is missing or wrong; the text says which and what would be right."""
+    """An environment variable is missing or wrong; the message names it and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,24 +32,24 @@ class Environment:
     Attributes
     ----------
     mode
-        ``embedded`` (our own supervisor, plain HTTP on this machine), ``production`` or ``test``.
+        ``embedded`` (under the supervisor, plain HTTP on this machine), ``production`` or ``test``.
     database
-        Connection parameters as Django names them, of the role that the processes run as.
+        Connection parameters in Django's form, of the role that the processes run as.
     owner_database
-        The same of the role that owns the tables, for whoever migrates; None where one role does both, and for
-        processes that have no business with it.
+        The same of the role that owns the tables, for migrations; None where one role does both, and in
+        processes that do not migrate.
     redis_url
         Broker and channel layer, one server.
     public_url, live_url
-        Where people reach the pages and the sockets; equal origins in production, neighbouring ports when embedded.
+        Addresses of pages and of live connections; equal in production, consecutive ports when embedded.
     alert_allowed_networks
-        Networks beyond the public ones that alerts may be sent to; plain http and any port are fine there.
+        Private networks that alerts may be sent to, over plain http and to any port.
     key_requests_per_second
-        What each process of ``web`` takes from one key before it answers 429; 0 for no limit.
+        Requests per second that each process of ``web`` accepts from one key; 0 for no limit.
     database_folder
-        Where the files of the database lie, on a disk of this machine; empty where that is not known.
+        Folder of the database files, on a disk of this machine; empty when unknown.
     min_free
-        What that disk must have free for more events to be taken: a share of it from 0 to 1, and bytes. The smaller holds.
+        Free space that this disk must keep to accept events: a share from 0 to 1, and bytes. The smaller one counts.
     """
 
     mode: str
@@ -100,7 +100,7 @@ def read(env: Mapping[str, str] = os.environ) -> Environment:
     proxies = env.get("LOOPGUARD_TRUSTED_PROXIES", "0")
     if not proxies.isdigit():
         raise EnvironmentProblem(
-            "LOOPGUARD_TRUSTED_PROXIES must be the number of reverse proxies in front, 0 or more."
+            "LOOPGUARD_TRUSTED_PROXIES must be the number of reverse proxies in front of LoopGuard, 0 or more."
         )
     networks = tuple(
         part.strip() for part in env.get("LOOPGUARD_ALERT_ALLOWED_NETWORKS", "").split(",") if part.strip()
@@ -137,7 +137,7 @@ def _owner_parameters(url: str, runtime_role: object) -> dict[str, object] | Non
     owner = database_parameters(url, OWNER_VARIABLE)
     if not runtime_role or owner["USER"] == runtime_role:
         raise EnvironmentProblem(
-            f"{OWNER_VARIABLE} names the role that owns the tables; DATABASE_URL must then name another role."
+            f"{OWNER_VARIABLE} names the role that owns the tables; DATABASE_URL must name another role."
         )
     return owner
 
@@ -174,12 +174,12 @@ def _min_free(text: str) -> tuple[float, float]:
 def database_parameters(url: str, name: str = "DATABASE_URL") -> dict[str, object]:
     """Turn ``postgresql://user:password@host:port/name`` into Django's parameters.
 
-    A socket folder is given as ``postgresql:///name?host=/path`` or percent-encoded in the place of the host.
+    A socket folder is written as ``postgresql:///name?host=/path``, or percent-encoded as the host.
 
     Raises
     ------
     EnvironmentProblem
-        When the address is not one of PostgreSQL.
+        The scheme is not that of PostgreSQL.
     """
     if not url:
         return {"NAME": "loopguard"}

@@ -1,4 +1,4 @@
-"""What the environment says about the judge: one endpoint, its model, its keys and its prices. Absent means off."""
+"""Environment variables of the judge: one endpoint, its model, keys and prices. Without an endpoint it is disabled."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from loopguard_site.env import EnvironmentProblem
 
 @dataclass(frozen=True, slots=True)
 class JudgeEndpoint:
-    """The only address that judge requests are ever sent to.
+    """The only endpoint that receives judge requests.
 
     Attributes
     ----------
     url
         Base URL of an OpenAI-compatible API; ``/chat/completions`` is added.
     key, keys
-        The credential, and credentials of single projects by slug, so that no project pays with another's.
+        The credential, and credentials of single projects by slug.
     daily_cost_usd
-        What one project may spend in a day (UTC).
+        Amount that one project may spend per day (UTC).
     input_usd, output_usd
         Prices per million tokens.
     quotes_arguments
-        Whether cut and fenced argument texts are shown to the judge; off, it sees figures only.
+        Whether the judge gets shortened, fenced argument texts besides figures.
     """
 
     url: str
@@ -43,16 +43,16 @@ class JudgeEndpoint:
         return urlsplit(self.url).netloc
 
     def key_for(self, project_slug: str) -> str:
-        """The credential for a project: its own, or else the general one."""
+        """Return the credential for a project: its own, else the general one."""
         return self.keys.get(project_slug, self.key)
 
     def cost(self, input_tokens: int, output_tokens: int) -> Decimal:
-        """Price of one call in US dollars."""
+        """Return the price of one judge call in US dollars."""
         return (self.input_usd * input_tokens + self.output_usd * output_tokens) / 1_000_000
 
 
 def read(env: Mapping[str, str]) -> JudgeEndpoint | None:
-    """Read ``LOOPGUARD_JUDGE_*``; None when no address is given.
+    """Read ``LOOPGUARD_JUDGE_*``; None without an endpoint.
 
     Raises
     ------

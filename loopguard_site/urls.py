@@ -1,4 +1,4 @@
-"""Which door answers which path."""
+"""Paths of the API, the console, the administration and the health checks."""
 
 from django.contrib import admin
 from django.urls import include, path

@@ -1,4 +1,4 @@
-"""The door of ``web``: API, pages and admin under WSGI."""
+"""Entry point of ``web``: API, pages and admin under WSGI."""
 
 import os
 

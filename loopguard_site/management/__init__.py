@@ -1,1 +1,1 @@
-"""The command line as a door: reads arguments, calls, prints."""
+"""Commands of the site: read arguments, call, print."""

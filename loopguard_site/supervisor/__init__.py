@@ -1,6 +1,6 @@
 """Runs LoopGuard on one machine: the embedded servers and LoopGuard's own processes.
 
-Knows operating-system processes, folders and ports. Does not belong here: Django, the
-database's content, what any child does once it runs. Nothing in this package imports Django,
-so a supervisor stays small and outlives a broken application.
+Handles operating-system processes, folders and ports. Does not belong here: Django, the
+content of the database, the work of the child processes. Nothing in this package imports Django,
+so the supervisor stays small and survives a broken application.
 """

@@ -28,10 +28,10 @@ class Account:
         return {"user": self.uid, "group": self.gid, "extra_groups": []}
 
     def can_reach(self, path: Path) -> bool:
-        """Tell whether this account may pass every folder on the way and read or enter the last part.
+        """Tell whether this account can enter every folder of the path and read or enter its last part.
 
-        Asked of the system by trying it as that account: permission bits alone do not tell
-        about access lists or mounts. Costs about two milliseconds.
+        Tries it as that account, since permission bits do not cover access lists and mounts.
+        Costs about two milliseconds.
         """
         trial = subprocess.run(
             ["/bin/sh", "-c", 'test -x "$1" && test -r "$1"', "sh", os.fspath(path)],
@@ -45,7 +45,7 @@ class Account:
         return trial.returncode == 0
 
     def can_enter(self, folder: Path) -> bool:
-        """Tell whether this account may pass through `folder` to what lies in it."""
+        """Tell whether this account can enter `folder`."""
         trial = subprocess.run(
             ["/bin/sh", "-c", 'cd "$1"', "sh", os.fspath(folder)],
             cwd="/",

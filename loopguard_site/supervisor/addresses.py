@@ -1,4 +1,4 @@
-"""Hosts and ports: which are free, what they are called, and whether something answers there."""
+"""Hosts and ports: free ports, URLs and reachability."""
 
 import socket
 import urllib.error
@@ -11,13 +11,13 @@ _ATTEMPTS = 50
 
 
 def url(host: str, port: int) -> str:
-    """Return the address to reach a port from this machine."""
+    """Return the URL of a port, as reached from this machine."""
     reached = _EVERYWHERE.get(host, host)
     return f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"
 
 
 def two_free_ports(host: str, port: int) -> int:
-    """Return the first of two neighbouring free ports: the wanted one, or any when it is 0.
+    """Return the first of two consecutive free ports: `port`, or any when it is 0.
 
     Raises
     ------
@@ -27,7 +27,9 @@ def two_free_ports(host: str, port: int) -> int:
     if port:
         for number in (port, port + 1):
             if not _is_free(host, number):
-                raise SupervisorError(f"Port {number} of {host} is taken. Choose another pair with --port.")
+                raise SupervisorError(
+                    f"Port {number} of {host} is in use. Choose another with --port; the one after it must be free, too."
+                )
         return port
     for _ in range(_ATTEMPTS):
         with socket.socket(_family(host)) as probe:
@@ -35,11 +37,11 @@ def two_free_ports(host: str, port: int) -> int:
             candidate = int(probe.getsockname()[1])
         if candidate < 65535 and _is_free(host, candidate) and _is_free(host, candidate + 1):
             return candidate
-    raise SupervisorError(f"No two neighbouring free ports were found on {host}.")
+    raise SupervisorError(f"No two consecutive free ports were found on {host}.")
 
 
 def answers(host: str, port: int, path: str) -> bool:
-    """Tell whether an HTTP server there says that all is well."""
+    """Tell whether an HTTP server answers 200 there."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(f"{url(host, port)}{path}", timeout=2) as answer:
@@ -50,7 +52,7 @@ def answers(host: str, port: int, path: str) -> bool:
 
 def _is_free(host: str, port: int) -> bool:
     with socket.socket(_family(host)) as probe:
-        # As servers do: a port whose last connections are still fading away counts as free.
+        # As servers do: a port whose last connections are still closing counts as free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))

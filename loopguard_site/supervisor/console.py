@@ -1,6 +1,6 @@
-"""What the operator reads in the terminal: one line at a time, each with the name of who says it.
+"""Output of the supervisor: one line at a time, each with the name of the process that wrote it.
 
-Does not belong here: what is said.
+Does not belong here: the content of the lines.
 """
 
 import contextlib
@@ -34,15 +34,15 @@ class Console:
         self._write(f"{prefix} {text}\n")
 
     def say(self, text: str) -> None:
-        """Print a line of the supervisor's own."""
+        """Print a line of the supervisor."""
         self.line("loopguard", text)
 
     def block(self, text: str) -> None:
-        """Print lines that are meant to be read and copied, without a prefix."""
+        """Print lines without a prefix, for reading and copying."""
         self._write(f"\n{text}\n\n")
 
     def _write(self, text: str) -> None:
-        # The terminal may be gone; that is no reason to end what runs.
+        # The terminal may be gone; LoopGuard keeps running.
         with contextlib.suppress(OSError, ValueError):
             sys.stdout.write(text)
             sys.stdout.flush()

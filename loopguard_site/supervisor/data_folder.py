@@ -1,7 +1,7 @@
-"""The folder that one LoopGuard keeps its data in, and the claim on it.
+"""The data folder of one LoopGuard, and the lock on it.
 
-Holds `lock` (held while a supervisor runs), `running.json` (what it runs, for a second start
-and for other commands), `secret_key`, and the embedded servers' folders.
+Contains `lock` (locked while a supervisor runs), `running.json` (its processes, for a second
+start and for other commands), `secret_key`, and the folders of the embedded servers.
 """
 
 import fcntl
@@ -17,16 +17,16 @@ from typing import Any, Self
 from . import children
 from .errors import AlreadyRunning, SupervisorError
 
-_LEFTOVER_PATIENCE_SECONDS = 15.0
+_LEFTOVER_TIMEOUT_SECONDS = 15.0
 
 
 class DataFolder:
-    """A data folder; use as a context manager to hold it alone.
+    """A data folder; use it as a context manager to lock it.
 
     Parameters
     ----------
     path : Path
-        Made when missing: mode 0700, or 0711 for root, whose servers run as another account.
+        Created when missing: mode 0700, or 0711 for root, whose servers run as another account.
     """
 
     def __init__(self, path: Path) -> None:
@@ -35,14 +35,14 @@ class DataFolder:
         self._handle: int | None = None
 
     def __enter__(self) -> Self:
-        """Claim the folder.
+        """Lock the folder.
 
         Raises
         ------
         AlreadyRunning
-            Another supervisor holds it; the message names its address.
+            Another supervisor has locked it; the message names its address.
         SupervisorError
-            The folder cannot be made or written.
+            The folder cannot be created or written.
         """
         try:
             if not self.path.exists():
@@ -62,31 +62,31 @@ class DataFolder:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let go of the folder; the system does the same when this process dies."""
+        """Unlock the folder; the system does the same when this process dies."""
         self._running.unlink(missing_ok=True)
         self._release()
 
     def secret_key(self) -> str:
-        """Return the key that sessions and digests are signed with, made at the first start."""
+        """Return the key that signs sessions and digests; created at the first start."""
         file = self.path / "secret_key"
         if not file.exists():
             write_private(file, secrets.token_urlsafe(48))
         return file.read_text(encoding="utf-8").strip()
 
     def note_running(self, url: str, environment: dict[str, str], pids: Iterable[int]) -> None:
-        """Note what runs: for a second start, for other commands, and for the start after a crash."""
+        """Write `running.json`, for a second start, for other commands, and for the start after a crash."""
         processes = [{"pid": pid, "started": children.started_at(pid)} for pid in pids]
         note = {"pid": os.getpid(), "url": url, "environment": environment, "processes": processes}
         write_private(self._running, json.dumps(note, indent=1))
 
     def running_environment(self) -> dict[str, str] | None:
-        """Return the environment of the LoopGuard that runs on this folder, or None when none does."""
+        """Return the environment of the LoopGuard that runs on this folder; None when none runs."""
         if not self.is_held():
             return None
         return dict(self._note().get("environment", {})) or None
 
     def is_held(self) -> bool:
-        """Tell whether a supervisor holds this folder now."""
+        """Tell whether a supervisor has locked this folder."""
         try:
             handle = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
         except OSError:
@@ -102,15 +102,15 @@ class DataFolder:
     def _who_runs(self) -> str:
         note = self._note()
         if "url" not in note:
-            return f"Another start is under way on {self.path}."
-        return f"LoopGuard is running already at {note['url']} (process {note['pid']}, data in {self.path})."
+            return f"Another LoopGuard is starting on {self.path}."
+        return f"LoopGuard is already running at {note['url']} (process {note['pid']}, data in {self.path})."
 
     def _end_leftovers(self) -> None:
-        """End what a killed supervisor left; only possible where the system has no parent-death signal."""
+        """End the processes of a killed supervisor; there are some only where the system has no parent-death signal."""
         left = [p["pid"] for p in self._note().get("processes", []) if self._is_same(p)]
         for pid in left:
             os.kill(pid, signal.SIGTERM)
-        deadline = time.monotonic() + _LEFTOVER_PATIENCE_SECONDS
+        deadline = time.monotonic() + _LEFTOVER_TIMEOUT_SECONDS
         for pid in left:
             children.wait_until_gone(pid, max(0.0, deadline - time.monotonic()))
             children.kill_group(pid)
@@ -137,7 +137,7 @@ class DataFolder:
 
 
 def write_private(file: Path, text: str) -> None:
-    """Write a file that only its owner may read, whole or not at all."""
+    """Write a file that only its owner may read, completely or not at all."""
     partial = file.with_name(f"{file.name}.partial-{os.getpid()}")
     partial.unlink(missing_ok=True)
     with os.fdopen(

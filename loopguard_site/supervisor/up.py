@@ -1,6 +1,6 @@
-"""Everything on one machine: servers, set-up, the four processes, and their end.
+"""Runs everything on one machine: servers, set-up, the four processes, shutdown.
 
-Does not belong here: how a child is launched (`children`), kept (`processes`) or what it does.
+Does not belong here: starting a child (`children`), restarting it (`processes`), its work.
 """
 
 import json
@@ -27,17 +27,17 @@ from .welcome import credentials, welcome
 
 _DATABASE = "loopguard"
 _RUNTIME_ROLE = "loopguard_app"
-# The owner's address goes to `prepare` and to the operator's own commands, never to the four processes.
+# The owner's address goes to `prepare` and to commands of the operator, never to the four processes.
 _OWNER_URL = "LOOPGUARD_OWNER_DATABASE_URL"
-_READY_PATIENCE_SECONDS = 120.0
-_END_PATIENCE_SECONDS = 25.0
+_READY_TIMEOUT_SECONDS = 120.0
+_END_TIMEOUT_SECONDS = 25.0
 _SERVER_PAUSE_SECONDS = 5.0
 _MOST_WEB_THREADS = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the operator asked for on the command line."""
+    """The options of the command line."""
 
     data: Path
     host: str
@@ -48,7 +48,7 @@ class Options:
 
 
 class _Interrupted(BaseException):
-    """The operator asked to stop while things were being set up."""
+    """The operator interrupted the set-up."""
 
 
 class Supervisor:
@@ -73,12 +73,12 @@ class Supervisor:
         self._stops_asked = 0
 
     def run(self) -> None:
-        """Set up what is missing, run until asked to stop, and end everything in order.
+        """Set up what is missing, run until a signal to stop, and end everything in order.
 
         Raises
         ------
         SupervisorError
-            Something is in the way; the message says what to do about it.
+            LoopGuard cannot start; the message says what to do.
         """
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._on_stop)
@@ -101,7 +101,7 @@ class Supervisor:
             raise _Interrupted
 
     def _set_up(self) -> Fleet:
-        """Bring everything up, in order, until it answers."""
+        """Start everything, in order, until it answers."""
         options = self._options
         if options.ready_file:
             options.ready_file.unlink(missing_ok=True)
@@ -114,11 +114,11 @@ class Supervisor:
         try:
             self._wait_until_ready(fleet, port)
         except BaseException:
-            # They exist now, and are shown this once only.
+            # They exist now, and cannot be shown later.
             if new := credentials(shown):
                 self._console.block("\n".join(new))
             raise
-        fleet.add(beat)  # nobody waits for it, so it does not take the others' share of the processor
+        fleet.add(beat)  # nothing waits for it, so it starts after the others
         self._console.block(welcome(self._environment, self._folder.path, shown))
         if options.ready_file:
             ready = {
@@ -128,13 +128,13 @@ class Supervisor:
             secrets = {key: shown[key] for key in ("api_key", "username", "password") if key in shown}
             write_private(options.ready_file, json.dumps(ready | secrets))
         if options.demo:
-            self._console.say("Playing scripted agents; the console marks what they send as demo.")
+            self._console.say("Playing scripted agents. The console marks their sessions as demo.")
             fleet.add(_demo(self._environment, shown["demo_key"]))
         self._setting_up = False
         return fleet
 
     def _common_environment(self, port: int) -> dict[str, str]:
-        """Return the environment of every child: the operator's, with what only we know."""
+        """Return the environment of every child: the operator's, completed by the supervisor."""
         defaults = {
             "LOOPGUARD_MODE": "embedded",
             "LOOPGUARD_SECRET_KEY": os.environ.get("LOOPGUARD_SECRET_KEY") or self._folder.secret_key(),
@@ -171,7 +171,7 @@ class Supervisor:
             self._environment["REDIS_URL"] = valkey.url
 
     def _prepare(self) -> dict[str, str]:
-        """Migrate and, at the first start, make login and key; return what may be shown this once."""
+        """Migrate and, at the first start, create login and key; return what is shown only once."""
         result = self._folder.path / "prepared.json"
         result.unlink(missing_ok=True)
         flags = [
@@ -185,7 +185,7 @@ class Supervisor:
         while setup.status is None:
             self._fleet.tick(0.1)
         if setup.status != 0:
-            raise SupervisorError("The database could not be prepared; the lines of 'setup' above say why.")
+            raise SupervisorError("The database could not be prepared. See the lines of 'setup' above.")
         shown = json.loads(result.read_text(encoding="utf-8"))
         result.unlink()
         return {str(key): str(value) for key, value in shown.items()}
@@ -202,27 +202,25 @@ class Supervisor:
         self._folder.note_running(self._environment["LOOPGUARD_URL"], environment, [*servers, *own])
 
     def _wait_until_ready(self, fleet: Fleet, port: int) -> None:
-        deadline = time.monotonic() + _READY_PATIENCE_SECONDS
+        deadline = time.monotonic() + _READY_TIMEOUT_SECONDS
         host = self._options.host
         while not (
             addresses.answers(host, port, "/readyz") and addresses.answers(host, port + 1, "/healthz")
         ):
             if time.monotonic() > deadline:
                 raise SupervisorError(
-                    f"LoopGuard did not come up within {_READY_PATIENCE_SECONDS:.0f} s; the lines above say why."
+                    f"LoopGuard did not start within {_READY_TIMEOUT_SECONDS:.0f} s. See the lines above."
                 )
             fleet.tick(0.1)
 
     def _revive_servers(self) -> None:
-        """Start a server again that died; PostgreSQL recovers from its log by itself."""
+        """Restart a server that died; PostgreSQL recovers from its log by itself."""
         if time.monotonic() < self._servers_due:
             return
         for server in self._servers:
             if server.child is not None and server.child.poll() is None:
                 continue
-            self._console.say(
-                f"{type(server).__name__.removeprefix('Embedded')} has died; starting it again."
-            )
+            self._console.say(f"{type(server).__name__.removeprefix('Embedded')} died. Restarting it.")
             try:
                 server.start()
                 self._note_running()
@@ -232,21 +230,21 @@ class Supervisor:
 
     def _end(self) -> None:
         asked_before = max(self._stops_asked, 1)
-        self._console.say("Stopping. What is in flight is finished first; Ctrl-C again cuts it short.")
+        self._console.say("Stopping, after work in flight. Press Ctrl-C again to stop now.")
         if self._fleet is not None:
-            self._fleet.end(_END_PATIENCE_SECONDS, lambda: self._stops_asked > asked_before)
+            self._fleet.end(_END_TIMEOUT_SECONDS, lambda: self._stops_asked > asked_before)
         for server in reversed(self._servers):
             server.stop()
         self._console.say("Stopped.")
 
 
 def web_threads() -> int:
-    """As many as can be busy while others wait for the database, within the database pool of a process."""
+    """Return the number of threads of `web`: more than cores, as some wait for the database, within its pool."""
     return min(2 * (os.cpu_count() or 1) + 1, _MOST_WEB_THREADS)
 
 
 def _processes(host: str, port: int) -> list[Process]:
-    """Return the four processes; docs/operations.md has the same commands for running them one by one."""
+    """Return the four processes; docs/operations.md has the same commands."""
     module = [sys.executable, "-W", "ignore:You're running the worker with superuser", "-m"]
     web = ["granian", "--interface", "wsgi", "--host", host, "--port", str(port), "--http", "1", "--no-ws"]
     web += ["--blocking-threads", os.environ.get("LOOPGUARD_WEB_THREADS", str(web_threads()))]
@@ -256,7 +254,7 @@ def _processes(host: str, port: int) -> list[Process]:
     celery = ["celery", "--quiet", "--skip-checks", "-A", "loopguard_site"]
     worker = ["worker", "-P", "threads", "-c", os.environ.get("LOOPGUARD_WORKER_THREADS", "4"), "-l", "INFO"]
     worker += ["--without-gossip", "--without-mingle", "--without-heartbeat"]
-    # Our schedule has no memory worth a file: every entry runs again soon after a start.
+    # The schedule needs no file: every entry runs again soon after a start.
     beat = ["beat", "-S", "celery.beat:Scheduler", "-l", "WARNING", "--pidfile="]
     return [
         Process("web", [*module, *web, "loopguard_site.wsgi:application"]),

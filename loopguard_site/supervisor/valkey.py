@@ -1,7 +1,7 @@
 """The embedded Valkey: broker and channel layer, a real server from a wheel, run as a child.
 
-It keeps nothing on disk: PostgreSQL is the queue of record and what is lost here is found
-again by the sweeper. Does not belong here: what is sent through it.
+It stores nothing on disk: PostgreSQL is the queue of record, and the sweeper finds what is
+lost here. Does not belong here: the messages.
 """
 
 import secrets
@@ -18,22 +18,21 @@ from .errors import SupervisorError
 from .homes import reachable_home
 
 _START_ATTEMPTS = 5
-_START_PATIENCE_SECONDS = 20.0
-_STOP_PATIENCE_SECONDS = 10.0
+_START_TIMEOUT_SECONDS = 20.0
+_STOP_TIMEOUT_SECONDS = 10.0
 
 
 class EmbeddedValkey:
-    """One Valkey server on a free port of the loopback address, behind a password made for it.
+    """One Valkey server on a free port of the loopback address, with a random password.
 
     Parameters
     ----------
     folder : Path
-        Where its log lives.
+        Contains its log.
 
     Notes
     -----
-    Port and password stay the same when it is started again, so clients reconnect by
-    themselves. Starts in 0.05 s.
+    Port and password stay the same after a restart, so clients reconnect. Starts in 0.05 s.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -44,12 +43,12 @@ class EmbeddedValkey:
 
     @property
     def log(self) -> Path:
-        """The file that the server's own messages go to."""
+        """The log file of the server."""
         return self.folder / "valkey.log"
 
     @property
     def url(self) -> str:
-        """The `REDIS_URL` of this server; known once it has been started."""
+        """The `REDIS_URL` of this server; known after the start."""
         return f"redis://:{self._password}@127.0.0.1:{self._port}/0"
 
     def start(self) -> None:
@@ -73,34 +72,34 @@ class EmbeddedValkey:
             if self._wait_until_it_answers(port):
                 self._port = port
                 return
-            self.stop()  # most likely somebody took the port in between
+            self.stop()  # most likely the port was taken in between
         tail = self.log.read_text(encoding="utf-8", errors="replace")[-2000:]
         raise SupervisorError(f"Valkey did not start. The end of {self.log}:\n{tail}")
 
     def stop(self) -> None:
         """Stop the server; nothing happens when it does not run."""
         if self.child is not None:
-            children.end(self.child, signal.SIGTERM, patience_seconds=_STOP_PATIENCE_SECONDS)
+            children.end(self.child, signal.SIGTERM, timeout_seconds=_STOP_TIMEOUT_SECONDS)
             self.child = None
 
     def _send_settings(self, port: int) -> None:
-        """Hand the settings over by pipe, so that the password is on no disk and in no process list."""
+        """Send the settings through a pipe, so that the password is on no disk and in no process list."""
         settings = {
             "bind": "127.0.0.1",
             "port": str(port),
             "requirepass": self._password,
             "save": '""',
             "appendonly": "no",
-            "maxmemory-policy": "noeviction",  # a broker must never forget
+            "maxmemory-policy": "noeviction",  # a broker must never evict
             "daemonize": "no",
         }
         if self.child is None or self.child.stdin is None:
-            raise RuntimeError("settings are sent to a server that was just launched")
+            raise RuntimeError("the server was not started with a pipe")
         self.child.stdin.write("".join(f"{name} {value}\n" for name, value in settings.items()).encode())
         self.child.stdin.close()
 
     def _wait_until_it_answers(self, port: int) -> bool:
-        deadline = time.monotonic() + _START_PATIENCE_SECONDS
+        deadline = time.monotonic() + _START_TIMEOUT_SECONDS
         while self.child is not None and self.child.poll() is None and time.monotonic() < deadline:
             if self._answers(port):
                 return True

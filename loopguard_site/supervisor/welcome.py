@@ -1,4 +1,4 @@
-"""What is printed when LoopGuard is up: where it is, how to get in, and a line that stops a loop."""
+"""The text that `up` prints when LoopGuard answers: addresses, login, and a shell line that stops a loop."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,11 +10,11 @@ def welcome(environment: Mapping[str, str], data: Path, shown: Mapping[str, str]
     Parameters
     ----------
     environment : mapping
-        The children's environment; only addresses are taken from it.
+        The environment of the processes; only the address is used.
     data : Path
         The data folder.
     shown : mapping
-        `username`, `password` and `api_key` at a first start, else nothing of these.
+        `username`, `password` and `api_key` when they are new, else empty.
     """
     url = environment["LOOPGUARD_URL"]
     lines = ["LoopGuard is running.", "", f"  Console   {url}/"]
@@ -22,27 +22,27 @@ def welcome(environment: Mapping[str, str], data: Path, shown: Mapping[str, str]
     lines += [
         f"  Data      {data}",
         "",
-        "Stop a loop: the same tool call four times; the fourth is answered 'stop'.",
+        "Try it: this sends the same tool call four times. The fourth is answered `stop`.",
         "",
     ]
     lines.append(curl_line(url, shown.get("api_key", "$LOOPGUARD_KEY")))
-    lines += ["", "Ctrl-C ends it."]
+    lines += ["", "Press Ctrl-C to stop LoopGuard."]
     return "\n".join(lines)
 
 
 def credentials(shown: Mapping[str, str]) -> list[str]:
-    """Return the lines about a new login and key; none when there are none."""
+    """Return the lines with a new login and key; empty when there are none."""
     if "password" not in shown:
         return []
     return [
         f"  Sign in   {shown['username']}  {shown['password']}",
         f"  API key   {shown['api_key']}",
-        "            Both are shown this once only; --new-secrets makes new ones.",
+        "            Password and key are shown only once. `up --new-secrets` creates new ones.",
     ]
 
 
 def curl_line(url: str, key: str) -> str:
-    """Return a shell line that sends the same call four times, as a session of its own."""
+    """Return a shell line that sends the same call four times in a new session."""
     body = (
         '{"session": "\'$s\'", "calls": [{"call_id": "call_\'$i\'", "tool": "search_web", '
         '"arguments": {"q": "reset password"}}]}'

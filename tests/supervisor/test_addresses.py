@@ -36,7 +36,7 @@ def test_a_taken_port_of_the_pair_is_named(offset):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", first + offset))
         taken.listen()
-        with pytest.raises(SupervisorError, match=f"Port {first + offset} of 127.0.0.1 is taken"):
+        with pytest.raises(SupervisorError, match=f"Port {first + offset} of 127.0.0.1 is in use"):
             addresses.two_free_ports("127.0.0.1", first)
 
 

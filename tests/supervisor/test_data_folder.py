@@ -34,13 +34,13 @@ def test_a_second_claim_is_told_who_holds_it(tmp_path):
     with DataFolder(tmp_path) as first:
         first.note_running("http://127.0.0.1:8300", {}, [])
         with pytest.raises(
-            AlreadyRunning, match=rf"running already at http://127\.0\.0\.1:8300 \(process {os.getpid()}"
+            AlreadyRunning, match=rf"already running at http://127\.0\.0\.1:8300 \(process {os.getpid()}"
         ):
             DataFolder(tmp_path).__enter__()
 
 
 def test_a_second_claim_during_the_first_start_says_so(tmp_path):
-    with DataFolder(tmp_path), pytest.raises(AlreadyRunning, match="Another start is under way"):
+    with DataFolder(tmp_path), pytest.raises(AlreadyRunning, match="Another LoopGuard is starting"):
         DataFolder(tmp_path).__enter__()
 
 

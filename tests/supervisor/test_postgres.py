@@ -152,7 +152,7 @@ def test_a_cluster_of_another_version_is_refused_with_what_to_do(postgres):
     postgres.start()
     postgres.stop()
     (postgres.folder / "cluster" / "PG_VERSION").write_text("15\n")
-    with pytest.raises(SupervisorError, match=r"PostgreSQL 15, the server is 18.*LOOPGUARD_PG_BIN"):
+    with pytest.raises(SupervisorError, match=r"PostgreSQL 15; the server is version 18.*LOOPGUARD_PG_BIN"):
         postgres.start()
 
 
@@ -179,7 +179,7 @@ def test_a_server_on_path_is_never_taken(postgres, monkeypatch, tmp_path):
 def test_another_bin_folder_can_be_named(postgres, monkeypatch, tmp_path):
     elsewhere = binaries.postgres_bin(postgres.folder, None)
     monkeypatch.setenv("LOOPGUARD_PG_BIN", str(tmp_path))
-    with pytest.raises(SupervisorError, match="holds no program called initdb"):
+    with pytest.raises(SupervisorError, match="contains no program initdb"):
         postgres.start()
     monkeypatch.setenv("LOOPGUARD_PG_BIN", str(elsewhere))
     postgres.start()

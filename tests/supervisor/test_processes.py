@@ -71,8 +71,8 @@ def test_a_child_that_dies_is_started_again_with_growing_pauses(fleet, console):
     fleet.add(process)
     tick_until(fleet, lambda: process.pause_seconds >= 2)
     assert console.said_by("loopguard")[:2] == [
-        "frail ended (status 3); starting it again in 0.5 s.",
-        "frail ended (status 3); starting it again in 1 s.",
+        "frail ended (status 3). Restarting it in 0.5 s.",
+        "frail ended (status 3). Restarting it in 1 s.",
     ]
 
 
@@ -111,7 +111,7 @@ def test_a_child_that_will_not_end_is_killed_when_patience_or_the_operator_runs_
     pid = process.pid
     fleet.end(30, lambda: True)
     assert not children.is_alive(pid)
-    assert console.said_by("loopguard") == ["Killing what has not ended: stubborn."]
+    assert console.said_by("loopguard") == ["Killing stubborn, still running."]
 
 
 def test_a_child_has_a_session_of_its_own_so_that_ctrl_c_reaches_only_the_supervisor(fleet, console):

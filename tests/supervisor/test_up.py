@@ -35,7 +35,7 @@ def test_a_first_start_a_crash_and_a_second_start_keep_the_data_and_leave_no_pro
         run.command(), cwd=ROOT, env=run.environment, capture_output=True, text=True, check=False
     )
     assert second.returncode == 1
-    assert f"running already at {ready['url']}" in second.stderr
+    assert f"already running at {ready['url']}" in second.stderr
 
     # Other commands find the servers of the running installation.
     command = [sys.executable, "manage.py", "shell", "-v", "0", "-c"]
@@ -101,7 +101,7 @@ def test_a_taken_port_is_reported_before_anything_starts(run):
             cwd=ROOT, env=run.environment, capture_output=True, text=True, check=False,
         )  # fmt: skip
     assert done.returncode == 1
-    assert f"Port {port} of 127.0.0.1 is taken" in done.stderr
+    assert f"Port {port} of 127.0.0.1 is in use" in done.stderr
     assert not (run.data / "postgres").exists()
     assert not addresses.answers("127.0.0.1", port + 1, "/healthz")
 

@@ -1,4 +1,4 @@
-"""`manage.py prepare`: brings database, rights and static files up to date; makes login and key at the first start."""
+"""`prepare`: updates database, rights and static files; creates login and key at the first start."""
 
 import dataclasses
 import fcntl
@@ -29,23 +29,23 @@ OWNER = "owner"
 class Command(BaseCommand):
     """Run before any process is started, on every start and upgrade; running it again changes nothing."""
 
-    help = (
-        "Migrate, grant, collect static files, and at the first start make an operator login and an API key."
-    )
+    help = "Update database, rights and static files; create an operator login and an API key at the first start."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Declare the arguments."""
-        parser.add_argument("--new-secrets", action="store_true", help="a new password and one more API key")
-        parser.add_argument("--demo", action="store_true", help="also make a key for the demo player")
+        parser.add_argument(
+            "--new-secrets", action="store_true", help="create a new password and an additional API key"
+        )
+        parser.add_argument("--demo", action="store_true", help="also create a key for the demo player")
         parser.add_argument(
             "--static", action="store_true", help="only collect static files; needs no database"
         )
         parser.add_argument(
-            "--result", type=Path, help="write what is shown once to this file, not to the terminal"
+            "--result", type=Path, help="write new secrets to this file instead of the terminal"
         )
 
     def handle(self, *_: object, **options: Any) -> None:
-        """Do it in the order in which later steps need earlier ones."""
+        """Migrate, collect, then create login and key."""
         if options["static"]:
             self._collect_static_files()
             return
@@ -60,10 +60,12 @@ class Command(BaseCommand):
         elif made:
             self.stdout.write(f"Sign in as {made.username} with {made.password}")
             self.stdout.write(f"API key {made.api_key}")
-            self.stdout.write("Both are shown this once only; --new-secrets makes new ones.")
+            self.stdout.write(
+                "Password and key are shown only once. `prepare --new-secrets` creates new ones."
+            )
 
     def _bring_database_up_to_date(self) -> None:
-        """Migrate as the owner of the tables, then say what the role that runs LoopGuard may do with them."""
+        """Migrate as the owner of the tables, then grant rights to the role that runs LoopGuard."""
         owner = OWNER if OWNER in settings.DATABASES else DEFAULT_DB_ALIAS
         role = settings.DATABASES[DEFAULT_DB_ALIAS]
         try:
@@ -75,13 +77,13 @@ class Command(BaseCommand):
         except database_rights.NoSuchRole as refusal:
             raise CommandError(refusal.detail) from refusal
         except DatabaseError as error:
-            # Django tells of the table that it cannot even begin with by an error of its own.
+            # Django wraps the error when it cannot create its own table.
             cause = error.__cause__ or getattr(error.__context__, "__cause__", None)
             if not isinstance(cause, InsufficientPrivilege):
                 raise
             raise CommandError(
-                f"The database refused: {cause.diag.message_primary}. Where DATABASE_URL is of a role that owns no"
-                f" table, {OWNER_VARIABLE} must be set for this command."
+                f"The database denied it: {cause.diag.message_primary}. When the role of DATABASE_URL does not own the"
+                f" tables, {OWNER_VARIABLE} must be set for this command."
             ) from error
         if weakness := audit_weakness():
             self.stderr.write(weakness)
