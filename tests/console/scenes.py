@@ -114,7 +114,7 @@ def screens(world: World) -> dict[str, str]:
         "incidents": f"{base}/incidents?tab=all",
         "incident": f"{base}/incidents/{world.incident.public_id}",
         "policies": f"{base}/policies",
-        "policies of a model": f"{base}/policies?scope=model&backend=openai&model=gpt-5",
+        "policies of a model": f"{base}/policies?scope=model:openai/gpt-5",
         "tool rule": f"{base}/policies/tool-rule?pattern=get_*",
         "new tool rule": f"{base}/policies/tool-rule",
         "policy history": f"{base}/policies/history",
