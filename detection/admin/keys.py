@@ -10,7 +10,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from detection.admin.base import ProjectAdmin, ProjectFilter, actor_of
-from detection.models import ApiKey, Scope
+from detection.models import ApiKey, KeyScope
 from detection.services import keys
 
 
@@ -18,7 +18,7 @@ class KeyForm(forms.ModelForm):  # type: ignore[type-arg]
     """What is asked for a new key."""
 
     scopes = forms.MultipleChoiceField(
-        choices=Scope.choices, widget=forms.CheckboxSelectMultiple, initial=["ingest", "guard", "read"]
+        choices=KeyScope.choices, widget=forms.CheckboxSelectMultiple, initial=["ingest", "guard", "read"]
     )
 
     class Meta:

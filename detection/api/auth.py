@@ -13,7 +13,7 @@ from ninja.security import HttpBearer
 from detection.api import prometheus, rate_limits, request_bodies
 from detection.api.problems import Problem
 from detection.api.requests import ApiRequest, as_api_request
-from detection.models import Scope
+from detection.models import KeyScope
 from detection.services import keys
 from detection.services.keys import Principal
 
@@ -36,7 +36,7 @@ class ApiKeyAuth(HttpBearer):
 
     openapi_description = "A project's key, as in `Authorization: Bearer lg_…`."
 
-    def __init__(self, scope: Scope, accepts: tuple[str, ...] = (), attempt: str = "") -> None:
+    def __init__(self, scope: KeyScope, accepts: tuple[str, ...] = (), attempt: str = "") -> None:
         super().__init__()
         self.scope, self.accepts, self.attempt = scope, accepts, attempt
 
@@ -95,6 +95,6 @@ class ApiKeyAuth(HttpBearer):
         )
 
 
-READ: Final = ApiKeyAuth(Scope.READ)
-ADMIN: Final = ApiKeyAuth(Scope.ADMIN)
-ADMIN_WITH_BODY: Final = ApiKeyAuth(Scope.ADMIN, (request_bodies.JSON,))
+READ: Final = ApiKeyAuth(KeyScope.READ)
+ADMIN: Final = ApiKeyAuth(KeyScope.ADMIN)
+ADMIN_WITH_BODY: Final = ApiKeyAuth(KeyScope.ADMIN, (request_bodies.JSON,))

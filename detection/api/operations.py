@@ -14,7 +14,7 @@ from django.http import HttpRequest, HttpResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from detection.api import problems, prometheus
-from detection.models import Scope
+from detection.models import KeyScope
 from detection.services import keys
 
 READY_TIMEOUT_SECONDS: Final = 1.0
@@ -128,7 +128,7 @@ def _admin_principal(request: HttpRequest) -> keys.Principal | None:
     if kind.lower() != "bearer" or not token.isascii():
         return None
     principal = keys.authenticate(token.strip())
-    return principal if principal is not None and Scope.ADMIN in principal.scopes else None
+    return principal if principal is not None and KeyScope.ADMIN in principal.scopes else None
 
 
 def _is_local_or_staff(request: HttpRequest) -> bool:

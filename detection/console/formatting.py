@@ -12,6 +12,9 @@ from typing import Any
 
 import orjson
 
+from detection.engine.errors import PolicyError
+from detection.engine.scopes import Scope
+
 # Controls, soft hyphen, zero-width and bidirectional marks, separators, BOM and tags: they could make text read as something else.
 _HIDDEN = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202f\u205f-\u206f\u3164\ufe00-\ufe0f"
@@ -117,9 +120,12 @@ def setting_value(value: Any) -> str:
 
 
 def source_name(source: str) -> str:
-    """Return the tier a value comes from: ``model openai / gpt-5``."""
-    kind, _, place = source.partition(":")
-    return f"{kind} {place.replace('/', ' / ', 1)}" if place else kind
+    """Return where a value comes from: ``model openai / gpt-5``, ``preset standard``."""
+    try:
+        label = Scope.parse(source).label
+    except PolicyError:
+        return source.replace(":", " ", 1)
+    return label[:1].lower() + label[1:]
 
 
 def word(value: str) -> str:

@@ -12,7 +12,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
 from detection.console.access import ProjectRequest, actor_of, in_project
-from detection.models import ApiKey, Role, Scope
+from detection.models import ApiKey, KeyScope, Role
 from detection.services import keys as service
 from detection.services.errors import ServiceError
 
@@ -45,7 +45,7 @@ def page(request: ProjectRequest) -> HttpResponse:
         "keys": [(key, _state(key, now)) for key in rows],
         "token": token,
         "made": made,
-        "scopes": Scope.choices,
+        "scopes": KeyScope.choices,
         "lifetimes": LIFETIMES,
         "role": Role.ADMIN,
     }

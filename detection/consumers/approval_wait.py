@@ -36,7 +36,7 @@ from django.utils import timezone
 from redis.exceptions import RedisError
 
 from detection.engine.messages import SHAPES
-from detection.models import Scope as KeyScope
+from detection.models import KeyScope
 from detection.selectors.approvals import closed_among
 from detection.services import keys
 from detection.services.approvals import resolution

@@ -1,7 +1,7 @@
 """Built-in presets: `standard`, and the five systems LoopGuard grew from, each with its own limits.
 
 A preset names only what differs from the fields' defaults. Limits are written as "fires at the n-th", whatever the
-original counted. How tiers lie above a preset belongs to `policy`.
+original counted. Applying overrides to a preset belongs to `policy`.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from detection.models.audit import AuditEntry
 from detection.models.events import Event, EventKey, EventType
 from detection.models.incidents import Incident, IncidentActivity
 from detection.models.judge import JudgeCall, JudgeOutcome
-from detection.models.keys import ApiKey, Scope
+from detection.models.keys import ApiKey, KeyScope
 from detection.models.limit_notices import LimitNotice
 from detection.models.message_templates import MessageTemplate
 from detection.models.policies import Override, ToolOverride
@@ -62,6 +62,7 @@ __all__ = [
     "IncidentActivity",
     "JudgeCall",
     "JudgeOutcome",
+    "KeyScope",
     "LimitNotice",
     "Membership",
     "MessageTemplate",
@@ -70,7 +71,6 @@ __all__ = [
     "Project",
     "RememberedChoice",
     "Role",
-    "Scope",
     "Session",
     "SessionState",
     "Severity",

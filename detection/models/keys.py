@@ -9,7 +9,7 @@ from django.db import models
 from detection.models.projects import Project
 
 
-class Scope(models.TextChoices):
+class KeyScope(models.TextChoices):
     """What a key may be used for."""
 
     INGEST = "ingest", "Ingest: send events"
@@ -20,7 +20,7 @@ class Scope(models.TextChoices):
 
 def all_scopes() -> list[str]:
     """Every scope: what a key gets unless told otherwise."""
-    return list(Scope.values)
+    return list(KeyScope.values)
 
 
 class ApiKey(models.Model):
@@ -34,7 +34,7 @@ class ApiKey(models.Model):
     name = models.CharField(max_length=80)
     public_id = models.CharField(max_length=16, unique=True, editable=False)
     digest = models.CharField(max_length=64, editable=False)
-    scopes = ArrayField(models.CharField(max_length=16, choices=Scope.choices), default=all_scopes)
+    scopes = ArrayField(models.CharField(max_length=16, choices=KeyScope.choices), default=all_scopes)
     is_demo = models.BooleanField(
         default=False, editable=False, help_text="Sessions sent with this key are marked as demo."
     )

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from django.db import transaction
 from django.utils import timezone
 
-from detection.models import ApiKey, Project, Scope
+from detection.models import ApiKey, KeyScope, Project
 from detection.services import audit
 from detection.services.audit import Actor
 from detection.services.errors import Invalid, NotFound
@@ -70,9 +70,9 @@ def create_key(
     tuple
         The row and the token ``lg_<id>_<256-bit secret><checksum>``, which is not stored and cannot be shown again.
     """
-    scopes = list(Scope.values) if scopes is None else scopes
-    if not scopes or set(scopes) - set(Scope.values):
-        raise Invalid(f"Scopes must be some of {', '.join(Scope.values)}.", field="scopes")
+    scopes = list(KeyScope.values) if scopes is None else scopes
+    if not scopes or set(scopes) - set(KeyScope.values):
+        raise Invalid(f"Scopes must be some of {', '.join(KeyScope.values)}.", field="scopes")
     public_id = "".join(secrets.choice(_ALPHABET) for _ in range(10))
     body = f"{PREFIX}{public_id}_{secrets.token_hex(32)}"
     token = body + _checksum(body)

@@ -221,7 +221,9 @@ def test_an_unknown_and_a_revoked_key_are_told_apart_by_nobody(door, project, ke
     assert answers[0] == answers[1]
 
 
-def test_the_servers_tier_cannot_be_changed_with_a_projects_key(as_other):
+def test_the_servers_override_cannot_be_changed_with_a_projects_key(as_other):
     answer = as_other.put("/overrides/server", {"values": {"max_repeats": 6}})
-    assert answer.json()["scope"] == "backend"  # a backend of that name; the server's tier has no path here
-    assert {tier["scope"] for tier in as_other.get("/overrides").json()["items"]} == {"backend"}
+    assert (
+        answer.json()["scope"] == "backend"
+    )  # a backend of that name; the server's override has no path here
+    assert {override["scope"] for override in as_other.get("/overrides").json()["items"]} == {"backend"}

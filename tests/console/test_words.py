@@ -49,3 +49,18 @@ def test_differences_of_huge_arguments_are_bounded():
 )
 def test_spans(seconds, words):
     assert formatting.span(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("preset:standard", "preset standard"),
+        ("environment", "environment"),
+        ("agent:triage", "agent triage"),
+        ("model:a%2Fb/org/gpt-5", "model a/b / org/gpt-5"),
+        ("tool:search_*", "tools search_*"),
+        ("session", "session"),
+    ],
+)
+def test_sources_of_settings(source, words):
+    assert formatting.source_name(source) == words

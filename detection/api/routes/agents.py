@@ -26,7 +26,7 @@ from detection.api.schemas.agents import (
 )
 from detection.api.typed_bodies import described
 from detection.engine import messages
-from detection.models import Scope
+from detection.models import KeyScope
 from detection.services.ingestion import attempts
 from detection.services.ingestion.guard import CallVerdict, GuardIn, GuardOut, guard
 from detection.services.ingestion.ingest import Accepted, ingest
@@ -35,8 +35,8 @@ from detection.services.keys import Principal
 router = Router(tags=["agents"])
 MAX_LINKS = 20
 
-_events_auth = ApiKeyAuth(Scope.INGEST, (JSON, NDJSON), attempt="events")
-_guard_auth = ApiKeyAuth(Scope.GUARD, (JSON,), attempt="guard")
+_events_auth = ApiKeyAuth(KeyScope.INGEST, (JSON, NDJSON), attempt="events")
+_guard_auth = ApiKeyAuth(KeyScope.GUARD, (JSON,), attempt="guard")
 
 
 def _reference(schema: type) -> dict[str, str]:

@@ -37,7 +37,7 @@ from detection.api.schemas.alerts import (
     SilenceSchema,
 )
 from detection.api.schemas.common import PageSchema
-from detection.models import Scope
+from detection.models import KeyScope
 from detection.selectors import alerts as selector
 from detection.selectors.alerts import DeliveryFilters
 from detection.services.alerting import alert_routes, destinations
@@ -292,5 +292,5 @@ def get_delivery(request: ApiRequest, delivery_id: str) -> HttpResponse:
 
 def _delivery(request: ApiRequest, public_id: str) -> HttpResponse:
     row = existing(selector.get_delivery(request.principal.project_id, public_id))
-    shows_answers = Scope.ADMIN in request.principal.scopes
+    shows_answers = KeyScope.ADMIN in request.principal.scopes
     return json_response(delivery_detail_document(row, shows_answers=shows_answers))

@@ -22,7 +22,7 @@ from detection.api.schemas.approvals import (
     RememberedDecisionSchema,
 )
 from detection.api.schemas.common import PageSchema
-from detection.models import Scope
+from detection.models import KeyScope
 from detection.selectors import approvals as selector
 from detection.selectors.approvals import ApprovalFilters
 from detection.services.approvals import resolution as services
@@ -30,7 +30,7 @@ from detection.services.approvals.documents import approval_document
 from detection.services.errors import NotFound
 
 router = Router(tags=["approvals"])
-_wait = ApiKeyAuth(Scope.GUARD)
+_wait = ApiKeyAuth(KeyScope.GUARD)
 
 
 @router.get(

@@ -35,14 +35,14 @@ from detection.api.schemas.sessions import (
     StopRequestSchema,
 )
 from detection.api.typed_bodies import described, optional_body
-from detection.models import Scope, Session
+from detection.models import KeyScope, Session
 from detection.selectors import incidents, policies, sessions
 from detection.selectors.incidents import IncidentFilters
 from detection.selectors.sessions import SessionFilters
 from detection.services.sessions import actions as services
 
 router = Router(tags=["sessions"])
-_command = ApiKeyAuth(Scope.GUARD, (JSON,))
+_command = ApiKeyAuth(KeyScope.GUARD, (JSON,))
 SHOWN_INCIDENTS = 20
 
 
