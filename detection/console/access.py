@@ -1,6 +1,6 @@
-"""Who may see a page: signed in, a member of the project, with the role the page asks for.
+"""Access to the pages of a project: a signed-in member with the required role.
 
-Other people's projects do not exist: they answer 404, not 403.
+The projects of others answer 404, not 403.
 """
 
 from __future__ import annotations
@@ -75,14 +75,14 @@ def in_project(
 
 
 def missing_role(request: ProjectRequest, role: str) -> HttpResponse:
-    """Say which role is needed and who can grant it."""
+    """Return the page that names the required role and who can grant it."""
     admins = Membership.objects.filter(project=request.project, role=Role.ADMIN).select_related("user")[:5]
     context = {"needed": Role(role).name.lower(), "admins": [row.user.get_username() for row in admins]}
     return render(request, "console/no_permission.html", context, status=403)
 
 
 def actor_of(request: HttpRequest) -> Actor:
-    """Return the person behind a request as the audit names them."""
+    """Return the actor of a request for the audit."""
     return Actor(
         request.user.get_username(),
         request.user.pk,

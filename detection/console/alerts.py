@@ -1,4 +1,4 @@
-"""Alerts: destinations with a test button, routes, silences that show what they hide, the log of messages with resend."""
+"""The Alerts page: destinations, routes, silences and the log of notifications."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ STATES = {
     "new": ("plain", "Not used yet"),
     "failing": ("warn", "Failing"),
     "paused": ("stop", "Paused"),
-    "disabled": ("idle", "Off"),
+    "disabled": ("idle", "Disabled"),
     "waiting": ("idle", "Waiting"),
-    "sending": ("watch", "Being sent"),
+    "sending": ("watch", "Sending"),
     "delivered": ("ok", "Delivered"),
     "failed": ("stop", "Failed"),
 }
 SILENCE_SPANS = (("1", "1 hour"), ("4", "4 hours"), ("24", "A day"), ("168", "A week"), ("720", "30 days"))
 TRANSITIONS = [(value, words) for value, words in Transition.choices if value != Transition.STILL_OPEN]
-"""What a route can choose; that an incident is still open is told by its interval."""
+"""Transitions that a route can select; `still_open` follows from its repeat interval."""
 PAGE_ROWS = 50
 
 
@@ -96,7 +96,7 @@ def _page(request: ProjectRequest, tab: str = "", **more: Any) -> HttpResponse:
 
 
 def _silence_form(given: QueryDict | None, query: QueryDict) -> dict[str, Any]:
-    """Return what the form of a silence shows: what was sent and refused, or what a link fills in."""
+    """Return the values of the silence form: those of a rejected submission, or those of a link."""
     if given is not None:
         loop = given.get("loop", "") or given.get("of_loop", "")
         form: dict[str, Any] = {
@@ -111,7 +111,7 @@ def _silence_form(given: QueryDict | None, query: QueryDict) -> dict[str, Any]:
 
 
 def _conditions(row: Any) -> list[tuple[str, str]]:
-    """Return what a route or a silence asks for, in words; nothing means everything."""
+    """Return the conditions of a route or a silence in words; empty when it matches everything."""
     names = (
         ("kinds", "detector"), ("severities", "severity"), ("tools", "tool"), ("agents", "agent"), ("backends", "backend"),
         ("model_names", "model"),
@@ -126,7 +126,7 @@ def _conditions(row: Any) -> list[tuple[str, str]]:
 @in_project(write_role=Role.OPERATOR)
 @require_POST
 def act(request: ProjectRequest) -> HttpResponse:
-    """Carry out one of the forms; what is refused is said above the page, and nothing is lost."""
+    """Carry out one of the forms. An invalid form is shown again with its values and the error."""
     action = request.POST.get("action", "")
     known = ACTIONS.get(action)
     if known is None:
@@ -159,30 +159,34 @@ def _create_destination(request: ProjectRequest, _: str) -> HttpResponse | None:
         address=_text(request.POST, "address"),
     )
     if secret:
-        # In the answer to the form and nowhere else, so that a reload cannot show it.
+        # Only in the response to the form, so a reload does not show it again.
         return _page(request, "destinations", secret=secret, made=row)
-    messages.success(request, f"{row.name} is there. Send it a test.")
+    messages.success(request, f"Destination {row.name} created. Send a test.")
     return None
 
 
 def _switch(request: ProjectRequest, public_id: str) -> None:
     is_enabled = request.POST.get("enabled") == "yes"
     destinations.change_destination(request.project.pk, public_id, actor_of(request), is_enabled=is_enabled)
-    words = "is on again; what waited is sent now" if is_enabled else "is off; what comes is kept for it"
-    messages.success(request, f"The destination {words}.")
+    outcome = (
+        "Destination enabled. Waiting notifications are sent now."
+        if is_enabled
+        else "Destination disabled. Its notifications are kept until it is enabled."
+    )
+    messages.success(request, outcome)
 
 
 def _delete_destination(request: ProjectRequest, public_id: str) -> None:
     destinations.delete_destination(request.project.pk, public_id, actor_of(request))
-    messages.success(request, "The destination is removed.")
+    messages.success(request, "Destination deleted.")
 
 
 def _test(request: ProjectRequest, public_id: str) -> HttpResponse:
     message = destinations.send_test(request.project.pk, public_id, actor_of(request))
     if message.state == DeliveryState.DELIVERED:
-        messages.success(request, "The test message was delivered.")
+        messages.success(request, "Test delivered.")
     else:
-        messages.error(request, "The test message did not arrive; see the attempt.")
+        messages.error(request, "The test was not delivered. See the attempt.")
     return redirect("console:delivery", request.project.slug, message.public_id)
 
 
@@ -193,18 +197,18 @@ def _add_secret(request: ProjectRequest, public_id: str) -> HttpResponse:
 
 def _retire_secrets(request: ProjectRequest, public_id: str) -> None:
     destinations.retire_signing_secrets(request.project.pk, public_id, actor_of(request))
-    messages.success(request, "Only the newest secret signs from now on.")
+    messages.success(request, "Old secrets removed. Only the newest one signs now.")
 
 
 def _delete_route(request: ProjectRequest, public_id: str) -> None:
     alert_routes.delete_route(request.project.pk, public_id, actor_of(request))
-    messages.success(request, "The route is removed.")
+    messages.success(request, "Route deleted.")
 
 
 def _silence(request: ProjectRequest, _: str) -> None:
     hours = _text(request.POST, "hours")
     if hours not in dict(SILENCE_SPANS):
-        raise Invalid("Choose how long.", field="hours")
+        raise Invalid("Choose a duration.", field="hours")
     row = alert_routes.create_silence(
         request.project.pk,
         actor_of(request),
@@ -216,18 +220,21 @@ def _silence(request: ProjectRequest, _: str) -> None:
         agents=_words(request.POST, "agents"),
         model_names=_words(request.POST, "models"),
     )
-    messages.success(request, f"Silent until {row.ends_at:%d %b %H:%M} UTC.")
+    messages.success(request, f"Silence created. It ends on {row.ends_at:%d %b at %H:%M} UTC.")
 
 
 def _end_silence(request: ProjectRequest, public_id: str) -> None:
     alert_routes.end_silence(request.project.pk, public_id, actor_of(request))
-    messages.success(request, "The silence is over.")
+    messages.success(request, "Silence ended.")
 
 
 def _resend(request: ProjectRequest, public_id: str) -> None:
     count = destinations.resend(request.project.pk, [public_id] if public_id else None, actor_of(request))
     messages.success(
-        request, f"{count} on the way again, under the same id." if count else "Nothing has failed."
+        request,
+        f"{count} notification{'' if count == 1 else 's'} queued again under the same id."
+        if count
+        else "No failed notifications.",
     )
 
 
@@ -249,7 +256,7 @@ ACTIONS: dict[str, tuple[Role, str, Callable[[ProjectRequest, str], HttpResponse
 @in_project(Role.ADMIN)
 @require_http_methods(["GET", "HEAD", "POST"])
 def alert_route(request: ProjectRequest, public_id: str = "") -> HttpResponse:
-    """Edit a route, or make one."""
+    """Create or edit a route."""
     row = (
         selector.get_route(request.project.pk, public_id)
         if public_id
@@ -302,17 +309,21 @@ def alert_route(request: ProjectRequest, public_id: str = "") -> HttpResponse:
             for name, words, choices in (
                 (
                     "transitions",
-                    "When an incident",
+                    "Incident changes",
                     [(v, w.lower()) for v, w in TRANSITIONS if "." not in v],
                 ),
                 (
                     "transitions",
-                    "Or when (none here and above: all news)",
+                    "Other alerts (none selected in both lists: all)",
                     [(v, w) for v, w in TRANSITIONS if "." in v],
                 ),
-                ("severities", "Of these severities (none: all)", Severity.choices),
-                ("kinds", "From these detectors (none: all)", [(kind, kind) for kind in alert_routes.KINDS]),
-                ("group_by", "One message for each", [(field, field) for field in outbox.GROUP_FIELDS]),
+                ("severities", "Severities (none selected: all)", Severity.choices),
+                ("kinds", "Detectors (none selected: all)", [(kind, kind) for kind in alert_routes.KINDS]),
+                (
+                    "group_by",
+                    "Group by: one notification for each",
+                    [(field, field) for field in outbox.GROUP_FIELDS],
+                ),
             )
         ],
         "zones": sorted(available_timezones()),
@@ -345,7 +356,7 @@ def _route_values(form: QueryDict) -> dict[str, Any]:
     def number(name: str) -> int:
         text = _text(form, name) or "0"
         if not (text.isascii() and text.isdigit() and len(text) < 6):
-            raise Invalid("Waits and position are whole numbers.", field=name)
+            raise Invalid("Position, group wait and repeat interval must be whole numbers.", field=name)
         return int(text)
 
     def clock(name: str) -> Any:
@@ -355,7 +366,7 @@ def _route_values(form: QueryDict) -> dict[str, Any]:
         try:
             return datetime.strptime(text[:5], "%H:%M").time()  # noqa: DTZ007  (a time of day, its zone is a field of its own)
         except ValueError as error:
-            raise Invalid("Quiet hours are times such as 22:00.", field=name) from error
+            raise Invalid("Quiet hours must be times such as 22:00.", field=name) from error
 
     return {
         "name": _text(form, "name"),
@@ -382,7 +393,7 @@ def _route_values(form: QueryDict) -> dict[str, Any]:
 @in_project()
 @require_safe
 def delivery(request: ProjectRequest, public_id: str) -> HttpResponse:
-    """Show a message: what it tells of, every attempt, what was sent; what receivers answered is for admins."""
+    """Show a notification with its alerts, attempts and payload; responses of receivers are for admins."""
     row = selector.get_delivery(request.project.pk, public_id)
     if row is None:
         raise Http404

@@ -1,4 +1,4 @@
-"""Approvals of held calls: what waits, answering it, and what was remembered; and what an incident's page says of them."""
+"""The Approvals page: waiting, decided and remembered approvals; and those of one incident."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from detection.services.errors import ServiceError
 
 SHOWN_ARGUMENTS = 1000
 UNATTENDED = {
-    "block": "the call is skipped and the run goes on",
+    "block": "the call is skipped and the run continues",
     "stop": "the run is stopped",
     "allow": "the call is allowed once",
     "disable": "detection is disabled for the session",
@@ -29,17 +29,19 @@ UNATTENDED = {
 OUTCOME_CHIPS = {"allow": "ok", "block": "idle", "stop": "stop"}
 REASONS = {
     "decided": "decided",
-    "remembered": "answered as remembered",
-    "unanswered": "nobody answered in time",
+    "remembered": "remembered decision",
+    "unanswered": "nobody decided in time",
     "accepted": "the judge accepted",
     "denied": "the judge denied",
     "unclear": "the judge was unclear",
-    "failed": "the judge could not be asked",
-    "refused": "the judge was not asked",
-    "obeyed": "the judge obeyed its data and is switched off",
+    "failed": "the call to the judge failed",
+    "refused": "the judge was not called",
+    "obeyed": "the judge followed instructions in its data and is disabled",
     "session_stopped": "the session was stopped",
     "session_ended": "the session ended",
 }
+_OUTCOMES = {"recovered": "recovered", "went_on": "continued", "stopped": "stopped"}
+"""Outcome of a reaction for people."""
 _SHORT = {
     "skip": "Skipped",
     "allow_once": "Allowed once",
@@ -50,7 +52,7 @@ _SHORT = {
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """One approval that can be answered."""
+    """An approval that can be decided."""
 
     approval: Approval
     seconds_left: float
@@ -63,7 +65,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """One approval that was decided."""
+    """An approval that was decided."""
 
     approval: Approval
     words: str
@@ -74,7 +76,7 @@ class Closed:
 @in_project()
 @require_safe
 def page(request: ProjectRequest) -> HttpResponse:
-    """Show what waits, the most urgent first, and below it what was decided."""
+    """Show waiting approvals, the most urgent first, then recent and remembered decisions."""
     project, now = request.project, timezone.now()
     asked = selector.waiting(project.pk)
     arguments = selector.arguments_of(asked)
@@ -124,7 +126,7 @@ def _done(choice: str, by: int) -> str:
 @in_project(Role.OPERATOR)
 @require_POST
 def decide(request: ProjectRequest) -> HttpResponse:
-    """Decide one approval; whoever comes second is told who was first."""
+    """Decide an approval; a second decision is rejected with the name of the first decider."""
     text = request.POST.get("by", "")
     by = int(text) if text.isascii() and text.isdigit() and len(text) < 8 else 0
     try:
@@ -147,19 +149,21 @@ def decide(request: ProjectRequest) -> HttpResponse:
 @in_project(Role.OPERATOR)
 @require_POST
 def delete_remembered(request: ProjectRequest) -> HttpResponse:
-    """Take a remembered answer back."""
+    """Delete a remembered decision."""
     text = request.POST.get("id", "")
     number = int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
     try:
         service.forget(request.project.pk, number, actor_of(request))
-        messages.success(request, "Forgotten. The next session is asked about again.")
+        messages.success(
+            request, "Remembered decision deleted. The next such call waits for a decision again."
+        )
     except ServiceError as error:
         messages.error(request, error.detail)
     return redirect("console:approvals", request.project.slug)
 
 
 def of_incident(incident: Incident) -> dict[str, Any]:
-    """Return what an incident's page shows of its approvals and of the judge."""
+    """Return the approvals, judge calls and reactions of an incident for its page."""
     asked, calls = selector.of_incident(incident.pk)
     return {
         "incident_approvals": [
@@ -167,7 +171,7 @@ def of_incident(incident: Incident) -> dict[str, Any]:
         ],
         "judge_calls": calls,
         "reactions": [
-            (rung, [(outcome.replace("_", " "), count) for outcome, count in counts.items()])
+            (rung, [(_OUTCOMES.get(outcome, outcome), count) for outcome, count in counts.items()])
             for rung, counts in (incident.evidence.get("reactions") or {}).items()
         ],
     }

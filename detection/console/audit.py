@@ -1,4 +1,4 @@
-"""Who changed what, when and from where. Nothing here can be changed."""
+"""The Audit page and its export."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from detection.selectors.audit import AuditFilters
 from detection.selectors.pages import BadCursor, Page
 
 KINDS = (
-    ("", "Everything"),
+    ("", "All"),
     ("policy", "Settings"),
     ("session", "Sessions"),
     ("incident", "Incidents"),
@@ -57,6 +57,6 @@ def page(request: ProjectRequest) -> HttpResponse:
 @in_project()
 @require_safe
 def export(request: ProjectRequest) -> HttpResponseBase:
-    """Hand out what the screen lists, all pages of it, as a file."""
+    """Return all pages of the listed entries as a file."""
     rows = audit.export_entries(request.project.pk, _filters(request), exports.MAX_ROWS)
     return exports.audit_file(rows, request.GET.get("format", ""), request.project.slug)

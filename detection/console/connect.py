@@ -1,4 +1,4 @@
-"""From nothing to a first event in two minutes: a key, something to paste, and every attempt as it arrives."""
+"""The Connect page: create a key, run a snippet, watch the attempts; and a sample loop."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ def page(request: ProjectRequest) -> HttpResponse:
         "public_url": settings.PUBLIC_URL,
         "has_key": ApiKey.objects.filter(project=project, revoked_at=None).exists(),
         "first_session": Session.objects.filter(project=project, is_demo=False).order_by("id").first(),
-        "waiting_since": timezone.now(),
         **_attempts(request),
     }
     return render(request, "console/connect.html", context)
@@ -51,7 +50,7 @@ def page(request: ProjectRequest) -> HttpResponse:
 @in_project()
 @require_safe
 def attempts(request: ProjectRequest) -> HttpResponse:
-    """Show the attempts alone, for refreshing them."""
+    """Show the attempts alone, to refresh them."""
     return render(request, "console/_attempts.html", _attempts(request))
 
 
@@ -65,7 +64,7 @@ def _attempts(request: ProjectRequest) -> dict[str, Any]:
 @in_project(Role.OPERATOR)
 @require_POST
 def send_sample(request: ProjectRequest) -> HttpResponse:
-    """Run a small loop of our own through the guard, marked as demo, to show what becomes of it."""
+    """Run a short loop through the guard, marked as demo, and open its session."""
     project = request.project
     name = f"sample-{timezone.now():%H%M%S}-{request.user.pk}"
     sender = Principal(
@@ -87,6 +86,6 @@ def send_sample(request: ProjectRequest) -> HttpResponse:
         guard.guard(sender, GuardIn(session=name, results=(result,)))
     messages.success(
         request,
-        f"A sample agent asked the same thing again and again; the answer to its last call was “{decision}”.",
+        f"Sample loop sent. The verdict on its last call was “{decision}”.",
     )
     return redirect(permalinks.session_url(project.slug, name))

@@ -1,4 +1,4 @@
-"""The headers that keep a page to itself: a strict content security policy on every answer."""
+"""Middleware that sets a strict content security policy and related headers on every response."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every page of the console needs: navigation with its counts, the reader's preferences, the projects to switch to."""
+"""Context of every page of the console: navigation with counts, preferences, projects."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ SECTION_OF = {
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class NavigationItem:
     """One line of the navigation."""
 
     name: str
@@ -101,7 +101,7 @@ def live_url(slug: str) -> str:
     return f"{'wss' if parts.scheme == 'https' else 'ws'}://{parts.netloc}/ws/p/{slug}/"
 
 
-def _navigation(project: Any, page: str) -> list[list[Item]]:
+def _navigation(project: Any, page: str) -> list[list[NavigationItem]]:
     counts = dashboard.navigation_counts(project.pk)
     waiting = approvals.count_waiting(project.pk)
     numbers = {"live": counts.active_sessions, "approvals": waiting, "incidents": counts.open_incidents}
@@ -109,7 +109,7 @@ def _navigation(project: Any, page: str) -> list[list[Item]]:
     section = SECTION_OF.get(page, page)
     return [
         [
-            Item(
+            NavigationItem(
                 name,
                 words,
                 icon,

@@ -1,6 +1,6 @@
-"""What differs between two calls: by path where both are JSON, by word where not.
+"""Differences between the arguments of two calls: by path where both are JSON, else by word.
 
-Bounded: long values are compared as a whole and cut for show.
+The work is bounded: long values are compared as a whole and truncated.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ABSENT = object()
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One place that differs. Parts are (how, text): `same`, `old` or `new`."""
+    """One difference. Parts are (how, text): `same`, `old` or `new`."""
 
     path: str
     parts: tuple[tuple[str, str], ...]
@@ -43,7 +43,7 @@ def between(old: str | None, new: str | None) -> tuple[Difference, ...]:
             for path in paths[:MAX_PATHS]
         ]
         if len(paths) > MAX_PATHS:
-            found.append(Difference("…", (("same", f"{len(paths) - MAX_PATHS} more places differ"),)))
+            found.append(Difference("…", (("same", f"{len(paths) - MAX_PATHS} more differences"),)))
         return tuple(found)
     return (Difference("", _word_parts(old or "", new or "")),)
 

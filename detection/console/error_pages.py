@@ -1,6 +1,6 @@
-"""Error pages: what failed and what to do, with the id of the request; never a stack trace.
+"""Error pages with the id of the request, without a stack trace.
 
-The API has its own problem documents; a path below ``/api/`` that matches nothing gets one of those, not a page.
+An unknown path below ``/api/`` gets a problem document instead of a page.
 """
 
 from __future__ import annotations
@@ -26,40 +26,40 @@ def _answer(request: HttpRequest, status: int, code: str, title: str, detail: st
 
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """Answer for what does not exist, or is none of the reader's business."""
+    """Return the page for an unknown address or a project of others."""
     return _answer(
         request,
         404,
         "not_found",
-        "There is nothing here",
-        "The address may be mistyped, what it led to may have been removed, or it belongs to a project you are not a member of.",
+        "Page not found",
+        "The address may be wrong, the page may have been deleted, or you are not a member of its project.",
     )
 
 
 def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """Answer for what the reader may not do."""
+    """Return the page for a missing permission."""
     return _answer(
-        request, 403, "forbidden", "You may not do that", "Your role in this project does not allow it."
+        request, 403, "forbidden", "Permission denied", "Your role in this project does not allow it."
     )
 
 
 def csrf_failed(request: HttpRequest, reason: str = "") -> HttpResponse:
-    """Answer for a form that did not come from our own page."""
+    """Return the page for a form without a valid CSRF token."""
     return _answer(
         request,
         403,
         "csrf_failed",
-        "This form is out of date",
-        "It was open for too long, or cookies are switched off. Go back, reload the page and send it again.",
+        "Form expired",
+        "The form was open for too long, or cookies are disabled. Go back, reload the page and submit it again.",
     )
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
-    """Answer when something of ours broke."""
+    """Return the page for an unexpected error."""
     return _answer(
         request,
         500,
         "internal_error",
-        "Something broke on our side",
-        "Nothing you did was wrong. Try again; if it stays, look for the request id in the log of the server.",
+        "Internal error",
+        "The request failed on the server. Retry. If the error persists, search the server log for the request id.",
     )

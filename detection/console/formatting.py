@@ -1,7 +1,4 @@
-"""How values read on a page: text with its invisible characters shown, spans of time, numbers, settings and their sources.
-
-Only presentation; nothing here looks anything up.
-"""
+"""Formatting of values for pages: text with invisible characters shown, durations, numbers, settings and sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a person lands: Connect until the first event came in, the live list from then on."""
+"""Start pages: Connect until the first event has arrived, the live page afterwards."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ LAST_PROJECT = "last_project"
 
 
 def icon(request: HttpRequest) -> HttpResponse:
-    """Send browsers that ask for an icon by its old name to ours."""
+    """Redirect `/favicon.ico` to the icon."""
     return redirect(static("icon.svg"), permanent=True)
 
 
 @login_required
 @require_safe
 def home(request: HttpRequest) -> HttpResponse:
-    """Go to the project that was open last, else to the first one."""
+    """Redirect to the last open project, else to the first one."""
     rows = (
         Membership.objects.filter(user_id=request.user.pk or 0)
         .select_related("project")
@@ -38,7 +38,7 @@ def home(request: HttpRequest) -> HttpResponse:
 @in_project()
 @require_safe
 def project(request: ProjectRequest) -> HttpResponse:
-    """Go to the page of this project that is of use now."""
+    """Redirect to the live page, or to Connect while there are no events."""
     request.session[LAST_PROJECT] = request.project.slug
     return redirect(
         "console:live" if request.project.first_event_at else "console:connect", request.project.slug

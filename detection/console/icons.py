@@ -1,4 +1,4 @@
-"""Line icons, drawn on a 16 px grid; our own."""
+"""Line icons on a 16 px grid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One incident: what happened in a sentence, the evidence, what was done, and what to do about it."""
+"""The page of an incident: summary, evidence, reaction, activity, and exceptions for its tool."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
 
 
 def _mute_url(request: ProjectRequest, incident: Incident) -> str:
-    """Lead to the form of silences, filled in for this loop; an end and a reason are chosen there."""
+    """Return the address of the silence form, filled in for this loop; reason and duration are chosen there."""
     exact = {"tool": _exactly(incident.tool), "agent": _exactly(incident.agent)}
-    # The form divides patterns by commas, so a name that holds one is left to the loop.
+    # The form separates patterns by commas, so a name with a comma is left to the loop condition.
     fields = {name: value for name, value in exact.items() if value and "," not in value}
     query = urlencode({"tab": "silences", **fields, "loop": incident.loop_id})
     return f"{reverse('console:alerts', args=[request.project.slug])}?{query}"
@@ -111,7 +111,7 @@ def _meter(incident: Incident) -> dict[str, Any]:
 
 
 def _argument_names(incident: Incident) -> list[str]:
-    """Name the arguments that vary in the evidence: what an exception may leave out."""
+    """Return the arguments that vary in the evidence, which an exception may ignore."""
     names: dict[str, None] = {}
     for line in incident_text.evidence(incident):
         for change in line.changes:
@@ -123,31 +123,29 @@ def _argument_names(incident: Incident) -> list[str]:
 @in_project(Role.ADMIN)
 @require_POST
 def create_exception(request: ProjectRequest, public_id: str) -> HttpResponse:
-    """Make the narrowest rule that would have kept this incident from happening, and label it as not a loop."""
+    """Create a tool rule for exactly this tool, and label the incident if requested."""
     incident = selector.get_incident(request.project.pk, public_id)
     if incident is None:
         raise Http404
     actor, tool, how = actor_of(request), incident.tool, request.POST.get("how", "")
     note = request.POST.get("note", "").strip()[:240]
     if not tool or "→" in tool:
-        messages.error(request, "An exception is made for one tool; this loop went through several.")
+        messages.error(request, "An exception covers one tool. This loop involves several.")
     elif not note:
-        messages.error(request, "Say why this is fine: the rule keeps the reason.")
+        messages.error(request, "Give a reason. The tool rule stores it.")
     else:
         try:
             _save_rule(request, tool, how, f"{note} (from {incident.public_id})")
             if request.POST.get("label") == "yes":
                 service.label(request.project.pk, public_id, actor, "false_alarm", note)
-            messages.success(
-                request, f"From the next call on, {tool} is treated differently. See Policies to change it."
-            )
+            messages.success(request, f"Exception for {tool} created. It takes effect on the next call.")
         except ServiceError as error:
             messages.error(request, error.detail)
     return redirect("console:incident", request.project.slug, public_id)
 
 
 def _save_rule(request: ProjectRequest, tool: str, how: str, note: str) -> None:
-    """Add to the rule for exactly this tool what the form asks for, keeping what it said before."""
+    """Add the exception to the rule for exactly this tool; its other values are kept."""
     pattern = _exactly(tool)
     rule = ToolOverride.objects.filter(project=request.project, pattern=pattern).first() or ToolOverride(
         pattern=pattern
@@ -167,7 +165,7 @@ def _save_rule(request: ProjectRequest, tool: str, how: str, note: str) -> None:
     elif how == "exempt":
         exempt = True
     else:
-        raise ServiceError("Choose what is to be different.")
+        raise ServiceError("Choose an exception.")
     overrides.save_tool_rule(
         request.project.pk,
         pattern,

@@ -1,6 +1,6 @@
-"""An incident in words: its title, one sentence that can be pasted into a chat, and its evidence line by line.
+"""An incident in words: its title, one sentence to paste into a chat, and its evidence line by line.
 
-Everything follows from the stored row, so the words stay the same when the calls are gone.
+Everything derives from the stored row, so the text stays the same after the calls are deleted.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ TITLES = {
     "budget": "Budget spent",
 }
 DID = {
-    "allow": "only noted",
+    "allow": "recorded only",
     "warn": "warned",
     "block": "blocked",
-    "hold": "held for an answer",
+    "hold": "held",
     "stop": "stopped",
 }
 DECISION_CHIPS = {
@@ -55,8 +55,28 @@ LIMIT_WORDS = {
 }
 
 
+ACTIVITY = {
+    "opened": "Incident opened",
+    "reacted": "Reaction",
+    "escalated": "Escalated",
+    "went_on": "The agent continued",
+    "recovered": "The agent recovered",
+    "stopped": "The session was stopped",
+    "ended": "Loop ended",
+    "woke": "Snooze ended",
+    "acknowledged": "Acknowledged",
+    "snoozed": "Snoozed",
+    "resolved": "Resolved",
+    "reopened": "Reopened",
+    "labelled": "Label changed",
+    "commented": "Commented",
+    "undone": "Undone",
+}
+"""Action of an incident's activity for people."""
+
+
 class HasKind(Protocol):
-    """An incident, or a row of a list of them."""
+    """An incident or a row of a list of incidents."""
 
     @property
     def kind(self) -> str: ...  # noqa: D102
@@ -65,21 +85,21 @@ class HasKind(Protocol):
 
 
 def title(incident: HasKind) -> str:
-    """Return what happened in a few words."""
+    """Return the title of an incident."""
     words = TITLES.get(incident.kind, formatting.word(incident.kind).capitalize())
     return f"{words}: {incident.tool}" if incident.tool else words
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece of the sentence; `strong` ones are what one should remember."""
+    """A part of the sentence; `strong` parts are emphasized."""
 
     text: str
     strong: bool = False
 
 
 def sentence(incident: Incident) -> tuple[Part, ...]:
-    """Return the one sentence that says what happened and what was done."""
+    """Return the sentence that summarizes the incident and the reaction."""
     calls = incident.evidence.get("calls", [])
     seconds = _seconds(calls)
     span = (
@@ -140,7 +160,7 @@ def _results(incident: Incident) -> str:
 
 
 def did(incident: Incident | IncidentRow) -> str:
-    """Return what was done in a word or two; of calls that were only reported, what would have been done."""
+    """Return the reaction; for reported calls, the reaction that a guard call would have had."""
     word = DID[incident.decision]
     return word if incident.decision == "allow" or incident.was_guarded else f"would be {word}"
 
@@ -148,10 +168,10 @@ def did(incident: Incident | IncidentRow) -> str:
 def _reaction(incident: Incident, calls: list[dict[str, Any]]) -> tuple[Part, ...]:
     warned = next((n for n, call in enumerate(calls, 1) if call.get("decision") == "warn"), 0)
     if incident.decision == "allow":
-        return (Part("It was only noted: the policy asks for no more"),)
+        return (Part("It was recorded only, as the policy requires no reaction"),)
     if not incident.was_guarded:
         return (
-            Part("The agent reports its calls and does not ask first; asked, it "),
+            Part("The agent only reports its calls. With guard, it "),
             Part(f"would have been {DID[incident.decision]}", True),
         )
     if incident.decision == "warn":
@@ -175,7 +195,7 @@ def _seconds(calls: list[dict[str, Any]]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class EvidenceLine:
-    """One call of the evidence, compared with the one before."""
+    """A call of the evidence, compared with the previous call of its tool."""
 
     seq: int
     offset: str
@@ -191,7 +211,7 @@ class EvidenceLine:
 
 
 def evidence(incident: Incident) -> list[EvidenceLine]:
-    """Return the evidence, each line saying only what differs from the last call of the same tool."""
+    """Return the evidence; each line has the changes since the previous call of the same tool."""
     calls = incident.evidence.get("calls", [])
     start = datetime.fromisoformat(calls[0]["at"]) if calls else None
     lines: list[EvidenceLine] = []
@@ -231,7 +251,7 @@ def evidence(incident: Incident) -> list[EvidenceLine]:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting with its source, for reading."""
+    """A setting with its source."""
 
     name: str
     label: str
@@ -253,7 +273,7 @@ KEY_SETTINGS = {
 
 
 def settings_then(stored: dict[str, Any], kind: str) -> list[Setting]:
-    """Return stored `{field: {"value", "source"}}` in the order of the list of settings."""
+    """Return stored settings, `{field: {"value", "source"}}`, in the order of the engine's list."""
     rows = []
     for name, field in FIELDS.items():
         if name not in stored:

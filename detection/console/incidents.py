@@ -1,4 +1,4 @@
-"""Finding and triaging incidents: tabs, filters in the address, one thing done to many, and taking it back."""
+"""The Incidents page: tabs, filters in the address, actions on several incidents, and undo."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ DONE = {
     "reopen": "reopened",
     "snooze": "snoozed",
     "label": "labelled",
-    "undo": "taken back",
+    "undo": "restored",
 }
 
 
@@ -102,7 +102,7 @@ def page(request: ProjectRequest) -> HttpResponse:
 
 
 def arguments_of(request: ProjectRequest, action: str, span: str) -> dict[str, Any]:
-    """Read what an action needs besides the incident."""
+    """Read the arguments of an action."""
     if action == "snooze":
         return {"until": timezone.now() + SNOOZES[span]} if span in SNOOZES else {"until_worse": True}
     if action == "label":
@@ -113,8 +113,8 @@ def arguments_of(request: ProjectRequest, action: str, span: str) -> dict[str, A
 @in_project(Role.OPERATOR)
 @require_POST
 def act(request: ProjectRequest) -> HttpResponse:
-    """Do one thing to the chosen incidents, and offer to take it back."""
-    # One button says both what and for how long: "snooze:8h".
+    """Apply an action to the selected incidents and offer undo."""
+    # A snooze button carries action and duration: "snooze:8h".
     action, _, span = request.POST.get("action", "").partition(":")
     ids = [part for text in request.POST.getlist("ids") for part in text.split()][:MAX_AT_ONCE]
     back = _back(request)
@@ -134,7 +134,7 @@ def act(request: ProjectRequest) -> HttpResponse:
     failed = len(outcome) - len(done)
     if done:
         words = f"{len(done)} incident{'' if len(done) == 1 else 's'} {DONE[action]}."
-        # The ids travel with the message, so that the button takes back exactly these.
+        # The ids are part of the message, so Undo restores exactly these.
         messages.success(request, words, extra_tags="" if action == "undo" else " ".join(done[:100]))
     if failed:
         codes = ", ".join(sorted({code.replace("_", " ") for code in outcome.values() if code != "done"}))

@@ -1,4 +1,4 @@
-"""What reached the API: how much was taken, doubled, altered or refused, why, and by which key."""
+"""The Ingest page: accepted, duplicate, altered and rejected events by request, reason and key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""API keys: made here, shown once, recognised by their prefix from then on."""
+"""The Keys page: list, create and revoke API keys."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LIFETIMES = (("", "Never"), ("30", "In 30 days"), ("90", "In 90 days"), ("365", 
 @in_project(write_role=Role.ADMIN)
 @require_http_methods(["GET", "HEAD", "POST"])
 def page(request: ProjectRequest) -> HttpResponse:
-    """List the keys; make one. The token is in the answer to the form and nowhere else, so a reload cannot show it."""
+    """List the keys, or create one. Only the response to the form holds the token, so a reload does not show it."""
     token, made = "", None
     if request.method == "POST":
         days = request.POST.get("lifetime", "")
@@ -63,10 +63,10 @@ def _state(key: ApiKey, now: datetime) -> tuple[str, str]:
 @in_project(Role.ADMIN)
 @require_POST
 def revoke(request: ProjectRequest) -> HttpResponse:
-    """Revoke a key; it is refused within a second."""
+    """Revoke a key; requests with it are rejected within a second."""
     try:
         key = service.revoke_key(request.project, request.POST.get("key", ""), actor_of(request))
-        messages.success(request, f"{key.name} is revoked. It is refused within a second.")
+        messages.success(request, f"Key {key.name} revoked. It stops working within a second.")
     except ServiceError as error:
         messages.error(request, error.detail)
     return redirect("console:keys", request.project.slug)

@@ -1,4 +1,4 @@
-"""The live list: every session of the project, the ones that need a person first to be seen."""
+"""The live page: the list of sessions with filters, figures, and stopping several at once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FILTERS = ("agent", "backend", "model", "tool")
 
 
 def filters_of(request: ProjectRequest) -> selector.SessionFilters:
-    """Read the filters from the address; what is not a known state does not narrow."""
+    """Read the filters from the address; an unknown state is ignored."""
     given = {name: request.GET.get(name, "")[:200].replace("\x00", "") for name in ("q", "state", *FILTERS)}
     if given["state"] not in selector.STATES:
         given["state"] = ""
@@ -47,7 +47,7 @@ def page(request: ProjectRequest) -> HttpResponse:
     """Show the list."""
     project, now = request.project, timezone.now()
     filters = filters_of(request)
-    # Before the rows are read: what commits in between is told again.
+    # Taken before the rows are read, so a change committed in between is sent again.
     cursor = selector.changed_since(project.pk, "").cursor
     try:
         found = selector.list_sessions(project.pk, filters, request.GET.get("cursor", ""), PAGE_ROWS)
@@ -76,7 +76,7 @@ def page(request: ProjectRequest) -> HttpResponse:
 @in_project()
 @require_safe
 def figures(request: ProjectRequest) -> HttpResponse:
-    """Show the figures and tabs alone, for refreshing them."""
+    """Show the figures and tabs alone, to refresh them."""
     counts = dashboard.state_counts(request.project.pk)
     filters = filters_of(request)
     context = {
@@ -101,18 +101,16 @@ def stop(request: ProjectRequest) -> HttpResponse:
         reason = request.POST.get("reason", "")[:300]
         known = None if everything else [n for n in names if selector.get_session(request.project.pk, n)]
         count = service.stop_many(request.project.pk, known, actor_of(request), reason)
-        messages.success(
-            request, f"{count} session{'' if count == 1 else 's'} stopped. The next call of each is refused."
-        )
+        messages.success(request, f"{count} session{'' if count == 1 else 's'} stopped.")
     return redirect(_back(request))
 
 
 @in_project(Role.ADMIN)
 @require_POST
 def remove_demo(request: ProjectRequest) -> HttpResponse:
-    """Remove everything that the demo made."""
+    """Delete the demo sessions and their incidents."""
     count = removal.remove_demo(request.project.pk, actor_of(request))
-    messages.success(request, f"The demo is gone: {count} sessions and their incidents were removed.")
+    messages.success(request, f"Demo data removed: {count} sessions and their incidents.")
     return redirect("console:live", request.project.slug)
 
 

@@ -1,7 +1,7 @@
-"""What a live page fetches when it is told that something changed: rows by cursor, never a whole page.
+"""Rows of the live page that changed since a cursor.
 
-The answer names the rows of the first page in their order, so that after any number of missed hints the page shows what
-the list shows, and carries only those that changed since the cursor.
+The response lists the ids of the first page in order, so a page that missed hints is complete after one request. It
+carries the markup of the changed rows only.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ _lock = threading.Lock()
 
 
 def current_cursor(project_id: int) -> str:
-    """Return the cursor that a page rendered now goes on from; take it before the rows are read."""
+    """Return the cursor of a page rendered now; take it before the rows are read."""
     return selector.changed_since(project_id, "").cursor
 
 
 @in_project()
 @require_safe
 def live_rows(request: ProjectRequest) -> HttpResponse:
-    """Answer with what changed since ``since`` in the list that the filters name.
+    """Return the rows that changed since the cursor ``since``, under the filters of the address.
 
-    A change is told to every open page at once, and all of them come with the same approval: as long as nothing at all
-    was committed, they get one answer.
+    All open pages fetch at once after a change. Requests with the same address share one response until the next commit,
+    for at most `ANSWER_SECONDS`.
     """
     seen = selector.visible()
     key = (
@@ -58,7 +58,7 @@ def live_rows(request: ProjectRequest) -> HttpResponse:
         request.membership.allows(Role.OPERATOR),
         preferences.of(request).time,
     )
-    # A transaction does not see in the name what it has changed itself.
+    # The key does not cover the changes of an open transaction.
     known = None if connection.in_atomic_block else _answers.get(key)
     if known is None or time.monotonic() - known[0] > ANSWER_SECONDS:
         known = time.monotonic(), _answer(request, seen)
@@ -99,7 +99,7 @@ def _row(request: ProjectRequest, stored: selector.SessionRow, now: datetime) ->
 
 
 def _html(request: ProjectRequest, stored: selector.SessionRow, row: SessionLine) -> str:
-    """Render a row, or take it from those that other watchers of the same change were just given."""
+    """Return the markup of a row, from the cache where another page has just fetched the same row."""
     key = (
         stored.id,
         stored.last_seq,

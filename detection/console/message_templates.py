@@ -1,4 +1,4 @@
-"""What agents are told: a project's own wording per rung and wire shape, with a preview of what is sent."""
+"""The Message templates page: custom texts per rung and wire shape, with a preview."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from detection.services.errors import ServiceError
 from detection.services.policies import message_templates as service
 
 RUNG_WORDS = {
-    "warn": ("Warning", "The call runs; this is put in front of its result."),
-    "chance": ("Chance", "The call does not run; this is its result, and asks for another way."),
-    "block": ("Block", "The call does not run; this is its result, and the run goes on."),
-    "ask": ("A person is asked", "What is said while the call waits for an operator."),
-    "judge": ("The judge is asked", "What is said while the call waits for a justification."),
-    "stop": ("Stop", "The run should end; this is for the user."),
+    "warn": ("Warning", "The call runs. The message precedes its result."),
+    "chance": ("Chance", "The call does not run. The message is its result and asks for another approach."),
+    "block": ("Block", "The call does not run. The message is its result and the run continues."),
+    "ask": ("Approval", "The message while the call waits for an operator."),
+    "judge": ("Judge", "The message while the call waits for a justification."),
+    "stop": ("Stop", "The run should end. The message is for the user."),
 }
 SHAPE_WORDS = {
-    "": "Every shape",
+    "": "All formats",
     "text": "Plain text",
     "openai": "OpenAI",
     "anthropic": "Anthropic",
@@ -37,7 +37,7 @@ SHAPE_WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class TemplateRow:
-    """One text as the page shows it."""
+    """A message template as the page shows it."""
 
     rung: str
     name: str
@@ -52,7 +52,7 @@ class TemplateRow:
 @in_project(write_role=Role.ADMIN)
 @require_http_methods(["GET", "HEAD", "POST"])
 def page(request: ProjectRequest) -> HttpResponse:
-    """Show the texts; a post previews, saves, or (empty) brings the default back."""
+    """Show the templates; a post previews or saves one, or restores the default."""
     context: dict[str, Any] = {}
     status = 200
     if request.method == "POST":
@@ -77,7 +77,9 @@ def page(request: ProjectRequest) -> HttpResponse:
                 )
                 messages.success(
                     request,
-                    "The default holds again." if is_reset else "Saved. It holds from the next verdict on.",
+                    "Default restored. It takes effect on the next verdict."
+                    if is_reset
+                    else "Message template saved. It takes effect on the next verdict.",
                 )
                 return redirect("console:message_templates", request.project.slug)
         except ServiceError as error:

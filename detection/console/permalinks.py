@@ -1,4 +1,4 @@
-"""Permalinks. Clients name their sessions as they like, so a name may hold anything a path cannot."""
+"""Addresses of sessions, calls and incidents. Session names come from clients and may hold what a path cannot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a reader likes: theme, times, keys. Kept in one cookie, so that the first byte of a page is right already."""
+"""The Preferences page: theme, time format and shortcuts, stored in one cookie, so the server renders them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 COOKIE = "loopguard-preferences"
 CHOICES = {
-    "theme": (("system", "As the system"), ("light", "Light"), ("dark", "Dark")),
+    "theme": (("system", "System"), ("light", "Light"), ("dark", "Dark")),
     "time": (
         ("relative", "Relative, like “3 min ago”"),
         ("local", "Local time of this browser"),
@@ -25,14 +25,14 @@ CHOICES = {
 }
 TITLES = {"theme": "Theme", "time": "Times", "shortcuts": "Single-key shortcuts"}
 HELP = {
-    "time": "Pointing at a time always shows it in UTC.",
+    "time": "Hover over a time to see it in UTC.",
     "shortcuts": "Keys like j, k and r. Press ? on any page for the list.",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Preferences:
-    """A reader's choices."""
+    """The preferences of a browser."""
 
     theme: str = "system"
     time: str = "relative"
@@ -40,7 +40,7 @@ class Preferences:
 
 
 def of(request: HttpRequest) -> Preferences:
-    """Read the cookie; what is not a known choice counts as not chosen."""
+    """Read the cookie; unknown values fall back to the defaults."""
     stored = dict(parse_qsl(request.COOKIES.get(COOKIE, "")[:200]))
     known = {
         field.name: stored[field.name]
@@ -53,7 +53,7 @@ def of(request: HttpRequest) -> Preferences:
 @login_required
 @require_http_methods(["GET", "HEAD", "POST"])
 def page(request: HttpRequest) -> HttpResponse:
-    """Show and take the choices."""
+    """Show or save the preferences."""
     if request.method == "POST":
         given = {name: request.POST.get(name, "") for name in CHOICES}
         chosen = {**asdict(of(request)), **{k: v for k, v in given.items() if v in dict(CHOICES[k])}}
@@ -65,7 +65,7 @@ def page(request: HttpRequest) -> HttpResponse:
             COOKIE, urlencode(chosen), max_age=365 * 24 * 3600, secure=request.is_secure(), samesite="Lax"
         )
         if back == request.path:
-            messages.success(request, "Saved in this browser.")
+            messages.success(request, "Preferences saved in this browser.")
         return answer
     current = of(request)
     options = [
@@ -76,6 +76,6 @@ def page(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 def sign_out(request: HttpRequest) -> HttpResponse:
-    """End the login; its sockets are closed with it."""
+    """Sign out; the sockets of the login are closed."""
     logout(request)
     return redirect("console:sign_in")

@@ -1,4 +1,4 @@
-"""One run of an agent: its strip, its timeline, its calls, what detection counts and which settings hold, and the ways to step in."""
+"""The page of a session: loop strip, timeline, calls, counters and settings, with stop, resume and commands."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _number(text: str | None, default: int, allowed: Sequence[int] = ()) -> int:
 
 
 def _window(request: ProjectRequest, session: Session) -> Page[CallRow]:
-    """Return the newest calls, or those before one, or those around the call that is pointed at."""
+    """Return the newest calls, those before a call, or those around the selected call."""
     before = _number(request.GET.get("before"), 0)
     chosen = _number(request.GET.get("call"), 0)
     newest = selector.session_calls(session, before_seq=before or session.last_seq + 1, limit=WINDOW_CALLS)
@@ -192,7 +192,7 @@ def call(request: ProjectRequest) -> HttpResponse:
 
 
 def _call_context(session: Session, seq: int) -> dict[str, Any]:
-    """Look a call up with the last call of the same tool, to show what differs."""
+    """Return a call with the previous call of the same tool and the changes between them."""
     found = selector.session_calls(session, after_seq=seq - 1, limit=1).items if seq > 0 else ()
     if not found or found[0].seq != seq:
         return {"call": None, "chosen_seq": seq}
@@ -264,10 +264,10 @@ def act(request: ProjectRequest) -> HttpResponse:
     try:
         if action == "stop":
             service.stop(project.pk, name, actor, request.POST.get("reason", ""))
-            messages.success(request, "Stopped. The next call of this session is refused.")
+            messages.success(request, "Session stopped. Its next call is stopped.")
         elif action == "resume":
             service.resume(project.pk, name, actor)
-            messages.success(request, "Resumed. Its counters begin anew.")
+            messages.success(request, "Session resumed. Its counters were reset.")
         elif action == "command":
             out = service.run_command(project.pk, name, request.POST.get("text", "")[:2000], actor)
             for line in out.lines:

@@ -1,4 +1,4 @@
-"""One line of the live list, ready for its template."""
+"""A session as a row of the live list shows it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BEHIND_AFTER = timedelta(seconds=3)
 
 @dataclass(frozen=True, slots=True)
 class SessionLine:
-    """What a row shows."""
+    """A session with its derived values."""
 
     session: SessionRow | Session
     state: str
@@ -68,10 +68,10 @@ def session_row(session: SessionRow | Session, now: datetime) -> SessionLine:
 
 
 def meter_title(kind: str, count: int, limit: int) -> str:
-    """Say what a meter counts."""
+    """Return the count of a meter in words."""
     return f"{count} of {limit} {meter_words(kind)}" if limit else "nothing counted"
 
 
 def meter_words(kind: str) -> str:
-    """Say what a detector counts."""
+    """Return the unit that a detector counts in."""
     return METER_WORDS.get(kind, formatting.word(kind)) if kind else "counted so far"

@@ -1,4 +1,4 @@
-"""Signing in. One door for the console and the admin."""
+"""The sign-in page of the console and the admin."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from django.views.decorators.http import require_http_methods
 from detection.console import sign_in_throttle
 
 log = structlog.get_logger(__name__)
-WRONG = "That username and password do not match."
+WRONG = "Username or password is wrong."
 MAX_NAME_CHARACTERS, MAX_PASSWORD_CHARACTERS = 150, 1000
 
 
@@ -23,7 +23,7 @@ MAX_NAME_CHARACTERS, MAX_PASSWORD_CHARACTERS = 150, 1000
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 def sign_in(request: HttpRequest) -> HttpResponse:
-    """Show the form, or check a try. Unknown accounts get the same words after the same work."""
+    """Show the form, or check a login. Unknown accounts get the same response after the same work."""
     after = _after(request)
     if request.user.is_authenticated:
         return redirect(after)
@@ -37,7 +37,7 @@ def sign_in(request: HttpRequest) -> HttpResponse:
     if wait:
         context |= {
             "username": username,
-            "error": f"Too many tries. Wait {wait} seconds, then try again.",
+            "error": f"Too many attempts. Retry in {wait} seconds.",
         }
         answer = render(request, "console/sign_in.html", context, status=429)
         answer.headers["Retry-After"] = str(wait)
@@ -56,7 +56,7 @@ def sign_in(request: HttpRequest) -> HttpResponse:
 
 
 def _after(request: HttpRequest) -> str:
-    """Return where to go then: only ever a page of our own."""
+    """Return the address to open after signing in; only addresses of this site are accepted."""
     wanted = request.POST.get("next", request.GET.get("next", ""))
     if wanted and url_has_allowed_host_and_scheme(
         wanted, {request.get_host()}, require_https=request.is_secure()

@@ -1,6 +1,6 @@
-"""Slows down guessing of passwords: by account and by address, with a wait that grows.
+"""Throttle of failed logins by account and by address, with a growing wait.
 
-A login that is already in force is never touched, and neither is the account itself: only further tries have to wait.
+Existing logins and the account itself are not affected: only further attempts have to wait.
 """
 
 from __future__ import annotations

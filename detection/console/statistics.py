@@ -1,4 +1,4 @@
-"""Statistics: what detection did over time, by detector, tool and model. Charts are drawn from the table's own numbers."""
+"""The Statistics page: checks, loops and costs over time, by detector, tool and model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SPANS: tuple[tuple[str, str, timedelta, By], ...] = (
     ("7d", "7 days", timedelta(days=7), "hour"),
     ("30d", "30 days", timedelta(days=30), "day"),
     ("90d", "90 days", timedelta(days=90), "day"),
-    ("365d", "A year", timedelta(days=365), "day"),
+    ("365d", "1 year", timedelta(days=365), "day"),
 )
 GROUPS: tuple[tuple[By, str], ...] = (
     ("kind", "Detector"),
@@ -78,7 +78,7 @@ def page(request: ProjectRequest) -> HttpResponse:
 
 
 def _first_span(project: Project, now: datetime) -> tuple[str, str, timedelta, By]:
-    """A week; on a project's first day that day, which would be a needle at the edge of a week."""
+    """Return a week, or a day on the first day of a project."""
     began = project.first_event_at
     return SPANS[0] if began is not None and now - began < SPANS[0][2] else SPANS[1]
 

@@ -1,4 +1,4 @@
-"""How the parts are: how far detection has come, the database, the broker, the versions."""
+"""The System page: state of detection, database, broker and workers; versions."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from detection.services.maintenance import disk_space
 
 SLOW_SECONDS, LATE_SECONDS = 5, 30
 NEARLY_FULL = 2
-"""With less free than so many times what is the least, people are warned."""
+"""The disk counts as nearly full below this multiple of the required free space."""
 BROKER_PATIENCE_SECONDS = 0.5
 _WORK = {
-    "worker": ("Workers", "Fold what came in. With nothing to do they are quiet."),
-    "sweeper": ("Sweeper", "A thread of each worker that finds sessions nobody was told of, every 5 s."),
-    "beat": ("Schedule", "Beat, through the broker, to a worker: every 5 s."),
-    "housekeeping": ("Housekeeping", "Partitions, retention and forgotten incidents, every 5 min."),
+    "worker": ("Workers", "Evaluate stored events. They are idle without work."),
+    "sweeper": ("Sweeper", "Thread of each worker that finds unevaluated sessions, every 5 s."),
+    "beat": ("Schedule", "Periodic tasks: from beat through the broker to a worker, every 5 s."),
+    "housekeeping": ("Housekeeping", "Partitions, retention and abandoned sessions, every 5 min."),
 }
 
 
 @in_project()
 @require_safe
 def page(request: ProjectRequest) -> HttpResponse:
-    """Show how the parts are."""
+    """Show the state of the components."""
     start = time.perf_counter()
     status = dashboard.system_status(request.project.pk)
     database_ms = (time.perf_counter() - start) * 1000
@@ -57,17 +57,17 @@ def page(request: ProjectRequest) -> HttpResponse:
             "ok" if lag < SLOW_SECONDS else "slow" if lag < LATE_SECONDS else "bad",
             "up to date"
             if not status.sessions_waiting
-            else f"{status.sessions_waiting} sessions waiting, the oldest for {formatting.span(lag)}",
-            "Workers fold what came in; without the broker the sweeper does, within 15 s.",
+            else f"lagging: {status.sessions_waiting} sessions waiting, the oldest for {formatting.span(lag)}",
+            "Workers evaluate stored events. Without the broker, the sweeper does within 15 s.",
         ),
         broker,
         *_workers(status.sessions_waiting > 0),
         _audit(audit_weakness()),
         _part(
-            "Events set aside",
+            "Quarantined events",
             "slow" if status.parked_sessions else "ok",
             f"in {status.parked_sessions} sessions" if status.parked_sessions else "none",
-            "An event that detection cannot digest is put aside with its error; its session goes on.",
+            "An event whose evaluation failed is quarantined with its error. Its session continues.",
         ),
     ]
     context = {
@@ -92,42 +92,42 @@ def _part(name: str, state: str, words: str, about: str) -> dict[str, str]:
 
 
 def _disk(room: disk_space.Room | None) -> list[dict[str, str]]:
-    """Tell of the database's disk; of one that is elsewhere, nothing is known."""
+    """Return the state of the database's disk; empty when the database is on another machine."""
     if room is None:
         return []
     words = f"{_size(room.free)} of {_size(room.total)} free"
     about = "Sessions, events and incidents."
     if room.least:
-        about = f"With less than {_size(room.least)} free no events are taken; reading, stopping and settings go on."
+        about = f"Below {_size(room.least)} free, new events are rejected. Everything else keeps working."
     if room.is_too_little:
-        return [_part("Disk", "bad", f"{words}: events and guard are refused (503 storage_full)", about)]
+        return [
+            _part("Disk", "bad", f"{words}: events and guard requests are rejected (503 storage_full)", about)
+        ]
     if room.free < NEARLY_FULL * room.least:
         return [_part("Disk", "slow", f"{words}, nearly full", about) | {"word": "Nearly full"}]
     return [_part("Disk", "ok", words, about)]
 
 
 def _workers(has_work: bool) -> list[dict[str, str]]:
-    """Tell when each part did its work last: a process that runs and does nothing is not well."""
+    """Return the last work of each part: a process that runs without working is failing."""
     now, parts = timezone.now(), []
     for beat in heartbeats.heartbeats(now):
         name, help_ = _WORK[beat.part]
         may_be_quiet = beat.part == "worker" and not has_work
         state = "ok" if may_be_quiet or not beat.is_late else "slow" if beat.at is None else "bad"
-        worked = "has not worked yet" if beat.at is None else f"worked {formatting.age(beat.at, now)} ago"
+        worked = "not active yet" if beat.at is None else f"last active {formatting.age(beat.at, now)} ago"
         parts.append(_part(name, state, worked, help_))
     return parts
 
 
 def _audit(weakness: str) -> dict[str, str]:
-    words = weakness or "append-only: LoopGuard may read and add, nothing else"
-    part = _part(
-        "Audit", "slow" if weakness else "ok", words, "Rights in the database keep entries as they are."
-    )
-    return part | ({"word": "Open"} if weakness else {})
+    words = weakness or "append-only: LoopGuard can read and add entries only"
+    part = _part("Audit", "slow" if weakness else "ok", words, "Database privileges protect the entries.")
+    return part | ({"word": "Unprotected"} if weakness else {})
 
 
 def _broker() -> dict[str, Any]:
-    about = "Rings the workers and carries hints to open pages. Nothing is lost without it."
+    about = "Notifies workers and open pages. No data is lost without it."
     try:
         client = redis.Redis.from_url(
             settings.CELERY_BROKER_URL,

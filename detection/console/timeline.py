@@ -1,4 +1,4 @@
-"""A session over time: one lane per tool, idle stretches compressed and labelled, brackets over the loops."""
+"""Layout of the timeline of a session: one lane per tool, idle stretches compressed, loops as bands."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Everything at its place, in pixels."""
+    """A laid-out timeline; all lengths in pixels."""
 
     width: float
     height: float

@@ -236,7 +236,7 @@ def large(
 
 def title(cell: Cell) -> str:
     """Return a cell in words."""
-    words = call_flags.in_words(cell.flags) or ["nothing new"]
+    words = call_flags.in_words(cell.flags) or ["no new result"]
     return ", ".join([f"#{cell.seq} {cell.tool}".strip(), *words])
 
 

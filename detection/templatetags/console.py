@@ -1,4 +1,4 @@
-"""Tags and filters of the console's templates. What they show is worked out in `detection.console`."""
+"""Tags and filters of the console's templates; the logic is in `detection.console`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from detection.console import formatting, permalinks
+from detection.console import formatting, incident_text, permalinks
 from detection.console.icons import ICONS
 from detection.selectors.strips import Strip, cells_of, small
 
@@ -29,6 +29,12 @@ for _name in ("setting_value", "source_name", "word", "since"):
 def ago(moment: datetime | None) -> str:
     """Return how long ago a moment was."""
     return "never" if moment is None else formatting.age(moment, timezone.now())
+
+
+@register.filter
+def activity(action: str) -> str:
+    """Return an action of an incident's activity in words."""
+    return incident_text.ACTIVITY.get(action, formatting.word(action).capitalize())
 
 
 @register.filter

@@ -1,10 +1,10 @@
-// The Approvals page: time that runs down, and a list that does not move under a hand that is about to click.
+// The Approvals page: countdowns, and a list that is not replaced while the pointer or the focus is in it.
 const list = () => document.getElementById("approval-list");
-const news = document.getElementById("approval-news");
+const changes = document.getElementById("approval-changes");
 const shownAt = new WeakMap();
 
 function words(seconds) {
-  if (seconds <= 0) return "time is over";
+  if (seconds <= 0) return "time is up";
   if (seconds < 100) return `${Math.ceil(seconds)} s left`;
   return seconds < 5400
     ? `${Math.floor(seconds / 60)} min ${Math.floor(seconds % 60)} s left`
@@ -13,15 +13,15 @@ function words(seconds) {
 
 function tick() {
   for (const clock of document.querySelectorAll("[data-seconds-left]")) {
-    // The server said how much was left when it wrote the page; the reader's own clock may be wrong.
+    // Counted from the time left at rendering, as the clock of the browser may be wrong.
     if (!shownAt.has(clock)) shownAt.set(clock, performance.now());
     const left = Number(clock.dataset.secondsLeft) - (performance.now() - shownAt.get(clock)) / 1000;
     const share = Math.max(0, Math.min(1, left / Number(clock.dataset.secondsInAll)));
     clock.querySelector("[data-left-text]").textContent = words(left);
     clock.querySelector("path").setAttribute("d", `M3 3h${Math.max(0.01, 58 * share).toFixed(2)}`);
     clock.classList.toggle("urgent", left < 20);
-    if (left <= -1 && !clock.dataset.asked) {
-      clock.dataset.asked = "yes";
+    if (left <= -1 && !clock.dataset.refreshed) {
+      clock.dataset.refreshed = "yes";
       window.htmx?.trigger(list(), "refresh");
     }
   }
@@ -36,20 +36,20 @@ document.addEventListener("htmx:beforeSwap", (event) => {
   const fresh = new DOMParser().parseFromString(event.detail.serverResponse ?? "", "text/html");
   const ids = (root) => [...root.querySelectorAll(".approval")].map((one) => one.id).join();
   event.detail.shouldSwap = false;
-  if (ids(fresh) !== ids(list())) news.hidden = false;
+  if (ids(fresh) !== ids(list())) changes.hidden = false;
 });
 document.addEventListener("htmx:afterSwap", () => {
-  news.hidden = true;
+  changes.hidden = true;
   const count = Number(list().dataset.count);
   document.title = `${count ? `(${count}) ` : ""}Approvals · LoopGuard`;
   tick();
 });
 function show() {
-  if (!news.hidden && !held()) window.htmx?.trigger(list(), "refresh");
+  if (!changes.hidden && !held()) window.htmx?.trigger(list(), "refresh");
 }
-news.addEventListener("click", () => {
+changes.addEventListener("click", () => {
   document.activeElement?.blur();
-  news.hidden = true;
+  changes.hidden = true;
   window.htmx?.trigger(list(), "refresh");
 });
 document.addEventListener("pointerout", () => setTimeout(show, 50));

@@ -1,7 +1,7 @@
-// One table binds the keys and writes the help, so the two cannot differ.
+// Keyboard shortcuts: one table binds the keys and writes the help.
 const table = [
-  ["?", "This list", () => document.getElementById("help")?.showModal()],
-  ["/", "Go to the filter", () => document.querySelector("[data-focus-key='/']")?.focus()],
+  ["?", "Show keyboard shortcuts", () => document.getElementById("help")?.showModal()],
+  ["/", "Focus the filter", () => document.querySelector("[data-focus-key='/']")?.focus()],
   ["j", "Next row", () => move(1)],
   ["k", "Previous row", () => move(-1)],
   ["o", "Open the row", () => current()?.querySelector("a.name, a")?.click()],
@@ -17,11 +17,11 @@ const table = [
   ["]", "Next call or incident", () => press("]")],
   [".", "Show new rows", () => document.getElementById("live-new")?.click()],
   ["p", "Pause live updates", () => document.getElementById("live-pause")?.click()],
-  ["t", "Next way of showing times", () => document.dispatchEvent(new CustomEvent("loopguard:time"))],
-  ["y", "Copy this page's address", () => navigator.clipboard?.writeText(location.href)],
+  ["t", "Change the time format", () => document.dispatchEvent(new CustomEvent("loopguard:time"))],
+  ["y", "Copy the address of this page", () => navigator.clipboard?.writeText(location.href)],
 ];
 const goTo = () => [...document.querySelectorAll("[data-go]")];
-let waitsForPlace = 0;
+let goToUntil = 0;
 
 function press(key) {
   const target = document.querySelector(`[data-key="${CSS.escape(key)}"]:not(:disabled)`);
@@ -53,14 +53,14 @@ export function bindKeys() {
   if (list) {
     for (const link of goTo()) line(list, `g ${link.dataset.go}`, `Go to ${link.querySelector("span")?.textContent}`);
     for (const [key, words] of table) line(list, key, words);
-    line(list, "Esc", "Back, close");
+    line(list, "Esc", "Close");
   }
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
     if (event.key === "Escape") return close(event);
     if (isTyping(event.target) || document.documentElement.dataset.shortcuts === "off") return;
-    if (Date.now() < waitsForPlace) {
-      waitsForPlace = 0;
+    if (Date.now() < goToUntil) {
+      goToUntil = 0;
       const link = goTo().find((one) => one.dataset.go === event.key);
       if (link) {
         event.preventDefault();
@@ -69,7 +69,7 @@ export function bindKeys() {
       return;
     }
     if (event.key === "g") {
-      waitsForPlace = Date.now() + 1500;
+      goToUntil = Date.now() + 1500;
       return;
     }
     const entry = table.find(([key]) => key === event.key);

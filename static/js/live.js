@@ -1,6 +1,6 @@
-// Keeps a page live: hears hints on the socket, fetches rows by cursor, and never moves a row under the reader's hand.
+// Live updates: receives hints on the socket, fetches rows by cursor, and moves no row under the pointer.
 //
-// Without a socket the page asks every few seconds, so that everything also works where sockets do not get through.
+// Without a socket the page polls every few seconds.
 // Markup: #live[data-rows-url][data-cursor] with [data-live-rows] inside; [data-refresh-on="session incident"] gets a
 // `refresh` event (for htmx) when such a thing changed, with data-refresh-id only for the one of that name.
 
@@ -33,7 +33,7 @@ const rows = {
   timer: 0,
 };
 const seen = { updatedAt: Date.now(), behindSeconds: null, tickAt: Date.now(), polledAt: Date.now(), isLost: false };
-const told = { at: 0, sessions: 0, incidents: 0 };
+const announced = { at: 0, sessions: 0, incidents: 0 };
 let isPaused = false;
 let isHandOnTable = false;
 
@@ -42,7 +42,7 @@ let isHandOnTable = false;
 function socketUrl() {
   const url = new URL(document.body.dataset.liveUrl);
   const isLoopback = (host) => ["127.0.0.1", "localhost", "[::1]"].includes(host);
-  // Cookies belong to the name the page was opened by.
+  // Cookies belong to the host name of the page.
   if (isLoopback(url.hostname) && isLoopback(location.hostname)) url.hostname = location.hostname;
   return url;
 }
@@ -180,7 +180,7 @@ function settle(isWhole) {
     const byId = new Map([...body.children].map((row) => [row.id, row]));
     body.append(...rows.order.map((id) => byId.get(id)));
   }
-  told.sessions += fresh.length;
+  announced.sessions += fresh.length;
   rows.held.clear();
   if (newBar) newBar.hidden = true;
   const empty = document.getElementById("live-empty");
@@ -218,7 +218,7 @@ function showBar() {
   newBar.textContent = `${held} new${keys ? " \u2013 press ." : ", show"}`;
 }
 
-// --- parts that htmx fetches again ---
+// --- fragments that htmx refreshes ---
 
 const refreshing = new Map();
 
@@ -258,18 +258,20 @@ function refreshSoon(id) {
   );
 }
 
-// --- what the reader is told ---
+// --- status and announcements ---
 
 function count(hint) {
-  if (hint.topic === "incident" && hint.change === "opened") told.incidents += 1;
+  if (hint.topic === "incident" && hint.change === "opened") announced.incidents += 1;
 }
 
 function announce() {
   const now = Date.now();
-  if (!announcer || now - told.at < ANNOUNCE_GAP_MS || (!told.sessions && !told.incidents)) return;
+  if (!announcer || now - announced.at < ANNOUNCE_GAP_MS || (!announced.sessions && !announced.incidents)) return;
   const words = (n, one) => (n ? [`${n} new ${one}${n === 1 ? "" : "s"}`] : []);
-  announcer.textContent = [...words(told.sessions, "session"), ...words(told.incidents, "incident")].join(", ");
-  Object.assign(told, { at: now, sessions: 0, incidents: 0 });
+  announcer.textContent = [...words(announced.sessions, "session"), ...words(announced.incidents, "incident")].join(
+    ", ",
+  );
+  Object.assign(announced, { at: now, sessions: 0, incidents: 0 });
 }
 
 function show() {
@@ -281,7 +283,7 @@ function show() {
   else if (!link.isOpen) state = link.tries || link.hasGivenUp ? "polling" : "connecting";
   if (indicator && follows) {
     indicator.dataset.state = state;
-    const behind = seen.behindSeconds === null ? "" : `, ${seen.behindSeconds.toFixed(1)} s behind`;
+    const behind = seen.behindSeconds === null ? "" : `, ${seen.behindSeconds.toFixed(1)} s lag`;
     const ago = `last update ${Math.round(age / 1000)} s ago`;
     const words = {
       live: `live${behind}`,
@@ -296,7 +298,8 @@ function show() {
   if (banner) {
     banner.hidden = state !== "lost";
     const retry = Math.max(0, Math.round((link.retryAt - Date.now()) / 1000));
-    const text = `The link to LoopGuard is down. Last update ${Math.round(age / 1000)} s ago, next try in ${retry} s.`;
+    const last = Math.round(age / 1000);
+    const text = `Connection to LoopGuard lost. Last update ${last} s ago, next attempt in ${retry} s.`;
     if (!banner.hidden) write(banner.querySelector("[data-live-banner-text]") ?? banner, text);
   }
 }
@@ -305,7 +308,7 @@ function write(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-// --- the reader's hand ---
+// --- pointer and focus ---
 
 function pause(on) {
   isPaused = on;

@@ -1,4 +1,4 @@
-// Choosing rows: the bar for what was chosen appears with the first one; shift takes the range.
+// Selection of rows: the bar of bulk actions appears with the first one; Shift selects a range.
 let last = null;
 
 const boxes = () => [...document.querySelectorAll("[data-rows] input[type=checkbox]")];

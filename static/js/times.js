@@ -1,4 +1,4 @@
-// Times: the server writes UTC or an age; here they become the reader's own zone and go on moving.
+// Times: the server writes UTC or an age; here they become local time and are kept up to date.
 const modes = ["relative", "local", "utc"];
 const root = document.documentElement;
 const local = new Intl.DateTimeFormat(undefined, {

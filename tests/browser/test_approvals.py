@@ -75,7 +75,7 @@ def test_the_agent_goes_on_within_a_second_of_the_click(page, site, script):
     open_approvals(page, site)
     card = page.locator(".approval")
     expect(card).to_contain_text("search_web")
-    expect(card).to_contain_text("If nobody answers, the call is skipped and the run goes on.")
+    expect(card).to_contain_text("If nobody decides in time, the call is skipped and the run continues.")
     expect(card).to_contain_text(re.compile(r"\d+ s left|\d+ min"))
     clicked = time.monotonic()
     card.get_by_role("button", name="Allow once").click()
@@ -83,12 +83,12 @@ def test_the_agent_goes_on_within_a_second_of_the_click(page, site, script):
     assert script.told["decision"] == "allow"
     assert script.went_on_at - clicked < 1.0
     expect(page.get_by_role("status").filter(has_text="allowed the call once")).to_be_visible()
-    expect(page.get_by_text("Nothing waits for you")).to_be_visible()
+    expect(page.get_by_text("No approvals waiting")).to_be_visible()
 
 
 def test_an_approval_appears_by_itself_on_an_open_page(page, site, project):
     open_approvals(page, site)
-    expect(page.get_by_text("Nothing waits for you")).to_be_visible()
+    expect(page.get_by_text("No approvals waiting")).to_be_visible()
     started = Script(site, make_key(project))
     started.start()
     expect(page.locator(".approval")).to_contain_text("search_web", timeout=15_000)
@@ -118,9 +118,9 @@ def test_raise_takes_a_number_and_the_answer_is_remembered_and_forgotten(page, s
     card.get_by_role("button", name="Raise the limit").click()
     script.join(10)
     assert (script.told["choice"], script.told["raised_by"]) == ("raise", 7)
-    expect(page.get_by_role("heading", name="Remembered answers")).to_be_visible()
-    page.get_by_role("button", name="Forget").click()
-    expect(page.get_by_role("heading", name="Remembered answers")).to_be_hidden()
+    expect(page.get_by_role("heading", name="Remembered decisions")).to_be_visible()
+    page.get_by_role("button", name="Delete").click()
+    expect(page.get_by_role("heading", name="Remembered decisions")).to_be_hidden()
 
 
 def test_it_works_from_a_phone_and_reads_well_to_a_screen_reader(page, site, script):

@@ -58,7 +58,7 @@ def test_one_key_leads_to_muting_the_loop(site, world, page):
     page.keyboard.press("m")
     page.wait_for_url("**/alerts?tab=silences*")
     page.keyboard.type("known")  # the reason has the focus
-    page.get_by_role("button", name="Begin the silence").click()
+    page.get_by_role("button", name="Create silence").click()
     page.wait_for_selector("text=Silent until")
     assert AlertSilence.objects.get().loop_id == world.incident.loop_id
 

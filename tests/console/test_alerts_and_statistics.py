@@ -73,7 +73,7 @@ def test_a_refused_address_is_said_and_the_rest_of_the_form_stays(world, setting
 def test_the_test_button_leads_to_its_attempt(world, receiver, hook):
     receiver.replies = [Reply(500, body=b"<b>broken</b>")]
     told = world.client.post(url(world, "alerts_act"), {"action": "test", "id": hook.public_id}, follow=True)
-    assert "did not arrive" in told.content.decode()
+    assert "was not delivered" in told.content.decode()
     assert "&lt;b&gt;broken" in told.content.decode()
 
 
@@ -114,7 +114,7 @@ def test_a_route_is_made_edited_and_removed(world, hook):
     assert "zone" in wrong.content.decode()
     listed = world.client.get(url(world, "alerts") + "?tab=routes").content.decode()
     assert "night" in listed
-    assert "again after 6 h" in listed
+    assert "repeats every 6 h" in listed
     act(world, "delete_route", id=row.public_id)
     assert AlertRoute.objects.count() == 0
 
@@ -124,7 +124,7 @@ def test_a_silence_shows_what_it_hides(world):
     outbox.note_transition(make_incident(world.project, tool="hidden_tool"), "opened")
     outbox.route_pending()
     told = world.client.get(url(world, "alerts") + "?tab=silences").content.decode()
-    assert "Hides" in told
+    assert "3 hidden alerts" in told
     assert "hidden_tool" in told
 
 

@@ -51,7 +51,7 @@ def as_member(client, project):
 
 def test_what_waits_is_shown_with_its_call_its_time_and_what_happens_otherwise(as_member, held):
     page = as_member(Role.OPERATOR).get("/p/support/approvals").content.decode()
-    assert "the call is skipped and the run goes on" in page
+    assert "the call is skipped and the run continues" in page
     assert "data-seconds-left=" in page
     assert page.count("&lt;script&gt;") >= 3
     assert "<script>alert" not in page
@@ -60,7 +60,7 @@ def test_what_waits_is_shown_with_its_call_its_time_and_what_happens_otherwise(a
 def test_an_operator_answers_and_a_viewer_does_not(as_member, held):
     form = {"id": held.public_id, "choice": "raise", "by": "3"}
     viewer = as_member(Role.VIEWER)
-    assert "Answering needs the role operator" in viewer.get("/p/support/approvals").content.decode()
+    assert "Deciding requires the role operator" in viewer.get("/p/support/approvals").content.decode()
     assert viewer.post("/p/support/approvals/decision", form).status_code == 403
     told = as_member(Role.OPERATOR).post("/p/support/approvals/decision", form, follow=True).content.decode()
     assert "raised the limit by 3" in told
@@ -104,10 +104,11 @@ def test_other_projects_do_not_exist(client, project, held):
 def test_the_incident_tells_what_was_asked(as_member, held):
     member = as_member(Role.OPERATOR)
     page = member.get(f"/p/support/incidents/{held.incident.public_id}").content.decode()
-    assert "Waits for a person" in page
+    assert "Waiting for a person" in page
     member.post("/p/support/approvals/decision", {"id": held.public_id, "choice": "skip"})
     assert (
-        "Asked and answered" in member.get(f"/p/support/incidents/{held.incident.public_id}").content.decode()
+        "Approvals and judge"
+        in member.get(f"/p/support/incidents/{held.incident.public_id}").content.decode()
     )
 
 
@@ -136,10 +137,10 @@ def test_a_text_that_is_refused_says_why_and_is_kept_in_the_form(as_member, proj
 def test_a_session_shows_that_it_waits_and_that_detection_is_off_and_takes_it_back(as_member, held):
     operator = as_member(Role.OPERATOR)
     address = "/p/support/session?" + urlencode({"name": HOSTILE})
-    assert "A call is held until somebody answers" in operator.get(address).content.decode()
+    assert "A call waits for a decision" in operator.get(address).content.decode()
     operator.post("/p/support/approvals/decision", {"id": held.public_id, "choice": "disable"})
-    assert "Switch it on again" in operator.get(address).content.decode()
+    assert "Enable detection" in operator.get(address).content.decode()
     form = {"name": HOSTILE, "action": "command", "text": "!/unset(tool-loop-detection)"}
     told = operator.post("/p/support/session/act", form, follow=True).content.decode()
-    assert "Switch it on again" not in told
+    assert "Enable detection" not in told
     assert "tool-loop-detection is now true" in told

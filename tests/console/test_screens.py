@@ -74,7 +74,7 @@ def test_the_live_list_shows_state_strip_and_meter(world):
 def test_the_live_list_filters_by_the_address_alone(world):
     loop(world.project, "other", agent="coder", tool="bash")
     assert "s-1" not in text(world.client.get(f"{world.base}/live?agent=coder"))
-    assert "No session matches" in text(world.client.get(f"{world.base}/live?q=zzz"))
+    assert "No matching sessions" in text(world.client.get(f"{world.base}/live?q=zzz"))
     assert world.client.get(f"{world.base}/live?cursor=rubbish").status_code == 200
 
 
@@ -130,7 +130,7 @@ def test_a_call_is_shown_with_what_differs_from_the_one_before(world):
     ask(world.project, "differs", 1, arguments='{"q":"reset admin","limit":10}')
     ask(world.project, "differs", 2, arguments='{"q":"reset admin","limit":20}')
     shown = text(world.client.get(f"{world.base}/session/call?name=differs&call=2"))
-    assert "What differs from call 1" in shown
+    assert "Changes since call 1" in shown
     assert "limit 10 20" in shown
 
 
@@ -158,7 +158,7 @@ def test_an_incident_stays_readable_when_its_session_is_gone(world):
 
     delete_sessions([world.session.pk])
     shown = text(world.client.get(f"{world.base}/incidents/{world.incident.public_id}"))
-    assert "the evidence stays" in shown
+    assert "the evidence is kept" in shown
     assert "search_web was called 4 times" in shown
 
 
@@ -279,7 +279,7 @@ def test_the_audit_is_paged_and_a_nonsense_place_is_empty(world):
     assert "entry-09" not in text(first)
     assert "entry-09" in second
     assert "entry-59" not in second
-    assert "Nothing was changed" in text(world.client.get(f"{world.base}/audit?cursor=nonsense"))
+    assert "No changes" in text(world.client.get(f"{world.base}/audit?cursor=nonsense"))
 
 
 @pytest.mark.parametrize("file_format", ["csv", "jsonl"])
@@ -312,7 +312,7 @@ def test_the_audit_is_exported_with_the_filters_of_the_screen_and_without_its_pa
 
 def test_the_system_page_says_when_only_triggers_keep_the_audit(world):
     shown = text(world.client.get(f"{world.base}/system"))
-    assert "Audit Open LoopGuard runs as" in shown
+    assert "Audit Unprotected LoopGuard runs as" in shown
     assert "only triggers" in shown
 
 
@@ -327,5 +327,5 @@ def test_preferences_hold_from_the_first_byte(world):
 def test_an_error_page_tells_no_secrets(world):
     page = world.client.get("/nowhere")
     assert page.status_code == 404
-    assert "There is nothing here" in text(page)
+    assert "Page not found" in text(page)
     assert "Traceback" not in page.content.decode()
