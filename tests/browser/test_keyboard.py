@@ -48,7 +48,7 @@ def test_one_key_resolves_and_one_takes_it_back(site, world, page):
     page.keyboard.press("r")
     page.wait_for_selector("text=1 incident resolved")
     page.keyboard.press("u")
-    page.wait_for_selector("text=1 incident taken back")
+    page.wait_for_selector("text=1 incident restored")
     world.incident.refresh_from_db()
     assert world.incident.status == "open"
 
@@ -59,7 +59,7 @@ def test_one_key_leads_to_muting_the_loop(site, world, page):
     page.wait_for_url("**/alerts?tab=silences*")
     page.keyboard.type("known")  # the reason has the focus
     page.get_by_role("button", name="Create silence").click()
-    page.wait_for_selector("text=Silent until")
+    page.wait_for_selector("text=Silence created")
     assert AlertSilence.objects.get().loop_id == world.incident.loop_id
 
 
