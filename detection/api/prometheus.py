@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from detection import jobs
-from detection.selectors import alerts, statistics
+from detection.selectors import alerts, dashboard, statistics
 from detection.services.maintenance import disk_space
 from detection.stream import publisher as stream
 
@@ -63,9 +63,8 @@ _BACKLOG_SQL: Final = """
 SELECT count(*), coalesce(extract(epoch FROM now() - min(pending_since)), 0)::float
 FROM detection_session WHERE evaluated_seq < last_seq
 """
-_STATES_SQL: Final = """
-SELECT count(*) FILTER (WHERE state = 'running'), count(*) FILTER (WHERE state = 'looping'),
-       count(*) FILTER (WHERE state = 'stopped'), coalesce(sum(jsonb_array_length(quarantined)), 0)::int
+_QUARANTINED_SQL: Final = """
+SELECT coalesce(sum(jsonb_array_length(quarantined)), 0)::int
 FROM detection_session WHERE last_event_at > now() - interval '1 hour'
 """
 _INCIDENTS_SQL: Final = "SELECT status, count(*) FROM detection_incident GROUP BY status"
@@ -91,8 +90,8 @@ class DatabaseCollector(Collector):
         with connection.cursor() as db:
             db.execute(_BACKLOG_SQL)
             waiting, age = db.fetchone()
-            db.execute(_STATES_SQL)
-            running, looping, stopped, quarantined = db.fetchone()
+            db.execute(_QUARANTINED_SQL)
+            (quarantined,) = db.fetchone()
             db.execute(_INCIDENTS_SQL)
             incidents = db.fetchall()
         backlog = GaugeMetricFamily(
@@ -111,7 +110,7 @@ class DatabaseCollector(Collector):
         sessions = GaugeMetricFamily(
             "loopguard_sessions", "Sessions with an event in the last hour.", labels=("state",)
         )
-        for state, number in (("running", running), ("looping", looping), ("stopped", stopped)):
+        for state, number in dashboard.recent_sessions_by_state().items():
             sessions.add_metric((state,), number)
         by_status = GaugeMetricFamily("loopguard_incidents", "Incidents by status.", labels=("status",))
         for status, number in incidents:

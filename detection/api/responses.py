@@ -13,7 +13,8 @@ from django.conf import settings
 from django.http import HttpResponse
 
 from detection.models import Incident, IncidentActivity, LimitNotice, Override, Session, ToolOverride
-from detection.selectors import incidents, sessions
+from detection.models.session_state import shown_state
+from detection.selectors import incidents
 from detection.selectors.incidents import IncidentRow
 from detection.selectors.sessions import CallRow, SessionRow
 
@@ -73,7 +74,7 @@ def session_document(row: SessionRow | Session, project: str) -> dict[str, Any]:
     """Return a session as the API shows it."""
     return {
         "session": row.external_id,
-        "state": sessions.shown_state(row.state, row.last_event_at),
+        "state": shown_state(row.state, row.last_event_at),
         "outcome": row.outcome or None,
         "agent": row.agent,
         "backend": row.backend,
@@ -93,10 +94,16 @@ def session_document(row: SessionRow | Session, project: str) -> dict[str, Any]:
         else None,
         "pending_events": row.last_seq - row.evaluated_seq,
         "stopped": (
-            {"at": as_time(row.stopped_at), "by": row.stopped_by, "reason": row.stop_reason}
-            if row.is_stopped
+            {
+                "kind": row.stopped_by_kind,
+                "at": as_time(row.stopped_at),
+                "by": row.stopped_by,
+                "reason": row.stop_reason,
+            }
+            if row.stopped_by_kind
             else None
         ),
+        "would_have_stopped_at_call": row.would_have_stopped_at_call,
         "links": {"session": session_link(project, row.external_id)},
     }
 

@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 
 from detection.console import formatting
 from detection.models import Session
-from detection.selectors.sessions import SessionRow, shown_state
+from detection.models.session_state import shown_state
+from detection.selectors.sessions import SessionRow
 
 CHIPS = {
     "looping": ("loop", "Looping"),
@@ -47,7 +48,7 @@ class SessionLine:
 
 def session_row(session: SessionRow | Session, now: datetime) -> SessionLine:
     """Prepare a session for the live list."""
-    state = shown_state(session.state, session.last_event_at)
+    state: str = shown_state(session.state, session.last_event_at, now)
     if state == "running" and session.meter_count >= 2 and session.meter_count * 2 >= session.meter_limit:
         state = "watch"
     chip, word = CHIPS[state]

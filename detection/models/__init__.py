@@ -32,7 +32,8 @@ from detection.models.limit_notices import LimitNotice
 from detection.models.message_templates import MessageTemplate
 from detection.models.policies import Override, ToolOverride
 from detection.models.projects import Membership, Project, Role
-from detection.models.sessions import Session, SessionState, TrackerState
+from detection.models.session_state import SessionState, StoppedByKind
+from detection.models.sessions import Session, TrackerState
 from detection.models.statistics import CallCount, CountedSession, CountingCursor
 
 __all__ = [
@@ -74,6 +75,7 @@ __all__ = [
     "Session",
     "SessionState",
     "Severity",
+    "StoppedByKind",
     "ToolOverride",
     "TrackerState",
     "Transition",

@@ -8,22 +8,13 @@ from django.db.models.expressions import RawSQL
 from django.db.models.functions import Now
 
 from detection.models.projects import Project
+from detection.models.session_state import STORED_STATES, SessionState, StoppedByKind
 
 NEW_SESSION_ID = RawSQL(
     "(floor(extract(epoch from now()) / 86400)::bigint << 32) | (nextval('detection_session_counter') & 4294967295)",
     (),
 )
 """A session's id is the day of its start (days since 1970) above 32 bits of a counter."""
-
-
-class SessionState(models.TextChoices):
-    """What a session is doing, as far as its calls tell. Idle is not stored: it follows from the last event's age."""
-
-    RUNNING = "running", "Running"
-    LOOPING = "looping", "Looping"
-    HELD = "held", "Held"
-    STOPPED = "stopped", "Stopped"
-    ENDED = "ended", "Ended"
 
 
 class Session(models.Model):
@@ -44,7 +35,12 @@ class Session(models.Model):
     parent_external_id = models.CharField(max_length=256, blank=True, default="")
     is_demo = models.BooleanField(default=False)
 
-    state = models.CharField(max_length=16, choices=SessionState.choices, default=SessionState.RUNNING)
+    state = models.CharField(
+        max_length=16,
+        choices=[(state.value, state.label) for state in STORED_STATES],
+        default=SessionState.RUNNING,
+        help_text="As stored; idle follows from the last event's age.",
+    )
     outcome = models.CharField(
         max_length=16, blank=True, default="", help_text="completed, failed or cancelled"
     )
@@ -72,9 +68,22 @@ class Session(models.Model):
     )
 
     policy_values = models.JSONField(default=dict, help_text="The session's own override.")
+    stopped_by_kind = models.CharField(
+        max_length=16, choices=StoppedByKind.choices, blank=True, default="", db_default=""
+    )
     stopped_at = models.DateTimeField(null=True, blank=True)
-    stopped_by = models.CharField(max_length=150, blank=True, default="")
+    stopped_by = models.CharField(
+        max_length=150, blank=True, default="", help_text="The person, or the detector that decided."
+    )
     stop_reason = models.CharField(max_length=300, blank=True, default="")
+    would_have_stopped_at_call = models.IntegerField(
+        null=True, blank=True, help_text="Number of the first observed call that would have been stopped."
+    )
+    has_active_incident = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="Whether an incident of the session has no end; healthy sessions cost no query.",
+    )
     quarantined = models.JSONField(
         default=list, help_text="Events set aside because evaluating them failed: [{seq, error, at}]."
     )
@@ -90,7 +99,13 @@ class Session(models.Model):
                 name="evaluated_within_received",
             ),
             models.CheckConstraint(
-                condition=models.Q(state__in=SessionState.values), name="session_state_known"
+                condition=models.Q(state__in=[state.value for state in STORED_STATES]),
+                name="session_state_known",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(stopped_by_kind="", stopped_at=None)
+                | models.Q(stopped_by_kind__in=("person", "detection"), stopped_at__isnull=False),
+                name="session_stopped_by_somebody",
             ),
         )
         indexes = (
@@ -108,6 +123,11 @@ class Session(models.Model):
                 condition=models.Q(state__in=("looping", "held", "stopped")),
             ),
             models.Index(
+                fields=("last_event_at",),
+                name="session_with_active_incident",
+                condition=models.Q(has_active_incident=True),
+            ),
+            models.Index(
                 fields=("project", "-last_event_at", "-id"),
                 name="session_of_demo",
                 condition=models.Q(is_demo=True),
@@ -121,9 +141,9 @@ class Session(models.Model):
         return self.external_id
 
     @property
-    def is_stopped(self) -> bool:
+    def is_stopped_by_person(self) -> bool:
         """Whether a person stopped the session and nobody resumed it."""
-        return self.stopped_at is not None
+        return self.stopped_by_kind == StoppedByKind.PERSON
 
 
 class TrackerState(models.Model):

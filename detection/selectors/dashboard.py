@@ -15,11 +15,10 @@ from django.utils import timezone
 
 from detection.models import Attempt, Incident, Session, SessionState
 from detection.models.incidents import IncidentStatus
+from detection.models.session_state import ACTIVE_STATES, IDLE_AFTER, shown_state_expression
 
-IDLE_AFTER = timedelta(minutes=5)
 COUNTED_SESSIONS = 10_000
 MAX_FACETS = 60
-_ACTIVE = (SessionState.RUNNING, SessionState.LOOPING, SessionState.HELD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ class NavigationCounts:
 def navigation_counts(project_id: int) -> NavigationCounts:
     """Count sessions that had an event in the last minutes, and open incidents; two bounded queries."""
     active = Session.objects.filter(
-        project_id=project_id, last_event_at__gte=timezone.now() - IDLE_AFTER, state__in=_ACTIVE
+        project_id=project_id, last_event_at__gte=timezone.now() - IDLE_AFTER, state__in=ACTIVE_STATES
     )
     open_ = Incident.objects.filter(project_id=project_id, status=IncidentStatus.OPEN)
     return NavigationCounts(_bounded(active), _bounded(open_))
@@ -60,19 +59,17 @@ class StateCounts:
 def state_counts(project_id: int) -> StateCounts:
     """Count the newest sessions by state; one query over at most 10,000 rows of an index, which the database counts."""
     newest = Session.objects.filter(project_id=project_id).order_by("-last_event_at", "-id")
-    rows = newest.values("pk", "state", "last_event_at")[:COUNTED_SESSIONS]
-    is_silent = Q(last_event_at__lt=timezone.now() - IDLE_AFTER)
-    is_running = Q(state=SessionState.RUNNING)
-    others = {
-        state: Count("pk", filter=Q(state=state)) for state in SessionState.values if state != "running"
-    }
-    found = rows.aggregate(
-        all=Count("pk"),
-        running=Count("pk", filter=is_running & ~is_silent),
-        idle=Count("pk", filter=is_running & is_silent),
-        **others,
-    )
+    rows = newest.annotate(shown=shown_state_expression()).values("pk", "shown")[:COUNTED_SESSIONS]
+    counts = {state: Count("pk", filter=Q(shown=state)) for state in SessionState.values}
+    found = rows.aggregate(all=Count("pk"), **counts)
     return StateCounts(is_capped=found["all"] >= COUNTED_SESSIONS, **found)
+
+
+def recent_sessions_by_state() -> dict[str, int]:
+    """Count all projects' sessions that had an event in the last hour, for the metrics; every state is there."""
+    rows = Session.objects.filter(last_event_at__gt=timezone.now() - timedelta(hours=1)).order_by()
+    found = dict(rows.annotate(shown=shown_state_expression()).values_list("shown").annotate(Count("pk")))
+    return {state: found.get(state, 0) for state in SessionState.values}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +104,7 @@ def kpis(project_id: int) -> Kpis:
         caught=Count("pk"), blocked=Sum("calls_blocked"), spent=Sum("cost_usd")
     )
     return Kpis(
-        running=sum(states.get(state, 0) for state in _ACTIVE),
+        running=sum(states.get(state, 0) for state in ACTIVE_STATES),
         looping=_bounded(Session.objects.filter(project_id=project_id, state=SessionState.LOOPING)),
         calls_per_minute=calls,
         loops_caught=day["caught"],

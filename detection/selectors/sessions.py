@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from datetime import datetime, timedelta
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
 from django.db import connection
 from django.db.models import Q
-from django.utils import timezone
 
-from detection.models import Event, EventType, Session, SessionState
+from detection.models import Event, EventType, Session, SessionState, StoppedByKind
+from detection.models.session_state import shown_state, state_condition
 from detection.selectors.pages import MAX_ID, BadCursor, Page, Position, cut
 
-IDLE_AFTER = timedelta(minutes=5)
-"""A running session without an event for this long is shown as idle."""
-STATES = (*SessionState.values, "idle")
+STATES = tuple(SessionState.values)
 MAX_CHANGES = 500
 
 
@@ -74,29 +72,25 @@ class SessionRow:
     meter_limit: int
     strip: list[list[Any]]
     policy_values: dict[str, Any]
+    stopped_by_kind: str
     stopped_at: datetime | None
     stopped_by: str
     stop_reason: str
+    would_have_stopped_at_call: int | None
     quarantined: list[dict[str, Any]]
 
     @property
-    def is_stopped(self) -> bool:
+    def is_stopped_by_person(self) -> bool:
         """Whether a person stopped the session and nobody resumed it."""
-        return self.stopped_at is not None
+        return self.stopped_by_kind == StoppedByKind.PERSON
 
     @property
-    def shown_state(self) -> str:
-        """The state with idleness taken into account."""
+    def shown_state(self) -> SessionState:
+        """The state at this moment, idleness taken into account."""
         return shown_state(self.state, self.last_event_at)
 
 
 _FIELDS = tuple(field.name for field in fields(SessionRow))
-
-
-def shown_state(state: str, last_event_at: datetime) -> str:
-    """Return `idle` for a running session that has been silent for `IDLE_AFTER`, else the state itself."""
-    is_idle = state == SessionState.RUNNING and timezone.now() - last_event_at > IDLE_AFTER
-    return "idle" if is_idle else state
 
 
 def row_of(session: Session) -> SessionRow:
@@ -140,12 +134,8 @@ def condition(filters: SessionFilters) -> Q:
         wanted &= Q(last_tool=filters.tool)
     if filters.demo is not None:
         wanted &= Q(is_demo=filters.demo)
-    if filters.state == "idle":
-        wanted &= Q(state=SessionState.RUNNING, last_event_at__lt=timezone.now() - IDLE_AFTER)
-    elif filters.state == SessionState.RUNNING:
-        wanted &= Q(state=SessionState.RUNNING, last_event_at__gte=timezone.now() - IDLE_AFTER)
-    elif filters.state:
-        wanted &= Q(state=filters.state)
+    if filters.state:
+        wanted &= state_condition(filters.state)
     if filters.q:
         wanted &= (
             Q(external_id__icontains=filters.q)

@@ -3,7 +3,8 @@
 import pytest
 from django.utils import timezone
 
-from detection.models import AuditEntry
+from detection.models import AuditEntry, Session
+from detection.services.sessions.evaluation import evaluate
 
 
 def names(answer):
@@ -24,14 +25,15 @@ def test_sessions_are_listed_newest_first_page_by_page(api):
 def test_filters_narrow_the_list(api):
     api.call("alpha", agent="triage", backend="openai", model="gpt-5")
     api.call("beta", agent="coder", backend="local", model="qwen", tool="write_file")
-    api.loop("gamma")
+    api.loop("gamma", times=3)
+    api.loop("delta")
     assert names(api.get("/sessions", agent="triage")) == ["alpha"]
     assert names(api.get("/sessions", backend="local", model="qwen")) == ["beta"]
     assert names(api.get("/sessions", tool="write_file")) == ["beta"]
     assert names(api.get("/sessions", q="LPH")) == ["alpha"]
     assert names(api.get("/sessions", q="%")) == []
-    assert names(api.get("/sessions", state="looping")) == ["gamma"]
-    assert names(api.get("/sessions", state="running")) == ["beta", "alpha"]
+    assert names(api.get("/sessions", state="stopped")) == ["delta"]
+    assert names(api.get("/sessions", state="running")) == ["gamma", "beta", "alpha"]
     assert names(api.get("/sessions", demo="true")) == []
     assert api.get("/sessions", state="nonsense").status_code == 422
 
@@ -60,7 +62,7 @@ def test_the_detail_shows_what_holds_and_where_each_setting_comes_from(api):
     assert detail["policy"]["ttl_seconds"] == {"value": 60, "source": "session"}
     assert detail["policy_values"] == {"ttl_seconds": 60}
     assert detail["incidents"][0]["kind"] == "repeat"
-    assert detail["state"] == "looping"
+    assert detail["state"] == "stopped"
     assert detail["calls"] == 4
     assert detail["meter"]["kind"] == "repeat"
 
@@ -141,3 +143,62 @@ def test_stop_and_resume_are_repeatable_and_audited_with_the_key(api, key):
     assert entry.request_id.startswith("req_")
     assert api.post("/sessions/s-1/stop", {"reason": "x", "is_staff": True}).json()["code"] == "unknown_field"
     assert api.post("/sessions/s-1/stop", {"reason": "x" * 301}).status_code == 422
+
+
+def state_of(api, session="s-1"):
+    return api.get(f"/sessions/{session}").json()
+
+
+def observe(api, calls, session="s-1"):
+    """Report calls that have run already, and evaluate them."""
+    events = [
+        {"type": "call", "session": session, "call_id": f"seen-{number}", "tool": tool, "arguments": {"q": q}}
+        for number, (tool, q) in enumerate(calls)
+    ]
+    assert api.post("/events", {"events": events}).status_code == 202
+    evaluate(Session.objects.get(external_id=session).pk)
+
+
+def test_a_session_told_to_stop_is_stopped_by_detection_until_a_later_call_is_allowed(api):
+    assert api.loop("s-1")["decision"] == "stop"
+    stopped = state_of(api)
+    assert (stopped["state"], stopped["stopped"]["kind"], stopped["stopped"]["by"]) == (
+        "stopped",
+        "detection",
+        "repeat",
+    )
+    assert "search_web" in stopped["stopped"]["reason"]
+    assert names(api.get("/sessions", state="stopped")) == ["s-1"]
+    assert names(api.get("/sessions", state="looping")) == []
+
+    api.call("s-1", tool="read_file")
+    going_on = state_of(api)
+    assert (going_on["state"], going_on["stopped"]) == ("looping", None)
+
+
+def test_a_person_s_stop_outlasts_detection_s_and_resume_ends_both(api):
+    api.loop("s-1")
+    assert api.post("/sessions/s-1/stop", {"reason": "enough"}).json()["stopped"]["kind"] == "person"
+    api.call("s-1", tool="read_file")
+    assert state_of(api)["stopped"]["reason"] == "enough"
+    assert api.post("/sessions/s-1/resume").json()["stopped"] is None
+
+    assert api.loop("s-2")["decision"] == "stop"
+    assert api.post("/sessions/s-2/resume").json()["stopped"] is None
+    assert api.call("s-2").json()["decision"] == "allow"
+
+
+def test_an_observed_session_that_would_have_been_stopped_keeps_running_and_says_so(api):
+    observe(api, [("search_web", "a"), *[("read_file", "b")] * 5])
+    observed = state_of(api)
+    assert (observed["state"], observed["stopped"]) == ("looping", None)
+    assert observed["would_have_stopped_at_call"] == 5
+
+
+def test_an_ended_session_is_ended_whatever_stopped_it(api):
+    api.loop("s-1")
+    api.post("/sessions/s-1/stop")
+    api.post("/events", {"type": "end", "session": "s-1", "outcome": "failed"})
+    evaluate(Session.objects.get().pk)
+    assert state_of(api)["state"] == "ended"
+    assert state_of(api)["stopped"]["kind"] == "person"

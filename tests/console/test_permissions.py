@@ -151,4 +151,4 @@ def test_a_form_from_elsewhere_changes_nothing(world):
     answer = strict.post(f"{world.base}/session/act", {"name": world.session.external_id, "action": "stop"})
     assert answer.status_code == 403
     world.session.refresh_from_db()
-    assert not world.session.is_stopped
+    assert not world.session.is_stopped_by_person

@@ -22,7 +22,7 @@ class SessionQuerySchema(CursorQuerySchema):
     """Filters of the session list."""
 
     q: ShortText = Field("", description="Text within the name, agent, model or last tool.")
-    state: Literal["", "running", "looping", "held", "stopped", "ended", "idle"] = Field(
+    state: Literal["", "running", "looping", "held", "stopped", "idle", "ended"] = Field(
         "", description="State."
     )
     agent: ShortText = Field("", description="Agent.")
@@ -50,16 +50,17 @@ class MeterSchema(Schema):
 class SessionStopSchema(Schema):
     """Who stopped a session, and why."""
 
+    kind: Literal["person", "detection"] = Field(description="Whether a person or detection stopped it.")
     at: datetime = Field(description="When.")
-    by: str = Field(description="A user name or `key:<id>`.")
-    reason: str = Field(description="The reason given.")
+    by: str = Field(description="A user name, `key:<id>`, or the detector that decided.")
+    reason: str = Field(description="The reason given, or the finding in words.")
 
 
 class SessionSchema(Schema):
     """A session."""
 
     session: str = Field(description="Your name for the session.")
-    state: str = Field(description="State.")
+    state: Literal["running", "looping", "held", "stopped", "idle", "ended"] = Field(description="State.")
     outcome: str | None = Field(description="`completed`, `failed` or `cancelled`, once it has ended.")
     agent: str = Field(description="Agent.")
     backend: str = Field(description="LLM backend.")
@@ -76,7 +77,13 @@ class SessionSchema(Schema):
     last_tool: str = Field(description="Tool of the last call.")
     meter: MeterSchema | None = Field(description="How close the session is to its next finding.")
     pending_events: int = Field(description="Events that are not evaluated yet.")
-    stopped: SessionStopSchema | None = Field(description="Set while the session is stopped by a person.")
+    stopped: SessionStopSchema | None = Field(
+        description="Set while the session is stopped: by a person until someone resumes it, by detection until a later "
+        "call is allowed."
+    )
+    would_have_stopped_at_call: int | None = Field(
+        description="Number of the first observed call that would have been stopped. Observed sessions keep running."
+    )
     links: dict[str, str] = Field(description="Console page of the session.")
 
 

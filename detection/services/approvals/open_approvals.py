@@ -33,6 +33,7 @@ from detection.models import (
     Transition,
 )
 from detection.models.approvals import DONE, new_approval_id
+from detection.models.session_state import note_verdict
 from detection.services import audit
 from detection.services.alerting import outbox
 from detection.services.audit import SYSTEM
@@ -214,6 +215,10 @@ class OpenApprovals:
             closing.reason,
         )
         approval.decided_by, approval.decided_at = closing.by[:150], timezone.now()
+        note_verdict(
+            self.session, closing.decision, is_guarded=True, call_number=self.session.call_count,
+            at=approval.decided_at, by=approval.kind, reason=closing.message,
+        )  # fmt: skip
         self.open.pop(approval.loop_id, None)
         if all(approval is not new for new in self._new):
             self._changed[approval.public_id] = approval

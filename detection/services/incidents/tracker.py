@@ -22,9 +22,8 @@ from detection.models import (
     IncidentActivity,
     LimitNotice,
     Session,
-    SessionState,
 )
-from detection.models.incidents import IncidentStatus, new_public_id
+from detection.models.incidents import IncidentLabel, IncidentStatus, new_public_id
 from detection.services import audit
 from detection.services.alerting import outbox
 from detection.stream.hints import Hint
@@ -52,7 +51,7 @@ class Loops:
     Parameters
     ----------
     is_known
-        Whether the session's stored state tells if it has any; False looks them up in any case.
+        Whether the session's row tells if it has any; False looks them up in any case.
 
     Attributes
     ----------
@@ -66,7 +65,7 @@ class Loops:
         self.hints: set[Hint] = set()
         self.is_guarded = False
         self._active: dict[str, Incident] | None = None
-        if is_known and session.state not in (SessionState.LOOPING, SessionState.HELD, SessionState.STOPPED):
+        if is_known and not session.has_active_incident:
             self._active = {}
         self._new: set[str] = set()
         self._touched: dict[str, Incident] = {}
@@ -95,9 +94,17 @@ class Loops:
         return bool(self._touched or self._notices)
 
     @property
-    def has_active(self) -> bool:
-        """Whether a loop goes on."""
+    def has_unended(self) -> bool:
+        """Whether an incident is active, however people labelled it."""
         return any(incident.ended_at is None for incident in self.active.values())
+
+    @property
+    def has_active(self) -> bool:
+        """Whether a loop is active that nobody labelled "not a loop"."""
+        return any(
+            incident.ended_at is None and incident.label != IncidentLabel.FALSE_ALARM
+            for incident in self.active.values()
+        )
 
     def observe(self, seq: int, tool: str, step: Step, policy: Policy) -> Incident | None:
         """Take in what a call (or its result) came to; return the incident of the deciding finding."""

@@ -162,7 +162,7 @@ def _note_request(session: Session, request: GuardIn) -> None:
 def _judge(folding: Folding, row: EventRecord) -> CallVerdict:
     locked = folding.locked
     policy = locked.policy_for(row)
-    if row.type == EventType.CALL and locked.session.is_stopped:
+    if row.type == EventType.CALL and locked.session.is_stopped_by_person:
         folding.refuse(row)
         message = stopped_message(locked.session)
         row.verdict = {"message": message, "by": "operator", "delivered": True}

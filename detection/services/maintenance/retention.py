@@ -50,7 +50,9 @@ def end_abandoned() -> int:
         How many sessions. A session that another transaction holds is not abandoned, and left alone.
     """
     quiet = timezone.now() - ABANDONED_AFTER
-    rows = Session.objects.filter(state=SessionState.LOOPING, last_event_at__lt=quiet)
+    rows = Session.objects.filter(has_active_incident=True, last_event_at__lt=quiet).exclude(
+        state=SessionState.HELD
+    )
     total = 0
     for session_id in rows.values_list("pk", flat=True)[:MAX_ABANDONED]:
         with contextlib.suppress(NotFound), locked_session(session_id, wait=False) as locked:

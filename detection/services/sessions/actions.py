@@ -10,7 +10,8 @@ from detection.engine import fold
 from detection.engine.fields import ALIASES
 from detection.engine.policy import stored_values
 from detection.engine.scopes import SESSION
-from detection.models import Session
+from detection.models import Session, StoppedByKind
+from detection.models.session_state import clear_stop
 from detection.services import audit
 from detection.services.audit import Actor
 from detection.services.errors import Invalid
@@ -26,9 +27,9 @@ def stop(project_id: int, external_id: str, actor: Actor, reason: str = "") -> S
     """Stop a session: from the commit on, none of its calls is allowed until someone resumes it."""
     with locked_session_by_name(project_id, external_id) as locked:
         session = locked.session
-        if not session.is_stopped:
-            session.stopped_at, session.stopped_by = timezone.now(), actor.name[:150]
-            session.stop_reason = reason.strip()[:300]
+        if not session.is_stopped_by_person:
+            session.stopped_by_kind, session.stopped_at = StoppedByKind.PERSON, timezone.now()
+            session.stopped_by, session.stop_reason = actor.name[:150], reason.strip()[:300]
             locked.approvals.withdraw("session_stopped", "stop", stopped_message(session), actor.name)
             locked.incidents.stopped()
             audit.record(
@@ -54,9 +55,9 @@ def resume(project_id: int, external_id: str, actor: Actor) -> Session:
     """Let a stopped session continue; its counters start anew, so that it is not stopped again at once."""
     with locked_session_by_name(project_id, external_id) as locked:
         session = locked.session
-        if session.is_stopped:
+        if session.stopped_by_kind:
             before = {"stopped_by": session.stopped_by, "reason": session.stop_reason}
-            session.stopped_at, session.stopped_by, session.stop_reason = None, "", ""
+            clear_stop(session)
             fold.rearm_all(locked.tracker)
             audit.record(actor, "session.resume", external_id, project_id=project_id, before=before)
     return session
@@ -65,7 +66,9 @@ def resume(project_id: int, external_id: str, actor: Actor) -> Session:
 def stop_many(project_id: int, external_ids: list[str] | None, actor: Actor, reason: str = "") -> int:
     """Stop the named sessions, or all that run; each in its own transaction. Returns how many are stopped now."""
     if external_ids is None:
-        rows = Session.objects.filter(project_id=project_id, stopped_at=None, ended_at=None)
+        rows = Session.objects.filter(project_id=project_id, ended_at=None).exclude(
+            stopped_by_kind=StoppedByKind.PERSON
+        )
         external_ids = list(
             rows.order_by("-last_event_at").values_list("external_id", flat=True)[:MAX_STOPPED_AT_ONCE]
         )

@@ -11,9 +11,10 @@ from typing import Any
 import structlog
 from django.db import DatabaseError
 
-from detection.engine import fold
+from detection.engine import fold, messages
 from detection.engine.calls import End, Message, Step
 from detection.models import EventType, call_flags
+from detection.models.session_state import note_verdict
 from detection.services.policies import message_templates
 from detection.services.sessions import chat_commands, event_records
 from detection.services.sessions.event_records import EventRecord
@@ -104,6 +105,7 @@ class Folding:
         event.call_key, event.decision = step.call_key or "", step.verdict.decision
         event.flags = call_flags.of_call(step.cell.result if step.cell else "pending", event.decision)
         self._count(event)
+        self._note_verdict(event, step)
         locked.incidents.observe(event.seq, event.tool, step, policy)
         self._meter(step)
         return step
@@ -145,8 +147,22 @@ class Folding:
     def replace_decision(self, event: EventRecord, step: Step, decision: str, message: str = "") -> None:
         """Give the call folded last, which was held, the decision of its approval, or of having nobody to decide."""
         self.locked.events.replace_decision(event, decision)
+        self._note_verdict(event, step)
         if decision == "stop" and not step.duplicate:
             self.locked.incidents.decide_anew(step, decision, message)
+
+    def _note_verdict(self, event: EventRecord, step: Step) -> None:
+        session, finding = self.locked.session, step.verdict.finding
+        is_found = event.decision == "stop" and finding is not None
+        note_verdict(
+            session,
+            event.decision,
+            is_guarded=self.locked.incidents.is_guarded,
+            call_number=session.call_count,
+            at=event.received_at,
+            by=finding.kind if is_found and finding else "",
+            reason=messages.describe(finding) if is_found and finding else "",
+        )
 
     def _count(self, event: EventRecord) -> None:
         session = self.locked.session

@@ -16,7 +16,8 @@ from django.db import transaction
 from detection.engine.identity import Keyer
 from detection.engine.memory import State
 from detection.engine.policy import Policy
-from detection.models import Session, SessionState
+from detection.models import Session
+from detection.models.session_state import derive_state
 from detection.selectors.policies import overrides_of
 from detection.services.approvals.open_approvals import OpenApprovals
 from detection.services.errors import NotFound
@@ -96,7 +97,12 @@ class LockedSession:
         self.approvals.save()
         if session.evaluated_seq >= session.last_seq:
             session.pending_since = None
-        session.state = self._derived_state()
+        session.has_active_incident = self.incidents.has_unended
+        session.state = derive_state(
+            session,
+            has_open_approval=self.approvals.has_open,
+            has_active_loop=self.incidents.has_active,
+        )
         values = session_rows.saved_values(session)
         if self._tracker is not None:
             tracker_state.add_write(writes, session.pk, self._tracker)
@@ -106,15 +112,6 @@ class LockedSession:
         writes.send()
         hint = Hint("session", session.external_id)
         publish_after_commit(session.project_id, hint, *self.incidents.hints)
-
-    def _derived_state(self) -> str:
-        if self.session.is_stopped:
-            return SessionState.STOPPED
-        if self.session.ended_at is not None:
-            return SessionState.ENDED
-        if self.approvals.has_open:
-            return SessionState.HELD
-        return SessionState.LOOPING if self.incidents.has_active else SessionState.RUNNING
 
 
 @contextmanager

@@ -104,7 +104,8 @@ def lock_or_create(principal: Principal, names: Iterable[str]) -> dict[str, Sess
 SAVED = (
     "state", "outcome", "ended_at", "last_seq", "evaluated_seq", "pending_since", "call_count", "blocked_count",
     "token_count", "cost_usd", "last_tool", "meter_kind", "meter_count", "meter_limit", "strip", "policy_values", "quarantined",
-    "agent", "backend", "model", "parent_external_id", "last_event_at", "stopped_at", "stopped_by", "stop_reason",
+    "agent", "backend", "model", "parent_external_id", "last_event_at", "stopped_by_kind", "stopped_at", "stopped_by",
+    "stop_reason", "would_have_stopped_at_call", "has_active_incident",
 )  # fmt: skip
 """The columns that `add_save` writes: all that changes after a session was created, but for the change cursor."""
 _JSON_COLUMNS = frozenset({"strip", "policy_values", "quarantined"})

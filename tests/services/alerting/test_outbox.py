@@ -21,7 +21,6 @@ from detection.models import (
 from detection.services.alerting import alert_routes, incident_facts, outbox, rendering
 from detection.services.incidents import triage
 from detection.services.maintenance import retention
-from detection.services.sessions import actions
 from tests.support.alerts import ANA, make_incident, make_route
 
 
@@ -54,10 +53,7 @@ def test_a_loop_that_is_found_and_blocked_is_one_piece_of_news(agent):
 def test_an_ended_session_tells_that_the_loop_ended(agent):
     for _ in range(4):
         agent.asks()
-    actions.stop(Session.objects.get().project_id, "s-1", ANA)
-    Session.objects.update(
-        stopped_at=None, state="looping", last_event_at=timezone.now() - timedelta(hours=2)
-    )
+    Session.objects.update(last_event_at=timezone.now() - timedelta(hours=2))
     retention.end_abandoned()
     assert AlertTransition.objects.filter(transition="ended").count() == 1
     assert Incident.objects.get().activity.filter(action="ended").count() == 1

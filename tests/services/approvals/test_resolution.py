@@ -154,7 +154,7 @@ def test_unanswered_the_default_holds_from_the_deadline_on_whoever_reads_first(
     approval = resolution.find(asking.pk, held.approval["id"])
     assert (approval.state, approval.decision, approval.reason) == ("expired", decision, "unanswered")
     assert session_of(asking).policy_values == ({"enabled": False} if reaction == "disable" else {})
-    assert session_of(asking).state == SessionState.LOOPING
+    assert session_of(asking).state == (SessionState.STOPPED if decision == "stop" else SessionState.LOOPING)
 
 
 def test_the_sweeper_closes_what_nobody_reads(asking, agent):

@@ -7,6 +7,7 @@ from django.utils import timezone
 from detection.models import AuditEntry, Event, EventKey, Incident, Session
 from detection.services.maintenance import retention
 from detection.services.sessions import actions, removal
+from detection.services.sessions.evaluation import evaluate
 from tests.support.agents import OPERATOR, Agent
 
 
@@ -32,13 +33,24 @@ def test_recent_sessions_stay(agent):
 
 
 def test_the_incident_of_a_session_that_nobody_hears_of_ends(agent):
+    agent.posts(*[agent.call() for _ in range(4)])
+    evaluate(Session.objects.get().pk)
+    assert Session.objects.get().state == "looping"
+    Session.objects.update(last_event_at=timezone.now() - timedelta(hours=2))
+    retention.housekeeping()
+
+    assert Incident.objects.get().ended_at is not None
+    assert Session.objects.get().state == "running"
+
+
+def test_a_stopped_session_stays_stopped_when_its_loop_is_abandoned(agent):
     for _ in range(4):
         agent.asks()
     Session.objects.update(last_event_at=timezone.now() - timedelta(hours=2))
     retention.housekeeping()
 
     assert Incident.objects.get().ended_at is not None
-    assert Session.objects.get().state == "running"
+    assert Session.objects.get().state == "stopped"
 
 
 def test_partitions_are_made_ahead_and_dropped_when_long_empty(db):

@@ -70,6 +70,13 @@ def loop(agent):
     return Incident.objects.get()
 
 
+def continued_loop(agent):
+    """A loop that was stopped, in a session that is looping still: another call of it was allowed."""
+    incident = loop(agent)
+    agent.asks(agent.call("read_file"))
+    return incident
+
+
 def test_a_block_that_changes_nothing_writes_nothing(racing):
     racing.asks()
     before = Session.objects.values().get()
@@ -156,7 +163,7 @@ def test_a_finding_writes_only_what_findings_change(agent):
 
 
 def test_resolving_the_incident_of_a_loop_leaves_its_session_running(racing):
-    incident = loop(racing)
+    incident = continued_loop(racing)
     project_id = incident.project_id
     cursor = visible().partition(":")[0]
     hints = hints_after(project_id, lambda: triage.resolve(project_id, incident.public_id, OPERATOR), 2)
@@ -166,7 +173,7 @@ def test_resolving_the_incident_of_a_loop_leaves_its_session_running(racing):
 
 
 def test_undoing_a_resolution_makes_the_session_loop_again(agent):
-    incident = loop(agent)
+    incident = continued_loop(agent)
     triage.resolve(incident.project_id, incident.public_id, OPERATOR)
     triage.undo(incident.project_id, incident.public_id, OPERATOR)
     assert Session.objects.get().state == "looping"
@@ -179,7 +186,7 @@ def test_the_incident_of_a_removed_session_can_still_be_resolved(agent):
 
 
 def test_an_abandoned_loop_ends_on_the_open_pages_too(racing):
-    incident = loop(racing)
+    incident = continued_loop(racing)
     Session.objects.update(last_event_at=timezone.now() - timedelta(hours=2))
     cursor = visible().partition(":")[0]
     hints = hints_after(incident.project_id, retention.end_abandoned, 2)

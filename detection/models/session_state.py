@@ -1,0 +1,168 @@
+"""The state of a session: its values, how the write side derives it, and how readers add idleness.
+
+This is the only definition. Lists, counts, badges, filters, the API and the metrics read it from here.
+
+Precedence, strongest first: ended, stopped by a person, held, stopped by detection, looping, idle, running.
+
+The write side, under the session's row lock:
+
+1. calls `note_verdict` for every call it folds, with the verdict that the call got, and again with the final decision
+   when an approval of a held call is closed;
+2. sets `stopped_by_kind` to `PERSON`, with `stopped_at`, `stopped_by` and `stop_reason`, when a person stops the session,
+   and calls `clear_stop` when a person resumes it;
+3. before it saves the row, sets ``session.state = derive_state(session, has_open_approval=..., has_active_loop=...)``.
+   A loop is active while its incident has no `ended_at` and nobody labelled it "not a loop".
+
+`idle` is never stored. It follows from the age of the last event: `shown_state` for a row in hand, `state_condition` for a
+filter and `shown_state_expression` for counting. The three agree.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from django.db import models
+from django.db.models import Case, F, Q, Value, When
+from django.utils import timezone
+
+IDLE_AFTER = timedelta(minutes=5)
+"""A running session without an event for longer than this is idle."""
+
+
+class SessionState(models.TextChoices):
+    """The six states. All but `idle` are stored."""
+
+    RUNNING = "running", "Running"
+    LOOPING = "looping", "Looping"
+    HELD = "held", "Held"
+    STOPPED = "stopped", "Stopped"
+    IDLE = "idle", "Idle"
+    ENDED = "ended", "Ended"
+
+
+class StoppedByKind(models.TextChoices):
+    """Who stopped a session, as far as it is stopped."""
+
+    NOBODY = "", "Not stopped"
+    PERSON = "person", "Person"
+    DETECTION = "detection", "Detection"
+
+
+STORED_STATES = tuple(state for state in SessionState if state != SessionState.IDLE)
+ACTIVE_STATES = (SessionState.RUNNING, SessionState.LOOPING, SessionState.HELD)
+"""States of a session that is at work."""
+
+
+class HasState(Protocol):
+    """The fields of a session that its state depends on."""
+
+    state: str
+    ended_at: datetime | None
+    stopped_by_kind: str
+    stopped_at: datetime | None
+    stopped_by: str
+    stop_reason: str
+    would_have_stopped_at_call: int | None
+
+
+def derive_state(session: HasState, *, has_open_approval: bool, has_active_loop: bool) -> SessionState:
+    """Return the state to store.
+
+    Parameters
+    ----------
+    session
+        Only `ended_at` and `stopped_by_kind` are read; nothing is changed.
+    has_open_approval
+        Whether a call of the session is held.
+    has_active_loop
+        Whether an incident of the session is active and not labelled "not a loop".
+
+    Returns
+    -------
+    SessionState
+        One of `STORED_STATES`. Costs no query.
+    """
+    if session.ended_at is not None:
+        return SessionState.ENDED
+    if session.stopped_by_kind == StoppedByKind.PERSON:
+        return SessionState.STOPPED
+    if has_open_approval:
+        return SessionState.HELD
+    if session.stopped_by_kind == StoppedByKind.DETECTION:
+        return SessionState.STOPPED
+    return SessionState.LOOPING if has_active_loop else SessionState.RUNNING
+
+
+def note_verdict(
+    session: HasState,
+    decision: str,
+    *,
+    is_guarded: bool,
+    call_number: int,
+    at: datetime,
+    by: str = "",
+    reason: str = "",
+) -> None:
+    """Take the verdict of a call over into who stopped the session; changes the row in memory only.
+
+    A guarded call answered `stop` stops the session, and the next call that is allowed (`allow` or `warn`) ends that. An
+    observed call has run already: where it would have been stopped, only `would_have_stopped_at_call` is set, once. A
+    person's stop is left as it is.
+
+    Parameters
+    ----------
+    decision
+        The final verdict: `allow`, `warn`, `block`, `hold` or `stop`.
+    is_guarded
+        Whether an agent waited for this verdict.
+    call_number
+        Number of the call within its session, from 1.
+    at
+        Server time of the call.
+    by
+        Detector that decided, for `stop`.
+    reason
+        The finding in words, for `stop`; cut at 300 characters.
+    """
+    if session.stopped_by_kind == StoppedByKind.PERSON:
+        return
+    if decision == "stop" and not is_guarded:
+        if session.would_have_stopped_at_call is None:
+            session.would_have_stopped_at_call = call_number
+    elif decision == "stop":
+        session.stopped_by_kind, session.stopped_at = StoppedByKind.DETECTION, at
+        session.stopped_by, session.stop_reason = by[:150], reason[:300]
+    elif decision in ("allow", "warn") and session.stopped_by_kind:
+        clear_stop(session)
+
+
+def clear_stop(session: HasState) -> None:
+    """Forget who stopped the session; changes the row in memory only."""
+    session.stopped_by_kind, session.stopped_at = StoppedByKind.NOBODY, None
+    session.stopped_by, session.stop_reason = "", ""
+
+
+def shown_state(state: str, last_event_at: datetime, now: datetime | None = None) -> SessionState:
+    """Return the state of a stored row at a moment: a running session that was silent for `IDLE_AFTER` is idle."""
+    is_idle = state == SessionState.RUNNING and last_event_at < (now or timezone.now()) - IDLE_AFTER
+    return SessionState.IDLE if is_idle else SessionState(state)
+
+
+def state_condition(state: str, now: datetime | None = None) -> Q:
+    """Return the condition of sessions whose shown state is `state`, for filters."""
+    silent_since = (now or timezone.now()) - IDLE_AFTER
+    if state == SessionState.IDLE:
+        return Q(state=SessionState.RUNNING, last_event_at__lt=silent_since)
+    if state == SessionState.RUNNING:
+        return Q(state=SessionState.RUNNING, last_event_at__gte=silent_since)
+    return Q(state=state)
+
+
+def shown_state_expression(now: datetime | None = None) -> Case:
+    """Return the shown state as an expression, for grouping and counting."""
+    return Case(
+        When(state_condition(SessionState.IDLE, now), then=Value(SessionState.IDLE.value)),
+        default=F("state"),
+        output_field=models.CharField(),
+    )
