@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from development import locks, quality
+from development import locks, quality, suite
 from development import package as distribution
 from development import release as releases
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def test(arguments: Sequence[str]) -> int:
     """Run the test suite on embedded servers; arguments are those of pytest."""
-    return quality.suite(ROOT, arguments)
+    return suite.run(ROOT, arguments)
 
 
 def check_all(arguments: Sequence[str]) -> int:
@@ -38,7 +38,7 @@ def lock(arguments: Sequence[str]) -> int:
 
 def coverage(arguments: Sequence[str]) -> int:
     """Run the test suite and report which lines and branches it executes; arguments are those of pytest."""
-    return quality.suite(ROOT, ["--cov", "--cov-report=term:skip-covered", "--cov-report=html", *arguments])
+    return suite.run(ROOT, ["--cov", "--cov-report=term:skip-covered", "--cov-report=html", *arguments])
 
 
 def package(arguments: Sequence[str]) -> int:

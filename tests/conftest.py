@@ -1,9 +1,9 @@
-"""Gives the suite real servers before Django's settings are read.
+"""Real servers for the suite, and the order of its tests.
 
-Where `DATABASE_URL` or `REDIS_URL` is not set, an embedded server is started in a private
-temporary folder for this run and ended with it, so that any number of runs may go on beside
-one another. Django's settings are read as soon as any other conftest imports a model, hence
-all of it happens when this file is imported. A run of the rooms that know no Django needs none of it.
+Where `DATABASE_URL` or `REDIS_URL` is not set, an embedded server starts in a private temporary
+folder and ends with the run, so that any number of runs can go on at the same time. Django reads
+its settings as soon as any other conftest imports a model; therefore the servers start when this
+file is imported. A run of packages that do not use Django starts none.
 """
 
 import atexit
@@ -18,32 +18,63 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from loopguard_site.supervisor.postgres import EmbeddedPostgres
 from loopguard_site.supervisor.valkey import EmbeddedValkey
 
 _HERE = Path(__file__).parent
-_ROOMS_WITHOUT_DJANGO = [_HERE / room for room in ("development", "engine", "supervisor")]
-_SLOW_ROOMS = ("reliability", "supervisor", "demo")
-"""Where whole installations are started: begun first, so that no process is left with one of them at the end."""
+_WITHOUT_DJANGO = [_HERE / package for package in ("development", "engine", "supervisor")]
+_SLOW_PACKAGES = ("reliability", "supervisor", "demo")
+"""These start whole installations. They run first: at the end, one of them would leave the other processes idle."""
+_SHARED_FIXTURES = {
+    "tests/reliability/test_database_rights.py",
+    "tests/supervisor/test_database_rights.py",
+    "tests/supervisor/test_manage.py",
+}
+"""Files whose fixtures take seconds and serve all tests of the file: one process runs the whole file."""
 _FOLDER_PREFIX = "loopguard-test-"
-_SURELY_HELD_AFTER_SECONDS = 60
+_CERTAINLY_LOCKED_AFTER_SECONDS = 60
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare the option of the long suites."""
+    parser.addoption(
+        "--long", action="store_true", help="run only the tests marked `long`, which are left out otherwise"
+    )
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
-    """Begin with what takes longest, in whatever order the rest is."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    """Choose between the suite and the long suites, and begin with the slow packages."""
     yield
-    items.sort(key=lambda item: item.path.relative_to(_HERE).parts[0] not in _SLOW_ROOMS)
+    is_long = config.getoption("--long")
+    deselected = [item for item in items if (item.get_closest_marker("long") is not None) != is_long]
+    if deselected:
+        config.hook.pytest_deselected(items=deselected)
+        items[:] = [item for item in items if (item.get_closest_marker("long") is not None) == is_long]
+    items.sort(key=lambda item: item.path.relative_to(_HERE).parts[0] not in _SLOW_PACKAGES)
+
+
+class _Scheduling(LoadScopeScheduling):
+    """Hands out tests one by one, but files of `_SHARED_FIXTURES` whole and first."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return file if file in _SHARED_FIXTURES else nodeid
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Scheduling:
+    """Share the tests among the processes of pytest-xdist."""
+    return _Scheduling(config, log)
 
 
 def _needs_django() -> bool:
-    """Tell whether anything that knows Django is to be tested.
-
-    Workers of pytest-xdist are told by the process that started them.
-    """
+    """Return whether any of the tests to run uses Django; workers of pytest-xdist inherit the answer."""
     if os.environ.get("PYTEST_XDIST_WORKER"):
         return "DJANGO_SETTINGS_MODULE" in os.environ
     if {"--help", "-h", "--version", "-V"} & set(sys.argv):
@@ -53,20 +84,18 @@ def _needs_django() -> bool:
         for before, word in itertools.pairwise(sys.argv)
         if (path := Path(word.split("::")[0])).exists() and not _takes_a_value(before)
     ]
-    return not paths or not all(_is_without_django(path.resolve()) for path in paths)
+    return not paths or not all(
+        any(path.resolve().is_relative_to(package) for package in _WITHOUT_DJANGO) for path in paths
+    )
 
 
 def _takes_a_value(word: str) -> bool:
-    """Tell whether a word of the command line may be an option that the next one belongs to, such as `--ignore`."""
+    """Return whether a word of the command line may be an option with a value, such as `--ignore`."""
     return word.startswith("-") and "=" not in word and not re.fullmatch(r"-[qvxsl]+", word)
 
 
-def _is_without_django(path: Path) -> bool:
-    return any(path.is_relative_to(room) for room in _ROOMS_WITHOUT_DJANGO)
-
-
 def _start_servers() -> None:
-    """Start what the environment does not name, and name it there for this process and its children."""
+    """Start the servers that the environment does not name, and name them there for this process and its children."""
     folder: Path | None = None
 
     def private_folder() -> Path:
@@ -75,7 +104,7 @@ def _start_servers() -> None:
             _remove_folders_of_killed_runs()
             folder = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX))
             folder.chmod(0o711)  # the servers' unprivileged account must pass through
-            _hold(folder)
+            _lock(folder)
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
         return folder
 
@@ -86,7 +115,7 @@ def _start_servers() -> None:
         postgres.create_database("loopguard")
         os.environ["DATABASE_URL"] = postgres.url("loopguard")
         os.environ["LOOPGUARD_TEST_SERVERS"] = "embedded"
-    # The broker has no databases apart for its messages, so every worker of xdist gets one of its own.
+    # A broker cannot separate the messages of two processes, so every worker of xdist gets its own.
     if not os.environ.get("REDIS_URL") or _inherited_broker():
         valkey = EmbeddedValkey(private_folder() / "valkey")
         valkey.start()
@@ -99,8 +128,8 @@ def _inherited_broker() -> bool:
     return "PYTEST_XDIST_WORKER" in os.environ and os.environ.get("LOOPGUARD_TEST_BROKER") == "embedded"
 
 
-def _hold(folder: Path) -> int:
-    """Lock the folder for as long as this process lives."""
+def _lock(folder: Path) -> int:
+    """Lock the folder for the lifetime of this process."""
     handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return handle
@@ -109,8 +138,8 @@ def _hold(folder: Path) -> int:
 def _remove_folders_of_killed_runs() -> None:
     for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER_PREFIX}*"):
         with contextlib.suppress(OSError):
-            if time.time() - folder.stat().st_mtime > _SURELY_HELD_AFTER_SECONDS:
-                os.close(_hold(folder))
+            if time.time() - folder.stat().st_mtime > _CERTAINLY_LOCKED_AFTER_SECONDS:
+                os.close(_lock(folder))
                 shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -122,19 +151,19 @@ if _needs_django():
     import django
     from django.conf import settings
 
-    # No test is about how slow guessing is made by hashing; started installations have the real one.
+    # No test depends on the cost of hashing; installations that tests start have the real hasher.
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     django.setup()
 
     from detection.models import Event
 
-    # Made by hand as it is partitioned, so Django would leave its rows to the tests that follow.
+    # A migration creates this partitioned table, so Django would not empty it between tests.
     Event._meta.managed = True
 
 
 @pytest.fixture
 def receiver(settings):
-    """A receiver of alerts on this machine, in a network that the deployment allows."""
+    """A receiver of alerts on this machine, in a network that the settings allow."""
     from tests.support.http_receiver import receiving
 
     settings.ALERT_ALLOWED_NETWORKS = ("127.0.0.0/8",)

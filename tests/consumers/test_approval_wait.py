@@ -24,7 +24,7 @@ from detection.services.sessions import actions
 from detection.services.sessions.event_records import EventRecord
 from loopguard_site.asgi import application
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.servers, pytest.mark.django_db(transaction=True)]
 OPERATOR = Actor("ana")
 
 

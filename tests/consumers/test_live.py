@@ -12,7 +12,7 @@ from detection.stream.publisher import publish_now
 
 from .conftest import open_page, sign_in, socket_to
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.servers, pytest.mark.django_db(transaction=True)]
 
 
 async def next_hints(socket):

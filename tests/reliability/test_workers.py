@@ -87,23 +87,28 @@ def expected(project):
     return outcome(twin)
 
 
-def test_a_worker_killed_in_the_middle_of_its_work_again_and_again_changes_nothing(
-    expected, project, token, install
+@pytest.mark.servers
+@pytest.mark.parametrize(
+    ("seed", "kills"), [(4, 3), *(pytest.param(seed, 15, marks=pytest.mark.long) for seed in range(8))]
+)
+def test_a_worker_that_is_killed_again_and_again_changes_no_result(
+    expected, project, token, install, seed, kills
 ):
     running = install(web=False, worker=False)
     worker = running.start_worker()
     send(token)
-    rng = random.Random(4)
-    for _ in range(4):
-        # Anywhere between its first import and the end of its work.
+    rng = random.Random(seed)
+    for _ in range(kills):
+        # Some time between its first import and the end of its work.
         wait_until(is_done, 1.0 + rng.random() * 2.5)
         running.kill(worker)
         worker = running.start_worker()
-    assert wait_until(is_done, 40), running.logs()
+    assert wait_until(is_done, 120), running.logs()
     assert outcome(project) == expected
 
 
-def test_doubled_sweepers_and_workers_count_nothing_twice(expected, project, token):
+@pytest.mark.servers
+def test_several_sweepers_and_workers_count_nothing_twice(expected, project, token):
     sweepers = [Sweeper(period_seconds=0.01) for _ in range(2)]
     send(token)
     Session.objects.filter(project=project).update(pending_since="2020-01-01T00:00:00Z")
@@ -121,7 +126,7 @@ def test_doubled_sweepers_and_workers_count_nothing_twice(expected, project, tok
         started.start()
     for worker in workers:
         worker.join()
-    assert wait_until(is_done, 20)
+    assert wait_until(is_done, 120)
     for sweeper in sweepers:
         sweeper.stop()
     assert outcome(project) == expected

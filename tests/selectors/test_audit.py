@@ -8,6 +8,8 @@ from django.utils import timezone
 from detection.models import AuditEntry, Project
 from detection.selectors.audit import AuditFilters, export_entries, list_entries
 
+pytestmark = pytest.mark.servers
+
 WITH_SERVER = AuditFilters(with_server=True)
 
 

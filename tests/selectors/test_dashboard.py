@@ -6,6 +6,8 @@ from django.db import connection
 from detection.selectors import dashboard
 from detection.selectors.sessions import SessionFilters, list_sessions
 
+pytestmark = pytest.mark.servers
+
 
 def test_states_are_counted_with_the_silent_ones_apart(project, session):
     for state in ("running", "looping", "looping", "held", "stopped", "ended"):

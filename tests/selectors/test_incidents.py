@@ -1,5 +1,7 @@
 """Incidents: filters, counts, neighbours and exports."""
 
+import pytest
+
 from detection.selectors.incidents import (
     IncidentFilters,
     counts,
@@ -10,6 +12,8 @@ from detection.selectors.incidents import (
     row_of,
 )
 from tests.support.projects import make_member, make_project
+
+pytestmark = pytest.mark.servers
 
 
 def found(project, **filters):

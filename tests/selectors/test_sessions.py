@@ -17,6 +17,8 @@ from detection.selectors.sessions import (
     session_calls,
 )
 
+pytestmark = pytest.mark.servers
+
 
 def walk(project, limit, **filters):
     seen, cursor = [], ""

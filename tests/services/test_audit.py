@@ -181,6 +181,7 @@ def test_what_housekeeping_removes_is_entered_as_the_systems_doing(world):
 @pytest.mark.parametrize(
     "statement", ["UPDATE detection_auditentry SET actor = 'eve'", "DELETE FROM detection_auditentry"]
 )
+@pytest.mark.servers
 def test_the_database_refuses_to_change_or_remove_an_entry(world, statement):
     audit.record(ANA, "test.entry", "x", project_id=world.pk)
     with (

@@ -22,7 +22,6 @@ from tests.support.audit_rights import even_the_owner_meets_triggers, only_adds_
 
 from .running import ROOT, Run, running_in
 
-pytestmark = pytest.mark.xdist_group("upgraded installation")
 WITHOUT_PASSWORDS = "local all all trust\nlocal replication all trust\n"
 OPERATORS_CODE = """
 from django.core.management import call_command

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-# Making an environment takes seconds, so one process runs all tests that share it.
-pytestmark = pytest.mark.xdist_group("environment of manage.py")
 ROOT = Path(__file__).resolve().parents[2]
 SAY_WHERE = "import sys\ndef where(arguments):\n    print(sys.prefix, *arguments)\n    return 7\n"
 COMMAND_LINE = f"{SAY_WHERE}def main():\n    sys.exit(where(sys.argv[2:]))\n"

@@ -19,6 +19,8 @@ from detection.services.sessions.event_records import EventRecord
 from detection.tasks.sweeper import Sweeper
 from loopguard_site.celery import app
 
+pytestmark = pytest.mark.servers
+
 
 @pytest.fixture
 def session(transactional_db):

@@ -115,6 +115,7 @@ def test_a_sender_killed_after_the_receiver_said_yes_repeats_the_same_id(project
     assert states() == ["delivered"]
 
 
+@pytest.mark.servers
 def test_a_claim_that_was_taken_over_notes_nothing(project, receiver, hook):
     tell(project)
     outbox.route_pending()
@@ -259,6 +260,7 @@ def test_a_disabled_destination_keeps_what_waits(project, receiver, hook):
 
 
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.servers
 def test_several_senders_at_once_send_every_message_once(receiver):
     project = make_project()
     hooks = [make_webhook(project, receiver, f"hook {number}") for number in range(4)]

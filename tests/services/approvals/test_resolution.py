@@ -157,6 +157,7 @@ def test_unanswered_the_default_holds_from_the_deadline_on_whoever_reads_first(
     assert session_of(asking).state == (SessionState.STOPPED if decision == "stop" else SessionState.LOOPING)
 
 
+@pytest.mark.servers
 def test_the_sweeper_closes_what_nobody_reads(asking, agent):
     make_overdue(hold(agent).approval["id"])
     assert resolution.close_due() == 1
@@ -164,6 +165,7 @@ def test_the_sweeper_closes_what_nobody_reads(asking, agent):
     assert Approval.objects.get().state == "expired"
 
 
+@pytest.mark.servers
 def test_the_next_call_of_the_session_closes_an_overdue_approval_too(asking, agent):
     make_overdue(hold(agent).approval["id"])
     agent.asks(agent.call(tool="other"))
@@ -207,6 +209,7 @@ def test_a_double_click_is_one_answer(asking, agent):
 
 
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.servers
 def test_of_two_answers_at_once_exactly_one_wins(asking, agent):
     held = hold(agent)
     together, outcomes = threading.Barrier(2), []

@@ -10,6 +10,8 @@ from detection.services.errors import Conflict, Invalid, NotFound
 from detection.services.incidents import triage
 from tests.support.agents import OPERATOR
 
+pytestmark = pytest.mark.servers
+
 
 @pytest.fixture
 def incident(agent):

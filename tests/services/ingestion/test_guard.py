@@ -11,6 +11,8 @@ from detection.services.sessions import actions, evaluation
 from detection.services.sessions.folding import Folding
 from tests.support.agents import OPERATOR, Agent
 
+pytestmark = pytest.mark.servers
+
 
 def test_the_fourth_identical_call_is_stopped_and_kept_as_an_incident_with_its_evidence(agent):
     decisions = [agent.asks().decision for _ in range(4)]

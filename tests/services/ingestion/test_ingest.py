@@ -11,6 +11,8 @@ from detection.services.sessions import evaluation
 from detection.services.sessions.event_records import EventRecord
 from tests.support.agents import Agent
 
+pytestmark = pytest.mark.servers
+
 
 def rounds(agent, count, tool="search_web"):
     for number in range(count):

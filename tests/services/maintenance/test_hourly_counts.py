@@ -17,6 +17,8 @@ from detection.services.sessions.evaluation import evaluate
 from tests.support.agents import Agent
 from tests.support.alerts import make_incident
 
+pytestmark = pytest.mark.servers
+
 ANA = Actor("ana")
 
 

@@ -10,6 +10,8 @@ from detection.services.sessions import actions, removal
 from detection.services.sessions.evaluation import evaluate
 from tests.support.agents import OPERATOR, Agent
 
+pytestmark = pytest.mark.servers
+
 
 def test_old_sessions_go_with_their_calls_and_incidents_keep_their_evidence(project, agent):
     for _ in range(4):

@@ -8,6 +8,8 @@ from detection.models import Event, Incident, Session, TrackerState
 from detection.services.sessions import evaluation
 from detection.services.sessions.folding import Folding
 
+pytestmark = pytest.mark.servers
+
 
 def test_evaluating_twice_changes_nothing(agent):
     agent.posts(*[agent.call() for _ in range(6)])

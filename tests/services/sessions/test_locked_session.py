@@ -22,6 +22,8 @@ from detection.services.sessions.locked_session import locked_session
 from detection.stream.hints import project_group
 from tests.support.agents import OPERATOR, Agent
 
+pytestmark = pytest.mark.servers
+
 
 @pytest.fixture
 def racing(transactional_db):

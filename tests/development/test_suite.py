@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from development.quality import pytest_command
+from development.suite import pytest_command
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -28,7 +28,7 @@ def test_the_whole_suite_is_shared_among_the_cores(arguments, monkeypatch):
     "arguments",
     [
         ("tests/engine",),
-        ("tests/development/test_quality.py::test_the_whole_suite_is_shared_among_the_cores", "-q"),
+        ("tests/development/test_suite.py::test_the_whole_suite_is_shared_among_the_cores", "-q"),
         ("-n", "3"),
         ("-n0",),
         ("--numprocesses=2",),

@@ -1,0 +1,54 @@
+"""How the test suite is run: shared among processes or not, with its bytecode kept.
+
+Does not belong here: servers, order and choice of the tests, which tests/conftest.py decides.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+_MAX_PROCESSES = 8
+"""Each process prepares a database and imports every test: more would cost more than they save."""
+_OWN_PROCESSES = ("-n", "--numprocesses", "--dist", "-s", "--capture", "--pdb", "--trace", "--collect-only")
+"""Beginnings of pytest's options that set the number of processes, or that work with one only."""
+
+
+def run(root: Path, arguments: Sequence[str]) -> int:
+    """Run the suite and return pytest's exit status.
+
+    The whole suite is shared among as many processes as there are cores. Named tests run in one
+    process, which starts sooner; so does everything on a given broker, because processes would
+    receive each other's messages. `-n` sets any number.
+
+    Parameters
+    ----------
+    root : Path
+        The checkout.
+    arguments : sequence of str
+        Arguments of pytest.
+    """
+    environment = {**os.environ, **kept_bytecode()}
+    return subprocess.run(pytest_command(root, arguments), cwd=root, env=environment, check=False).returncode
+
+
+def pytest_command(root: Path, arguments: Sequence[str]) -> list[str]:
+    """Return the command line of pytest for these arguments."""
+    names_tests = any((root / word.split("::")[0]).exists() for word in arguments)
+    sets_processes = any(
+        word.startswith(_OWN_PROCESSES) or word in ("--co", "no:xdist") for word in arguments
+    )
+    is_one = names_tests or sets_processes or bool(os.environ.get("REDIS_URL"))
+    shared = ["-n", "logical", "--maxprocesses", str(_MAX_PROCESSES)]
+    return [sys.executable, "-m", "pytest", *([] if is_one else shared), *arguments]
+
+
+def kept_bytecode() -> dict[str, str]:
+    """Return an environment that caches bytecode, in `.venv` where nothing may be written beside the sources.
+
+    The suite starts Python often; without a cache each start takes two seconds more.
+    """
+    if not os.environ.get("PYTHONDONTWRITEBYTECODE"):
+        return {}
+    return {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(Path(sys.prefix, "bytecode"))}
