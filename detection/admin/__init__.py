@@ -1,4 +1,4 @@
-"""The administration: projects, members, keys, stored settings, and records to look at. A thin door; see `base`."""
+"""Django admin: projects, members, keys and overrides; sessions, incidents, alerts and audit to read."""
 
 from detection.admin import alerts, approvals, audit, incidents, keys, people, policies, projects
 

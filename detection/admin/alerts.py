@@ -1,6 +1,6 @@
-"""Alerts, to be looked at: destinations, routes and messages. They are changed and tried on their page in the console.
+"""Alert destinations, routes and notifications, read-only. They are changed and tested in the console.
 
-Addresses and signing secrets stay out of here, as they stay out of every answer; `shown_address` is what people see.
+Addresses and signing secrets are not shown; `shown_address` is the readable part of an address.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from detection.models import AlertAttempt, AlertDelivery, AlertDestination, Aler
 
 @admin.register(AlertDestination)
 class DestinationPage(ReadOnlyMixin, ProjectAdmin):
-    """Places that messages are sent to."""
+    """Destinations of notifications."""
 
     list_display = (
         "name", "project", "kind", "shown_address", "is_enabled", "failures_in_row", "paused_until", "last_success_at",
@@ -31,7 +31,7 @@ class DestinationPage(ReadOnlyMixin, ProjectAdmin):
 
 @admin.register(AlertRoute)
 class RoutePage(ReadOnlyMixin, ProjectAdmin):
-    """Which news go where."""
+    """Alert routes."""
 
     list_display = (
         "name",
@@ -53,7 +53,7 @@ class RoutePage(ReadOnlyMixin, ProjectAdmin):
 
 
 class AttemptInline(ReadOnlyMixin, BaseInline):
-    """Every try to hand a message over."""
+    """Attempts to deliver a notification."""
 
     model = AlertAttempt
     extra = 0
@@ -62,7 +62,7 @@ class AttemptInline(ReadOnlyMixin, BaseInline):
 
 @admin.register(AlertDelivery)
 class DeliveryPage(ReadOnlyMixin, ProjectAdmin):
-    """Messages, with every attempt."""
+    """Notifications with their attempts."""
 
     list_display = (
         "public_id", "title", "destination", "project", "state", "attempt_count", "created_at", "due_at", "page",
@@ -79,6 +79,6 @@ class DeliveryPage(ReadOnlyMixin, ProjectAdmin):
 
     @admin.display(description="console")
     def page(self, delivery: AlertDelivery) -> str:
-        """Link to the message's page, which shows what was sent."""
+        """Link to the notification in the console, which shows its payload."""
         url = reverse("console:delivery", args=[delivery.project.slug, delivery.public_id])
         return format_html('<a href="{}">open</a>', url)

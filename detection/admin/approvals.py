@@ -1,4 +1,4 @@
-"""Approvals and what the judge was asked, to be looked at; an approval is answered on its page in the console."""
+"""Approvals and calls of the judge, read-only. Approvals are decided in the console."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from detection.models import Approval, JudgeCall
 
 @admin.register(Approval)
 class ApprovalPage(ReadOnlyMixin, ProjectAdmin):
-    """What held calls wait for, or waited."""
+    """Approvals of held calls."""
 
     list_display = (
         "public_id", "project", "state", "decider", "session_name", "agent", "tool", "choice", "decided_by", "requested_at",
@@ -39,7 +39,7 @@ class ApprovalPage(ReadOnlyMixin, ProjectAdmin):
 
 @admin.register(JudgeCall)
 class JudgeCallPage(ReadOnlyMixin, ProjectAdmin):
-    """Consultations of the judge."""
+    """Calls of the judge."""
 
     list_display = (
         "at", "project", "outcome", "error", "was_sent", "model", "rounds_granted", "latency_ms", "cost_usd", "incident",

@@ -1,4 +1,4 @@
-"""The audit: who changed what, to be searched. Nobody changes it here, and the database refuses it too."""
+"""The audit, searchable and read-only; the database rejects changes as well."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ AREAS = (
 
 
 class AreaFilter(admin.SimpleListFilter):
-    """By the first word of the action."""
+    """Filter by the first part of the action."""
 
     title, parameter_name = "area", "area"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Every word that an action begins with."""
+        """Return the first parts of all actions."""
         return [(area, area) for area in AREAS]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[AuditEntry]) -> QuerySet[AuditEntry]:
@@ -34,13 +34,13 @@ class AreaFilter(admin.SimpleListFilter):
 
 @admin.register(AuditEntry)
 class AuditPage(ReadOnlyMixin, ProjectAdmin):
-    """Who changed what."""
+    """Audit entries."""
 
     list_display = ("at", "actor", "action", "subject", "project", "address")
     list_filter = (AreaFilter, "at", ("project", ProjectFilter))
     search_fields = ("actor", "action__startswith", "subject", "request_id__exact")
-    search_help_text = "Who, to what, an action, or a request's id"
+    search_help_text = "Actor, object, action or request id"
     list_select_related = ("project",)
-    # The order of writing, which the primary key has without sorting the whole table.
+    # The primary key has the order of writing without sorting the whole table.
     ordering = ("-id",)
     fields = ("at", "actor", "action", "subject", "project", "before", "after", "address", "request_id")

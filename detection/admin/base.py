@@ -1,7 +1,6 @@
-"""What all pages of the admin share: the styled look where it is installed, bounded counts, and the way to the services.
+"""Base classes of the admin: the Unfold theme where it is installed, bounded counts, project permissions.
 
-The admin is the second door to the same rows as the console. Whatever has a service is changed through it, so that
-validation, audit and news to open pages are the same by both doors.
+The admin changes rows through the same services as the console, so validation, audit and live updates are the same.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from detection.services.audit import Actor
 try:
     from unfold.admin import ModelAdmin as BaseAdmin
     from unfold.admin import TabularInline as BaseInline
-except ImportError:  # the styled look is an addition, not a need
+except ImportError:  # the theme is optional
     from django.contrib.admin import ModelAdmin as BaseAdmin
     from django.contrib.admin import TabularInline as BaseInline
 
@@ -42,11 +41,11 @@ COUNT_LIMIT = 10_000
 
 
 class BoundedPaginator(Paginator):  # type: ignore[type-arg]
-    """Counts no further than `COUNT_LIMIT`: on a large table the count alone would be nearly all of the time."""
+    """Paginator that counts at most `COUNT_LIMIT` rows; counting a large table would dominate the response time."""
 
     @cached_property
     def count(self) -> int:
-        """How many rows there are, at most `COUNT_LIMIT`."""
+        """Number of rows, at most `COUNT_LIMIT`."""
         rows = self.object_list
         if isinstance(rows, QuerySet):
             return len(rows.order_by().values_list("pk")[:COUNT_LIMIT])
@@ -54,18 +53,18 @@ class BoundedPaginator(Paginator):  # type: ignore[type-arg]
 
 
 def actor_of(request: HttpRequest) -> Actor:
-    """Return the person behind a request as the audit names them."""
+    """Return the actor of a request for the audit."""
     address = getattr(request, "client_address", None) or request.META.get("REMOTE_ADDR") or None
     return Actor(request.user.get_username(), request.user.pk, address, getattr(request, "request_id", ""))
 
 
 def refused(request: HttpRequest, error: Exception) -> None:
-    """Say on the page why a service refused."""
+    """Show the error of a service on the page."""
     messages.error(request, str(error))
 
 
 class ProjectFilter(admin.RelatedFieldListFilter):
-    """By project; names only those that this person administers."""
+    """Filter by project; lists only the projects that the user administers."""
 
     def field_choices(
         self, field: Any, request: HttpRequest, model_admin: admin.ModelAdmin[Any]
@@ -78,7 +77,7 @@ class ProjectFilter(admin.RelatedFieldListFilter):
 
 
 class ProjectAdmin(BaseAdmin):
-    """An admin page of rows that belong to projects; staff who are no superuser see the projects they administer."""
+    """Base of admin pages for rows of projects; staff without superuser rights see the projects they administer."""
 
     project_path = "project"
     paginator = BoundedPaginator
@@ -87,45 +86,45 @@ class ProjectAdmin(BaseAdmin):
     list_max_show_all = 200
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Return the rows of the projects that this person administers."""
+        """Return the rows of the projects that the user administers."""
         rows: QuerySet[Any] = super().get_queryset(request)
         if request.user.is_superuser:
             return rows
         return rows.filter(**{f"{self.project_path}__in": administered(request)})
 
     def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
-        """Offer only projects that this person administers."""
+        """Offer only projects that the user administers."""
         if db_field.name == "project" and not request.user.is_superuser:
             kwargs["queryset"] = db_field.remote_field.model.objects.filter(pk__in=administered(request))
         return super().formfield_for_foreignkey(db_field, request, **kwargs)
 
 
 def administered(request: HttpRequest) -> QuerySet[Membership, int]:
-    """Return the ids of the projects in which this person is admin."""
+    """Return the ids of the projects in which the user is admin."""
     rows = Membership.objects.filter(user_id=request.user.pk or 0, role=Role.ADMIN)
     return rows.values_list("project_id", flat=True)
 
 
 class ReadOnlyMixin:
-    """For rows that are looked at here and changed elsewhere, if at all."""
+    """Makes a page read-only."""
 
     def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Nobody adds."""
+        """Return False."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Nobody changes."""
+        """Return False."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Nobody deletes."""
+        """Return False."""
         return False
 
 
 def sign_in(request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-    """Send to the console's sign-in, which slows guessing down; there is no second door to passwords."""
+    """Redirect to the sign-in page of the console, which throttles failed logins."""
     if request.user.is_authenticated:
-        messages.error(request, "The administration is for staff accounts.")
+        messages.error(request, "The administration requires a staff account.")
         return redirect("console:home")
     return redirect_to_login(request.GET.get("next") or reverse("admin:index"), reverse("console:sign_in"))
 

@@ -1,4 +1,4 @@
-"""Incidents: searchable, with the same things to do as in the console; the record itself is not edited."""
+"""Incidents, searchable, with the same actions as in the console; fields are read-only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_AT_ONCE = 200
 
 
 class ActivityInline(ReadOnlyMixin, BaseInline):
-    """What happened to an incident."""
+    """Activity of an incident."""
 
     model = IncidentActivity
     extra = 0
@@ -61,24 +61,24 @@ class IncidentPage(ReadOnlyMixin, ProjectAdmin):
         for project_id, ids in by_project.items():
             outcome = triage.bulk(project_id, ids, action, actor_of(request), **arguments)
             done += sum(code == "done" for code in outcome.values())
-        messages.success(request, f"{done} changed.")
+        messages.success(request, f"{done} incident{'' if done == 1 else 's'} changed.")
 
     @admin.action(description="Acknowledge", permissions=["view"])
     def acknowledge(self, request: HttpRequest, rows: QuerySet[Incident]) -> None:
-        """Say that somebody looks after them."""
+        """Acknowledge the selected incidents."""
         self._bulk(request, rows, "acknowledge")
 
     @admin.action(description="Resolve", permissions=["view"])
     def resolve(self, request: HttpRequest, rows: QuerySet[Incident]) -> None:
-        """Close them."""
+        """Resolve the selected incidents."""
         self._bulk(request, rows, "resolve")
 
     @admin.action(description="Reopen", permissions=["view"])
     def reopen(self, request: HttpRequest, rows: QuerySet[Incident]) -> None:
-        """Open them again."""
+        """Reopen the selected incidents."""
         self._bulk(request, rows, "reopen")
 
     @admin.action(description="Not a loop", permissions=["view"])
     def not_a_loop(self, request: HttpRequest, rows: QuerySet[Incident]) -> None:
-        """Label them as false alarms."""
+        """Label the selected incidents as false alarms."""
         self._bulk(request, rows, "label", value="false_alarm")

@@ -1,4 +1,4 @@
-"""API keys: made and revoked by the service; the token is shown once, on the page after it was made."""
+"""API keys, created and revoked by the service. The token is shown once, after creation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from detection.services import keys
 
 
 class KeyForm(forms.ModelForm):  # type: ignore[type-arg]
-    """What is asked for a new key."""
+    """Form of a new key."""
 
     scopes = forms.MultipleChoiceField(
         choices=KeyScope.choices, widget=forms.CheckboxSelectMultiple, initial=["ingest", "guard", "read"]
@@ -28,14 +28,14 @@ class KeyForm(forms.ModelForm):  # type: ignore[type-arg]
 
 @admin.register(ApiKey)
 class KeyPage(ProjectAdmin):
-    """Keys."""
+    """API keys."""
 
     form = KeyForm
     list_display = (
         "name",
         "hint",
         "project",
-        "may",
+        "scope_list",
         "created_at",
         "last_used_at",
         "expires_at",
@@ -51,13 +51,13 @@ class KeyPage(ProjectAdmin):
         """The readable part of the key."""
         return f"lg_{key.public_id}…"
 
-    @admin.display(description="may")
-    def may(self, key: ApiKey) -> str:
+    @admin.display(description="scopes")
+    def scope_list(self, key: ApiKey) -> str:
         """The scopes in a line."""
         return ", ".join(key.scopes)
 
     def save_model(self, request: HttpRequest, obj: ApiKey, form: Any, change: bool) -> None:
-        """Make the key and show its token, this once."""
+        """Create the key and show its token once."""
         made, token = keys.create_key(
             obj.project,
             obj.name,
@@ -66,22 +66,23 @@ class KeyPage(ProjectAdmin):
             expires_at=obj.expires_at,
         )
         obj.pk, obj.public_id, obj._state.adding = made.pk, made.public_id, False
-        messages.warning(request, f"The key is {token} — copy it now, it cannot be shown again.")
+        messages.warning(request, f"Key created: {token} Copy it now, it is not shown again.")
 
     def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> Any:
-        """Leave the record to the audit, which the service writes."""
+        """Do nothing; the service writes the audit."""
 
     def has_change_permission(self, request: HttpRequest, obj: ApiKey | None = None) -> bool:
-        """A key does not change: make another and revoke this one."""
+        """Return False: a key does not change."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: ApiKey | None = None) -> bool:
-        """A key is revoked, so that what it did keeps its name."""
+        """Return False: keys are revoked, never deleted, so the audit keeps their names."""
         return False
 
     @admin.action(description="Revoke", permissions=["add"])
     def revoke(self, request: HttpRequest, rows: QuerySet[ApiKey]) -> None:
-        """Revoke the chosen keys; they are refused within a second."""
-        for row in rows.select_related("project"):
+        """Revoke the selected keys; they stop working within a second."""
+        chosen = list(rows.select_related("project"))
+        for row in chosen:
             keys.revoke_key(row.project, row.public_id, actor_of(request))
-        messages.success(request, "Revoked.")
+        messages.success(request, f"{len(chosen)} key{'' if len(chosen) == 1 else 's'} revoked.")

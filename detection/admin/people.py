@@ -1,4 +1,4 @@
-"""Accounts and groups in the same look as the rest."""
+"""Accounts and groups with the theme of the admin."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class UserAdmin(PlainUserAdmin, BaseAdmin):  # type: ignore[type-arg]
     else:
 
         class AccountForm(UserChangeForm):
-            """The form of the styled look, with its link in a sentence told apart by more than its colour."""
+            """The theme's form, with the link in its help text underlined."""
 
             def __init__(self, *args: Any, **kwargs: Any) -> None:
                 super().__init__(*args, **kwargs)

@@ -130,7 +130,7 @@ class StoredOverrideAdmin(ProjectAdmin):
     # Each is deleted by itself, so that its reason can be given.
     actions = None
     list_select_related = ("project", "updated_by")
-    delete_confirmation_template = "administration/remove_override.html"
+    delete_confirmation_template = "administration/delete_override.html"
 
     def get_form(
         self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any
@@ -152,7 +152,7 @@ class StoredOverrideAdmin(ProjectAdmin):
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """Confirm the deletion, with a reason where it weakens detection."""
-        context = {"why": ReasonForm(), **(extra_context or {})}
+        context = {"reason_form": ReasonForm(), **(extra_context or {})}
         try:
             return super().delete_view(request, object_id, context)  # type: ignore[no-any-return]
         except ServiceError as error:

@@ -1,4 +1,4 @@
-"""Projects with their members, and their sessions to look at."""
+"""Projects with their members, and sessions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_AT_ONCE = 200
 
 
 class MembershipInline(BaseInline):
-    """Who may do what in a project."""
+    """Members of a project with their roles."""
 
     model = Membership
     extra = 0
@@ -27,7 +27,7 @@ class MembershipInline(BaseInline):
     fields = ("user", "role")
 
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
-        """Name the field itself: the heading of its column is no label to a reader of the screen."""
+        """Label each field: a column heading is no label for screen readers."""
         made = super().formfield_for_dbfield(db_field, request, **kwargs)
         if made is not None:
             made.widget.attrs["aria-label"] = db_field.verbose_name.capitalize()
@@ -54,7 +54,7 @@ class ProjectPage(ProjectAdmin):
     inlines = (MembershipInline,)
 
     def save_model(self, request: HttpRequest, obj: Project, form: Any, change: bool) -> None:
-        """Save, with an entry in the audit."""
+        """Save and write the audit."""
         before = {name: form.initial.get(name) for name in form.changed_data} if change else None
         super().save_model(request, obj, form, change)
         after = {name: form.cleaned_data.get(name) for name in form.changed_data}
@@ -64,7 +64,7 @@ class ProjectPage(ProjectAdmin):
             )
 
     def save_formset(self, request: HttpRequest, form: Any, formset: Any, change: bool) -> None:
-        """Save members, with an entry in the audit for each change."""
+        """Save members and write an audit entry for each change."""
         super().save_formset(request, form, formset, change)
         project: Project = form.instance
         changed = [(row, "member.save") for row in formset.new_objects]
@@ -80,13 +80,13 @@ class ProjectPage(ProjectAdmin):
             )
 
     def has_delete_permission(self, request: HttpRequest, obj: Project | None = None) -> bool:
-        """Deleting a project with its history is not done by a click here."""
+        """Return False: a project with its history is not deleted here."""
         return False
 
 
 @admin.register(Session)
 class SessionPage(ReadOnlyMixin, ProjectAdmin):
-    """Sessions, to be looked at, stopped and resumed; what they hold is on their own page in the console."""
+    """Sessions, read-only, with the actions stop and resume; calls are shown in the console."""
 
     list_display = (
         "external_id",
@@ -117,7 +117,7 @@ class SessionPage(ReadOnlyMixin, ProjectAdmin):
 
     @admin.action(description="Stop", permissions=["view"])
     def stop(self, request: HttpRequest, rows: QuerySet[Session]) -> None:
-        """Stop the chosen sessions."""
+        """Stop the selected sessions."""
         for row in rows.select_related("project")[:MAX_AT_ONCE]:
             try:
                 actions.stop(
@@ -128,7 +128,7 @@ class SessionPage(ReadOnlyMixin, ProjectAdmin):
 
     @admin.action(description="Resume", permissions=["view"])
     def resume(self, request: HttpRequest, rows: QuerySet[Session]) -> None:
-        """Let the chosen sessions go on."""
+        """Resume the selected sessions."""
         for row in rows.select_related("project")[:MAX_AT_ONCE]:
             try:
                 actions.resume(row.project_id, row.external_id, actor_of(request))
@@ -137,7 +137,7 @@ class SessionPage(ReadOnlyMixin, ProjectAdmin):
 
 
 def console_link(path: str, name: str) -> str:
-    """Return a link to a page of the console that is found by name."""
+    """Return a link to a page of the console with a name in its query."""
     from urllib.parse import urlencode
 
     return format_html('<a href="{}?{}">open</a>', path, urlencode({"name": name}))
