@@ -80,7 +80,9 @@ def page(request: ProjectRequest) -> HttpResponse:
         "tabs": [(value, words, numbers.get(value), value == tab) for value, words in TABS],
         "filters": filters,
         "active_filters": [
-            (name, getattr(filters, name)) for name in ("q", *FILTERS) if getattr(filters, name)
+            ("search" if name == "q" else name, getattr(filters, name))
+            for name in ("q", *FILTERS)
+            if getattr(filters, name)
         ],
         "kinds": KINDS,
         "facets": dashboard.facets(project.pk),

@@ -54,7 +54,11 @@ def page(request: ProjectRequest) -> HttpResponse:
     except BadCursor:
         found = Page((), None)
     counts = dashboard.state_counts(project.pk)
-    active = [(name, getattr(filters, name)) for name in ("q", *FILTERS) if getattr(filters, name)]
+    active = [
+        ("search" if name == "q" else name, getattr(filters, name))
+        for name in ("q", *FILTERS)
+        if getattr(filters, name)
+    ]
     context = {
         "cursor": cursor,
         "filters": filters,

@@ -127,12 +127,6 @@ def query(context: RequestContext, **changes: Any) -> str:
     return f"?{values.urlencode()}"
 
 
-@register.simple_tag(takes_context=True)
-def query_without(context: RequestContext, name: str) -> str:
-    """Return the page's query string without one value."""
-    return query(context, **{name: ""})
-
-
 @register.simple_tag
 def call_url(project: Any, session: Any, seq: int) -> str:
     """Return the address of a call's details, to be loaded beside the strip."""

@@ -30,18 +30,27 @@ function ticks(_, splits) {
   });
 }
 
-function options(box, names, words, looks, width) {
+function options(box, step, isBars) {
+  const [names, words, looks] = [
+    box.dataset.chart.split(" "),
+    box.dataset.words.split("|"),
+    box.dataset.looks.split("|"),
+  ];
   const axis = {
     stroke: token("ink-3"),
     grid: { stroke: token("line"), width: 1 },
     ticks: { stroke: token("line"), width: 1 },
   };
   return {
-    width,
+    width: box.clientWidth,
     height: 200,
     tzDate: (second) => uPlot.tzDate(new Date(second * 1000), "Etc/UTC"),
     cursor: { points: { size: 6 }, drag: { setScale: true, x: true, y: false } },
-    scales: { y: { range: (_, low, high) => [0, Math.max(high, 4)] } },
+    scales: {
+      // Half a step on either side, where the first and the last bar are drawn.
+      x: { range: (_, first, last) => (isBars ? [first - step / 2, last + step / 2] : [first, last]) },
+      y: { range: (_, low, high) => [0, Math.max(high, 4)] },
+    },
     axes: [
       { ...axis, values: ticks },
       {
@@ -53,7 +62,7 @@ function options(box, names, words, looks, width) {
       },
     ],
     series: [
-      { label: "at", value: (_, second) => (second === null ? "–" : moments.format(second * 1000)) },
+      { label: "Time", value: (_, second) => (second === null ? "–" : moments.format(second * 1000)) },
       ...names.map((name, index) => ({
         label: words[index],
         stroke: token(looks[index]),
@@ -61,7 +70,7 @@ function options(box, names, words, looks, width) {
         width: name === "checks" ? 1.5 : 2,
         dash: name === "warned" ? [6, 3] : undefined,
         value: (_, count) => (count === null ? "–" : count.toLocaleString("en")),
-        paths: box.dataset.shape === "bars" ? uPlot.paths.bars({ size: [0.8, 40] }) : uPlot.paths.stepped({ align: 1 }),
+        paths: isBars ? uPlot.paths.bars({ size: [0.8, 40] }) : uPlot.paths.stepped({ align: 1 }),
         points: { show: false },
       })),
     ],
@@ -70,11 +79,14 @@ function options(box, names, words, looks, width) {
 
 function draw() {
   const data = JSON.parse(source.textContent);
+  const step = data.at.length > 1 ? data.at[1] - data.at[0] : 3600;
   for (const chart of charts.splice(0)) chart.destroy();
   for (const box of document.querySelectorAll("[data-chart]")) {
-    const names = box.dataset.chart.split(" ");
-    const made = options(box, names, box.dataset.words.split("|"), box.dataset.looks.split("|"), box.clientWidth);
-    charts.push(new uPlot(made, [data.at, ...names.map((name) => data[name])], box));
+    const isBars = box.dataset.shape === "bars";
+    const columns = [data.at, ...box.dataset.chart.split(" ").map((name) => data[name])];
+    // A line needs one point more to draw the last step.
+    const extended = (column, index) => [...column, column.at(-1) + (index ? 0 : step)];
+    charts.push(new uPlot(options(box, step, isBars), isBars ? columns : columns.map(extended), box));
   }
 }
 

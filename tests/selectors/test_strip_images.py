@@ -82,7 +82,7 @@ def as_hex(lightness, chroma, angle):
     ],
 )
 def test_the_colours_are_those_of_the_console(rule, colours):
-    css = " ".join((Path(__file__).parents[2] / "static" / "css" / "components.css").read_text().split())
+    css = " ".join((Path(__file__).parents[2] / "static" / "css" / "strip.css").read_text().split())
     angles = {int(hue): float(angle) for hue, angle in re.findall(r"\.h(\d+) \{ --h: (\d+)", css)}
     light = re.search(rule + r"light-dark\( ?oklch\(([.\d]+) ([.\d]+) var\(--h\)\)", css)
     lightness, chroma = float(light.group(1)), float(light.group(2))
