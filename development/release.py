@@ -62,13 +62,20 @@ def unready(root: Path) -> list[str]:
     if not re.fullmatch(r"\d+\.\d+\.\d+", __version__):
         found.append(f"The version {__version__} in detection/__init__.py must be of the form 1.2.3.")
     changelog = (root / "CHANGELOG.md").read_text(encoding="utf-8")
-    if not re.search(rf"^## {re.escape(__version__)} \(\d{{4}}-\d{{2}}-\d{{2}}\)$", changelog, re.MULTILINE):
+    if not changelog_section(changelog, __version__):
         found.append(f"CHANGELOG.md has no section `## {__version__} (YYYY-MM-DD)`.")
     if _git(root, "status", "--porcelain"):
         found.append("The working tree has uncommitted changes.")
     if _git(root, "tag", "--list", f"v{__version__}"):
         found.append(f"The tag v{__version__} exists already.")
     return found
+
+
+def changelog_section(text: str, version: str) -> str | None:
+    """Return the entries of a version with a date; None where the changelog has no such section."""
+    title = rf"^## {re.escape(version)} \(\d{{4}}-\d{{2}}-\d{{2}}\)\n(.*?)(?=^## |\Z)"
+    section = re.search(title, text, re.MULTILINE | re.DOTALL)
+    return section[1].strip() if section else None
 
 
 def write_bill_of_materials(root: Path, environment: Path, folder: Path) -> Path:
