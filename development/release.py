@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -50,9 +51,10 @@ def check_metadata(root: Path) -> int:
 
 def sbom(root: Path) -> int:
     """Write the bill of materials of an installation to `dist/`; return the exit status."""
-    dist = root / "dist"
-    with installed(build(root, dist, "wheel"), root / "requirements.lock") as environment:
-        print(write_bill_of_materials(root, environment, dist))
+    with tempfile.TemporaryDirectory() as folder:
+        wheel = build(root, Path(folder), "wheel")
+        with installed(wheel, root / "requirements.lock") as environment:
+            print(write_bill_of_materials(root, environment, root / "dist"))
     return 0
 
 
@@ -81,6 +83,7 @@ def changelog_section(text: str, version: str) -> str | None:
 def write_bill_of_materials(root: Path, environment: Path, folder: Path) -> Path:
     """Write the CycloneDX document of an installed environment, with the vendored browser code; return its path."""
     file = folder / f"loopguard-server-{__version__}.cdx.json"
+    folder.mkdir(exist_ok=True)
     program = Path(sys.executable).with_name("cyclonedx-py")
     options: list[str | Path] = ["--pyproject", root / "pyproject.toml", "--output-reproducible", "-o", file]
     subprocess.run([program, "environment", environment / "bin" / "python", *options], check=True)
