@@ -11,6 +11,7 @@ from typing import Any
 
 from django import forms
 
+from detection.engine.detectors import DETECTORS
 from detection.engine.fields import FIELDS, Field
 from detection.engine.policy import Policy
 from detection.engine.scopes import SERVER, Scope
@@ -23,13 +24,9 @@ PREFIX = "set_"
 GROUPS = {
     "general": "General",
     "reactions": "Reactions",
-    "repeat": "Repeats",
-    "cycle": "Cycles",
-    "similar": "Similar calls",
-    "outcome": "Equal outcomes",
-    "stagnation": "Stagnation",
-    "budget": "Budget",
+    **{detector.kind: detector.label for detector in DETECTORS},
 }
+"""Titles of the groups of settings."""
 
 
 def shown_fields(scope: Scope = SERVER) -> Iterator[Field]:

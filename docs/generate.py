@@ -7,9 +7,9 @@ in `images/strips/` from small runs folded by the engine itself, so that a pictu
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,14 @@ sys.path.insert(0, str(ROOT))
 
 from detection.engine import fold  # noqa: E402
 from detection.engine.calls import Call, Result  # noqa: E402
-from detection.engine.detectors import DETECTORS  # noqa: E402
+from detection.engine.detectors import DETECTORS, BaseDetector  # noqa: E402
+from detection.engine.detectors.base import Example  # noqa: E402
 from detection.engine.field import number_text  # noqa: E402
 from detection.engine.fields import FIELDS, LADDERS, Field  # noqa: E402
 from detection.engine.identity import Keyer  # noqa: E402
 from detection.engine.policy import PRESETS, SESSION, environment_variables, resolve  # noqa: E402
 from detection.engine.scopes import SCOPE_KINDS  # noqa: E402
 from detection.engine.tool_classes import SHIPPED_CLASSES  # noqa: E402
-from detection.engine.weakening import STRICTEST_FIRST  # noqa: E402
 
 GROUPS = {"general": "General", "reactions": "Reactions"} | {one.kind: f"`{one.kind}`" for one in DETECTORS}
 
@@ -94,7 +94,7 @@ def _list(names: Iterable[str]) -> str:
 
 
 def _setting(one: Field) -> str:
-    standard = {field.name: field.default for field in FIELDS.values()} | dict(PRESETS["standard"])
+    standard = _standard()
     known = f" Also accepted as {', '.join(f'`{alias}`' for alias in one.aliases)}." if one.aliases else ""
     return f"| `{one.name}` | {_value(standard[one.name])} | {_allowed(one)} | {_weaker(one)} | {one.label}. {one.help}{known} |"
 
@@ -102,7 +102,11 @@ def _setting(one: Field) -> str:
 def _weaker(one: Field) -> str:
     if one.type == "ladder":
         return "weaker rungs"
-    return " → ".join(STRICTEST_FIRST.get(one.name, ())) or one.weakens or ""
+    return " → ".join(one.strictest_first) or one.weakens or ""
+
+
+def _standard() -> dict[str, Any]:
+    return {field.name: field.default for field in FIELDS.values()} | dict(PRESETS["standard"])
 
 
 def _allowed(one: Field) -> str:
@@ -148,98 +152,34 @@ def presets() -> str:
     return "\n".join(lines)
 
 
+# Sections of detectors.md
+
+
+def detectors() -> str:
+    """A section per detector: its module's documentation, its examples as pictures, its settings."""
+    return "\n\n".join(map(_section, DETECTORS))
+
+
+def _section(detector: BaseDetector) -> str:
+    title, _, text = (inspect.getdoc(sys.modules[type(detector).__module__]) or "").partition("\n")
+    first, *others = [
+        f"![{example.title}](images/strips/{name}.svg)" for name, example in detector.examples.items()
+    ]
+    standard = _standard()
+    rows = [
+        f"| `{one.name}` | {_value(standard[one.name])} | {one.label}. {one.help} |"
+        for one in detector.settings
+    ]
+    table = "\n".join(["| setting | `standard` | meaning |", "| --- | --- | --- |", *rows])
+    heading = f"## `{detector.kind}`: {title.strip().rstrip('.')}"
+    return "\n\n".join([heading, first, text.strip("\n"), *others, table])
+
+
 # Strips
 
-
-@dataclass(frozen=True)
-class Told:
-    """A call of a strip: a letter for the reader, and what is done and answered."""
-
-    letter: str
-    tool: str
-    arguments: Any
-    answer: str | None
-    is_error: bool = False
-
-
-def _same(letter: str, times: int, answer: str = "0 hits") -> list[Told]:
-    return [Told(letter, "search", {"q": "reset password"}, answer)] * times
-
-
-def _lap(*letters: str, times: int) -> list[Told]:
-    lap = [Told(letter, f"tool_{letter.lower()}", {"of": letter}, f"state of {letter}") for letter in letters]
-    return lap * times
-
-
-STRIPS: dict[str, tuple[str, list[Told]]] = {
-    "repeat": ("the same call with the same answer", _same("A", 5)),
-    "repeat-progress": (
-        "the same call, but its answer moves: left alone",
-        [Told("A", "next_page", {}, f"rows {10 * n} to {10 * n + 9}") for n in range(1, 8)],
-    ),
-    "repeat-scattered": (
-        "the same call and answer, other work between",
-        [
-            one
-            for n in range(5)
-            for one in (
-                *_same("A", 1),
-                Told(f"{n}", "lookup", {"name": f"user {n} {n * n}"}, f"{n * 31} is the number of this one"),
-            )
-        ],
-    ),
-    "cycle": ("two calls in turns, nothing changes", _lap("A", "B", times=6)),
-    "cycle-progress": (
-        "edit, test, edit, test: every lap differs, left alone",
-        [
-            one
-            for n in range(5)
-            for one in (
-                Told("E", "edit_file", {"path": "a.py"}, f"wrote {n * 7 + 3} lines"),
-                Told("T", "run_tests", {}, f"{9 - n} of 40 failed"),
-            )
-        ],
-    ),
-    "similar": (
-        "one question in ever new words, answers already known",
-        [
-            Told(letter, "search", {"q": f"how do I {verb} a lost account password again today please"}, hit)
-            for letter, verb, hit in zip(
-                "ABCDEFGHIJ",
-                (
-                    "reset",
-                    "change",
-                    "renew",
-                    "recover",
-                    "restore",
-                    "replace",
-                    "revive",
-                    "refresh",
-                    "redo",
-                    "retry",
-                ),
-                ("page 1", "page 2") * 5,
-                strict=True,
-            )
-        ],
-    ),
-    "outcome": (
-        "different calls, one and the same error",
-        [
-            Told(name[0].upper(), "read_mailbox", {"user": name}, f"denied for {name}", True)
-            for name in ("ann", "bob", "cid", "dan", "eve", "fay")
-        ],
-    ),
-    "stagnation": (
-        "a shuffle of calls that were all made before",
-        _lap("A", "B", "C", "D", times=1) + [one for letter in "CADBACDB" for one in _lap(letter, times=1)],
-    ),
-    "budget": (
-        "the eighth round of eight (limit lowered for the picture)",
-        [Told(str(n), "fetch", {"page": f"{n} {n * n}"}, f"text {n * 17} of page") for n in range(1, 9)],
-    ),
+EXAMPLES = {
+    name: (detector, example) for detector in DETECTORS for name, example in detector.examples.items()
 }
-
 CELL, GAP, TOP = 22, 4, 8
 HUES = (250, 20, 140, 320, 80, 190, 290, 50, 110, 220)
 STYLE = (
@@ -252,10 +192,8 @@ STYLE = (
 
 def strip(name: str) -> str:
     """One strip as SVG: a square a call, its colour the call, the dot its answer, the frame the verdict."""
-    title, told = STRIPS[name]
-    kind = name.partition("-")[0]
-    values = {"budget_max_rounds": 8, "budget_soft_rounds": False} if kind == "budget" else {}
-    cells = list(_cells(told, values))
+    example = EXAMPLES[name][1]
+    cells = list(_cells(example))
     width = len(cells) * (CELL + GAP) + GAP
     hues = {
         letter: HUES[place % len(HUES)] for place, letter in enumerate(dict.fromkeys(one[0] for one in cells))
@@ -263,7 +201,7 @@ def strip(name: str) -> str:
     often = {letter for letter in hues if sum(1 for one in cells if one[0] == letter) > 1}
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="58" viewBox="0 0 {width} 58" role="img">',
-        f"<title>{title}</title><style>{STYLE}</style>",
+        f"<title>{example.title}</title><style>{STYLE}</style>",
     ]
     for place, (letter, decision, result) in enumerate(cells):
         x = GAP + place * (CELL + GAP)
@@ -281,17 +219,18 @@ def strip(name: str) -> str:
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _cells(told: list[Told], values: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
-    policy, keyer, state = resolve([(SESSION, values)]), Keyer(b"docs"), fold.new_state()
-    for number, one in enumerate(told):
+def _cells(example: Example) -> Iterator[tuple[str, str, str]]:
+    policy, keyer, state = resolve([(SESSION, example.values or {})]), Keyer(b"docs"), fold.new_state()
+    for number, one in enumerate(example.calls):
         call = Call(number, one.tool, one.arguments, float(number), f"call-{number}", f"round-{number}")
-        asked = fold.observe_call(state, call, policy, keyer)
-        decision, result = asked.verdict.decision, "pending"
-        if one.answer is not None and decision in ("allow", "warn"):
-            answer = Result(call.call_id, one.answer, one.is_error, call.at, number)
-            answered = fold.observe_result(state, answer, policy, keyer)
-            result = answered.cell.result if answered.cell else "pending"
-            decision = decision if decision != "allow" else answered.verdict.decision
+        before = fold.observe_call(state, call, policy, keyer)
+        decision, result = before.verdict.decision, "pending"
+        if one.result is not None and decision in ("allow", "warn"):
+            after = fold.observe_result(
+                state, Result(call.call_id, one.result, one.is_error, call.at, number), policy, keyer
+            )
+            result = after.cell.result if after.cell else "pending"
+            decision = decision if decision != "allow" else after.verdict.decision
         yield one.letter, decision, result
 
 
@@ -302,10 +241,12 @@ def pages() -> dict[Path, str]:
     """Every generated file with its text."""
     engine = (DOCS / "engine.md").read_text()
     engine = _between(_between(engine, "tool classes", classes()), "presets", presets())
+    page = (DOCS / "detectors.md").read_text()
     return {
+        DOCS / "detectors.md": _between(page, "detectors", detectors()),
         DOCS / "settings.md": settings(),
         DOCS / "engine.md": engine,
-        **{DOCS / "images" / "strips" / f"{name}.svg": strip(name) for name in STRIPS},
+        **{DOCS / "images" / "strips" / f"{name}.svg": strip(name) for name in EXAMPLES},
     }
 
 
@@ -313,7 +254,7 @@ def _between(page: str, name: str, text: str) -> str:
     before, mark, rest = page.partition(f"<!-- {name} -->\n")
     _, end, after = rest.partition(f"\n<!-- end {name} -->")
     if not mark or not end:
-        raise SystemExit(f"engine.md has no marks named {name}")
+        raise SystemExit(f"a page lacks the marks named {name}")
     return f"{before}{mark}{text}{end}{after}"
 
 

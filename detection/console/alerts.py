@@ -17,6 +17,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from detection.console.access import ProjectRequest, actor_of, in_project, missing_role
+from detection.engine.detectors import DETECTORS
 from detection.models import AlertRoute, DeliveryState, DestinationKind, Role, Severity, Transition
 from detection.selectors import alerts as selector
 from detection.selectors.alerts import DeliveryFilters
@@ -73,7 +74,7 @@ def _page(request: ProjectRequest, tab: str = "", **more: Any) -> HttpResponse:
         ]
         context["spans"] = SILENCE_SPANS
         context["now"] = now
-        context["kind_choices"] = alert_routes.KINDS
+        context["detectors"] = DETECTORS
         context["silence"] = _silence_form(more.get("given"), request.GET)
     else:
         state, destination = request.GET.get("state", ""), request.GET.get("destination", "")[:40]
@@ -318,7 +319,7 @@ def alert_route(request: ProjectRequest, public_id: str = "") -> HttpResponse:
                     [(v, w) for v, w in TRANSITIONS if "." in v],
                 ),
                 ("severities", "Severities (none selected: all)", Severity.choices),
-                ("kinds", "Detectors (none selected: all)", [(kind, kind) for kind in alert_routes.KINDS]),
+                ("kinds", "Detectors (none selected: all)", [(one.kind, one.label) for one in DETECTORS]),
                 (
                     "group_by",
                     "Group by: one notification for each",

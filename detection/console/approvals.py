@@ -13,6 +13,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
 from detection.console.access import ProjectRequest, actor_of, in_project
+from detection.engine.detectors import detector_for
 from detection.models import Approval, Incident, Role
 from detection.models.approvals import DONE
 from detection.selectors import approvals as selector
@@ -95,7 +96,7 @@ def page(request: ProjectRequest) -> HttpResponse:
 def _waiting(approval: Approval, now: datetime, arguments: str) -> Waiting:
     unit = (
         "rounds"
-        if approval.kind == "budget" and approval.unit in ("", "rounds")
+        if detector_for(approval.kind).is_run_limit and approval.unit in ("", "rounds")
         else approval.unit or "calls"
     )
     return Waiting(

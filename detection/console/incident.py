@@ -15,6 +15,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from detection.console import approvals, formatting, incident_text
 from detection.console.access import ProjectRequest, actor_of, in_project
+from detection.engine.detectors import detector_for
 from detection.models import Incident, Role, ToolOverride
 from detection.selectors import incidents as selector
 from detection.selectors import strip_images
@@ -44,8 +45,7 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         "incident": incident,
         "title": incident_text.title(incident),
         "status_chip": incident_text.STATUS_CHIPS[incident.status],
-        "kind_name": incident_text.KIND_NAMES.get(incident.kind, incident.kind),
-        "limit_words": incident_text.LIMIT_WORDS.get(incident.kind, ""),
+        "detector": detector_for(incident.kind),
         "parts": parts,
         "plain_sentence": "".join(part.text for part in parts),
         "lines": incident_text.evidence(incident),
@@ -90,7 +90,7 @@ def _strip(incident: Incident) -> Strip | None:
     ]
     if not cells:
         return None
-    label = f"{incident.count} {incident_text.LIMIT_WORDS.get(incident.kind, '×')}"
+    label = f"{incident.count} {detector_for(incident.kind).unit}"
     return large(
         cells, cell_width=strip_images.CELL_WIDTH, loops=[(incident.first_seq, incident.last_seq, label, "")]
     )

@@ -7,21 +7,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from string import Template
 from typing import Any, Protocol
 
 from detection.console import differences, formatting
+from detection.engine.detectors import detector_for
+from detection.engine.detectors.base import placeholders
 from detection.engine.fields import FIELDS
 from detection.models import Incident
 from detection.selectors.incidents import IncidentRow
 
-TITLES = {
-    "repeat": "Same call again and again",
-    "cycle": "Going in circles",
-    "similar": "Nearly the same call",
-    "outcome": "The same answer each time",
-    "stagnation": "Nothing new",
-    "budget": "Budget spent",
-}
 DID = {
     "allow": "recorded only",
     "warn": "warned",
@@ -37,22 +32,6 @@ DECISION_CHIPS = {
     "stop": "stop",
 }
 STATUS_CHIPS = {"open": "loop", "acknowledged": "held", "snoozed": "idle", "resolved": "ok"}
-KIND_NAMES = {
-    "repeat": "repeat",
-    "cycle": "cycle",
-    "similar": "similar calls",
-    "outcome": "equal outcome",
-    "stagnation": "stagnation",
-    "budget": "budget",
-}
-LIMIT_WORDS = {
-    "repeat": "equal calls",
-    "cycle": "laps",
-    "similar": "similar calls",
-    "outcome": "equal outcomes",
-    "stagnation": "calls without anything new",
-    "budget": "of the budget",
-}
 
 
 ACTIVITY = {
@@ -86,7 +65,7 @@ class HasKind(Protocol):
 
 def title(incident: HasKind) -> str:
     """Return the title of an incident."""
-    words = TITLES.get(incident.kind, formatting.word(incident.kind).capitalize())
+    words = detector_for(incident.kind).headline
     return f"{words}: {incident.tool}" if incident.tool else words
 
 
@@ -105,48 +84,29 @@ def sentence(incident: Incident) -> tuple[Part, ...]:
     span = (
         f" in {f'{seconds:.0f} s' if seconds < 120 else formatting.span(seconds)}" if len(calls) > 1 else ""
     )
-    count, tool = incident.count, incident.tool or "the session"
-    first: tuple[Part, ...]
-    if incident.kind == "repeat":
-        first = (
-            Part(tool, True),
-            Part(" was called "),
-            Part(f"{count} times{span}", True),
-            Part(" with equal arguments"),
-        )
-    elif incident.kind == "cycle":
-        period = incident.evidence.get("period", 0)
-        laps = f"{count} laps of {period} calls{span}" if period else f"{count} laps{span}"
-        first = (Part(tool, True), Part(" went round for "), Part(laps, True))
-    elif incident.kind == "similar":
-        first = (
-            Part(tool, True),
-            Part(" was called "),
-            Part(f"{count} times{span}", True),
-            Part(" with nearly the same arguments"),
-        )
-    elif incident.kind == "outcome":
-        answer = "error" if incident.evidence.get("results") == "errors" else "answer"
-        first = (
-            Part(tool, True),
-            Part(" was asked different things and gave one and the same "),
-            Part(f"{answer} {count} times{span}", True),
-        )
-    elif incident.kind == "stagnation":
-        first = (Part("The last "), Part(f"{count} calls{span}", True), Part(" brought nothing new"))
-    else:
-        first = (
-            Part("The run used "),
-            Part(f"{count:,} of {incident.limit:,}", True),
-            Part(" of its budget"),
-        )
+    evidence = incident.evidence
+    values = placeholders(
+        incident.tool or "the session",
+        incident.count,
+        incident.limit,
+        evidence.get("period", 1),
+        evidence.get("results", ""),
+        evidence.get("detail", {}),
+    )
+    pieces = detector_for(incident.kind).sentence.split("*")
+    # Split before filling in: names may contain asterisks.
+    first = tuple(
+        Part(Template(piece).safe_substitute(values, span=span), strong=bool(place % 2))
+        for place, piece in enumerate(pieces)
+        if piece
+    )
     return (*first, Part(_results(incident)), *_reaction(incident, calls), Part("."))
 
 
 def _results(incident: Incident) -> str:
     known = sum("result" in call for call in incident.evidence.get("calls", []))
     results = incident.evidence.get("results")
-    if incident.kind in ("outcome", "stagnation", "budget"):
+    if not detector_for(incident.kind).describes_results:
         return ". "
     if results == "equal" and known > 1:
         return f", and all {known} known results were the same. "
@@ -261,17 +221,6 @@ class Setting:
     is_key: bool
 
 
-KEY_SETTINGS = {
-    "repeat": ("mode", "max_repeats", "repeat_scope", "ttl_seconds"),
-    "cycle": ("cycle_ladder", "cycle_min_laps"),
-    "similar": ("similar_ladder", "similar_max_calls", "similar_ratio"),
-    "outcome": ("outcome_ladder", "outcome_max_results", "outcome_max_errors"),
-    "stagnation": ("stagnation_ladder", "stagnation_max_calls"),
-    "budget": ("budget_ladder", "budget_max_calls", "budget_max_rounds"),
-}
-"""What decides a finding of each kind, shown even where nobody changed it."""
-
-
 def settings_then(stored: dict[str, Any], kind: str) -> list[Setting]:
     """Return stored settings, `{field: {"value", "source"}}`, in the order of the engine's list."""
     rows = []
@@ -286,7 +235,7 @@ def settings_then(stored: dict[str, Any], kind: str) -> list[Setting]:
                 formatting.setting_value(stored[name].get("value")),
                 field.unit,
                 source,
-                name in KEY_SETTINGS.get(kind, ()) or not source.startswith("preset:"),
+                name in detector_for(kind).key_settings or not source.startswith("preset:"),
             )
         )
     return rows

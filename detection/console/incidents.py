@@ -15,7 +15,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from detection.console import incident_text
 from detection.console.access import ProjectRequest, actor_of, in_project
-from detection.engine.fields import KINDS
+from detection.engine.detectors import DETECTORS, KINDS
 from detection.models import Role
 from detection.selectors import dashboard
 from detection.selectors import incidents as selector
@@ -84,7 +84,7 @@ def page(request: ProjectRequest) -> HttpResponse:
             for name in ("q", *FILTERS)
             if getattr(filters, name)
         ],
-        "kinds": KINDS,
+        "detectors": DETECTORS,
         "facets": dashboard.facets(project.pk),
         "rows": [
             (

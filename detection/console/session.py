@@ -15,6 +15,7 @@ from django.views.decorators.http import require_POST, require_safe
 from detection.console import differences, formatting, incident_text, permalinks, timeline
 from detection.console.access import ProjectRequest, actor_of, in_project
 from detection.console.session_rows import meter_title, meter_words, session_row
+from detection.engine.detectors import detector_for
 from detection.engine.scopes import Scope
 from detection.forms import OverrideForm, form_groups
 from detection.models import Incident, Role, Session, call_flags
@@ -31,7 +32,6 @@ ZOOMS = (4, 8, 12, 18)
 COMPARED_BACK = 400
 USUAL_WIDTH = 1080
 TABS = ("timeline", "table", "settings")
-POLICY_GROUPS = ("general", "reactions", "repeat", "cycle", "similar", "outcome", "stagnation", "budget")
 
 
 @in_project()
@@ -118,7 +118,7 @@ def _strip(request: ProjectRequest, cells: list[Cell], incidents: list[Incident]
         (
             incident.first_seq,
             incident.last_seq,
-            f"{incident.count} {incident_text.LIMIT_WORDS.get(incident.kind, '×')}",
+            f"{incident.count} {detector_for(incident.kind).unit}",
             permalinks.incident_url(request.project.slug, incident.public_id),
         )
         for incident in incidents

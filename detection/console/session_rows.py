@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from detection.console import formatting
+from detection.engine.detectors import detector_for
 from detection.models import Session
 from detection.models.session_state import shown_state
 from detection.selectors.sessions import SessionRow
@@ -21,14 +22,6 @@ CHIPS = {
 }
 """State to (chip class, word)."""
 
-METER_WORDS = {
-    "repeat": "equal calls",
-    "cycle": "laps",
-    "similar": "similar calls",
-    "outcome": "equal outcomes",
-    "stagnation": "calls without news",
-    "budget": "of the budget",
-}
 BEHIND_AFTER = timedelta(seconds=3)
 
 
@@ -75,4 +68,4 @@ def meter_title(kind: str, count: int, limit: int) -> str:
 
 def meter_words(kind: str) -> str:
     """Return the unit that a detector counts in."""
-    return METER_WORDS.get(kind, formatting.word(kind)) if kind else "counted so far"
+    return detector_for(kind).unit if kind else "counted so far"

@@ -200,8 +200,8 @@ class Verdict:
 
 
 @dataclass(slots=True)
-class Cell:
-    """One square of the loop strip: equal `key` means equal colour."""
+class StripCell:
+    """One cell of the loop strip. Cells with the same `key` have the same colour."""
 
     seq: int
     tool: str
@@ -227,8 +227,8 @@ class Step:
         Whether the result was unseen in this run; None while pending.
     duplicate : bool
         A resent call, or a copy inside one round: it shares the first one's verdict and counts nothing.
-    cell : Cell or None
-        The square of the loop strip.
+    cell : StripCell or None
+        The cell of the loop strip.
     faults : tuple of (str, str)
         Detectors that raised: kind and exception type.
     """
@@ -239,5 +239,5 @@ class Step:
     error_digest: str | None = None
     result_is_new: bool | None = None
     duplicate: bool = False
-    cell: Cell | None = None
+    cell: StripCell | None = None
     faults: tuple[tuple[str, str], ...] = ()

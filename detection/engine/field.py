@@ -1,6 +1,6 @@
 """Definition of one setting: its type, its range, where it may be set, and its texts for people.
 
-The settings themselves are listed in `fields` and `detector_fields`.
+General settings are listed in `fields`, those of a detector in its class.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from detection.engine.errors import PolicyError
 from detection.engine.scopes import SCOPE_KINDS, ScopeKind
 
 RUNGS = ("observe", "warn", "chance", "block", "ask", "judge", "stop")
-"""The reactions a ladder is made of, mildest first."""
+"""The reactions that a ladder consists of, weakest first."""
 
 LADDERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -37,9 +37,6 @@ LADDER_ALIASES: Mapping[str, str] = MappingProxyType(
 
 MAX_LADDER_RUNGS = 12
 
-KINDS = ("repeat", "cycle", "similar", "outcome", "stagnation", "budget")
-
-
 FieldType = Literal["bool", "int", "float", "choice", "ladder"]
 
 
@@ -55,14 +52,20 @@ class Field:
         A ladder is a name from `LADDERS` or a list of rungs.
     default : object
         The value where no override and no preset contains one.
-    label, help, unit, group : str
+    label, help, unit : str
         For people. `unit` may be empty.
+    group : str
+        `general`, `reactions` or the kind of a detector.
     minimum, maximum : float
         Inclusive range of numbers.
     choices : tuple of str
-        Allowed words of a choice.
+        Allowed values of a choice.
     weakens : {"up", "down", "on", "off"} or None
-        The direction in which a change weakens detection.
+        The direction of a change that weakens detection.
+    strictest_first : tuple of str
+        The choices in order of strictness, where they have one.
+    zero_is_off : bool
+        Whether a zero that is allowed means "off" or "never" instead of the smallest amount.
     aliases : tuple of str
         Further names that overrides and commands accept.
     scopes : tuple of str
@@ -80,11 +83,13 @@ class Field:
     maximum: float = 0
     choices: tuple[str, ...] = ()
     weakens: Literal["up", "down", "on", "off"] | None = None
+    strictest_first: tuple[str, ...] = ()
+    zero_is_off: bool = True
     aliases: tuple[str, ...] = ()
     scopes: tuple[ScopeKind, ...] = SCOPE_KINDS
 
     def clean(self, value: Any) -> Any:
-        """The value in its canonical form.
+        """Return the value in its canonical form.
 
         Raises
         ------
@@ -161,47 +166,31 @@ _CLEANERS: dict[str, Callable[[Field, Any], Any]] = {
 }
 
 
-def switch(name: str, default: bool, label: str, text: str, group: str, **more: Any) -> Field:
-    """An on/off setting."""
-    return Field(name, "bool", default, label, text, group=group, **more)
+def switch(name: str, default: bool, label: str, text: str, **more: Any) -> Field:
+    """Return an on/off setting."""
+    return Field(name, "bool", default, label, text, **more)
 
 
-def count(
-    name: str,
-    default: int,
-    low: int,
-    high: int,
-    label: str,
-    text: str,
-    group: str,
-    unit: str = "calls",
-    **more: Any,
+def number(
+    name: str, default: int, low: int, high: int, label: str, text: str, unit: str = "calls", **more: Any
 ) -> Field:
-    """A whole number of something."""
+    """Return a whole-number setting; a higher value weakens detection unless `weakens` says otherwise."""
     more.setdefault("weakens", "up")
-    return Field(name, "int", default, label, text, unit=unit, group=group, minimum=low, maximum=high, **more)
+    return Field(name, "int", default, label, text, unit=unit, minimum=low, maximum=high, **more)
 
 
-def share(name: str, default: float, label: str, text: str, group: str) -> Field:
-    """A likeness from 0.5 to 1."""
-    return Field(name, "float", default, label, text, group=group, minimum=0.5, maximum=1.0, weakens="up")
+def ratio(name: str, default: float, label: str, text: str, **more: Any) -> Field:
+    """Return a similarity from 0.5 to 1."""
+    more.setdefault("weakens", "up")
+    return Field(name, "float", default, label, text, minimum=0.5, maximum=1.0, **more)
 
 
-def choice(
-    name: str, default: str, choices: tuple[str, ...], label: str, text: str, group: str, **more: Any
-) -> Field:
-    """One word of several."""
-    return Field(name, "choice", default, label, text, choices=choices, group=group, **more)
+def choice(name: str, default: str, choices: tuple[str, ...], label: str, text: str, **more: Any) -> Field:
+    """Return a setting that is one word of several."""
+    return Field(name, "choice", default, label, text, choices=choices, **more)
 
 
-def ladder(name: str, default: str, label: str, group: str, **more: Any) -> Field:
-    """A list of reactions."""
-    return Field(
-        name,
-        "ladder",
-        default,
-        label,
-        "What successive detections do, first to last; the last one repeats.",
-        group=group,
-        **more,
-    )
+def ladder(name: str, default: str, label: str, **more: Any) -> Field:
+    """Return an escalation ladder."""
+    text = "What successive detections of one loop do, in order. The last reaction repeats."
+    return Field(name, "ladder", default, label, text, **more)

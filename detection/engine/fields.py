@@ -1,18 +1,18 @@
-"""The list of settings. Forms, API schemas, admin, docs, environment variables and chat commands are generated from it.
+"""List of all settings: general ones, reactions, and those of every detector.
 
-A setting is described once. The type `Field` belongs to `field`, resolving overrides to `policy`.
+Forms, API schemas, admin, documentation, environment variables and chat commands are generated from it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from detection.engine.detector_fields import DETECTOR_FIELDS
+from detection.engine.detectors import BY_KIND, DETECTORS
 from detection.engine.errors import PolicyError
 from detection.engine.field import (
-    KINDS,
     LADDER_ALIASES,
     LADDERS,
     MAX_LADDER_RUNGS,
@@ -20,17 +20,17 @@ from detection.engine.field import (
     Field,
     FieldType,
     choice,
-    count,
     ladder,
+    number,
     switch,
 )
+from detection.engine.presets import PRESETS
 from detection.engine.scopes import SCOPE_KINDS
 
 __all__ = [
     "ALIASES",
     "DEFAULTS",
     "FIELDS",
-    "KINDS",
     "LADDERS",
     "LADDER_ALIASES",
     "MAX_LADDER_RUNGS",
@@ -42,18 +42,7 @@ __all__ = [
     "relevant_fields",
 ]
 
-PRESET_NAMES = (
-    "standard",
-    "proxy",
-    "balanced",
-    "conservative",
-    "aggressive",
-    "similarity",
-    "advisory",
-    "interactive",
-    "justified",
-    "observe",
-)
+PRESET_NAMES = tuple(PRESETS)
 
 _NOT_OF_TOOLS = tuple(kind for kind in SCOPE_KINDS if kind != "tool")
 """For settings of the whole session, which cannot differ from tool to tool."""
@@ -63,8 +52,7 @@ _ALL = (
         "enabled",
         True,
         "Detection",
-        "Off means that nothing is tracked and no state is written.",
-        "general",
+        "When off, nothing is tracked and no state is stored.",
         weakens="off",
         aliases=("tool_loop_detection_enabled",),
     ),
@@ -73,16 +61,15 @@ _ALL = (
         "standard",
         PRESET_NAMES,
         "Preset",
-        "The set of values that all other settings start from.",
-        "general",
+        "The values that all other settings start from.",
     ),
     choice(
         "counting_scope",
         "run",
         ("run", "session"),
         "Counting scope",
-        "Whether counting starts anew with each run of a session.",
-        "general",
+        "Count each run of a session by itself, or the whole session.",
+        strictest_first=("session", "run"),
         scopes=_NOT_OF_TOOLS,
     ),
     choice(
@@ -90,23 +77,21 @@ _ALL = (
         "canonical",
         ("canonical", "raw"),
         "Call identity",
-        "Compare arguments as sorted JSON, or exactly as received.",
-        "general",
+        "Compare arguments as canonical JSON, or exactly as received.",
+        strictest_first=("canonical", "raw"),
     ),
     switch(
         "once_per_round",
         True,
-        "Count a round once",
-        "Identical calls inside one model response are one observation.",
-        "general",
+        "Count once per round",
+        "Identical calls within one model response count once.",
         weakens="on",
     ),
     switch(
         "attended",
         False,
-        "Someone is attending",
-        "A user message then starts all counting anew.",
-        "general",
+        "Attended session",
+        "A person follows the session; each user message resets all counters.",
         weakens="on",
         scopes=_NOT_OF_TOOLS,
     ),
@@ -114,71 +99,72 @@ _ALL = (
         "judge_available",
         False,
         "Judge available",
-        "Set by the server when a judge endpoint is configured.",
-        "general",
+        "Set by the server if a judge endpoint is configured.",
         scopes=("environment",),
     ),
     # Reactions
-    ladder("mode", "break", "Reaction to repeats", "reactions", aliases=("tool_loop_detection_mode",)),
+    ladder("mode", "break", "Reaction to repeats", group="reactions", aliases=("tool_loop_detection_mode",)),
     Field(
         "graduated_rungs",
         "ladder",
         ("warn", "warn", "stop"),
-        "Rungs of graduated",
-        "The rungs behind the ladder named graduated.",
+        "Rungs of the graduated ladder",
+        "The reactions that the ladder `graduated` stands for.",
         group="reactions",
     ),
     choice(
         "escalation_scope",
         "loop",
         ("loop", "session"),
-        "Escalation",
-        "Count detections per loop, or over everything in the session.",
-        "reactions",
+        "Escalation scope",
+        "Escalate each loop by itself, or all detections of the session together.",
+        group="reactions",
+        strictest_first=("session", "loop"),
     ),
-    count(
+    number(
         "rung_gap_calls",
         3,
         1,
         1000,
-        "Calls between two rungs",
-        "How many calls a warning has to work before the next rung.",
-        "reactions",
+        "Calls between rungs",
+        "How many calls a warning has time to work before the next reaction.",
+        group="reactions",
     ),
-    count(
+    number(
         "escalation_decay_calls",
         20,
         0,
         100_000,
-        "Forgiven after",
-        "Calls without that loop after which its ladder starts over; 0 never.",
-        "reactions",
+        "Escalation reset",
+        "Calls without the loop after which its ladder starts over. 0 means never.",
+        group="reactions",
         weakens="down",
     ),
     choice(
         "reset_after_detection",
         "none",
         ("none", "loop", "all"),
-        "Reset after a detection",
-        "What is forgotten once a detection was made.",
-        "reactions",
+        "Reset after detection",
+        "Which counters a detection resets: none, those of the loop, or all.",
+        group="reactions",
+        strictest_first=("none", "loop", "all"),
     ),
     switch(
         "clear_on_stop",
         False,
         "Clear on stop",
-        "A stop forgets the history and the escalation.",
-        "reactions",
+        "A stop clears the history and the escalation.",
+        group="reactions",
         weakens="on",
     ),
-    count(
+    number(
         "answer_timeout_seconds",
         120,
         1,
         86_400,
-        "Time for an answer",
-        "How long an approval waits for a person.",
-        "reactions",
+        "Approval timeout",
+        "How long an approval waits for an answer.",
+        group="reactions",
         unit="seconds",
         weakens=None,
     ),
@@ -186,15 +172,16 @@ _ALL = (
         "unattended_reaction",
         "block",
         ("block", "stop", "allow", "disable"),
-        "Unanswered means",
-        "What happens when nobody answers in time.",
-        "reactions",
+        "Reaction to unanswered approvals",
+        "What happens if nobody answers in time.",
+        group="reactions",
+        strictest_first=("stop", "block", "allow", "disable"),
     ),
-    *DETECTOR_FIELDS,
+    *(replace(field, group=detector.kind) for detector in DETECTORS for field in detector.settings),
 )
 
 FIELDS: Mapping[str, Field] = MappingProxyType({field.name: field for field in _ALL})
-"""Every setting by name, in the order in which people should see them."""
+"""Every setting by name, in the order in which they are shown."""
 
 ALIASES: Mapping[str, str] = MappingProxyType(
     {alias: field.name for field in _ALL for alias in field.aliases}
@@ -207,6 +194,7 @@ _COMMON = ("enabled", "preset", "counting_scope", "escalation_scope", "rung_gap_
 
 
 def relevant_fields(kind: str) -> tuple[str, ...]:
-    """Names of the settings that explain a finding of this kind, the reaction first."""
-    own = tuple(name for name, field in FIELDS.items() if field.group == kind)
-    return (*(("mode",) if kind == "repeat" else ()), *own, *_COMMON)
+    """Return the names of the settings that explain a finding of this kind, the ladder first."""
+    known = BY_KIND.get(kind)
+    names = (known.ladder, *(field.name for field in known.settings)) if known else ()
+    return tuple(dict.fromkeys((*names, *_COMMON)))

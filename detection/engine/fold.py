@@ -1,19 +1,18 @@
-"""The fold: one observation after another into a session's state, one verdict out.
+"""The fold: takes one observation after another into a session's state and returns a verdict.
 
-The outcome depends on the state, the observation, the policy and the key, and on nothing else. The state that is
-passed in is changed. Loading and storing it belongs to `snapshot` and the services.
+The result depends only on the state, the observation, the policy and the key. The state that is passed in is changed.
+`snapshot` stores and loads it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any, Literal
 
 from detection.engine import messages
 from detection.engine.calls import (
     Arguments,
-    Cell,
-    Decision,
     End,
     Finding,
     Message,
@@ -21,47 +20,61 @@ from detection.engine.calls import (
     ObservedCall,
     ObservedResult,
     Step,
+    StripCell,
     Verdict,
 )
-from detection.engine.detectors import ON_CALL, ON_CHANGE, ON_RESULT, QUIET
+from detection.engine.detectors import (
+    BY_KIND,
+    ON_CALL,
+    ON_CHANGE,
+    ON_RESULT,
+    QUIET,
+    RUN_LIMITS,
+    Reading,
+    detector_for,
+)
 from detection.engine.identity import Keyer, canonical, structured
 from detection.engine.memory import (
+    BLOCKING,
     EMPTY,
     ERROR,
     MAX_EXEMPT,
     MAX_RECORDS,
     OK,
     PENDING,
-    REFUSED,
-    Lane,
     Record,
+    RunState,
     State,
-    bounded,
-    kept_name,
-    short,
+    bounded_name,
+    drop_oldest,
+    hash_of,
 )
 from detection.engine.policy import Policy
-from detection.engine.reactions import Reaction, distinct, react, settle, verdict
-from detection.engine.reactions import rearm as rearm_loop
-from detection.engine.results import Outcome, outcome
+from detection.engine.reactions import distinct, react, reset_after, reset_loop, strictest
+from detection.engine.results import ResultOutcome, evaluate_result
 from detection.engine.shell_commands import changes_something
 from detection.engine.similarity import sketch
 
-Rearm = Literal["skip", "allow_once", "raise"]
+Choice = Literal["skip", "allow_once", "raise"]
+Faults = tuple[tuple[str, str], ...]
+Readings = list[tuple[str, Reading]]
+Templates = Mapping[str, str] | None
 
 _CELL_RESULT = {PENDING: "pending", ERROR: "error", EMPTY: "empty"}
 _SLOW_LOOKBACK_CALLS = 8
 _SLOW_WEIGHT = 0.2
 _MAX_LITERAL_BYTES = 1500
+# What the message of a resent call needs of its finding.
+_KEPT_OF_FINDING = attrgetter("kind", "count", "limit", "window_seconds", "window_calls", "results", "period")
 
 
 def new_state() -> State:
-    """The state of a session that has not begun."""
+    """Return the state of a new session."""
     return State()
 
 
 def observe_call(
-    state: State, call: ObservedCall, policy: Policy, keyer: Keyer, texts: Mapping[str, str] | None = None
+    state: State, call: ObservedCall, policy: Policy, keyer: Keyer, templates: Templates = None
 ) -> Step:
     """Judge a call before it runs.
 
@@ -70,18 +83,18 @@ def observe_call(
     state : State
         Changed in place, unless detection is disabled.
     call : ObservedCall
-        The call in hand.
+        The call.
     policy : Policy
         The session's policy; tool rules are applied here.
     keyer : Keyer
         The project's digests.
-    texts : mapping, optional
-        Own message templates by rung.
+    templates : mapping, optional
+        The project's own message templates by rung.
 
     Returns
     -------
     Step
-        With the verdict. Costs tens of microseconds, whatever the length of the session.
+        The verdict and what a service stores. Costs tens of microseconds, whatever the length of the session.
     """
     policy = policy.for_tool(call.tool)
     values = policy.values
@@ -95,257 +108,236 @@ def observe_call(
         identity=values["identity"],
         ignore=traits.ignore_arguments,
     )
-    mark = short(call.call_id) if call.call_id else 0
-    if mark and not state.first_time(mark):
-        found = state.find(mark)
-        return _repeated(found[1], policy, texts) if found else Step(call_key=key, duplicate=True)
-    if traits.neutral or (state.exempt and kept_name(call.tool) in state.exempt):
-        return Step(call_key=key, cell=_cell(call.seq, call.tool, key, "allow", None, PENDING, None))
-    lane = state.lane(kept_name(call.run or "") if values["counting_scope"] == "run" else "")
-    round_mark = short(call.round) if call.round else 0
-    if round_mark and values["once_per_round"]:
-        sibling = _sibling(lane, key, round_mark)
-        if sibling is not None:
-            return _repeated(sibling, policy, texts, seq=call.seq)
-    record = _record(lane, call, arguments, key, (round_mark, mark), policy, keyer)
-    if values["budget_enabled"]:
-        _spend_budget(lane, record, call)
-    readings, faults = _ask(lane, record, policy)
-    findings = [reading.finding for _, reading in readings if reading.finding is not None]
-    if findings:
-        reactions = [react(lane, finding, policy) for finding in distinct(findings)]
-        answer = _answer(lane, record, reactions, policy, texts)
-    else:
-        answer = Verdict()
-    answer.meter = _meter(readings)
+    call_hash = hash_of(call.call_id) if call.call_id else 0
+    if call_hash and not state.add_call_id(call_hash):
+        found = state.find(call_hash)
+        return _duplicate(found[1], policy, templates) if found else Step(call_key=key, duplicate=True)
+    if traits.neutral or (state.exempt and bounded_name(call.tool) in state.exempt):
+        return Step(call_key=key, cell=_cell(call.seq, call.tool, key, Verdict(), PENDING, None))
+    run = state.run(bounded_name(call.run or "") if values["counting_scope"] == "run" else "")
+    round_hash = hash_of(call.round) if call.round else 0
+    if round_hash and values["once_per_round"]:
+        counted = _counted_in_round(run, key, round_hash)
+        if counted is not None:
+            return _duplicate(counted, policy, templates, seq=call.seq)
+    record = _add_record(run, call, arguments, key, (round_hash, call_hash), policy, keyer)
+    readings, faults = _run_detectors(run, record, policy, call, _hooks(policy, "on_call"))
+    verdict = _decide(run, record, readings, policy, templates)
     return Step(
-        verdict=answer,
+        verdict=verdict,
         call_key=key,
-        cell=_cell(call.seq, call.tool, key, answer.decision, _kind(answer), PENDING, None),
+        cell=_cell(call.seq, call.tool, key, verdict, PENDING, None),
         faults=faults,
     )
 
 
 def observe_result(
-    state: State, result: ObservedResult, policy: Policy, keyer: Keyer, texts: Mapping[str, str] | None = None
+    state: State, result: ObservedResult, policy: Policy, keyer: Keyer, templates: Templates = None
 ) -> Step:
-    """Take in what a tool answered; a finding made here warns at once, anything stronger waits for the next call.
+    """Judge a call by its result.
 
-    Results of refused calls, of unknown calls and second results of a call are no evidence.
+    A finding made here can only warn; anything stricter waits for the next call. Results of blocked calls, of unknown
+    calls, and second results of a call are ignored. Parameters and return value are those of `observe_call`.
     """
-    found = state.find(short(result.call_id)) if result.call_id and policy.values["enabled"] else None
+    found = state.find(hash_of(result.call_id)) if result.call_id and policy.values["enabled"] else None
     if found is None:
         return Step()
-    lane, record = found
+    run, record = found
     policy = policy.for_tool(record.tool)
     if not policy.values["enabled"]:
         return Step()
     if record.status != PENDING:
         return Step(call_key=record.key, duplicate=True)
-    if record.decision in REFUSED:
+    if record.decision in BLOCKING:
         return Step(call_key=record.key)
     content = result.content
     if content is not None and result.tail:
         content += "\n" + result.tail
-    told = outcome(content, result.is_error, policy.traits, keyer, record.sketch)
-    # Errors are compared by their cause: the same refusal for another argument is nothing new.
-    identity = told.error_digest or told.digest
-    record.status, record.result = told.status, identity[:16]
-    # An empty answer or a bare "ok" says nothing by itself: with other arguments it is another piece of work.
-    record.new = lane.see(
-        told.digest if told.evidence else keyer.digest(b"pair", told.digest.encode(), record.key.encode())
+    outcome = evaluate_result(content, result.is_error, policy.traits, keyer, record.sketch)
+    # Errors are compared by their cause: the same error for another argument is not new.
+    record.status, record.result = outcome.status, (outcome.error_digest or outcome.digest)[:16]
+    # An empty result or a bare "ok" means nothing by itself: for other arguments it is a new one.
+    record.is_new = run.is_new(
+        outcome.digest
+        if outcome.is_evidence
+        else keyer.digest(b"pair", outcome.digest.encode(), record.key.encode())
     )
-    lane.results += 1
-    if record.new and told.evidence and record.status == OK:
-        lane.news += 1
-    faults: tuple[tuple[str, str], ...] = ()
-    if record.change and record.status != ERROR and record.new:
-        faults += _tell_change(lane, record)
+    run.results += 1
+    if record.is_new and outcome.is_evidence and record.status == OK:
+        run.new_results += 1
+    faults: Faults = ()
+    if record.is_change and record.status != ERROR and record.is_new:
+        faults = _discard_outdated(run, record)
     else:
-        record.change = False
-    readings, more = _ask(lane, record, policy, told)
-    findings = [reading.finding for _, reading in readings if reading.finding is not None]
-    if findings:
-        reactions = [react(lane, finding, policy, after_result=True) for finding in distinct(findings)]
-        answer = _answer(lane, record, reactions, policy, texts)
-    else:
-        answer = Verdict()
-    answer.meter = _meter(readings)
+        record.is_change = False
+    readings, more = _run_detectors(run, record, policy, outcome, _hooks(policy, "on_result"))
+    verdict = _decide(run, record, readings, policy, templates, after_result=True)
     return Step(
-        verdict=answer,
+        verdict=verdict,
         call_key=record.key,
-        result_digest=told.digest,
-        error_digest=told.error_digest,
-        result_is_new=record.new,
-        cell=_cell(
-            record.seq, record.tool, record.key, answer.decision, _kind(answer), record.status, record.new
-        ),
+        result_digest=outcome.digest,
+        error_digest=outcome.error_digest,
+        result_is_new=record.is_new,
+        cell=_cell(record.seq, record.tool, record.key, verdict, record.status, record.is_new),
         faults=faults + more,
     )
 
 
 def observe_message(state: State, message: Message, policy: Policy) -> None:
-    """A user who attends the run starts all counting anew; unattended, a message only lets ladders begin again.
+    """Reset counters when the user speaks.
 
-    A trimmed context changes nothing: a loop does not become honest because the model has forgotten it.
+    In an attended session, and on an explicit "continue", all counters are reset. Otherwise only ladders and limits of the run
+    start over. A condensed context resets nothing: a loop does not end because the model has forgotten it.
     """
     if not policy.values["enabled"] or message.kind == "condense":
         return
-    for lane in state.lanes.values():
+    for run in state.runs.values():
         if policy.values["attended"] or message.kind == "continue":
-            lane.clear()
+            run.reset()
         else:
-            lane.loops.clear()
-            lane.own.pop("budget", None)
+            run.loops.clear()
+            for kind in RUN_LIMITS:
+                run.detectors.pop(kind, None)
 
 
 def observe_end(state: State, end: End, policy: Policy) -> None:
-    """The run is over: where counting is per run, its lane goes."""
+    """Forget a run that has ended, where counting is per run."""
     if policy.values["enabled"] and policy.values["counting_scope"] == "run":
-        state.lanes.pop(kept_name(end.run or ""), None)
+        state.runs.pop(bounded_name(end.run or ""), None)
 
 
-def rearm(state: State, loop_id: str, how: Rearm, by: int = 0) -> bool:
-    """A person answered an approval about a loop.
+def apply_choice(state: State, loop_id: str, choice: Choice, by: int = 0) -> bool:
+    """Apply an operator's answer to an approval.
 
     Parameters
     ----------
     state : State
         Changed in place.
     loop_id : str
-        The loop that was asked about.
-    how : {"skip", "allow_once", "raise"}
-        `skip` leaves the counters: the same call again is asked about again. `allow_once` and `raise` start them anew,
-        and `raise` lets the loop go `by` calls further each time.
+        The loop of the approval.
+    choice : {"skip", "allow_once", "raise"}
+        `skip` keeps the counters, so that the same call needs an approval again. `allow_once` and `raise` reset them, and
+        `raise` also grants `by` further calls, each time.
     by : int
-        Extra calls of `raise`.
+        Calls that `raise` grants.
 
     Returns
     -------
     bool
         Whether the loop was known.
     """
-    for lane in state.lanes.values():
-        if loop_id in lane.loops:
-            if how == "skip":
+    for run in state.runs.values():
+        if loop_id in run.loops:
+            if choice == "skip":
                 return True
-            for record in reversed(lane.records):
+            for record in reversed(run.records):
                 if record.decision == "hold":
-                    record.answer = None
+                    record.reaction = None
                     break
-            loop = rearm_loop(lane, loop_id)
-            if how == "raise" and by > 0 and loop is not None:
-                for name in loop.keys if loop.kind in ("repeat", "cycle") else (loop.kind,):
-                    lane.allowances[name] = lane.allowance(name) + by
-                bounded(lane.allowances, MAX_RECORDS)
+            loop = reset_loop(run, loop_id)
+            if choice == "raise" and by > 0 and loop is not None:
+                for name in loop.keys if detector_for(loop.kind).is_exact else (loop.kind,):
+                    run.allowances[name] = run.allowance(name) + by
+                drop_oldest(run.allowances, MAX_RECORDS)
             return True
     return False
 
 
-def rearm_all(state: State) -> None:
-    """A person resumed the session: every counter starts anew, budgets too."""
-    for lane in state.lanes.values():
-        lane.clear()
+def reset_all(state: State) -> None:
+    """Reset every counter of a session that a person resumed, budgets included."""
+    for run in state.runs.values():
+        run.reset()
 
 
 def exempt(state: State, tool: str) -> None:
-    """Judge this tool no more in this session."""
-    tool = kept_name(tool)
+    """Exempt a tool from detection in this session."""
+    tool = bounded_name(tool)
     if tool not in state.exempt:
         state.exempt = [*state.exempt, tool][-MAX_EXEMPT:]
 
 
 def grant_rounds(state: State, rounds: int) -> None:
-    """A justification was accepted: the round in hand becomes the first of `rounds` further ones."""
-    for lane in state.lanes.values():
-        spent = lane.own.get("budget")
-        if spent is not None:
-            spent["granted"] = max(1, rounds)
-            spent["extensions"] = spent.get("extensions", 0) + 1
-            spent["rounds"] = 1
-            spent["noticed"] = 0
-        for loop_id in [name for name, loop in lane.loops.items() if loop.kind == "budget"]:
-            del lane.loops[loop_id]
+    """Extend the run after an accepted justification; the current round is the first of `rounds` further ones."""
+    for run in state.runs.values():
+        for kind in RUN_LIMITS:
+            if kind in run.detectors:
+                BY_KIND[kind].extend(run.detectors[kind], rounds)
+        for loop_id in [name for name, loop in run.loops.items() if loop.kind in RUN_LIMITS]:
+            del run.loops[loop_id]
 
 
-def _sibling(lane: Lane, key: str, round_mark: int) -> Record | None:
-    for record in reversed(lane.records):
-        if record.round != round_mark:
+def _counted_in_round(run: RunState, key: str, round_hash: int) -> Record | None:
+    """Return the identical call of the same round, if there is one."""
+    for record in reversed(run.records):
+        if record.round != round_hash:
             return None
         if record.key == key:
             return record
     return None
 
 
-def _record(
-    lane: Lane,
+def _add_record(
+    run: RunState,
     call: ObservedCall,
     arguments: Arguments,
     key: str,
-    marks: tuple[int, int],
+    hashes: tuple[int, int],
     policy: Policy,
     keyer: Keyer,
 ) -> Record:
     values = policy.values
-    lane.ordinal += 1
-    record = Record(call.seq, lane.ordinal, kept_name(call.tool), key, call.at, *marks)
+    run.ordinal += 1
+    record = Record(call.seq, run.ordinal, bounded_name(call.tool), key, call.at, *hashes)
     if values["result_aware"]:
-        record.change = changes_something(policy.traits.tool_class, call.arguments)
+        record.is_change = changes_something(policy.traits.tool_class, call.arguments)
     if values["similar_enabled"] and values["similar_method"] == "literal":
         record.sketch = canonical(arguments)[:_MAX_LITERAL_BYTES].decode("utf-8", "ignore")
     elif values["similar_enabled"] or values["outcome_enabled"]:
         record.sketch = sketch(arguments, keyer)
-    records = lane.records
+    records = run.records
     records.append(record)
     if len(records) > policy.memory_calls:
         del records[: len(records) - policy.memory_calls]
     if len(records) > values["similar_window_calls"] + 1:
-        # Nobody compares arguments that far back.
+        # No detector compares arguments further back.
         records[-2 - values["similar_window_calls"]].sketch = ""
     gap = values["slow_gap_seconds"]
-    # Where all that could be found is recent, there is no need to look.
+    # If all calls looked at are recent, none of them can be that long ago.
     if call.at - records[max(0, len(records) - 1 - _SLOW_LOOKBACK_CALLS)].at >= gap:
-        earlier = lane.recent(key, _SLOW_LOOKBACK_CALLS)
+        earlier = run.recent(key, _SLOW_LOOKBACK_CALLS)
         if earlier is not None and call.at - earlier.at >= gap:
             record.weight = _SLOW_WEIGHT
     return record
 
 
-def _spend_budget(lane: Lane, record: Record, call: ObservedCall) -> None:
-    spent = lane.own.get("budget")
-    if spent is None:
-        spent = lane.own["budget"] = {
-            "calls": 0,
-            "rounds": 0,
-            "tokens": 0,
-            "cost": 0.0,
-            "since": call.at,
-            "round": -1,
-        }
-    spent["calls"] += 1
-    if not record.round or record.round != spent["round"]:
-        spent["rounds"] += 1
-        spent["round"] = record.round
-    spent["tokens"] += call.tokens
-    spent["cost"] += call.cost_usd
+def _hooks(policy: Policy, name: Literal["on_call", "on_result"]) -> tuple[tuple[str, Any], ...]:
+    """Return kind and hook of the detectors that this policy turns on. Computed once per policy."""
+    hooks: tuple[tuple[str, Any], ...] | None = policy.plans.get(name)
+    if hooks is None:
+        detectors = ON_CALL if name == "on_call" else ON_RESULT
+        hooks = tuple((one.kind, getattr(one, name)) for one in detectors if policy.values[one.switch])
+        policy.plans[name] = hooks
+    return hooks
 
 
-def _ask(
-    lane: Lane, record: Record, policy: Policy, told: Outcome | None = None
-) -> tuple[list[tuple[str, Any]], tuple[tuple[str, str], ...]]:
-    """Ask every detector that is on. One that raises is left out for this step and named."""
-    readings: list[tuple[str, Any]] = []
-    faults: tuple[tuple[str, str], ...] = ()
-    asked = _plan(policy, "on_call" if told is None else "on_result")
-    observed = (policy,) if told is None else (told, policy)
-    owned = lane.own
-    for kind, ask in asked:
-        own = owned.get(kind)
+def _run_detectors(
+    run: RunState,
+    record: Record,
+    policy: Policy,
+    observed: ObservedCall | ResultOutcome,
+    hooks: tuple[tuple[str, Callable[..., Reading]], ...],
+) -> tuple[Readings, Faults]:
+    """Run the hooks. A detector that raises is skipped for this step and named."""
+    readings: Readings = []
+    faults: Faults = ()
+    detectors = run.detectors
+    for kind, hook in hooks:
+        own = detectors.get(kind)
         if own is None:
-            own = owned[kind] = {}
+            own = detectors[kind] = {}
         try:
-            reading = ask(own, lane, record, *observed)
-        except Exception as error:  # noqa: BLE001 - a fault of ours must never stand in the way of a call
+            reading = hook(own, run, record, observed, policy)
+        except Exception as error:  # noqa: BLE001 - a fault of ours must never block a call
             faults += ((kind, type(error).__name__),)
             continue
         if reading is not QUIET and (reading.reached or reading.finding is not None):
@@ -353,113 +345,102 @@ def _ask(
     return readings, faults
 
 
-def _plan(policy: Policy, moment: Literal["on_call", "on_result"]) -> tuple[tuple[str, Any], ...]:
-    """Whom to ask under this policy, and how: worked out once."""
-    plan: tuple[tuple[str, Any], ...] | None = policy.plans.get(moment)
-    if plan is None:
-        chosen = ON_CALL if moment == "on_call" else ON_RESULT
-        plan = tuple((one.kind, getattr(one, moment)) for one in chosen if policy.values[one.switch])
-        policy.plans[moment] = plan
-    return plan
-
-
-def _tell_change(lane: Lane, record: Record) -> tuple[tuple[str, str], ...]:
-    """Calls made before a change are no evidence any more, whichever detectors are on."""
-    lane.spend({other.key for other in lane.records if other.key != record.key})
-    faults: tuple[tuple[str, str], ...] = ()
+def _discard_outdated(run: RunState, record: Record) -> Faults:
+    """Stop counting what was called before a successful change, for every detector that is on or off."""
+    run.discard({other.key for other in run.records if other.key != record.key})
+    faults: Faults = ()
     for detector in ON_CHANGE:
-        own = lane.own.get(detector.kind)
+        own = run.detectors.get(detector.kind)
         if own is None:
             continue
         try:
-            detector.on_change(own, lane, record)
-        except Exception as error:  # noqa: BLE001 - see _ask
+            detector.on_change(own, run, record)
+        except Exception as error:  # noqa: BLE001 - see _run_detectors
             faults += ((detector.kind, type(error).__name__),)
     return faults
 
 
-def _answer(
-    lane: Lane, record: Record, reactions: list[Reaction], policy: Policy, texts: Mapping[str, str] | None
+def _decide(
+    run: RunState,
+    record: Record,
+    readings: Readings,
+    policy: Policy,
+    templates: Templates,
+    *,
+    after_result: bool = False,
 ) -> Verdict:
-    answer = verdict(reactions, "")
-    finding = answer.finding
-    if finding is None:
-        return answer
-    decider = next(one for one in reactions if one.finding is finding)
-    guided = decider.rung == "stop" and decider.after == "chance"
-    answer = Verdict(
-        answer.decision,
-        answer.rung,
+    """Return the verdict: the strictest reaction to the findings, or `allow` without any."""
+    findings = [reading.finding for _, reading in readings if reading.finding is not None]
+    if not findings:
+        return Verdict(meter=_meter(readings))
+    reactions = [react(run, finding, policy, after_result=after_result) for finding in distinct(findings)]
+    decisive = strictest(reactions)
+    finding = decisive.finding
+    guided = decisive.rung == "stop" and decisive.after == "chance"
+    verdict = Verdict(
+        decisive.decision,
+        decisive.rung,
         finding,
-        answer.findings,
-        messages.message(answer.rung, finding, policy, texts, after_guidance=guided),
-        answer.detection_number,
+        (finding, *(one.finding for one in reactions if one is not decisive)),
+        messages.message(decisive.rung, finding, policy, templates, after_guidance=guided),
+        decisive.number,
+        _meter(readings),
     )
-    if answer.rung is not None:
-        record.answer = (
-            answer.decision,
-            answer.rung,
-            finding.kind,
-            finding.count,
-            finding.limit,
-            answer.detection_number,
+    if decisive.rung is not None:
+        record.reaction = (
+            decisive.decision,
+            decisive.rung,
+            decisive.number,
+            guided,
+            *_KEPT_OF_FINDING(finding),
+            {name: value for name, value in finding.detail.items() if name != "tool"},
         )
-        settle(lane, decider, policy)
-    return answer
+        reset_after(run, decisive, policy)
+    return verdict
 
 
-def _repeated(
-    record: Record, policy: Policy, texts: Mapping[str, str] | None, seq: int | None = None
-) -> Step:
-    """The verdict of a call that is counted already, for its copy."""
-    answer = Verdict()
-    if record.answer is not None:
-        decision, rung, kind, count, limit, number = record.answer
-        window = policy.values["ttl_seconds"] if policy.values["ttl_from"] != "never" else None
+def _duplicate(record: Record, policy: Policy, templates: Templates, seq: int | None = None) -> Step:
+    """Return the step of a call that is counted already: resent, or repeated within its round."""
+    verdict = Verdict()
+    if record.reaction is not None:
+        decision, rung, number, guided, *kept, details = record.reaction
+        kind, count, limit, window_seconds, window_calls, results, period = kept
         finding = Finding(
             kind,
             count,
             limit,
-            window,
+            window_seconds,
+            window_calls,
+            results=results,
+            period=period,
             call_keys=(record.key,),
             first_seq=record.seq,
-            detail={"tool": record.tool},
+            detail={"tool": record.tool, **details},
         )
-        answer = Verdict(
-            decision, rung, finding, (finding,), messages.message(rung, finding, policy, texts), number
-        )
+        message = messages.message(rung, finding, policy, templates, after_guidance=guided)
+        verdict = Verdict(decision, rung, finding, (finding,), message, number)
     return Step(
-        verdict=answer,
+        verdict=verdict,
         call_key=record.key,
         duplicate=True,
         cell=_cell(
-            record.seq if seq is None else seq,
-            record.tool,
-            record.key,
-            answer.decision,
-            _kind(answer),
-            record.status,
-            record.new,
+            record.seq if seq is None else seq, record.tool, record.key, verdict, record.status, record.is_new
         ),
     )
 
 
-def _meter(readings: list[tuple[str, Any]]) -> Meter | None:
+def _meter(readings: Readings) -> Meter | None:
+    """Return the reading that is closest to its limit."""
     if not readings:
         return None
-    best, (reached, limit, _) = readings[0]
+    closest, (reached, limit, _) = readings[0]
     for kind, (count, of, _) in readings:
         if count * limit > reached * of:
-            best, reached, limit = kind, count, of
-    return Meter(best, reached, limit)
+            closest, reached, limit = kind, count, of
+    return Meter(closest, reached, limit)
 
 
-def _kind(answer: Verdict) -> str | None:
-    return answer.finding.kind if answer.finding is not None and answer.rung is not None else None
-
-
-def _cell(
-    seq: int, tool: str, key: str, decision: Decision, kind: str | None, status: str, new: bool | None
-) -> Cell:
-    result = ("new" if new else "same") if status == OK else _CELL_RESULT[status]
-    return Cell(seq, tool, key[:8], decision, kind, result)  # type: ignore[arg-type]
+def _cell(seq: int, tool: str, key: str, verdict: Verdict, status: str, is_new: bool | None) -> StripCell:
+    kind = verdict.finding.kind if verdict.finding is not None and verdict.rung is not None else None
+    result = ("new" if is_new else "same") if status == OK else _CELL_RESULT[status]
+    return StripCell(seq, tool, key[:8], verdict.decision, kind, result)  # type: ignore[arg-type]

@@ -33,7 +33,7 @@ _MAX_MARKS_IN_A_ROW = 32
 _LONG_NUMBER = re.compile(r"[0-9](?:[eE]|[0-9]{15})")
 
 
-class WordMarks(dict[bytes, str]):
+class WordHashes(dict[bytes, str]):
     """One keyed character for a word in UTF-8. Different words may share one, which is what keeps them secret.
 
     A dictionary that works out what it does not hold. It remembers common words, nothing more: marks are the same with
@@ -61,12 +61,14 @@ class Keyer:
         The project's secret; longer ones than 64 bytes are condensed first.
     """
 
-    __slots__ = ("_base", "marks")
+    __slots__ = ("_base", "word_hashes")
 
     def __init__(self, secret: bytes = b"") -> None:
         key = secret if len(secret) <= 64 else hashlib.blake2b(secret).digest()
         self._base = hashlib.blake2b(digest_size=DIGEST_BYTES, key=key)
-        self.marks = WordMarks(int.from_bytes(hashlib.blake2b(b"sketch", digest_size=4, key=key).digest()))
+        self.word_hashes = WordHashes(
+            int.from_bytes(hashlib.blake2b(b"sketch", digest_size=4, key=key).digest())
+        )
 
     def digest(self, domain: bytes, *parts: bytes) -> str:
         """Hex digest of the parts; the domain keeps a call's digest from ever equalling a result's."""

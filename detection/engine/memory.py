@@ -1,37 +1,68 @@
-"""What a session remembers between two observations, bounded whatever its length.
+"""State of a session between two observations, bounded whatever the session's length.
 
-A `State` holds the session, a `Lane` what is counted together (a run, or the whole session), a `Record` one call.
-Detectors read lanes and keep their own small dictionary in `Lane.own`. How this becomes bytes belongs to `snapshot`.
+A `State` holds the session, a `RunState` everything that is counted together (one run, or the whole session), and a
+`Record` one call. Detectors read run states and keep a small dictionary of their own in `RunState.detectors`. `snapshot`
+turns a state into bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
 
-MAX_LANES = 3
+MAX_RUNS = 3
 MIN_RECORDS = 32
 MAX_RECORDS = 64
-MAX_SEEN = 192
+MAX_RESULTS = 192
 MAX_CALL_IDS = 256
 MAX_TOTALS = 192
 MAX_LOOPS = 16
 MAX_EXEMPT = 32
-MAX_NAME_CHARS = 96
+MAX_NAME_CHARACTERS = 96
 
 PENDING, OK, ERROR, EMPTY = "p", "o", "e", "m"
+"""Status of a call: no result yet, or what the result was."""
 
-REFUSED = frozenset(("block", "hold", "stop"))
+BLOCKING = frozenset(("block", "hold", "stop"))
+"""Decisions under which a call does not run."""
+
+_NO_WARNING = (-(10**9), "")
 
 
 @dataclass(slots=True)
 class Record:
     """One counted call.
 
-    `ordinal` counts calls of the lane from 1; `weight` is 1, or less for a slow repeat; `sketch` the word sketch of
-    the arguments; `result` the short fingerprint of the answer; `spent` means that it is no evidence any more.
+    Attributes
+    ----------
+    seq : int
+        Position in the session.
+    ordinal : int
+        Number of the call within its run state, from 1.
+    tool, key : str
+        Name of the tool and key of the call.
+    at : float
+        Server time in Unix seconds.
+    round, call : int
+        Hashes of the ids of round and call, 0 without one; see `hash_of`.
+    weight : float
+        1, or less for an identical call after a long pause.
+    status : str
+        `PENDING`, `OK`, `ERROR` or `EMPTY`.
+    result : str
+        Short fingerprint of the result.
+    is_new : bool or None
+        Whether the result was new in this run; None while pending.
+    is_change : bool
+        Whether the call intends to change something; after a result, whether it did.
+    is_obsolete : bool
+        Whether the call no longer counts as evidence.
+    sketch : str
+        Word sketch of the arguments.
+    reaction : tuple or None
+        What was decided, so that a resent call gets the same answer; see `fold`.
     """
 
     seq: int
@@ -44,23 +75,23 @@ class Record:
     weight: float = 1.0
     status: str = PENDING
     result: str = ""
-    new: bool | None = None
-    change: bool = False
-    spent: bool = False
+    is_new: bool | None = None
+    is_change: bool = False
+    is_obsolete: bool = False
     sketch: str = ""
-    answer: tuple[Any, ...] | None = None
+    reaction: tuple[Any, ...] | None = None
 
     @property
     def decision(self) -> str:
-        """What the call was answered."""
-        return self.answer[0] if self.answer else "allow"
+        """The verdict that the call got."""
+        return self.reaction[0] if self.reaction else "allow"
 
 
 @dataclass(slots=True)
-class Marks:
-    """A bounded set of 32-bit marks, oldest first.
+class RecentHashes:
+    """A bounded set of 32-bit hashes, oldest first.
 
-    It stays packed, four bytes a mark: a session is stored and restored at every call, and asks for one or two of them.
+    The hashes stay packed, four bytes each: a session is stored and loaded at every call and looks up only one or two.
     """
 
     packed: bytes = b""
@@ -68,27 +99,41 @@ class Marks:
     def __len__(self) -> int:
         return len(self.packed) // 4
 
-    def find(self, mark: bytes) -> int:
-        """Where in the bytes the mark stands, or -1."""
-        place = self.packed.find(mark)
-        # Bytes that span two marks may look like a third.
+    def find(self, value: bytes) -> int:
+        """Return the offset of a hash, or -1."""
+        place = self.packed.find(value)
+        # The end of one hash and the start of the next may look like a third.
         while place % 4 and place > 0:
-            place = self.packed.find(mark, place + 1)
+            place = self.packed.find(value, place + 1)
         return place
 
-    def add(self, mark: bytes, limit: int) -> None:
-        """Put a mark at the end; the oldest one above the limit goes."""
-        self.packed = (self.packed + mark)[-4 * limit :]
+    def add(self, value: bytes, limit: int) -> None:
+        """Append a hash; the oldest ones above the limit are dropped."""
+        self.packed = (self.packed + value)[-4 * limit :]
 
     def renew(self, place: int) -> None:
-        """Move the mark at this place to the end, so that it is forgotten last."""
+        """Move the hash at this offset to the end, so that it is dropped last."""
         packed = self.packed
         self.packed = packed[:place] + packed[place + 4 :] + packed[place : place + 4]
 
 
 @dataclass(slots=True)
 class Loop:
-    """The way of one loop down its ladder."""
+    """How far a loop has climbed its escalation ladder.
+
+    Attributes
+    ----------
+    kind : str
+        The detector.
+    keys : tuple of str
+        Keys of its calls.
+    level : int
+        Reactions so far.
+    ordinal, count : int
+        Call and count of the latest reaction.
+    rung : str
+        The latest reaction.
+    """
 
     kind: str
     keys: tuple[str, ...]
@@ -99,108 +144,135 @@ class Loop:
 
 
 @dataclass(slots=True)
-class Lane:
-    """Everything that is counted together."""
+class RunState:
+    """Everything that is counted together: one run, or a whole session.
+
+    Attributes
+    ----------
+    records : list of Record
+        The latest calls, oldest first.
+    ordinal, results, new_results, detections : int
+        Numbers of calls, results, new results and detections so far.
+    loops : dict
+        The latest loops by identity.
+    allowances : dict
+        Further calls that an operator granted, by call key or kind.
+    seen : RecentHashes
+        Fingerprints of results.
+    detectors : dict
+        What each detector remembers, by kind.
+    warned : tuple of int and str
+        Call number and call key of the latest warning.
+    """
 
     records: list[Record] = field(default_factory=list)
     ordinal: int = 0
     results: int = 0
-    news: int = 0
+    new_results: int = 0
     detections: int = 0
     loops: dict[str, Loop] = field(default_factory=dict)
     allowances: dict[str, int] = field(default_factory=dict)
-    seen: Marks = field(default_factory=Marks)
-    own: dict[str, dict[str, Any]] = field(default_factory=dict)
-    warned: tuple[int, str] = (-(10**9), "")
+    seen: RecentHashes = field(default_factory=RecentHashes)
+    detectors: dict[str, dict[str, Any]] = field(default_factory=dict)
+    warned: tuple[int, str] = _NO_WARNING
 
     def recent(self, key: str, calls: int) -> Record | None:
-        """The latest earlier record of this key among the last `calls`; the record in hand is not looked at."""
+        """Return the latest record of this key among the last `calls` calls before the current one."""
         records = self.records
         for index in range(len(records) - 2, max(-1, len(records) - 2 - calls), -1):
             if records[index].key == key:
                 return records[index]
         return None
 
-    def see(self, fingerprint: str) -> bool:
-        """Remember a fingerprint; True when it is new. The oldest unused ones are forgotten."""
-        mark = bytes.fromhex(fingerprint[:8])
-        place = self.seen.find(mark)
+    def is_new(self, fingerprint: str) -> bool:
+        """Return whether a fingerprint is new, and remember it."""
+        value = bytes.fromhex(fingerprint[:8])
+        place = self.seen.find(value)
         if place < 0:
-            self.seen.add(mark, MAX_SEEN)
+            self.seen.add(value, MAX_RESULTS)
             return True
         self.seen.renew(place)
         return False
 
     def allowance(self, name: str) -> int:
-        """Extra calls that a person granted to a loop or kind."""
+        """Return how many further calls an operator granted for a call key or a kind."""
         return self.allowances.get(name, 0) if self.allowances else 0
 
-    def clear(self) -> None:
-        """Forget everything but the count of calls and the fingerprints."""
+    def reset(self) -> None:
+        """Forget everything except the number of calls, granted calls and fingerprints."""
         self.records.clear()
         self.detections = 0
         self.loops.clear()
-        self.own.clear()
-        self.warned = (-(10**9), "")
+        self.detectors.clear()
+        self.warned = _NO_WARNING
 
-    def spend(self, keys: Iterable[str]) -> None:
-        """Take the calls of these keys out of the evidence."""
-        gone = set(keys)
+    def discard(self, keys: Collection[str]) -> None:
+        """Stop counting earlier calls of these keys as evidence."""
         for record in self.records:
-            if record.key in gone:
-                record.spent = True
+            if record.key in keys:
+                record.is_obsolete = True
 
 
 @dataclass(slots=True)
 class State:
-    """One session."""
+    """One session.
 
-    lanes: dict[str, Lane] = field(default_factory=dict)
-    call_ids: Marks = field(default_factory=Marks)
+    Attributes
+    ----------
+    runs : dict of str to RunState
+        By id of the run, the least recently used first; one entry with an empty id where the session is counted as a whole.
+    call_ids : RecentHashes
+        Hashes of the latest call ids.
+    exempt : list of str
+        Tools that an operator exempted for this session.
+    """
+
+    runs: dict[str, RunState] = field(default_factory=dict)
+    call_ids: RecentHashes = field(default_factory=RecentHashes)
     exempt: list[str] = field(default_factory=list)
 
-    def lane(self, name: str) -> Lane:
-        """The lane of this name, made if it is not there; the one used longest ago gives way."""
-        if len(self.lanes) == 1 and name in self.lanes:
-            return self.lanes[name]
-        lane = self.lanes.pop(name, None) or Lane()
-        self.lanes[name] = lane
-        if len(self.lanes) > MAX_LANES:
-            del self.lanes[next(iter(self.lanes))]
-        return lane
+    def run(self, name: str) -> RunState:
+        """Return the state of a run. A new one replaces the least recently used above the limit."""
+        if len(self.runs) == 1 and name in self.runs:
+            return self.runs[name]
+        run = self.runs.pop(name, None) or RunState()
+        self.runs[name] = run
+        if len(self.runs) > MAX_RUNS:
+            del self.runs[next(iter(self.runs))]
+        return run
 
-    def find(self, mark: int) -> tuple[Lane, Record] | None:
-        """The record of the call whose id has this mark (`short`), newest first."""
-        for lane in reversed(self.lanes.values()):
-            for record in reversed(lane.records):
-                if record.call == mark:
-                    return lane, record
+    def find(self, call: int) -> tuple[RunState, Record] | None:
+        """Return the latest record of the call whose id has this hash."""
+        for run in reversed(self.runs.values()):
+            for record in reversed(run.records):
+                if record.call == call:
+                    return run, record
         return None
 
-    def first_time(self, mark: int) -> bool:
-        """Whether the id with this mark (`short`) is new; it is remembered."""
-        packed = mark.to_bytes(4)
+    def add_call_id(self, call: int) -> bool:
+        """Remember the hash of a call id; return whether it is new."""
+        packed = call.to_bytes(4)
         if self.call_ids.find(packed) >= 0:
             return False
         self.call_ids.add(packed, MAX_CALL_IDS)
         return True
 
 
-def kept_name(text: str) -> str:
-    """A tool's or run's name as it is remembered: valid text of bounded length; long ones end in a mark of the whole."""
-    if len(text) <= MAX_NAME_CHARS and text.isascii():
+def bounded_name(text: str) -> str:
+    """Return the name of a tool or run as it is stored: valid text of bounded length. A long one ends in a hash of the whole."""
+    if len(text) <= MAX_NAME_CHARACTERS and text.isascii():
         return text
-    valid = text[:MAX_NAME_CHARS].encode("utf-8", "replace").decode()
-    return valid if len(text) <= MAX_NAME_CHARS else f"{valid[:-9]}~{short(text):08x}"
+    valid = text[:MAX_NAME_CHARACTERS].encode("utf-8", "replace").decode()
+    return valid if len(text) <= MAX_NAME_CHARACTERS else f"{valid[:-9]}~{hash_of(text):08x}"
 
 
-def short(text: str) -> int:
-    """A 32-bit mark of an id, never 0 for a text: 0 means "none"."""
-    # Ids are nearly always plain, and an encoding that is asked for nothing special is quicker.
+def hash_of(text: str) -> int:
+    """Return a 32-bit hash of an id; never 0, which stands for no id."""
+    # Ids are nearly always ASCII, and encoding those without an error handler is faster.
     return crc32(text.encode() if text.isascii() else text.encode("utf-8", "surrogatepass")) or 1
 
 
-def bounded(table: dict[str, Any], limit: int) -> None:
-    """Drop the oldest entries above the limit."""
+def drop_oldest(table: dict[str, Any], limit: int) -> None:
+    """Remove the oldest entries above the limit."""
     while len(table) > limit:
         del table[next(iter(table))]

@@ -11,6 +11,7 @@ from string import Template
 from typing import Any, Literal
 
 from detection.engine.calls import Decision, Finding
+from detection.engine.detectors import detector_for
 from detection.engine.policy import Policy
 
 Shape = Literal["text", "openai", "anthropic", "mcp", "claude_code"]
@@ -34,17 +35,6 @@ TEMPLATES: Mapping[str, str] = {
     ),
 }
 """Default wording per rung. `$what` is the finding in words, `$sentence` the same as a sentence, `$advice` what to do."""
-
-_ADVICE: Mapping[str, str] = {
-    "repeat": (
-        "Consider a different approach, use the available information to provide a final answer, or ask the user for help."
-    ),
-    "cycle": "The same steps will bring the same results: change the approach, or report what you have.",
-    "similar": "Small variations will not help: change the approach, or report what you have.",
-    "outcome": "Find out why the answer stays the same before calling again, or report what you have.",
-    "stagnation": "Step back: say what you know, what is missing, and choose a way you have not tried.",
-    "budget": "Finish with what you have, or break the request into smaller steps.",
-}
 
 
 def message(
@@ -84,7 +74,7 @@ def message(
     return Template(template).safe_substitute(
         what=what,
         sentence=what[:1].upper() + what[1:],
-        advice=_ADVICE.get(finding.kind, _ADVICE["repeat"]),
+        advice=detector_for(finding.kind).advice,
         tool=_shown(str(finding.detail.get("tool", ""))),
         count=finding.count,
         limit=finding.limit,
@@ -105,31 +95,8 @@ def _window(finding: Finding) -> str:
 
 
 def describe(finding: Finding) -> str:
-    """The finding in words, without arguments."""
-    tool = str(finding.detail.get("tool", ""))
-    count = finding.count
-    span = f" within {finding.window_seconds}s" if finding.window_seconds else ""
-    if finding.kind == "repeat":
-        if finding.detail.get("scope") == "run":
-            return f"this is call #{count} to '{tool}' with identical parameters"
-        if finding.detail.get("scope") == "scattered":
-            where = f"in the last {finding.window_calls} calls" if finding.window_calls else "in this run"
-            return f"'{tool}' has given the same result to identical params {count} times {where}"
-        if finding.window_calls:
-            return f"'{tool}' invoked with identical params {count} times in the last {finding.window_calls + 1} calls"
-        return f"'{tool}' invoked with identical params {count} times{span}"
-    if finding.kind == "cycle":
-        return f"the same {finding.period} calls, '{tool}' among them, were made {count} times in a row"
-    if finding.kind == "similar":
-        return f"'{tool}' was called {count} times with nearly the same params"
-    if finding.kind == "outcome":
-        answer = "error" if finding.results == "errors" else "result"
-        return f"'{tool}' has given the same {answer} {count} times, whatever the params"
-    if finding.kind == "stagnation":
-        return f"the last {count} calls, up to '{tool}', brought nothing new"
-    unit = str(finding.detail.get("unit", "rounds"))
-    used, allowed = finding.detail.get("used", count), finding.detail.get("allowed", finding.limit)
-    return f"this run has reached {used:g} {unit} of its limit of {allowed:g}"
+    """Return the finding in words, without arguments."""
+    return detector_for(finding.kind).describe(finding)
 
 
 def render(

@@ -6,15 +6,15 @@ Overrides are checked once, by `validate`, where they enter. Storing them belong
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
 
+from detection.engine.detectors import DETECTORS
 from detection.engine.errors import PolicyError
-from detection.engine.fields import ALIASES, DEFAULTS, FIELDS, KINDS, LADDERS, Field, relevant_fields
+from detection.engine.fields import ALIASES, DEFAULTS, FIELDS, LADDERS, Field, relevant_fields
 from detection.engine.memory import MAX_RECORDS, MIN_RECORDS
 from detection.engine.presets import PRESETS
 from detection.engine.scopes import ENVIRONMENT, PROJECT, SERVER, SESSION, Scope
@@ -23,7 +23,6 @@ from detection.engine.tool_classes import PLAIN_TOOL, TOOL_CLASSES, ToolClass, T
 __all__ = [
     "ENVIRONMENT",
     "FIELDS",
-    "KINDS",
     "LADDERS",
     "PRESETS",
     "PROJECT",
@@ -148,16 +147,9 @@ class Policy:
 
 
 def _memory_calls(values: Mapping[str, Any]) -> int:
-    """How many calls a session must remember for these settings; never fewer than a wide parallel round."""
-    laps = max(values["cycle_min_laps"], values["cycle_unknown_laps"]) if values["cycle_enabled"] else 0
-    needed = (
-        MIN_RECORDS,
-        values["window_calls"] + 1 if values["repeat_scope"] == "window" else 0,
-        values["scattered_window_calls"] if values["result_aware"] else 0,
-        values["similar_window_calls"] + 1 if values["similar_enabled"] else 0,
-        values["cycle_max_length"] * laps + 1,
-    )
-    return min(int(max(needed)), MAX_RECORDS)
+    """Return how many calls a session remembers under these settings; never fewer than a wide parallel round."""
+    needed = max(detector.memory_calls(values) for detector in DETECTORS)
+    return min(max(MIN_RECORDS, needed), MAX_RECORDS)
 
 
 def _for_tool(policy: Policy, tool: str) -> Policy:
@@ -241,8 +233,11 @@ def validate(scope: Scope, values: Mapping[str, Any]) -> dict[str, Any]:
                 cleaned[name] = own
         except PolicyError as error:
             errors.append(error)
-    if cleaned.get("cycle_min_length", 0) > cleaned.get("cycle_max_length", math.inf):
-        errors.append(PolicyError("cycle_min_length", "must be at most `cycle_max_length`"))
+    for detector in DETECTORS:
+        try:
+            detector.validate(cleaned)
+        except PolicyError as error:
+            errors.append(error)
     if errors:
         first = errors[0]
         raise PolicyError(first.field, first.message, tuple(errors[1:]))

@@ -10,15 +10,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-_ALL_KINDS = {
-    "cycle_enabled": True,
-    "similar_enabled": True,
-    "outcome_enabled": True,
-    "stagnation_enabled": True,
-    "budget_enabled": True,
-}
+from detection.engine.detectors import DETECTORS
 
-_STANDARD: dict[str, Any] = {**_ALL_KINDS, "repeat_warn_at": 3, "result_aware": True}
+_STANDARD: dict[str, Any] = {
+    **{detector.switch: True for detector in DETECTORS},
+    "repeat_warn_at": 3,
+    "result_aware": True,
+}
 
 # The originals react on every detection, never forgive, and look at calls one by one.
 _ORIGINAL: dict[str, Any] = {
@@ -98,15 +96,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "budget_max_calls": 0,
             "budget_ladder": "justify",
         },
-        "observe": {
-            **_STANDARD,
-            "mode": "observe",
-            "cycle_ladder": "observe",
-            "similar_ladder": "observe",
-            "outcome_ladder": "observe",
-            "stagnation_ladder": "observe",
-            "budget_ladder": "observe",
-        },
+        "observe": {**_STANDARD, **{detector.ladder: "observe" for detector in DETECTORS}},
     }
 )
 """Field values by preset name."""

@@ -1,18 +1,17 @@
-"""Which rung a detection takes, and what the verdict is.
+"""Reactions to findings: the rung that a detection takes, and which reaction becomes the verdict.
 
-Ladders, gaps between rungs, forgiveness and re-arming. Wording belongs to `texts`, waiting for a person or a judge to
-the services.
+Message texts are in `messages`. The services wait for people and for the judge.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from detection.engine.calls import DECISIONS, Decision, Finding, Rung, Verdict
+from detection.engine.calls import DECISIONS, Decision, Finding, Rung
 from detection.engine.detectors import BY_KIND, RANK
 from detection.engine.fields import LADDERS
-from detection.engine.memory import MAX_LOOPS, Lane, Loop, bounded
+from detection.engine.memory import MAX_LOOPS, Loop, RunState, drop_oldest
 from detection.engine.policy import Policy
 
 DECISION_OF: dict[str, Decision] = {
@@ -24,17 +23,18 @@ DECISION_OF: dict[str, Decision] = {
     "judge": "hold",
     "stop": "stop",
 }
-"""The verdict that each rung gives."""
+"""The verdict of each rung."""
 
 STRENGTH = {decision: strength for strength, decision in enumerate(DECISIONS)}
 
-# Rungs that let the call run need time to work; after a refusal the very next equal call takes the next rung.
-_PATIENT = frozenset(("observe", "warn"))
+# These let the call run and need time to work. After a blocked call, the next identical call takes the next rung.
+_NEEDS_TIME = frozenset(("observe", "warn"))
+_MAX_LOOP_KEYS = 12
 
 
 def rungs(policy: Policy, kind: str) -> Sequence[str]:
-    """The ladder of a kind of finding, as rungs."""
-    ladder = policy.values["mode" if kind == "repeat" else f"{kind}_ladder"]
+    """Return the escalation ladder of a detector, as rungs."""
+    ladder = policy.values[BY_KIND[kind].ladder]
     if not isinstance(ladder, str):
         return tuple(ladder)
     if ladder == "graduated":
@@ -48,7 +48,21 @@ def rungs(policy: Policy, kind: str) -> Sequence[str]:
 
 
 class Reaction:
-    """What a finding comes to: the rung, or None where its ladder keeps silent for now; `after` is the loop's last rung."""
+    """The reaction to one finding.
+
+    Attributes
+    ----------
+    finding : Finding
+        The finding.
+    rung : str or None
+        None if the ladder does not react to this call.
+    decision : str
+        The verdict of the rung.
+    number : int
+        Number of the detection, of this loop or in the run; see `escalation_scope`.
+    after : str
+        The previous rung of the loop.
+    """
 
     __slots__ = ("after", "decision", "finding", "number", "rung")
 
@@ -60,152 +74,128 @@ class Reaction:
         self.after = after
 
 
-def react(lane: Lane, finding: Finding, policy: Policy, *, after_result: bool = False) -> Reaction:
+def react(run: RunState, finding: Finding, policy: Policy, *, after_result: bool = False) -> Reaction:
     """Take the next rung for a finding, if it is time for one.
 
     Parameters
     ----------
-    lane : Lane
-        Remembers how far each loop is.
+    run : RunState
+        Holds how far each loop has escalated; changed in place.
     finding : Finding
         The detection.
     policy : Policy
         Names the ladder.
     after_result : bool
-        The call has run already, so only a warning can be given now (the literal preset alone ends a run here, as its
-        original does); anything stronger is carried to the next call
-        that continues the loop, where the detector finds it again.
+        The call has already run, so it can only be warned about. Anything stricter is left to the next call of the loop, where
+        the detector fires again. With `outcome_method = literal` the run is stopped after the result.
 
     Returns
     -------
     Reaction
-        Costs nothing that grows with the session.
+        Costs the same whatever the length of the session.
     """
     values = policy.values
-    loop = lane.loops.pop(finding.loop_id, None)
+    loop = run.loops.pop(finding.loop_id, None)
     if loop is None:
-        loop = Loop(finding.kind, finding.call_keys[:12])
-    lane.loops[finding.loop_id] = loop
-    if len(lane.loops) > MAX_LOOPS:
-        bounded(lane.loops, MAX_LOOPS)
+        loop = Loop(finding.kind, finding.call_keys[:_MAX_LOOP_KEYS])
+    run.loops[finding.loop_id] = loop
+    if len(run.loops) > MAX_LOOPS:
+        drop_oldest(run.loops, MAX_LOOPS)
     ladder = rungs(policy, finding.kind)
     if finding.detail.get("advisory"):
-        return _advise(lane, loop, finding, ladder)
-    _forgive(lane, loop, finding, values)
+        return _advise(run, loop, finding, ladder)
+    _decay(run, loop, finding, values)
     by_session = values["escalation_scope"] == "session"
-    level = lane.detections if by_session else loop.level
-    if loop.ordinal and loop.rung in _PATIENT and lane.ordinal - loop.ordinal < values["rung_gap_calls"]:
+    level = run.detections if by_session else loop.level
+    if loop.ordinal and loop.rung in _NEEDS_TIME and run.ordinal - loop.ordinal < values["rung_gap_calls"]:
         return Reaction(finding, None, level)
     rung = ladder[min(level, len(ladder) - 1)]
     if rung == "judge" and finding.detail.get("final"):
         rung = "stop"
     if DECISION_OF[rung] not in ("allow", "warn"):
-        if _only_nudge(finding, policy):
+        if policy.traits.tool_class == "fallible" and BY_KIND[finding.kind].only_warns_fallible:
             rung = "warn"
         elif after_result and values["outcome_method"] == "fingerprint":
             return Reaction(finding, None, level)
-    if rung == "warn" and _just_warned(lane, finding, values["rung_gap_calls"]):
+    if rung == "warn" and _was_just_warned(run, finding, values["rung_gap_calls"]):
         return Reaction(finding, None, level)
-    lane.detections += 1
+    run.detections += 1
     loop.level += 1
     before = loop.rung
-    loop.ordinal, loop.count, loop.rung = lane.ordinal, finding.count, rung
+    loop.ordinal, loop.count, loop.rung = run.ordinal, finding.count, rung
     if rung == "warn":
-        lane.warned = (lane.ordinal, finding.call_keys[-1] if finding.call_keys else "")
-    return Reaction(finding, rung, lane.detections if by_session else loop.level, before)  # type: ignore[arg-type]
+        run.warned = (run.ordinal, finding.call_keys[-1] if finding.call_keys else "")
+    return Reaction(finding, rung, run.detections if by_session else loop.level, before)  # type: ignore[arg-type]
 
 
-def _forgive(lane: Lane, loop: Loop, finding: Finding, values: Any) -> None:
-    """Let a loop start its ladder over: after long clean work, or when it took its chance and did something else."""
+def _decay(run: RunState, loop: Loop, finding: Finding, values: Mapping[str, Any]) -> None:
+    """Let a ladder start over: long after the loop, or when the agent used its chance and made another call."""
     decay = values["escalation_decay_calls"]
-    clean = lane.ordinal - loop.ordinal
-    took_chance = loop.rung == "chance" and finding.count <= loop.count
-    if loop.ordinal and ((decay and clean > decay + finding.count) or took_chance):
+    calls_since = run.ordinal - loop.ordinal
+    used_chance = loop.rung == "chance" and finding.count <= loop.count
+    if loop.ordinal and ((decay and calls_since > decay + finding.count) or used_chance):
         loop.level, loop.ordinal, loop.rung = 0, 0, ""
 
 
-def _advise(lane: Lane, loop: Loop, finding: Finding, ladder: Sequence[str]) -> Reaction:
-    """A finding that never goes past a warning: said once, and again when the count has doubled."""
-    if loop.count and finding.count < 2 * loop.count and lane.ordinal - loop.ordinal < finding.count:
+def _advise(run: RunState, loop: Loop, finding: Finding, ladder: Sequence[str]) -> Reaction:
+    """React to an advisory finding: warn once, and again when the count has doubled."""
+    if loop.count and finding.count < 2 * loop.count and run.ordinal - loop.ordinal < finding.count:
         return Reaction(finding, None, loop.level)
     rung: Rung = "observe" if set(ladder) == {"observe"} or finding.detail.get("notice") else "warn"
-    loop.count, loop.ordinal = finding.count, lane.ordinal
+    loop.count, loop.ordinal = finding.count, run.ordinal
     if rung == "warn":
-        lane.warned = (lane.ordinal, finding.call_keys[-1] if finding.call_keys else "")
+        run.warned = (run.ordinal, finding.call_keys[-1] if finding.call_keys else "")
     return Reaction(finding, rung, loop.level)
 
 
-def _only_nudge(finding: Finding, policy: Policy) -> bool:
-    """A series of failing look-ups is normal for a tool such as a shell: its sameness is worth a word, not a refusal."""
-    return policy.traits.tool_class == "fallible" and finding.kind in ("similar", "outcome", "stagnation")
-
-
-def _just_warned(lane: Lane, finding: Finding, gap: int) -> bool:
-    """Whether another detector has warned about these calls a moment ago."""
-    ordinal, key = lane.warned
-    return gap > 1 and lane.ordinal - ordinal < gap and (key in finding.call_keys or not key)
+def _was_just_warned(run: RunState, finding: Finding, gap: int) -> bool:
+    """Return whether another detector has just warned about these calls."""
+    ordinal, key = run.warned
+    return gap > 1 and run.ordinal - ordinal < gap and (key in finding.call_keys or not key)
 
 
 def strictest(reactions: Sequence[Reaction]) -> Reaction:
-    """The reaction that decides: the strongest, and among equals the one that speaks, then the detector's rank."""
+    """Return the reaction that decides: the strictest; of equals one with a rung, then the first by rank."""
     return max(
-        reactions,
-        key=lambda one: (STRENGTH[one.decision], one.rung is not None, -RANK.get(one.finding.kind, 99)),
+        reactions, key=lambda one: (STRENGTH[one.decision], one.rung is not None, -RANK[one.finding.kind])
     )
 
 
-def settle(lane: Lane, reaction: Reaction, policy: Policy) -> None:
-    """Forget what the policy says is forgotten after a detection."""
-    if reaction.rung is None:
-        return
+def reset_after(run: RunState, reaction: Reaction, policy: Policy) -> None:
+    """Reset what the policy says is reset after a detection."""
     values = policy.values
-    if reaction.decision == "stop" and values["clear_on_stop"]:
-        lane.clear()
-        return
     reset = values["reset_after_detection"]
-    if reset == "all":
-        lane.clear()
+    if reset == "all" or (reaction.decision == "stop" and values["clear_on_stop"]):
+        run.reset()
     elif reset == "loop":
-        rearm(lane, reaction.finding.loop_id)
+        reset_loop(run, reaction.finding.loop_id)
 
 
-def rearm(lane: Lane, loop_id: str) -> Loop | None:
-    """Start counting a loop anew and let its ladder begin at the bottom."""
-    loop = lane.loops.pop(loop_id, None)
+def reset_loop(run: RunState, loop_id: str) -> Loop | None:
+    """Count a loop from zero again and let its ladder start over; return it, or None if it is unknown."""
+    loop = run.loops.pop(loop_id, None)
     if loop is None:
         return None
-    lane.spend(loop.keys)
-    for kind, detector in BY_KIND.items():
-        if kind in lane.own:
-            detector.rearm(lane.own[kind], lane, loop.keys)
+    run.discard(loop.keys)
+    for kind, own in run.detectors.items():
+        if kind in BY_KIND:
+            BY_KIND[kind].reset(own, run, loop.keys)
     return loop
 
 
-def same_loop(one: Finding, other: Finding) -> bool:
-    """Whether two findings of one step speak of the same calls."""
-    keys, others = set(one.call_keys), set(other.call_keys)
-    return keys <= others or others <= keys
-
-
 def distinct(findings: Sequence[Finding]) -> list[Finding]:
-    """One finding per loop: the one ranked first speaks for it. A budget speaks for itself."""
+    """Return one finding per loop, by rank. A spent limit of the run is no loop and always stays."""
     kept: list[Finding] = []
+    loops: list[Finding] = []
     for finding in findings:
-        budget = finding.kind == "budget"
-        if budget or not any(other.kind != "budget" and same_loop(finding, other) for other in kept):
+        if BY_KIND[finding.kind].is_run_limit:
             kept.append(finding)
+        elif not any(_is_same_loop(finding, other) for other in loops):
+            kept.append(finding)
+            loops.append(finding)
     return kept
 
 
-def verdict(reactions: Sequence[Reaction], message: str) -> Verdict:
-    """The answer for the step from all its reactions; at least one."""
-    decider = strictest(reactions)
-    others = tuple(one.finding for one in reactions if one is not decider)
-    return Verdict(
-        decision=decider.decision,
-        rung=decider.rung,
-        finding=decider.finding,
-        findings=(decider.finding, *others),
-        message=message,
-        detection_number=decider.number,
-    )
+def _is_same_loop(one: Finding, other: Finding) -> bool:
+    keys, others = set(one.call_keys), set(other.call_keys)
+    return keys <= others or others <= keys

@@ -1,7 +1,4 @@
-"""When two results are the same result: masking of clocks and ids, fingerprints of answers and errors.
-
-Arguments have their own identity, in `identity`. Whether a repeated result is bad belongs to the detectors.
-"""
+"""Identity of results: masking of times and ids, fingerprints of results and errors."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ _VOLATILE_FORMS = (
     r"|x(?<=0x)[0-9a-fA-F]{4,16})"
 )
 _VOLATILE = re.compile(_VOLATILE_FORMS)
-# The same for plain text, where it need not ask Unicode for digits and letters: twice as fast.
+# The same for ASCII text, without Unicode digits and letters: twice as fast.
 _VOLATILE_ASCII = re.compile(_VOLATILE_FORMS, re.ASCII)
 _UUID = re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}(?!\w)")
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
@@ -57,7 +54,7 @@ _LABELLED_ID = re.compile(
 _ID_LABELS = ("race", "span", "orrelation", "rocess", "pid", "PID")
 _REQUEST_LABELS = ("equest", "req_", "req-", "req ")
 
-# Fields of JSON answers that are never what a tool was asked for.
+# Fields of JSON results that identify the request or the time, never the answer.
 _VOLATILE_FIELDS = frozenset(
     (
         "request_id",
@@ -72,7 +69,7 @@ _VOLATILE_FIELDS = frozenset(
     )
 )
 
-# One of these is in each of them: a cheap look that mostly spares the parsing.
+# Each of them contains one of these: a fast check that mostly avoids parsing.
 _FIELD_PARTS = ("request", "trace", "span_id", "correlation", "time", "pid")
 
 _NOTHING = frozenset(("", "[]", "{}", "()", "null", "none", '""', "''", "[[]]"))
@@ -80,7 +77,7 @@ _ACKNOWLEDGED = re.compile(
     r"(?i)(?:ok|okay|done|success|successful|successfully|succeeded|true|yes|committed|saved|updated|created|written|sent"
     r"|deleted|applied|accepted|your (?:command|action) ran successfully and did not produce any output)[.!]?"
 )
-# What runners wrap around an output: tags, and an exit code by name.
+# What runners wrap around an output: tags, and a named exit code.
 _TAGGED = re.compile(
     r"(?i)<(return_?code|exit_?code|status)>\s*-?\d{1,3}\s*</\1>|</?[a-z_][\w -]{0,40}>"
     r"|\b(?:return|exit)(?:[ _-]?(?:code|status))?[ :=]{1,2}-?\d{1,3}\b\W?"
@@ -94,42 +91,52 @@ _WORD = re.compile(r"\w+")
 
 
 @dataclass(slots=True)
-class Outcome:
+class ResultOutcome:
     """Identity of a result.
 
-    `status` is ok, error or empty; `error_digest` is there for errors only. `evidence` is False where an equal
-    answer says nothing: an empty one, or a bare "ok". `text` is masked, `raw` as it came.
+    Attributes
+    ----------
+    status : str
+        `OK`, `ERROR` or `EMPTY`.
+    digest : str
+        Fingerprint of the masked result.
+    error_digest : str or None
+        Fingerprint of an error without the words of its call's arguments.
+    is_evidence : bool
+        False where an identical result means nothing: an empty one, or a bare "ok".
+    text, raw : str
+        The result masked and as received.
     """
 
     status: str
     digest: str
     error_digest: str | None
-    evidence: bool
+    is_evidence: bool
     text: str
     raw: str
 
 
-def outcome(
+def evaluate_result(
     content: str | None, is_error: bool | None, traits: ToolTraits, keyer: Keyer, sketch: str = ""
-) -> Outcome:
-    """Fingerprint a result.
+) -> ResultOutcome:
+    """Identify a result.
 
     Parameters
     ----------
     content : str or None
-        What the tool answered.
+        The text of the result.
     is_error : bool or None
-        The client's word; where it is None, a text that begins like an error is taken for one.
+        None lets the text decide: it is an error if it begins like one.
     traits : ToolTraits
-        Names the volatile result fields of the tool.
+        Names the fields that change without meaning.
     keyer : Keyer
         The project's digests.
     sketch : str
-        Word sketch of the call's arguments; their words are subtracted from an error.
+        Word sketch of the call's arguments; these words are masked in errors.
 
     Returns
     -------
-    Outcome
+    ResultOutcome
         Costs one pass over the first 8,192 characters, and a digest of the rest.
     """
     raw = content or ""
@@ -139,16 +146,15 @@ def outcome(
     if failed:
         cause = without_words(text, sketch, keyer) if sketch else text
         error_digest = keyer.digest(b"cause", encoded(cause))
-        return Outcome(ERROR, digest, error_digest, evidence=not _says_nothing(text), text=text, raw=raw)
-    if _says_nothing(text):
-        return Outcome(EMPTY, digest, None, evidence=False, text=text, raw=raw)
-    return Outcome(
-        OK, digest, None, evidence=not (len(text) < 80 and _ACKNOWLEDGED.fullmatch(text)), text=text, raw=raw
-    )
+        return ResultOutcome(ERROR, digest, error_digest, not _is_empty(text), text, raw)
+    if _is_empty(text):
+        return ResultOutcome(EMPTY, digest, None, False, text, raw)
+    is_evidence = len(text) >= 80 or not _ACKNOWLEDGED.fullmatch(text)
+    return ResultOutcome(OK, digest, None, is_evidence, text, raw)
 
 
-def _says_nothing(text: str) -> bool:
-    """An empty answer, whatever it is wrapped in: `[]`, `<output></output>`, `{"exit_code":0,"output":""}`."""
+def _is_empty(text: str) -> bool:
+    """Return whether a result is empty, whatever it is wrapped in: `[]`, `<output></output>`, `{"exit_code":0,"output":""}`."""
     if len(text) > _MAX_WRAPPED_CHARS:
         return False
     if text.lower() in _NOTHING:
@@ -167,7 +173,7 @@ def _says_nothing(text: str) -> bool:
 
 
 def normalise(text: str, volatile_fields: Collection[str] = ()) -> str:
-    """The text with clocks, dates, durations, ids, addresses, ANSI codes and white space masked; other digits stay."""
+    """Return the text with times, dates, durations, ids, addresses, ANSI codes and white space masked; other digits stay."""
     if text[:1] in ("{", "[") and len(text) <= MAX_JSON_CHARS:
         text = _without_fields(text, volatile_fields)
     head, tail = text[:MAX_MASKED_CHARS], text[MAX_MASKED_CHARS:]
@@ -181,7 +187,7 @@ def normalise(text: str, volatile_fields: Collection[str] = ()) -> str:
     lower = head.islower()
     if not lower:
         head = _DATE_WORDS.sub("~", head)
-    # In plain small letters, every labelled id has one of these two in it.
+    # In lower-case ASCII, every labelled id contains one of these two.
     plain = lower and head.isascii() and "id" not in head and "req_" not in head
     if not plain and _may_name_an_id(head):
         head = _LABELLED_ID.sub(r"\1\2~", head)
@@ -189,7 +195,7 @@ def normalise(text: str, volatile_fields: Collection[str] = ()) -> str:
 
 
 def _may_name_an_id(text: str) -> bool:
-    """A cheap look that mostly spares a slow pattern."""
+    """Return whether the text may contain an id with a label; a fast check before a slow pattern."""
     for label in _ID_LABELS:
         if label in text:
             return True
@@ -224,13 +230,15 @@ def _pruned(value: Any, dropped: Collection[str]) -> Any:
 
 
 def without_words(text: str, sketch: str, keyer: Keyer) -> str:
-    """The text with the words of the arguments masked, but for the three-digit codes that name an error."""
+    """Return the text with the words of the arguments masked, except three-digit codes, which name an error."""
     head = text[:2048]
     hidden = {
         word
         for word in set(_WORD.findall(head))
         # Single letters stay, and so do three-digit codes.
-        if len(word) > 1 and keyer.marks[encoded(word)] in sketch and not (len(word) == 3 and word.isdigit())
+        if len(word) > 1
+        and keyer.word_hashes[encoded(word)] in sketch
+        and not (len(word) == 3 and word.isdigit())
     }
     if not hidden:
         return text
@@ -238,7 +246,7 @@ def without_words(text: str, sketch: str, keyer: Keyer) -> str:
 
 
 def as_text(content: Any) -> str | None:
-    """A result as the engine wants it: text, with anything else as compact JSON."""
+    """Return a result as text; anything else than text becomes compact JSON."""
     if content is None or isinstance(content, str):
         return content
     return orjson.dumps(content, default=str).decode()

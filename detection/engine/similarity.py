@@ -14,7 +14,7 @@ from typing import Any
 from rapidfuzz.distance import Levenshtein
 
 from detection.engine.calls import Arguments
-from detection.engine.identity import Keyer, WordMarks, dump, encoded, parse
+from detection.engine.identity import Keyer, WordHashes, dump, encoded, parse
 
 MAX_FIELD_CHARS = 4096
 MAX_FIELDS = 24
@@ -44,8 +44,8 @@ def sketch(arguments: Arguments, keyer: Keyer) -> str:
         with suppress(ValueError):
             value = parse(value)
     if not isinstance(value, dict):
-        return _value_sketch(value, keyer.marks)
-    marks = keyer.marks
+        return _value_sketch(value, keyer.word_hashes)
+    marks = keyer.word_hashes
     fields = [
         marks[encoded(str(name))] + _value_sketch(item, marks)
         for name, item in islice(value.items(), MAX_FIELDS)
@@ -54,7 +54,7 @@ def sketch(arguments: Arguments, keyer: Keyer) -> str:
     return _FIELD.join(fields)[:MAX_SKETCH_CHARS]
 
 
-def _value_sketch(value: Any, marks: WordMarks) -> str:
+def _value_sketch(value: Any, marks: WordHashes) -> str:
     if not isinstance(value, str):
         if value is None or isinstance(value, bool | int | float):
             return _SCALAR + marks[str(value).encode()]

@@ -1,7 +1,6 @@
-"""A session's state as bytes and back: compact JSON, versioned, bounded.
+"""A session's state as bytes and back: compact, versioned JSON of bounded size.
 
-What is remembered belongs to `memory`. An unknown version is refused; the services then rebuild the state from the
-stored calls.
+Loading another version raises an error; the services then rebuild the state from the stored calls.
 """
 
 from __future__ import annotations
@@ -14,11 +13,12 @@ from typing import Any
 
 import orjson
 
-from detection.engine.memory import Lane, Loop, Marks, Record, State
+from detection.engine.memory import Loop, RecentHashes, Record, RunState, State
 
-VERSION = 2
+VERSION = 3
 
 MAX_BYTES = 32 * 1024
+"""Size of the largest state."""
 
 # Records and loops are stored as their fields, in order.
 _RECORD_FIELDS = attrgetter(*(one.name for one in fields(Record)))
@@ -26,35 +26,32 @@ _LOOP_FIELDS = attrgetter(*(one.name for one in fields(Loop)))
 
 
 class SnapshotVersionError(ValueError):
-    """The bytes were written by another version of the engine, or are no snapshot."""
+    """The bytes were written by another version of the engine, or are damaged."""
 
 
 def dump(state: State) -> bytes:
-    """The state as bytes; at most 32 KB at any length of the session.
+    """Return the state as bytes, at most `MAX_BYTES` whatever the length of the session.
 
-    A state that has grown beyond the promise (many lanes full of long sketches) gives up its oldest lane, then its
-    oldest records: both are what would be forgotten next.
+    A larger state (several runs full of long sketches) loses its oldest runs first, then its oldest calls. It is changed in place.
     """
     body = _dump(state)
-    while len(body) > MAX_BYTES and (
-        len(state.lanes) > 1 or any(lane.records for lane in state.lanes.values())
-    ):
-        if len(state.lanes) > 1:
-            del state.lanes[next(iter(state.lanes))]
+    while len(body) > MAX_BYTES and (len(state.runs) > 1 or any(run.records for run in state.runs.values())):
+        if len(state.runs) > 1:
+            del state.runs[next(iter(state.runs))]
         else:
-            for lane in state.lanes.values():
-                del lane.records[: max(1, len(lane.records) // 4)]
+            for run in state.runs.values():
+                del run.records[: max(1, len(run.records) // 4)]
         body = _dump(state)
     if len(body) > MAX_BYTES:
-        # Only texts made of control characters come this far; what detectors noted is given up last.
-        for lane in state.lanes.values():
-            lane.own.clear()
+        # Only results made of control characters, which JSON escapes, lead here.
+        for run in state.runs.values():
+            run.detectors.clear()
         body = _dump(state)
     return body
 
 
 def load(data: bytes) -> State:
-    """The state from bytes.
+    """Return the state from bytes.
 
     Raises
     ------
@@ -74,7 +71,7 @@ def load(data: bytes) -> State:
 
 def _state(body: dict[str, Any]) -> State:
     return State(
-        lanes={name: _lane(packed) for name, packed in body["l"].items()},
+        runs={name: _run(packed) for name, packed in body["r"].items()},
         call_ids=_unpack(body["c"]),
         exempt=body["x"],
     )
@@ -86,38 +83,38 @@ def _dump(state: State) -> bytes:
             "v": VERSION,
             "c": _pack(state.call_ids),
             "x": state.exempt,
-            "l": {name: _pack_lane(lane) for name, lane in state.lanes.items()},
+            "r": {name: _pack_run(run) for name, run in state.runs.items()},
         }
     )
 
 
-def _pack_lane(lane: Lane) -> list[Any]:
+def _pack_run(run: RunState) -> list[Any]:
     return [
-        lane.ordinal,
-        lane.results,
-        lane.news,
-        lane.detections,
-        _pack(lane.seen),
-        lane.own,
-        {name: _LOOP_FIELDS(loop) for name, loop in lane.loops.items()},
-        lane.allowances,
-        lane.warned,
-        list(map(_RECORD_FIELDS, lane.records)),
+        run.ordinal,
+        run.results,
+        run.new_results,
+        run.detections,
+        _pack(run.seen),
+        run.detectors,
+        {name: _LOOP_FIELDS(loop) for name, loop in run.loops.items()},
+        run.allowances,
+        run.warned,
+        list(map(_RECORD_FIELDS, run.records)),
     ]
 
 
-def _lane(packed: list[Any]) -> Lane:
-    ordinal, results, news, detections, seen, own, loops, allowances, warned, records = packed
-    return Lane(
+def _run(packed: list[Any]) -> RunState:
+    ordinal, results, new_results, detections, seen, detectors, loops, allowances, warned, records = packed
+    return RunState(
         records=_records(records),
         ordinal=ordinal,
         results=results,
-        news=news,
+        new_results=new_results,
         detections=detections,
         loops={name: Loop(row[0], tuple(row[1]), *row[2:]) for name, row in loops.items()},
         allowances=allowances,
         seen=_unpack(seen),
-        own=own,
+        detectors=detectors,
         warned=(warned[0], warned[1]),
     )
 
@@ -129,9 +126,9 @@ def _records(rows: list[list[Any]]) -> list[Record]:
     return list(starmap(Record, rows))
 
 
-def _pack(marks: Marks) -> str:
-    return b64encode(marks.packed).decode()
+def _pack(hashes: RecentHashes) -> str:
+    return b64encode(hashes.packed).decode()
 
 
-def _unpack(text: str) -> Marks:
-    return Marks(b64decode(text))
+def _unpack(text: str) -> RecentHashes:
+    return RecentHashes(b64decode(text))

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from django.db.models import Exists, F, OuterRef, Q
 from django.utils import timezone
 
+from detection.engine.detectors import RUN_LIMITS
 from detection.models import (
     Approval,
     ApprovalState,
@@ -101,7 +102,9 @@ def near_limit(project_id: int, limit: int = 20) -> list[Session]:
         last_event_at__gt=timezone.now() - RECENT,
     ).filter(
         Exists(LimitNotice.objects.filter(session=OuterRef("pk")))
-        | Q(meter_kind="budget", meter_limit__gt=0, meter_count__gte=F("meter_limit") * NEAR_LIMIT_SHARE)
+        | Q(
+            meter_kind__in=RUN_LIMITS, meter_limit__gt=0, meter_count__gte=F("meter_limit") * NEAR_LIMIT_SHARE
+        )
     )
     return [*rows.order_by("-last_event_at").prefetch_related("limit_notices")[:limit]]
 

@@ -136,7 +136,7 @@ def test_a_draft_is_shown_in_every_wire_shape_and_stored_nowhere(api, rung):
 def test_an_empty_draft_is_the_default(api):
     draft = api.post("/texts/preview", {"rung": "block"}).json()
     assert draft["message"].startswith(
-        "The call was not run. 'search_web' invoked with identical params 4 times"
+        "The call was not run. 'search_web' was called with identical arguments 4 times"
     )
     assert draft["rendered"]["anthropic"]["is_error"] is True
 

@@ -147,9 +147,9 @@ def test_a_session_whose_name_no_path_can_carry_has_its_page_too(world):
 def test_an_incident_says_in_one_sentence_what_happened_and_what_was_done(world):
     shown = text(world.client.get(f"{world.base}/incidents/{world.incident.public_id}"))
     assert "search_web was called 4 times" in shown
-    assert "with equal arguments, and all 3 known results were the same." in shown
+    assert "with identical arguments, and all 3 known results were the same." in shown
     assert "stopped at the 4th call" in shown
-    assert "equal" in shown
+    assert "identical" in shown
     assert "from preset standard" in shown
 
 

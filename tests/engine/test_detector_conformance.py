@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from typing import Any
 
 import pytest
@@ -10,12 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from detection.engine import fold, snapshot
-from detection.engine.calls import Call, Result, Step
-from detection.engine.detectors import DETECTORS
-from detection.engine.detectors.base import MAX_EVIDENCE, Detector
-from detection.engine.fields import FIELDS, KINDS
+from detection.engine.calls import Call, Finding, Result, Step
+from detection.engine.detectors import DETECTORS, KINDS, BaseDetector
+from detection.engine.detectors.base import MAX_EVIDENCE
+from detection.engine.fields import FIELDS
 from detection.engine.identity import Keyer
-from detection.engine.messages import message
+from detection.engine.messages import TEMPLATES, message
 from detection.engine.policy import SERVER, Policy, relevant_fields, resolve
 from tests.engine.twins.history import Observation
 from tests.engine.twins.runs import runs
@@ -41,7 +43,7 @@ each_detector = pytest.mark.parametrize(("detector", "values"), CASES)
 few = settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 
 
-def only(detector: Detector, **values: Any) -> Policy:
+def only(detector: BaseDetector, **values: Any) -> Policy:
     """`standard` with this detector alone."""
     switches = {one.switch: one is detector for one in DETECTORS}
     return resolve([(SERVER, {**switches, "budget_soft_rounds": False, **values})])
@@ -64,14 +66,25 @@ def stuck(calls: int) -> list[Observation]:
 
 
 def test_names_switches_and_settings_belong_together():
-    assert [detector.kind for detector in DETECTORS] == list(KINDS)
+    assert len(set(KINDS)) == len(DETECTORS)
     for detector in DETECTORS:
+        assert re.fullmatch("[a-z][a-z_]{1,15}", detector.kind), "the database keeps sixteen characters"
+        assert type(detector).__module__.endswith(f".{detector.kind}")
         assert FIELDS[detector.switch].type == "bool"
         assert FIELDS[detector.switch].group == detector.kind
-        assert ("mode" if detector.kind == "repeat" else f"{detector.kind}_ladder") in FIELDS
-        assert relevant_fields(detector.kind)
+        assert FIELDS[detector.ladder].type == "ladder"
+        assert detector.limit_setting in FIELDS
+        assert set(detector.key_settings) <= set(relevant_fields(detector.kind))
+        assert all(FIELDS[field.name].group == detector.kind for field in detector.settings)
         assert type(detector).__doc__
-        assert __import__(type(detector).__module__, fromlist=["x"]).__doc__
+        assert sys.modules[type(detector).__module__].__doc__
+
+
+def test_no_setting_is_declared_twice():
+    names = [field.name for detector in DETECTORS for field in detector.settings]
+    assert len(set(names)) == len(names)
+    labels = [FIELDS[name].label for name in FIELDS]
+    assert len(set(labels)) == len(labels), "labels are shown without their group, too"
 
 
 @each_detector
@@ -82,8 +95,8 @@ def test_it_is_deterministic_and_keeps_json(detector, values, run):
     one, other = fold.new_state(), fold.new_state()
     for place in run:
         assert observe(one, place, policy) == observe(other, place, policy)
-        for lane in one.lanes.values():
-            own = lane.own.get(detector.kind, {})
+        for run in one.runs.values():
+            own = run.detectors.get(detector.kind, {})
             assert json.loads(json.dumps(own)) == own
         other = snapshot.load(snapshot.dump(other))
 
@@ -126,7 +139,7 @@ def test_switched_off_it_is_silent(detector, values):
     state = fold.new_state()
     for one in stuck(60):
         assert not observe(state, one, policy).verdict.findings
-    assert not any(lane.own for lane in state.lanes.values())
+    assert not any(run.detectors for run in state.runs.values())
 
 
 ODD: dict[str, str | None] = {
@@ -169,46 +182,64 @@ def test_what_it_keeps_is_bounded(detector, values):
             Result(call.call_id, f"row {number % 250} of \u6f22" * 90, number % 6 == 0, call.at),
             policy,
         )
-    for lane in state.lanes.values():
-        assert len(json.dumps(lane.own.get(detector.kind, {}))) <= MAX_OWN_BYTES
+    for run in state.runs.values():
+        assert len(json.dumps(run.detectors.get(detector.kind, {}))) <= MAX_OWN_BYTES
+
+
+@pytest.mark.parametrize(
+    ("detector", "name"),
+    [pytest.param(detector, name, id=name) for detector in DETECTORS for name in detector.examples],
+)
+def test_its_examples_fire_as_documented(detector, name):
+    example = detector.examples[name]
+    policy, state = only(detector, **(example.values or {})), fold.new_state()
+    findings = []
+    for number, one in enumerate(example.calls):
+        call = Call(number, one.tool, one.arguments, float(number), f"call-{number}", f"round-{number}")
+        findings += observe(state, call, policy).verdict.findings
+        if one.result is not None:
+            result = Result(call.call_id, one.result, one.is_error, call.at, number)
+            findings += observe(state, result, policy).verdict.findings
+    assert bool(findings) == example.fires
+    for finding in findings:
+        assert finding.kind == detector.kind
+        assert finding.count > 0
+        assert finding.limit > 0
+        assert 0 < len(finding.seqs) <= MAX_EVIDENCE
+        assert list(finding.seqs) == sorted(finding.seqs)
+        assert set(finding.seqs) <= set(range(len(example.calls)))
+        assert finding.detail["tool"] in {one.tool for one in example.calls}
 
 
 @each_detector
-def test_its_findings_can_be_explained(detector, values):
-    policy = only(detector, **values, budget_max_calls=10, cycle_min_laps=2)
-    seen = 0
-    state = fold.new_state()
-    run: list[Observation] = []
-    for number in range(60):
-        letter = (
-            "ab"[number % 2] if detector.kind == "cycle" else "ab"[number % 2] * (detector.kind == "similar")
+def test_its_messages_name_the_loop_and_never_quote_arguments(detector, values):
+    policy = only(detector, **values)
+    finding = Finding(detector.kind, 5, 4, results="errors", detail={"tool": "lookup"})
+    assert detector.describe(finding).isascii()
+    for rung in TEMPLATES:
+        text = message(rung, finding, policy)
+        assert detector.describe(finding)[1:] in text
+        assert "$" not in text
+        assert text.isascii()
+
+
+def test_every_detector_declares_its_texts():
+    for detector in DETECTORS:
+        for text in (detector.label, detector.headline, detector.unit, detector.advice, detector.message):
+            assert text.strip()
+        assert detector.sentence.count("*") % 2 == 0
+        assert any(name in detector.sentence for name in ("$count", "$calls", "$used"))
+        assert not detector.sentence.endswith(".")
+        assert detector.advice.endswith(".")
+
+
+def test_every_detector_declares_an_example_of_its_name_that_fires():
+    for detector in DETECTORS:
+        assert next(iter(detector.examples)) == detector.kind
+        assert detector.examples[detector.kind].fires
+        assert all(
+            name == detector.kind or name.startswith(f"{detector.kind}-") for name in detector.examples
         )
-        run.append(
-            Call(
-                number,
-                "lookup",
-                {"q": f"please help me reset my very old password {letter}"},
-                float(number),
-                f"call-{number}",
-            )
-        )
-        run.append(Result(f"call-{number}", "denied", True, float(number), number))
-    for one in run:
-        verdict = observe(state, one, policy).verdict
-        for finding in verdict.findings:
-            seen += 1
-            assert finding.kind == detector.kind
-            assert finding.count > 0
-            assert finding.limit > 0
-            assert len(finding.seqs) <= MAX_EVIDENCE
-            assert set(finding.seqs) <= set(range(60))
-            assert finding.detail["tool"] == "lookup"
-            for rung in ("warn", "chance", "block", "ask", "judge", "stop"):
-                text = message(rung, finding, policy)
-                assert "lookup" in text or finding.kind == "budget"
-                assert "password" not in text
-                assert text.isascii()
-    assert seen, "this run should be a loop to every detector"
 
 
 def test_all_names_of_the_settings_are_reached_by_some_kind_or_by_all():
@@ -220,7 +251,5 @@ def test_all_names_of_the_settings_are_reached_by_some_kind_or_by_all():
 @given(count=st.integers(1, 10**6), limit=st.integers(1, 10**6))
 @few
 def test_no_text_is_ever_empty(count, limit):
-    from detection.engine.calls import Finding
-
     for detector in DETECTORS:
         assert message("stop", Finding(detector.kind, count, limit, detail={"tool": "t"}), resolve([]))

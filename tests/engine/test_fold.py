@@ -113,7 +113,7 @@ def test_after_allow_once_the_loop_is_counted_anew():
     held = [player.call("t", {}) for _ in range(4)][-1].verdict
     assert held.decision == "hold"
 
-    assert fold.rearm(player.state, held.finding.loop_id, "allow_once")
+    assert fold.apply_choice(player.state, held.finding.loop_id, "allow_once")
 
     assert [player.call("t", {}).verdict.decision for _ in range(4)] == ["allow"] * 3 + ["hold"]
 
@@ -121,7 +121,7 @@ def test_after_allow_once_the_loop_is_counted_anew():
 def test_a_raised_limit_holds_for_that_loop_alone():
     player = Player(mode="ask")
     held = [player.call("t", {}) for _ in range(4)][-1].verdict
-    fold.rearm(player.state, held.finding.loop_id, "raise", by=2)
+    fold.apply_choice(player.state, held.finding.loop_id, "raise", by=2)
 
     assert [player.call("t", {}).verdict.decision for _ in range(6)] == ["allow"] * 5 + ["hold"]
     assert [player.call("u", {}).verdict.decision for _ in range(4)][-1] == "hold"
@@ -130,13 +130,13 @@ def test_a_raised_limit_holds_for_that_loop_alone():
 def test_a_skipped_call_is_asked_about_again():
     player = Player(mode="ask")
     held = [player.call("t", {}) for _ in range(4)][-1].verdict
-    fold.rearm(player.state, held.finding.loop_id, "skip")
+    fold.apply_choice(player.state, held.finding.loop_id, "skip")
 
     assert player.call("t", {}).verdict.decision == "hold"
 
 
 def test_an_unknown_loop_cannot_be_rearmed():
-    assert not fold.rearm(Player().state, "00", "allow_once")
+    assert not fold.apply_choice(Player().state, "00", "allow_once")
 
 
 def test_an_exempt_tool_is_judged_no_more():
@@ -150,7 +150,7 @@ def test_an_exempt_tool_is_judged_no_more():
 def test_resuming_starts_every_counter_anew():
     player = Player()
     player.letters("aaaa")
-    fold.rearm_all(player.state)
+    fold.reset_all(player.state)
 
     assert player.letters("aaaa") == ["allow", "allow", "allow", "stop"]
 

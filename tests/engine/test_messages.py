@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from detection.engine import messages
+from detection.engine import fold, messages
 from tests.engine.play import Player
 
 
@@ -14,10 +14,69 @@ def stopped(**values):
 
 
 def test_a_stop_names_tool_count_and_window_and_says_that_the_session_was_stopped():
-    message = stopped().message
+    message = stopped(preset="proxy").message
 
-    for part in ("'get_weather'", "4 times", "120s", "Session stopped"):
+    for part in ("'get_weather'", "4 times within 120s", "Session stopped"):
         assert part in message
+
+
+def test_the_window_is_the_time_that_the_calls_really_span():
+    """Under `standard` the age counts from the previous identical call, so calls a minute apart go on for ever."""
+    player = Player(repeat_warn_at=0)
+    verdicts = [player.call("get_weather", {}, gap=60.0).verdict for _ in range(16)]
+
+    assert "16 times within 900s" in verdicts[-1].message
+    assert verdicts[-1].finding.window_seconds == 900
+
+
+def test_slow_calls_are_all_named_although_they_count_as_a_fifth():
+    player = Player()
+    verdicts = [player.step("get_weather", {}, "rain", gap=60.0) for _ in range(11)]
+
+    assert verdicts[-1].finding.count == 3
+    assert "11 times within 600s" in verdicts[-1].message
+
+
+def test_a_changed_result_starts_the_span_over():
+    player = Player()
+    for number in range(5):
+        player.step("get_weather", {}, f"rain {number}", gap=15.0)
+    verdicts = [player.step("get_weather", {}, "sun", gap=10.0) for _ in range(3)]
+
+    assert "3 times within 20s" in verdicts[-1].message
+
+
+def test_a_count_over_the_whole_run_names_no_window():
+    verdict = stopped(repeat_scope="run")
+
+    assert verdict.finding.window_seconds is None
+
+
+def test_a_spent_extension_names_the_limit_in_force():
+    player = Player("justified", budget_max_rounds=8)
+    for number in range(8):
+        player.call("t", {"n": number})
+    fold.grant_rounds(player.state, 4)
+    verdicts = [player.call("t", {"n": number}).verdict for number in range(8, 13)]
+
+    assert [one.decision for one in verdicts] == ["allow", "allow", "allow", "stop", "stop"]
+    assert "12 rounds of its limit of 12" in verdicts[3].message
+    assert "13 rounds of its limit of 12" in verdicts[4].message
+
+
+@pytest.mark.parametrize(
+    ("values", "tools"),
+    [({"cycle_unknown_laps": 3}, "ababab"), ({"budget_max_calls": 4}, "abcd"), ({"repeat_scope": "window"}, "aaaa")],
+    ids=["cycle", "budget", "window"],
+)  # fmt: skip
+def test_a_resent_call_gets_the_same_message(values, tools):
+    player = Player(**values)
+    verdict = [player.call(tool, {}).verdict for tool in tools][-1]
+    resent = player.call(tools[-1], {}, call_id=player.last_id)
+
+    assert resent.duplicate
+    assert verdict.message
+    assert resent.verdict.message == verdict.message
 
 
 @pytest.mark.parametrize("mode", ["break", "chance", "warn", "block", "ask", "justify"])
@@ -48,7 +107,7 @@ def test_own_wording_may_use_the_figures():
         "stop", verdict.finding, Player().policy, {"stop": "$tool/$count/$limit/$kind/$seconds $unknown"}
     )
 
-    assert own == "get_weather/4/4/repeat/120 $unknown"
+    assert own == "get_weather/4/4/repeat/6 $unknown"
 
 
 def test_the_shapes_are_those_of_the_clients():

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from detection.engine.detectors import KINDS
 from detection.engine.fields import ALIASES
 from detection.engine.policy import (
     ENVIRONMENT,
     FIELDS,
-    KINDS,
     PRESETS,
     PROJECT,
     SERVER,

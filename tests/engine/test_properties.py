@@ -15,10 +15,10 @@ from detection.engine.calls import Call, Message, Result, Step
 from detection.engine.identity import Keyer, canonical, smallest_rotation
 from detection.engine.memory import (
     MAX_CALL_IDS,
-    MAX_LANES,
     MAX_LOOPS,
     MAX_RECORDS,
-    MAX_SEEN,
+    MAX_RESULTS,
+    MAX_RUNS,
     MAX_TOTALS,
     State,
 )
@@ -338,15 +338,15 @@ def test_what_a_session_remembers_stops_growing(preset):
             observe(state, Result(call.call_id, f"row {number % 900}", number % 7 == 0, call.at), policy)
         return len(snapshot.dump(state))
 
-    early = grown(range(1000))
-    assert grown(range(1000, 3000)) <= early * 1.1
-    assert len(state.lanes) <= MAX_LANES
+    early = grown(range(1100))  # `standard` stops at the 1,000th call
+    assert grown(range(1100, 3000)) <= early * 1.1
+    assert len(state.runs) <= MAX_RUNS
     assert len(state.call_ids) <= MAX_CALL_IDS
-    for lane in state.lanes.values():
-        assert len(lane.records) <= MAX_RECORDS
-        assert len(lane.seen) <= MAX_SEEN
-        assert len(lane.loops) <= MAX_LOOPS
-        assert len(lane.own.get("repeat", {}).get("totals", ())) <= MAX_TOTALS
+    for run in state.runs.values():
+        assert len(run.records) <= MAX_RECORDS
+        assert len(run.seen) <= MAX_RESULTS
+        assert len(run.loops) <= MAX_LOOPS
+        assert len(run.detectors.get("repeat", {}).get("totals", ())) <= MAX_TOTALS
 
 
 @pytest.mark.parametrize("depth", [100, 1_100, 50_000])

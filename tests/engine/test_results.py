@@ -7,7 +7,7 @@ import json
 import pytest
 
 from detection.engine.identity import Keyer
-from detection.engine.results import as_text, normalise, outcome
+from detection.engine.results import as_text, evaluate_result, normalise
 from detection.engine.similarity import sketch
 from detection.engine.tool_classes import PLAIN_TOOL, ToolTraits
 
@@ -15,7 +15,7 @@ KEYER = Keyer(b"secret")
 
 
 def told(content, is_error=False, traits=PLAIN_TOOL, arguments=None):
-    return outcome(
+    return evaluate_result(
         content, is_error, traits, KEYER, sketch(arguments, KEYER) if arguments is not None else ""
     )
 
@@ -97,18 +97,18 @@ def test_codes_stay_in_an_error_even_when_an_argument_looks_like_one():
 )
 def test_an_empty_answer_is_no_evidence_whatever_it_is_wrapped_in(content):
     assert told(content).status == "m"
-    assert not told(content).evidence
+    assert not told(content).is_evidence
 
 
 @pytest.mark.parametrize("content", ["ok", "Done.", "SUCCESS", "true", "committed"])
 def test_a_bare_acknowledgement_is_no_evidence(content):
     assert told(content).status == "o"
-    assert not told(content).evidence
+    assert not told(content).is_evidence
 
 
 @pytest.mark.parametrize("content", ["0 hits", "ok 3", '{"exit_code": 0, "output": "x"}', "<b>bold</b>", "7"])
 def test_a_short_answer_with_something_in_it_is_evidence(content):
-    assert told(content).evidence
+    assert told(content).is_evidence
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ often = settings(
 def alone(kind: str, **values: Any) -> Policy:
     """One detector by itself, only looking on."""
     base: dict[str, Any] = {f"{one.kind}_enabled": one.kind == kind for one in DETECTORS}
-    base |= {f"{one.kind}_ladder": "observe" for one in DETECTORS if one.kind != "repeat"}
+    base |= {one.ladder: "observe" for one in DETECTORS}
     return resolve([(SERVER, base | {"mode": "observe"} | values)])
 
 
@@ -198,10 +198,6 @@ def test_stagnation(run, limit):
 )
 def test_budgets(run, limits):
     compare("budget", run, alone("budget", budget_soft_rounds=False, **limits))
-
-
-def test_every_registered_detector_has_a_twin():
-    assert {detector.kind for detector in DETECTORS} == {*TWINS, "budget"}
 
 
 @pytest.mark.parametrize("length", [2, 3, 6])

@@ -6,9 +6,10 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from ninja import Field, Schema
-from pydantic import AfterValidator, AwareDatetime, ConfigDict, StringConstraints
+from pydantic import AfterValidator, AwareDatetime, ConfigDict, StringConstraints, WithJsonSchema
 
 from detection.api import event_parsing
+from detection.engine.detectors import KINDS
 
 
 def _printable(text: str) -> str:
@@ -26,6 +27,12 @@ def _storable(moment: datetime) -> datetime:
     return moment.astimezone(UTC)
 
 
+def _known_kind(kind: str) -> str:
+    if kind not in KINDS:
+        raise ValueError(f"Must be one of {', '.join(KINDS)}.")
+    return kind
+
+
 Timestamp = Annotated[AwareDatetime, AfterValidator(_storable)]
 """A time with an offset, within the years that the database can store in every zone."""
 ShortText = Annotated[str, StringConstraints(max_length=256), AfterValidator(_printable)]
@@ -35,7 +42,16 @@ Name128 = Annotated[str, StringConstraints(max_length=128)]
 Name200 = Annotated[str, StringConstraints(max_length=200)]
 Name256 = Annotated[str, StringConstraints(max_length=256)]
 Decision = Literal["allow", "warn", "block", "hold", "stop"]
-FindingKind = Literal["repeat", "cycle", "similar", "outcome", "stagnation", "budget"]
+FindingKind = Annotated[
+    str, AfterValidator(_known_kind), WithJsonSchema({"type": "string", "enum": [*KINDS]})
+]
+"""The detector of a finding."""
+FindingKindFilter = Annotated[
+    str,
+    AfterValidator(lambda kind: _known_kind(kind) if kind else kind),
+    WithJsonSchema({"type": "string", "enum": ["", *KINDS]}),
+]
+"""A detector, or nothing for all of them."""
 Row = TypeVar("Row")
 
 

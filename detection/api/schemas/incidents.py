@@ -8,7 +8,14 @@ from typing import Annotated, Any, Literal
 from ninja import Field, Schema
 from pydantic import StringConstraints
 
-from detection.api.schemas.common import CursorQuerySchema, Note, ShortText, StrictSchema, Timestamp
+from detection.api.schemas.common import (
+    CursorQuerySchema,
+    FindingKindFilter,
+    Note,
+    ShortText,
+    StrictSchema,
+    Timestamp,
+)
 
 Status = Literal["open", "acknowledged", "snoozed", "resolved"]
 _UNTIL = "End of the snooze, at most 90 days ahead."
@@ -21,9 +28,7 @@ class IncidentFiltersSchema(Schema):
 
     q: ShortText = Field("", description="Text within the tool, session or agent.")
     status: Literal["", "open", "acknowledged", "snoozed", "resolved"] = Field("", description="Status.")
-    kind: Literal["", "repeat", "cycle", "similar", "outcome", "stagnation", "budget"] = Field(
-        "", description="Detector."
-    )
+    kind: FindingKindFilter = Field("", description="Detector.")
     tool: ShortText = Field("", description="Tool.")
     agent: ShortText = Field("", description="Agent.")
     backend: ShortText = Field("", description="LLM backend.")

@@ -1,38 +1,69 @@
-"""The detectors, one per file, in the order in which they are asked and ranked.
+"""Registry of detectors.
 
-A new detector is a module with a class like the others and one more line here. Detectors do not know one another.
+To add a detector, write a module in this package and add one line to `REGISTERED`. Settings, forms, API, metrics, texts and
+documentation follow from the class; see `BaseDetector`.
 """
 
 from __future__ import annotations
 
-from detection.engine.detectors.base import QUIET, Detector, Reading
-from detection.engine.detectors.budget import Budget
-from detection.engine.detectors.cycle import Cycle
-from detection.engine.detectors.outcome import Outcome
-from detection.engine.detectors.repeat import Repeat
-from detection.engine.detectors.similar import Similar
-from detection.engine.detectors.stagnation import Stagnation
+from importlib import import_module
 
-DETECTORS: tuple[Detector, ...] = (Repeat(), Cycle(), Similar(), Outcome(), Stagnation(), Budget())
-"""Every detector; the position is the rank."""
+from detection.engine.detectors.base import QUIET, BaseDetector, Reading, RemovedDetector
 
-ON_CALL = tuple(one for one in DETECTORS if type(one).on_call is not Detector.on_call)
-ON_RESULT = tuple(one for one in DETECTORS if type(one).on_result is not Detector.on_result)
-ON_CHANGE = tuple(one for one in DETECTORS if type(one).on_change is not Detector.on_change)
-"""Those that have something to say there."""
+REGISTERED = (
+    "repeat.Repeat",
+    "cycle.Cycle",
+    "similar.Similar",
+    "outcome.Outcome",
+    "stagnation.Stagnation",
+    "budget.Budget",
+)
+"""Module and class of every detector. The order is the rank: of equally strict findings the first decides the verdict."""
 
-RANK: dict[str, int] = {detector.kind: rank for rank, detector in enumerate(DETECTORS)}
 
-BY_KIND: dict[str, Detector] = {detector.kind: detector for detector in DETECTORS}
+def _load(path: str) -> BaseDetector:
+    module, _, name = path.partition(".")
+    detector: BaseDetector = getattr(import_module(f"{__name__}.{module}"), name)()
+    return detector
+
+
+DETECTORS: tuple[BaseDetector, ...] = tuple(map(_load, REGISTERED))
+"""Every detector, by rank."""
+
+BY_KIND: dict[str, BaseDetector] = {detector.kind: detector for detector in DETECTORS}
+
+KINDS = tuple(BY_KIND)
+"""Names of all detectors, by rank."""
+
+RANK: dict[str, int] = {kind: rank for rank, kind in enumerate(KINDS)}
+
+ON_CALL = tuple(one for one in DETECTORS if type(one).on_call is not BaseDetector.on_call)
+ON_RESULT = tuple(one for one in DETECTORS if type(one).on_result is not BaseDetector.on_result)
+ON_CHANGE = tuple(one for one in DETECTORS if type(one).on_change is not BaseDetector.on_change)
+"""The detectors that override a hook."""
+
+RUN_LIMITS = frozenset(kind for kind, detector in BY_KIND.items() if detector.is_run_limit)
+"""Kinds of findings about a run as a whole."""
+
+
+def detector_for(kind: str) -> BaseDetector:
+    """Return the detector of a finding or incident, also where it is no longer installed."""
+    return BY_KIND.get(kind) or RemovedDetector(kind)
+
 
 __all__ = [
     "BY_KIND",
     "DETECTORS",
+    "KINDS",
     "ON_CALL",
     "ON_CHANGE",
     "ON_RESULT",
     "QUIET",
     "RANK",
-    "Detector",
+    "REGISTERED",
+    "RUN_LIMITS",
+    "BaseDetector",
     "Reading",
+    "RemovedDetector",
+    "detector_for",
 ]

@@ -1,24 +1,28 @@
-"""What a detector is: a small pure fold over the calls and results of a lane.
+"""Base class of all detectors: a small pure fold over the calls and results that are counted together.
 
-The fold has already put the record in hand at the end of `lane.records` and, after a result, filled in its outcome.
-A detector keeps what it needs in `own`, a JSON-able dictionary that nobody else touches.
+Everything that other parts of LoopGuard need to know about a detector is declared here and set by its class.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from string import Template
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from detection.engine.calls import Finding
-from detection.engine.memory import Lane, Record
-from detection.engine.policy import Policy
-from detection.engine.results import Outcome
+from detection.engine.calls import Finding, ObservedCall
+from detection.engine.field import Field
+from detection.engine.memory import Record, RunState
+from detection.engine.results import ResultOutcome
+
+if TYPE_CHECKING:
+    from detection.engine.policy import Policy
 
 MAX_EVIDENCE = 50
 
 
 class Reading(NamedTuple):
-    """How far a detector is, and what it found."""
+    """How far a detector has counted, the limit it counts to, and the finding if it fired."""
 
     reached: int
     limit: int
@@ -26,39 +30,222 @@ class Reading(NamedTuple):
 
 
 QUIET = Reading(0, 1)
+"""The reading of a detector that counts nothing."""
 
 
-class Detector:
-    """The face of every detector; each overrides what it needs and is asked nothing else.
+@dataclass(frozen=True, slots=True)
+class ExampleCall:
+    """One call of an example with its result.
 
-    `kind` names it, `switch` is the setting that turns it on.
+    Parameters
+    ----------
+    letter : str
+        Stands for the call in a picture; identical calls share it.
+    tool, arguments : str, object
+        What is called.
+    result : str or None
+        What the tool answers; None means that no result arrives.
+    is_error : bool
+        Whether the result is an error.
     """
 
-    kind = ""
-    switch = ""
+    letter: str
+    tool: str
+    arguments: Any
+    result: str | None
+    is_error: bool = False
 
-    def on_call(self, own: dict[str, Any], lane: Lane, record: Record, policy: Policy) -> Reading:
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A short run that documents and tests a detector.
+
+    Parameters
+    ----------
+    title : str
+        What happens, in a few words.
+    calls : tuple of ExampleCall
+        The calls in order, one second apart, one per round.
+    fires : bool
+        Whether the detector fires, under `standard` and `values`.
+    values : mapping
+        Settings above `standard`.
+    """
+
+    title: str
+    calls: tuple[ExampleCall, ...]
+    fires: bool = True
+    values: Mapping[str, Any] | None = None
+
+
+class BaseDetector:
+    """Base class of all detectors.
+
+    A detector is a class in a module of its own with one line in the registry. It declares its settings and texts, and
+    overrides the hooks it needs. Hooks are called with the call or result in hand already stored: the newest record is
+    the last of `run.records`, and a result is filled in. `own` is a JSON-able dictionary that only this detector reads
+    and writes; it is stored with the session. A hook must cost a bounded amount of time whatever the length of the
+    session, and must not raise. One that raises is skipped for that call and counted.
+
+    Attributes
+    ----------
+    kind : str
+        Stable name in lower snake case, at most 16 characters: the `kind` of findings and incidents, and the prefix of
+        the settings.
+    switch : str
+        The setting that turns the detector on: `{kind}_enabled`.
+    ladder : str
+        The setting that holds the escalation ladder; `{kind}_ladder` if not overridden.
+    label : str
+        Name for people, in the plural: `Cycles`.
+    headline : str
+        Title of an incident; the tool is added.
+    unit : str
+        What is counted, in the plural: `laps`.
+    sentence : str
+        The incident in one sentence for people, without the full stop. Text between asterisks is emphasised. Placeholders:
+        `$tool`, `$count`, `$limit`, `$span` (" in 12 s" or nothing), `$period`, `$result` ("error" or "result") and the
+        finding's details.
+    message : str
+        The finding for the agent, within a sentence. It never quotes arguments. The same placeholders, with `$span` as
+        " within 12s".
+    advice : str
+        What the agent should do instead, as sentences.
+    settings : tuple of Field
+        The detector's settings, including its switch and its ladder. Their group is the kind.
+    key_settings : tuple of str
+        Settings that decide a finding; shown with every incident, even where nobody changed them.
+    limit_setting : str
+        The setting that an operator raises to let one session go further.
+    examples : mapping of str to Example
+        Pictures of the documentation by file name; the first is called as the kind and fires.
+    is_exact : bool
+        The loop consists of identical calls. Extra calls are granted to these calls, not to the detector as a whole, and the
+        judge may not overrule the finding.
+    is_run_limit : bool
+        The finding is about the run as a whole: it never stands in for a loop among the same calls, and extensions grant
+        rounds instead of calls.
+    spans_tools : bool
+        The loop is a lap of several calls: the incident names every tool of the lap, and takes precedence over an equally
+        strict finding about a single call.
+    only_warns_fallible : bool
+        Tools of the class `fallible` are warned about at most.
+    describes_results : bool
+        The incident's sentence adds what is known about the results.
+    """
+
+    kind: ClassVar[str] = ""
+    switch: ClassVar[str] = ""
+    ladder: ClassVar[str] = ""
+    label: ClassVar[str] = ""
+    headline: ClassVar[str] = ""
+    unit: ClassVar[str] = "calls"
+    sentence: ClassVar[str] = "*$tool* was called *$count times$span*"
+    message: ClassVar[str] = "'$tool' was called $count times$span"
+    advice: ClassVar[str] = "Change the approach, or report what you have."
+    settings: ClassVar[tuple[Field, ...]] = ()
+    key_settings: ClassVar[tuple[str, ...]] = ()
+    limit_setting: ClassVar[str] = ""
+    examples: ClassVar[Mapping[str, Example]] = {}
+    is_exact: ClassVar[bool] = False
+    is_run_limit: ClassVar[bool] = False
+    spans_tools: ClassVar[bool] = False
+    only_warns_fallible: ClassVar[bool] = False
+    describes_results: ClassVar[bool] = True
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.switch = f"{cls.kind}_enabled"
+        cls.ladder = cls.ladder or f"{cls.kind}_ladder"
+
+    def on_call(
+        self, own: dict[str, Any], run: RunState, record: Record, call: ObservedCall, policy: Policy
+    ) -> Reading:
         """Judge a call before it runs."""
         return QUIET
 
     def on_result(
-        self, own: dict[str, Any], lane: Lane, record: Record, outcome: Outcome, policy: Policy
+        self, own: dict[str, Any], run: RunState, record: Record, outcome: ResultOutcome, policy: Policy
     ) -> Reading:
         """Judge a call by its result."""
         return QUIET
 
-    def on_change(self, own: dict[str, Any], lane: Lane, record: Record) -> None:
-        """Something was changed successfully: take back evidence that is now out of date."""
+    def on_change(self, own: dict[str, Any], run: RunState, record: Record) -> None:
+        """Discard evidence that a successful change has made obsolete."""
 
-    def rearm(self, own: dict[str, Any], lane: Lane, keys: tuple[str, ...]) -> None:
-        """Start counting this loop anew."""
+    def reset(self, own: dict[str, Any], run: RunState, keys: tuple[str, ...]) -> None:
+        """Start counting the loop over these calls again from zero."""
+
+    def extend(self, own: dict[str, Any], rounds: int) -> None:
+        """Grant further rounds; only for detectors with `is_run_limit`."""
+
+    def memory_calls(self, values: Mapping[str, Any]) -> int:
+        """Return how many calls a session must remember for these settings."""
+        return 0
+
+    def validate(self, values: Mapping[str, Any]) -> None:
+        """Check settings that depend on one another; those that are missing are inherited.
+
+        Raises
+        ------
+        PolicyError
+            Naming one setting.
+        """
+
+    def raised_setting(self, unit: str) -> str:
+        """Return the setting that an operator raises where findings count this unit."""
+        return self.limit_setting
+
+    def describe(self, finding: Finding) -> str:
+        """Return the finding in words for the agent, without arguments."""
+        return fill(self.message, finding)
+
+
+class RemovedDetector(BaseDetector):
+    """Stands for a detector that is no longer installed and whose incidents are still stored."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind  # type: ignore[misc]
+        self.label = self.headline = kind.replace("_", " ").capitalize()  # type: ignore[misc]
+
+
+def fill(template: str, finding: Finding) -> str:
+    """Return a message template with the finding's figures; unknown placeholders stay."""
+    span = f" within {finding.window_seconds}s" if finding.window_seconds else ""
+    return Template(template).safe_substitute(
+        placeholders(
+            str(finding.detail.get("tool", "")),
+            finding.count,
+            finding.limit,
+            finding.period,
+            finding.results,
+            finding.detail,
+        ),
+        span=span,
+    )
+
+
+def placeholders(
+    tool: str, count: int, limit: int, period: int, results: str, detail: Mapping[str, Any]
+) -> dict[str, str]:
+    """Return the values of the placeholders that sentences and messages share."""
+    known = {"calls": count, "unit": "rounds", "used": count, "allowed": limit, **detail}
+    known |= {"tool": tool, "count": count, "limit": limit, "period": period}
+    known["result"] = "error" if results == "errors" else "result"
+    return {name: _figure(value) for name, value in known.items()}
+
+
+def _figure(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.4f}".rstrip("0").rstrip(".")
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def evidence(records: list[Record]) -> tuple[int, ...]:
-    """Sequence numbers of records, the newest if there are many."""
+    """Return the sequence numbers of records, the newest if there are too many."""
     return tuple(record.seq for record in records[-MAX_EVIDENCE:])
 
 
 def detail(tool: str, **more: Any) -> Mapping[str, Any]:
-    """Details of a finding, without those that say nothing."""
+    """Return the details of a finding; values that are None or False are left out."""
     return {"tool": tool, **{name: value for name, value in more.items() if value not in (None, False)}}

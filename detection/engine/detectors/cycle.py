@@ -1,77 +1,159 @@
-"""The same few calls round and round.
+"""The same few calls in a cycle.
 
     a b a b a b          two calls, three laps
     a b c a b c a b c    three calls, three laps
 
-For every lap length it keeps how many calls in a row equal the call one lap earlier, so a call costs O(longest lap).
-The shortest lap wins; one call alone belongs to `repeat`. With `result_aware` on, answers that differ from lap to lap
-are work in progress (edit, test, edit, test), and laps whose answers never came need one more. It errs on honest
-two-step polls nobody declared, and misses laps longer than `cycle_max_length`, which `stagnation` sees.
+Counts identical laps of `cycle_min_length` to `cycle_max_length` calls. The shortest lap is reported; a lap of one call is
+a repeat.
+
+With `result_aware` on, laps whose results differ from one lap to the next are work in progress (edit, test, edit, test);
+they are only warned about, at lap `max_repeats_changing`. Laps without any results need `cycle_unknown_laps` laps.
+
+- **False alarms:** polls of two steps that are not declared as `poll`.
+- **Misses:** laps longer than `cycle_max_length` and laps with an occasional extra step, which `stagnation` detects.
+- **Tuning:** raise `cycle_min_laps` for tools that are meant to be used in turns.
+- **Cost:** proportional to the longest lap. For every length, the detector keeps how many calls in a row equal the call one
+  lap earlier.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from detection.engine.calls import Finding
-from detection.engine.detectors.base import QUIET, Detector, Reading, detail, evidence
+from detection.engine.calls import Finding, ObservedCall
+from detection.engine.detectors.base import (
+    QUIET,
+    BaseDetector,
+    Example,
+    ExampleCall,
+    Reading,
+    detail,
+    evidence,
+)
+from detection.engine.errors import PolicyError
+from detection.engine.field import ladder, number, switch
 from detection.engine.identity import loop_identity, smallest_rotation
-from detection.engine.memory import ERROR, PENDING, Lane, Record
-from detection.engine.policy import Policy
+from detection.engine.memory import ERROR, PENDING, Record, RunState
+
+if TYPE_CHECKING:
+    from detection.engine.policy import Policy
 
 
-class Cycle(Detector):
-    """Counts equal laps of call keys."""
+def _example(letter: str, tool: str, result: str) -> ExampleCall:
+    return ExampleCall(letter, tool, {"of": letter}, result)
+
+
+class Cycle(BaseDetector):
+    """Counts identical laps of calls."""
 
     kind = "cycle"
-    switch = "cycle_enabled"
+    label = "Cycles"
+    headline = "Cycle of calls"
+    unit = "laps"
+    sentence = "*$tool* ran in a cycle for *$count laps of $period calls$span*"
+    message = "the same $period calls, including '$tool', were made $count times in a row"
+    advice = "The same steps will bring the same results: change the approach, or report what you have."
+    key_settings = ("cycle_ladder", "cycle_min_laps")
+    limit_setting = "cycle_min_laps"
+    is_exact = True
+    spans_tools = True
+    settings = (
+        switch(
+            "cycle_enabled", False, "Detect cycles", "Detect repeated sequences of calls, such as A-B-A-B.",
+            weakens="off",
+        ),
+        number("cycle_min_length", 2, 2, 10, "Shortest lap", "Calls in the shortest lap to look for."),
+        number(
+            "cycle_max_length", 6, 2, 10, "Longest lap", "Calls in the longest lap to look for.", weakens="down"
+        ),
+        number(
+            "cycle_min_laps", 3, 2, 20, "Limit for laps",
+            "Fires on the n-th identical lap in a row if results are known.", unit="laps",
+        ),
+        number(
+            "cycle_unknown_laps", 4, 2, 20, "Limit for laps without results",
+            "Fires on the n-th identical lap in a row if results are unknown.", unit="laps",
+        ),
+        ladder("cycle_ladder", "graduated", "Reaction to cycles"),
+    )  # fmt: skip
+    examples = {
+        "cycle": Example(
+            "two calls in turn, nothing changes",
+            (_example("A", "tool_a", "state of A"), _example("B", "tool_b", "state of B")) * 6,
+        ),
+        "cycle-progress": Example(
+            "edit, test, edit, test: every lap differs, not a loop",
+            tuple(
+                call
+                for n in range(5)
+                for call in (
+                    ExampleCall("E", "edit_file", {"path": "a.py"}, f"wrote {n * 7 + 3} lines"),
+                    ExampleCall("T", "run_tests", {}, f"{9 - n} of 40 failed"),
+                )
+            ),
+            fires=False,
+        ),
+    }
 
-    def on_call(self, own: dict[str, Any], lane: Lane, record: Record, policy: Policy) -> Reading:
+    def on_call(
+        self, own: dict[str, Any], run: RunState, record: Record, call: ObservedCall, policy: Policy
+    ) -> Reading:
         """Judge a call before it runs."""
         values = policy.values
         longest = values["cycle_max_length"]
-        records, matches = lane.records, own.setdefault("m", [])
+        records, matches = run.records, own.setdefault("m", [])
         if len(matches) != longest:
             matches[:] = [0] * longest
         key, size = record.key, len(records)
-        if not any(matches) and lane.recent(key, longest) is None:
+        if not any(matches) and run.recent(key, longest) is None:
             return QUIET
         for length in range(1, longest + 1):
             # The record in hand is the last one; the one a lap earlier lies `length` before it.
             other = records[-1 - length] if size > length else None
-            equal = other is not None and other.key == key and not other.spent
+            equal = other is not None and other.key == key and not other.is_obsolete
             matches[length - 1] = matches[length - 1] + 1 if equal else 0
         best = QUIET
         for length in range(values["cycle_min_length"], longest + 1):
             laps = matches[length - 1] // length + 1
             if laps < 2 or matches[0] >= length - 1:
                 continue
-            reading = _judge(lane, record, policy, length, laps)
+            reading = _judge(run, record, policy, length, laps)
             if reading.finding is not None:
                 return reading
             if reading.reached * best.limit > best.reached * reading.limit:
                 best = reading
         return best
 
-    def rearm(self, own: dict[str, Any], lane: Lane, keys: tuple[str, ...]) -> None:
-        """Start counting laps anew; the records themselves are spent."""
+    def reset(self, own: dict[str, Any], run: RunState, keys: tuple[str, ...]) -> None:
+        """Start counting laps again from zero; the calls themselves no longer count as evidence."""
         own["m"] = []
 
+    def memory_calls(self, values: Mapping[str, Any]) -> int:
+        """Return how many calls a session must remember for these settings."""
+        laps = max(values["cycle_min_laps"], values["cycle_unknown_laps"]) if values["cycle_enabled"] else 0
+        return int(values["cycle_max_length"] * laps + 1)
 
-def _judge(lane: Lane, record: Record, policy: Policy, length: int, laps: int) -> Reading:
+    def validate(self, values: Mapping[str, Any]) -> None:
+        """Check that the shortest lap is not longer than the longest."""
+        if values.get("cycle_min_length", 0) > values.get("cycle_max_length", 99):
+            raise PolicyError("cycle_min_length", "must be at most `cycle_max_length`")
+
+
+def _judge(run: RunState, record: Record, policy: Policy, length: int, laps: int) -> Reading:
     values = policy.values
     limit = values["cycle_min_laps"]
     results = "unknown"
     if values["result_aware"]:
-        results = _lap_results(lane.records, length, laps)
+        results = _lap_results(run.records, length, laps)
         limit = {"unknown": values["cycle_unknown_laps"], "changing": values["max_repeats_changing"]}.get(
             results, limit
         )
-    limit += lane.allowance(record.key)
+    limit += run.allowance(record.key)
     if laps < limit:
         return Reading(laps, limit)
-    keys = smallest_rotation([one.key for one in lane.records[-length:]])
-    calls = lane.records[-length * laps :]
+    keys = smallest_rotation([one.key for one in run.records[-length:]])
+    calls = run.records[-length * laps :]
     finding = Finding(
         kind="cycle",
         count=laps,

@@ -1,34 +1,52 @@
-"""Different calls, one and the same answer.
+"""Different calls with the same result.
 
     search("a") → 401   search("b") → 401   search("c") → 401   search("d") → 401
 
-No comparison of calls can see this loop; the answers can. Per tool it counts equal answers in a row, whatever other
-tools do in between, with clocks and ids masked and, in errors, the words of the call's own arguments subtracted: "denied
-for ann" and "denied for bob" are one error. Calls that hardly differ besides need fewer. Empty answers and a bare "ok"
-are no evidence. Another answer of the tool, a successful change elsewhere, or several new answers of other tools end a
-series. It errs on honest sweeps that find nothing (hence: a shell is
-nudged, never stopped). `outcome_method = literal` is the seed's formula over the answers of all tools. O(1) a call.
+Comparing calls cannot detect this loop; comparing results can. Counts identical results of one tool in a row, whatever
+other tools do in between. Times and ids are masked. In errors, the words of the call's own arguments are masked too:
+"denied for ann" and "denied for bob" are one error. Fires at `outcome_max_errors` identical errors, at
+`outcome_max_results` identical results, or at `outcome_max_similar` where the arguments hardly differ either. Empty
+results and a bare "ok" do not count. A different result of the tool, a successful change elsewhere, or several new
+results of other tools end the series.
+
+- **False alarms:** legitimate sweeps that find nothing. Tools of the class `fallible`, such as a shell, are warned about
+  and never blocked.
+- **Misses:** short series of "nothing found" in different words.
+- **Tuning:** raise `outcome_max_errors` for tools that fail in the course of normal work, or declare them `fallible`; list
+  ids in results under `volatile_result_fields`.
+- **Cost:** constant per call. `outcome_method = literal` compares the text of the last `window_calls` results of all tools
+  and stores it in the session's state.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from detection.engine.calls import Finding
-from detection.engine.detectors.base import QUIET, Detector, Reading, detail, evidence
+from detection.engine.calls import Finding, ObservedCall
+from detection.engine.detectors.base import (
+    QUIET,
+    BaseDetector,
+    Example,
+    ExampleCall,
+    Reading,
+    detail,
+    evidence,
+)
+from detection.engine.field import choice, ladder, number, ratio, switch
 from detection.engine.identity import loop_identity
-from detection.engine.memory import ERROR, Lane, Record, bounded
-from detection.engine.policy import Policy
-from detection.engine.results import Outcome as Result
-from detection.engine.results import normalise
+from detection.engine.memory import ERROR, Record, RunState, drop_oldest
+from detection.engine.results import ResultOutcome, normalise
 from detection.engine.similarity import literal_result_similarity, sketch_similarity
+
+if TYPE_CHECKING:
+    from detection.engine.policy import Policy
 
 _MAX_TOOLS = 8
 # New answers from other tools after which a tool's old series says nothing about the run any more.
 _FORGIVING_NEWS = 4
 _NEAR = 0.7
 
-# A series: fingerprint, count, is an error, first call, calls in a row that hardly differ, the lane's news, last sketch.
+# A series: fingerprint, count, is an error, first call, calls in a row that hardly differ, the run's news, last sketch.
 _MAX_LITERAL_BYTES = 1200
 _MAX_TEXTS_BYTES = 12_000
 # What `literal_masked` leaves out of JSON answers, whatever the tool.
@@ -37,47 +55,97 @@ _ID_FIELDS = frozenset(
 )
 
 
-class Outcome(Detector):
-    """Counts equal answers per tool."""
+class Outcome(BaseDetector):
+    """Counts identical results per tool."""
 
     kind = "outcome"
-    switch = "outcome_enabled"
+    label = "Identical results"
+    headline = "Same result every time"
+    unit = "identical results"
+    sentence = "*$tool* was called with different arguments and returned the same *$result $count times$span*"
+    message = "'$tool' returned the same $result $count times, whatever the arguments"
+    advice = "Find out why the result stays the same before calling again, or report what you have."
+    key_settings = ("outcome_ladder", "outcome_max_results", "outcome_max_errors")
+    limit_setting = "outcome_max_results"
+    only_warns_fallible = True
+    describes_results = False
+    settings = (
+        switch(
+            "outcome_enabled", False, "Detect identical results",
+            "Detect different calls of one tool that return the same result.", weakens="off",
+        ),
+        number(
+            "outcome_max_results", 6, 2, 100, "Limit for identical results",
+            "Fires on the n-th identical result of one tool in a row, whatever the arguments.", unit="results",
+        ),
+        number(
+            "outcome_max_errors", 4, 2, 100, "Limit for identical errors",
+            "Fires on the n-th identical error of one tool in a row, whatever the arguments.", unit="errors",
+        ),
+        number(
+            "outcome_max_similar", 4, 2, 100, "Limit for identical results of similar calls",
+            "Fires on the n-th call in a row with similar arguments and an identical result.",
+        ),
+        ratio(
+            "outcome_ratio", 0.9, "Similarity of results",
+            "Results that are at least this similar count as identical. For the literal methods only.",
+        ),
+        choice(
+            "outcome_method", "fingerprint", ("fingerprint", "literal", "literal_masked"), "Comparison of results",
+            "Fingerprints of masked results, or the similarity of their text (stored in the session's state), as "
+            "received or masked.",
+        ),
+        ladder("outcome_ladder", "graduated", "Reaction to identical results"),
+    )  # fmt: skip
+    examples = {
+        "outcome": Example(
+            "different calls, one and the same error",
+            tuple(
+                ExampleCall(
+                    name[0].upper(), "read_mailbox", {"user": name}, f"denied for {name}", is_error=True
+                )
+                for name in ("ann", "bob", "cid", "dan", "eve", "fay")
+            ),
+        ),
+    }
 
-    def on_call(self, own: dict[str, Any], lane: Lane, record: Record, policy: Policy) -> Reading:
-        """A further call of a tool whose answers are stuck continues the loop."""
+    def on_call(
+        self, own: dict[str, Any], run: RunState, record: Record, call: ObservedCall, policy: Policy
+    ) -> Reading:
+        """Continue the loop on a further call of a tool that keeps returning the same result."""
         if policy.values["outcome_method"] != "fingerprint":
             return QUIET
         series = own.get(record.tool)
-        return _judge(series, lane, record, policy) if series else QUIET
+        return _judge(series, run, record, policy) if series else QUIET
 
     def on_result(
-        self, own: dict[str, Any], lane: Lane, record: Record, outcome: Result, policy: Policy
+        self, own: dict[str, Any], run: RunState, record: Record, outcome: ResultOutcome, policy: Policy
     ) -> Reading:
         """Judge a call by its result."""
         if policy.values["outcome_method"] != "fingerprint":
-            return _literal(own, lane, record, outcome, policy)
-        if not outcome.evidence or policy.traits.tool_class == "poll":
+            return _literal(own, run, record, outcome, policy)
+        if not outcome.is_evidence or policy.traits.tool_class == "poll":
             return QUIET
         series = own.pop(record.tool, None)
-        if series is None or series[0] != record.result or lane.news - series[5] >= _FORGIVING_NEWS:
+        if series is None or series[0] != record.result or run.new_results - series[5] >= _FORGIVING_NEWS:
             series = [record.result, 0, record.status == ERROR, record.seq, 0, 0, None]
         # A slow repeat weighs a fifth, here as everywhere; an error never comes slowly enough.
         weight = 1 if record.status == ERROR else record.weight
         series[1] = _in_tenths(series[1] + weight)
         near = series[6] is not None and sketch_similarity(record.sketch, series[6], _NEAR) >= _NEAR
         series[4] = _in_tenths(series[4] + weight) if near else 1
-        series[5], series[6] = lane.news, record.sketch
+        series[5], series[6] = run.new_results, record.sketch
         own[record.tool] = series
-        bounded(own, _MAX_TOOLS)
-        return _judge(series, lane, record, policy)
+        drop_oldest(own, _MAX_TOOLS)
+        return _judge(series, run, record, policy)
 
-    def on_change(self, own: dict[str, Any], lane: Lane, record: Record) -> None:
-        """A successful change makes every tool worth another try."""
+    def on_change(self, own: dict[str, Any], run: RunState, record: Record) -> None:
+        """Reset other tools: after a change it makes sense to try them again."""
         for tool in [name for name in own if name != record.tool and name != "texts"]:
             del own[tool]
 
-    def rearm(self, own: dict[str, Any], lane: Lane, keys: tuple[str, ...]) -> None:
-        """Start counting answers anew."""
+    def reset(self, own: dict[str, Any], run: RunState, keys: tuple[str, ...]) -> None:
+        """Start counting results again from zero."""
         own.clear()
 
 
@@ -86,16 +154,16 @@ def _in_tenths(count: float) -> float:
     return count if count % 1 == 0 else round(count, 1)
 
 
-def _judge(series: list[Any], lane: Lane, record: Record, policy: Policy) -> Reading:
+def _judge(series: list[Any], run: RunState, record: Record, policy: Policy) -> Reading:
     values = policy.values
     fingerprint, count, failed, first, near, _, _ = series
-    allowance = lane.allowance("outcome")
+    allowance = run.allowance("outcome")
     limit = values["outcome_max_errors" if failed else "outcome_max_results"] + allowance
     near_limit = values["outcome_max_similar"] + allowance
     if count < limit and near < near_limit:
         return Reading(int(count), limit)
     limit = min(limit, near_limit) if near >= near_limit else limit
-    calls = [one for one in lane.records if one.tool == record.tool and one.result == fingerprint]
+    calls = [one for one in run.records if one.tool == record.tool and one.result == fingerprint]
     keys = dict.fromkeys(one.key for one in calls)
     keys[record.key] = None
     finding = Finding(
@@ -113,7 +181,9 @@ def _judge(series: list[Any], lane: Lane, record: Record, policy: Policy) -> Rea
     return Reading(int(count), limit, finding)
 
 
-def _literal(own: dict[str, Any], lane: Lane, record: Record, outcome: Result, policy: Policy) -> Reading:
+def _literal(
+    own: dict[str, Any], run: RunState, record: Record, outcome: ResultOutcome, policy: Policy
+) -> Reading:
     values = policy.values
     threshold = values["outcome_ratio"]
     failed = outcome.status == ERROR
@@ -130,7 +200,7 @@ def _literal(own: dict[str, Any], lane: Lane, record: Record, outcome: Result, p
     ]
     texts.append([record.seq, failed, text])
     del texts[: -values["window_calls"]]
-    count, limit = len(alike) + 1, values["outcome_max_results"] + lane.allowance("outcome")
+    count, limit = len(alike) + 1, values["outcome_max_results"] + run.allowance("outcome")
     if count < limit:
         return Reading(count, limit)
     seqs = tuple(sorted((*alike, record.seq)))  # results may come in another order than their calls

@@ -1,295 +1,451 @@
-"""The same call again.
+"""The same call again and again.
 
-    a a a a        consecutive: the fourth in a row, younger than the time to live
-    a b a c a      window: the third anywhere among the last calls
+    a a a a        consecutive: the fourth in a row
+    a b a c a      window: the third among the last calls
     a … a … a      run: the n-th in the whole run
-    a=1 b a=1 c …  scattered: the same call with the same answer, a warning at most
+    a=1 b a=1 c …  scattered: the same call with the same result, other calls in between
 
-The oldest and surest signal: equal calls in a row are almost never honest, unless the answer keeps changing. With
-`result_aware` on, a changed answer starts the count again (a poll that moves, a cursor on the server), an error never
-does, and calls that come slowly weigh a fifth. It errs where results never arrive and the tool is a poll nobody
-declared. Cost: O(1) for `consecutive` and `run`, O(window) for `window`.
+Counts identical calls: the same tool with the same canonical arguments. It is the oldest and most reliable signal, because
+consecutive identical calls are almost never intended unless their result keeps changing. `repeat_scope` selects whether
+calls count in a row, within a window, or over the whole run.
+
+With `result_aware` on, a changed result restarts the count (a poll that makes progress, a cursor kept by the server). An
+error never does. An identical call at least `slow_gap_seconds` after the previous one counts as a fifth of a call, so a
+slow poll is not mistaken for a tight loop. Even if its results change, a call is warned about once it was made
+`max_repeats_changing` times, except for tools that read or poll.
+
+Scattered repeats are warned about and never blocked: the same call with the same result `scattered_repeats` times among
+the last `scattered_window_calls` calls with no change in between, or `scattered_run_repeats` times in the whole run.
+
+- **False alarms:** tools that poll without being declared as `poll`, where results are never reported.
+- **Tuning:** declare polls as `poll`, list arguments that change with every call in `ignore_arguments`, and raise
+  `max_repeats` for tools that are legitimately called again. Calls further apart than `ttl_seconds` are not counted.
+- **Cost:** constant per call; proportional to the window where `repeat_scope` is `window`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from math import ceil
+from typing import TYPE_CHECKING, Any
 
-from detection.engine.calls import Finding
-from detection.engine.detectors.base import QUIET, Detector, Reading, detail, evidence
+from detection.engine.calls import Finding, ObservedCall
+from detection.engine.detectors.base import (
+    QUIET,
+    BaseDetector,
+    Example,
+    ExampleCall,
+    Reading,
+    detail,
+    evidence,
+    fill,
+)
+from detection.engine.field import choice, number, switch
 from detection.engine.identity import loop_identity
-from detection.engine.memory import EMPTY, ERROR, MAX_TOTALS, OK, Lane, Record, bounded
-from detection.engine.policy import Policy
-from detection.engine.results import Outcome
+from detection.engine.memory import EMPTY, ERROR, MAX_TOTALS, OK, Record, RunState, drop_oldest
+from detection.engine.results import ResultOutcome
 
-# What is noted about a streak besides its key and counts, and forgotten with it.
-_OF_A_STREAK = ("at", "times", "known", "result", "status", "changes")
+if TYPE_CHECKING:
+    from detection.engine.policy import Policy
+
 _MAX_PAIRS = 64
-_MAX_TIMES_BEYOND = 64
+_MAX_TIMES_BEYOND_LIMIT = 64
+# Sums of fifths are not exact.
 _ENOUGH = 1 - 1e-9
-_NEARLY = 1e-9
+_ROUNDING = 1e-9
 
 
-class Repeat(Detector):
-    """Counts identical call keys."""
+class Repeat(BaseDetector):
+    """Counts identical calls."""
 
     kind = "repeat"
-    switch = "repeat_enabled"
+    label = "Repeats"
+    headline = "Repeated call"
+    unit = "identical calls"
+    sentence = "*$tool* was called *$calls times$span* with identical arguments"
+    message = "'$tool' was called with identical arguments $calls times$span"
+    advice = "Consider a different approach, use the available information to provide a final answer, or ask the user for help."
+    ladder = "mode"
+    key_settings = ("mode", "max_repeats", "repeat_scope", "ttl_seconds")
+    limit_setting = "max_repeats"
+    is_exact = True
+    settings = (
+        switch("repeat_enabled", True, "Detect repeats", "Detect identical calls.", weakens="off"),
+        number(
+            "max_repeats", 4, 2, 1000, "Limit for identical calls", "Fires on the n-th identical call.",
+            aliases=("tool_loop_detection_max_repeats",),
+        ),
+        number(
+            "repeat_warn_at", 0, 0, 1000, "First warning for identical calls",
+            "Warns on the n-th identical call if all earlier results are known and identical. 0 turns this off.",
+        ),
+        choice(
+            "repeat_scope", "consecutive", ("consecutive", "window", "run"), "Which calls count",
+            "Consecutive calls, calls within a window, or all calls of the run.",
+            strictest_first=("run", "window", "consecutive"),
+        ),
+        number(
+            "window_calls", 10, 2, 60, "Window", "How many earlier calls the window holds.",
+            weakens="down",
+        ),
+        number(
+            "ttl_seconds", 120, 1, 31_536_000, "Time to live",
+            "Earlier calls older than this do not count. A call exactly this old still counts.",
+            unit="seconds", weakens="down", aliases=("tool_loop_detection_ttl_seconds",),
+        ),
+        choice(
+            "ttl_from", "previous", ("previous", "entry", "never"), "Age is measured from",
+            "The previous identical call (`previous`), each call itself (`entry`), or calls never expire (`never`).",
+            strictest_first=("never", "previous", "entry"),
+        ),
+        switch(
+            "result_aware", False, "Consider results", "Identical calls whose results change count as progress.",
+            weakens="on",
+        ),
+        number(
+            "max_repeats_changing", 10, 2, 10_000, "Limit while results change",
+            "Warns on the n-th identical call although its results change.",
+        ),
+        number(
+            "scattered_repeats", 4, 0, 100, "Limit for scattered repeats",
+            "Warns on the n-th identical call with the same result among the last calls if nothing was changed in "
+            "between. 0 turns this off.",
+        ),
+        number(
+            "scattered_window_calls", 20, 2, 60, "Window for scattered repeats",
+            "How many calls back scattered repeats are counted.", weakens="down",
+        ),
+        number(
+            "scattered_run_repeats", 5, 0, 100, "Limit for scattered repeats per run",
+            "Warns on the n-th identical call with the same result in the whole run. 0 turns this off.",
+        ),
+        number(
+            "slow_gap_seconds", 20, 1, 86_400, "Slow call",
+            "An identical call this long after the previous one counts as a fifth of a call.",
+            unit="seconds", weakens="down",
+        ),
+        number(
+            "poll_warn_at", 10, 2, 10_000, "First warning for polls",
+            "For tools of the class poll whose result stays the same.",
+        ),
+        number(
+            "poll_max_repeats", 20, 2, 10_000, "Limit for polls",
+            "For tools of the class poll whose result stays the same.",
+        ),
+    )  # fmt: skip
+    examples = {
+        "repeat": Example(
+            "the same call with the same result",
+            (ExampleCall("A", "search", {"q": "reset password"}, "0 hits"),) * 5,
+        ),
+        "repeat-progress": Example(
+            "the same call, but its result changes: not a loop",
+            tuple(ExampleCall("A", "next_page", {}, f"rows {10 * n} to {10 * n + 9}") for n in range(1, 8)),
+            fires=False,
+        ),
+        "repeat-scattered": Example(
+            "the same call and result with other work in between",
+            tuple(
+                call
+                for n in range(5)
+                for call in (
+                    ExampleCall("A", "search", {"q": "reset password"}, "0 hits"),
+                    ExampleCall(
+                        f"{n}", "lookup", {"name": f"user {n} {n * n}"}, f"{n * 31} is the number of this one"
+                    ),
+                )
+            ),
+        ),
+    }
 
-    def on_call(self, own: dict[str, Any], lane: Lane, record: Record, policy: Policy) -> Reading:
+    def on_call(
+        self, own: dict[str, Any], run: RunState, record: Record, call: ObservedCall, policy: Policy
+    ) -> Reading:
         """Judge a call before it runs."""
-        scope = policy.values["repeat_scope"]
+        values = policy.values
+        scope = values["repeat_scope"]
         if scope == "consecutive":
-            return _consecutive(own, lane, record, policy)
-        count = _in_window(lane, record, policy) if scope == "window" else _in_run(own, record)
-        limit = policy.values["max_repeats"] + lane.allowance(record.key)
+            return _consecutive(own, run, record, policy)
+        if scope == "window":
+            count = _in_window(run, record, policy)
+        else:
+            count = _count(own, "totals", record.key, MAX_TOTALS)
+        limit = values["max_repeats"] + run.allowance(record.key)
         if count < limit:
             return Reading(count, limit)
-        return Reading(
-            count, limit, _finding(lane, record, policy, count, limit, _known_results(lane, record))
-        )
+        window: dict[str, Any] = {}
+        if scope == "window":
+            ttl = values["ttl_seconds"] if values["ttl_from"] != "never" else None
+            window = {"window_calls": values["window_calls"], "window_seconds": ttl}
+        results, details = _known_results(run, record), detail(record.tool, scope=scope)
+        return Reading(count, limit, _finding(run, record, policy, count, limit, results, details, **window))
 
     def on_result(
-        self, own: dict[str, Any], lane: Lane, record: Record, outcome: Outcome, policy: Policy
+        self, own: dict[str, Any], run: RunState, record: Record, outcome: ResultOutcome, policy: Policy
     ) -> Reading:
-        """Learn whether the answer changed, and look for the same call and answer among the last ones."""
-        if own.get("key") == record.key and record.ordinal > own.get("from", 0):
-            _learn(own, lane, record)
-        return _scattered(own, lane, record, outcome, policy) if policy.values["result_aware"] else QUIET
+        """Note whether the result changed, and look for scattered repeats."""
+        streak = own.get("streak")
+        if streak and streak["key"] == record.key and record.ordinal > streak["after"]:
+            _note_result(streak, run, record)
+        return _scattered(own, run, record, outcome, policy) if policy.values["result_aware"] else QUIET
 
-    def on_change(self, own: dict[str, Any], lane: Lane, record: Record) -> None:
-        """A change makes what was called before it worth calling again."""
+    def on_change(self, own: dict[str, Any], run: RunState, record: Record) -> None:
+        """Reset other calls: after a change it makes sense to repeat them."""
         if "totals" in own:
             own["totals"] = {key: n for key, n in own["totals"].items() if key == record.key}
-        if own.get("key") not in (None, record.key):
-            _restart(own, own["key"], lane.ordinal)
+        if own.get("streak") and own["streak"]["key"] != record.key:
+            own["streak"] = _new_streak(own["streak"]["key"], run.ordinal)
 
-    def rearm(self, own: dict[str, Any], lane: Lane, keys: tuple[str, ...]) -> None:
-        """Start counting these keys anew."""
-        if own.get("key") in keys:
-            _restart(own, "", lane.ordinal)
+    def reset(self, own: dict[str, Any], run: RunState, keys: tuple[str, ...]) -> None:
+        """Start counting these calls again from zero."""
+        if own.get("streak") and own["streak"]["key"] in keys:
+            own["streak"] = _new_streak("", run.ordinal)
         own.pop("pairs", None)
         for key in keys:
             own.get("totals", {}).pop(key, None)
 
+    def memory_calls(self, values: Mapping[str, Any]) -> int:
+        """Return how many calls a session must remember for these settings."""
+        return max(
+            values["window_calls"] + 1 if values["repeat_scope"] == "window" else 0,
+            values["scattered_window_calls"] if values["result_aware"] else 0,
+        )
 
-def _restart(own: dict[str, Any], key: str, ordinal: int) -> None:
-    for name in _OF_A_STREAK:
-        own.pop(name, None)
-    own["key"], own["n"], own["same"], own["from"], own["first"] = key, 0, 0.0, ordinal, -1
+    def describe(self, finding: Finding) -> str:
+        """Return the finding in words for the agent, without arguments."""
+        scope = finding.detail.get("scope")
+        if scope == "run":
+            return fill("this is call #$count to '$tool' with identical parameters", finding)
+        if scope == "scattered":
+            where = f"in the last {finding.window_calls} calls" if finding.window_calls else "in this run"
+            return fill(
+                f"'$tool' was called with identical arguments and returned the same $result $count times {where}",
+                finding,
+            )
+        if finding.window_calls:
+            where = f" in the last {finding.window_calls + 1} calls"
+            return fill(f"'$tool' was called with identical arguments $count times{where}", finding)
+        return super().describe(finding)
 
 
-def _consecutive(own: dict[str, Any], lane: Lane, record: Record, policy: Policy) -> Reading:
+def _new_streak(key: str, ordinal: int) -> dict[str, Any]:
+    """Return an empty streak of consecutive identical calls; results of calls up to `ordinal` do not belong to it.
+
+    `calls` counts them, `series` those since the last changed result, and `count` the same with slow calls as a fifth.
+    """
+    return {"key": key, "after": ordinal, "calls": 0, "series": 0, "count": 0.0, "first": -1}
+
+
+def _consecutive(own: dict[str, Any], run: RunState, record: Record, policy: Policy) -> Reading:
     values = policy.values
-    if own.get("key") != record.key:
-        _restart(own, record.key, record.ordinal - 1)
-        own["n"], own["same"], own["at"], own["first"] = 1, 1.0, record.at, record.seq
-        if values["ttl_from"] == "entry":
-            own["times"] = [record.at]
-        return Reading(1, values["max_repeats"])
     ttl, ttl_from = values["ttl_seconds"], values["ttl_from"]
-    if ttl_from == "entry":
-        # Each call ages by itself; one exactly as old as the time to live still counts.
-        # Counting goes on a while beyond the limit, so that a ladder sees whether the streak went on.
-        kept = values["max_repeats"] + _MAX_TIMES_BEYOND
-        times = [at for at in own.get("times", ()) if record.at - at <= ttl][-kept:]
+    streak = own.get("streak")
+    if streak is None or streak["key"] != record.key:
+        streak = own["streak"] = _new_streak(record.key, record.ordinal - 1)
+    elif ttl_from == "entry":
+        # Each call ages by itself; one exactly as old as the time to live still counts. Times are kept beyond the limit,
+        # so that a ladder sees whether the streak continues.
+        kept = values["max_repeats"] + _MAX_TIMES_BEYOND_LIMIT
+        times = [at for at in streak.get("times", ()) if record.at - at <= ttl][-kept:]
         if not times:
-            _restart(own, record.key, record.ordinal - 1)
-        own["n"] = len(times)
-        own["same"] = float(len(times))
-        own["times"] = [*times, record.at]
-    elif ttl_from == "previous" and own["n"] and record.at - own["at"] > ttl:
-        _restart(own, record.key, record.ordinal - 1)
-    slow = own["n"] > 0 and record.weight < 1.0 and own.get("status") != ERROR
-    own["at"] = record.at
-    own["n"] += 1
-    own["same"] += record.weight if slow else 1.0
-    if own["first"] < 0:
-        own["first"] = record.seq
-    return _judge_streak(own, lane, record, policy)
+            streak = own["streak"] = _new_streak(record.key, record.ordinal - 1)
+        streak["calls"] = streak["series"] = len(times)
+        streak["count"] = float(len(times))
+        streak["times"] = times
+    elif ttl_from == "previous" and streak["calls"] and record.at - streak["at"] > ttl:
+        streak = own["streak"] = _new_streak(record.key, record.ordinal - 1)
+    is_slow = streak["calls"] > 0 and record.weight < 1.0 and streak.get("status") != ERROR
+    streak["at"] = record.at
+    streak["calls"] += 1
+    streak["series"] += 1
+    streak["count"] += record.weight if is_slow else 1.0
+    if streak["first"] < 0:
+        streak["first"], streak["since"] = record.seq, record.at
+    if ttl_from == "entry":
+        streak.setdefault("times", []).append(record.at)
+    if streak["calls"] == 1:
+        return Reading(1, values["max_repeats"])
+    return _judge_streak(streak, run, record, policy)
 
 
-def _judge_streak(own: dict[str, Any], lane: Lane, record: Record, policy: Policy) -> Reading:
+def _judge_streak(streak: dict[str, Any], run: RunState, record: Record, policy: Policy) -> Reading:
     values = policy.values
-    aware = values["result_aware"]
-    count = own["n"]
-    allowance = lane.allowance(record.key)
-    if not aware:
+    calls, allowance = streak["calls"], run.allowance(record.key)
+    if not values["result_aware"]:
         limit = values["max_repeats"] + allowance
-        found = count >= limit and _finding(lane, record, policy, count, limit, "unknown", first=own["first"])
-        return Reading(count, limit, found or None)
-    poll = policy.traits.tool_class == "poll"
-    limit = (values["poll_max_repeats"] if poll else values["max_repeats"]) + allowance
-    warn_at = (values["poll_warn_at"] if poll else values["repeat_warn_at"]) + allowance
-    same = own["same"]
-    results = _series(own)
-    if same >= limit * _ENOUGH:
-        return Reading(
-            int(same + _NEARLY),
-            limit,
-            _finding(
-                lane,
-                record,
-                policy,
-                max(count if results != "changing" else int(same + _NEARLY), limit),
-                limit,
-                _equal(own),
-                first=own["first"],
-            ),
-        )
-    if (
+        if calls < limit:
+            return Reading(calls, limit)
+        finding = _streak_finding(streak, run, record, policy, calls, calls, limit, "unknown")
+        return Reading(calls, limit, finding)
+    is_poll = policy.traits.tool_class == "poll"
+    limit = (values["poll_max_repeats"] if is_poll else values["max_repeats"]) + allowance
+    warn_at = (values["poll_warn_at"] if is_poll else values["repeat_warn_at"]) + allowance
+    changing_limit = values["max_repeats_changing"] + allowance
+    counted = int(streak["count"] + _ROUNDING)
+    results = _results_of(streak)
+    found: Finding | None = None
+    if streak["count"] >= limit * _ENOUGH:
+        series = streak["series"] if streak.get("changes") else calls
+        count = max(counted if streak.get("changes") else calls, limit)
+        found = _streak_finding(streak, run, record, policy, count, series, limit, results)
+    elif (
         warn_at > allowance
-        and same >= warn_at * _ENOUGH
-        and own.get("known", 0) >= min(warn_at, limit) - 1 - allowance
+        and streak["count"] >= warn_at * _ENOUGH
+        and streak.get("known", 0) >= min(warn_at, limit) - 1 - allowance
     ):
-        return Reading(
-            int(same + _NEARLY),
-            limit,
-            _finding(
-                lane,
-                record,
-                policy,
-                int(same + _NEARLY),
-                limit,
-                _equal(own),
-                first=own["first"],
-                advisory=True,
-            ),
+        found = _streak_finding(
+            streak, run, record, policy, counted, streak["series"], limit, results, advisory=True
         )
-    changing = values["max_repeats_changing"] + allowance
-    if results == "changing" and count >= changing and policy.traits.tool_class not in ("poll", "read"):
-        return Reading(
-            int(same + _NEARLY),
-            limit,
-            _finding(lane, record, policy, count, changing, "changing", first=own["first"], advisory=True),
+    elif (
+        streak.get("changes") and calls >= changing_limit and policy.traits.tool_class not in ("poll", "read")
+    ):
+        found = _streak_finding(
+            streak, run, record, policy, calls, calls, changing_limit, "changing", advisory=True
         )
-    return Reading(int(same + _NEARLY), limit)
+    return Reading(counted, limit, found)
 
 
-def _learn(own: dict[str, Any], lane: Lane, record: Record) -> None:
-    last, last_status = own.get("result", ""), own.get("status", "")
+def _note_result(streak: dict[str, Any], run: RunState, record: Record) -> None:
+    last, last_status = streak.get("result", ""), streak.get("status", "")
     if last and record.result != last and not (record.status == ERROR and last_status == ERROR):
-        # A change: this answer is the first of a new series. Calls still in flight belong to it.
+        # A changed result starts a new series, to which calls still in flight belong.
         in_flight = sum(
-            1 for other in lane.records if other.ordinal > record.ordinal and other.key == record.key
+            1 for other in run.records if other.ordinal > record.ordinal and other.key == record.key
         )
-        own["same"] = 1.0 + in_flight
-        own["known"] = 0
-        own["changes"] = own.get("changes", 0) + (record.status in (OK, EMPTY))
-    own["known"] = own.get("known", 0) + 1
-    own["result"], own["status"] = record.result, record.status
+        streak["series"] = 1 + in_flight
+        streak["count"] = 1.0 + in_flight
+        streak["known"] = 0
+        streak["changes"] = streak.get("changes", 0) + (record.status in (OK, EMPTY))
+    streak["known"] = streak.get("known", 0) + 1
+    streak["result"], streak["status"] = record.result, record.status
 
 
-def _scattered(own: dict[str, Any], lane: Lane, record: Record, outcome: Outcome, policy: Policy) -> Reading:
-    """The same call with the same answer again and again, other calls between: only worth a warning.
+def _results_of(streak: dict[str, Any]) -> str:
+    """Say what is known about the results since the last change."""
+    if not streak.get("known"):
+        return "unknown"
+    return {ERROR: "errors", EMPTY: "empty"}.get(streak["status"], "equal")
 
-    Among the last calls it counts as long as nothing was changed in the meantime; over the whole run it takes one more,
-    and then a change that did not change the answer is no excuse.
+
+def _scattered(
+    own: dict[str, Any], run: RunState, record: Record, outcome: ResultOutcome, policy: Policy
+) -> Reading:
+    """Look for the same call with the same result, other calls in between.
+
+    Among the last calls, only those since the last change count. Over the whole run, the limit is one higher and changes
+    do not matter, because they did not change the result.
     """
     values = policy.values
     if policy.traits.tool_class == "poll" or record.weight < 1.0:
         return QUIET
-    whole_run = _in_whole_run(own, record) if outcome.evidence else 0
-    if record.new:
+    in_run = 0
+    if outcome.is_evidence:
+        in_run = _count(own, "pairs", record.key[:6] + record.result[:6], _MAX_PAIRS)
+    if record.is_new:
         return QUIET
     window = values["scattered_window_calls"]
     key, result = record.key, record.result
     recent = 0
-    for other in lane.records[-window:]:
-        if other.key == key and other.result == result and not other.spent:
+    for other in run.records[-window:]:
+        if other.key == key and other.result == result and not other.is_obsolete:
             recent += 1
-    allowance = lane.allowance(key)
+    allowance = run.allowance(key)
     results = "errors" if record.status == ERROR else "equal"
-    for count, limit, span in (
+    for count, limit, window_calls in (
         (recent, values["scattered_repeats"], window),
-        (whole_run, values["scattered_run_repeats"], None),
+        (in_run, values["scattered_run_repeats"], None),
     ):
         if limit and count >= limit + allowance:
-            finding = _finding(
-                lane,
-                record,
-                policy,
-                count,
-                limit + allowance,
-                results,
-                advisory=True,
-                scope="scattered",
-                window=span,
-            )
-            return Reading(count, limit + allowance, finding)
+            limit += allowance
+            details = detail(record.tool, advisory=True, scope="scattered")
+            finding = _finding(run, record, policy, count, limit, results, details, window_calls=window_calls)
+            return Reading(count, limit, finding)
     return QUIET
 
 
-def _in_whole_run(own: dict[str, Any], record: Record) -> int:
-    pairs = own.setdefault("pairs", {})
-    pair = record.key[:6] + record.result[:6]
-    count = pairs.pop(pair, 0) + 1
-    pairs[pair] = count
-    bounded(pairs, _MAX_PAIRS)
+def _count(own: dict[str, Any], table: str, key: str, limit: int) -> int:
+    """Count a key over the whole run in a table that keeps the latest `limit` keys."""
+    counts = own.setdefault(table, {})
+    count = counts.pop(key, 0) + 1
+    counts[key] = count
+    drop_oldest(counts, limit)
     return int(count)
 
 
-def _series(own: dict[str, Any]) -> str:
-    return "changing" if own.get("changes") else _equal(own)
-
-
-def _equal(own: dict[str, Any]) -> str:
-    if not own.get("known"):
-        return "unknown"
-    return {ERROR: "errors", EMPTY: "empty"}.get(own["status"], "equal")
-
-
-def _in_window(lane: Lane, record: Record, policy: Policy) -> int:
-    """Copies among the `window_calls` calls before this one, and this one."""
+def _in_window(run: RunState, record: Record, policy: Policy) -> int:
+    """Count this call and the identical ones among the `window_calls` calls before it."""
     values = policy.values
-    earlier = lane.records[-1 - values["window_calls"] : -1]
+    earlier = run.records[-1 - values["window_calls"] : -1]
     ttl = values["ttl_seconds"] if values["ttl_from"] != "never" else None
     return 1 + sum(
         1
         for other in earlier
-        if other.key == record.key and not other.spent and (ttl is None or record.at - other.at <= ttl)
+        if other.key == record.key and not other.is_obsolete and (ttl is None or record.at - other.at <= ttl)
     )
 
 
-def _in_run(own: dict[str, Any], record: Record) -> int:
-    totals = own.setdefault("totals", {})
-    count = totals.pop(record.key, 0) + 1
-    totals[record.key] = count
-    bounded(totals, MAX_TOTALS)
-    return int(count)
-
-
-def _known_results(lane: Lane, record: Record) -> str:
-    known = {other.result for other in lane.records if other.key == record.key and other.result}
+def _known_results(run: RunState, record: Record) -> str:
+    known = {other.result for other in run.records if other.key == record.key and other.result}
     return "unknown" if not known else "equal" if len(known) == 1 else "changing"
 
 
+def _streak_finding(
+    streak: dict[str, Any],
+    run: RunState,
+    record: Record,
+    policy: Policy,
+    count: int,
+    calls: int,
+    limit: int,
+    results: str,
+    *,
+    advisory: bool = False,
+) -> Finding:
+    """Return a finding about the last `calls` calls of a streak; `count` is less where slow calls count as a fifth."""
+    seconds = None
+    if policy.values["ttl_from"] == "entry":
+        seconds = policy.values["ttl_seconds"]
+    elif policy.values["ttl_from"] == "previous":
+        # The time to live limits the pause between two calls; what they span together can be any time.
+        seconds = max(1, ceil(record.at - _start(streak, run, record, calls)))
+    details = detail(
+        record.tool, advisory=advisory, scope="consecutive", calls=calls if calls != count else None
+    )
+    window = {"window_seconds": seconds, "first_seq": streak["first"]}
+    return _finding(run, record, policy, count, limit, results, details, **window)
+
+
+def _start(streak: dict[str, Any], run: RunState, record: Record, calls: int) -> float:
+    """Return the time of the first of the last `calls` calls; that of the whole streak where it is not remembered."""
+    for other in reversed(run.records):
+        if other.key == record.key:
+            calls -= 1
+            if not calls:
+                return other.at
+    return float(streak["since"])
+
+
 def _finding(
-    lane: Lane,
+    run: RunState,
     record: Record,
     policy: Policy,
     count: int,
     limit: int,
     results: str,
-    *,
-    first: int | None = None,
-    advisory: bool = False,
-    scope: str = "",
-    window: int | None = None,
+    details: Mapping[str, Any],
+    **more: Any,
 ) -> Finding:
-    values = policy.values
-    same = [other for other in lane.records if other.key == record.key and not other.spent]
+    same = [other for other in run.records if other.key == record.key and not other.is_obsolete]
+    more.setdefault("first_seq", same[0].seq)
     return Finding(
         kind="repeat",
         count=count,
         limit=limit,
-        window_seconds=None if values["ttl_from"] == "never" or scope else values["ttl_seconds"],
-        window_calls=values["window_calls"] if values["repeat_scope"] == "window" else window,
-        confidence=1.0 if results in ("equal", "errors") or not values["result_aware"] else 0.8,
+        confidence=1.0 if results in ("equal", "errors") or not policy.values["result_aware"] else 0.8,
         loop_id=loop_identity("repeat", (record.key,)),
         call_keys=(record.key,),
         seqs=evidence(same),
-        first_seq=first if first is not None else same[0].seq,
         results=results,
-        detail=detail(record.tool, advisory=advisory, scope=scope or values["repeat_scope"]),
+        detail=details,
+        **more,
     )

@@ -1,43 +1,112 @@
-"""Calls of one tool that hardly differ.
+"""Nearly identical calls of one tool.
 
     search("reset password")  search("reset my password")  search("how to reset password") …
 
-Nearness alone is the weakest signal of all: paging, batches and honest retries look just like this. So it never goes
-past a warning unless told to, it compares field by field (page 1 and page 2 are different values), and with
-`result_aware` on it counts only calls that brought nothing new. `similar_method = literal` is the seed's formula on
-the argument text, which then is kept in the state (cut to 1,500 characters a call). Texts are cut before they are
-compared, so there is no time to box. Cost: O(window) comparisons of at most 192 characters.
+Counts calls of one tool whose arguments have at least the similarity `similar_ratio`, among the last
+`similar_window_calls` calls. Arguments are compared field by field and word by word; numbers are compared as a whole, so
+page 1 and page 2 differ. With `result_aware` on, only calls without a new result count.
+
+Similarity alone is the weakest signal: paging, batches and reasonable retries look just like it. The default reaction is
+a warning and nothing more.
+
+- **False alarms:** batches of nearly identical work whose results happen to be identical.
+- **Tuning:** turn it off for tools that process lists.
+- **Cost:** proportional to the window, with comparisons of at most 192 characters. `similar_method = literal` compares the
+  argument text itself by edit distance; up to 1,500 bytes per call are then stored in the session's state.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from detection.engine.calls import Finding
-from detection.engine.detectors.base import QUIET, Detector, Reading, detail, evidence
+from detection.engine.calls import Finding, ObservedCall
+from detection.engine.detectors.base import (
+    QUIET,
+    BaseDetector,
+    Example,
+    ExampleCall,
+    Reading,
+    detail,
+    evidence,
+)
+from detection.engine.field import choice, ladder, number, ratio, switch
 from detection.engine.identity import loop_identity, parse
-from detection.engine.memory import EMPTY, ERROR, OK, PENDING, Lane, Record
-from detection.engine.policy import Policy
+from detection.engine.memory import EMPTY, ERROR, OK, PENDING, Record, RunState
 from detection.engine.similarity import literal_similarity, sketch_similarity
 
+if TYPE_CHECKING:
+    from detection.engine.policy import Policy
 
-class Similar(Detector):
-    """Counts calls of one tool whose arguments are near those of the call in hand."""
+
+_VERBS = ("reset", "change", "renew", "recover", "restore", "replace", "revive", "refresh", "redo", "retry")
+
+
+class Similar(BaseDetector):
+    """Counts calls of one tool with similar arguments."""
 
     kind = "similar"
-    switch = "similar_enabled"
+    label = "Similar calls"
+    headline = "Nearly identical calls"
+    unit = "similar calls"
+    sentence = "*$tool* was called *$count times$span* with nearly identical arguments"
+    message = "'$tool' was called $count times with nearly identical arguments"
+    advice = "Small variations will not help: change the approach, or report what you have."
+    key_settings = ("similar_ladder", "similar_max_calls", "similar_ratio")
+    limit_setting = "similar_max_calls"
+    only_warns_fallible = True
+    settings = (
+        switch(
+            "similar_enabled", False, "Detect similar calls",
+            "Detect calls of one tool with nearly identical arguments.", weakens="off",
+        ),
+        ratio(
+            "similar_ratio", 0.85, "Similarity of arguments",
+            "Calls whose arguments are at least this similar count as similar.",
+        ),
+        number(
+            "similar_max_calls", 6, 2, 100, "Limit for similar calls",
+            "Fires on the n-th similar call in the window.",
+        ),
+        number(
+            "similar_window_calls", 12, 2, 40, "Window for similar calls",
+            "How many earlier calls are compared.", weakens="down",
+        ),
+        choice(
+            "similar_method", "sketch", ("sketch", "literal"), "Comparison of arguments",
+            "Word sketches that hold no plain text, or the edit distance of the argument text, which is then stored "
+            "in the session's state.",
+        ),
+        ladder("similar_ladder", "warn", "Reaction to similar calls"),
+    )  # fmt: skip
+    examples = {
+        "similar": Example(
+            "one search in ever new words, results already known",
+            tuple(
+                ExampleCall(
+                    letter,
+                    "search",
+                    {"q": f"how do I {verb} a lost account password again today please"},
+                    page,
+                )
+                for letter, verb, page in zip("ABCDEFGHIJ", _VERBS, ("page 1", "page 2") * 5, strict=True)
+            ),
+        ),
+    }
 
-    def on_call(self, own: dict[str, Any], lane: Lane, record: Record, policy: Policy) -> Reading:
+    def on_call(
+        self, own: dict[str, Any], run: RunState, record: Record, call: ObservedCall, policy: Policy
+    ) -> Reading:
         """Judge a call before it runs."""
         values = policy.values
         window, limit = values["similar_window_calls"], values["similar_max_calls"]
-        limit += lane.allowance("similar")
+        limit += run.allowance("similar")
         literal = values["similar_method"] == "literal"
         tool = record.tool
         candidates = [
             other
-            for other in lane.records[-1 - window : -1]
-            if other.tool == tool and not other.spent and (literal or _counts(other, lane, policy))
+            for other in run.records[-1 - window : -1]
+            if other.tool == tool and not other.is_obsolete and (literal or _counts(other, run, policy))
         ]
         # Fewer candidates than the limit needs: nothing to compare.
         if len(candidates) < limit - 1 or not record.sketch:
@@ -61,21 +130,25 @@ class Similar(Detector):
             call_keys=keys,
             seqs=evidence(calls),
             first_seq=calls[0].seq,
-            results="unknown" if not lane.results else "errors" if alike[-1].status == ERROR else "equal",
+            results="unknown" if not run.results else "errors" if alike[-1].status == ERROR else "equal",
             detail=detail(record.tool),
         )
         return Reading(count, limit, finding)
 
+    def memory_calls(self, values: Mapping[str, Any]) -> int:
+        """Return how many calls a session must remember for these settings."""
+        return values["similar_window_calls"] + 1 if values["similar_enabled"] else 0
 
-def _counts(other: Record, lane: Lane, policy: Policy) -> bool:
-    """Whether an earlier call is evidence: it brought nothing new, or its client never tells."""
+
+def _counts(other: Record, run: RunState, policy: Policy) -> bool:
+    """Whether an earlier call is evidence: it brought no new result, or its client never reports results."""
     if not policy.values["result_aware"]:
         return True
     if other.status == PENDING:
-        return not lane.results
+        return not run.results
     if other.status == OK:
-        return other.new is False
-    return other.status != EMPTY or other.new is False
+        return other.is_new is False
+    return other.status != EMPTY or other.is_new is False
 
 
 def _alike(record: Record, candidates: list[Record], policy: Policy) -> list[Record]:

@@ -1,25 +1,40 @@
-"""Nothing new for a while.
+"""No new results for a while.
 
     read → x   list → y   read → x   grep → z   list → y   grep → z   read → x …
 
-Counts calls in a row that bring no answer unseen in this run and no successful change. It covers what the shape
-detectors cannot: long cycles, shuffles, sweeps that start over. An answer that merely is empty, or a bare "ok" for a
-new piece of work, neither counts nor clears. An error is never progress: one unseen so far weighs a little less than
-one seen before. Calls that come slowly weigh a fifth, those of a poll a quarter. For clients that never send
-results a call is new when its key is, at twice the limit. It errs where honest work re-reads a lot before a change,
-hence it warns early and refuses late. O(1) a call.
+Counts calls in a row without a result that is new in this run and without a successful change. It covers long cycles,
+shuffled calls and sweeps that start over, which the detectors that compare calls cannot see. Empty results, and a bare
+"ok" for a new call, neither count nor reset the count. An error is never progress, but a new one counts 0.6 calls. Slow
+identical calls count a fifth, calls of tools of the class `poll` a quarter. If the client never reports results, a call
+is new if it was not made before, and the limit is doubled.
+
+- **False alarms:** work that tries one thing in several ways before one of them succeeds.
+- **Tuning:** raise `stagnation_max_calls` for agents that read the same things often. The default reaction warns twice,
+  three calls apart, before it stops.
+- **Cost:** constant per call.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from detection.engine.calls import Finding
-from detection.engine.detectors.base import MAX_EVIDENCE, QUIET, Detector, Reading, detail
+from detection.engine.calls import Finding, ObservedCall
+from detection.engine.detectors.base import (
+    MAX_EVIDENCE,
+    QUIET,
+    BaseDetector,
+    Example,
+    ExampleCall,
+    Reading,
+    detail,
+)
+from detection.engine.field import ladder, number, switch
 from detection.engine.identity import loop_identity
-from detection.engine.memory import ERROR, Lane, Record
-from detection.engine.policy import Policy
-from detection.engine.results import Outcome
+from detection.engine.memory import ERROR, Record, RunState
+from detection.engine.results import ResultOutcome
+
+if TYPE_CHECKING:
+    from detection.engine.policy import Policy
 
 _MAX_KEYS = 12
 _UNKNOWN_FACTOR = 2
@@ -28,49 +43,80 @@ _POLL = 0.25
 _ENOUGH = 1 - 1e-9
 
 
-class Stagnation(Detector):
-    """Counts calls in a row without news."""
+class Stagnation(BaseDetector):
+    """Counts calls in a row without a new result."""
 
     kind = "stagnation"
-    switch = "stagnation_enabled"
+    label = "Stagnation"
+    headline = "No new results"
+    unit = "calls without a new result"
+    sentence = "The last *$count calls$span* brought no new result"
+    message = "the last $count calls, up to '$tool', brought no new result"
+    advice = "Step back: say what you know, what is missing, and choose a way you have not tried."
+    key_settings = ("stagnation_ladder", "stagnation_max_calls")
+    limit_setting = "stagnation_max_calls"
+    only_warns_fallible = True
+    describes_results = False
+    settings = (
+        switch(
+            "stagnation_enabled", False, "Detect stagnation", "Detect series of calls without a new result.",
+            weakens="off",
+        ),
+        number(
+            "stagnation_max_calls", 5, 2, 1000, "Limit for calls without a new result",
+            "Fires on the n-th call in a row without a new result or a successful change.",
+        ),
+        ladder("stagnation_ladder", "graduated", "Reaction to stagnation"),
+    )  # fmt: skip
+    examples = {
+        "stagnation": Example(
+            "a shuffle of calls that were all made before",
+            tuple(
+                ExampleCall(letter, f"tool_{letter.lower()}", {"of": letter}, f"state of {letter}")
+                for letter in "ABCDCADBACDB"
+            ),
+        ),
+    }
 
-    def on_call(self, own: dict[str, Any], lane: Lane, record: Record, policy: Policy) -> Reading:
-        """A call that was made before continues a stagnation; a new one may end it and goes through."""
-        if not lane.results:
-            if lane.see(record.key):
+    def on_call(
+        self, own: dict[str, Any], run: RunState, record: Record, call: ObservedCall, policy: Policy
+    ) -> Reading:
+        """Continue a stagnation on a call that belongs to it; any other call may bring a new result."""
+        if not run.results:
+            if run.is_new(record.key):
                 own.clear()
                 return QUIET
             _count(own, record)
-            return _judge(own, lane, record, policy.values["stagnation_max_calls"] * _UNKNOWN_FACTOR)
+            return _judge(own, run, record, policy.values["stagnation_max_calls"] * _UNKNOWN_FACTOR)
         if record.key not in own.get("keys", ()):
             return QUIET
-        return _judge(own, lane, record, policy.values["stagnation_max_calls"])
+        return _judge(own, run, record, policy.values["stagnation_max_calls"])
 
     def on_result(
-        self, own: dict[str, Any], lane: Lane, record: Record, outcome: Outcome, policy: Policy
+        self, own: dict[str, Any], run: RunState, record: Record, outcome: ResultOutcome, policy: Policy
     ) -> Reading:
         """Judge a call by its result."""
-        if lane.results == 1:
-            # The first answer of a client that was silent so far: what was counted by keys alone is void.
+        if run.results == 1:
+            # The first result of this client: discard what was counted by calls alone.
             own.clear()
-        if record.new and record.status != ERROR:
-            if outcome.evidence:
+        if record.is_new and record.status != ERROR:
+            if outcome.is_evidence:
                 own.clear()
             return QUIET
         _count(own, record, poll=policy.traits.tool_class == "poll")
-        return _judge(own, lane, record, policy.values["stagnation_max_calls"])
+        return _judge(own, run, record, policy.values["stagnation_max_calls"])
 
-    def on_change(self, own: dict[str, Any], lane: Lane, record: Record) -> None:
-        """A successful change is news."""
+    def on_change(self, own: dict[str, Any], run: RunState, record: Record) -> None:
+        """Reset the count: a successful change is progress."""
         own.clear()
 
-    def rearm(self, own: dict[str, Any], lane: Lane, keys: tuple[str, ...]) -> None:
-        """Start counting anew."""
+    def reset(self, own: dict[str, Any], run: RunState, keys: tuple[str, ...]) -> None:
+        """Start counting again from zero."""
         own.clear()
 
 
 def _count(own: dict[str, Any], record: Record, *, poll: bool = False) -> None:
-    weight = record.weight if record.status != ERROR else _NEW_ERROR if record.new else 1.0
+    weight = record.weight if record.status != ERROR else _NEW_ERROR if record.is_new else 1.0
     own["n"] = own.get("n", 0.0) + (min(weight, _POLL) if poll and record.status != ERROR else weight)
     keys = own.setdefault("keys", [])
     if record.key not in keys:
@@ -81,8 +127,8 @@ def _count(own: dict[str, Any], record: Record, *, poll: bool = False) -> None:
     del seqs[:-MAX_EVIDENCE]
 
 
-def _judge(own: dict[str, Any], lane: Lane, record: Record, limit: int) -> Reading:
-    limit += lane.allowance("stagnation")
+def _judge(own: dict[str, Any], run: RunState, record: Record, limit: int) -> Reading:
+    limit += run.allowance("stagnation")
     count = own.get("n", 0.0)
     if count < limit * _ENOUGH:
         return Reading(int(count), limit)
@@ -95,12 +141,12 @@ def _judge(own: dict[str, Any], lane: Lane, record: Record, limit: int) -> Readi
         kind="stagnation",
         count=int(count + 0.5),
         limit=limit,
-        confidence=0.8 if lane.results else 0.6,
+        confidence=0.8 if run.results else 0.6,
         loop_id=name,
         call_keys=keys,
         seqs=seqs,
         first_seq=seqs[0],
-        results="unknown" if not lane.results else "errors" if record.status == ERROR else "equal",
+        results="unknown" if not run.results else "errors" if record.status == ERROR else "equal",
         period=len(keys),
         detail=detail(record.tool),
     )

@@ -13,6 +13,7 @@ from zoneinfo import available_timezones
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
+from detection.engine.detectors import KINDS
 from detection.models import AlertDestination, AlertRoute, AlertSilence, Project, Severity, Transition
 from detection.services import audit
 from detection.services.alerting import outbox
@@ -24,7 +25,6 @@ MAX_ROUTES, MAX_SILENCES = 100, 200
 MAX_PATTERNS, MAX_PATTERN_LENGTH = 50, 128
 MAX_REPEAT_HOURS = 720
 MAX_SILENCE = timedelta(days=90)
-KINDS = ("repeat", "cycle", "similar", "outcome", "stagnation", "budget")
 _MATCHERS = ("kinds", "severities", "tools", "agents", "backends", "model_names")
 _CLOSED: Mapping[str, Sequence[str]] = {
     "kinds": KINDS,

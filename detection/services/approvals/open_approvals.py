@@ -17,6 +17,7 @@ from django.utils import timezone
 from detection import jobs
 from detection.engine import fold, messages
 from detection.engine.calls import Finding
+from detection.engine.detectors import detector_for
 from detection.engine.fields import FIELDS
 from detection.engine.memory import State
 from detection.engine.policy import Policy
@@ -51,14 +52,6 @@ _UNATTENDED: dict[str, tuple[str, str]] = {
     "stop": ("", "stop"),
     "allow": (Choice.ALLOW_ONCE, "allow"),
     "disable": (Choice.DISABLE, "allow"),
-}
-_LIMITS = {
-    "repeat": "max_repeats",
-    "cycle": "cycle_min_laps",
-    "similar": "similar_max_calls",
-    "outcome": "outcome_max_results",
-    "stagnation": "stagnation_max_calls",
-    "budget": "budget_max_rounds",
 }
 _ADVICE = "Change the inputs, use another tool, or answer with what you know."
 
@@ -293,30 +286,33 @@ def carry_out(approval: Approval, choice: str, by: int, session: Session, state:
     elif choice == Choice.EXEMPT:
         fold.exempt(state, approval.tool)
     else:
-        fold.rearm(state, approval.loop_id, "skip" if choice == Choice.SKIP else "allow_once")
+        fold.apply_choice(state, approval.loop_id, "skip" if choice == Choice.SKIP else "allow_once")
 
 
 def _raise(approval: Approval, by: int, session: Session, state: State | None) -> None:
-    if approval.kind == "budget" and approval.unit not in ("", "rounds"):
-        unit = "cost_usd" if approval.unit == "US dollars" else approval.unit
-        _raise_for_session(session, f"budget_max_{unit}", max(approval.limit, approval.count) + by)
-    elif approval.kind == "budget" and state is not None:
+    detector = detector_for(approval.kind)
+    setting = detector.raised_setting(approval.unit)
+    if detector.is_run_limit and approval.unit not in ("", "rounds"):
+        _raise_for_session(session, setting, max(approval.limit, approval.count) + by)
+    elif detector.is_run_limit and state is not None:
         fold.grant_rounds(state, by)
-    elif state is None or not fold.rearm(state, approval.loop_id, "raise", by):
-        # Where the loop is forgotten once it was found there is nothing to raise but the session's own limit.
-        _raise_for_session(session, _LIMITS[approval.kind], approval.limit + by)
+    elif state is None or not fold.apply_choice(state, approval.loop_id, "raise", by):
+        # The loop was reset when it was detected; only the session's own limit can be raised.
+        _raise_for_session(session, setting, approval.limit + by)
 
 
 def _raise_for_session(session: Session, field: str, value: float) -> None:
-    session.policy_values = {**session.policy_values, field: min(value, FIELDS[field].maximum)}
+    # A detector that is no longer installed has no setting.
+    if field in FIELDS:
+        session.policy_values = {**session.policy_values, field: min(value, FIELDS[field].maximum)}
 
 
 def grant(approval: Approval, rounds: int, state: State) -> None:
     """An accepted justification: so many rounds (or calls of the loop) more, and no further."""
-    if approval.kind == "budget":
+    if detector_for(approval.kind).is_run_limit:
         fold.grant_rounds(state, rounds)
     else:
-        fold.rearm(state, approval.loop_id, "raise", rounds)
+        fold.apply_choice(state, approval.loop_id, "raise", rounds)
 
 
 def person_closing(approval: Approval, choice: str, by: int, who: str, reason: str = "decided") -> Closing:

@@ -14,6 +14,7 @@ import structlog
 from django.db import DatabaseError, transaction
 from django.utils import timezone
 
+from detection.engine.detectors import detector_for
 from detection.models import (
     Approval,
     ApprovalState,
@@ -242,7 +243,7 @@ def rounds_cap(approval: Approval) -> int:
     session = approval.session
     policy = effective(session.project, tool=approval.tool, session=session)
     rounds = int(policy.values["budget_extension_rounds"])
-    return rounds if approval.kind == "budget" else min(rounds, judge.MAX_GRACE_CALLS)
+    return rounds if detector_for(approval.kind).is_run_limit else min(rounds, judge.MAX_GRACE_CALLS)
 
 
 def _settle(approval: Approval, call: JudgeCall) -> None:
@@ -263,7 +264,7 @@ def _settle(approval: Approval, call: JudgeCall) -> None:
 def _judged(approval: Approval, call: JudgeCall) -> Closing:
     """Our own words only: what the judge wrote is shown to people and never handed to a model."""
     if call.outcome == JudgeOutcome.ACCEPTED and call.rounds_granted:
-        what = "rounds" if approval.kind == "budget" else "calls"
+        what = "rounds" if detector_for(approval.kind).is_run_limit else "calls"
         return Closing(
             "allow", f"The justification was accepted: {call.rounds_granted} more {what}.", "accepted", "judge",
             grants_rounds=call.rounds_granted,

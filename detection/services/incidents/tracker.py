@@ -14,6 +14,7 @@ from django.db.models.functions import Greatest
 from django.utils import timezone
 
 from detection.engine.calls import DECISIONS, Finding, Step
+from detection.engine.detectors import detector_for
 from detection.engine.policy import Policy, relevant_fields
 from detection.models import (
     Event,
@@ -196,7 +197,7 @@ class Loops:
         seen = kinds.get(finding.kind, {"count": 0})
         kinds[finding.kind] = {"count": max(seen["count"], finding.count), "limit": finding.limit}
         is_stricter = DECISIONS.index(decision) > DECISIONS.index(incident.decision)
-        is_wider = finding.kind == "cycle" and decision == incident.decision
+        is_wider = detector_for(finding.kind).spans_tools and decision == incident.decision
         if finding.kind != incident.kind and not is_stricter and not is_wider:
             return
         if finding.kind != incident.kind:
@@ -372,7 +373,7 @@ class Loops:
                 seq: evidence_of(calls[seq], results.get(calls[seq].call_id)) for seq in own if seq in calls
             }
             incident.evidence["calls"] = [known[seq] for seq in sorted(known)][-EVIDENCE_CALLS:]
-            if incident.kind == "cycle":
+            if detector_for(incident.kind).spans_tools:
                 lap = incident.evidence["calls"][-incident.evidence.get("period", 1) :]
                 incident.tool = " → ".join(dict.fromkeys(call["tool"] for call in lap))[:128]
             # What the loop cost is what its calls cost, as far as the evidence reaches.

@@ -27,6 +27,7 @@ from django.utils import timezone
 
 from detection.engine import judge as engine_judge
 from detection.engine.calls import Finding
+from detection.engine.detectors import detector_for
 from detection.engine.policy import Policy
 from detection.engine.tool_classes import SHIPPED_CLASSES
 from detection.models import (
@@ -51,7 +52,6 @@ BREAKER_FAILURES, BREAKER_WINDOW, BREAKER_REST = 5, timedelta(minutes=5), timede
 OBEYED_REST = timedelta(days=1)
 DECOY_ONE_IN = 100
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\u202a-\u202e\u2066-\u2069]+")
-_EXACT = frozenset(("repeat", "cycle"))
 _FIELDS = ("decision", "reason", "guidance", "extra_rounds", "nonce")
 
 
@@ -97,9 +97,10 @@ class Unanswered(Exception):
 
 def is_overrulable(finding: Finding) -> bool:
     """Tell whether a judge may overrule a finding: never an exact repetition, a hard limit, or a limit extended enough."""
-    if finding.kind in _EXACT or finding.detail.get("final"):
+    detector = detector_for(finding.kind)
+    if detector.is_exact or finding.detail.get("final"):
         return False
-    return finding.kind != "budget" or finding.detail.get("unit", "rounds") == "rounds"
+    return not detector.is_run_limit or finding.detail.get("unit", "rounds") == "rounds"
 
 
 def refusal(session: Session, finding: Finding, policy: Policy) -> str:
@@ -111,7 +112,7 @@ def refusal(session: Session, finding: Finding, policy: Policy) -> str:
         return "not_overrulable"
     calls = JudgeCall.objects.filter(session_id=session.pk, loop_id=finding.loop_id)
     accepted = calls.filter(outcome=JudgeOutcome.ACCEPTED).count()
-    if finding.kind != "budget" and accepted >= policy.values["budget_max_extensions"]:
+    if not detector_for(finding.kind).is_run_limit and accepted >= policy.values["budget_max_extensions"]:
         return "extensions_used"
     last = calls.filter(was_sent=True, at__gt=timezone.now() - ASK_AGAIN_AFTER).order_by("-at").first()
     if last is not None and last.outcome != JudgeOutcome.ACCEPTED:

@@ -58,7 +58,7 @@ def resume(project_id: int, external_id: str, actor: Actor) -> Session:
         if session.stopped_by_kind:
             before = {"stopped_by": session.stopped_by, "reason": session.stop_reason}
             clear_stop(session)
-            fold.rearm_all(locked.tracker)
+            fold.reset_all(locked.tracker)
             audit.record(actor, "session.resume", external_id, project_id=project_id, before=before)
     return session
 

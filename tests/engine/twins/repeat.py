@@ -37,7 +37,8 @@ def _counted(run: History, policy: Policy, window: int | None) -> Expected | Non
     count = len(equal) + 1
     if count < policy.get("max_repeats"):
         return None
-    answers = {one.answer for one in run.past if one.key == current.key and one.answer}
+    remembered = run.past[-policy.memory_calls :]
+    answers = {one.answer for one in remembered if one.key == current.key and one.answer}
     results = "unknown" if not answers else "equal" if len(answers) == 1 else "changing"
     return Expected("repeat", count, policy.get("max_repeats"), results)
 

@@ -224,7 +224,7 @@ def test_the_payload_links_to_the_incident_and_says_what_happened(project, setti
     link = f"https://guard.example/p/support/incidents/{incident.public_id}"
     assert body["data"]["transitions"][0]["incident"]["url"] == link
     assert link in body["data"]["text"]
-    assert "'search_web' invoked with identical params 4 times within 120s" in body["data"]["text"]
+    assert "'search_web' was called with identical arguments 4 times within 120s" in body["data"]["text"]
 
 
 def test_old_settled_rows_go_and_waiting_ones_stay(project, target):

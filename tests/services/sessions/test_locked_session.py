@@ -94,7 +94,7 @@ def test_a_block_that_raises_leaves_everything_as_it_was(racing):
     def fail():
         with locked_session(before["id"]) as locked:
             locked.session.call_count = 99
-            fold.rearm_all(locked.tracker)
+            fold.reset_all(locked.tracker)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -129,7 +129,7 @@ def test_the_state_that_a_waiting_call_reads_is_the_one_that_it_waited_for(racin
 
     def second():
         with locked_session(session_id) as locked:
-            seen.append((locked.session.evaluated_seq, locked.tracker.lanes[""].ordinal))
+            seen.append((locked.session.evaluated_seq, locked.tracker.runs[""].ordinal))
 
     with locked_session(session_id) as locked:
         thread = in_thread(second)
