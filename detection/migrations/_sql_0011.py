@@ -37,4 +37,7 @@ FROM (
         ELSE 'running' END AS state
     FROM detection_session s
 ) derived WHERE s.id = derived.id AND s.state <> derived.state;
+
+-- A row that is updated twice has a foreign key to check at commit; the index that follows cannot wait for it.
+SET CONSTRAINTS ALL IMMEDIATE;
 """
