@@ -38,7 +38,7 @@ def fill(stack: Stack) -> dict[str, int]:
         for statement in _AROUND:
             database.execute(statement)
         database.execute("VACUUM ANALYZE")
-        tables = ("event", "session", "incident", "auditentry", "alertdelivery", "approval", "callcount")
+        tables = ("event", "session", "incident", "auditentry", "notification", "approval", "callcount")
         found = {}
         for table in tables:
             row = database.execute(f"SELECT count(*) FROM detection_{table}").fetchone()
@@ -148,7 +148,7 @@ def _copy_runs(database: Database) -> None:
     )
     of_copy = f"(SELECT id FROM detection_incident WHERE public_id = {incident.format('t.incident_id')})"
     own = "t.incident_id IN (SELECT id FROM detection_incident WHERE session_id = c.of_id) AND c.n % 8 < 3"
-    for table, more in (("incidentactivity", {}), ("alerttransition", {"state": "'routed'"})):
+    for table, more in (("incidentactivity", {}), ("alertevent", {"state": "'routed'"})):
         identity = f"nextval(pg_get_serial_sequence('detection_{table}', 'id'))"
         _copy(database, table, own, id=identity, incident_id=of_copy, at=later.format("at"), **more)
 
@@ -233,11 +233,11 @@ INSERT INTO detection_approval (public_id, project_id, session_id, incident_id, 
     held_calls, tool, agent, run, loop_id, kind, count, "limit", unit, summary, requested_at, deadline, unattended, choice,
     raised_by, decision, message, reason, decided_by, decided_at)
 SELECT 'q_' || substr(md5(i.id::text), 1, 15), i.project_id, i.session_id, i.id, 'person',
-       CASE WHEN n > 40 THEN 'answered' ELSE 'open' END, i.last_seq, 'c' || i.last_seq, '', 1, split_part(i.tool, ' ', 1),
+       CASE WHEN n > 40 THEN 'decided' ELSE 'open' END, i.last_seq, 'c' || i.last_seq, '', 1, split_part(i.tool, ' ', 1),
        i.agent, '', i.loop_id, i.kind, i.count, i."limit", '', 'The same call ' || i.count || ' times.',
        CASE WHEN n > 40 THEN i.last_seen_at ELSE now() END, CASE WHEN n > 40 THEN i.last_seen_at ELSE now() END + interval '1 day',
        'block', CASE WHEN n > 40 THEN 'skip' ELSE '' END, 0, CASE WHEN n > 40 THEN 'block' ELSE '' END, '',
-       CASE WHEN n > 40 THEN 'answered' ELSE '' END, CASE WHEN n > 40 THEN 'operator' ELSE '' END,
+       CASE WHEN n > 40 THEN 'decided' ELSE '' END, CASE WHEN n > 40 THEN 'operator' ELSE '' END,
        CASE WHEN n > 40 THEN i.last_seen_at END
 FROM (SELECT *, row_number() OVER (ORDER BY last_seen_at DESC) AS n
       FROM (SELECT DISTINCT ON (session_id) * FROM detection_incident ORDER BY session_id, id) one) i
@@ -245,10 +245,10 @@ WHERE n <= 3000
 """,
     """
 INSERT INTO detection_judgecall (project_id, approval_id, incident_id, loop_id, session_id, at, outcome, error, was_sent, host,
-    model, prompt_hash, request, answer, reason, guidance, rounds_proposed, rounds_granted, policy_version, latency_ms,
+    model, prompt_hash, request, response, reason, guidance, rounds_proposed, rounds_granted, policy_version, latency_ms,
     input_tokens, output_tokens, cost_usd)
 SELECT project_id, id, incident_id, loop_id, session_id, requested_at, (ARRAY['denied', 'unclear', 'failed'])[id % 3 + 1], '', true,
-       'judge.example', 'small', '', repeat('What was asked. ', 100), 'denied', 'No news.', '', 0, 0, 1, 700, 1500, 60, 0.001
+       'judge.example', 'small', '', repeat('What was asked. ', 100), 'denied', 'No progress.', '', 0, 0, 1, 700, 1500, 60, 0.001
 FROM detection_approval WHERE state <> 'open' AND id % 3 = 0
 """,
     f"""
@@ -259,19 +259,19 @@ SELECT 'dst_' || n, {_PROJECT}, 'place ' || n, 'webhook', 'https://alerts.exampl
 FROM generate_series(1, 4) n
 """,
     """
-INSERT INTO detection_alertdelivery (public_id, project_id, destination_id, route_name, group_key, is_test, state, created_at,
+INSERT INTO detection_notification (public_id, project_id, destination_id, route_name, group_key, is_test, state, created_at,
     due_at, payload, title, attempt_count, tries_left, finished_at)
 SELECT 'msg_' || d.id || '_' || t.id, t.project_id, d.id, 'all', '', false, CASE WHEN t.id % 50 > 0 THEN 'delivered' ELSE 'failed' END,
        t.at, t.at, t.facts::text, 'A loop', 1, 0, t.at
-FROM detection_alerttransition t, detection_alertdestination d WHERE t.transition = 'opened' AND t.incident_id IS NOT NULL
+FROM detection_alertevent t, detection_alertdestination d WHERE t.type = 'opened' AND t.incident_id IS NOT NULL
 """,
     """
-INSERT INTO detection_alertdeliveryitem (delivery_id, destination_id, transition_id)
-SELECT id, destination_id, split_part(public_id, '_', 3)::bigint FROM detection_alertdelivery
+INSERT INTO detection_notificationitem (notification_id, destination_id, event_id)
+SELECT id, destination_id, split_part(public_id, '_', 3)::bigint FROM detection_notification
 """,
     """
-INSERT INTO detection_alertattempt (delivery_id, number, at, duration_ms, is_success, status, problem, answer)
-SELECT id, 1, created_at, 120, state = 'delivered', CASE state WHEN 'delivered' THEN 200 ELSE 503 END, '', '' FROM detection_alertdelivery
+INSERT INTO detection_deliveryattempt (notification_id, number, at, duration_ms, is_success, status, problem, response)
+SELECT id, 1, created_at, 120, state = 'delivered', CASE state WHEN 'delivered' THEN 200 ELSE 503 END, '', '' FROM detection_notification
 """,
     f"""
 INSERT INTO detection_alertsilence (public_id, project_id, loop_id, reason, starts_at, ends_at, caught_up_at, created_by, kinds,
@@ -281,8 +281,8 @@ SELECT 'sil_' || n, {_PROJECT}, '', 'maintenance ' || n, now() - interval '1 hou
 FROM generate_series(1, 200) n
 """,
     """
-UPDATE detection_alerttransition SET state = 'silenced',
-    silence_id = (SELECT min(id) FROM detection_alertsilence) + detection_alerttransition.id % 200
+UPDATE detection_alertevent SET state = 'silenced',
+    silence_id = (SELECT min(id) FROM detection_alertsilence) + detection_alertevent.id % 200
 WHERE id % 10 = 0
 """,
 )

@@ -1,6 +1,6 @@
-"""Alert destinations, routes and notifications, read-only. They are changed and tested in the console.
+"""Alert destinations, routes and notifications, read-only. The console changes them.
 
-Addresses and signing secrets are not shown; `shown_address` is the readable part of an address.
+Addresses and signing secrets are not shown; `shown_address` is what people see.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from django.urls import reverse
 from django.utils.html import format_html
 
 from detection.admin.base import BaseInline, ProjectAdmin, ProjectFilter, ReadOnlyMixin
-from detection.models import AlertAttempt, AlertDelivery, AlertDestination, AlertRoute
+from detection.models import AlertDestination, AlertRoute, DeliveryAttempt, Notification
 
 
 @admin.register(AlertDestination)
 class DestinationPage(ReadOnlyMixin, ProjectAdmin):
-    """Destinations of notifications."""
+    """Destinations of alerts."""
 
     list_display = (
         "name", "project", "kind", "shown_address", "is_enabled", "failures_in_row", "paused_until", "last_success_at",
@@ -31,14 +31,14 @@ class DestinationPage(ReadOnlyMixin, ProjectAdmin):
 
 @admin.register(AlertRoute)
 class RoutePage(ReadOnlyMixin, ProjectAdmin):
-    """Alert routes."""
+    """Routes of alerts."""
 
     list_display = (
         "name",
         "project",
         "position",
         "is_enabled",
-        "goes_on",
+        "continue_matching",
         "includes_demo",
         "group_wait_seconds",
     )
@@ -46,22 +46,22 @@ class RoutePage(ReadOnlyMixin, ProjectAdmin):
     search_fields = ("public_id__exact", "name")
     list_select_related = ("project",)
     fields = (
-        "public_id", "project", "name", "position", "is_enabled", "destinations", "transitions", "kinds", "severities", "tools",
-        "agents", "backends", "model_names", "goes_on", "includes_demo", "group_by", "group_wait_seconds", "quiet_from",
-        "quiet_until", "quiet_zone", "quiet_holds_critical", "repeat_hours",
+        "public_id", "project", "name", "position", "is_enabled", "destinations", "event_types", "kinds", "severities", "tools",
+        "agents", "backends", "model_names", "continue_matching", "includes_demo", "group_by", "group_wait_seconds", "quiet_from",
+        "quiet_until", "quiet_zone", "quiet_delays_critical", "repeat_interval_hours",
     )  # fmt: skip
 
 
 class AttemptInline(ReadOnlyMixin, BaseInline):
-    """Attempts to deliver a notification."""
+    """Attempts to send a notification."""
 
-    model = AlertAttempt
+    model = DeliveryAttempt
     extra = 0
-    fields = ("number", "at", "duration_ms", "is_success", "status", "problem", "answer")
+    fields = ("number", "at", "duration_ms", "is_success", "status", "problem", "response")
 
 
-@admin.register(AlertDelivery)
-class DeliveryPage(ReadOnlyMixin, ProjectAdmin):
+@admin.register(Notification)
+class NotificationPage(ReadOnlyMixin, ProjectAdmin):
     """Notifications with their attempts."""
 
     list_display = (
@@ -78,7 +78,7 @@ class DeliveryPage(ReadOnlyMixin, ProjectAdmin):
     )  # fmt: skip
 
     @admin.display(description="console")
-    def page(self, delivery: AlertDelivery) -> str:
-        """Link to the notification in the console, which shows its payload."""
-        url = reverse("console:delivery", args=[delivery.project.slug, delivery.public_id])
+    def page(self, notification: Notification) -> str:
+        """Link to the notification in the console."""
+        url = reverse("console:delivery", args=[notification.project.slug, notification.public_id])
         return format_html('<a href="{}">open</a>', url)

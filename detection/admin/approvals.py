@@ -49,7 +49,7 @@ class JudgeCallPage(ReadOnlyMixin, ProjectAdmin):
     list_select_related = ("project", "incident")
     ordering = ("-id",)
     fields = (
-        "at", "project", "incident", "approval", "outcome", "error", "was_sent", "host", "model", "request", "answer", "reason",
+        "at", "project", "incident", "approval", "outcome", "error", "was_sent", "host", "model", "request", "response", "reason",
         "guidance", "rounds_proposed", "rounds_granted", "policy_version", "latency_ms", "input_tokens", "output_tokens",
         "cost_usd",
     )  # fmt: skip

@@ -1,20 +1,23 @@
-"""Destinations, routes, silences and messages as documents."""
+"""Destinations, routes, silences and notifications as JSON documents."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from django.utils import timezone
 
 from detection.api.responses import as_time
-from detection.models import AlertDelivery, AlertDestination, AlertRoute, AlertSilence
+from detection.models import AlertDestination, AlertRoute, AlertSilence, Notification
 from detection.selectors import alerts
 from detection.services.alerting import alert_routes
 
+if TYPE_CHECKING:
+    from django_stubs_ext import WithAnnotations
 
-def destination_document(row: AlertDestination) -> dict[str, Any]:
-    """Return a destination as the API shows it, without its secrets."""
+
+def destination_document(row: WithAnnotations[AlertDestination, alerts.DestinationHealth]) -> dict[str, Any]:
+    """Return a destination without its secrets."""
     return {
         "id": row.public_id,
         "name": row.name,
@@ -26,43 +29,41 @@ def destination_document(row: AlertDestination) -> dict[str, Any]:
         "last_success_at": as_time(row.last_success_at),
         "last_failure_at": as_time(row.last_failure_at),
         "last_problem": row.last_problem,
-        "failures_today": row.failures_today,  # type: ignore[attr-defined]
-        "waiting": row.waiting_count,  # type: ignore[attr-defined]
-        "failed": row.failed_count,  # type: ignore[attr-defined]
+        "failures_today": row.failures_today,
+        "waiting": row.waiting_count,
+        "failed": row.failed_count,
         "signing_secrets": len(row.signing_secrets),
     }
 
 
-def _matchers(row: AlertSilence) -> dict[str, Any]:
-    return {
-        "kinds": row.kinds, "severities": row.severities, "tools": row.tools, "agents": row.agents,
-        "backends": row.backends, "models": row.model_names,
-    }  # fmt: skip
-
-
 def route_document(row: AlertRoute) -> dict[str, Any]:
-    """Return a route as the API shows it."""
+    """Return a route."""
     document = alert_routes.route_as_dict(row)
     document["models"] = document.pop("model_names")
     return {"id": row.public_id, **document}
 
 
-def silence_document(row: AlertSilence) -> dict[str, Any]:
-    """Return a silence as the API shows it."""
+def silence_document(row: AlertSilence, suppressed_count: int = 0) -> dict[str, Any]:
+    """Return a silence."""
     return {
         "id": row.public_id,
-        **_matchers(row),
+        "kinds": row.kinds,
+        "severities": row.severities,
+        "tools": row.tools,
+        "agents": row.agents,
+        "backends": row.backends,
+        "models": row.model_names,
         "reason": row.reason,
         "starts_at": as_time(row.starts_at),
         "ends_at": as_time(row.ends_at),
         "loop": row.loop_id,
         "created_by": row.created_by,
-        "held_back": getattr(row, "hidden_count", 0),
+        "suppressed_count": suppressed_count,
     }
 
 
-def delivery_document(row: AlertDelivery) -> dict[str, Any]:
-    """Return a message as the log shows it."""
+def notification_document(row: WithAnnotations[Notification, alerts.EventCount]) -> dict[str, Any]:
+    """Return a notification as lists show it."""
     return {
         "id": row.public_id,
         "destination": row.destination.public_id,
@@ -70,17 +71,19 @@ def delivery_document(row: AlertDelivery) -> dict[str, Any]:
         "title": row.title,
         "is_test": row.is_test,
         "state": row.state,
-        "transitions": row.transition_count,  # type: ignore[attr-defined]
-        "attempts": row.attempt_count,
+        "event_count": row.event_count,
+        "attempt_count": row.attempt_count,
         "created_at": as_time(row.created_at),
         "due_at": as_time(row.due_at),
         "finished_at": as_time(row.finished_at),
     }
 
 
-def delivery_detail_document(row: AlertDelivery, *, shows_answers: bool) -> dict[str, Any]:
-    """Return a message with its attempts and what was sent; what receivers answered is not for everybody."""
-    tries = [
+def notification_detail_document(
+    row: WithAnnotations[Notification, alerts.EventCount], *, shows_responses: bool
+) -> dict[str, Any]:
+    """Return a notification with its attempts and payload; responses of receivers only if `shows_responses`."""
+    attempts = [
         {
             "number": attempt.number,
             "at": as_time(attempt.at),
@@ -88,9 +91,9 @@ def delivery_detail_document(row: AlertDelivery, *, shows_answers: bool) -> dict
             "is_success": attempt.is_success,
             "status": attempt.status,
             "problem": attempt.problem,
-            "answer": attempt.answer if shows_answers else None,
+            "response": attempt.response if shows_responses else None,
         }
         for attempt in row.attempts.all()
     ]
     payload = orjson.loads(row.payload) if row.payload else None
-    return {**delivery_document(row), "tries": tries, "payload": payload}
+    return {**notification_document(row), "attempts": attempts, "payload": payload}

@@ -147,21 +147,21 @@ def _statistics() -> list[Metric]:
 
 def _alerts() -> list[Metric]:
     health = alerts.health()
-    messages = GaugeMetricFamily(
-        "loopguard_alert_messages", "Stored alert messages by state.", labels=("state",)
+    notifications = GaugeMetricFamily(
+        "loopguard_alert_notifications", "Stored notifications by state.", labels=("state",)
     )
     for state, count in health.by_state:
-        messages.add_metric((state,), count)
+        notifications.add_metric((state,), count)
     return [
-        messages,
+        notifications,
         GaugeMetricFamily(
-            "loopguard_alert_outbox",
+            "loopguard_alert_events_pending",
             "Alert events that wait for routing.",
-            value=health.pending_transitions,
+            value=health.pending_events,
         ),
         GaugeMetricFamily(
             "loopguard_alert_oldest_due_seconds",
-            "Age of the oldest message that is due.",
+            "Age of the oldest notification that is due.",
             value=health.oldest_due_seconds,
         ),
         GaugeMetricFamily(

@@ -18,11 +18,11 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from detection.console.access import ProjectRequest, actor_of, in_project, missing_role
 from detection.engine.detectors import DETECTORS
-from detection.models import AlertRoute, DeliveryState, DestinationKind, Role, Severity, Transition
+from detection.models import AlertEventType, AlertRoute, DestinationKind, NotificationState, Role, Severity
 from detection.selectors import alerts as selector
-from detection.selectors.alerts import DeliveryFilters
+from detection.selectors.alerts import NotificationFilters
 from detection.selectors.pages import BadCursor
-from detection.services.alerting import alert_routes, destinations, outbox
+from detection.services.alerting import alert_routes, destinations, notifications, routing, silences
 from detection.services.errors import Invalid, ServiceError
 
 TABS = (
@@ -43,7 +43,9 @@ STATES = {
     "failed": ("stop", "Failed"),
 }
 SILENCE_SPANS = (("1", "1 hour"), ("4", "4 hours"), ("24", "A day"), ("168", "A week"), ("720", "30 days"))
-TRANSITIONS = [(value, words) for value, words in Transition.choices if value != Transition.STILL_OPEN]
+EVENT_TYPES = [
+    (value, words) for value, words in AlertEventType.choices if value != AlertEventType.STILL_OPEN
+]
 """Transitions that a route can select; `still_open` follows from its repeat interval."""
 PAGE_ROWS = 50
 
@@ -61,15 +63,15 @@ def _page(request: ProjectRequest, tab: str = "", **more: Any) -> HttpResponse:
     project_id, now = request.project.pk, timezone.now()
     context: dict[str, Any] = {"tab": tab, "tabs": [(key, words, key == tab) for key, words in TABS], **more}
     if tab == "destinations":
-        rows = selector.destinations_of(project_id)
+        rows = selector.list_destinations(project_id)
         context["destinations"] = [(row, STATES[selector.destination_state(row, now)]) for row in rows]
         context["kinds"] = DestinationKind.choices
         context["unrouted"] = selector.unrouted_today(project_id)
     elif tab == "routes":
-        context["routes"] = [(row, _conditions(row)) for row in selector.routes_of(project_id)]
+        context["routes"] = [(row, _conditions(row)) for row in selector.list_routes(project_id)]
     elif tab == "silences":
-        context["silences"] = [(row, _conditions(row)) for row in selector.silences_of(project_id)]
-        context["over"] = [(row, _conditions(row)) for row in selector.silences_of(project_id, over=True)][
+        context["silences"] = [(row, _conditions(row)) for row in selector.list_silences(project_id)]
+        context["over"] = [(row, _conditions(row)) for row in selector.list_silences(project_id, ended=True)][
             :10
         ]
         context["spans"] = SILENCE_SPANS
@@ -78,11 +80,11 @@ def _page(request: ProjectRequest, tab: str = "", **more: Any) -> HttpResponse:
         context["silence"] = _silence_form(more.get("given"), request.GET)
     else:
         state, destination = request.GET.get("state", ""), request.GET.get("destination", "")[:40]
-        if state not in DeliveryState.values:
+        if state not in NotificationState.values:
             state = ""
-        filters = DeliveryFilters(state, destination.replace("\x00", ""))
+        filters = NotificationFilters(state, destination.replace("\x00", ""))
         try:
-            found = selector.list_deliveries(
+            found = selector.list_notifications(
                 project_id, filters, request.GET.get("cursor", "")[:30], PAGE_ROWS
             )
         except BadCursor as error:
@@ -91,7 +93,7 @@ def _page(request: ProjectRequest, tab: str = "", **more: Any) -> HttpResponse:
         context["next_cursor"] = found.next_cursor
         context["states"] = [
             ("", "All", not state),
-            *((v, str(w), v == state) for v, w in DeliveryState.choices),
+            *((v, str(w), v == state) for v, w in NotificationState.choices),
         ]
     return render(request, f"alerts/{tab}.html", context)
 
@@ -168,7 +170,7 @@ def _create_destination(request: ProjectRequest, _: str) -> HttpResponse | None:
 
 def _switch(request: ProjectRequest, public_id: str) -> None:
     is_enabled = request.POST.get("enabled") == "yes"
-    destinations.change_destination(request.project.pk, public_id, actor_of(request), is_enabled=is_enabled)
+    destinations.update_destination(request.project.pk, public_id, actor_of(request), is_enabled=is_enabled)
     outcome = (
         "Destination enabled. Waiting notifications are sent now."
         if is_enabled
@@ -183,8 +185,8 @@ def _delete_destination(request: ProjectRequest, public_id: str) -> None:
 
 
 def _test(request: ProjectRequest, public_id: str) -> HttpResponse:
-    message = destinations.send_test(request.project.pk, public_id, actor_of(request))
-    if message.state == DeliveryState.DELIVERED:
+    message = notifications.send_test(request.project.pk, public_id, actor_of(request))
+    if message.state == NotificationState.DELIVERED:
         messages.success(request, "Test delivered.")
     else:
         messages.error(request, "The test was not delivered. See the attempt.")
@@ -197,7 +199,7 @@ def _add_secret(request: ProjectRequest, public_id: str) -> HttpResponse:
 
 
 def _retire_secrets(request: ProjectRequest, public_id: str) -> None:
-    destinations.retire_signing_secrets(request.project.pk, public_id, actor_of(request))
+    destinations.remove_old_secrets(request.project.pk, public_id, actor_of(request))
     messages.success(request, "Old secrets removed. Only the newest one signs now.")
 
 
@@ -210,7 +212,7 @@ def _silence(request: ProjectRequest, _: str) -> None:
     hours = _text(request.POST, "hours")
     if hours not in dict(SILENCE_SPANS):
         raise Invalid("Choose a duration.", field="hours")
-    row = alert_routes.create_silence(
+    row = silences.create_silence(
         request.project.pk,
         actor_of(request),
         reason=_text(request.POST, "reason"),
@@ -225,12 +227,12 @@ def _silence(request: ProjectRequest, _: str) -> None:
 
 
 def _end_silence(request: ProjectRequest, public_id: str) -> None:
-    alert_routes.end_silence(request.project.pk, public_id, actor_of(request))
+    silences.end_silence(request.project.pk, public_id, actor_of(request))
     messages.success(request, "Silence ended.")
 
 
 def _resend(request: ProjectRequest, public_id: str) -> None:
-    count = destinations.resend(request.project.pk, [public_id] if public_id else None, actor_of(request))
+    count = notifications.resend(request.project.pk, [public_id] if public_id else None, actor_of(request))
     messages.success(
         request,
         f"{count} notification{'' if count == 1 else 's'} queued again under the same id."
@@ -263,7 +265,7 @@ def alert_route(request: ProjectRequest, public_id: str = "") -> HttpResponse:
         if public_id
         else AlertRoute(
             project=request.project,
-            transitions=["opened", "escalated", "ended", "approval.requested"],
+            event_types=["opened", "escalated", "ended", "approval.requested"],
             group_by=["session", "loop"],
         )
     )
@@ -290,7 +292,7 @@ def alert_route(request: ProjectRequest, public_id: str = "") -> HttpResponse:
         "problem": problem,
         "destinations": [
             (one, one.public_id in (form.getlist("destinations") if form else chosen))
-            for one in selector.destinations_of(request.project.pk)
+            for one in selector.list_destinations(request.project.pk)
         ],
         "texts": [
             (name, words, help_text, form.get(name, "") if form else ", ".join(getattr(row, column)))
@@ -309,21 +311,21 @@ def alert_route(request: ProjectRequest, public_id: str = "") -> HttpResponse:
             )
             for name, words, choices in (
                 (
-                    "transitions",
+                    "event_types",
                     "Incident changes",
-                    [(v, w.lower()) for v, w in TRANSITIONS if "." not in v],
+                    [(v, w.lower()) for v, w in EVENT_TYPES if "." not in v],
                 ),
                 (
-                    "transitions",
+                    "event_types",
                     "Other alerts (none selected in both lists: all)",
-                    [(v, w) for v, w in TRANSITIONS if "." in v],
+                    [(v, w) for v, w in EVENT_TYPES if "." in v],
                 ),
                 ("severities", "Severities (none selected: all)", Severity.choices),
                 ("kinds", "Detectors (none selected: all)", [(one.kind, one.label) for one in DETECTORS]),
                 (
                     "group_by",
                     "Group by: one notification for each",
-                    [(field, field) for field in outbox.GROUP_FIELDS],
+                    [(field, field) for field in routing.GROUP_FIELDS],
                 ),
             )
         ],
@@ -342,10 +344,10 @@ def _shown(row: AlertRoute) -> dict[str, Any]:
         "quiet_until": row.quiet_until.strftime("%H:%M") if row.quiet_until else "",
         "quiet_zone": row.quiet_zone,
         "is_enabled": row.is_enabled,
-        "goes_on": row.goes_on,
+        "continue_matching": row.continue_matching,
         "includes_demo": row.includes_demo,
-        "quiet_holds_critical": row.quiet_holds_critical,
-        "repeat_hours": row.repeat_hours,
+        "quiet_delays_critical": row.quiet_delays_critical,
+        "repeat_interval_hours": row.repeat_interval_hours,
     }
 
 
@@ -374,11 +376,11 @@ def _route_values(form: QueryDict) -> dict[str, Any]:
         "destinations": form.getlist("destinations"),
         "position": number("position"),
         "group_wait_seconds": number("group_wait_seconds"),
-        "repeat_hours": number("repeat_hours"),
+        "repeat_interval_hours": number("repeat_interval_hours"),
         "quiet_from": clock("quiet_from"),
         "quiet_until": clock("quiet_until"),
         "quiet_zone": _text(form, "quiet_zone"),
-        "transitions": form.getlist("transitions"),
+        "event_types": form.getlist("event_types"),
         "severities": form.getlist("severities"),
         "kinds": form.getlist("kinds"),
         "group_by": form.getlist("group_by"),
@@ -386,7 +388,10 @@ def _route_values(form: QueryDict) -> dict[str, Any]:
         "agents": _words(form, "agents"),
         "backends": _words(form, "backends"),
         "model_names": _words(form, "models"),
-        **{name: name in form for name in ("is_enabled", "goes_on", "includes_demo", "quiet_holds_critical")},
+        **{
+            name: name in form
+            for name in ("is_enabled", "continue_matching", "includes_demo", "quiet_delays_critical")
+        },
     }
 
 
@@ -395,7 +400,7 @@ def _route_values(form: QueryDict) -> dict[str, Any]:
 @require_safe
 def delivery(request: ProjectRequest, public_id: str) -> HttpResponse:
     """Show a notification with its alerts, attempts and payload; responses of receivers are for admins."""
-    row = selector.get_delivery(request.project.pk, public_id)
+    row = selector.get_notification(request.project.pk, public_id)
     if row is None:
         raise Http404
     document = orjson.loads(row.payload) if row.payload else None
@@ -403,7 +408,7 @@ def delivery(request: ProjectRequest, public_id: str) -> HttpResponse:
         "row": row,
         "state": STATES[row.state],
         "attempts": list(row.attempts.all()),
-        "items": [item.transition for item in row.items.all()],
+        "items": [item.event for item in row.items.all()],
         "text": document["data"]["text"] if document else "",
         "payload": orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() if document else "",
     }

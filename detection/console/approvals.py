@@ -36,7 +36,7 @@ REASONS = {
     "denied": "the judge denied",
     "unclear": "the judge was unclear",
     "failed": "the call to the judge failed",
-    "refused": "the judge was not called",
+    "skipped": "the judge was not called",
     "obeyed": "the judge followed instructions in its data and is disabled",
     "session_stopped": "the session was stopped",
     "session_ended": "the session ended",

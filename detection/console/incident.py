@@ -20,7 +20,7 @@ from detection.models import Incident, Role, ToolOverride
 from detection.selectors import incidents as selector
 from detection.selectors import strip_images
 from detection.selectors.strips import Strip, large
-from detection.services.alerting import incident_facts, outbox
+from detection.services.alerting import event_facts, routing
 from detection.services.errors import ServiceError
 from detection.services.incidents import triage as service
 from detection.services.policies import overrides
@@ -61,8 +61,8 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         "single_tool": incident.tool if incident.tool and "→" not in incident.tool else "",
         "argument_names": _argument_names(incident),
         "mute_url": _mute_url(request, incident),
-        "silence": outbox.silence_for(
-            outbox.running_silences(request.project.pk, timezone.now()), incident_facts.facts_of(incident)
+        "silence": routing.matching_silence(
+            routing.active_silences(request.project.pk, timezone.now()), event_facts.incident_facts(incident)
         ),
         **approvals.of_incident(incident),
     }

@@ -49,7 +49,7 @@ class Migration(migrations.Migration):
             name='AlertDelivery',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('public_id', models.CharField(default=detection.models.alerts.new_delivery_id, editable=False, max_length=32, unique=True)),
+                ('public_id', models.CharField(default=detection.models.alerts.new_notification_id, editable=False, max_length=32, unique=True)),
                 ('route_name', models.CharField(blank=True, default='', max_length=80)),
                 ('group_key', models.CharField(blank=True, default='', max_length=64)),
                 ('is_test', models.BooleanField(default=False)),

@@ -1,18 +1,18 @@
 """Rows and the constraints that carry the rules. No workflow: what writes several rows is a service."""
 
 from detection.models.alerts import (
-    AlertAttempt,
-    AlertDelivery,
-    AlertDeliveryItem,
     AlertDestination,
+    AlertEvent,
+    AlertEventType,
     AlertRoute,
     AlertSilence,
-    AlertTransition,
-    DeliveryState,
+    DeliveryAttempt,
     DestinationKind,
+    Notification,
+    NotificationItem,
+    NotificationState,
     OutboxState,
     Severity,
-    Transition,
 )
 from detection.models.approvals import (
     Approval,
@@ -37,13 +37,11 @@ from detection.models.sessions import Session, TrackerState
 from detection.models.statistics import CallCount, CountedSession, CountingCursor
 
 __all__ = [
-    "AlertAttempt",
-    "AlertDelivery",
-    "AlertDeliveryItem",
     "AlertDestination",
+    "AlertEvent",
+    "AlertEventType",
     "AlertRoute",
     "AlertSilence",
-    "AlertTransition",
     "ApiKey",
     "Approval",
     "ApprovalState",
@@ -54,7 +52,7 @@ __all__ = [
     "CountedSession",
     "CountingCursor",
     "Decider",
-    "DeliveryState",
+    "DeliveryAttempt",
     "DestinationKind",
     "Event",
     "EventKey",
@@ -67,6 +65,9 @@ __all__ = [
     "LimitNotice",
     "Membership",
     "MessageTemplate",
+    "Notification",
+    "NotificationItem",
+    "NotificationState",
     "OutboxState",
     "Override",
     "Project",
@@ -78,6 +79,5 @@ __all__ = [
     "StoppedByKind",
     "ToolOverride",
     "TrackerState",
-    "Transition",
     "Unattended",
 ]

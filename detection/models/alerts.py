@@ -1,7 +1,4 @@
-"""Where the word about incidents goes: destinations, routes, silences, the outbox, and what was sent with every attempt.
-
-How these rows are worked with is in the services `destinations`, `alerts` (from the outbox to messages) and `delivery`.
-"""
+"""Alerts: events that may be sent, notifications with their attempts, and destinations, routes and silences."""
 
 from __future__ import annotations
 
@@ -21,66 +18,65 @@ def _opaque(prefix: str) -> str:
 
 
 def new_destination_id() -> str:
-    """Name a destination."""
+    """Return a new id of a destination."""
     return _opaque("dst_")
 
 
 def new_route_id() -> str:
-    """Name a route."""
+    """Return a new id of a route."""
     return _opaque("rte_")
 
 
 def new_silence_id() -> str:
-    """Name a silence."""
+    """Return a new id of a silence."""
     return _opaque("sil_")
 
 
-def new_delivery_id() -> str:
-    """Name a message; the receiver sees the same name with every attempt, 100 random bits."""
+def new_notification_id() -> str:
+    """Return a new id of a notification, 100 random bits; receivers see it with every attempt."""
     return _opaque("msg_")
 
 
 class Severity(models.TextChoices):
-    """How strong the reaction was, from mild to strict."""
+    """How strong the reaction was, weakest first."""
 
-    INFO = "info", "Info: seen, nothing done"
+    INFO = "info", "Info: recorded only"
     WARNING = "warning", "Warning: the agent was warned"
     HIGH = "high", "High: a call was blocked or held"
     CRITICAL = "critical", "Critical: the session was stopped"
 
 
-class Transition(models.TextChoices):
-    """What is worth a message: changes of an incident, and (with a dot) news of a session."""
+class AlertEventType(models.TextChoices):
+    """What can be alerted on: changes of an incident and, with a dot in the name, events of a session."""
 
     OPENED = "opened", "Opened"
-    ESCALATED = "escalated", "Got worse"
-    WOKE = "woke", "Woke from a snooze"
+    ESCALATED = "escalated", "Escalated"
+    WOKE = "woke", "Snooze ended"
     ENDED = "ended", "Ended"
     ACKNOWLEDGED = "acknowledged", "Acknowledged"
     SNOOZED = "snoozed", "Snoozed"
     RESOLVED = "resolved", "Resolved"
     REOPENED = "reopened", "Reopened"
     LABELLED = "labelled", "Labelled"
-    UNDONE = "undone", "Taken back"
+    UNDONE = "undone", "Undone"
     STILL_OPEN = "still_open", "Still open"
-    NEAR_LIMIT = "session.near_limit", "A session has used most of a limit"
-    REQUESTED = "approval.requested", "A call waits for approval"
-    CLOSED = "approval.closed", "An approval was decided or expired"
+    NEAR_LIMIT = "session.near_limit", "A session has used most of a budget"
+    APPROVAL_REQUESTED = "approval.requested", "A call waits for approval"
+    APPROVAL_CLOSED = "approval.closed", "An approval was decided or expired"
 
 
 class DestinationKind(models.TextChoices):
-    """How a destination is spoken to."""
+    """How a destination is reached."""
 
     WEBHOOK = "webhook", "Signed webhook"
     APPRISE = "apprise", "Notification service"
 
 
 class AlertDestination(models.Model):
-    """A place that messages are sent to, with the state of its breaker.
+    """An address that notifications are sent to, with its circuit breaker.
 
-    `address` and `signing_secrets` are secrets: they leave the row only to send, are in no log, no audit entry and no
-    answer; `shown_address` is what people see. While `paused_until` lies ahead nothing is sent, so that a
-    destination that is down costs one attempt now and then.
+    `address` and `signing_secrets` are secret: only the sender reads them, and they appear in no log, audit entry or
+    response. `shown_address` is what people see. Nothing is sent before `paused_until`.
     """
 
     public_id = models.CharField(max_length=32, unique=True, default=new_destination_id, editable=False)
@@ -113,7 +109,7 @@ class AlertDestination(models.Model):
 
 
 class Matchers(models.Model):
-    """Which incidents are meant. An empty list matches all; patterns are globs; all lists that are set must match."""
+    """Which alert events match. An empty list matches all; text lists hold globs; every list must match."""
 
     kinds = ArrayField(models.CharField(max_length=16), default=list, blank=True)
     severities = ArrayField(
@@ -129,7 +125,7 @@ class Matchers(models.Model):
 
 
 class AlertRoute(Matchers):
-    """Which transitions of which incidents go where, when and how gathered. Routes are tried in order of `position`."""
+    """Which alert events go to which destinations, and how they are grouped. Routes are tried in order of `position`."""
 
     public_id = models.CharField(max_length=32, unique=True, default=new_route_id, editable=False)
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="alert_routes")
@@ -137,8 +133,14 @@ class AlertRoute(Matchers):
     position = models.IntegerField(default=0)
     is_enabled = models.BooleanField(default=True)
     destinations = models.ManyToManyField(AlertDestination, related_name="routes", blank=True)
-    transitions = ArrayField(models.CharField(max_length=20, choices=Transition.choices), default=list)
-    goes_on = models.BooleanField(default=False, help_text="Try the routes after this one, too.")
+    event_types = ArrayField(
+        models.CharField(max_length=20, choices=AlertEventType.choices),
+        default=list,
+        help_text="Empty: every type.",
+    )
+    continue_matching = models.BooleanField(
+        default=False, help_text="Continue with the next routes after this one matched."
+    )
     includes_demo = models.BooleanField(default=False)
     group_by = ArrayField(
         models.CharField(max_length=16), default=list, blank=True, help_text="Empty: one group."
@@ -147,9 +149,9 @@ class AlertRoute(Matchers):
     quiet_from = models.TimeField(null=True, blank=True)
     quiet_until = models.TimeField(null=True, blank=True)
     quiet_zone = models.CharField(max_length=64, blank=True, default="UTC")
-    quiet_holds_critical = models.BooleanField(default=False)
-    repeat_hours = models.IntegerField(
-        default=0, help_text="Tell again while an incident stays open; 0: never."
+    quiet_delays_critical = models.BooleanField(default=False)
+    repeat_interval_hours = models.IntegerField(
+        default=0, help_text="Notify again while an incident is open and unacknowledged. 0: never."
     )
 
     class Meta:
@@ -161,8 +163,8 @@ class AlertRoute(Matchers):
                 name="group_wait_within_an_hour",
             ),
             models.CheckConstraint(
-                condition=models.Q(repeat_hours__gte=0) & models.Q(repeat_hours__lte=720),
-                name="repeat_within_thirty_days",
+                condition=models.Q(repeat_interval_hours__gte=0) & models.Q(repeat_interval_hours__lte=720),
+                name="repeat_interval_within_thirty_days",
             ),
             models.CheckConstraint(
                 condition=models.Q(quiet_from__isnull=True, quiet_until__isnull=True)
@@ -176,14 +178,14 @@ class AlertRoute(Matchers):
 
 
 class AlertSilence(Matchers):
-    """No messages about the matching incidents until `ends_at`; what it holds back stays counted and visible.
+    """Suppresses matching alert events until `ends_at`; they stay listed on the silence.
 
-    After its end, what is open still and was never told is told; `caught_up_at` says that this was done.
+    After it ends, incidents that are still open and were never sent are sent once; `caught_up_at` is when.
     """
 
     public_id = models.CharField(max_length=32, unique=True, default=new_silence_id, editable=False)
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="alert_silences")
-    loop_id = models.CharField(max_length=32, blank=True, default="", help_text="Only this loop.")
+    loop_id = models.CharField(max_length=32, blank=True, default="", help_text="Only this pattern.")
     reason = models.CharField(max_length=300)
     starts_at = models.DateTimeField(db_default=Now())
     ends_at = models.DateTimeField()
@@ -210,32 +212,32 @@ class AlertSilence(Matchers):
 
 
 class OutboxState(models.TextChoices):
-    """What became of a transition."""
+    """How far an alert event is routed."""
 
-    PENDING = "pending", "Waiting for its route"
-    ROUTED = "routed", "Put into messages"
-    SILENCED = "silenced", "Held back by a silence"
-    UNROUTED = "unrouted", "No route wanted it"
-    FAILED = "failed", "Routing it failed"
+    PENDING = "pending", "Waiting for routing"
+    ROUTED = "routed", "Routed"
+    SILENCED = "silenced", "Silenced"
+    UNROUTED = "unrouted", "Matched no route"
+    FAILED = "failed", "Routing failed"
 
 
-class AlertTransition(models.Model):
-    """The outbox: one piece of news, written in the transaction that made it, with the facts of then.
+class AlertEvent(models.Model):
+    """A change that may be sent, written to this outbox in the transaction of the change.
 
-    `incident` is null where the news is of none, such as a session that comes close to a limit.
+    `facts` are the values at that time. `incident` is null for events without one, such as a budget nearly used.
     """
 
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="+")
     incident = models.ForeignKey(
-        Incident, null=True, blank=True, on_delete=models.CASCADE, related_name="transitions"
+        Incident, null=True, blank=True, on_delete=models.CASCADE, related_name="alert_events"
     )
-    transition = models.CharField(max_length=20, choices=Transition.choices)
+    type = models.CharField(max_length=20, choices=AlertEventType.choices)
     actor = models.CharField(max_length=150)
     at = models.DateTimeField(db_default=Now())
     facts = models.JSONField(encoder=DjangoJSONEncoder)
     state = models.CharField(max_length=8, choices=OutboxState.choices, default=OutboxState.PENDING)
     silence = models.ForeignKey(
-        AlertSilence, null=True, blank=True, on_delete=models.SET_NULL, related_name="hidden"
+        AlertSilence, null=True, blank=True, on_delete=models.SET_NULL, related_name="suppressed_events"
     )
 
     class Meta:
@@ -246,32 +248,34 @@ class AlertTransition(models.Model):
         )
 
     def __str__(self) -> str:
-        return f"{self.transition} of {self.incident_id or self.facts.get('session', '')}"
+        return f"{self.type} of {self.incident_id or self.facts.get('session', '')}"
 
 
-class DeliveryState(models.TextChoices):
-    """Where a message is."""
+class NotificationState(models.TextChoices):
+    """How far a notification is sent."""
 
     WAITING = "waiting", "Waiting"
-    SENDING = "sending", "Being sent"
+    SENDING = "sending", "Sending"
     DELIVERED = "delivered", "Delivered"
     FAILED = "failed", "Failed"
 
 
-class AlertDelivery(models.Model):
-    """One message to one destination, of one transition or of several that were gathered.
+class Notification(models.Model):
+    """One message to one destination, with one alert event or a group of them.
 
-    Until it is sent for the first time it gathers; then `payload` is frozen and every attempt sends the same bytes under
-    the same `public_id`. A sender claims it by `claim` until `claimed_until`; a claim that ran out may be taken over.
+    Events are added until the first attempt; then `payload` is frozen, and every attempt sends the same bytes under the
+    same `public_id`. A sender holds it by `claim` until `claimed_until`; another one may then take it over.
     """
 
-    public_id = models.CharField(max_length=32, unique=True, default=new_delivery_id, editable=False)
-    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="alert_deliveries")
-    destination = models.ForeignKey(AlertDestination, on_delete=models.CASCADE, related_name="deliveries")
+    public_id = models.CharField(max_length=32, unique=True, default=new_notification_id, editable=False)
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="notifications")
+    destination = models.ForeignKey(AlertDestination, on_delete=models.CASCADE, related_name="notifications")
     route_name = models.CharField(max_length=80, blank=True, default="")
     group_key = models.CharField(max_length=64, blank=True, default="")
     is_test = models.BooleanField(default=False)
-    state = models.CharField(max_length=9, choices=DeliveryState.choices, default=DeliveryState.WAITING)
+    state = models.CharField(
+        max_length=9, choices=NotificationState.choices, default=NotificationState.WAITING
+    )
     created_at = models.DateTimeField(db_default=Now())
     due_at = models.DateTimeField()
     payload = models.TextField(blank=True, default="", editable=False)
@@ -284,54 +288,57 @@ class AlertDelivery(models.Model):
 
     class Meta:
         ordering = ("-created_at", "-id")
-        verbose_name_plural = "alert deliveries"
         indexes = (
-            models.Index(fields=("project", "-id"), name="delivery_newest"),
+            models.Index(fields=("project", "-id"), name="notification_newest"),
             models.Index(
                 fields=("destination", "due_at"),
-                name="delivery_open",
+                name="notification_open",
                 condition=models.Q(state__in=("waiting", "sending")),
             ),
-            models.Index(fields=("destination", "group_key", "-created_at"), name="delivery_group"),
-            models.Index(fields=("created_at",), name="delivery_age"),
+            models.Index(fields=("destination", "group_key", "-created_at"), name="notification_group"),
+            models.Index(fields=("created_at",), name="notification_age"),
         )
 
     def __str__(self) -> str:
         return self.public_id
 
 
-class AlertDeliveryItem(models.Model):
-    """A transition in a message. One destination hears of a transition once, whatever routes lead there."""
+class NotificationItem(models.Model):
+    """An alert event in a notification. A destination receives an event once, whatever routes lead there."""
 
-    delivery = models.ForeignKey(AlertDelivery, on_delete=models.CASCADE, related_name="items")
+    notification = models.ForeignKey(Notification, on_delete=models.CASCADE, related_name="items")
     destination = models.ForeignKey(AlertDestination, on_delete=models.CASCADE, related_name="+")
-    transition = models.ForeignKey(AlertTransition, on_delete=models.CASCADE, related_name="items")
+    event = models.ForeignKey(AlertEvent, on_delete=models.CASCADE, related_name="items")
 
     class Meta:
-        ordering = ("transition_id",)
+        ordering = ("event_id",)
         constraints = (
-            models.UniqueConstraint(fields=("transition", "destination"), name="one_message_per_transition"),
+            models.UniqueConstraint(fields=("event", "destination"), name="one_notification_per_event"),
         )
 
     def __str__(self) -> str:
-        return f"{self.transition_id} in {self.delivery_id}"
+        return f"{self.event_id} in {self.notification_id}"
 
 
-class AlertAttempt(models.Model):
-    """One try to hand a message over; written once."""
+class DeliveryAttempt(models.Model):
+    """One attempt to send a notification; written once."""
 
-    delivery = models.ForeignKey(AlertDelivery, on_delete=models.CASCADE, related_name="attempts")
+    notification = models.ForeignKey(Notification, on_delete=models.CASCADE, related_name="attempts")
     number = models.IntegerField()
     at = models.DateTimeField(db_default=Now())
     duration_ms = models.IntegerField()
     is_success = models.BooleanField()
-    status = models.IntegerField(null=True, blank=True, help_text="HTTP status, where there was an answer.")
+    status = models.IntegerField(null=True, blank=True, help_text="HTTP status of the response, if any.")
     problem = models.CharField(max_length=300, blank=True, default="")
-    answer = models.TextField(blank=True, default="", help_text="The answer's first 4 KB, for admins only.")
+    response = models.TextField(
+        blank=True, default="", help_text="First 4 KB of the response, for admins only."
+    )
 
     class Meta:
         ordering = ("number",)
-        constraints = (models.UniqueConstraint(fields=("delivery", "number"), name="attempt_numbered_once"),)
+        constraints = (
+            models.UniqueConstraint(fields=("notification", "number"), name="attempt_numbered_once"),
+        )
 
     def __str__(self) -> str:
-        return f"{self.delivery_id}#{self.number}"
+        return f"{self.notification_id}#{self.number}"

@@ -1,4 +1,4 @@
-"""What the judge was asked and what it answered; written once a call, never fed back to a model."""
+"""Consultations of the judge. Written once, never sent back to a model."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from detection.models.projects import Project
 
 
 class JudgeOutcome(models.TextChoices):
-    """How a call to the judge ended."""
+    """The outcome of a consultation."""
 
-    ACCEPTED = "accepted", "Accepted: some more rounds were granted"
+    ACCEPTED = "accepted", "Accepted: more rounds were granted"
     DENIED = "denied", "Denied"
-    UNCLEAR = "unclear", "Unclear, and so denied"
-    FAILED = "failed", "Failed, and so denied"
-    REFUSED = "refused", "Not asked, and so denied"
-    OBEYED = "obeyed", "It obeyed its data: the judge is switched off"
+    UNCLEAR = "unclear", "Unclear, so denied"
+    FAILED = "failed", "Failed, so denied"
+    SKIPPED = "skipped", "Not consulted, so denied"
+    OBEYED = "obeyed", "Followed instructions in its data, so the judge is disabled"
 
 
 class JudgeCall(models.Model):
-    """One consultation, or the reason why there was none."""
+    """A consultation of the judge, or the reason why there was none."""
 
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="judge_calls")
     approval = models.ForeignKey(Approval, null=True, on_delete=models.SET_NULL, related_name="judge_calls")
@@ -31,15 +31,13 @@ class JudgeCall(models.Model):
     session_id = models.BigIntegerField()
     at = models.DateTimeField(db_default=Now())
     outcome = models.CharField(max_length=8, choices=JudgeOutcome.choices)
-    error = models.CharField(
-        max_length=64, blank=True, default="", help_text="Stable code of what went wrong."
-    )
-    was_sent = models.BooleanField(default=True, help_text="Whether the endpoint was called at all.")
+    error = models.CharField(max_length=64, blank=True, default="", help_text="Stable code of the error.")
+    was_sent = models.BooleanField(default=True, help_text="Whether the endpoint was called.")
     host = models.CharField(max_length=255, blank=True, default="")
     model = models.CharField(max_length=200, blank=True, default="")
     prompt_hash = models.CharField(max_length=64, blank=True, default="")
-    request = models.TextField(blank=True, default="", help_text="What was sent, without the key.")
-    answer = models.TextField(blank=True, default="", help_text="What came back, cut.")
+    request = models.TextField(blank=True, default="", help_text="The request, without the key.")
+    response = models.TextField(blank=True, default="", help_text="The response, cut.")
     reason = models.CharField(max_length=600, blank=True, default="")
     guidance = models.CharField(max_length=600, blank=True, default="")
     rounds_proposed = models.IntegerField(default=0)

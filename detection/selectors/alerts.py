@@ -1,62 +1,86 @@
-"""Reads for alerts: destinations with how they fare, routes, silences with what they hide, messages with attempts."""
+"""Reads for alerts: destinations with their health, routes, silences, notifications with their attempts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from django.db.models import Count, OuterRef, Prefetch, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from detection.models import (
-    AlertAttempt,
-    AlertDelivery,
-    AlertDeliveryItem,
     AlertDestination,
+    AlertEvent,
     AlertRoute,
     AlertSilence,
-    AlertTransition,
-    DeliveryState,
+    DeliveryAttempt,
+    Notification,
+    NotificationItem,
+    NotificationState,
     OutboxState,
 )
 from detection.selectors.pages import BadCursor, Page
 
+if TYPE_CHECKING:
+    from django_stubs_ext import WithAnnotations
+
 DAY = timedelta(hours=24)
-MAX_SHOWN_HIDDEN = 50
+MAX_SHOWN_EVENTS = 50
+MAX_SILENCES = 50
 
 
 @dataclass(frozen=True, slots=True)
-class DeliveryFilters:
-    """Filters of the delivery log; empty ones let everything through."""
+class NotificationFilters:
+    """Filters of the notification list; empty ones match everything."""
 
     state: str = ""
     destination: str = ""
     incident: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Health:
-    """What the sending has before it, over all projects: for metrics."""
+class DestinationHealth(TypedDict):
+    """Counts that `list_destinations` adds: failed attempts in 24 hours, and notifications that wait or failed for good."""
 
-    pending_transitions: int
+    failures_today: int
+    waiting_count: int
+    failed_count: int
+
+
+class EventCount(TypedDict):
+    """The number of events that notification lists add."""
+
+    event_count: int
+
+
+class SuppressedCount(TypedDict):
+    """The number of suppressed events that `list_silences` adds."""
+
+    suppressed_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class AlertHealth:
+    """What waits to be routed and sent in all projects, for metrics."""
+
+    pending_events: int
     oldest_due_seconds: float
     by_state: tuple[tuple[str, int], ...]
     paused_destinations: int
 
 
-def destinations_of(project_id: int) -> QuerySet[AlertDestination]:
-    """List destinations with their failures in 24 hours, what waits for them, and how many failed for good."""
-    messages = AlertDelivery.objects.filter(destination=OuterRef("pk"))
-    failures = AlertAttempt.objects.filter(
-        delivery__destination=OuterRef("pk"), is_success=False, at__gte=timezone.now() - DAY
+def list_destinations(project_id: int) -> QuerySet[WithAnnotations[AlertDestination, DestinationHealth]]:
+    """List destinations by name, with their health."""
+    notifications = Notification.objects.filter(destination=OuterRef("pk"))
+    failures = DeliveryAttempt.objects.filter(
+        notification__destination=OuterRef("pk"), is_success=False, at__gte=timezone.now() - DAY
     )
-    # Each counted for itself: joined, the failures would be counted anew for every message.
+    # Subqueries, because joins would count each failure once per notification.
     return AlertDestination.objects.filter(project_id=project_id).annotate(
-        waiting_count=_number(messages.filter(state__in=("waiting", "sending")), "destination"),
-        failed_count=_number(messages.filter(state=DeliveryState.FAILED), "destination"),
-        failures_today=_number(failures, "delivery__destination"),
+        waiting_count=_number(notifications.filter(state__in=("waiting", "sending")), "destination"),
+        failed_count=_number(notifications.filter(state=NotificationState.FAILED), "destination"),
+        failures_today=_number(failures, "notification__destination"),
     )
 
 
@@ -75,94 +99,98 @@ def destination_state(row: AlertDestination, now: datetime) -> str:
     return "ok" if row.last_success_at else "new"
 
 
-def get_destination(project_id: int, public_id: str) -> AlertDestination | None:
-    """Return one destination of the project."""
-    return destinations_of(project_id).filter(public_id=public_id).first()
+def get_destination(
+    project_id: int, public_id: str
+) -> WithAnnotations[AlertDestination, DestinationHealth] | None:
+    """Return a destination of the project with its health."""
+    return list_destinations(project_id).filter(public_id=public_id).first()
 
 
-def routes_of(project_id: int) -> QuerySet[AlertRoute]:
+def list_routes(project_id: int) -> QuerySet[AlertRoute]:
     """List routes in the order in which they are tried, with their destinations."""
     return AlertRoute.objects.filter(project_id=project_id).prefetch_related("destinations")
 
 
 def get_route(project_id: int, public_id: str) -> AlertRoute | None:
-    """Return one route of the project."""
-    return routes_of(project_id).filter(public_id=public_id).first()
+    """Return a route of the project."""
+    return list_routes(project_id).filter(public_id=public_id).first()
 
 
-def silences_of(project_id: int, *, over: bool = False) -> list[AlertSilence]:
-    """List silences that run or are planned, with the newest that each holds back, or (`over`) the last fifty that ended."""
+def list_silences(
+    project_id: int, *, ended: bool = False
+) -> list[WithAnnotations[AlertSilence, SuppressedCount]]:
+    """List active and planned silences with their newest suppressed events as `shown_events`, or the last fifty ended."""
     now = timezone.now()
-    rows = AlertSilence.objects.filter(project_id=project_id).annotate(hidden_count=Count("hidden"))
-    rows = rows.filter(ends_at__lte=now) if over else rows.filter(ends_at__gt=now)
+    rows = AlertSilence.objects.filter(project_id=project_id).annotate(
+        suppressed_count=Count("suppressed_events")
+    )
+    rows = rows.filter(ends_at__lte=now) if ended else rows.filter(ends_at__gt=now)
     rows = rows.order_by("-ends_at", "-id")
-    if not over:
-        hidden = AlertTransition.objects.select_related("incident").defer(
-            "incident__evidence", "incident__policy"
-        )
-        newest = hidden.order_by("-id")[:MAX_SHOWN_HIDDEN]
-        rows = rows.prefetch_related(Prefetch("hidden", newest, to_attr="held_back"))
-    return list(rows[:50])
+    if not ended:
+        events = AlertEvent.objects.select_related("incident").defer("incident__evidence", "incident__policy")
+        newest = events.order_by("-id")[:MAX_SHOWN_EVENTS]
+        rows = rows.prefetch_related(Prefetch("suppressed_events", newest, to_attr="shown_events"))
+    return list(rows[:MAX_SILENCES])
 
 
-def list_deliveries(
-    project_id: int, filters: DeliveryFilters, cursor: str = "", limit: int = 50
-) -> Page[AlertDelivery]:
-    """List messages, the newest first.
+def list_notifications(
+    project_id: int, filters: NotificationFilters, cursor: str = "", limit: int = 50
+) -> Page[WithAnnotations[Notification, EventCount]]:
+    """List notifications, newest first.
 
     Raises
     ------
     BadCursor
-        When the cursor is none of this list.
+        If the cursor is not one of this list.
     """
-    rows = AlertDelivery.objects.filter(project_id=project_id).select_related("destination")
+    rows = Notification.objects.filter(project_id=project_id).select_related("destination")
     if filters.state:
         rows = rows.filter(state=filters.state)
     if filters.destination:
         rows = rows.filter(destination__public_id=filters.destination)
     if filters.incident:
-        of_incident = AlertDeliveryItem.objects.filter(
-            transition__incident__public_id=filters.incident, transition__project_id=project_id
+        items = NotificationItem.objects.filter(
+            event__incident__public_id=filters.incident, event__project_id=project_id
         )
-        rows = rows.filter(pk__in=of_incident.values("delivery"))
+        rows = rows.filter(pk__in=items.values("notification"))
     if cursor:
         if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 19):
-            raise BadCursor("The cursor was not given out by this list.")
+            raise BadCursor("`cursor` must be a `next_cursor` of this list.")
         rows = rows.filter(pk__lt=int(cursor))
-    found = list(rows.order_by("-id").annotate(transition_count=Count("items"))[: limit + 1])
+    found = list(rows.order_by("-id").annotate(event_count=Count("items"))[: limit + 1])
     return Page(tuple(found[:limit]), str(found[limit - 1].pk) if len(found) > limit else None)
 
 
-def get_delivery(project_id: int, public_id: str) -> AlertDelivery | None:
-    """Return one message with its attempts and what it tells of."""
+def get_notification(project_id: int, public_id: str) -> WithAnnotations[Notification, EventCount] | None:
+    """Return a notification with its attempts and events."""
     return (
-        AlertDelivery.objects.select_related("destination")
+        Notification.objects.select_related("destination")
         .prefetch_related(
-            "attempts", Prefetch("items", AlertDeliveryItem.objects.select_related("transition__incident"))
+            "attempts", Prefetch("items", NotificationItem.objects.select_related("event__incident"))
         )
-        .annotate(transition_count=Count("items"))
+        .annotate(event_count=Count("items"))
         .filter(project_id=project_id, public_id=public_id)
         .first()
     )
 
 
 def unrouted_today(project_id: int) -> int:
-    """Count the transitions of the last 24 hours that no route wanted or whose routing failed."""
-    return AlertTransition.objects.filter(
+    """Return how many events of the last 24 hours matched no route or failed in routing."""
+    return AlertEvent.objects.filter(
         project_id=project_id,
         at__gte=timezone.now() - DAY,
         state__in=(OutboxState.UNROUTED, OutboxState.FAILED),
     ).count()
 
 
-def health() -> Health:
-    """Return what waits to be sent, over all projects."""
+def health() -> AlertHealth:
+    """Return what waits to be routed and sent in all projects."""
     now = timezone.now()
-    due = AlertDelivery.objects.filter(state__in=("waiting", "sending"), due_at__lte=now)
+    due = Notification.objects.filter(state__in=("waiting", "sending"), due_at__lte=now)
     oldest = due.order_by("due_at").values_list("due_at", flat=True).first()
-    states = AlertDelivery.objects.order_by("state").values_list("state").annotate(Count("pk"))
-    return Health(
-        AlertTransition.objects.filter(state=OutboxState.PENDING).count(),
+    states = Notification.objects.order_by("state").values_list("state").annotate(Count("pk"))
+    return AlertHealth(
+        AlertEvent.objects.filter(state=OutboxState.PENDING).count(),
         (now - oldest).total_seconds() if oldest else 0.0,
         tuple(states),
         AlertDestination.objects.filter(paused_until__gt=now).count(),

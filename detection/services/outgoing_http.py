@@ -1,9 +1,8 @@
-"""Speaks to addresses that users named, and to nobody else: every connection is checked at the moment it is made.
+"""HTTP requests to addresses that users configured. Every connection is checked when it is made.
 
-An address is refused unless it is public or the deployment allows its network (`ALERT_ALLOWED_NETWORKS`). A name is
-resolved once and the connection goes to the very address that was checked, so that a name which answers differently a
-moment later gains nothing. Redirects are not followed, an answer is read up to 64 KB, and a whole exchange has one
-deadline. What is sent, and what an answer means, belongs to `delivery`.
+An address must be public, or in a network that the deployment allows (`ALERT_ALLOWED_NETWORKS`). A name is resolved once,
+and the connection goes to the address that was checked, so that rebinding the name has no effect. Redirects are not
+followed, at most 64 KB of a response are read, and the whole exchange has one deadline.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from django.conf import settings
 from detection.services.errors import Invalid
 
 DEADLINE_SECONDS = 5.0
-MAX_ANSWER_BYTES = 64 * 1024
+MAX_RESPONSE_BYTES = 64 * 1024
 PORTS = (443, 8443)
 MAX_ADDRESS_LENGTH = 2000
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-_REFUSED: tuple[Network, ...] = tuple(
+_RESERVED: tuple[Network, ...] = tuple(
     ipaddress.ip_network(text)
     for text in (
         "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
@@ -47,17 +46,17 @@ _NUMBER = re.compile(r"(?i)(?:0x[0-9a-f]*|[0-9]+)")
 _HOST_LABEL = re.compile(r"(?i)[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 
 
-class Refused(Exception):
-    """The address may not be spoken to; the text says why, without the parts that may be secret."""
+class AddressNotAllowed(Exception):
+    """The address is not allowed; the message gives the reason without parts that may be secret."""
 
 
 class Unreachable(Exception):
-    """There was no answer; the text says what happened."""
+    """There was no response; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """A checked address: the one form that both the check and the connection use."""
+class HttpTarget:
+    """A parsed address, used for both the check and the connection."""
 
     scheme: str
     host: str
@@ -66,15 +65,15 @@ class Target:
 
     @property
     def shown(self) -> str:
-        """The part that people may see: paths and queries often hold tokens."""
+        """The part that is not secret: paths and queries often contain tokens."""
         default = 443 if self.scheme == "https" else 80
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}{'' if self.port == default else f':{self.port}'}/…"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a receiver said."""
+class OutgoingResponse:
+    """The response of a receiver."""
 
     status: int
     headers: Mapping[str, str]
@@ -87,7 +86,7 @@ def _networks(texts: tuple[str, ...]) -> tuple[Network, ...]:
 
 
 def allowed_networks() -> tuple[Network, ...]:
-    """Networks that the deployment opens, though they are not public."""
+    """Return the networks that the deployment allows in addition to public ones."""
     return _networks(tuple(settings.ALERT_ALLOWED_NETWORKS))
 
 
@@ -96,53 +95,53 @@ def _lies_in(address: Address, networks: Iterable[Network]) -> bool:
 
 
 def is_allowed_network(address: Address) -> bool:
-    """Whether the deployment opened the network of this address."""
+    """Return whether the deployment allows the network of this address."""
     return _lies_in(address, allowed_networks())
 
 
 def check_address(address: Address) -> None:
-    """Refuse every address that is not an ordinary public one, unless the deployment allows its network.
+    """Check that an address is public or in an allowed network.
 
     Raises
     ------
-    Refused
-        With the address in the text.
+    AddressNotAllowed
+        With the address in the message.
     """
     if is_allowed_network(address):
         return
     is_scoped = isinstance(address, ipaddress.IPv6Address) and address.scope_id is not None
-    if is_scoped or _lies_in(address, _REFUSED) or not address.is_global or address.is_multicast:
-        raise Refused(f"{address} is not a public address, and this deployment does not allow its network.")
+    if is_scoped or _lies_in(address, _RESERVED) or not address.is_global or address.is_multicast:
+        raise AddressNotAllowed(f"{address} is neither public nor in a network that this deployment allows.")
 
 
-def parse(url: str) -> Target:
-    """Read a webhook's address and refuse forms that parsers read differently.
+def parse(url: str) -> HttpTarget:
+    """Parse the address of a webhook. Forms that parsers interpret differently are not allowed.
 
     Parameters
     ----------
     url
-        ``https://host[:port]/path``; plain http and other ports than 443 and 8443 only reach networks that the deployment
-        allows, which `resolve` checks.
+        ``https://host[:port]/path``. Plain http and ports other than 443 and 8443 work only in networks that the
+        deployment allows; `resolve` checks that.
 
     Raises
     ------
-    Refused
-        When it is not such an address.
+    AddressNotAllowed
+        If it has another form.
     """
     if len(url) > MAX_ADDRESS_LENGTH or not url.isascii() or _UNSAFE.search(url):
-        raise Refused("The address may hold neither spaces, backslashes nor characters beyond ASCII.")
+        raise AddressNotAllowed("`address` must not contain spaces, backslashes or non-ASCII characters.")
     try:
         parts = httpx.URL(url)
     except httpx.InvalidURL as error:
-        raise Refused("This is not an address.") from error
+        raise AddressNotAllowed("`address` must be a URL.") from error
     if parts.scheme not in ("http", "https"):
-        raise Refused("The address must begin with https://.")
+        raise AddressNotAllowed("`address` must start with https://.")
     if parts.userinfo:
-        raise Refused("The address may not hold a user name or password.")
+        raise AddressNotAllowed("`address` must not contain a user name or password.")
     host = parts.raw_host.decode("ascii")
     if not _is_plain_host(host):
-        raise Refused("The host must be a name, or an IP address in its usual form.")
-    return Target(
+        raise AddressNotAllowed("The host in `address` must be a name or a plain IP address.")
+    return HttpTarget(
         parts.scheme,
         host,
         parts.port or (443 if parts.scheme == "https" else 80),
@@ -161,15 +160,15 @@ def _is_plain_host(host: str) -> bool:
         return not _NUMBER.fullmatch(labels[-1]) and all(_HOST_LABEL.fullmatch(label) for label in labels)
 
 
-def resolve(target: Target) -> list[Address]:
-    """Look the host up once and check everything that comes back; one bad answer refuses the name.
+def resolve(target: HttpTarget) -> list[Address]:
+    """Resolve the host once and check all of its addresses.
 
     Raises
     ------
-    Refused
-        When an address, the scheme or the port is not allowed.
+    AddressNotAllowed
+        If an address, the scheme or the port is not allowed.
     Unreachable
-        When the name does not resolve.
+        If the name does not resolve.
     """
     try:
         found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
@@ -181,30 +180,30 @@ def resolve(target: Target) -> list[Address]:
         if is_allowed_network(address):
             continue
         if target.scheme != "https":
-            raise Refused("Plain http is refused; use https.")
+            raise AddressNotAllowed("Plain http is not allowed. Use https.")
         if target.port not in PORTS:
-            raise Refused(f"Port {target.port} is refused; allowed are {' and '.join(map(str, PORTS))}.")
+            raise AddressNotAllowed(f"Port {target.port} is not allowed. Use {' or '.join(map(str, PORTS))}.")
     return addresses
 
 
-def check_url(url: str) -> Target:
-    """Check a webhook's address as at saving: its form, and where it leads now.
+def check_url(url: str) -> HttpTarget:
+    """Check the address of a webhook before it is stored: its form, and what its host resolves to now.
 
     Raises
     ------
     Invalid
-        With the reason, for the field ``address``.
+        For the field ``address``, with the reason.
     """
     try:
         target = parse(url)
         resolve(target)
-    except (Refused, Unreachable) as error:
-        raise Invalid(str(error), field="address", code="address_refused") from error
+    except (AddressNotAllowed, Unreachable) as error:
+        raise Invalid(str(error), field="address", code="address_not_allowed") from error
     return target
 
 
 class _Stream(httpcore.NetworkStream):
-    """A connection whose every step ends with the exchange's deadline."""
+    """A connection with one deadline for all its steps."""
 
     def __init__(self, stream: httpcore.NetworkStream, deadline: float) -> None:
         self._stream, self._deadline = stream, deadline
@@ -240,9 +239,9 @@ class _Stream(httpcore.NetworkStream):
 
 
 class _CheckedBackend(httpcore.NetworkBackend):
-    """Connects to the checked addresses of one target, whatever name the connection is for; names stay in TLS."""
+    """Connects to the checked addresses of one target. TLS still verifies the name."""
 
-    def __init__(self, target: Target, deadline: float) -> None:
+    def __init__(self, target: HttpTarget, deadline: float) -> None:
         self._target, self._deadline = target, deadline
         self._sockets = httpcore.SyncBackend()
 
@@ -275,29 +274,29 @@ def _tls() -> ssl.SSLContext:
     return httpx.create_ssl_context(trust_env=False)
 
 
-def post(url: str, headers: Mapping[str, str], body: bytes) -> Answer:
-    """Send one POST and return the answer, whatever its status.
+def post(url: str, headers: Mapping[str, str], body: bytes) -> OutgoingResponse:
+    """Send one POST request and return the response, whatever its status.
 
     Parameters
     ----------
     url
-        Checked here again, with the addresses that its name has now.
+        Checked again, with the addresses that its name resolves to now.
     headers
-        Plain ASCII.
+        ASCII.
     body
-        The bytes as they are signed.
+        The signed bytes.
 
     Returns
     -------
-    Answer
-        With at most 64 KB of the body; the rest is left unread.
+    OutgoingResponse
+        With at most 64 KB of the body.
 
     Raises
     ------
-    Refused
-        When the address may not be spoken to.
+    AddressNotAllowed
+        If the address is not allowed.
     Unreachable
-        When there was no answer within five seconds, counted from the first step to the last byte.
+        If there was no complete response within five seconds.
     """
     target = parse(url)
     backend = _CheckedBackend(target, time.monotonic() + DEADLINE_SECONDS)
@@ -324,24 +323,24 @@ def post(url: str, headers: Mapping[str, str], body: bytes) -> Answer:
             received = bytearray()
             for chunk in response.iter_stream():
                 received += chunk
-                if len(received) >= MAX_ANSWER_BYTES:
+                if len(received) >= MAX_RESPONSE_BYTES:
                     break
-            return Answer(
+            return OutgoingResponse(
                 response.status,
                 {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers},
-                bytes(received[:MAX_ANSWER_BYTES]),
+                bytes(received[:MAX_RESPONSE_BYTES]),
             )
     except httpcore.TimeoutException as error:
-        raise Unreachable(f"No whole answer within {DEADLINE_SECONDS:.0f} seconds.") from error
+        raise Unreachable(f"No complete response within {DEADLINE_SECONDS:.0f} seconds.") from error
     except (httpcore.NetworkError, httpcore.ProtocolError, ssl.SSLError, OSError) as error:
-        raise Unreachable(_in_words(error)) from error
+        raise Unreachable(_reason(error)) from error
 
 
-def _in_words(error: BaseException) -> str:
-    """Say what went wrong without a path or a query that might stand in an exception's text."""
+def _reason(error: BaseException) -> str:
+    """Return the cause without a path or query that the exception's message might contain."""
     text = str(error)
     if "certificate" in text.lower():
-        return "The receiver's certificate is not valid for this host."
+        return "The certificate of the receiver is not valid for this host."
     if isinstance(error, httpcore.ConnectError):
-        return f"Could not connect: {text[:120] or 'no reason given'}."
-    return f"The connection broke: {type(error).__name__}."
+        return f"Could not connect: {text[:120] or 'unknown reason'}."
+    return f"The connection failed: {type(error).__name__}."

@@ -6,15 +6,15 @@ from typing import Any
 
 from detection.engine.scopes import Scope
 from detection.models import (
-    AlertDelivery,
     AlertDestination,
     AlertRoute,
     Approval,
     AuditEntry,
     Incident,
     JudgeCall,
+    Notification,
 )
-from detection.services.alerting import delivery, destinations
+from detection.services.alerting import delivery, notifications
 from detection.services.audit import SYSTEM
 from detection.services.policies import overrides
 from tests.console.scenes import World, ask, make_world
@@ -27,7 +27,7 @@ def make_records(receiver: Receiver, **text: str) -> tuple[World, dict[str, Any]
     world = make_world(**text)
     hook = make_webhook(world.project, receiver)
     make_route(world.project, hook)
-    destinations.send_test(world.project.pk, hook.public_id, SYSTEM)
+    notifications.send_test(world.project.pk, hook.public_id, SYSTEM)
     delivery.run(budget_seconds=5)
     overrides.save_override(
         world.project.pk, Scope("backend", backend="asking"), {"mode": "ask", "max_repeats": 2}, SYSTEM
@@ -38,8 +38,8 @@ def make_records(receiver: Receiver, **text: str) -> tuple[World, dict[str, Any]
     approval = Approval.objects.get(project=world.project)
     JudgeCall.objects.create(
         project=world.project, approval=approval, incident=approval.incident, loop_id=approval.loop_id,
-        session_id=approval.session_id, outcome="denied", answer=text.get("tool", "no"), model="judge-1",
+        session_id=approval.session_id, outcome="denied", response=text.get("tool", "no"), model="judge-1",
     )  # fmt: skip
-    models = (AlertDestination, AlertRoute, AlertDelivery, Approval, JudgeCall, AuditEntry, Incident)
+    models = (AlertDestination, AlertRoute, Notification, Approval, JudgeCall, AuditEntry, Incident)
     rows = {model._meta.model_name: model.objects.filter(project=world.project).first() for model in models}
     return world, rows

@@ -8,7 +8,7 @@ from detection.models import AuditEntry
 from tests.admin.records import make_records
 
 pytestmark = pytest.mark.django_db
-RECORDS = ("alertdestination", "alertroute", "alertdelivery", "approval", "judgecall", "auditentry")
+RECORDS = ("alertdestination", "alertroute", "notification", "approval", "judgecall", "auditentry")
 HOSTILE = '"><script>alert(1)</script>'
 
 
@@ -65,11 +65,11 @@ def test_the_secrets_of_a_destination_are_on_no_page(records, receiver):
 
 def test_a_message_is_shown_with_its_attempts(records):
     world, rows = records
-    attempt = rows["alertdelivery"].attempts.get()
-    page = text_of(world.client, f"/admin/detection/alertdelivery/{rows['alertdelivery'].pk}/change/")
+    attempt = rows["notification"].attempts.get()
+    page = text_of(world.client, f"/admin/detection/notification/{rows['notification'].pk}/change/")
     assert str(attempt.status) in page
     assert f"/p/{world.project.slug}/alerts/deliveries/" in text_of(
-        world.client, "/admin/detection/alertdelivery/"
+        world.client, "/admin/detection/notification/"
     )
 
 

@@ -10,8 +10,8 @@ from xml.etree import ElementTree as ET
 import pytest
 from django.utils import timezone
 
-from detection.models import AlertDelivery, Approval, Incident, LimitNotice, TrackerState
-from detection.services.alerting import delivery, outbox, rendering
+from detection.models import Approval, Incident, LimitNotice, Notification, TrackerState
+from detection.services.alerting import delivery, rendering, routing
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def route_of(api, receiver):
 
     def make(*transitions, **values):
         body = {
-            "name": "news", "destinations": [hook["id"]], "group_wait_seconds": 0, "transitions": transitions, **values
+            "name": "news", "destinations": [hook["id"]], "group_wait_seconds": 0, "event_types": transitions, **values
         }  # fmt: skip
         answer = api.post("/alerts/routes", body)
         assert answer.status_code == 201, answer.text
@@ -55,8 +55,8 @@ def test_a_session_close_to_a_limit_is_told_once_in_words_and_in_fields(api, rec
     route_of("session.near_limit")
     answers = calls(api, range(9), agent="triage")
     (body,) = bodies(receiver)
-    (told,) = body["data"]["transitions"]
-    assert body["type"] == told["transition"] == "session.near_limit"
+    (told,) = body["data"]["events"]
+    assert body["type"] == told["type"] == "session.near_limit"
     assert body["data"]["severity"] == "info"
     assert body["data"]["title"] == "Close to a limit: s-1"
     assert "session s-1 has used 8 of 10 calls; nothing was stopped" in body["data"]["text"]
@@ -104,7 +104,7 @@ def test_two_limits_that_come_close_with_one_call_are_both_told_of(api, receiver
         api.post("/guard", {"session": "s-1", "calls": [call]})
     assert {row.unit for row in LimitNotice.objects.all()} == {"calls", "tokens"}
     (body,) = bodies(receiver)
-    assert (body["type"], body["data"]["title"]) == ("news.gathered", "Close to a limit: s-1 and 1 more")
+    assert (body["type"], body["data"]["title"]) == ("alerts.grouped", "Close to a limit: s-1 and 1 more")
 
 
 def test_a_route_that_did_not_choose_the_news_does_not_get_it(api, receiver, route_of):
@@ -121,7 +121,7 @@ def test_what_a_session_is_called_cannot_lead_elsewhere(api, receiver, route_of)
     name = "../@all <b>x</b>?q=1&a=é#frag"
     calls(api, range(8), session=name)
     (body,) = bodies(receiver)
-    assert body["data"]["transitions"][0]["session"]["id"] == name
+    assert body["data"]["events"][0]["session"]["id"] == name
     line = body["data"]["text"].splitlines()[-1]
     assert line.startswith("https://guard.example/p/support/session?name=..%2F%40all")
     assert not set(body["data"]["title"]) & set("<>@#&")
@@ -140,12 +140,15 @@ def test_an_approval_that_waits_is_told_with_its_deadline_and_what_happens_witho
     route_of("approval.requested")
     approval = ask(api, unattended_reaction="stop")
     (body,) = bodies(receiver)
-    (told,) = body["data"]["transitions"]
+    (told,) = body["data"]["events"]
     assert (body["type"], body["data"]["severity"]) == ("approval.requested", "high")
-    assert body["data"]["title"] == "Answer needed: search_web"
+    assert body["data"]["title"] == "Approval needed: search_web"
     deadline = datetime.fromisoformat(approval["deadline"])
     text = body["data"]["text"]
-    assert f"waits for your answer until {deadline:%H:%M:%S} UTC; without one, the run is stopped" in text
+    assert (
+        f"waits for your approval until {deadline:%H:%M:%S} UTC. Without a decision, the run is stopped"
+        in text
+    )
     assert f"https://guard.example/p/support/approvals#{approval['id']}" in text
     assert told["approval"]["id"] == approval["id"]
     assert datetime.fromisoformat(told["approval"]["deadline"]) == deadline
@@ -168,7 +171,7 @@ def test_the_end_of_an_approval_reaches_who_was_asked(api, receiver, route_of, c
     body = bodies(receiver)[1]
     assert body["type"] == "approval.closed"
     assert words in body["data"]["text"]
-    assert body["data"]["transitions"][0]["approval"]["decision"] == decision
+    assert body["data"]["events"][0]["approval"]["decision"] == decision
 
 
 def test_an_approval_nobody_answers_and_one_whose_session_is_stopped_are_told_apart(api, receiver, route_of):
@@ -179,8 +182,8 @@ def test_an_approval_nobody_answers_and_one_whose_session_is_stopped_are_told_ap
     ask(api, "s-2")
     api.post("/sessions/s-2/stop", {})
     (body,) = bodies(receiver)
-    assert "nobody answered in time, so the call is skipped" in body["data"]["text"]
-    assert "no answer is needed any more, the session was stopped" in body["data"]["text"]
+    assert "nobody decided in time, so the call is skipped" in body["data"]["text"]
+    assert "it is no longer needed because the session was stopped" in body["data"]["text"]
 
 
 def test_nobody_is_called_to_answer_what_was_answered_before_the_message_left(api, receiver, route_of):
@@ -188,11 +191,11 @@ def test_nobody_is_called_to_answer_what_was_answered_before_the_message_left(ap
     approval = ask(api)
     assert bodies(receiver) == []
     api.post(f"/approvals/{approval['id']}/decision", {"choice": "skip"})
-    AlertDelivery.objects.update(due_at=timezone.now())
+    Notification.objects.update(due_at=timezone.now())
     (body,) = bodies(receiver)
     assert body["data"]["title"] == "Approval closed: search_web"
-    assert "waited for an answer" in body["data"]["text"]
-    assert body["data"]["transitions"][0]["approval"]["state"] == "decided"
+    assert "is closed: " in body["data"]["text"]
+    assert body["data"]["events"][0]["approval"]["state"] == "decided"
 
 
 def all_day_quiet(**values):
@@ -205,22 +208,22 @@ def test_an_approval_is_not_gathered_past_its_deadline_nor_held_by_quiet_hours(a
     route_of(group_wait_seconds=3600, **all_day_quiet())
     approval = ask(api, answer_timeout_seconds=200)
     delivery.run(5)
-    (message,) = AlertDelivery.objects.all()
+    (message,) = Notification.objects.all()
     assert message.items.count() == 2  # what opened waits no longer than the approval
     left = datetime.fromisoformat(approval["deadline"]) - message.due_at
     assert timedelta(seconds=120) < left < timedelta(seconds=180)
 
 
 def test_quiet_hours_that_hold_critical_ones_hold_an_approval_too(api, receiver, route_of):
-    route_of("approval.requested", **all_day_quiet(quiet_holds_critical=True))
+    route_of("approval.requested", **all_day_quiet(quiet_delays_critical=True))
     ask(api)
     assert bodies(receiver) == []
-    assert AlertDelivery.objects.get().due_at > timezone.now() + timedelta(hours=1)
+    assert Notification.objects.get().due_at > timezone.now() + timedelta(hours=1)
 
 
 def test_an_approval_is_told_at_once_in_a_group_that_flaps(api, receiver, route_of):
     route_of("approval.requested", group_by=[])
-    for number in range(outbox.FLAP_MESSAGES + 2):
+    for number in range(routing.FLAPPING_COUNT + 2):
         ask(api, f"s-{number}")
         assert len(bodies(receiver)) == number + 1
 
@@ -242,7 +245,7 @@ def test_a_receiver_gets_the_strip_as_a_picture_in_bounds(api, receiver, route_o
         api.loop(f"s-{number}", tool=f"tool-{number}<script>")
     calls(api, range(8), session="s-near")
     (body,) = bodies(receiver)
-    pictures = [told["strip_svg"] for told in body["data"]["transitions"]]
+    pictures = [told["strip_svg"] for told in body["data"]["events"]]
     assert [bool(one) for one in pictures] == [True] * rendering.MAX_DRAWN + [False]
     for one in filter(None, pictures):
         assert len(one) <= 4096

@@ -24,15 +24,15 @@ def test_a_loop_reaches_the_receiver_and_the_log(api, receiver, hook):
     api.post("/alerts/routes", {"name": "all", "destinations": [hook["id"]], "group_wait_seconds": 0})
     api.loop()
     delivery.run(5)
-    (message,) = api.get("/alerts/deliveries").json()["items"]
-    assert (message["state"], message["destination"], message["transitions"]) == ("delivered", hook["id"], 1)
+    (message,) = api.get("/alerts/notifications").json()["items"]
+    assert (message["state"], message["destination"], message["event_count"]) == ("delivered", hook["id"], 1)
     assert receiver.ids == [message["id"]]
-    told = api.get(f"/alerts/deliveries/{message['id']}").json()
-    assert told["payload"]["data"]["transitions"][0]["incident"]["tool"] == "search_web"
-    assert [(one["status"], one["answer"]) for one in told["tries"]] == [(200, "ok")]
-    incident = told["payload"]["data"]["transitions"][0]["incident"]["id"]
-    assert len(api.get("/alerts/deliveries", incident=incident).json()["items"]) == 1
-    assert api.get("/alerts/deliveries", incident="inc_other").json()["items"] == []
+    told = api.get(f"/alerts/notifications/{message['id']}").json()
+    assert told["payload"]["data"]["events"][0]["incident"]["tool"] == "search_web"
+    assert [(one["status"], one["response"]) for one in told["attempts"]] == [(200, "ok")]
+    incident = told["payload"]["data"]["events"][0]["incident"]["id"]
+    assert len(api.get("/alerts/notifications", incident=incident).json()["items"]) == 1
+    assert api.get("/alerts/notifications", incident="inc_other").json()["items"] == []
 
 
 def test_addresses_and_secrets_never_come_back(api, receiver, hook):
@@ -52,13 +52,17 @@ def test_an_address_inside_is_refused_with_the_field(api, settings):
     told = api.post(
         "/alerts/destinations", {"name": "x", "kind": "webhook", "address": "https://169.254.169.254/"}
     )
-    assert (told.status_code, told.json()["code"], told.json()["path"]) == (422, "address_refused", "address")
+    assert (told.status_code, told.json()["code"], told.json()["path"]) == (
+        422,
+        "address_not_allowed",
+        "address",
+    )
 
 
 def test_the_test_button_tells_what_came_of_it(api, receiver, hook):
     receiver.replies = [Reply(418, body=b"teapot")]
     told = api.post(f"/alerts/destinations/{hook['id']}/test").json()
-    assert (told["state"], told["tries"][0]["status"], told["tries"][0]["answer"]) == (
+    assert (told["state"], told["attempts"][0]["status"], told["attempts"][0]["response"]) == (
         "failed",
         418,
         "teapot",
@@ -69,7 +73,7 @@ def test_the_test_button_tells_what_came_of_it(api, receiver, hook):
 def test_answers_of_receivers_are_for_admins_only(api, with_scopes, receiver, hook):
     told = api.post(f"/alerts/destinations/{hook['id']}/test").json()
     reader = with_scopes("read")
-    assert reader.get(f"/alerts/deliveries/{told['id']}").json()["tries"][0]["answer"] is None
+    assert reader.get(f"/alerts/notifications/{told['id']}").json()["attempts"][0]["response"] is None
     assert reader.post(f"/alerts/destinations/{hook['id']}/test").status_code == 403
     assert reader.get("/audit").status_code == 403
 
@@ -77,8 +81,8 @@ def test_answers_of_receivers_are_for_admins_only(api, with_scopes, receiver, ho
 def test_a_route_is_stored_replaced_and_removed(api, hook):
     values = {
         "name": "night", "destinations": [hook["id"]], "severities": ["high", "critical"], "models": ["gpt-*"],
-        "quiet_from": "22:00", "quiet_until": "07:00", "quiet_zone": "Europe/Berlin", "goes_on": True,
-        "repeat_hours": 4,
+        "quiet_from": "22:00", "quiet_until": "07:00", "quiet_zone": "Europe/Berlin", "continue_matching": True,
+        "repeat_interval_hours": 4,
     }  # fmt: skip
     made = api.post("/alerts/routes", values)
     assert made.status_code == 201
@@ -94,7 +98,7 @@ def test_a_route_is_stored_replaced_and_removed(api, hook):
     ("field", "value"),
     [
         ("quiet_zone", "Europe/Nowhere"), ("destinations", ["dst_unknown"]), ("group_wait_seconds", 9999), ("kinds", ["magic"]),
-        ("quiet_from", "22:00"), ("unknown", 1), ("repeat_hours", 721), ("repeat_hours", -1), ("transitions", ["still_open"]), ("tools", ["x" * 200]), ("name", ""),
+        ("quiet_from", "22:00"), ("unknown", 1), ("repeat_interval_hours", 721), ("repeat_interval_hours", -1), ("event_types", ["still_open"]), ("tools", ["x" * 200]), ("name", ""),
     ],
 )  # fmt: skip
 def test_a_wrong_route_is_refused_with_the_field(api, field, value):
@@ -109,11 +113,11 @@ def test_a_silence_shows_what_it_holds_back_until_it_ends(api, hook):
     assert made.status_code == 201
     api.loop()
     delivery.run(5)
-    assert api.get("/alerts/silences").json()["items"][0]["held_back"] == 1
-    assert api.get("/alerts/deliveries").json()["items"] == []
+    assert api.get("/alerts/silences").json()["items"][0]["suppressed_count"] == 1
+    assert api.get("/alerts/notifications").json()["items"] == []
     assert api.delete(f"/alerts/silences/{made.json()['id']}").status_code == 204
     assert api.get("/alerts/silences").json()["items"] == []
-    assert len(api.get("/alerts/silences", over="true").json()["items"]) == 1
+    assert len(api.get("/alerts/silences", ended="true").json()["items"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -128,10 +132,10 @@ def test_failed_messages_can_be_sent_again(api, receiver, hook):
     api.post("/alerts/routes", {"name": "all", "destinations": [hook["id"]], "group_wait_seconds": 0})
     api.loop()
     delivery.run(5)
-    assert [row["state"] for row in api.get("/alerts/deliveries").json()["items"]] == ["failed"]
+    assert [row["state"] for row in api.get("/alerts/notifications").json()["items"]] == ["failed"]
     assert api.get("/alerts/destinations").json()["items"][0]["state"] == "disabled"
     api.patch(f"/alerts/destinations/{hook['id']}", {"is_enabled": True})
-    assert api.post("/alerts/deliveries/resend", {}).json() == {"count": 1}
+    assert api.post("/alerts/notifications/resend", {}).json() == {"count": 1}
     delivery.run(5)
     assert len(receiver.ids) == 2
     assert len(set(receiver.ids)) == 1
@@ -144,14 +148,14 @@ def test_another_projects_things_are_not_found(api, as_other, hook):
         ("DELETE", f"/alerts/destinations/{hook['id']}", None),
         ("POST", f"/alerts/destinations/{hook['id']}/test", None),
         ("POST", f"/alerts/destinations/{hook['id']}/secrets", None),
-        ("GET", f"/alerts/deliveries/{message}", None),
-        ("POST", "/alerts/deliveries/resend", {"ids": [message]}),
+        ("GET", f"/alerts/notifications/{message}", None),
+        ("POST", "/alerts/notifications/resend", {"ids": [message]}),
     ):
         assert as_other.request(method, path, json=body).status_code == 404, path
     told = as_other.post("/alerts/routes", {"name": "r", "destinations": [hook["id"]]})
     assert (told.status_code, told.json()["path"]) == (422, "destinations")
     assert as_other.get("/alerts/destinations").json()["items"] == []
-    assert as_other.get("/alerts/deliveries").json()["items"] == []
+    assert as_other.get("/alerts/notifications").json()["items"] == []
 
 
 def test_every_change_is_in_the_audit(api, hook):

@@ -52,7 +52,7 @@ BODIES = {
     ("POST", "/alerts/routes"): {"name": "some", "destinations": ["{destination_id}"]},
     ("PUT", "/alerts/routes/{route_id}"): {"name": "some", "destinations": ["{destination_id}"]},
     ("POST", "/alerts/silences"): {"reason": "quiet", "ends_at": SOON},
-    ("POST", "/alerts/deliveries/resend"): {"ids": ["{delivery_id}"]},
+    ("POST", "/alerts/notifications/resend"): {"ids": ["{notification_id}"]},
 }
 REACHABLE = {"ALERT_ALLOWED_NETWORKS": ("127.0.0.0/8",)}
 NEEDS_OWN_STATE = {("POST", "/incidents/{incident_id}/undo")}
@@ -60,7 +60,7 @@ NEEDS_OWN_STATE = {("POST", "/incidents/{incident_id}/undo")}
 NAMES_A_FOREIGN_THING = {
     ("POST", "/alerts/routes"),
     ("PUT", "/alerts/routes/{route_id}"),
-    ("POST", "/alerts/deliveries/resend"),
+    ("POST", "/alerts/notifications/resend"),
 }
 MAKES_ITS_OWN = {("POST", "/events"), ("POST", "/guard")}
 
@@ -136,9 +136,9 @@ def _alerts(api, address):
     ).json()["id"]
     route = api.post("/alerts/routes", {"name": "all", "destinations": [destination]}).json()["id"]
     silence = api.post("/alerts/silences", {"reason": "maintenance", "ends_at": SOON}).json()["id"]
-    delivery = api.post(f"/alerts/destinations/{destination}/test").json()["id"]
+    notification = api.post(f"/alerts/destinations/{destination}/test").json()["id"]
     return {
-        "destination_id": destination, "route_id": route, "silence_id": silence, "delivery_id": delivery, "address": address,
+        "destination_id": destination, "route_id": route, "silence_id": silence, "notification_id": notification, "address": address,
     }  # fmt: skip
 
 

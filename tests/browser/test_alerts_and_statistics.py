@@ -11,7 +11,7 @@ from django.utils import timezone
 from playwright.sync_api import expect
 
 from detection.models import CallCount, CountingCursor
-from detection.services.alerting import alert_routes, delivery, destinations, outbox
+from detection.services.alerting import delivery, notifications, outbox, silences
 from detection.services.audit import Actor
 from tests.support.alerts import make_incident, make_route, make_webhook
 from tests.support.http_receiver import Reply, receiving
@@ -47,14 +47,12 @@ def project(transactional_db, settings):
         receiver.replies = [Reply(500, body=b"no")]
         hook = make_webhook(project, receiver, "on-call hook")
         make_route(project, hook, name="everything", tools=["search_*"], quiet_from=None)
-        destinations.send_test(project.pk, hook.public_id, ANA)
+        notifications.send_test(project.pk, hook.public_id, ANA)
         ends_at = timezone.now() + timedelta(hours=3)
-        outbox.note_transition(make_incident(project, loop_id="told"), "opened")
+        outbox.record_incident_event(make_incident(project, loop_id="told"), "opened")
         delivery.run(5)
-        alert_routes.create_silence(
-            project.pk, ANA, reason="index rebuild", ends_at=ends_at, tools=["search_*"]
-        )
-        outbox.note_transition(make_incident(project, loop_id="hidden"), "opened")
+        silences.create_silence(project.pk, ANA, reason="index rebuild", ends_at=ends_at, tools=["search_*"])
+        outbox.record_incident_event(make_incident(project, loop_id="hidden"), "opened")
         delivery.run(5)
     return project
 
@@ -116,7 +114,7 @@ def test_alerts_have_nothing_serious_on_any_tab(page, site, theme):
 
 def test_a_message_is_opened_from_the_log_and_the_page_fits_a_phone(page, site):
     page.goto(f"{site.url}/p/support/alerts?tab=deliveries")
-    page.get_by_role("link", name="Loop found: search_web").click()
+    page.get_by_role("link", name="Loop detected: search_web").click()
     expect(page.get_by_role("heading", name="Alerts", exact=True)).to_be_visible()
     look(page, "alerts-message")
     assert serious(page) == []

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from detection.engine.scopes import PROJECT
 from detection.models import AlertDestination, AlertRoute, AlertSilence, Project, Role
-from detection.services.alerting import delivery, outbox
+from detection.services.alerting import delivery, outbox, routing
 from detection.services.audit import SYSTEM
 from detection.services.maintenance.hourly_counts import count_calls
 from detection.services.policies import overrides
@@ -64,7 +64,7 @@ def test_a_new_webhook_shows_its_secret_once_and_its_address_never(world, receiv
 def test_a_refused_address_is_said_and_the_rest_of_the_form_stays(world, settings):
     settings.ALERT_ALLOWED_NETWORKS = ()
     told = act(world, "create", name="kept name", kind="webhook", address="https://10.0.0.1/s3cret")
-    assert "not a public address" in told.content.decode()
+    assert "neither public nor in a network" in told.content.decode()
     assert "kept name" in told.content.decode()
     assert "s3cret" not in told.content.decode()
     assert AlertDestination.objects.count() == 0
@@ -80,7 +80,7 @@ def test_the_test_button_leads_to_its_attempt(world, receiver, hook):
 def test_what_a_receiver_answered_is_for_admins(world, receiver, hook):
     receiver.replies = [Reply(500, body=b"internal words")]
     act(world, "test", id=hook.public_id)
-    page = url(world, "delivery", hook.deliveries.get().public_id)
+    page = url(world, "delivery", hook.notifications.get().public_id)
     assert "internal words" in world.client.get(page).content.decode()
     for role in (Role.VIEWER, Role.OPERATOR):
         assert "internal words" not in with_role(world, role).get(page).content.decode()
@@ -97,14 +97,14 @@ def test_operators_silence_and_resend_and_set_up_nothing(world, hook):
 
 def test_a_route_is_made_edited_and_removed(world, hook):
     values = {
-        "name": "night", "destinations": [hook.public_id], "transitions": ["opened"], "severities": ["high"], "tools": "search_*",
+        "name": "night", "destinations": [hook.public_id], "event_types": ["opened"], "severities": ["high"], "tools": "search_*",
         "group_wait_seconds": "0", "position": "5", "quiet_from": "22:00", "quiet_until": "07:00", "quiet_zone": "Europe/Berlin",
-        "is_enabled": "on", "group_by": ["session"], "repeat_hours": "6",
+        "is_enabled": "on", "group_by": ["session"], "repeat_interval_hours": "6",
     }  # fmt: skip
     assert world.client.post(url(world, "new_alert_route"), values).status_code == 302
     row = AlertRoute.objects.get()
-    assert (row.tools, row.quiet_zone, row.goes_on) == (["search_*"], "Europe/Berlin", False)
-    assert row.repeat_hours == 6
+    assert (row.tools, row.quiet_zone, row.continue_matching) == (["search_*"], "Europe/Berlin", False)
+    assert row.repeat_interval_hours == 6
     page = world.client.get(url(world, "alert_route", row.public_id)).content.decode()
     assert 'value="22:00"' in page
     wrong = world.client.post(
@@ -121,8 +121,8 @@ def test_a_route_is_made_edited_and_removed(world, hook):
 
 def test_a_silence_shows_what_it_hides(world):
     act(world, "silence", reason="rebuild", hours="1")
-    outbox.note_transition(make_incident(world.project, tool="hidden_tool"), "opened")
-    outbox.route_pending()
+    outbox.record_incident_event(make_incident(world.project, tool="hidden_tool"), "opened")
+    routing.route_pending()
     told = world.client.get(url(world, "alerts") + "?tab=silences").content.decode()
     assert "3 hidden alerts" in told
     assert "hidden_tool" in told
@@ -134,10 +134,10 @@ def test_messages_and_their_attempts_are_shown_with_everything_escaped(world, ho
         {"name": NASTY[:20], "destinations": [hook.public_id], "is_enabled": "on", "group_wait_seconds": "0"},
     )
     incident = make_incident(world.project, tool=NASTY, agent=NASTY, session_name=NASTY)
-    outbox.note_transition(incident, "opened", actor=NASTY, note=NASTY)
+    outbox.record_incident_event(incident, "opened", actor=NASTY, note=NASTY)
     delivery.run(5)
     listed = world.client.get(url(world, "alerts") + "?tab=deliveries").content.decode()
-    shown = world.client.get(url(world, "delivery", hook.deliveries.first().public_id)).content.decode()
+    shown = world.client.get(url(world, "delivery", hook.notifications.first().public_id)).content.decode()
     for page in (listed, shown):
         assert "<script>alert" not in page
         assert "\u202e" not in page
@@ -154,7 +154,7 @@ def test_odd_addresses_do_not_break_the_page(world, query):
 def test_another_projects_messages_are_not_found(world, hook):
     act(world, "test", id=hook.public_id)
     other = make_world()
-    message = hook.deliveries.get().public_id
+    message = hook.notifications.get().public_id
     assert other.client.get(url(other, "delivery", message)).status_code == 404
     assert other.client.get(url(world, "alerts")).status_code == 404
 
@@ -209,7 +209,7 @@ def test_the_log_and_a_silence_link_to_the_session_where_there_is_no_incident(wo
     delivery.run(5)
     silences = world.client.get(f"{url(world, 'alerts')}?tab=silences").content.decode()
     assert f'href="{url(world, "session", "s-close")}"' in silences
-    message = hook.deliveries.get()
+    message = hook.notifications.get()
     assert f'href="{url(world, "session", "s-told")}"' in (
         world.client.get(url(world, "delivery", message.public_id)).content.decode()
     )
@@ -217,9 +217,9 @@ def test_the_log_and_a_silence_link_to_the_session_where_there_is_no_incident(wo
 
 def test_a_route_takes_news_that_are_of_no_incident(world, hook):
     assert 'value="session.near_limit"' in world.client.get(url(world, "new_alert_route")).content.decode()
-    values = {"name": "limits", "destinations": [hook.public_id], "transitions": ["session.near_limit"]}
+    values = {"name": "limits", "destinations": [hook.public_id], "event_types": ["session.near_limit"]}
     world.client.post(url(world, "new_alert_route"), values)
-    assert AlertRoute.objects.get().transitions == ["session.near_limit"]
+    assert AlertRoute.objects.get().event_types == ["session.near_limit"]
 
 
 def form_of(page):
@@ -255,16 +255,16 @@ def test_an_incident_is_muted_from_its_page_and_shows_it(world, hook, tool):
     silence = AlertSilence.objects.get()
     assert (silence.loop_id, silence.ends_at > timezone.now()) == ("l00p", True)
     for one in (incident, other):
-        outbox.note_transition(one, "opened")
-    outbox.route_pending()
-    assert [row.facts["tool"] for row in silence.hidden.all()] == [tool]
+        outbox.record_incident_event(one, "opened")
+    routing.route_pending()
+    assert [row.facts["tool"] for row in silence.suppressed_events.all()] == [tool]
     assert "Muted" in world.client.get(url(world, "incident", incident.public_id)).content.decode()
     assert "Muted<" not in world.client.get(url(world, "incident", other.public_id)).content.decode()
 
 
 def test_a_refused_mute_keeps_what_it_was_for(world):
     told = muted(world, world.incident, reason=" ").content.decode()
-    assert "Say why" in told
+    assert "`reason` must have" in told
     kept = form_of(told)
     assert (kept["loop"], kept["tools"]) == (world.incident.loop_id, world.incident.tool)
     wider = muted(world, world.incident, reason=" ", loop="").content.decode()

@@ -5,7 +5,7 @@ from django.test import Client
 from django.urls import reverse
 
 from detection.console.urls import urlpatterns
-from detection.models import AlertDelivery, AlertDestination, AlertRoute, Role
+from detection.models import AlertDestination, AlertRoute, Notification, Role
 from tests.console.scenes import make_world
 from tests.support.projects import make_member, make_project
 
@@ -64,7 +64,7 @@ def message(world):
     place = {"kind": "webhook", "address": "https://hook.example/", "shown_address": "https://hook.example/…"}
     hook, _ = AlertDestination.objects.get_or_create(project=world.project, name="hook", defaults=place)
     due = {"due_at": world.incident.opened_at}
-    return AlertDelivery.objects.get_or_create(project=world.project, destination=hook, defaults=due)[
+    return Notification.objects.get_or_create(project=world.project, destination=hook, defaults=due)[
         0
     ].public_id
 

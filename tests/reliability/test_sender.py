@@ -11,7 +11,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from detection.models import AlertDelivery
+from detection.models import Notification
 from detection.services.alerting import outbox
 from tests.support.alerts import make_incident, make_route, make_webhook, send_all
 from tests.support.http_receiver import Reply, receiving
@@ -30,7 +30,7 @@ def test_a_sender_killed_while_it_waits_for_the_receipt_repeats_the_same_id(proj
     with receiving() as receiver:
         receiver.replies = [Reply(after_seconds=20)]
         make_route(project, make_webhook(project, receiver), group_by=["session"])
-        outbox.note_transition(make_incident(project), "opened")
+        outbox.record_incident_event(make_incident(project), "opened")
         environment = {
             **os.environ,
             "DATABASE_URL": installation.test_database_url(),
@@ -43,11 +43,11 @@ def test_a_sender_killed_while_it_waits_for_the_receipt_repeats_the_same_id(proj
         os.kill(sender.pid, signal.SIGKILL)
         sender.wait()
         assert arrived
-        assert not AlertDelivery.objects.filter(state="delivered").exists()
+        assert not Notification.objects.filter(state="delivered").exists()
 
-        AlertDelivery.objects.update(claimed_until=timezone.now() - timedelta(seconds=1))
+        Notification.objects.update(claimed_until=timezone.now() - timedelta(seconds=1))
         send_all()
 
         assert len(receiver.ids) == 2
         assert len(set(receiver.ids)) == 1
-        assert [row.state for row in AlertDelivery.objects.all()] == ["delivered"]
+        assert [row.state for row in Notification.objects.all()] == ["delivered"]

@@ -18,7 +18,7 @@ from detection import services
 from detection.engine.scopes import PROJECT, Scope
 from detection.models import Approval, AuditEntry, RememberedChoice, Session
 from detection.services import audit, keys
-from detection.services.alerting import alert_routes, destinations
+from detection.services.alerting import alert_routes, destinations, notifications, silences
 from detection.services.approvals import resolution
 from detection.services.audit import Actor
 from detection.services.incidents import triage
@@ -31,7 +31,7 @@ from tests.support.http_receiver import receiving
 ANA = Actor("ana", address="192.0.2.1", request_id="req-1")
 NOT_A_CHANGE_OF_ITS_OWN = {
     "alerting.rendering.sentence",  # writes a text
-    "alerting.outbox.note_transition",  # is called by what writes the entry
+    "alerting.outbox.record_incident_event",  # is called by what writes the entry
     "audit.record",  # is the entry
 }
 
@@ -72,7 +72,7 @@ class World:
 
     def silence(self):
         ends_at = timezone.now() + timedelta(hours=1)
-        return alert_routes.create_silence(self.pk, ANA, reason="x", ends_at=ends_at).public_id
+        return silences.create_silence(self.pk, ANA, reason="x", ends_at=ends_at).public_id
 
     def done(self, function, *arguments, **more):
         """Do something first and hand back what to undo."""
@@ -85,8 +85,8 @@ class World:
         return RememberedChoice.objects.get().pk
 
     def failed(self):
-        destinations.send_test(self.pk, self.hook(), ANA)
-        return self.project.alert_deliveries.get().public_id
+        notifications.send_test(self.pk, self.hook(), ANA)
+        return self.project.notifications.get().public_id
 
     def two_secrets(self):
         hook = self.hook()
@@ -99,12 +99,12 @@ def _changes(w):
     return {
         "sessions.chat_commands.run_in_chat": (w.session, lambda s: actions.run_command(w.pk, s, "!/set(tool-loop-mode=warn)", ANA)),
         "alerting.destinations.add_signing_secret": (w.hook, lambda h: destinations.add_signing_secret(w.pk, h, ANA)),
-        "alerting.destinations.change_destination": (w.hook, lambda h: destinations.change_destination(w.pk, h, ANA, is_enabled=False)),
+        "alerting.destinations.update_destination": (w.hook, lambda h: destinations.update_destination(w.pk, h, ANA, is_enabled=False)),
         "alerting.destinations.create_destination": (lambda: None, lambda _: w.hook()),
         "alerting.destinations.delete_destination": (w.hook, lambda h: destinations.delete_destination(w.pk, h, ANA)),
-        "alerting.destinations.resend": (w.failed, lambda m: destinations.resend(w.pk, [m], ANA)),
-        "alerting.destinations.retire_signing_secrets": (w.two_secrets, lambda h: destinations.retire_signing_secrets(w.pk, h, ANA)),
-        "alerting.destinations.send_test": (w.hook, lambda h: destinations.send_test(w.pk, h, ANA)),
+        "alerting.notifications.resend": (w.failed, lambda m: notifications.resend(w.pk, [m], ANA)),
+        "alerting.destinations.remove_old_secrets": (w.two_secrets, lambda h: destinations.remove_old_secrets(w.pk, h, ANA)),
+        "alerting.notifications.send_test": (w.hook, lambda h: notifications.send_test(w.pk, h, ANA)),
         "incidents.triage.acknowledge": (w.incident, lambda i: triage.acknowledge(w.pk, i, ANA)),
         "incidents.triage.bulk": (w.incident, lambda i: triage.bulk(w.pk, [i], "resolve", ANA)),
         "incidents.triage.comment": (w.incident, lambda i: triage.comment(w.pk, i, ANA, "hm")),
@@ -131,8 +131,8 @@ def _changes(w):
         ),
         "approvals.resolution.decide": (w.approval, lambda q: resolution.decide(w.pk, q, "allow_once", ANA)),
         "approvals.resolution.forget": (w.remembered, lambda r: resolution.forget(w.pk, r, ANA)),
-        "alerting.alert_routes.create_silence": (lambda: None, lambda _: w.silence()),
-        "alerting.alert_routes.end_silence": (w.silence, lambda s: alert_routes.end_silence(w.pk, s, ANA)),
+        "alerting.silences.create_silence": (lambda: None, lambda _: w.silence()),
+        "alerting.silences.end_silence": (w.silence, lambda s: silences.end_silence(w.pk, s, ANA)),
         "alerting.alert_routes.save_route": (lambda: None, lambda _: make_route(w.project)),
         "alerting.alert_routes.delete_route": (lambda: make_route(w.project), lambda r: alert_routes.delete_route(w.pk, r.public_id, ANA)),
         "sessions.actions.stop": (w.session, lambda s: actions.stop(w.pk, s, ANA)),

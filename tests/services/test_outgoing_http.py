@@ -9,7 +9,7 @@ import pytest
 
 from detection.services import outgoing_http
 from detection.services.errors import Invalid
-from detection.services.outgoing_http import Refused, Unreachable
+from detection.services.outgoing_http import AddressNotAllowed, Unreachable
 from tests.support.http_receiver import Reply, receiving
 
 
@@ -34,7 +34,7 @@ def closed(settings):
     ],
 )  # fmt: skip
 def test_an_address_that_is_not_public_is_refused(closed, address):
-    with pytest.raises(Refused):
+    with pytest.raises(AddressNotAllowed):
         outgoing_http.check_address(ipaddress.ip_address(address))
 
 
@@ -45,9 +45,9 @@ def test_a_public_address_passes(closed, address):
 
 def test_a_network_that_the_deployment_opens_passes_in_its_own_form_only(local):
     outgoing_http.check_address(ipaddress.ip_address("127.9.9.9"))
-    with pytest.raises(Refused):
+    with pytest.raises(AddressNotAllowed):
         outgoing_http.check_address(ipaddress.ip_address("::ffff:127.0.0.1"))
-    with pytest.raises(Refused):
+    with pytest.raises(AddressNotAllowed):
         outgoing_http.check_address(ipaddress.ip_address("10.0.0.1"))
 
 
@@ -103,7 +103,7 @@ def test_a_name_that_flips_after_the_check_is_refused_at_sending(local, monkeypa
 
         monkeypatch.setattr(socket, "getaddrinfo", flipping)
         outgoing_http.check_url("https://flip.example/")
-        with pytest.raises(Refused):
+        with pytest.raises(AddressNotAllowed):
             outgoing_http.post("https://flip.example/", {}, b"{}")
         assert receiver.requests == []
 
@@ -130,7 +130,7 @@ def test_one_bad_address_of_a_name_refuses_all_of_it(closed, monkeypatch):
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (ip, port)) for ip in ("8.8.8.8", "127.0.0.1")]
 
     monkeypatch.setattr(socket, "getaddrinfo", mixed)
-    with pytest.raises(Refused):
+    with pytest.raises(AddressNotAllowed):
         outgoing_http.post("https://mixed.example/", {}, b"{}")
 
 
@@ -144,7 +144,7 @@ def test_redirects_are_not_followed(local):
 def test_an_answer_is_read_up_to_its_limit(local):
     with receiving() as receiver:
         receiver.replies = [Reply(body=[b"x" * 50_000] * 10)]
-        assert len(outgoing_http.post(receiver.url, {}, b"{}").body) == outgoing_http.MAX_ANSWER_BYTES
+        assert len(outgoing_http.post(receiver.url, {}, b"{}").body) == outgoing_http.MAX_RESPONSE_BYTES
 
 
 def test_an_answer_that_drips_ends_at_the_deadline(local, monkeypatch):

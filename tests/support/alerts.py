@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from django.utils import timezone
 
-from detection.models import AlertDelivery, AlertDestination, Incident
+from detection.models import AlertDestination, Incident, Notification
 from detection.services.alerting import alert_routes, delivery, destinations
 from detection.services.audit import Actor
 
@@ -29,7 +29,7 @@ def make_webhook(project, receiver, name="hook"):
 
 
 def make_route(project, *targets, name="all", **values):
-    values = {"group_wait_seconds": 0, "transitions": [], **values}
+    values = {"group_wait_seconds": 0, "event_types": [], **values}
     return alert_routes.save_route(
         project.pk, ANA, name=name, destinations=[row.public_id for row in targets], **values
     )
@@ -38,7 +38,7 @@ def make_route(project, *targets, name="all", **values):
 def come_due(destination=None):
     """Let the waits of messages and of breakers be over."""
     past = timezone.now() - timedelta(seconds=1)
-    messages = AlertDelivery.objects.filter(state="waiting")
+    messages = Notification.objects.filter(state="waiting")
     if destination is not None:
         messages = messages.filter(destination=destination)
     messages.update(due_at=past)

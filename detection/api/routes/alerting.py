@@ -1,4 +1,4 @@
-"""Alerts: destinations, routes, silences, and the log of what was sent."""
+"""Routes of alert destinations, routes, silences and notifications."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from django.http import HttpResponse
 from ninja import Body, Query, Router
 
 from detection.api.alert_responses import (
-    delivery_detail_document,
-    delivery_document,
     destination_document,
+    notification_detail_document,
+    notification_document,
     route_document,
     silence_document,
 )
@@ -20,13 +20,13 @@ from detection.api.requests import ApiRequest, actor_of
 from detection.api.responses import empty_response, json_response, list_response
 from detection.api.schemas.alerts import (
     CreatedDestinationSchema,
-    DeliveryDetailSchema,
-    DeliveryQuerySchema,
-    DeliverySchema,
     DestinationRequestSchema,
     DestinationSchema,
     DestinationUpdateSchema,
     MatchersSchema,
+    NotificationDetailSchema,
+    NotificationQuerySchema,
+    NotificationSchema,
     ResendRequestSchema,
     ResendResultSchema,
     RouteRequestSchema,
@@ -39,8 +39,8 @@ from detection.api.schemas.alerts import (
 from detection.api.schemas.common import PageSchema
 from detection.models import KeyScope
 from detection.selectors import alerts as selector
-from detection.selectors.alerts import DeliveryFilters
-from detection.services.alerting import alert_routes, destinations
+from detection.selectors.alerts import NotificationFilters
+from detection.services.alerting import alert_routes, destinations, notifications, silences
 
 router = Router(tags=["alerts"])
 
@@ -65,7 +65,7 @@ def _values(body: MatchersSchema, *left_out: str) -> dict[str, Any]:
 )
 def list_destinations(request: ApiRequest) -> HttpResponse:
     """List the destinations of alerts with their health."""
-    rows = selector.destinations_of(request.principal.project_id)
+    rows = selector.list_destinations(request.principal.project_id)
     return list_response(destination_document(row) for row in rows)
 
 
@@ -77,7 +77,7 @@ def list_destinations(request: ApiRequest) -> HttpResponse:
     summary="Create a destination",
 )
 def create_destination(request: ApiRequest, body: Body[DestinationRequestSchema]) -> HttpResponse:
-    """Create a destination. Its address is checked now and with every message. Only this response contains the signing secret."""
+    """Create a destination. Its address is checked now and with every notification. Only this response contains the signing secret."""
     row, secret = destinations.create_destination(
         request.principal.project_id, actor_of(request), **body.dict()
     )
@@ -94,8 +94,8 @@ def create_destination(request: ApiRequest, body: Body[DestinationRequestSchema]
 def update_destination(
     request: ApiRequest, destination_id: str, body: Body[DestinationUpdateSchema]
 ) -> HttpResponse:
-    """Rename, readdress, enable or disable a destination. Messages to a disabled destination wait."""
-    destinations.change_destination(*target(request, destination_id), **body.dict(exclude_unset=True))
+    """Rename, readdress, enable or disable a destination. Notifications to a disabled destination wait."""
+    destinations.update_destination(*target(request, destination_id), **body.dict(exclude_unset=True))
     return json_response(_destination(request, destination_id))
 
 
@@ -107,7 +107,7 @@ def update_destination(
     summary="Delete a destination",
 )
 def delete_destination(request: ApiRequest, destination_id: str) -> HttpResponse:
-    """Delete a destination and its messages."""
+    """Delete a destination and its notifications."""
     destinations.delete_destination(*target(request, destination_id))
     return empty_response()
 
@@ -115,14 +115,14 @@ def delete_destination(request: ApiRequest, destination_id: str) -> HttpResponse
 @router.post(
     "/alerts/destinations/{destination_id}/test",
     auth=ADMIN,
-    response={200: DeliveryDetailSchema},
+    response={200: NotificationDetailSchema},
     operation_id="testDestination",
-    summary="Send a test message",
+    summary="Send a test notification",
 )
 def send_test(request: ApiRequest, destination_id: str) -> HttpResponse:
-    """Send a test message and wait up to a few seconds for the outcome."""
-    message = destinations.send_test(*target(request, destination_id))
-    return _delivery(request, message.public_id)
+    """Send a test notification and wait up to a few seconds for the outcome."""
+    message = notifications.send_test(*target(request, destination_id))
+    return _notification(request, message.public_id)
 
 
 @router.post(
@@ -133,7 +133,7 @@ def send_test(request: ApiRequest, destination_id: str) -> HttpResponse:
     summary="Add a signing secret",
 )
 def add_secret(request: ApiRequest, destination_id: str) -> HttpResponse:
-    """Add a signing secret. Messages carry one signature per active secret, at most three; the oldest is removed."""
+    """Add a signing secret. Notifications carry one signature per active secret, at most three; the oldest is removed."""
     secret = destinations.add_signing_secret(*target(request, destination_id))
     return json_response({"signing_secret": secret}, 201)
 
@@ -147,7 +147,7 @@ def add_secret(request: ApiRequest, destination_id: str) -> HttpResponse:
 )
 def remove_old_secrets(request: ApiRequest, destination_id: str) -> HttpResponse:
     """Remove every signing secret except the newest."""
-    destinations.retire_signing_secrets(*target(request, destination_id))
+    destinations.remove_old_secrets(*target(request, destination_id))
     return empty_response()
 
 
@@ -160,7 +160,7 @@ def remove_old_secrets(request: ApiRequest, destination_id: str) -> HttpResponse
 )
 def list_routes(request: ApiRequest) -> HttpResponse:
     """List routes in the order in which they are tried."""
-    rows = selector.routes_of(request.principal.project_id)
+    rows = selector.list_routes(request.principal.project_id)
     return list_response(route_document(row) for row in rows)
 
 
@@ -201,7 +201,7 @@ def update_route(request: ApiRequest, route_id: str, body: Body[RouteRequestSche
     summary="Delete a route",
 )
 def delete_route(request: ApiRequest, route_id: str) -> HttpResponse:
-    """Delete a route. Messages that it created are still sent."""
+    """Delete a route. Notifications that it created are still sent."""
     alert_routes.delete_route(*target(request, route_id))
     return empty_response()
 
@@ -214,10 +214,10 @@ def delete_route(request: ApiRequest, route_id: str) -> HttpResponse:
     summary="List silences",
 )
 def list_silences(request: ApiRequest, query: Query[SilenceQuerySchema]) -> HttpResponse:
-    """List active and planned silences, or with `over=true` the ones that ended last."""
+    """List active and planned silences, or with `ended=true` the ones that ended last."""
     check_parameters(request, SilenceQuerySchema)
-    rows = selector.silences_of(request.principal.project_id, over=query.over)
-    return list_response(silence_document(row) for row in rows)
+    rows = selector.list_silences(request.principal.project_id, ended=query.ended)
+    return list_response(silence_document(row, row.suppressed_count) for row in rows)
 
 
 @router.post(
@@ -230,7 +230,7 @@ def list_silences(request: ApiRequest, query: Query[SilenceQuerySchema]) -> Http
 def create_silence(request: ApiRequest, body: Body[SilenceRequestSchema]) -> HttpResponse:
     """Silence matching alerts until a given time."""
     values = _values(body, "loop")
-    row = alert_routes.create_silence(
+    row = silences.create_silence(
         request.principal.project_id, actor_of(request), loop_id=body.loop, **values
     )
     return json_response(silence_document(row), 201)
@@ -245,52 +245,52 @@ def create_silence(request: ApiRequest, body: Body[SilenceRequestSchema]) -> Htt
 )
 def end_silence(request: ApiRequest, silence_id: str) -> HttpResponse:
     """End a silence now."""
-    alert_routes.end_silence(*target(request, silence_id))
+    silences.end_silence(*target(request, silence_id))
     return empty_response()
 
 
 @router.get(
-    "/alerts/deliveries",
+    "/alerts/notifications",
     auth=READ,
-    response={200: PageSchema[DeliverySchema]},
-    operation_id="listDeliveries",
-    summary="List messages",
+    response={200: PageSchema[NotificationSchema]},
+    operation_id="listNotifications",
+    summary="List notifications",
 )
-def list_deliveries(request: ApiRequest, query: Query[DeliveryQuerySchema]) -> HttpResponse:
-    """List messages, newest first."""
-    check_parameters(request, DeliveryQuerySchema)
-    filters = DeliveryFilters(**query.dict(exclude={"cursor", "limit"}))
-    page = selector.list_deliveries(request.principal.project_id, filters, query.cursor, query.limit)
-    return list_response((delivery_document(row) for row in page.items), page.next_cursor)
+def list_notifications(request: ApiRequest, query: Query[NotificationQuerySchema]) -> HttpResponse:
+    """List notifications, newest first."""
+    check_parameters(request, NotificationQuerySchema)
+    filters = NotificationFilters(**query.dict(exclude={"cursor", "limit"}))
+    page = selector.list_notifications(request.principal.project_id, filters, query.cursor, query.limit)
+    return list_response((notification_document(row) for row in page.items), page.next_cursor)
 
 
 @router.post(
-    "/alerts/deliveries/resend",
+    "/alerts/notifications/resend",
     auth=ADMIN_WITH_BODY,
     response={200: ResendResultSchema},
-    operation_id="resendDeliveries",
-    summary="Resend messages",
+    operation_id="resendNotifications",
+    summary="Resend notifications",
 )
-def resend(request: ApiRequest, body: Body[ResendRequestSchema]) -> HttpResponse:
-    """Send messages again with their original ids and payloads."""
+def resend_notifications(request: ApiRequest, body: Body[ResendRequestSchema]) -> HttpResponse:
+    """Send notifications again with their original ids and payloads."""
     return json_response(
-        {"count": destinations.resend(request.principal.project_id, body.ids, actor_of(request))}
+        {"count": notifications.resend(request.principal.project_id, body.ids, actor_of(request))}
     )
 
 
 @router.get(
-    "/alerts/deliveries/{delivery_id}",
+    "/alerts/notifications/{notification_id}",
     auth=READ,
-    response={200: DeliveryDetailSchema},
-    operation_id="getDelivery",
-    summary="Get a message",
+    response={200: NotificationDetailSchema},
+    operation_id="getNotification",
+    summary="Get a notification",
 )
-def get_delivery(request: ApiRequest, delivery_id: str) -> HttpResponse:
-    """Return a message with its attempts. Responses of receivers are included only for keys with the scope `admin`."""
-    return _delivery(request, existing_name(delivery_id))
+def get_notification(request: ApiRequest, notification_id: str) -> HttpResponse:
+    """Return a notification with its attempts. Responses of receivers are shown only to keys with the scope `admin`."""
+    return _notification(request, existing_name(notification_id))
 
 
-def _delivery(request: ApiRequest, public_id: str) -> HttpResponse:
-    row = existing(selector.get_delivery(request.principal.project_id, public_id))
-    shows_answers = KeyScope.ADMIN in request.principal.scopes
-    return json_response(delivery_detail_document(row, shows_answers=shows_answers))
+def _notification(request: ApiRequest, public_id: str) -> HttpResponse:
+    row = existing(selector.get_notification(request.principal.project_id, public_id))
+    shows_responses = KeyScope.ADMIN in request.principal.scopes
+    return json_response(notification_detail_document(row, shows_responses=shows_responses))

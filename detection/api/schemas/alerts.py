@@ -1,4 +1,4 @@
-"""Schemas of alert destinations, routes, silences and messages."""
+"""Schemas of alert destinations, routes, silences and notifications."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from detection.api.schemas.common import (
 )
 
 SeverityName = Literal["info", "warning", "high", "critical"]
-TransitionName = Literal[
+AlertEventTypeName = Literal[
     "opened",
     "escalated",
     "woke",
@@ -56,7 +56,7 @@ class DestinationUpdateSchema(StrictSchema):
 
     name: Name80 | None = Field(None, description="Name, unique within the project.")
     address: Address | None = Field(None, description=_ADDRESS)
-    is_enabled: bool | None = Field(None, description="Whether messages are sent to it.")
+    is_enabled: bool | None = Field(None, description="Whether notifications are sent to it.")
 
 
 class DestinationSchema(Schema):
@@ -66,15 +66,15 @@ class DestinationSchema(Schema):
     name: str = Field(description="Name.")
     kind: Literal["webhook", "apprise"] = Field(description="Kind.")
     address: str = Field(description="The part of the address that is not secret.")
-    is_enabled: bool = Field(description="Whether messages are sent to it.")
+    is_enabled: bool = Field(description="Whether notifications are sent to it.")
     state: Literal["ok", "new", "failing", "paused", "disabled"] = Field(description="Health.")
     paused_until: datetime | None = Field(description="When the next attempt is allowed after failures.")
-    last_success_at: datetime | None = Field(description="When a message was last delivered.")
+    last_success_at: datetime | None = Field(description="When a notification was last delivered.")
     last_failure_at: datetime | None = Field(description="When an attempt last failed.")
     last_problem: str = Field(description="Why the last attempt failed.")
     failures_today: int = Field(description="Failed attempts in the last 24 hours.")
-    waiting: int = Field(description="Messages that wait to be sent.")
-    failed: int = Field(description="Messages that failed for good.")
+    waiting: int = Field(description="Notifications that wait to be sent.")
+    failed: int = Field(description="Notifications that failed for good.")
     signing_secrets: int = Field(description="Number of active signing secrets.")
 
 
@@ -93,7 +93,7 @@ class SigningSecretSchema(Schema):
 
 
 class MatchersSchema(StrictSchema):
-    """Which alerts match. An empty list matches everything."""
+    """Which alert events match. An empty list matches everything."""
 
     kinds: list[FindingKind] = Field([], description="Detectors.")
     severities: list[SeverityName] = Field([], description="Severities.")
@@ -110,23 +110,31 @@ class RouteRequestSchema(MatchersSchema):
     destinations: list[ShortText] = Field(max_length=50, description="Ids of the destinations.")
     position: int = Field(0, ge=0, le=10_000, description="Order in which routes are tried, lowest first.")
     is_enabled: bool = Field(True, description="Whether the route is used.")
-    goes_on: bool = Field(False, description="Continue with the next routes after this one matched.")
-    includes_demo: bool = Field(False, description="Whether alerts of demo sessions match.")
-    transitions: list[TransitionName] = Field(
+    continue_matching: bool = Field(
+        False, description="Continue with the next routes after this one matched."
+    )
+    includes_demo: bool = Field(False, description="Whether alert events of demo sessions match.")
+    event_types: list[AlertEventTypeName] = Field(
         ["opened", "escalated", "ended", "approval.requested"],
-        description="Changes that match. An empty list matches every change.",
+        description="Types of alert events that match. An empty list matches every type.",
     )
     group_by: list[Literal["session", "loop", "kind", "tool", "agent", "model"]] = Field(
-        ["session", "loop"], description="Alerts with equal values in these fields share a message."
+        ["session", "loop"],
+        description="Alert events with equal values in these fields share a notification.",
     )
     group_wait_seconds: int = Field(
-        10, ge=0, le=3600, description="How long a new group waits for more alerts, in seconds."
+        10,
+        ge=0,
+        le=3600,
+        description="Group wait: how long a new group waits for more alert events, in seconds.",
     )
     quiet_from: time | None = Field(None, description="Start of the quiet hours, local time.")
     quiet_until: time | None = Field(None, description="End of the quiet hours, local time.")
     quiet_zone: ShortText = Field("UTC", description="Time zone of the quiet hours, as in Europe/Berlin.")
-    quiet_holds_critical: bool = Field(False, description="Whether quiet hours delay critical alerts, too.")
-    repeat_hours: int = Field(
+    quiet_delays_critical: bool = Field(
+        False, description="Whether quiet hours delay critical notifications, too."
+    )
+    repeat_interval_hours: int = Field(
         0,
         ge=0,
         le=720,
@@ -144,7 +152,7 @@ class SilenceRequestSchema(MatchersSchema):
     """A silence."""
 
     reason: Annotated[str, StringConstraints(min_length=1, max_length=300)] = Field(
-        description="Why the alerts are silenced."
+        description="Why alerts are silenced."
     )
     ends_at: Timestamp = Field(description="End, at most 90 days ahead.")
     starts_at: Timestamp | None = Field(None, description="Start. Now by default.")
@@ -158,70 +166,70 @@ class SilenceSchema(SilenceRequestSchema):
 
     id: str = Field(description="Id of the silence.")
     created_by: str = Field(description="Who created it.")
-    held_back: int = Field(description="Number of changes that were silenced.")
+    suppressed_count: int = Field(description="Number of alert events that it suppressed.")
 
 
 class SilenceQuerySchema(Schema):
     """Filters of the silence list."""
 
-    over: bool = Field(False, description="List ended silences instead of active and planned ones.")
+    ended: bool = Field(False, description="List ended silences instead of active and planned ones.")
 
 
-class DeliveryQuerySchema(CursorQuerySchema):
-    """Filters of the message list."""
+class NotificationQuerySchema(CursorQuerySchema):
+    """Filters of the notification list."""
 
     state: Literal["", "waiting", "sending", "delivered", "failed"] = Field("", description="State.")
     destination: ShortText = Field("", description="Id of a destination.")
     incident: ShortText = Field("", description="Id of an incident.")
-    limit: int = Field(50, ge=1, le=500, description="Messages per page.")
+    limit: int = Field(50, ge=1, le=500, description="Notifications per page.")
 
 
 class DeliveryAttemptSchema(Schema):
-    """One attempt to send a message."""
+    """One attempt to send a notification."""
 
     number: int = Field(description="Number of the attempt, from 1.")
     at: datetime = Field(description="When it started.")
     duration_ms: int = Field(description="Duration in milliseconds.")
-    is_success: bool = Field(description="Whether the receiver accepted the message.")
+    is_success: bool = Field(description="Whether the receiver accepted it.")
     status: int | None = Field(description="HTTP status of the response, if there was one.")
     problem: str = Field(description="Why it failed.")
-    answer: str | None = Field(
+    response: str | None = Field(
         description="First 4 KB of the response. Only for keys with the scope `admin`."
     )
 
 
-class DeliverySchema(Schema):
-    """A message."""
+class NotificationSchema(Schema):
+    """A notification."""
 
-    id: str = Field(description="Id of the message, sent as `webhook-id` with every attempt.")
+    id: str = Field(description="Id of the notification, sent as `webhook-id` with every attempt.")
     destination: str = Field(description="Id of the destination.")
     route: str = Field(description="Name of the route.")
     title: str = Field(description="Title.")
-    is_test: bool = Field(description="Whether it is a test message.")
+    is_test: bool = Field(description="Whether it is a test.")
     state: Literal["waiting", "sending", "delivered", "failed"] = Field(description="State.")
-    transitions: int = Field(description="Number of changes in the message.")
-    attempts: int = Field(description="Number of attempts so far.")
+    event_count: int = Field(description="Number of alert events in it.")
+    attempt_count: int = Field(description="Number of attempts so far.")
     created_at: datetime = Field(description="When it was created.")
     due_at: datetime = Field(description="When the next attempt is due.")
     finished_at: datetime | None = Field(description="When it was delivered or failed for good.")
 
 
-class DeliveryDetailSchema(DeliverySchema):
-    """A message with its attempts and payload."""
+class NotificationDetailSchema(NotificationSchema):
+    """A notification with its attempts and payload."""
 
-    tries: list[DeliveryAttemptSchema] = Field(description="The attempts, oldest first.")
+    attempts: list[DeliveryAttemptSchema] = Field(description="The attempts, oldest first.")
     payload: Any | None = Field(description="The payload. Null before the first attempt.")
 
 
 class ResendRequestSchema(StrictSchema):
-    """Which messages to send again."""
+    """Which notifications to send again."""
 
     ids: list[ShortText] | None = Field(
-        None, min_length=1, max_length=500, description="Ids of messages. Every failed message by default."
+        None, min_length=1, max_length=500, description="Ids of notifications. Every failed one by default."
     )
 
 
 class ResendResultSchema(Schema):
-    """How many messages are sent again."""
+    """How many notifications are sent again."""
 
-    count: int = Field(description="Number of messages.")
+    count: int = Field(description="Number of notifications.")

@@ -69,7 +69,7 @@ class RecoverySchema(Schema):
 class JudgeOutcomeSchema(Schema):
     """How often the judge gave one outcome, and what that cost."""
 
-    outcome: Literal["accepted", "denied", "unclear", "failed", "refused", "obeyed"] = Field(
+    outcome: Literal["accepted", "denied", "unclear", "failed", "skipped", "obeyed"] = Field(
         description="Outcome of the consultation."
     )
     count: int = Field(description="Number of consultations.")

@@ -1,1 +1,1 @@
-"""Alerts: the outbox, routes, silences, destinations and delivery."""
+"""Alerts: the outbox, routing, silences, destinations, notifications and their delivery."""

@@ -1,8 +1,7 @@
-"""Hands messages over: claims, sends, and notes what came of it. At least once, always under the same id.
+"""Delivers notifications: claims, sends and records the outcome. At least once, always under the same id.
 
-One message of a destination is in flight at a time, and every destination has a thread of its own while it is spoken to,
-so a slow one delays nobody. A claim is committed before the sending begins; a sender that dies leaves a claim that runs
-out, and the same message goes out again. Which messages there are is the business of `alerts`.
+A destination has one notification in flight and its own thread meanwhile, so a slow one delays no other. The claim is
+committed before sending starts. If the sender dies, the claim expires and the same notification is sent again.
 """
 
 from __future__ import annotations
@@ -25,36 +24,36 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from detection.models import (
-    AlertAttempt,
-    AlertDelivery,
     AlertDestination,
-    AlertTransition,
-    DeliveryState,
+    AlertEvent,
+    DeliveryAttempt,
     DestinationKind,
+    Notification,
+    NotificationState,
 )
 from detection.services import audit, outgoing_http
-from detection.services.alerting import notifiers, outbox, reminders, rendering
+from detection.services.alerting import notifiers, reminders, rendering, routing
 
 log = structlog.get_logger(__name__)
 
 RETRY_SECONDS = (60, 300, 900, 3600, 3 * 3600, 8 * 3600, 24 * 3600)
-"""Waits after the first, second … failed attempt; the attempt after the last one is the last."""
+"""Waits after the first, second … failed attempt. The attempt after the last wait is the last."""
 TRIES = len(RETRY_SECONDS) + 1
 BREAKER_FAILURES = 3
 BREAKER_SECONDS = (60, 120, 300, 900, 1800)
 MAX_RETRY_AFTER = timedelta(hours=24)
 CLAIM = timedelta(seconds=60)
 PATIENCE_SECONDS = 20.0
-"""How long a thread may take before its attempt counts as failed; less than a claim lasts."""
+"""Time after which an attempt counts as failed; shorter than a claim."""
 MAX_IN_FLIGHT = 32
-KEPT_ANSWER_BYTES = 4096
+KEPT_RESPONSE_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """Everything that sending one message takes; holds secrets, is never logged."""
+class DeliveryJob:
+    """Everything needed to send one notification. Contains secrets; never logged."""
 
-    delivery_id: int
+    notification_id: int
     public_id: str
     claim: uuid.UUID
     destination_id: int
@@ -62,183 +61,195 @@ class Job:
     address: str
     signing_secrets: tuple[str, ...]
     payload: str
-    transitions: tuple[str, ...]
+    event_types: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What came of one attempt."""
+class DeliveryOutcome:
+    """The outcome of one attempt."""
 
     is_success: bool
     duration_ms: int
     status: int | None = None
     problem: str = ""
-    answer: str = ""
+    response: str = ""
     retry_after: timedelta | None = None
     is_gone: bool = False
 
 
 def run(budget_seconds: float = 15.0) -> int:
-    """Route what is new and send what is due, as long as there is something or until the budget is spent.
+    """Route new events and send what is due, until nothing is left or the time is used up.
+
+    Parameters
+    ----------
+    budget_seconds
+        No new attempt starts after this time.
 
     Returns
     -------
     int
-        How many attempts were made. Any number of processes may run at once.
+        Number of attempts. Any number of processes may run this at once.
     """
     ends_at = time.monotonic() + budget_seconds
-    answers: SimpleQueue[tuple[Job, Outcome]] = SimpleQueue()
-    in_flight: dict[uuid.UUID, tuple[Job, float]] = {}
-    made = 0
+    outcomes: SimpleQueue[tuple[DeliveryJob, DeliveryOutcome]] = SimpleQueue()
+    in_flight: dict[uuid.UUID, tuple[DeliveryJob, float]] = {}
+    attempts = 0
     try:
         reminders.catch_up()
     except Exception:
-        log.exception("alert_catch_up_failed")  # it comes again; what is due now must not wait for it
+        log.exception(
+            "alert_catch_up_failed"
+        )  # tried again next time; due notifications must not wait for it
     while True:
-        while outbox.route_pending() == outbox.BATCH_TRANSITIONS:
+        while routing.route_pending() == routing.BATCH_EVENTS:
             pass
         is_over = time.monotonic() >= ends_at
         jobs = [] if is_over else claim_due(MAX_IN_FLIGHT - len(in_flight))
         for job in jobs:
             in_flight[job.claim] = (job, time.monotonic() + PATIENCE_SECONDS)
-            threading.Thread(target=_attempt_into, args=(job, answers), name="alert", daemon=True).start()
+            threading.Thread(target=_attempt_into, args=(job, outcomes), name="alert", daemon=True).start()
         if not in_flight:
-            return made
-        made += _collect(answers, in_flight)
+            return attempts
+        attempts += _collect(outcomes, in_flight)
 
 
-def _collect(answers: SimpleQueue[tuple[Job, Outcome]], in_flight: dict[uuid.UUID, tuple[Job, float]]) -> int:
-    """Wait a moment for one answer and note it; give up on what takes too long."""
-    made = 0
+def _collect(
+    outcomes: SimpleQueue[tuple[DeliveryJob, DeliveryOutcome]],
+    in_flight: dict[uuid.UUID, tuple[DeliveryJob, float]],
+) -> int:
+    """Wait briefly for one outcome and record it; give up on attempts that take too long."""
+    attempts = 0
     try:
-        job, outcome = answers.get(timeout=0.5)
+        job, outcome = outcomes.get(timeout=0.5)
         if in_flight.pop(job.claim, None) is not None:
             settle(job, outcome)
-            made += 1
+            attempts += 1
     except Empty:
         pass
     for claim, (job, patience_ends_at) in list(in_flight.items()):
         if time.monotonic() > patience_ends_at:
             del in_flight[claim]
-            settle(job, Outcome(False, round(PATIENCE_SECONDS * 1000), problem="No answer in time."))
-            made += 1
-    return made
+            settle(
+                job, DeliveryOutcome(False, round(PATIENCE_SECONDS * 1000), problem="No response in time.")
+            )
+            attempts += 1
+    return attempts
 
 
-def _attempt_into(job: Job, answers: SimpleQueue[tuple[Job, Outcome]]) -> None:
-    answers.put((job, attempt(job)))
+def _attempt_into(job: DeliveryJob, outcomes: SimpleQueue[tuple[DeliveryJob, DeliveryOutcome]]) -> None:
+    outcomes.put((job, attempt(job)))
 
 
-def claim_due(limit: int) -> list[Job]:
-    """Claim the message that has waited longest of every destination that may be spoken to now.
+def claim_due(limit: int) -> list[DeliveryJob]:
+    """Claim the oldest due notification of each destination that is ready.
 
-    A destination is left out while it is paused or disabled, or while another of its messages is in flight.
+    A destination is not ready while it is paused or disabled, or while another of its notifications is in flight.
     """
     if limit <= 0:
         return []
     with transaction.atomic(), connection.cursor() as cursor:
-        # The destination's row is what senders compete for, so that two of them never speak to it at once.
+        # Senders lock the destination's row, so that no two of them send to it at the same time.
         cursor.execute(
             "SELECT d.id FROM detection_alertdestination d WHERE d.is_enabled"
             " AND (d.paused_until IS NULL OR d.paused_until <= %(now)s)"
-            " AND EXISTS (SELECT FROM detection_alertdelivery m WHERE m.destination_id = d.id AND m.due_at <= %(now)s"
+            " AND EXISTS (SELECT FROM detection_notification m WHERE m.destination_id = d.id AND m.due_at <= %(now)s"
             "   AND (m.state = 'waiting' OR (m.state = 'sending' AND m.claimed_until <= %(now)s)))"
-            " AND NOT EXISTS (SELECT FROM detection_alertdelivery m WHERE m.destination_id = d.id AND m.state = 'sending'"
+            " AND NOT EXISTS (SELECT FROM detection_notification m WHERE m.destination_id = d.id AND m.state = 'sending'"
             "   AND m.claimed_until > %(now)s)"
             " ORDER BY d.last_success_at NULLS FIRST, d.id LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED",
             {"now": timezone.now(), "limit": limit},
         )
         jobs = []
         for (destination_id,) in cursor.fetchall():
-            message = _oldest_due(destination_id)
-            if message is not None:
-                jobs.append(_claim(message))
+            notification = _oldest_due(destination_id)
+            if notification is not None:
+                jobs.append(_claim(notification))
         return jobs
 
 
-def _oldest_due(destination_id: int) -> AlertDelivery | None:
+def _oldest_due(destination_id: int) -> Notification | None:
     now = timezone.now()
-    rows = AlertDelivery.objects.select_for_update(of=("self",), skip_locked=True).select_related(
+    rows = Notification.objects.select_for_update(of=("self",), skip_locked=True).select_related(
         "destination", "project"
     )
     open_rows = rows.filter(destination_id=destination_id, due_at__lte=now, state__in=("waiting", "sending"))
     for row in open_rows.order_by("due_at", "id")[:2]:
-        if row.state == DeliveryState.WAITING or (row.claimed_until and row.claimed_until <= now):
-            # Who got the destination's lock late may find that the one before has just claimed another message.
-            busy = AlertDelivery.objects.filter(
-                destination_id=destination_id, state=DeliveryState.SENDING, claimed_until__gt=now
+        if row.state == NotificationState.WAITING or (row.claimed_until and row.claimed_until <= now):
+            # A sender that had to wait for the lock may find that the previous one has just claimed another.
+            busy = Notification.objects.filter(
+                destination_id=destination_id, state=NotificationState.SENDING, claimed_until__gt=now
             )
             return None if busy.exists() else row
     return None
 
 
-def _claim(message: AlertDelivery) -> Job:
-    entries = list(AlertTransition.objects.filter(items__delivery=message).order_by("id"))
-    if not message.payload:
-        now, project = timezone.now(), message.project.slug
-        if message.is_test:
-            message.payload = rendering.test_payload(
-                message.public_id, project, message.destination.name, now
+def _claim(notification: Notification) -> DeliveryJob:
+    events = list(AlertEvent.objects.filter(items__notification=notification).order_by("id"))
+    if not notification.payload:
+        now, project = timezone.now(), notification.project.slug
+        if notification.is_test:
+            notification.payload = rendering.test_payload(
+                notification.public_id, project, notification.destination.name, now
             )
-            message.title = "Test message"
+            notification.title = "Test notification"
         else:
-            outbox.bring_up_to_date(entries)
-            message.payload = rendering.payload(message.public_id, project, entries, now)
-            message.title = rendering.title_of(entries)[:300]
-    if message.tries_left <= 0:
-        message.tries_left = TRIES
-    message.state, message.claim = DeliveryState.SENDING, uuid.uuid4()
-    message.claimed_until = timezone.now() + CLAIM
-    message.save(update_fields=["payload", "title", "tries_left", "state", "claim", "claimed_until"])
-    destination = message.destination
-    return Job(
-        message.pk,
-        message.public_id,
-        message.claim,
+            rendering.update_closed_approvals(events)
+            notification.payload = rendering.payload(notification.public_id, project, events, now)
+            notification.title = rendering.title_of(events)[:300]
+    if notification.tries_left <= 0:
+        notification.tries_left = TRIES
+    notification.state, notification.claim = NotificationState.SENDING, uuid.uuid4()
+    notification.claimed_until = timezone.now() + CLAIM
+    notification.save(update_fields=["payload", "title", "tries_left", "state", "claim", "claimed_until"])
+    destination = notification.destination
+    return DeliveryJob(
+        notification.pk,
+        notification.public_id,
+        notification.claim,
         destination.pk,
         destination.kind,
         destination.address,
         tuple(destination.signing_secrets),
-        message.payload,
-        tuple(entry.transition for entry in entries),
+        notification.payload,
+        tuple(event.type for event in events),
     )
 
 
-def attempt(job: Job) -> Outcome:
-    """Send one message; touches no database and raises nothing."""
-    began = time.monotonic()
+def attempt(job: DeliveryJob) -> DeliveryOutcome:
+    """Send one notification. Uses no database and raises nothing."""
+    started = time.monotonic()
 
     def spent() -> int:
-        return round((time.monotonic() - began) * 1000)
+        return round((time.monotonic() - started) * 1000)
 
     try:
         if job.kind == DestinationKind.WEBHOOK:
-            answer = outgoing_http.post(
+            response = outgoing_http.post(
                 job.address, webhook_headers(job, int(time.time())), job.payload.encode()
             )
-            return _judge(answer, spent())
+            return _outcome_of(response, spent())
         data = orjson.loads(job.payload)["data"]
         notifiers.notify(
             job.address,
             data["title"],
             data["text"],
-            is_good_news=bool(job.transitions) and rendering.is_good_news(job.transitions),
+            is_success=bool(job.event_types) and rendering.is_recovery(job.event_types),
         )
-        return Outcome(True, spent())
-    except (outgoing_http.Refused, outgoing_http.Unreachable) as error:
-        return Outcome(False, spent(), problem=str(error)[:300])
-    except Exception as error:  # the loop that waits for this answer must get one
-        log.exception("alert_attempt_failed", delivery=job.public_id)
-        return Outcome(False, spent(), problem=f"Failed inside: {type(error).__name__}.")
+        return DeliveryOutcome(True, spent())
+    except (outgoing_http.AddressNotAllowed, outgoing_http.Unreachable) as error:
+        return DeliveryOutcome(False, spent(), problem=str(error)[:300])
+    except Exception as error:  # the collecting loop needs an outcome for every job
+        log.exception("alert_attempt_failed", notification=job.public_id)
+        return DeliveryOutcome(False, spent(), problem=f"Internal error: {type(error).__name__}.")
 
 
-def webhook_headers(job: Job, timestamp: int) -> dict[str, str]:
-    """Return the headers of one attempt, signed after Standard Webhooks with every active secret.
+def webhook_headers(job: DeliveryJob, timestamp: int) -> dict[str, str]:
+    """Return the headers of one attempt, signed with every active secret as in Standard Webhooks.
 
     Parameters
     ----------
     timestamp
-        Unix seconds of this attempt; the id stays the same over all attempts.
+        Unix time of this attempt in seconds. The id is the same for all attempts.
     """
     signed = f"{job.public_id}.{timestamp}.{job.payload}".encode()
     signatures = [
@@ -257,21 +268,21 @@ def webhook_headers(job: Job, timestamp: int) -> dict[str, str]:
     }
 
 
-def _judge(answer: outgoing_http.Answer, duration_ms: int) -> Outcome:
-    status = answer.status
+def _outcome_of(response: outgoing_http.OutgoingResponse, duration_ms: int) -> DeliveryOutcome:
+    status = response.status
     is_success = 200 <= status < 300
     problem = ""
     if 300 <= status < 400:
-        problem = f"Answered {status}; redirects are not followed."
+        problem = f"The receiver responded {status}. Redirects are not followed."
     elif not is_success:
-        problem = f"Answered {status}."
-    body = answer.body[:KEPT_ANSWER_BYTES].decode("utf-8", "replace").replace("\x00", "␀")
-    retry_after = _retry_after(answer.headers.get("retry-after", "")) if status in (429, 503) else None
-    return Outcome(is_success, duration_ms, status, problem, body, retry_after, is_gone=status == 410)
+        problem = f"The receiver responded {status}."
+    body = response.body[:KEPT_RESPONSE_BYTES].decode("utf-8", "replace").replace("\x00", "␀")
+    retry_after = _retry_after(response.headers.get("retry-after", "")) if status in (429, 503) else None
+    return DeliveryOutcome(is_success, duration_ms, status, problem, body, retry_after, is_gone=status == 410)
 
 
 def _retry_after(text: str) -> timedelta | None:
-    """Read ``Retry-After``: seconds or a date; at most a day counts."""
+    """Parse ``Retry-After``, in seconds or as a date; at most one day."""
     text = text.strip()
     if text.isascii() and text.isdigit():
         return min(timedelta(seconds=int(text[:9])), MAX_RETRY_AFTER)
@@ -285,55 +296,57 @@ def _retry_after(text: str) -> timedelta | None:
 
 
 @transaction.atomic
-def settle(job: Job, outcome: Outcome) -> bool:
-    """Note what came of an attempt, if the claim still holds.
+def settle(job: DeliveryJob, outcome: DeliveryOutcome) -> bool:
+    """Record the outcome of an attempt, if the claim is still valid.
 
     Returns
     -------
     bool
-        False when another sender has taken the message over meanwhile, or it is gone; then nothing is noted.
+        False if another sender has taken the notification over or it was deleted; nothing is recorded then.
     """
-    # Destination first, as in claiming, so that two senders never wait for each other.
+    # Destination first, as in claiming, so that two senders cannot deadlock.
     destination = (
         AlertDestination.objects.select_for_update(no_key=True).filter(pk=job.destination_id).first()
     )
-    message = AlertDelivery.objects.select_for_update().filter(pk=job.delivery_id, claim=job.claim).first()
-    if destination is None or message is None:
+    notification = (
+        Notification.objects.select_for_update().filter(pk=job.notification_id, claim=job.claim).first()
+    )
+    if destination is None or notification is None:
         return False
     now = timezone.now()
-    message.attempt_count += 1
-    message.tries_left -= 1
-    message.claim = message.claimed_until = None
-    AlertAttempt.objects.create(
-        delivery=message,
-        number=message.attempt_count,
+    notification.attempt_count += 1
+    notification.tries_left -= 1
+    notification.claim = notification.claimed_until = None
+    DeliveryAttempt.objects.create(
+        notification=notification,
+        number=notification.attempt_count,
         at=now - timedelta(milliseconds=outcome.duration_ms),
         duration_ms=outcome.duration_ms,
         is_success=outcome.is_success,
         status=outcome.status,
         problem=outcome.problem,
-        answer=outcome.answer,
+        response=outcome.response,
     )
     if outcome.is_success:
-        message.state, message.finished_at = DeliveryState.DELIVERED, now
-    elif message.is_test or message.tries_left <= 0 or outcome.is_gone:
-        message.state, message.finished_at = DeliveryState.FAILED, now
+        notification.state, notification.finished_at = NotificationState.DELIVERED, now
+    elif notification.is_test or notification.tries_left <= 0 or outcome.is_gone:
+        notification.state, notification.finished_at = NotificationState.FAILED, now
     else:
-        message.state = DeliveryState.WAITING
-        message.due_at = now + _wait(message.tries_left, outcome)
-    message.save()
-    _note_on_destination(destination, outcome, now)
+        notification.state = NotificationState.WAITING
+        notification.due_at = now + _wait(notification.tries_left, outcome)
+    notification.save()
+    _update_destination(destination, outcome, now)
     return True
 
 
-def _wait(tries_left: int, outcome: Outcome) -> timedelta:
+def _wait(tries_left: int, outcome: DeliveryOutcome) -> timedelta:
     seconds = RETRY_SECONDS[TRIES - 1 - tries_left]
-    # Spread, so that what failed together does not come back together.
+    # Spread out, so that attempts that failed together are not repeated together.
     wait = timedelta(seconds=seconds * random.uniform(1.0, 1.1))  # noqa: S311
     return max(wait, outcome.retry_after) if outcome.retry_after else wait
 
 
-def _note_on_destination(destination: AlertDestination, outcome: Outcome, now: datetime) -> None:
+def _update_destination(destination: AlertDestination, outcome: DeliveryOutcome, now: datetime) -> None:
     if outcome.is_success:
         destination.failures_in_row, destination.paused_until = 0, None
         destination.last_success_at, destination.last_problem = now, ""
@@ -348,39 +361,39 @@ def _note_on_destination(destination: AlertDestination, outcome: Outcome, now: d
             destination.paused_until = max(destination.paused_until or now, now + outcome.retry_after)
         if outcome.is_gone:
             destination.is_enabled = False
-            destination.last_problem = "The receiver answered 410 Gone, so nothing more is sent to it."
+            destination.last_problem = "The receiver responded 410 Gone, so the destination was disabled."
             audit.record(
                 audit.SYSTEM,
                 "destination.disable",
                 destination.public_id,
                 project_id=destination.project_id,
-                after={"is_enabled": False, "reason": "the receiver answered 410 Gone"},
+                after={"is_enabled": False, "reason": "The receiver responded 410 Gone."},
             )
     destination.save()
 
 
-def send_now(delivery_id: int) -> Outcome | None:
-    """Send one message in this thread, past the breaker; for the test button.
+def send_now(notification_id: int) -> DeliveryOutcome | None:
+    """Send one notification in this thread, even if its destination is paused; for test notifications.
 
     Returns
     -------
-    Outcome or None
-        None when another sender has it.
+    DeliveryOutcome or None
+        None if another sender has claimed it.
     """
     with transaction.atomic():
         waiting = (
-            AlertDelivery.objects.filter(pk=delivery_id).values_list("destination_id", flat=True).first()
+            Notification.objects.filter(pk=notification_id).values_list("destination_id", flat=True).first()
         )
         if waiting is None:
             return None
         AlertDestination.objects.select_for_update(no_key=True).get(pk=waiting)
-        message = (
-            AlertDelivery.objects.select_for_update(of=("self",))
+        notification = (
+            Notification.objects.select_for_update(of=("self",))
             .select_related("destination", "project")
-            .filter(pk=delivery_id, state=DeliveryState.WAITING)
+            .filter(pk=notification_id, state=NotificationState.WAITING)
             .first()
         )
-        job = _claim(message) if message else None
+        job = _claim(notification) if notification else None
     if job is None:
         return None
     outcome = attempt(job)

@@ -1,46 +1,37 @@
-"""Destinations of alerts with their secrets, and the test and resend buttons.
+"""Destinations of alerts and their signing secrets.
 
-An address and a signing secret go in and never come out again; only a webhook's new secret is returned, once, to be
-copied. Which message goes where is `routes`, sending is `delivery`.
+Addresses and secrets are never shown again, except for a webhook's new secret, which is returned once.
 """
 
 from __future__ import annotations
 
 import base64
 import secrets
-from collections.abc import Sequence
 from typing import Any
 
 from django.db import transaction
-from django.utils import timezone
 
-from detection.models import (
-    AlertDelivery,
-    AlertDestination,
-    DeliveryState,
-    DestinationKind,
-    Project,
-)
+from detection.models import AlertDestination, DestinationKind, Project
 from detection.services import audit, outgoing_http
-from detection.services.alerting import delivery, notifiers
+from detection.services.alerting import notifiers
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound
 
 MAX_DESTINATIONS = 50
 MAX_SIGNING_SECRETS = 3
-MAX_RESENT = 1000
+MAX_NAME_CHARACTERS = 80
 
 
 def new_signing_secret() -> str:
-    """Make a secret in the form of Standard Webhooks: 256 random bits."""
+    """Return a new secret in the format of Standard Webhooks, 256 random bits."""
     return "whsec_" + base64.b64encode(secrets.token_bytes(32)).decode()
 
 
 def checked_name(name: str) -> str:
-    """Return a name without the space around it, or refuse it."""
+    """Return a name without surrounding spaces; `Invalid` for an empty, long or unprintable one."""
     name = name.strip()
-    if not name or len(name) > 80 or not name.isprintable():
-        raise Invalid("A name has 1 to 80 printable characters.", field="name")
+    if not name or len(name) > MAX_NAME_CHARACTERS or not name.isprintable():
+        raise Invalid(f"`name` must have 1 to {MAX_NAME_CHARACTERS} printable characters.", field="name")
     return name
 
 
@@ -51,17 +42,17 @@ def _destination(project_id: int, public_id: str) -> AlertDestination:
         .first()
     )
     if row is None:
-        raise NotFound("There is no such destination in this project.")
+        raise NotFound
     return row
 
 
 def _address(kind: str, address: str) -> str:
-    """Check an address and return what may be shown of it."""
+    """Check an address and return the part that is not secret."""
     if kind == DestinationKind.WEBHOOK:
         return outgoing_http.check_url(address).shown[:200]
     if kind == DestinationKind.APPRISE:
         return notifiers.check(address)[:200]
-    raise Invalid(f"A kind is one of {', '.join(DestinationKind.values)}.", field="kind")
+    raise Invalid(f"`kind` must be one of {', '.join(DestinationKind.values)}.", field="kind")
 
 
 def _shown(row: AlertDestination) -> dict[str, Any]:
@@ -77,35 +68,37 @@ def _shown(row: AlertDestination) -> dict[str, Any]:
 def create_destination(
     project_id: int, actor: Actor, *, name: str, kind: str, address: str
 ) -> tuple[AlertDestination, str]:
-    """Make a destination.
+    """Create a destination.
 
     Parameters
     ----------
     kind
         ``webhook`` or ``apprise``.
     address
-        Checked now and again with every message.
+        Checked now and with every message.
 
     Returns
     -------
     tuple
-        The row, and for a webhook the secret its messages are signed with, which cannot be shown again.
+        The row and, for a webhook, the signing secret, which cannot be shown again.
 
     Raises
     ------
     Invalid
-        For the field that is to blame.
+        For the field at fault.
+    Conflict
+        ``too_many`` or ``name_taken``.
     """
     name, address = checked_name(name), address.strip()
-    shown = _address(kind, address)  # may look a name up, so before the transaction
+    shown = _address(kind, address)  # may resolve a host name, so before the transaction
     secret = new_signing_secret() if kind == DestinationKind.WEBHOOK else ""
     with transaction.atomic():
         Project.objects.select_for_update(no_key=True).get(pk=project_id)
         existing = AlertDestination.objects.filter(project_id=project_id)
         if existing.count() >= MAX_DESTINATIONS:
-            raise Conflict(f"A project has at most {MAX_DESTINATIONS} destinations.", code="too_many")
+            raise Conflict(f"A project can have at most {MAX_DESTINATIONS} destinations.", code="too_many")
         if existing.filter(name=name).exists():
-            raise Conflict("There is a destination of this name.", field="name", code="name_taken")
+            raise Conflict("A destination with this name exists.", field="name", code="name_taken")
         row = AlertDestination.objects.create(
             project_id=project_id,
             name=name,
@@ -118,7 +111,7 @@ def create_destination(
     return row, secret
 
 
-def change_destination(
+def update_destination(
     project_id: int,
     public_id: str,
     actor: Actor,
@@ -127,7 +120,7 @@ def change_destination(
     address: str | None = None,
     is_enabled: bool | None = None,
 ) -> AlertDestination:
-    """Change what is given; a new address ends a pause, and so does enabling."""
+    """Change the given fields. A new address and enabling both end a pause."""
     shown = ""
     if address is not None:
         kind = (
@@ -136,7 +129,7 @@ def change_destination(
             .first()
         )
         if kind is None:
-            raise NotFound("There is no such destination in this project.")
+            raise NotFound
         address = address.strip()
         shown = _address(kind, address)
     with transaction.atomic():
@@ -146,7 +139,7 @@ def change_destination(
             row.name = checked_name(name)
             taken = AlertDestination.objects.filter(project_id=project_id, name=row.name).exclude(pk=row.pk)
             if taken.exists():
-                raise Conflict("There is a destination of this name.", field="name", code="name_taken")
+                raise Conflict("A destination with this name exists.", field="name", code="name_taken")
         if address is not None:
             row.address, row.shown_address = address, shown
         if is_enabled is not None:
@@ -163,16 +156,16 @@ def change_destination(
 
 @transaction.atomic
 def add_signing_secret(project_id: int, public_id: str, actor: Actor) -> str:
-    """Make one more active secret, so that a receiver can change over; every message is signed with all of them.
+    """Add an active secret. Messages carry one signature per active secret, so that the receiver can switch over.
 
     Returns
     -------
     str
-        The secret, which cannot be shown again. The oldest is retired when there were three.
+        The secret, which cannot be shown again. The oldest of three is removed.
     """
     row = _destination(project_id, public_id)
     if row.kind != DestinationKind.WEBHOOK:
-        raise Conflict("Only webhooks are signed.")
+        raise Conflict("Only webhooks have signing secrets.")
     secret = new_signing_secret()
     row.signing_secrets = [*row.signing_secrets, secret][-MAX_SIGNING_SECRETS:]
     row.save(update_fields=["signing_secrets"])
@@ -187,8 +180,8 @@ def add_signing_secret(project_id: int, public_id: str, actor: Actor) -> str:
 
 
 @transaction.atomic
-def retire_signing_secrets(project_id: int, public_id: str, actor: Actor) -> AlertDestination:
-    """Keep the newest secret only."""
+def remove_old_secrets(project_id: int, public_id: str, actor: Actor) -> AlertDestination:
+    """Remove every secret except the newest."""
     row = _destination(project_id, public_id)
     if len(row.signing_secrets) > 1:
         before = len(row.signing_secrets)
@@ -207,68 +200,8 @@ def retire_signing_secrets(project_id: int, public_id: str, actor: Actor) -> Ale
 
 @transaction.atomic
 def delete_destination(project_id: int, public_id: str, actor: Actor) -> None:
-    """Remove a destination with its messages; routes go on without it."""
+    """Delete a destination and its notifications. Routes keep their other destinations."""
     row = _destination(project_id, public_id)
     before = _shown(row)
     row.delete()
     audit.record(actor, "destination.delete", public_id, project_id=project_id, before=before)
-
-
-def send_test(project_id: int, public_id: str, actor: Actor) -> AlertDelivery:
-    """Send a test message now and wait for what comes of it, a few seconds at most."""
-    with transaction.atomic():
-        row = _destination(project_id, public_id)
-        message = AlertDelivery.objects.create(
-            project_id=project_id, destination=row, is_test=True, due_at=timezone.now()
-        )
-        audit.record(
-            actor,
-            "destination.test",
-            row.public_id,
-            project_id=project_id,
-            after={"message": message.public_id},
-        )
-    delivery.send_now(message.pk)
-    message.refresh_from_db()
-    return message
-
-
-@transaction.atomic
-def resend(project_id: int, public_ids: Sequence[str] | None, actor: Actor) -> int:
-    """Send messages again, under the ids and with the bytes they had.
-
-    Parameters
-    ----------
-    public_ids
-        None for every failed message of the project, at most 1,000 at once.
-
-    Returns
-    -------
-    int
-        How many; messages that wait already are brought forward.
-    """
-    rows = AlertDelivery.objects.select_for_update().filter(project_id=project_id)
-    if public_ids is None:
-        rows = rows.filter(state=DeliveryState.FAILED, is_test=False).order_by("id")[:MAX_RESENT]
-    else:
-        rows = rows.filter(public_id__in=public_ids).exclude(state=DeliveryState.SENDING)
-    chosen = list(rows)
-    if public_ids is not None and not chosen:
-        raise NotFound("There is no such message in this project, or it is being sent.")
-    for row in chosen:
-        row.state, row.due_at, row.tries_left, row.finished_at = (
-            DeliveryState.WAITING,
-            timezone.now(),
-            delivery.TRIES,
-            None,
-        )
-        row.save(update_fields=["state", "due_at", "tries_left", "finished_at"])
-    if chosen:
-        audit.record(
-            actor,
-            "delivery.resend",
-            chosen[0].public_id if len(chosen) == 1 else f"{len(chosen)} messages",
-            project_id=project_id,
-            after={"messages": [row.public_id for row in chosen[:50]]},
-        )
-    return len(chosen)

@@ -1,9 +1,9 @@
-"""Hands messages to notification services (chat, e-mail, paging) through the apprise library, imported at first use.
+"""Sends notifications to chat, e-mail and paging services with the apprise library, which is imported at first use.
 
-Apprise opens its own connections, so they are checked where no redirect, name or setting can get round it: an audit hook
-of the interpreter sees every connect of the sending thread, with the address as it is, and refuses as `outgoing` would.
-Only services that need nothing of this machine are open; settings that read local files or switch checks off are refused,
-and so is mail without encryption to anywhere but the networks that the deployment allows.
+Apprise opens its own connections. An audit hook of the interpreter sees every connection of the sending thread with its
+final address, which no redirect, name or setting can bypass, and applies the rules of `outgoing_http`. Only services
+without local resources are allowed. Settings that read local files or disable checks are not allowed, nor is mail
+without encryption outside the networks that the deployment allows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from detection.services import outgoing_http
 from detection.services.errors import Invalid
-from detection.services.outgoing_http import Refused, Unreachable
+from detection.services.outgoing_http import AddressNotAllowed, Unreachable
 
 SCHEMES = frozenset(
     {
@@ -33,7 +33,7 @@ SCHEMES = frozenset(
         "wxteams", "zulip",
     }
 )  # fmt: skip
-_REFUSED_SETTINGS = re.compile(
+_BLOCKED_SETTINGS = re.compile(
     r"template|pgp|wkd|smime|key_?file|attach|redirect|verify|cto|rto|e2ee|path|cert|format|overflow|emojis",
     re.IGNORECASE,
 )
@@ -48,24 +48,24 @@ def _on_audit(event: str, arguments: tuple[Any, ...]) -> None:
         return
     address = arguments[1]
     if not isinstance(address, tuple) or not address:
-        raise Refused("Only network addresses may be spoken to.")
+        raise AddressNotAllowed("Only network addresses are allowed.")
     try:
         parsed = ipaddress.ip_address(str(address[0]))
     except ValueError:
-        raise Refused("A connection to a name that was not resolved is refused.") from None
+        raise AddressNotAllowed("Connections to unresolved names are not allowed.") from None
     _check_peer(parsed)
 
 
 def _check_peer(address: outgoing_http.Address) -> None:
     outgoing_http.check_address(address)
     if getattr(_guard, "is_bare_mail", False) and not outgoing_http.is_allowed_network(address):
-        raise Refused("Mail without encryption is refused; use mailtos://, or mode=starttls.")
+        raise AddressNotAllowed("Mail needs encryption. Use mailtos:// or mode=starttls.")
 
 
 @contextmanager
 def _guarded() -> Iterator[list[str]]:
-    """Check every connection of this thread, and collect what apprise complains of, instead of logging it."""
-    global _is_hooked  # (an audit hook cannot be taken off again, so it is put on once)
+    """Check every connection of this thread, and collect apprise's warnings instead of logging them."""
+    global _is_hooked  # an audit hook cannot be removed, so it is added once
     with _hook_lock:
         if not _is_hooked:
             sys.addaudithook(_on_audit)
@@ -80,7 +80,7 @@ def _guarded() -> Iterator[list[str]]:
 
     collector = _Collector(logging.WARNING)
     logger = logging.getLogger("apprise")
-    logger.propagate = False  # its lines may hold what is secret in an address
+    logger.propagate = False  # its messages may contain secrets of an address
     logger.addHandler(collector)
     _guard.is_active = True
     try:
@@ -98,7 +98,7 @@ def _library() -> Any:
 
 
 def _plugin(address: str) -> Any:
-    """Make the service of an address, for use inside `_guarded`."""
+    """Return the plugin of an address, for use inside `_guarded`."""
     apprise = _library()
     asset = apprise.AppriseAsset(
         app_id="LoopGuard",
@@ -119,7 +119,7 @@ def _plugin(address: str) -> Any:
 
 
 def check(address: str) -> str:
-    """Check an address as at saving, and return what may be shown of it.
+    """Check an address before it is stored, and return the part that is not secret.
 
     Parameters
     ----------
@@ -129,28 +129,32 @@ def check(address: str) -> str:
     Raises
     ------
     Invalid
-        For the field ``address``; the reason never quotes the address.
+        For the field ``address``; the message never quotes it.
     """
     scheme = address.partition("://")[0].lower()
     if scheme not in SCHEMES or len(address) > outgoing_http.MAX_ADDRESS_LENGTH:
         raise Invalid(
-            f"Services are {', '.join(sorted(SCHEMES))}; anything else can be reached by a webhook.",
+            f"`address` must start with one of {', '.join(sorted(SCHEMES))}. Use a webhook for other services.",
             field="address",
-            code="address_refused",
+            code="address_not_allowed",
         )
     for name, _ in parse_qsl(urlsplit(address).query, keep_blank_values=True):
-        if _REFUSED_SETTINGS.search(name):
-            raise Invalid(f"The setting {name[:40]!r} is refused.", field="address", code="address_refused")
+        if _BLOCKED_SETTINGS.search(name):
+            raise Invalid(
+                f"The setting {name[:40]!r} is not allowed in `address`.",
+                field="address",
+                code="address_not_allowed",
+            )
     with _guarded():
         plugin = _plugin(address)
         if plugin is None:
             raise Invalid(
-                f"This is not a complete {scheme} address.", field="address", code="address_refused"
+                f"`address` is not a complete {scheme} address.", field="address", code="address_not_allowed"
             )
         try:
             _check_hosts(plugin)
-        except (Refused, Unreachable) as error:
-            raise Invalid(str(error), field="address", code="address_refused") from error
+        except (AddressNotAllowed, Unreachable) as error:
+            raise Invalid(str(error), field="address", code="address_not_allowed") from error
     return f"{scheme}://… ({plugin.service_name})"
 
 
@@ -160,42 +164,49 @@ def _check_hosts(plugin: Any) -> None:
         hosts = {plugin.smtp_host}
     for host in hosts:
         if not isinstance(host, str) or ("." not in host and ":" not in host and host != "localhost"):
-            continue  # many services keep a token in the place of the host
+            continue  # many services have a token in place of the host
         try:
             found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError):
-            continue  # a token again, or a name that will be looked at when it is spoken to
+            continue  # a token again, or a name that is checked when connecting
         for entry in found:
             _check_peer(ipaddress.ip_address(entry[4][0]))
 
 
-def notify(address: str, title: str, text: str, *, is_good_news: bool) -> None:
-    """Hand one message over.
+def notify(address: str, title: str, text: str, *, is_success: bool) -> None:
+    """Send one notification.
+
+    Parameters
+    ----------
+    is_success
+        Whether to show it as a success instead of a warning.
 
     Raises
     ------
-    Refused
-        When the service's address may not be spoken to.
+    AddressNotAllowed
+        If the address of the service is not allowed.
     Unreachable
-        When the service did not take it, with its complaint, freed of parts of the address.
+        If the service did not accept it, with its error message, without parts of the address.
     """
     with _guarded() as complaints:
         apprise = _library()
         plugin = _plugin(address)
         if plugin is None:
-            raise Refused("The address is not complete any more for the installed version of the library.")
-        kind = apprise.NotifyType.SUCCESS if is_good_news else apprise.NotifyType.WARNING
+            raise AddressNotAllowed("The installed version of apprise does not support this address.")
+        kind = apprise.NotifyType.SUCCESS if is_success else apprise.NotifyType.WARNING
         try:
-            is_taken = plugin.notify(
+            is_accepted = plugin.notify(
                 title=title, body=text, notify_type=kind, body_format=apprise.NotifyFormat.TEXT
             )
-        except Refused:
+        except AddressNotAllowed:
             raise
-        except Exception as error:  # a plugin may raise anything, and its text may hold the address
+        except Exception as error:  # a plugin may raise anything, and its message may contain the address
             raise Unreachable(f"{plugin.service_name} failed: {type(error).__name__}.") from error
-    if not is_taken:
+    if not is_accepted:
         raise Unreachable(
-            _without_secrets(complaints[0] if complaints else "It was not taken.", address)[:300]
+            _without_secrets(
+                complaints[0] if complaints else "The service did not accept the notification.", address
+            )[:300]
         )
 
 

@@ -1,7 +1,4 @@
-"""What is told again, and what is told late: incidents that nobody takes up, and what a silence hid that is over.
-
-Both only make news; who hears of them, when and how gathered is `alerts`.
-"""
+"""Repeats and late alerts: incidents that stay open, and what a silence suppressed that has ended."""
 
 from __future__ import annotations
 
@@ -12,27 +9,28 @@ from django.db.models import Count, Exists, Max, OuterRef, Q, QuerySet
 from django.utils import timezone
 
 from detection.models import (
-    AlertDeliveryItem,
+    AlertEvent,
+    AlertEventType,
     AlertRoute,
     AlertSilence,
-    AlertTransition,
     Approval,
     ApprovalState,
-    DeliveryState,
     Incident,
+    NotificationItem,
+    NotificationState,
     OutboxState,
-    Transition,
 )
 from detection.models.incidents import IncidentStatus
-from detection.services.alerting import incident_facts, outbox
+from detection.services.alerting import event_facts, outbox, routing
+from detection.services.alerting.routing import EnabledRoute
 
-_OF_APPROVALS = (Transition.REQUESTED, Transition.CLOSED)
 MAX_AT_ONCE = 500
-"""Incidents of one route and destination, or of one silence, in one turn; the rest of a route's is told next time."""
+"""Incidents per route and destination, or per silence, in one run; the rest of a route's incidents follow in the next."""
+_APPROVAL_TYPES = (AlertEventType.APPROVAL_REQUESTED, AlertEventType.APPROVAL_CLOSED)
 
 
-def _waiting_for_people() -> QuerySet[Incident]:
-    """Incidents that nobody has taken up, and that the agent has not left by itself."""
+def _unattended_incidents() -> QuerySet[Incident]:
+    """Return incidents that nobody has acted on and from which the agent has not recovered."""
     return Incident.objects.filter(
         status=IncidentStatus.OPEN, opened_at__gt=timezone.now() - outbox.KEPT
     ).exclude(recovered=True)
@@ -40,110 +38,127 @@ def _waiting_for_people() -> QuerySet[Incident]:
 
 @transaction.atomic
 def remind() -> int:
-    """Tell destinations again of incidents that are open still, as long after the last message as the route says.
+    """Notify destinations again of open incidents, at the repeat interval of their route.
+
+    Silenced incidents wait for the end of the silence. A destination is reminded only of incidents that it was notified
+    of before.
 
     Returns
     -------
     int
-        How many incidents are told of again. A few queries for each route that repeats, none without such routes.
-        Silenced ones wait for the end of the silence, and whoever has not heard of an incident is not reminded of it.
+        Number of incidents. Costs a few queries per route with a repeat interval, and one without such routes.
     """
     projects = set(
-        AlertRoute.objects.filter(is_enabled=True, repeat_hours__gt=0).values_list("project_id", flat=True)
+        AlertRoute.objects.filter(is_enabled=True, repeat_interval_hours__gt=0).values_list(
+            "project_id", flat=True
+        )
     )
-    if not projects or not outbox.is_only_router():
+    if not projects or not routing.acquire_routing_lock():
         return 0
-    now, entries = timezone.now(), dict[int, AlertTransition]()
+    now, events = timezone.now(), dict[int, AlertEvent]()
     for project_id in sorted(projects):
-        silences = outbox.running_silences(project_id, now)
-        for route in outbox.routes_with_targets(project_id):
-            if route.repeat_hours:
-                _remind_by(route, silences, entries)
-    return len(entries)
+        silences = routing.active_silences(project_id, now)
+        for enabled in routing.enabled_routes(project_id):
+            if enabled.route.repeat_interval_hours:
+                _remind_by(enabled, silences, events)
+    return len(events)
 
 
-def _remind_by(route: AlertRoute, silences: list[AlertSilence], entries: dict[int, AlertTransition]) -> None:
-    told_before = timezone.now() - timedelta(hours=route.repeat_hours)
-    for destination in route.targets:  # type: ignore[attr-defined]
-        to_it = Q(transitions__items__destination=destination)
-        unsent = Q(transitions__items__delivery__state__in=(DeliveryState.WAITING, DeliveryState.SENDING))
+def _remind_by(enabled: EnabledRoute, silences: list[AlertSilence], events: dict[int, AlertEvent]) -> None:
+    route = enabled.route
+    notified_before = timezone.now() - timedelta(hours=route.repeat_interval_hours)
+    for destination in enabled.destinations:
+        to_it = Q(alert_events__items__destination=destination)
+        unsent = Q(
+            alert_events__items__notification__state__in=(
+                NotificationState.WAITING,
+                NotificationState.SENDING,
+            )
+        )
         due = (
-            _waiting_for_people()
+            _unattended_incidents()
             .filter(project_id=route.project_id)
             .annotate(
-                told_at=Max("transitions__items__delivery__finished_at", filter=to_it),
-                unsent=Count("transitions__items", filter=to_it & unsent),
+                notified_at=Max("alert_events__items__notification__finished_at", filter=to_it),
+                unsent=Count("alert_events__items", filter=to_it & unsent),
             )
-            .filter(told_at__lte=told_before, unsent=0)
+            .filter(notified_at__lte=notified_before, unsent=0)
         )
         reminded = 0
-        for incident in due.select_related("session").order_by("told_at", "pk").iterator(MAX_AT_ONCE):
+        for incident in due.select_related("session").order_by("notified_at", "pk").iterator(MAX_AT_ONCE):
             if reminded == MAX_AT_ONCE:
                 break
-            facts = incident_facts.facts_of(incident)
-            is_wanted = outbox.matches(route, facts) and (route.includes_demo or not incident.is_demo)
-            if not is_wanted or outbox.silence_for(silences, facts) is not None:
+            facts = event_facts.incident_facts(incident)
+            is_matched = routing.matches(route, facts) and (route.includes_demo or not incident.is_demo)
+            if not is_matched or routing.matching_silence(silences, facts) is not None:
                 continue
             reminded += 1
-            if incident.pk not in entries:
-                entries[incident.pk] = AlertTransition.objects.create(
+            if incident.pk not in events:
+                events[incident.pk] = AlertEvent.objects.create(
                     project_id=route.project_id,
                     incident=incident,
-                    transition=Transition.STILL_OPEN,
+                    type=AlertEventType.STILL_OPEN,
                     actor="system",
                     facts=facts,
                     state=OutboxState.ROUTED,
                 )
-            outbox.put_into_message(entries[incident.pk], route, destination)
+            routing.add_to_notification(events[incident.pk], route, destination)
 
 
 @transaction.atomic
 def catch_up() -> int:
-    """Put into the outbox what silences hid that are over, as far as it is open still and nobody was told of it.
+    """Record again what silences suppressed that have ended, if it is still open and was never sent.
 
     Returns
     -------
     int
-        How many pieces of news. One query over a small index while no silence has just ended.
+        Number of events. Costs one query on a small index while no silence has just ended.
     """
     now = timezone.now()
     ended = AlertSilence.objects.select_for_update(skip_locked=True).filter(
         ends_at__lte=now, caught_up_at=None
     )
-    late: list[AlertTransition] = []
+    late: list[AlertEvent] = []
     for silence in ended.order_by("ends_at")[:MAX_AT_ONCE]:
-        late += _late_news(silence)
+        late += _late_events(silence)
         silence.caught_up_at = now
         silence.save(update_fields=["caught_up_at"])
-    AlertTransition.objects.bulk_create(late)
+    AlertEvent.objects.bulk_create(late)
     return len(late)
 
 
-def _late_news(silence: AlertSilence) -> list[AlertTransition]:
-    hidden = AlertTransition.objects.filter(silence=silence)
-    told = AlertDeliveryItem.objects.filter(transition__incident=OuterRef("pk"))
-    incidents = _waiting_for_people().filter(
-        ~Exists(told), pk__in=hidden.exclude(transition__in=_OF_APPROVALS).values("incident")
+def _late_events(silence: AlertSilence) -> list[AlertEvent]:
+    suppressed = AlertEvent.objects.filter(silence=silence)
+    sent = NotificationItem.objects.filter(event__incident=OuterRef("pk"))
+    incidents = _unattended_incidents().filter(
+        ~Exists(sent), pk__in=suppressed.exclude(type__in=_APPROVAL_TYPES).values("incident")
     )
-    note = f"Held back until now by the silence “{silence.reason}”."
-    news = [
-        _late(silence, incident, Transition.OPENED, incident_facts.facts_of(incident, note))
+    note = f"Suppressed until now by the silence “{silence.reason}”."
+    events = [
+        _late_event(silence, incident, AlertEventType.OPENED, event_facts.incident_facts(incident, note))
         for incident in incidents.select_related("session").order_by("-opened_at")[:MAX_AT_ONCE]
     ]
-    asked = hidden.filter(transition=Transition.REQUESTED).values_list("facts__approval__id", flat=True)
+    requested = suppressed.filter(type=AlertEventType.APPROVAL_REQUESTED)
     approvals = Approval.objects.filter(
-        public_id__in=list(asked), state=ApprovalState.OPEN, deadline__gt=timezone.now()
+        public_id__in=list(requested.values_list("facts__approval__id", flat=True)),
+        state=ApprovalState.OPEN,
+        deadline__gt=timezone.now(),
     )
-    news += [
-        _late(silence, one.incident, Transition.REQUESTED, incident_facts.facts_of_approval(one, one.session))
-        for one in approvals.select_related("session", "incident")
+    events += [
+        _late_event(
+            silence,
+            approval.incident,
+            AlertEventType.APPROVAL_REQUESTED,
+            event_facts.approval_facts(approval, approval.session),
+        )
+        for approval in approvals.select_related("session", "incident")
     ]
-    return news
+    return events
 
 
-def _late(
-    silence: AlertSilence, incident: Incident | None, transition: str, facts: dict[str, object]
-) -> AlertTransition:
-    return AlertTransition(
-        project_id=silence.project_id, incident=incident, transition=transition, actor="system", facts=facts
+def _late_event(
+    silence: AlertSilence, incident: Incident | None, event_type: AlertEventType, facts: dict[str, object]
+) -> AlertEvent:
+    return AlertEvent(
+        project_id=silence.project_id, incident=incident, type=event_type, actor="system", facts=facts
     )

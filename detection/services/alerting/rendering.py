@@ -1,7 +1,7 @@
-"""What a message says: a title, one sentence for each piece of news, and the payload of webhooks; from `alert_facts`.
+"""Renders notifications: a title, one sentence per alert event, and the payload of webhooks; from `event_facts`.
 
-Names come from agents and may try anything. In sentences they stand as plain text: no line breaks, no invisible or
-direction-changing characters, no mention, link or markup of a chat service. In the payload's own fields they are JSON.
+Names come from agents and may contain anything. In sentences they are plain text: without line breaks, invisible or
+direction-changing characters, and mentions, links or markup of chat services. Elsewhere in the payload they are JSON.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from django.conf import settings
 
 from detection.engine import messages
 from detection.engine.calls import Finding
-from detection.models import AlertTransition, ApprovalState, Severity, Transition, Unattended
+from detection.models import AlertEvent, AlertEventType, Approval, ApprovalState, Severity, Unattended
 from detection.models.approvals import DONE
 from detection.selectors import strip_images
+from detection.services.alerting import event_facts
 
 MAX_LISTED = 20
-"""A message that gathered more transitions lists these and says how many there are."""
+"""A notification lists this many events and the number of the others."""
 MAX_DRAWN = 5
-"""Of so many transitions of a message the strip is drawn."""
+"""The first events of a notification have their strip as an image."""
 _HIDDEN = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202f\u205f-\u206f\u3164\ufe00-\ufe0f"
     "\ufeff\uffa0\ufff0-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
@@ -35,42 +36,43 @@ _MARKUP = str.maketrans(
         "\\": "⧵",
     }
 )  # fmt: skip
-_WORDS = {
-    "opened": "Loop found",
-    "escalated": "Loop got worse",
-    "woke": "Loop is back from its snooze",
+_HEADLINES = {
+    "opened": "Loop detected",
+    "escalated": "Loop escalated",
+    "woke": "Snooze ended",
     "ended": "Loop ended",
     "acknowledged": "Acknowledged",
     "snoozed": "Snoozed",
     "resolved": "Resolved",
     "reopened": "Reopened",
     "labelled": "Labelled",
-    "undone": "Taken back",
-    Transition.STILL_OPEN: "Still open",
-    Transition.NEAR_LIMIT: "Close to a limit",
-    Transition.REQUESTED: "Answer needed",
-    Transition.CLOSED: "Approval closed",
+    "undone": "Undone",
+    AlertEventType.STILL_OPEN: "Still open",
+    AlertEventType.NEAR_LIMIT: "Close to a limit",
+    AlertEventType.APPROVAL_REQUESTED: "Approval needed",
+    AlertEventType.APPROVAL_CLOSED: "Approval closed",
 }
-_WITH_STRIP = frozenset({"opened", "escalated", Transition.NEAR_LIMIT, Transition.REQUESTED})
-_OF_APPROVALS = frozenset({Transition.REQUESTED, Transition.CLOSED})
-_ABOUT = ("agent", "backend", "model", "tool", "severity", "is_demo", "strip")
+_WITH_STRIP = frozenset({"opened", "escalated", AlertEventType.NEAR_LIMIT, AlertEventType.APPROVAL_REQUESTED})
+_APPROVAL_TYPES = frozenset({AlertEventType.APPROVAL_REQUESTED, AlertEventType.APPROVAL_CLOSED})
+_SESSION_FIELDS = ("agent", "backend", "model", "tool", "severity", "is_demo", "strip")
+_APPROVAL_FIELDS = (*_SESSION_FIELDS, "session", "kind", "count", "limit", "unit")
 _WITHDRAWN = {"session_ended": "the session has ended", "session_stopped": "the session was stopped"}
-_DONE = {
+_REACTIONS = {
     "stop": "the session was stopped",
     "block": "the call was blocked",
-    "hold": "the call is held until somebody answers",
+    "hold": "the call is held for approval",
     "warn": "the agent was warned",
-    "allow": "nothing was done",
+    "allow": "it was only recorded",
 }
 
 
 def plain(value: object, limit: int = 80) -> str:
-    """Return a name as text that no chat service, mail reader or terminal takes for anything else."""
+    """Return a name as text that chat services, mail readers and terminals show as it is."""
     text = _HIDDEN.sub("·", str(value)).translate(_MARKUP).replace("://", ":∕∕")
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def _what(facts: Mapping[str, Any]) -> str:
+def _describe(facts: Mapping[str, Any]) -> str:
     detail = {"tool": plain(facts["tool"])} | ({"unit": plain(facts["unit"])} if facts["unit"] else {})
     window = facts["window_seconds"]
     finding = Finding(
@@ -85,171 +87,201 @@ def _what(facts: Mapping[str, Any]) -> str:
     return messages.describe(finding)
 
 
-def sentence(transition: str, actor: str, facts: Mapping[str, Any]) -> str:
-    """Say in one sentence what happened."""
-    head = _WORDS.get(transition, transition)
-    if transition == Transition.NEAR_LIMIT:
-        return f"{head}: {_use(facts)}"
-    if transition in _OF_APPROVALS:
-        return _about_approval(facts)
-    if transition in ("opened", "escalated", "woke"):
-        tail = f"{_DONE.get(facts['decision'], facts['decision'])} (limit {facts['limit']})"
-    elif transition == Transition.STILL_OPEN:
-        tail = f"nobody has taken it up since {datetime.fromisoformat(facts['opened_at']).astimezone(UTC):%d %b %H:%M} UTC"
-    elif transition == "ended":
-        tail = "the agent changed course" if facts["recovered"] else "the agent did not change course"
+def sentence(event_type: str, actor: str, facts: Mapping[str, Any]) -> str:
+    """Return one sentence about an alert event."""
+    headline = _HEADLINES.get(event_type, event_type)
+    if event_type == AlertEventType.NEAR_LIMIT:
+        return f"{headline}: {_limit_notice(facts)}"
+    if event_type in _APPROVAL_TYPES:
+        return _approval(facts)
+    if event_type in ("opened", "escalated", "woke"):
+        end = f"{_REACTIONS.get(facts['decision'], facts['decision'])} (limit {facts['limit']})"
+    elif event_type == AlertEventType.STILL_OPEN:
+        end = f"unacknowledged since {_utc(facts['opened_at']):%d %b %H:%M} UTC"
+    elif event_type == "ended":
+        end = "the agent recovered" if facts["recovered"] else "the agent did not recover"
     else:
-        tail = f"by {plain(actor)}"
-    who = f"agent {plain(facts['agent'])}, " if facts["agent"] else ""
-    return f"{head}: {_what(facts)}; {tail}. ({who}session {plain(facts['session'])})"
+        end = f"by {plain(actor)}"
+    return f"{headline}: {_describe(facts)}; {end}. {_where(facts)}"
 
 
-def _use(facts: Mapping[str, Any]) -> str:
+def _where(facts: Mapping[str, Any]) -> str:
+    agent = f"agent {plain(facts['agent'])}, " if facts["agent"] else ""
+    return f"({agent}session {plain(facts['session'])})"
+
+
+def _utc(moment: str) -> datetime:
+    return datetime.fromisoformat(moment).astimezone(UTC)
+
+
+def _limit_notice(facts: Mapping[str, Any]) -> str:
     used, limit = f"{facts['count']:,.10g}", f"{facts['limit']:,.10g}"
-    who = f"agent {plain(facts['agent'])}, " if facts["agent"] else ""
+    agent = f"agent {plain(facts['agent'])}, " if facts["agent"] else ""
     return (
         f"session {plain(facts['session'])} has used {used} of {limit} {facts['unit']}; nothing was stopped. "
-        f"({who}last call {plain(facts['tool'])})"
+        f"({agent}last call {plain(facts['tool'])})"
     )
 
 
-def _about_approval(facts: Mapping[str, Any]) -> str:
+def _approval(facts: Mapping[str, Any]) -> str:
     approval = facts["approval"]
-    who = f"agent {plain(facts['agent'])}, " if facts["agent"] else ""
-    where = f"({who}session {plain(facts['session'])})"
-    what, otherwise = plain(approval["summary"], 300), _lowered(Unattended(approval["unattended"]).label)
+    tool, summary = plain(facts["tool"]), plain(approval["summary"], 300)
+    unattended = _lowered(Unattended(approval["unattended"]).label)
     if approval["state"] == ApprovalState.OPEN:
-        until = f"{datetime.fromisoformat(approval['deadline']).astimezone(UTC):%H:%M:%S} UTC"
-        return f"A call of {plain(facts['tool'])} waits for your answer until {until}; without one, {otherwise}. {what}. {where}"
+        deadline = f"{_utc(approval['deadline']):%H:%M:%S} UTC"
+        return (
+            f"A call to {tool} waits for your approval until {deadline}. Without a decision, {unattended}. "
+            f"{summary}. {_where(facts)}"
+        )
     if approval["state"] == ApprovalState.EXPIRED:
-        end = f"nobody answered in time, so {otherwise}"
+        end = f"nobody decided in time, so {unattended}"
     elif approval["state"] == ApprovalState.WITHDRAWN:
-        end = f"no answer is needed any more, {_WITHDRAWN.get(approval['reason'], 'the call is gone')}"
+        end = f"it is no longer needed because {_WITHDRAWN.get(approval['reason'], 'the call was cancelled')}"
     else:
         end = f"{plain(approval['decided_by'])} {DONE[approval['choice']].format(by=approval['raised_by'])}"
-    return f"A call of {plain(facts['tool'])} waited for an answer: {end}. {what}. {where}"
+    return f"The approval of a call to {tool} is closed: {end}. {summary}. {_where(facts)}"
 
 
 def _lowered(text: str) -> str:
     return text[:1].lower() + text[1:]
 
 
-def _is_waiting(entry: AlertTransition) -> bool:
-    return entry.transition == Transition.REQUESTED and entry.facts["approval"]["state"] == ApprovalState.OPEN
+def update_closed_approvals(events: Iterable[AlertEvent]) -> None:
+    """Give requests of approvals that were closed since their current facts, so that nobody is called in vain.
+
+    Changes only the objects, not the stored rows.
+    """
+    requests = {
+        event.facts["approval"]["id"]: event
+        for event in events
+        if event.type == AlertEventType.APPROVAL_REQUESTED
+    }
+    if requests:
+        closed = Approval.objects.filter(public_id__in=requests).exclude(state=ApprovalState.OPEN)
+        for approval in closed.select_related("session", "incident"):
+            requests[approval.public_id].facts = event_facts.approval_facts(approval, approval.session)
 
 
-def title_of(entries: Sequence[AlertTransition]) -> str:
-    """Head a message in a few words, for subject lines and lists."""
-    first = next((entry for entry in entries if _is_waiting(entry)), entries[0])
-    words = _WORDS.get(first.transition, first.transition)
-    if first.transition == Transition.REQUESTED and not _is_waiting(first):
-        words = _WORDS[Transition.CLOSED]
-    tool = plain(first.facts["session" if first.transition == Transition.NEAR_LIMIT else "tool"], 60)
-    if len(entries) == 1:
-        return f"{words}: {tool}"
-    incidents = len({entry.incident_id for entry in entries} - {None})
+def _is_open_request(event: AlertEvent) -> bool:
     return (
-        f"{words}: {tool} and {len(entries) - 1} more ({incidents} incidents)"
-        if incidents > 1
-        else (f"{words}: {tool} and {len(entries) - 1} more")
+        event.type == AlertEventType.APPROVAL_REQUESTED
+        and event.facts["approval"]["state"] == ApprovalState.OPEN
     )
+
+
+def title_of(events: Sequence[AlertEvent]) -> str:
+    """Return a title for subject lines and lists."""
+    first = next((event for event in events if _is_open_request(event)), events[0])
+    headline = _HEADLINES.get(first.type, first.type)
+    if first.type == AlertEventType.APPROVAL_REQUESTED and not _is_open_request(first):
+        headline = _HEADLINES[AlertEventType.APPROVAL_CLOSED]
+    subject = plain(first.facts["session" if first.type == AlertEventType.NEAR_LIMIT else "tool"], 60)
+    title = f"{headline}: {subject}"
+    if len(events) > 1:
+        title += f" and {len(events) - 1} more"
+    incidents = len({event.incident_id for event in events} - {None})
+    return f"{title} ({incidents} incidents)" if incidents > 1 else title
 
 
 def _base(project: str) -> str:
     return f"{settings.PUBLIC_URL}/p/{project}"
 
 
-def _url(project: str, entry: AlertTransition) -> str:
+def _url(project: str, event: AlertEvent) -> str:
     base = _base(project)
-    if entry.transition == Transition.NEAR_LIMIT:
-        # A session's name may hold anything a path cannot.
-        return f"{base}/session?{urlencode({'name': entry.facts['session']})}"
-    if entry.transition in _OF_APPROVALS:
-        return f"{base}/approvals#{entry.facts['approval']['id']}"
-    return f"{base}/incidents/{entry.facts['id']}"
+    if event.type == AlertEventType.NEAR_LIMIT:
+        # A session's name may contain characters that a path cannot.
+        return f"{base}/session?{urlencode({'name': event.facts['session']})}"
+    if event.type in _APPROVAL_TYPES:
+        return f"{base}/approvals#{event.facts['approval']['id']}"
+    return f"{base}/incidents/{event.facts['id']}"
 
 
-def text_of(project: str, entries: Sequence[AlertTransition]) -> str:
-    """Return the text for people: a sentence, the strip and the link of each transition."""
+def text_of(project: str, events: Sequence[AlertEvent]) -> str:
+    """Return the text for people: a sentence, the strip and the link of each event."""
     parts = []
-    closed = {entry.facts["approval"]["id"] for entry in entries if entry.transition == Transition.CLOSED}
-    for entry in entries[:MAX_LISTED]:
-        if entry.transition == Transition.REQUESTED and entry.facts["approval"]["id"] in closed:
-            continue  # its end says it all
-        lines = [sentence(entry.transition, entry.actor, entry.facts)]
-        if entry.facts["strip"] and entry.transition in _WITH_STRIP:
-            lines.append(entry.facts["strip"])
-        if entry.facts["note"] and entry.transition != "ended":
-            lines.append(f"“{plain(entry.facts['note'], 300)}”")
-        lines.append(_url(project, entry))
+    closed = {
+        event.facts["approval"]["id"] for event in events if event.type == AlertEventType.APPROVAL_CLOSED
+    }
+    for event in events[:MAX_LISTED]:
+        if event.type == AlertEventType.APPROVAL_REQUESTED and event.facts["approval"]["id"] in closed:
+            continue  # the event of its end is in the same notification
+        lines = [sentence(event.type, event.actor, event.facts)]
+        if event.facts["strip"] and event.type in _WITH_STRIP:
+            lines.append(event.facts["strip"])
+        if event.facts["note"] and event.type != "ended":
+            lines.append(f"“{plain(event.facts['note'], 300)}”")
+        lines.append(_url(project, event))
         parts.append("\n".join(lines))
-    if len(entries) > MAX_LISTED:
-        parts.append(f"… and {len(entries) - MAX_LISTED} more: {_base(project)}/incidents")
+    if len(events) > MAX_LISTED:
+        parts.append(f"… and {len(events) - MAX_LISTED} more: {_base(project)}/incidents")
     return "\n\n".join(parts)
 
 
-def payload(public_id: str, project: str, entries: Sequence[AlertTransition], now: datetime) -> str:
-    """Return the JSON body of a message, frozen when it is sent for the first time."""
+def payload(public_id: str, project: str, events: Sequence[AlertEvent], now: datetime) -> str:
+    """Return the JSON body of a notification, frozen at its first attempt."""
     severities = list(Severity.values)
     return orjson.dumps(
         {
             "id": public_id,
-            "type": _type_of(entries),
+            "type": _type_of(events),
             "timestamp": now,
             "data": {
                 "project": project,
-                "title": title_of(entries),
-                "text": text_of(project, entries),
-                "severity": max((entry.facts["severity"] for entry in entries), key=severities.index),
-                "transition_count": len(entries),
-                "transitions": [
-                    {**_listed(project, entry), "strip_svg": _picture(entry) if place < MAX_DRAWN else ""}
-                    for place, entry in enumerate(entries[:MAX_LISTED])
+                "title": title_of(events),
+                "text": text_of(project, events),
+                "severity": max((event.facts["severity"] for event in events), key=severities.index),
+                "event_count": len(events),
+                "events": [
+                    {**_event(project, event), "strip_svg": _image(event) if index < MAX_DRAWN else ""}
+                    for index, event in enumerate(events[:MAX_LISTED])
                 ],
             },
         }
     ).decode()
 
 
-def _type_of(entries: Sequence[AlertTransition]) -> str:
-    if len(entries) == 1:
-        return entries[0].transition if "." in entries[0].transition else f"incident.{entries[0].transition}"
-    is_of_incidents = all("." not in entry.transition for entry in entries)
-    return "incidents.changed" if is_of_incidents else "news.gathered"
+def _type_of(events: Sequence[AlertEvent]) -> str:
+    if len(events) == 1:
+        return events[0].type if "." in events[0].type else f"incident.{events[0].type}"
+    is_about_incidents = all("." not in event.type for event in events)
+    return "incidents.changed" if is_about_incidents else "alerts.grouped"
 
 
-def _picture(entry: AlertTransition) -> str:
-    return strip_images.of_message(entry.facts.get("cells", [])) if entry.transition in _WITH_STRIP else ""
+def _image(event: AlertEvent) -> str:
+    return strip_images.of_message(event.facts.get("cells", [])) if event.type in _WITH_STRIP else ""
 
 
-def _listed(project: str, entry: AlertTransition) -> dict[str, Any]:
-    facts, url = entry.facts, _url(project, entry)
+def _event(project: str, event: AlertEvent) -> dict[str, Any]:
+    facts, url = event.facts, _url(project, event)
     shown: dict[str, Any] = {
-        "transition": entry.transition,
-        "at": entry.at,
-        "actor": entry.actor,
+        "type": event.type,
+        "at": event.at,
+        "actor": event.actor,
         "note": facts["note"],
     }
-    if entry.transition == Transition.NEAR_LIMIT:
-        about = {
-            name: facts[name]
-            for name in ("agent", "backend", "model", "tool", "severity", "is_demo", "strip")
-        }
-        used = {
+    if event.type == AlertEventType.NEAR_LIMIT:
+        session = {
             "id": facts["session"],
             "used": facts["count"],
             "limit": facts["limit"],
             "unit": facts["unit"],
+            **{name: facts[name] for name in _SESSION_FIELDS},
+            "url": url,
         }
-        return {**shown, "incident": None, "session": {**used, **about, "url": url}}
-    if entry.transition in _OF_APPROVALS:
-        about = {name: facts[name] for name in (*_ABOUT, "session", "kind", "count", "limit", "unit")}
+        return {**shown, "incident": None, "session": session}
+    if event.type in _APPROVAL_TYPES:
+        incident_url = f"{_base(project)}/incidents/{facts['id']}"
+        approval = {
+            **facts["approval"],
+            **{name: facts[name] for name in _APPROVAL_FIELDS},
+            "loop": facts["loop_id"],
+            "url": url,
+        }
         return {
             **shown,
-            "incident": {"id": facts["id"], "url": f"{_base(project)}/incidents/{facts['id']}"}
-            if facts["id"]
-            else None,
-            "approval": {**facts["approval"], **about, "loop": facts["loop_id"], "url": url},
+            "incident": {"id": facts["id"], "url": incident_url} if facts["id"] else None,
+            "approval": approval,
         }
     incident = {
         name: value for name, value in facts.items() if name not in ("unit", "note", "loop_id", "cells")
@@ -258,7 +290,7 @@ def _listed(project: str, entry: AlertTransition) -> dict[str, Any]:
 
 
 def test_payload(public_id: str, project: str, destination: str, now: datetime) -> str:
-    """Return the body that the test button sends."""
+    """Return the JSON body of a test notification."""
     return orjson.dumps(
         {
             "id": public_id,
@@ -266,16 +298,16 @@ def test_payload(public_id: str, project: str, destination: str, now: datetime) 
             "timestamp": now,
             "data": {
                 "project": project,
-                "title": "LoopGuard test message",
-                "text": f"This is a test of the destination {plain(destination)}. Nothing is looping.\n{settings.PUBLIC_URL}",
+                "title": "LoopGuard test notification",
+                "text": f"This is a test of the destination {plain(destination)}.\n{settings.PUBLIC_URL}",
                 "severity": Severity.INFO.value,
-                "transition_count": 0,
-                "transitions": [],
+                "event_count": 0,
+                "events": [],
             },
         }
     ).decode()
 
 
-def is_good_news(transitions: Iterable[str]) -> bool:
-    """Whether a message tells only of what came to rest."""
-    return set(transitions) <= {"ended", "resolved", "acknowledged"}
+def is_recovery(event_types: Iterable[str]) -> bool:
+    """Return whether a notification is only about incidents that ended or were handled."""
+    return set(event_types) <= {"ended", "resolved", "acknowledged"}

@@ -22,6 +22,7 @@ from detection.engine.fields import FIELDS
 from detection.engine.memory import State
 from detection.engine.policy import Policy
 from detection.models import (
+    AlertEventType,
     Approval,
     ApprovalState,
     Choice,
@@ -31,7 +32,6 @@ from detection.models import (
     RememberedChoice,
     Session,
     SessionState,
-    Transition,
 )
 from detection.models.approvals import DONE, new_approval_id
 from detection.models.session_state import note_verdict
@@ -269,10 +269,10 @@ class OpenApprovals:
         """Put into the outbox that a person is asked, and how it ended; what was answered in the same breath is no news."""
         for approval in self._new:
             if approval.is_open and approval.decider == Decider.PERSON:
-                outbox.note_approval(approval, self.session, Transition.REQUESTED)
+                outbox.record_approval(approval, self.session, AlertEventType.APPROVAL_REQUESTED)
         for approval in self._changed.values():
             if not approval.is_open and approval.decider == Decider.PERSON:
-                outbox.note_approval(approval, self.session, Transition.CLOSED)
+                outbox.record_approval(approval, self.session, AlertEventType.APPROVAL_CLOSED)
 
 
 def carry_out(approval: Approval, choice: str, by: int, session: Session, state: State | None) -> None:

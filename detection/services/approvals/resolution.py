@@ -255,7 +255,7 @@ def _settle(approval: Approval, call: JudgeCall) -> None:
             call.rounds_granted = 0
             call.error = call.error or "too_late"
             if call.outcome == JudgeOutcome.ACCEPTED:
-                call.outcome = JudgeOutcome.REFUSED
+                call.outcome = JudgeOutcome.SKIPPED
         call.save()
         if current is not None and in_time:
             locked.approvals.close(current, _judged(current, call), locked.tracker)

@@ -336,7 +336,7 @@ class Loops:
                 incident.save(update_fields=self._fields[incident.public_id])
         IncidentActivity.objects.bulk_create(self._activity)
         audit.record_incidents(self._activity)
-        outbox.note_activity(self._activity)
+        outbox.record_activity(self._activity)
 
     def _save_notices(self) -> None:
         """Store and tell what is new: the counting of a budget may begin again, a limit is told of once."""
@@ -345,7 +345,7 @@ class Loops:
             if (notice.unit, notice.limit) not in known:
                 known.add((notice.unit, notice.limit))
                 notice.save(force_insert=True)
-                outbox.note_limit(self.session, notice)
+                outbox.record_limit_notice(self.session, notice)
                 self.hints.add(Hint("session", self.session.external_id, "near_limit"))
 
     def _gather_evidence(self) -> None:

@@ -60,7 +60,7 @@ def _change(incident: Incident, actor: Actor, action: str, note: str = "", **fie
         before=before,
         after={name: _plain(value) for name, value in fields.items()},
     )
-    outbox.note_transition(incident, action, actor.name, note)
+    outbox.record_incident_event(incident, action, actor.name, note)
     publish_after_commit(incident.project_id, Hint("incident", incident.public_id, action))
     return incident
 

@@ -164,7 +164,7 @@ def consult(approval: Approval, max_rounds: int) -> JudgeCall:
         loop_id=approval.loop_id,
         session_id=session.pk,
         at=timezone.now(),
-        outcome=JudgeOutcome.REFUSED,
+        outcome=JudgeOutcome.SKIPPED,
         policy_version=project.policy_version,
         was_sent=False,
     )
@@ -182,7 +182,7 @@ def consult(approval: Approval, max_rounds: int) -> JudgeCall:
     started = time.monotonic()
     try:
         raw = _post(endpoint, endpoint.key_for(project.slug), body, seconds)
-        call.answer = raw[:STORED_CHARACTERS].decode("utf-8", "replace").replace("\0", "")
+        call.response = raw[:STORED_CHARACTERS].decode("utf-8", "replace").replace("\0", "")
         text = _text_of(call, raw)
     except Unanswered as error:
         call.outcome, call.error = JudgeOutcome.FAILED, str(error)

@@ -14,8 +14,8 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from detection.models import AlertAttempt, AlertDelivery, AlertDestination, AlertTransition, AuditEntry
-from detection.services.alerting import delivery, destinations, outbox
+from detection.models import AlertDestination, AlertEvent, AuditEntry, DeliveryAttempt, Notification
+from detection.services.alerting import delivery, destinations, notifications, outbox, routing
 from tests.support.alerts import ANA, come_due, make_incident, make_route, make_webhook, send_all
 from tests.support.http_receiver import Reply, receiving
 from tests.support.projects import make_project
@@ -41,12 +41,12 @@ def hook(project, receiver):
     return hook
 
 
-def tell(project, session="s-1", transition="opened"):
-    outbox.note_transition(make_incident(project, session_name=session), transition)
+def tell(project, session="s-1", event_type="opened"):
+    outbox.record_incident_event(make_incident(project, session_name=session), event_type)
 
 
 def states():
-    return sorted(AlertDelivery.objects.values_list("state", flat=True))
+    return sorted(Notification.objects.values_list("state", flat=True))
 
 
 def test_a_message_arrives_signed_with_every_active_secret(project, receiver):
@@ -59,7 +59,7 @@ def test_a_message_arrives_signed_with_every_active_secret(project, receiver):
     assert send_all() == 1
     path, headers, body = receiver.requests[0]
     assert path == "/hook/s3cr3t-path"
-    assert json.loads(body)["id"] == headers["webhook-id"] == AlertDelivery.objects.get().public_id
+    assert json.loads(body)["id"] == headers["webhook-id"] == Notification.objects.get().public_id
     assert abs(time.time() - int(headers["webhook-timestamp"])) < 60
     signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
     expected = {
@@ -74,7 +74,7 @@ def test_a_retry_repeats_the_id_and_the_bytes(project, receiver, hook):
     receiver.replies = [Reply(500, body=b"boom")]
     tell(project)
     send_all()
-    message = AlertDelivery.objects.get()
+    message = Notification.objects.get()
     assert message.state == "waiting"
     wait = (message.due_at - timezone.now()).total_seconds()
     assert 55 < wait < 70
@@ -82,7 +82,7 @@ def test_a_retry_repeats_the_id_and_the_bytes(project, receiver, hook):
     send_all()
     assert len(set(receiver.ids)) == 1
     assert receiver.requests[0][2] == receiver.requests[1][2]
-    attempts = AlertAttempt.objects.values_list("number", "status", "is_success", "answer")
+    attempts = DeliveryAttempt.objects.values_list("number", "status", "is_success", "response")
     assert list(attempts) == [(1, 500, False, "boom"), (2, 200, True, "ok")]
 
 
@@ -95,7 +95,7 @@ def test_after_the_last_try_a_message_is_failed_and_can_be_sent_again(project, r
     assert states() == ["failed"]
     assert delivery.RETRY_SECONDS[0] == 60
     assert delivery.RETRY_SECONDS[-1] == 24 * 3600
-    assert destinations.resend(project.pk, None, ANA) == 1
+    assert notifications.resend(project.pk, None, ANA) == 1
     come_due()
     send_all()
     assert states() == ["delivered"]
@@ -104,11 +104,11 @@ def test_after_the_last_try_a_message_is_failed_and_can_be_sent_again(project, r
 
 def test_a_sender_killed_after_the_receiver_said_yes_repeats_the_same_id(project, receiver, hook):
     tell(project)
-    outbox.route_pending()
+    routing.route_pending()
     (job,) = delivery.claim_due(10)
     assert delivery.attempt(job).is_success  # … and the process dies before it is noted
     assert delivery.claim_due(10) == []
-    AlertDelivery.objects.update(claimed_until=timezone.now() - timedelta(seconds=1))
+    Notification.objects.update(claimed_until=timezone.now() - timedelta(seconds=1))
     send_all()
     assert len(receiver.ids) == 2
     assert len(set(receiver.ids)) == 1
@@ -118,13 +118,13 @@ def test_a_sender_killed_after_the_receiver_said_yes_repeats_the_same_id(project
 @pytest.mark.servers
 def test_a_claim_that_was_taken_over_notes_nothing(project, receiver, hook):
     tell(project)
-    outbox.route_pending()
+    routing.route_pending()
     (late,) = delivery.claim_due(10)
-    AlertDelivery.objects.update(claimed_until=timezone.now() - timedelta(seconds=1))
+    Notification.objects.update(claimed_until=timezone.now() - timedelta(seconds=1))
     (again,) = delivery.claim_due(10)
     assert again.public_id == late.public_id
-    assert not delivery.settle(late, delivery.Outcome(False, 1, problem="late"))
-    assert delivery.settle(again, delivery.Outcome(True, 1, 200))
+    assert not delivery.settle(late, delivery.DeliveryOutcome(False, 1, problem="late"))
+    assert delivery.settle(again, delivery.DeliveryOutcome(True, 1, 200))
     assert states() == ["delivered"]
 
 
@@ -142,10 +142,10 @@ def test_a_slow_and_a_dead_destination_delay_nobody_and_lose_nothing(project, re
         tell(project, f"s-{number}")
     send_all()
     assert {headers["webhook-id"] for _, headers, _ in receiver.requests} == set(
-        AlertDelivery.objects.filter(destination=good).values_list("public_id", flat=True)
+        Notification.objects.filter(destination=good).values_list("public_id", flat=True)
     )
-    assert AlertDelivery.objects.filter(destination=good, state="delivered").count() == 5
-    assert AlertDelivery.objects.exclude(destination=good).filter(state="waiting").count() == 10
+    assert Notification.objects.filter(destination=good, state="delivered").count() == 5
+    assert Notification.objects.exclude(destination=good).filter(state="waiting").count() == 10
     dead_ids.refresh_from_db()
     assert dead_ids.failures_in_row == delivery.BREAKER_FAILURES
     assert dead_ids.paused_until > timezone.now()
@@ -194,7 +194,7 @@ def test_a_redirect_is_a_failure_and_is_not_followed(project, receiver, hook):
     tell(project)
     send_all()
     assert len(receiver.requests) == 1
-    assert "redirects are not followed" in AlertAttempt.objects.get().problem
+    assert "Redirects are not followed" in DeliveryAttempt.objects.get().problem
 
 
 def test_gone_disables_the_destination_and_says_so(project, receiver, hook):
@@ -212,19 +212,19 @@ def test_an_address_whose_network_is_closed_again_is_refused_at_sending(project,
     tell(project)
     send_all()
     assert receiver.requests == []
-    assert "not a public address" in AlertAttempt.objects.get().problem
+    assert "neither public nor in a network" in DeliveryAttempt.objects.get().problem
 
 
 def test_a_kept_answer_is_cut(project, receiver, hook):
     receiver.replies = [Reply(400, body=b"\x00\xff" * 9000)]
     tell(project)
     send_all()
-    assert 0 < len(AlertAttempt.objects.get().answer) <= delivery.KEPT_ANSWER_BYTES
+    assert 0 < len(DeliveryAttempt.objects.get().response) <= delivery.KEPT_RESPONSE_BYTES
 
 
 def test_the_test_button_sends_at_once_past_the_breaker(project, receiver, hook):
     AlertDestination.objects.update(paused_until=timezone.now() + timedelta(hours=1), failures_in_row=5)
-    message = destinations.send_test(project.pk, hook.public_id, ANA)
+    message = notifications.send_test(project.pk, hook.public_id, ANA)
     assert message.state == "delivered"
     assert json.loads(receiver.requests[0][2])["type"] == "test"
     hook.refresh_from_db()
@@ -233,7 +233,7 @@ def test_the_test_button_sends_at_once_past_the_breaker(project, receiver, hook)
 
 def test_a_failed_test_is_not_tried_again(project, receiver, hook):
     receiver.replies = [Reply(500)]
-    assert destinations.send_test(project.pk, hook.public_id, ANA).state == "failed"
+    assert notifications.send_test(project.pk, hook.public_id, ANA).state == "failed"
 
 
 def test_every_transition_is_in_one_message_of_a_destination(project, receiver, hook):
@@ -243,18 +243,18 @@ def test_every_transition_is_in_one_message_of_a_destination(project, receiver, 
     told = [
         entry["incident"]["id"]
         for _, _, body in receiver.requests
-        for entry in json.loads(body)["data"]["transitions"]
+        for entry in json.loads(body)["data"]["events"]
     ]
     assert len(told) == len(set(told)) == 30
-    assert set(AlertTransition.objects.values_list("state", flat=True)) == {"routed"}
+    assert set(AlertEvent.objects.values_list("state", flat=True)) == {"routed"}
 
 
 def test_a_disabled_destination_keeps_what_waits(project, receiver, hook):
-    destinations.change_destination(project.pk, hook.public_id, ANA, is_enabled=False)
+    destinations.update_destination(project.pk, hook.public_id, ANA, is_enabled=False)
     tell(project)
     send_all()
     assert receiver.ids == []
-    destinations.change_destination(project.pk, hook.public_id, ANA, is_enabled=True)
+    destinations.update_destination(project.pk, hook.public_id, ANA, is_enabled=True)
     send_all()
     assert states() == ["delivered"]
 

@@ -7,11 +7,11 @@ import shutil
 
 import pytest
 
-from detection.models import AlertAttempt, AlertDelivery
-from detection.services.alerting import destinations, notifiers, outbox
+from detection.models import DeliveryAttempt, Notification
+from detection.services.alerting import destinations, notifications, notifiers, outbox
 from detection.services.errors import Invalid
 from detection.services.incidents import triage
-from detection.services.outgoing_http import Refused, Unreachable
+from detection.services.outgoing_http import AddressNotAllowed, Unreachable
 from tests.support.alerts import ANA, make_incident, make_route, send_all
 from tests.support.smtp_server import certificate, receiving_mail
 
@@ -49,12 +49,12 @@ def mail_to(project, mailbox, **more):
 def test_an_incident_arrives_as_mail_with_its_sentence_strip_and_link(project, open_network, mailbox):
     make_route(project, mail_to(project, mailbox))
     incident = make_incident(project)
-    outbox.note_transition(incident, "opened")
+    outbox.record_incident_event(incident, "opened")
     send_all()
-    assert AlertDelivery.objects.get().state == "delivered"
+    assert Notification.objects.get().state == "delivered"
     (envelope,), (message,) = mailbox.envelopes, mailbox.messages
     assert (envelope.mail_from, envelope.rcpt_tos) == ("guard@loopguard.example", ["oncall@team.example"])
-    assert message["Subject"] == "Loop found: search_web"
+    assert message["Subject"] == "Loop detected: search_web"
     text = message.get_content()
     assert "'search_web' was called with identical arguments 4 times within 120s" in text
     assert f"https://guard.example/p/support/incidents/{incident.public_id}" in text.splitlines()
@@ -63,7 +63,7 @@ def test_an_incident_arrives_as_mail_with_its_sentence_strip_and_link(project, o
 def test_no_name_note_or_reason_gets_into_headers_or_out_of_its_place(project, open_network, mailbox):
     make_route(project, mail_to(project, mailbox))
     incident = make_incident(project, tool=EVIL[:128], agent=EVIL[:128], session_name=EVIL)
-    outbox.note_transition(incident, "opened", EVIL, EVIL)
+    outbox.record_incident_event(incident, "opened", EVIL, EVIL)
     triage.resolve(project.pk, incident.public_id, ANA, EVIL)
     send_all()
     (envelope,), (message,) = mailbox.envelopes, mailbox.messages
@@ -83,9 +83,7 @@ def test_no_name_note_or_reason_gets_into_headers_or_out_of_its_place(project, o
 
 
 def test_what_would_get_as_far_as_the_library_stays_one_header_and_one_plain_part(open_network, mailbox):
-    notifiers.notify(
-        address(mailbox), "t\r\nBcc: spy@evil.example", "<b>1</b>\r\n\r\nx: y", is_good_news=True
-    )
+    notifiers.notify(address(mailbox), "t\r\nBcc: spy@evil.example", "<b>1</b>\r\n\r\nx: y", is_success=True)
     (envelope,), (message,) = mailbox.envelopes, mailbox.messages
     assert envelope.rcpt_tos == ["oncall@team.example"]
     assert message["Bcc"] is None
@@ -102,7 +100,7 @@ def test_who_gets_mail_is_in_no_log(open_network, mailbox):
     handler.emit = lambda record: written.append(f"{record.name} {record.getMessage()}")
     logging.getLogger().addHandler(handler)  # where the deployment's log is written
     try:
-        notifiers.notify(address(mailbox), "t", "x", is_good_news=True)
+        notifiers.notify(address(mailbox), "t", "x", is_success=True)
     finally:
         logging.getLogger().removeHandler(handler)
     assert mailbox.envelopes
@@ -112,8 +110,8 @@ def test_who_gets_mail_is_in_no_log(open_network, mailbox):
 def test_a_refusing_server_is_a_failed_attempt_without_parts_of_the_address(project, open_network, mailbox):
     row = mail_to(project, mailbox)
     mailbox.refusal = "554 no"
-    assert destinations.send_test(project.pk, row.public_id, ANA).state == "failed"
-    problem = AlertAttempt.objects.get().problem
+    assert notifications.send_test(project.pk, row.public_id, ANA).state == "failed"
+    problem = DeliveryAttempt.objects.get().problem
     assert problem
     assert "oncall@team.example" not in problem
 
@@ -127,8 +125,8 @@ def test_a_mail_server_in_a_closed_network_is_refused_when_saved_and_when_sent(s
         ):
             with pytest.raises(Invalid):
                 notifiers.check(spelled)
-    with pytest.raises(Refused):
-        notifiers.notify(address(mailbox), "t", "x", is_good_news=True)
+    with pytest.raises(AddressNotAllowed):
+        notifiers.notify(address(mailbox), "t", "x", is_success=True)
     assert mailbox.envelopes == []
 
 
@@ -137,10 +135,10 @@ def test_mail_to_the_public_net_is_encrypted_or_refused(settings, more):
     settings.ALERT_ALLOWED_NETWORKS = ()
     scheme, mode = more.get("scheme", "mailto"), more.get("mode", "insecure")
     spelled = f"{scheme}://8.8.8.8?from=a@b.example&to=c@d.example&mode={mode}"
-    with pytest.raises(Invalid, match="without encryption"):
+    with pytest.raises(Invalid, match="needs encryption"):
         notifiers.check(spelled)
-    with pytest.raises(Refused, match="without encryption"):
-        notifiers.notify(spelled, "t", "x", is_good_news=True)
+    with pytest.raises(AddressNotAllowed, match="needs encryption"):
+        notifiers.notify(spelled, "t", "x", is_success=True)
     assert notifiers.check(spelled.replace("=insecure", "=starttls").replace("mailto:", "mailtos:"))
 
 
@@ -151,8 +149,8 @@ def test_an_encrypted_server_is_spoken_to_only_when_its_certificate_holds(
     file, context = certificate(tmp_path)
     with receiving_mail(tls=context) as mailbox:
         with pytest.raises(Unreachable):
-            notifiers.notify(address(mailbox, "mailtos", mode="starttls"), "t", "x", is_good_news=True)
+            notifiers.notify(address(mailbox, "mailtos", mode="starttls"), "t", "x", is_success=True)
         assert mailbox.envelopes == []
         monkeypatch.setenv("SSL_CERT_FILE", str(file))
-        notifiers.notify(address(mailbox, "mailtos", mode="starttls"), "t", "x", is_good_news=True)
+        notifiers.notify(address(mailbox, "mailtos", mode="starttls"), "t", "x", is_success=True)
         assert [message["Subject"] for message in mailbox.messages] == ["t"]

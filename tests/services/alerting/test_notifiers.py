@@ -6,10 +6,10 @@ import logging
 
 import pytest
 
-from detection.models import AlertAttempt, AlertDelivery
-from detection.services.alerting import destinations, notifiers
+from detection.models import DeliveryAttempt, Notification
+from detection.services.alerting import destinations, notifications, notifiers, outbox
 from detection.services.errors import Invalid
-from detection.services.outgoing_http import Refused, Unreachable
+from detection.services.outgoing_http import AddressNotAllowed, Unreachable
 from tests.support.alerts import ANA, make_incident, make_route, send_all
 from tests.support.http_receiver import Reply, receiving
 
@@ -63,11 +63,10 @@ def test_a_message_arrives_as_plain_text(project, local, receiver):
     assert secret == ""
     make_route(project, row)
     incident = make_incident(project, tool="<!channel> @all *x*")
-    from detection.services.alerting import outbox
 
-    outbox.note_transition(incident, "opened")
+    outbox.record_incident_event(incident, "opened")
     send_all()
-    assert AlertDelivery.objects.get().state == "delivered"
+    assert Notification.objects.get().state == "delivered"
     text = receiver.requests[0][2].decode()
     assert incident.public_id in text
     assert "<!channel>" not in text
@@ -78,20 +77,20 @@ def test_a_refusal_is_told_without_parts_of_the_address(project, local, receiver
     caplog.set_level(logging.DEBUG)
     receiver.replies = [Reply(403, body=b"no")] * 3
     with pytest.raises(Unreachable) as refused:
-        notifiers.notify(f"gotify://127.0.0.1:{receiver.port}/s3cr3t-token", "t", "x", is_good_news=False)
+        notifiers.notify(f"gotify://127.0.0.1:{receiver.port}/s3cr3t-token", "t", "x", is_success=False)
     assert "s3cr3t" not in str(refused.value)
     assert "s3cr3t" not in caplog.text
 
 
 def test_a_connection_to_a_closed_network_is_refused_whatever_led_there(settings, receiver):
     settings.ALERT_ALLOWED_NETWORKS = ()
-    with pytest.raises(Refused):
-        notifiers.notify(f"ntfy://127.0.0.1:{receiver.port}/topic", "t", "x", is_good_news=True)
+    with pytest.raises(AddressNotAllowed):
+        notifiers.notify(f"ntfy://127.0.0.1:{receiver.port}/topic", "t", "x", is_success=True)
     assert receiver.requests == []
 
 
 def test_the_watch_over_connections_ends_with_the_message(settings, local, receiver):
-    notifiers.notify(f"ntfy://127.0.0.1:{receiver.port}/topic", "t", "x", is_good_news=True)
+    notifiers.notify(f"ntfy://127.0.0.1:{receiver.port}/topic", "t", "x", is_success=True)
     settings.ALERT_ALLOWED_NETWORKS = ()
     import socket
 
@@ -103,5 +102,5 @@ def test_a_failure_is_on_the_log_of_the_message(project, local, receiver):
     row, _ = destinations.create_destination(
         project.pk, ANA, name="phone", kind="apprise", address=f"ntfy://127.0.0.1:{receiver.port}/topic"
     )
-    assert destinations.send_test(project.pk, row.public_id, ANA).state == "failed"
-    assert AlertAttempt.objects.get().problem
+    assert notifications.send_test(project.pk, row.public_id, ANA).state == "failed"
+    assert DeliveryAttempt.objects.get().problem

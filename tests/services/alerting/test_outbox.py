@@ -10,15 +10,15 @@ from django.db import transaction
 from django.utils import timezone
 
 from detection.models import (
-    AlertDelivery,
-    AlertDeliveryItem,
     AlertDestination,
+    AlertEvent,
     AlertRoute,
-    AlertTransition,
     Incident,
+    Notification,
+    NotificationItem,
     Session,
 )
-from detection.services.alerting import alert_routes, incident_facts, outbox, rendering
+from detection.services.alerting import event_facts, outbox, rendering, routing, silences
 from detection.services.incidents import triage
 from detection.services.maintenance import retention
 from tests.support.alerts import ANA, make_incident, make_route
@@ -31,23 +31,23 @@ def target(project):
     )
 
 
-def note(project, transition="opened", **fields):
+def note(project, event_type="opened", **fields):
     incident = make_incident(project, **fields)
-    outbox.note_transition(incident, transition)
+    outbox.record_incident_event(incident, event_type)
     return incident
 
 
-def transitions():
-    return [(row.transition, row.actor) for row in AlertTransition.objects.all()]
+def recorded():
+    return [(row.type, row.actor) for row in AlertEvent.objects.all()]
 
 
 def test_a_loop_that_is_found_and_blocked_is_one_piece_of_news(agent):
     for _ in range(5):
         agent.asks()
-    opened = AlertTransition.objects.get(transition="opened")
+    opened = AlertEvent.objects.get(type="opened")
     assert opened.facts["tool"] == "search_web"
     assert opened.facts["strip"].startswith("A")
-    assert {row.transition for row in AlertTransition.objects.all()} <= {"opened", "escalated"}
+    assert {row.type for row in AlertEvent.objects.all()} <= {"opened", "escalated"}
 
 
 def test_an_ended_session_tells_that_the_loop_ended(agent):
@@ -55,7 +55,7 @@ def test_an_ended_session_tells_that_the_loop_ended(agent):
         agent.asks()
     Session.objects.update(last_event_at=timezone.now() - timedelta(hours=2))
     retention.end_abandoned()
-    assert AlertTransition.objects.filter(transition="ended").count() == 1
+    assert AlertEvent.objects.filter(type="ended").count() == 1
     assert Incident.objects.get().activity.filter(action="ended").count() == 1
 
 
@@ -65,7 +65,7 @@ def test_what_people_do_is_told_once_and_remarks_are_not(project):
     triage.acknowledge(project.pk, incident.public_id, ANA)
     triage.comment(project.pk, incident.public_id, ANA, "looking at it")
     triage.resolve(project.pk, incident.public_id, ANA)
-    assert transitions() == [("acknowledged", "ana"), ("resolved", "ana")]
+    assert recorded() == [("acknowledged", "ana"), ("resolved", "ana")]
 
 
 def test_a_change_that_is_rolled_back_leaves_nothing_in_the_outbox(project):
@@ -73,17 +73,17 @@ def test_a_change_that_is_rolled_back_leaves_nothing_in_the_outbox(project):
     with pytest.raises(RuntimeError), transaction.atomic():  # noqa: PT012
         triage.resolve(project.pk, incident.public_id, ANA)
         raise RuntimeError
-    assert transitions() == []
+    assert recorded() == []
 
 
 def test_each_destination_hears_of_a_transition_once_whatever_routes_lead_there(project, target):
-    make_route(project, target, name="first", position=1, goes_on=True)
+    make_route(project, target, name="first", position=1, continue_matching=True)
     make_route(project, target, name="second", position=2)
     note(project)
-    outbox.route_pending()
-    outbox.route_pending()
-    assert AlertDeliveryItem.objects.count() == AlertDelivery.objects.count() == 1
-    assert AlertDelivery.objects.get().route_name == "first"
+    routing.route_pending()
+    routing.route_pending()
+    assert NotificationItem.objects.count() == Notification.objects.count() == 1
+    assert Notification.objects.get().route_name == "first"
 
 
 def test_the_first_route_that_matches_takes_it_unless_it_lets_others_see_it(project, target):
@@ -95,16 +95,16 @@ def test_the_first_route_that_matches_takes_it_unless_it_lets_others_see_it(proj
     make_route(project, other, name="rest", position=3)
     note(project)
     note(project, agent="coder", session_name="s-2")
-    outbox.route_pending()
-    assert sorted(AlertDelivery.objects.values_list("route_name", flat=True)) == ["rest", "triage"]
+    routing.route_pending()
+    assert sorted(Notification.objects.values_list("route_name", flat=True)) == ["rest", "triage"]
 
 
 def test_what_no_route_wants_stays_visible(project, target):
     make_route(project, target, kinds=["cycle"])
     note(project)
     note(project, is_demo=True, kind="cycle")
-    outbox.route_pending()
-    assert set(AlertTransition.objects.values_list("state", flat=True)) == {"unrouted"}
+    routing.route_pending()
+    assert set(AlertEvent.objects.values_list("state", flat=True)) == {"unrouted"}
 
 
 def test_transitions_of_one_group_share_a_message_until_it_is_sent(project, target):
@@ -112,29 +112,29 @@ def test_transitions_of_one_group_share_a_message_until_it_is_sent(project, targ
     note(project)
     note(project, "ended")
     note(project, session_name="s-2")
-    outbox.route_pending()
-    assert sorted(message.items.count() for message in AlertDelivery.objects.all()) == [1, 2]
-    AlertDelivery.objects.update(payload="{}", attempt_count=1)
+    routing.route_pending()
+    assert sorted(message.items.count() for message in Notification.objects.all()) == [1, 2]
+    Notification.objects.update(payload="{}", attempt_count=1)
     note(project)
-    outbox.route_pending()
-    assert AlertDelivery.objects.count() == 3
+    routing.route_pending()
+    assert Notification.objects.count() == 3
 
 
 def test_a_group_that_flaps_is_gathered_longer(project, target):
     make_route(project, target, group_by=["loop"])
-    for _ in range(outbox.FLAP_MESSAGES + 3):
+    for _ in range(routing.FLAPPING_COUNT + 3):
         note(project)
-        outbox.route_pending()
-        AlertDelivery.objects.filter(due_at__lte=timezone.now()).update(state="delivered", payload="{}")
-    assert AlertDelivery.objects.count() == outbox.FLAP_MESSAGES + 1
-    last = AlertDelivery.objects.first()
+        routing.route_pending()
+        Notification.objects.filter(due_at__lte=timezone.now()).update(state="delivered", payload="{}")
+    assert Notification.objects.count() == routing.FLAPPING_COUNT + 1
+    last = Notification.objects.first()
     assert last.items.count() == 3
     assert last.due_at > timezone.now() + timedelta(minutes=9)
 
 
 def test_a_silence_holds_back_and_shows_what_it_hides(project, target):
     make_route(project, target)
-    silence = alert_routes.create_silence(
+    silence = silences.create_silence(
         project.pk,
         ANA,
         reason="index rebuild",
@@ -143,24 +143,24 @@ def test_a_silence_holds_back_and_shows_what_it_hides(project, target):
     )
     note(project)
     note(project, tool="run_tests")
-    outbox.route_pending()
-    assert [row.facts["tool"] for row in silence.hidden.all()] == ["search_web"]
-    assert AlertDeliveryItem.objects.count() == 1
-    alert_routes.end_silence(project.pk, silence.public_id, ANA)
+    routing.route_pending()
+    assert [row.facts["tool"] for row in silence.suppressed_events.all()] == ["search_web"]
+    assert NotificationItem.objects.count() == 1
+    silences.end_silence(project.pk, silence.public_id, ANA)
     note(project)
-    outbox.route_pending()
-    assert AlertDeliveryItem.objects.count() == 2
+    routing.route_pending()
+    assert NotificationItem.objects.count() == 2
 
 
 def test_a_planned_silence_holds_nothing_back_before_it_starts(project, target):
     make_route(project, target)
     start = timezone.now() + timedelta(hours=1)
-    alert_routes.create_silence(
+    silences.create_silence(
         project.pk, ANA, reason="planned", starts_at=start, ends_at=start + timedelta(hours=1)
     )
     note(project)
-    outbox.route_pending()
-    assert AlertDelivery.objects.count() == 1
+    routing.route_pending()
+    assert Notification.objects.count() == 1
 
 
 QUIET = AlertRoute(quiet_from=time(22), quiet_until=time(7), quiet_zone="Europe/Berlin")
@@ -177,7 +177,7 @@ QUIET = AlertRoute(quiet_from=time(22), quiet_until=time(7), quiet_zone="Europe/
     ],
 )
 def test_quiet_hours_end_at_the_local_time_of_their_zone_over_midnight_and_clock_changes(moment, expected):
-    assert outbox.after_quiet_hours(QUIET, moment) == expected
+    assert routing.after_quiet_hours(QUIET, moment) == expected
 
 
 def test_quiet_hours_hold_what_is_not_critical(project, target):
@@ -188,27 +188,27 @@ def test_quiet_hours_hold_what_is_not_critical(project, target):
     make_route(project, target, group_by=["session"], **quiet)
     note(project)
     note(project, decision="stop", session_name="s-2")
-    outbox.route_pending()
-    due = {row.group_key: row.due_at for row in AlertDelivery.objects.all()}
+    routing.route_pending()
+    due = {row.group_key: row.due_at for row in Notification.objects.all()}
     assert sorted(at > now + timedelta(hours=1) for at in due.values()) == [False, True]
 
 
 def test_one_transition_that_cannot_be_routed_holds_up_no_other(project, target):
     make_route(project, target)
     note(project)
-    broken = AlertTransition.objects.get()
+    broken = AlertEvent.objects.get()
     broken.facts = {"broken": True}
     broken.save()
     note(project)
-    outbox.route_pending()
-    assert list(AlertTransition.objects.values_list("state", flat=True)) == ["failed", "routed"]
+    routing.route_pending()
+    assert list(AlertEvent.objects.values_list("state", flat=True)) == ["failed", "routed"]
 
 
 def test_texts_hold_no_mention_markup_link_or_hidden_character(project):
     nasty = "<!channel> @everyone [x](http://evil.example) `rm` **b** \u202egpj.exe\n\nBcc: a@b.c\x1b[31m"
     incident = make_incident(project, tool=nasty[:128], agent=nasty[:128], session_name=nasty)
-    for transition in ("opened", "ended", "resolved"):
-        text = rendering.sentence(transition, nasty, incident_facts.facts_of(incident))
+    for event_type in ("opened", "ended", "resolved"):
+        text = rendering.sentence(event_type, nasty, event_facts.incident_facts(incident))
         assert not set(text) & set("<>@`*[]\n\r\x1b\u202e")
         assert "://" not in text
         assert "\n" not in text
@@ -217,12 +217,12 @@ def test_texts_hold_no_mention_markup_link_or_hidden_character(project):
 def test_the_payload_links_to_the_incident_and_says_what_happened(project, settings):
     settings.PUBLIC_URL = "https://guard.example"
     incident = note(project)
-    entries = list(AlertTransition.objects.all())
+    entries = list(AlertEvent.objects.all())
     body = json.loads(rendering.payload("msg_1", "support", entries, timezone.now()))
     assert body["type"] == "incident.opened"
     assert body["data"]["severity"] == "high"
     link = f"https://guard.example/p/support/incidents/{incident.public_id}"
-    assert body["data"]["transitions"][0]["incident"]["url"] == link
+    assert body["data"]["events"][0]["incident"]["url"] == link
     assert link in body["data"]["text"]
     assert "'search_web' was called with identical arguments 4 times within 120s" in body["data"]["text"]
 
@@ -230,11 +230,11 @@ def test_the_payload_links_to_the_incident_and_says_what_happened(project, setti
 def test_old_settled_rows_go_and_waiting_ones_stay(project, target):
     make_route(project, target)
     note(project)
-    outbox.route_pending()
+    routing.route_pending()
     note(project, kind="cycle")
     old = timezone.now() - outbox.KEPT - timedelta(days=1)
-    AlertDelivery.objects.update(created_at=old, state="delivered")
-    AlertTransition.objects.update(at=old)
+    Notification.objects.update(created_at=old, state="delivered")
+    AlertEvent.objects.update(at=old)
     outbox.trim()
-    assert AlertDelivery.objects.count() == 0
-    assert list(AlertTransition.objects.values_list("state", flat=True)) == ["pending"]
+    assert Notification.objects.count() == 0
+    assert list(AlertEvent.objects.values_list("state", flat=True)) == ["pending"]

@@ -10,14 +10,14 @@ from django.utils import timezone
 
 from detection.engine.scopes import PROJECT
 from detection.models import (
-    AlertDelivery,
     AlertDestination,
+    AlertEvent,
     AlertSilence,
-    AlertTransition,
     Approval,
     Incident,
+    Notification,
 )
-from detection.services.alerting import alert_routes, outbox, reminders
+from detection.services.alerting import alert_routes, outbox, reminders, silences
 from detection.services.incidents import triage
 from tests.support.alerts import ANA, come_due, make_incident, make_route, make_webhook, send_all
 from tests.support.http_receiver import Reply
@@ -31,17 +31,17 @@ def hook(project, receiver):
 def opened(project, **fields):
     incident = make_incident(project, ended_at=None, **fields)
     incident.refresh_from_db()
-    outbox.note_transition(incident, "opened")
+    outbox.record_incident_event(incident, "opened")
     return incident
 
 
 def later(**span):
     """Let time pass: everything that was told was told so much earlier."""
-    AlertDelivery.objects.update(finished_at=F("finished_at") - timedelta(**span))
+    Notification.objects.update(finished_at=F("finished_at") - timedelta(**span))
 
 
 def titles():
-    return [row.title for row in AlertDelivery.objects.order_by("id")]
+    return [row.title for row in Notification.objects.order_by("id")]
 
 
 def remind():
@@ -51,7 +51,7 @@ def remind():
 
 
 def test_an_incident_nobody_takes_up_is_told_again_after_each_interval(project, receiver, hook):
-    make_route(project, hook, repeat_hours=4, transitions=["opened"])
+    make_route(project, hook, repeat_interval_hours=4, event_types=["opened"])
     opened(project)
     send_all()
     assert remind() == 0
@@ -62,9 +62,9 @@ def test_an_incident_nobody_takes_up_is_told_again_after_each_interval(project, 
     assert remind() == 0
     later(hours=5)
     assert remind() == 1
-    assert titles() == ["Loop found: search_web", *["Still open: search_web"] * 2]
+    assert titles() == ["Loop detected: search_web", *["Still open: search_web"] * 2]
     assert len(set(receiver.ids)) == 3
-    assert "nobody has taken it up since" in receiver.requests[1][2].decode()
+    assert "unacknowledged since" in receiver.requests[1][2].decode()
     assert '"type":"incident.still_open"' in receiver.requests[1][2].decode()
 
 
@@ -83,7 +83,7 @@ def test_without_an_interval_nothing_is_told_again(project, hook):
         lambda row: triage.resolve(row.project_id, row.public_id, ANA),
         lambda row: triage.snooze(row.project_id, row.public_id, ANA, until_worse=True),
         lambda row: Incident.objects.update(recovered=True, ended_at=timezone.now()),
-        lambda row: alert_routes.create_silence(
+        lambda row: silences.create_silence(
             row.project_id,
             ANA,
             reason="known",
@@ -94,7 +94,7 @@ def test_without_an_interval_nothing_is_told_again(project, hook):
     ids=["acknowledged", "resolved", "snoozed", "left by the agent", "silenced"],
 )
 def test_what_somebody_or_the_agent_took_up_is_not_told_again(project, hook, take_up):
-    make_route(project, hook, repeat_hours=1, transitions=["opened"])
+    make_route(project, hook, repeat_interval_hours=1, event_types=["opened"])
     incident = opened(project)
     send_all()
     take_up(incident)
@@ -104,18 +104,26 @@ def test_what_somebody_or_the_agent_took_up_is_not_told_again(project, hook, tak
 
 def test_only_who_was_told_is_reminded_and_once_whatever_routes_lead_there(project, receiver, hook):
     other = make_webhook(project, receiver, "other")
-    make_route(project, hook, name="a", position=1, repeat_hours=2, goes_on=True, tools=["search_*"])
-    make_route(project, hook, name="b", position=2, repeat_hours=1)
-    make_route(project, other, name="c", position=3, repeat_hours=1)
+    make_route(
+        project,
+        hook,
+        name="a",
+        position=1,
+        repeat_interval_hours=2,
+        continue_matching=True,
+        tools=["search_*"],
+    )
+    make_route(project, hook, name="b", position=2, repeat_interval_hours=1)
+    make_route(project, other, name="c", position=3, repeat_interval_hours=1)
     opened(project)
     send_all()
     later(hours=3)
     assert remind() == 1
-    assert list(AlertDelivery.objects.values_list("destination__name", flat=True)) == ["hook", "hook"]
+    assert list(Notification.objects.values_list("destination__name", flat=True)) == ["hook", "hook"]
 
 
 def test_a_destination_that_cannot_be_reached_gathers_no_reminders(project, receiver, hook):
-    make_route(project, hook, repeat_hours=1)
+    make_route(project, hook, repeat_interval_hours=1)
     opened(project)
     send_all()
     later(hours=2)
@@ -135,21 +143,21 @@ def test_a_reminder_keeps_quiet_hours(project, hook):
     quiet = {
         "quiet_from": (now - timedelta(hours=1)).time(), "quiet_until": (now + timedelta(hours=2)).time(), "quiet_zone": "UTC"
     }  # fmt: skip
-    make_route(project, hook, repeat_hours=1)
+    make_route(project, hook, repeat_interval_hours=1)
     opened(project)
     send_all()
     row = alert_routes.save_route(
         project.pk, ANA, public_id=hook.routes.get().public_id, name="all", destinations=[hook.public_id],
-        repeat_hours=1, **quiet,
+        repeat_interval_hours=1, **quiet,
     )  # fmt: skip
-    assert row.repeat_hours == 1
+    assert row.repeat_interval_hours == 1
     later(hours=2)
     assert remind() == 1
-    assert AlertDelivery.objects.get(state="waiting").due_at > now + timedelta(hours=1)
+    assert Notification.objects.get(state="waiting").due_at > now + timedelta(hours=1)
 
 
 def silence(project, **fields):
-    return alert_routes.create_silence(
+    return silences.create_silence(
         project.pk, ANA, reason="index rebuild", ends_at=timezone.now() + timedelta(hours=1), **fields
     )
 
@@ -159,21 +167,21 @@ def test_after_a_silence_what_is_open_still_and_was_never_told_is_told_once(proj
     known = opened(project, session_name="s-known")
     send_all()
     hidden = silence(project)
-    outbox.note_transition(known, "escalated")
+    outbox.record_incident_event(known, "escalated")
     opened(project, session_name="s-new")
     done = opened(project, session_name="s-done")
     triage.resolve(project.pk, done.public_id, ANA)
     opened(project, session_name="s-left", recovered=True)
     send_all()
     assert len(receiver.requests) == 1
-    alert_routes.end_silence(project.pk, hidden.public_id, ANA)
+    silences.end_silence(project.pk, hidden.public_id, ANA)
     send_all()
     send_all()
     assert len(receiver.requests) == 2
     text = receiver.requests[1][2].decode()
     assert "s-new" in text
-    assert "Held back until now by the silence “index rebuild”." in text
-    assert hidden.hidden.count() == 5  # what it hid stays to be seen
+    assert "Suppressed until now by the silence “index rebuild”." in text
+    assert hidden.suppressed_events.count() == 5  # what it hid stays to be seen
 
 
 def test_a_silence_that_runs_out_by_itself_is_caught_up_with_too(project, receiver, hook):
@@ -191,13 +199,13 @@ def test_where_a_longer_silence_goes_on_it_is_told_at_its_end(project, receiver,
     short = silence(project)
     opened(project)
     send_all()
-    longer = alert_routes.create_silence(
+    longer = silences.create_silence(
         project.pk, ANA, reason="longer", ends_at=timezone.now() + timedelta(hours=9), tools=["search_*"]
     )
-    alert_routes.end_silence(project.pk, short.public_id, ANA)
+    silences.end_silence(project.pk, short.public_id, ANA)
     send_all()
     assert receiver.requests == []
-    alert_routes.end_silence(project.pk, longer.public_id, ANA)
+    silences.end_silence(project.pk, longer.public_id, ANA)
     send_all()
     assert len(receiver.requests) == 1
 
@@ -206,18 +214,18 @@ def test_an_approval_that_a_silence_hid_is_told_while_it_can_be_answered(project
     from detection.services.policies import overrides
 
     overrides.save_override(project.pk, PROJECT, {"mode": "ask"}, ANA)
-    make_route(project, hook, transitions=["approval.requested"])
+    make_route(project, hook, event_types=["approval.requested"])
     hidden = silence(project)
     for _ in range(4):
         agent.asks()
     send_all()
-    assert AlertTransition.objects.filter(transition="approval.requested", state="silenced").count() == 1
-    alert_routes.end_silence(project.pk, hidden.public_id, ANA)
+    assert AlertEvent.objects.filter(type="approval.requested", state="silenced").count() == 1
+    silences.end_silence(project.pk, hidden.public_id, ANA)
     send_all()
     assert len(receiver.requests) == 1
     again = silence(project)
-    AlertTransition.objects.filter(transition="approval.requested").update(silence=again)
+    AlertEvent.objects.filter(type="approval.requested").update(silence=again)
     Approval.objects.update(deadline=timezone.now())
-    alert_routes.end_silence(project.pk, again.public_id, ANA)
+    silences.end_silence(project.pk, again.public_id, ANA)
     send_all()
     assert len(receiver.requests) == 1

@@ -290,7 +290,7 @@ def test_a_yes_that_comes_after_a_persons_answer_grants_nothing(judged, agent, s
 
     server(meanwhile)
     asked.append(held(agent))
-    assert resolution.ask_judge(asked[0]) == "refused"
+    assert resolution.ask_judge(asked[0]) == "skipped"
     call = JudgeCall.objects.get()
     assert (call.error, call.rounds_granted) == ("too_late", 0)
     assert (told(asked[0]).decision, told(asked[0]).decided_by) == ("block", "ana")

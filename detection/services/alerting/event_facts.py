@@ -1,6 +1,6 @@
-"""The facts that a piece of news is told from, as they were at its moment; the rows may change before it is sent.
+"""The values of an alert event as they are at its time; the rows may change before it is sent.
 
-All facts share the names that routes and silences match by. How they are worded is `alert_texts`.
+All facts have the fields that routes and silences match on. `rendering` turns them into text.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _SEVERITIES = {
 
 
 def severity_of(decision: str) -> str:
-    """Return how strong a reaction was: info, warning, high or critical."""
+    """Return the severity of a decision: info, warning, high or critical."""
     return str(_SEVERITIES.get(decision, Severity.INFO).value)
 
 
-def facts_of(incident: Incident, note: str = "") -> dict[str, Any]:
-    """Return what a message about this incident needs, as it is now."""
+def incident_facts(incident: Incident, note: str = "") -> dict[str, Any]:
+    """Return the facts of an incident as it is now."""
     evidence = incident.evidence or {}
     return {
         "id": incident.public_id,
@@ -58,8 +58,8 @@ def facts_of(incident: Incident, note: str = "") -> dict[str, Any]:
     }
 
 
-def facts_of_notice(session: Session, notice: LimitNotice) -> dict[str, Any]:
-    """Return what a message about a session that comes close to a limit needs. Nothing was done, so it is of no strength."""
+def limit_notice_facts(session: Session, notice: LimitNotice) -> dict[str, Any]:
+    """Return the facts of a budget that is nearly used. Nothing was done, so the severity is info."""
     return {
         "id": "",
         "loop_id": "",
@@ -80,10 +80,10 @@ def facts_of_notice(session: Session, notice: LimitNotice) -> dict[str, Any]:
     }
 
 
-def facts_of_approval(approval: Approval, session: Session) -> dict[str, Any]:
-    """Return what a message about an approval needs: until when somebody may answer and what happens otherwise, or how it ended.
+def approval_facts(approval: Approval, session: Session) -> dict[str, Any]:
+    """Return the facts of an approval as it is now.
 
-    However it ended, it is as severe as the held call, so that who was asked hears the end.
+    The severity is at least that of the held call, so that a route matches the end if it matched the request.
     """
     decided = severity_of(approval.decision)
     return {
@@ -119,13 +119,16 @@ def facts_of_approval(approval: Approval, session: Session) -> dict[str, Any]:
 
 
 def _strip_of(session: Session | None) -> dict[str, Any]:
-    """Return the session's last calls as text, and as cells that a picture can be made of later."""
+    """Return the session's last calls as text, and as cells for an image."""
     strip = session.strip if session else []
     return {"strip": strip_text(strip), "cells": [[str(cell[1]), str(cell[2])] for cell in strip]}
 
 
 def strip_text(strip: Sequence[Sequence[Any]]) -> str:
-    """Draw the last calls as text: a dot is a call made once, equal letters are equal calls, ``!`` an error, ``x`` a block."""
+    """Return the last calls as text.
+
+    A dot is a call made once, the same letter is the same call, ``!`` an error, ``x`` a block.
+    """
     cells = [(str(cell[1]), str(cell[2])) for cell in strip[-STRIP_CELLS:]]
     repeated = [key for key, count in Counter(key for key, _ in cells).most_common() if count > 1 and key]
     letters = {key: chr(ord("A") + place) if place < 26 else "Z" for place, key in enumerate(repeated)}

@@ -1,0 +1,220 @@
+"""Routes alert events into notifications: silences, matching, grouping, flapping and quiet hours.
+
+Each event is routed once: into exactly one notification per destination, or into none, which is recorded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, time, timedelta
+from fnmatch import fnmatchcase
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import structlog
+from django.db import transaction
+from django.utils import timezone
+
+from detection.models import (
+    AlertDestination,
+    AlertEvent,
+    AlertEventType,
+    AlertRoute,
+    AlertSilence,
+    Notification,
+    NotificationItem,
+    NotificationState,
+    OutboxState,
+    Severity,
+)
+from detection.sql.advisory_locks import AdvisoryLock, try_lock_until_commit
+
+log = structlog.get_logger(__name__)
+
+BATCH_EVENTS = 200
+GROUP_FIELDS = ("session", "loop", "kind", "tool", "agent", "model")
+FLAPPING_COUNT, FLAPPING_WINDOW, FLAPPING_WAIT = 5, timedelta(minutes=10), timedelta(minutes=10)
+"""A group with five notifications within ten minutes is flapping; its further events wait for ten minutes."""
+APPROVAL_WAIT_SHARE = 0.25
+"""An approval request waits in its group for at most this share of the time until its deadline."""
+MAX_GROUPED = 500
+
+
+@dataclass(frozen=True, slots=True)
+class EnabledRoute:
+    """A route in use, with its destinations."""
+
+    route: AlertRoute
+    destinations: tuple[AlertDestination, ...]
+
+
+def route_pending() -> int:
+    """Route the events that wait in the outbox.
+
+    Returns
+    -------
+    int
+        How many events were routed. Only one process routes at a time; the others return 0 at once.
+    """
+    with transaction.atomic():
+        if not acquire_routing_lock():
+            return 0
+        waiting = list(
+            AlertEvent.objects.select_for_update(of=("self",))
+            .filter(state=OutboxState.PENDING)
+            .order_by("id")[:BATCH_EVENTS]
+        )
+        routes: dict[int, list[EnabledRoute]] = {}
+        for event in waiting:
+            if event.project_id not in routes:
+                routes[event.project_id] = enabled_routes(event.project_id)
+            try:
+                with transaction.atomic():
+                    _route(event, routes[event.project_id])
+            except Exception:
+                # One event that cannot be routed must not delay the others; it stays visible as failed.
+                log.exception("alert_routing_failed", event_id=event.pk)
+                event.state = OutboxState.FAILED
+            event.save(update_fields=["state", "silence"])
+    return len(waiting)
+
+
+def acquire_routing_lock() -> bool:
+    """Take the right to route until the end of the transaction; False if another process has it."""
+    return try_lock_until_commit(AdvisoryLock.ALERT_ROUTING)
+
+
+def enabled_routes(project_id: int) -> list[EnabledRoute]:
+    """Return the enabled routes of a project in order."""
+    routes = AlertRoute.objects.filter(project_id=project_id, is_enabled=True).prefetch_related(
+        "destinations"
+    )
+    return [
+        EnabledRoute(route, tuple(sorted(route.destinations.all(), key=lambda one: one.pk)))
+        for route in routes
+    ]
+
+
+def _route(event: AlertEvent, routes: Sequence[EnabledRoute]) -> None:
+    silence = matching_silence(active_silences(event.project_id, timezone.now()), event.facts)
+    if silence is not None:
+        event.state, event.silence = OutboxState.SILENCED, silence
+        return
+    notified: set[int] = set()
+    for enabled in routes:
+        if not route_matches(enabled.route, event.type, event.facts):
+            continue
+        for destination in enabled.destinations:
+            if destination.pk not in notified:
+                notified.add(destination.pk)
+                add_to_notification(event, enabled.route, destination)
+        if not enabled.route.continue_matching:
+            break
+    event.state = OutboxState.ROUTED if notified else OutboxState.UNROUTED
+
+
+def matches(row: AlertRoute | AlertSilence, facts: dict[str, Any]) -> bool:
+    """Return whether every list of the row matches; an empty list does, and text lists hold globs."""
+
+    def fits(patterns: list[str], value: str) -> bool:
+        return not patterns or any(fnmatchcase(value, pattern) for pattern in patterns)
+
+    return (
+        (not row.kinds or facts["kind"] in row.kinds)
+        and (not row.severities or facts["severity"] in row.severities)
+        and fits(row.tools, facts["tool"])
+        and fits(row.agents, facts["agent"])
+        and fits(row.backends, facts["backend"])
+        and fits(row.model_names, facts["model"])
+    )
+
+
+def route_matches(route: AlertRoute, event_type: str, facts: dict[str, Any]) -> bool:
+    """Return whether a route takes an event."""
+    return (
+        (not route.event_types or event_type in route.event_types)
+        and (route.includes_demo or not facts["is_demo"])
+        and matches(route, facts)
+    )
+
+
+def active_silences(project_id: int, now: datetime) -> list[AlertSilence]:
+    """Return the silences that are active at a time, the one that ends last first."""
+    active = AlertSilence.objects.filter(project_id=project_id, starts_at__lte=now, ends_at__gt=now)
+    return list(active.order_by("-ends_at"))
+
+
+def matching_silence(silences: Iterable[AlertSilence], facts: dict[str, Any]) -> AlertSilence | None:
+    """Return the first silence that suppresses an event with these facts."""
+    for silence in silences:
+        if (not silence.loop_id or silence.loop_id == facts["loop_id"]) and matches(silence, facts):
+            return silence
+    return None
+
+
+def group_key(route: AlertRoute, facts: dict[str, Any]) -> str:
+    """Return the key of an event's group: equal values in the route's `group_by` fields share a notification."""
+    named = {**facts, "loop": facts["loop_id"], "model": f"{facts['backend']}/{facts['model']}"}
+    text = "\x00".join([str(route.pk), *(f"{field}={named[field]}" for field in sorted(route.group_by))])
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:32]
+
+
+def add_to_notification(event: AlertEvent, route: AlertRoute, destination: AlertDestination) -> None:
+    """Add an event to the notification that its group is waiting for, or create one."""
+    key, now = group_key(route, event.facts), timezone.now()
+    group = Notification.objects.filter(destination=destination, group_key=key)
+    # Events are added until the first attempt. A notification that a sender is just claiming is locked and skipped.
+    notification = (
+        group.select_for_update(skip_locked=True)
+        .filter(state=NotificationState.WAITING, attempt_count=0, payload="")
+        .order_by("-id")
+        .first()
+    )
+    if notification is not None and notification.items.count() >= MAX_GROUPED:
+        notification = None
+    is_request = event.type == AlertEventType.APPROVAL_REQUESTED
+    is_urgent = is_request or event.facts["severity"] == Severity.CRITICAL
+    due = now + timedelta(seconds=route.group_wait_seconds)
+    if is_request:
+        # Most of the time until the deadline belongs to the person who decides.
+        deadline = datetime.fromisoformat(event.facts["approval"]["deadline"])
+        due = min(due, now + max(timedelta(0), deadline - now) * APPROVAL_WAIT_SHARE)
+    elif group.filter(created_at__gt=now - FLAPPING_WINDOW)[:FLAPPING_COUNT].count() >= FLAPPING_COUNT:
+        due = max(due, now + FLAPPING_WAIT)
+    if not is_urgent or route.quiet_delays_critical:
+        due = after_quiet_hours(route, due)
+    if notification is None:
+        notification = Notification.objects.create(
+            project_id=event.project_id,
+            destination=destination,
+            route_name=route.name,
+            group_key=key,
+            due_at=due,
+        )
+    elif due < notification.due_at and is_urgent:
+        notification.due_at = due  # an urgent event sends the whole group early
+        notification.save(update_fields=["due_at"])
+    NotificationItem.objects.create(notification=notification, destination=destination, event=event)
+
+
+def after_quiet_hours(route: AlertRoute, moment: datetime) -> datetime:
+    """Return `moment`, or the end of the quiet hours that it falls into.
+
+    The hours are local times in the route's zone and may pass midnight; equal times mean no quiet hours.
+    """
+    start, end = route.quiet_from, route.quiet_until
+    if start is None or end is None or start == end:
+        return moment
+    zone = ZoneInfo(route.quiet_zone or "UTC")
+    local = moment.astimezone(zone)
+    if not _is_between(local.time(), start, end):
+        return moment
+    day = local.date() + timedelta(days=1 if local.time() >= end else 0)
+    # A local time that a clock change skips is read as the time after it, so the end is never in the past.
+    return max(moment, datetime.combine(day, end, tzinfo=zone).astimezone(moment.tzinfo))
+
+
+def _is_between(moment: time, start: time, end: time) -> bool:
+    return start <= moment < end if start < end else moment >= start or moment < end

@@ -1,0 +1,105 @@
+"""Silences: create and end. How they match is in `routing`."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from detection.models import AlertSilence
+from detection.services import audit
+from detection.services.alerting.matchers import MATCHERS, check_list
+from detection.services.audit import Actor
+from detection.services.errors import Conflict, Invalid, NotFound
+
+MAX_SILENCES = 200
+MAX_SILENCE = timedelta(days=90)
+MAX_REASON_CHARACTERS = 300
+
+
+@transaction.atomic
+def create_silence(
+    project_id: int,
+    actor: Actor,
+    *,
+    reason: str,
+    ends_at: datetime,
+    starts_at: datetime | None = None,
+    loop_id: str = "",
+    **matchers: Any,
+) -> AlertSilence:
+    """Suppress matching alert events until a given time.
+
+    Parameters
+    ----------
+    ends_at
+        After `starts_at`, at most 90 days ahead.
+    starts_at
+        None for now; a later time for planned maintenance.
+    matchers
+        ``kinds``, ``severities``, ``tools``, ``agents``, ``backends``, ``model_names``; none of them silences the project.
+
+    Raises
+    ------
+    Invalid
+        For the field at fault.
+    Conflict
+        ``too_many``.
+    """
+    now = timezone.now()
+    starts_at = max(starts_at or now, now)
+    if not reason.strip() or len(reason) > MAX_REASON_CHARACTERS:
+        raise Invalid(f"`reason` must have 1 to {MAX_REASON_CHARACTERS} characters.", field="reason")
+    if not starts_at < ends_at <= now + MAX_SILENCE:
+        raise Invalid("`ends_at` must be after `starts_at` and at most 90 days ahead.", field="ends_at")
+    if unknown := set(matchers) - set(MATCHERS):
+        raise Invalid(f"`{min(unknown)}` is not a field of a silence.", field=min(unknown))
+    if AlertSilence.objects.filter(project_id=project_id, ends_at__gt=now).count() >= MAX_SILENCES:
+        raise Conflict(f"A project can have at most {MAX_SILENCES} silences at once.", code="too_many")
+    row = AlertSilence(
+        project_id=project_id,
+        reason=reason.strip(),
+        starts_at=starts_at,
+        ends_at=ends_at,
+        loop_id=loop_id.strip()[:32],
+        created_by=actor.name[:150],
+    )
+    for field in MATCHERS:
+        setattr(row, field, check_list(field, matchers.get(field, ())))
+    row.save()
+    audit.record(actor, "silence.create", row.public_id, project_id=project_id, after=silence_as_dict(row))
+    return row
+
+
+def silence_as_dict(row: AlertSilence) -> dict[str, Any]:
+    """Return the columns of a silence as JSON values."""
+    return {
+        **{name: getattr(row, name) for name in (*MATCHERS, "reason", "loop_id", "created_by")},
+        "starts_at": row.starts_at.isoformat(),
+        "ends_at": row.ends_at.isoformat(),
+    }
+
+
+@transaction.atomic
+def end_silence(project_id: int, public_id: str, actor: Actor) -> AlertSilence:
+    """End a silence now. Incidents that are still open and were never sent are sent once; see `reminders`."""
+    row = AlertSilence.objects.select_for_update().filter(project_id=project_id, public_id=public_id).first()
+    if row is None:
+        raise NotFound
+    now = timezone.now()
+    if row.ends_at > now:
+        before = silence_as_dict(row)
+        row.ends_at = now
+        row.starts_at = min(row.starts_at, now)
+        row.save(update_fields=["ends_at", "starts_at"])
+        audit.record(
+            actor,
+            "silence.end",
+            row.public_id,
+            project_id=project_id,
+            before=before,
+            after=silence_as_dict(row),
+        )
+    return row
