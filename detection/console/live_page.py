@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.contrib import messages
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
@@ -12,7 +14,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from detection.console.access import ProjectRequest, actor_of, in_project
 from detection.console.session_rows import session_row
-from detection.models import Role
+from detection.models import Role, SessionState
 from detection.selectors import dashboard
 from detection.selectors import sessions as selector
 from detection.selectors.pages import BadCursor, Page
@@ -21,15 +23,8 @@ from detection.services.sessions import removal
 
 PAGE_ROWS = 50
 MAX_SELECTED = 200
-TABS = (
-    ("", "All"),
-    ("running", "Running"),
-    ("looping", "Looping"),
-    ("held", "Held"),
-    ("stopped", "Stopped"),
-    ("idle", "Idle"),
-    ("ended", "Ended"),
-)
+TABS = (("", "All"), *SessionState.choices)
+_CAPPED = ("", SessionState.IDLE, SessionState.ENDED)
 FILTERS = ("agent", "backend", "model", "tool")
 
 
@@ -53,7 +48,6 @@ def page(request: ProjectRequest) -> HttpResponse:
         found = selector.list_sessions(project.pk, filters, request.GET.get("cursor", ""), PAGE_ROWS)
     except BadCursor:
         found = Page((), None)
-    counts = dashboard.state_counts(project.pk)
     active = [
         ("search" if name == "q" else name, getattr(filters, name))
         for name in ("q", *FILTERS)
@@ -64,11 +58,7 @@ def page(request: ProjectRequest) -> HttpResponse:
         "filters": filters,
         "active_filters": active,
         "facets": dashboard.facets(project.pk),
-        "kpis": dashboard.kpis(project.pk),
-        "tabs": [
-            (value, words, getattr(counts, value or "all"), value == filters.state) for value, words in TABS
-        ],
-        "counts": counts,
+        **_figures(request, filters),
         "rows": [session_row(row, now) for row in found.items],
         "next_cursor": found.next_cursor,
         "is_first_page": "cursor" not in request.GET,
@@ -81,16 +71,26 @@ def page(request: ProjectRequest) -> HttpResponse:
 @require_safe
 def figures(request: ProjectRequest) -> HttpResponse:
     """Show the figures and tabs alone, to refresh them."""
-    counts = dashboard.state_counts(request.project.pk)
-    filters = filters_of(request)
-    context = {
-        "kpis": dashboard.kpis(request.project.pk),
-        "tabs": [
-            (value, words, getattr(counts, value or "all"), value == filters.state) for value, words in TABS
-        ],
+    return render(request, "live/_figures.html", _figures(request, filters_of(request)))
+
+
+def _figures(request: ProjectRequest, filters: selector.SessionFilters) -> dict[str, Any]:
+    """Return tiles and tabs: all of them count the sessions under the filters of the list."""
+    counts = dashboard.state_counts(request.project.pk, filters)
+    return {
+        "kpis": dashboard.kpis(request.project.pk, filters),
         "counts": counts,
+        "tabs": [
+            (
+                state,
+                words,
+                getattr(counts, state or "all"),
+                counts.is_capped and state in _CAPPED,
+                state == filters.state,
+            )
+            for state, words in TABS
+        ],
     }
-    return render(request, "live/_figures.html", context)
 
 
 @in_project(Role.OPERATOR)

@@ -23,6 +23,7 @@ from detection.console import live_page, preferences
 from detection.console.access import ProjectRequest, in_project
 from detection.console.session_rows import SessionLine, session_row
 from detection.models import Role
+from detection.models.session_state import shown_state
 from detection.selectors import sessions as selector
 
 Key = TypeVar("Key")
@@ -81,6 +82,8 @@ def _answer(request: ProjectRequest, seen: str) -> bytes:
             "cursor": changes.cursor,
             "reset": changes.reset,
             "order": [f"s-{number}" for number in order],
+            # The clock makes a session idle without a change, so the page compares every state.
+            "states": [shown_state(row.state, row.last_event_at, now) for row in page.items],
             "removed": [f"s-{number}" for number in sorted(changed.difference(order))],
             "rows": [_row(request, row, now) for row in rows],
             "behind_seconds": round((now - newest).total_seconds(), 3) if newest else None,
@@ -108,6 +111,8 @@ def _html(request: ProjectRequest, stored: selector.SessionRow, row: SessionLine
         row.is_behind,
         row.meter_text,
         stored.blocked_count,
+        row.stopped_by,
+        stored.would_have_stopped_at_call,
         request.membership.allows(Role.OPERATOR),
         preferences.of(request).time,
     )

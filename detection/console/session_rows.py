@@ -7,14 +7,13 @@ from datetime import datetime, timedelta
 
 from detection.console import formatting
 from detection.engine.detectors import detector_for
-from detection.models import Session
+from detection.models import Session, SessionState, StoppedByKind
 from detection.models.session_state import shown_state
 from detection.selectors.sessions import SessionRow
 
 CHIPS = {
     "looping": ("loop", "Looping"),
     "held": ("held", "Held"),
-    "watch": ("watch", "Watch"),
     "running": ("run", "Running"),
     "stopped": ("stop", "Stopped"),
     "idle": ("idle", "Idle"),
@@ -37,17 +36,16 @@ class SessionLine:
     per_minute: str
     meter_text: str
     is_behind: bool
+    stopped_by: str
 
 
 def session_row(session: SessionRow | Session, now: datetime) -> SessionLine:
     """Prepare a session for the live list."""
-    state: str = shown_state(session.state, session.last_event_at, now)
-    if state == "running" and session.meter_count >= 2 and session.meter_count * 2 >= session.meter_limit:
-        state = "watch"
+    state = shown_state(session.state, session.last_event_at, now)
     chip, word = CHIPS[state]
     place = " / ".join(part for part in (session.backend, session.model) if part)
     minutes = max(1.0, (session.last_event_at - session.started_at).total_seconds() / 60)
-    is_quiet = state in ("idle", "ended", "stopped")
+    is_quiet = state in (SessionState.IDLE, SessionState.ENDED, SessionState.STOPPED)
     behind = session.pending_since is not None and now - session.pending_since > BEHIND_AFTER
     return SessionLine(
         session,
@@ -58,7 +56,12 @@ def session_row(session: SessionRow | Session, now: datetime) -> SessionLine:
         "–" if is_quiet else formatting.compact(session.call_count / minutes),
         f"{session.meter_count} of {session.meter_limit}" if session.meter_limit else "–",
         behind,
+        _stopped_by(session) if state == SessionState.STOPPED else "",
     )
+
+
+def _stopped_by(session: SessionRow | Session) -> str:
+    return "detection" if session.stopped_by_kind == StoppedByKind.DETECTION else session.stopped_by
 
 
 def meter_title(kind: str, count: int, limit: int) -> str:

@@ -50,8 +50,6 @@ class StoppedByKind(models.TextChoices):
 
 
 STORED_STATES = tuple(state for state in SessionState if state != SessionState.IDLE)
-ACTIVE_STATES = (SessionState.RUNNING, SessionState.LOOPING, SessionState.HELD)
-"""States of a session that is at work."""
 
 
 class HasState(Protocol):

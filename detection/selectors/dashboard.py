@@ -5,46 +5,56 @@ Counts are bounded: no page may cost more because a project is large.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import connection
-from django.db.models import Count, Max, Min, Q, Sum
+from django.db.models import BooleanField, Count, ExpressionWrapper, Max, Min, Q, Sum
 from django.utils import timezone
 
 from detection.models import Attempt, Incident, Session, SessionState
 from detection.models.incidents import IncidentStatus
-from detection.models.session_state import ACTIVE_STATES, IDLE_AFTER, shown_state_expression
+from detection.models.session_state import shown_state_expression, state_condition
+from detection.selectors.sessions import ALL_SESSIONS, SessionFilters, condition
 
 COUNTED_SESSIONS = 10_000
+MAX_IN_NAVIGATION = 1000
+_RARE_STATES = (SessionState.LOOPING, SessionState.HELD, SessionState.STOPPED)
+"""States with an index of their own."""
 MAX_FACETS = 60
 
 
 @dataclass(frozen=True, slots=True)
 class NavigationCounts:
-    """The two numbers of the navigation; each stops counting at 1,000."""
+    """The two numbers of the navigation; each stops counting at `MAX_IN_NAVIGATION`."""
 
     active_sessions: int
     open_incidents: int
 
 
 def navigation_counts(project_id: int) -> NavigationCounts:
-    """Count sessions that had an event in the last minutes, and open incidents; two bounded queries."""
-    active = Session.objects.filter(
-        project_id=project_id, last_event_at__gte=timezone.now() - IDLE_AFTER, state__in=ACTIVE_STATES
-    )
+    """Count sessions at work and open incidents; three bounded queries."""
+    sessions = Session.objects.filter(project_id=project_id)
+    running = _bounded(sessions.filter(state_condition(SessionState.RUNNING)))
+    others = _bounded(sessions.filter(state__in=(SessionState.LOOPING, SessionState.HELD)))
     open_ = Incident.objects.filter(project_id=project_id, status=IncidentStatus.OPEN)
-    return NavigationCounts(_bounded(active), _bounded(open_))
+    return NavigationCounts(min(running + others, MAX_IN_NAVIGATION), _bounded(open_))
 
 
-def _bounded(rows: Any, limit: int = 1000) -> int:
+def _bounded(rows: Any, limit: int = MAX_IN_NAVIGATION) -> int:
     return len(rows.order_by().values_list("pk")[:limit])
 
 
 @dataclass(frozen=True, slots=True)
 class StateCounts:
-    """How many sessions are in each state, over the newest `COUNTED_SESSIONS`."""
+    """How many sessions are in each state.
+
+    Attributes
+    ----------
+    is_capped
+        The project has more than `COUNTED_SESSIONS` sessions: `all`, `idle` and `ended` count the newest of them only.
+    """
 
     all: int
     running: int
@@ -56,13 +66,29 @@ class StateCounts:
     is_capped: bool
 
 
-def state_counts(project_id: int) -> StateCounts:
-    """Count the newest sessions by state; one query over at most 10,000 rows of an index, which the database counts."""
+def state_counts(project_id: int, filters: SessionFilters = ALL_SESSIONS) -> StateCounts:
+    """Count sessions by state under the filters of the list, whatever `filters.state` is.
+
+    One query over at most 10,000 rows of an index; two more, by index, in projects with more sessions.
+    """
+    wanted, now = condition(replace(filters, state="")), timezone.now()
     newest = Session.objects.filter(project_id=project_id).order_by("-last_event_at", "-id")
-    rows = newest.annotate(shown=shown_state_expression()).values("pk", "shown")[:COUNTED_SESSIONS]
-    counts = {state: Count("pk", filter=Q(shown=state)) for state in SessionState.values}
-    found = rows.aggregate(all=Count("pk"), **counts)
-    return StateCounts(is_capped=found["all"] >= COUNTED_SESSIONS, **found)
+    counted = newest.annotate(
+        shown=shown_state_expression(now),
+        fits=ExpressionWrapper(Q(pk__isnull=False) & wanted, BooleanField()),
+    )
+    found = counted.values("pk", "shown", "fits")[:COUNTED_SESSIONS].aggregate(
+        seen=Count("pk"),
+        all=Count("pk", filter=Q(fits=True)),
+        **{state: Count("pk", filter=Q(fits=True, shown=state)) for state in SessionState.values},
+    )
+    is_capped = found.pop("seen") >= COUNTED_SESSIONS
+    if is_capped:
+        matching = newest.filter(wanted).order_by()
+        rare = matching.filter(state__in=_RARE_STATES).values_list("state").annotate(Count("pk"))
+        found |= {state.value: 0 for state in _RARE_STATES} | dict(rare)
+        found["running"] = matching.filter(state_condition(SessionState.RUNNING, now)).count()
+    return StateCounts(is_capped=is_capped, **found)
 
 
 def recent_sessions_by_state() -> dict[str, int]:
@@ -74,38 +100,35 @@ def recent_sessions_by_state() -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Kpis:
-    """The figures above the live list. "Today" is the last 24 hours."""
+    """The figures above the live list, besides its counts by state; those of incidents are of the last 24 hours."""
 
-    running: int
-    looping: int
     calls_per_minute: int
     loops_caught: int
     calls_blocked: int
     spent_in_loops_usd: float
 
 
-def kpis(project_id: int) -> Kpis:
-    """Work the figures out; three bounded queries."""
-    now = timezone.now()
-    active = Session.objects.filter(project_id=project_id, last_event_at__gte=now - IDLE_AFTER)
-    states = dict(active.order_by().values_list("state").annotate(n=Count("pk")).values_list("state", "n"))
+def kpis(project_id: int, filters: SessionFilters = ALL_SESSIONS) -> Kpis:
+    """Return the figures of the sessions under the filters, whatever `filters.state` is; two bounded queries."""
+    now, wanted = timezone.now(), condition(replace(filters, state=""))
+    # Only sessions of the last minute can have calls of the last minute.
+    recent = Session.objects.filter(
+        wanted, project_id=project_id, last_event_at__gt=now - timedelta(minutes=1)
+    ).order_by("-last_event_at")
+    sql, parameters = recent.values("id", "last_seq")[:2000].query.sql_with_params()
     with connection.cursor() as cursor:
-        # Only sessions of the last minute can have calls of the last minute.
         cursor.execute(
-            "SELECT coalesce(sum(n), 0) FROM (SELECT id, last_seq FROM detection_session"
-            " WHERE project_id = %s AND last_event_at > now() - interval '1 minute'"
-            " ORDER BY last_event_at DESC LIMIT 2000) s CROSS JOIN LATERAL (SELECT count(*) AS n FROM detection_event e"
-            " WHERE e.session_id = s.id AND e.seq > s.last_seq - 2000 AND e.type = 'call'"
+            f"SELECT coalesce(sum(n), 0) FROM ({sql}) s CROSS JOIN LATERAL (SELECT count(*) AS n"  # noqa: S608 - ours
+            " FROM detection_event e WHERE e.session_id = s.id AND e.seq > s.last_seq - 2000 AND e.type = 'call'"
             " AND e.received_at > now() - interval '1 minute') c",
-            [project_id],
+            parameters,
         )
         calls = int(cursor.fetchone()[0])
-    day = Incident.objects.filter(project_id=project_id, last_seen_at__gte=now - timedelta(days=1)).aggregate(
-        caught=Count("pk"), blocked=Sum("calls_blocked"), spent=Sum("cost_usd")
-    )
+    incidents = Incident.objects.filter(project_id=project_id, last_seen_at__gte=now - timedelta(days=1))
+    if wanted:
+        incidents = incidents.filter(session__in=Session.objects.filter(wanted, project_id=project_id))
+    day = incidents.aggregate(caught=Count("pk"), blocked=Sum("calls_blocked"), spent=Sum("cost_usd"))
     return Kpis(
-        running=sum(states.get(state, 0) for state in ACTIVE_STATES),
-        looping=_bounded(Session.objects.filter(project_id=project_id, state=SessionState.LOOPING)),
         calls_per_minute=calls,
         loops_caught=day["caught"],
         calls_blocked=day["blocked"] or 0,

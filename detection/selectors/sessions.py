@@ -43,6 +43,9 @@ class SessionFilters:
     demo: bool | None = None
 
 
+ALL_SESSIONS = SessionFilters()
+
+
 @dataclass(frozen=True, slots=True)
 class SessionRow:
     """A session as lists show it."""
@@ -99,7 +102,7 @@ def row_of(session: Session) -> SessionRow:
 
 
 def list_sessions(
-    project_id: int, filters: SessionFilters = SessionFilters(), cursor: str = "", limit: int = 50
+    project_id: int, filters: SessionFilters = ALL_SESSIONS, cursor: str = "", limit: int = 50
 ) -> Page[SessionRow]:
     """List a project's sessions, those with the newest events first.
 

@@ -154,6 +154,16 @@ function take(answer) {
   }
   const wanted = new Set(answer.order);
   for (const id of rows.held.keys()) if (!wanted.has(id)) rows.held.delete(id);
+  for (const row of body.children) row.classList.toggle("is-gone", !wanted.has(row.id));
+  // A session becomes idle by the clock alone, which no cursor tells.
+  const isOutdated = answer.order.some((id, place) => {
+    const row = document.getElementById(id);
+    return row && row.dataset.state !== answer.states[place];
+  });
+  if (isOutdated && !answer.reset) {
+    rows.cursor = "";
+    rows.wants = true;
+  }
   if (isHandOnTable) showBar();
   else settle(false);
 }
@@ -169,7 +179,8 @@ function settle(isWhole) {
     fetchSoon();
     return;
   }
-  for (const row of [...body.children]) if (!wanted.has(row.id)) row.remove();
+  const gone = [...body.children].filter((row) => !wanted.has(row.id));
+  for (const row of gone) row.remove();
   const made = fresh.map((id) => {
     const row = rowOf(rows.held.get(id));
     row.classList.add("is-new");
@@ -185,10 +196,8 @@ function settle(isWhole) {
   if (newBar) newBar.hidden = true;
   const empty = document.getElementById("live-empty");
   if (empty) empty.hidden = body.children.length > 0;
-  if (made.length) {
-    setTimeout(() => made.forEach((row) => row.classList.remove("is-new")), 4_000);
-    document.dispatchEvent(new CustomEvent("live:rows"));
-  }
+  if (made.length) setTimeout(() => made.forEach((row) => row.classList.remove("is-new")), 4_000);
+  if (made.length || gone.length) document.dispatchEvent(new CustomEvent("loopguard:rows"));
 }
 
 function rowOf(html) {
@@ -207,7 +216,7 @@ function patch(row, html) {
     if (!old || old.querySelector("input") || old.contains(document.activeElement)) return;
     if (old.innerHTML !== cell.innerHTML) old.replaceChildren(...cell.childNodes);
   });
-  document.dispatchEvent(new CustomEvent("live:rows"));
+  document.dispatchEvent(new CustomEvent("loopguard:rows"));
 }
 
 function showBar() {

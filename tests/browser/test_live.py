@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
+from django.utils import timezone
 from playwright.sync_api import expect
 
 from detection.models import Session
 from detection.services.audit import SYSTEM
 from detection.services.ingestion.ingest import ingest
+from detection.services.maintenance import retention
 from detection.services.sessions import actions as service
 from detection.services.sessions.evaluation import evaluate
 from detection.services.sessions.event_records import EventRecord
@@ -48,6 +52,9 @@ def test_a_new_session_appears_without_a_reload(live, project):
 
 def test_a_loop_shows_within_a_second_on_the_row_that_is_there(live, project):
     loop(project, "first", calls=4)
+    expect(live.locator('tr[data-session="first"] .chip')).to_have_text("Stopped", timeout=3000)
+    expect(live.locator('tr[data-session="first"]')).to_contain_text("by detection")
+    ask(project, "first", 4, tool="read_file")
     expect(live.locator('tr[data-session="first"] .chip')).to_have_text("Looping", timeout=3000)
 
 
@@ -96,6 +103,43 @@ def test_a_session_that_no_longer_fits_the_filter_leaves(live, project, site):
     service.stop(project.pk, "first", SYSTEM, "enough")
     expect(live.locator("#live-rows tr")).to_have_count(0)
     expect(live.locator("#live-empty")).to_be_visible()
+
+
+def test_the_number_of_selected_sessions_follows_the_rows(live, project, site):
+    live.goto(f"{site.url}/p/support/live?state=running")
+    expect(live.locator("#live-state")).to_have_attribute("data-state", "live")
+    live.locator('tr[data-session="first"] input').check()
+    expect(live.locator("[data-bulk-count]")).to_have_text("1 selected")
+    live.mouse.move(0, 0)
+    live.evaluate("document.activeElement.blur()")
+    service.stop(project.pk, "first", SYSTEM)
+    expect(live.locator("#live-rows tr")).to_have_count(0)
+    expect(live.locator("[data-bulk]")).to_be_hidden()
+
+
+def test_a_session_that_became_idle_shows_so_without_a_change(live, project):
+    Session.objects.update(last_event_at=timezone.now() - timedelta(minutes=6))
+    live.evaluate("dispatchEvent(new PageTransitionEvent('pageshow', { persisted: true }))")
+    expect(live.locator('tr[data-session="first"] .chip')).to_have_text("Idle")
+
+
+def test_an_abandoned_loop_leaves_the_open_page(live, project, site):
+    observed = [
+        EventRecord(type="call", session="first", call_id=f"seen-{n}", tool="read_file", arguments="{}")
+        for n in range(5)
+    ]
+    ingest(principal(project), observed)
+    evaluate(Session.objects.get().pk)
+    live.goto(f"{site.url}/p/support/live?state=looping")
+    row = live.locator('tr[data-session="first"]')
+    expect(row.locator(".chip")).to_have_text("Looping")
+    expect(row).to_contain_text("would have been stopped")
+    row.hover()
+    Session.objects.update(last_event_at=timezone.now() - timedelta(hours=2))
+    retention.end_abandoned()
+    expect(row).to_have_class("is-gone")
+    live.mouse.move(0, 0)
+    expect(row).to_have_count(0)
 
 
 def test_without_a_socket_the_page_asks_by_itself(live, project):

@@ -1,11 +1,13 @@
 """What a live page fetches: the first page of the list in its order, with the rows that changed since the cursor."""
 
 import time
+from datetime import timedelta
 
 import pytest
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from detection.console.live_rows import current_cursor
 from detection.models import Role, Session
@@ -39,6 +41,16 @@ def quiet_cursor(world):
 
 def names(answer):
     return [Session.objects.get(pk=int(row["id"].removeprefix("s-"))).external_id for row in answer["rows"]]
+
+
+def test_the_state_of_every_row_comes_whether_or_not_it_changed(world):
+    ask(world.project, "s-2", 1)
+    Session.objects.filter(external_id="s-2").update(last_event_at=timezone.now() - timedelta(minutes=6))
+    answer = rows(world, current_cursor(world.project.pk))
+    shown = dict(zip(answer["order"], answer["states"], strict=True))
+    assert shown == {
+        f"s-{row.pk}": {"s-1": "stopped", "s-2": "idle"}[row.external_id] for row in Session.objects.all()
+    }
 
 
 def test_without_a_cursor_every_row_of_the_page_comes(world):

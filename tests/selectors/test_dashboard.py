@@ -19,13 +19,18 @@ def test_states_are_counted_with_the_silent_ones_apart(project, session):
     )
 
 
-def test_no_more_than_the_newest_sessions_are_counted(project, session, monkeypatch):
+def test_in_a_large_project_the_newest_sessions_are_counted_and_the_states_at_work_exactly(
+    project, session, monkeypatch
+):
     session(state="stopped", age_seconds=400)
-    for _ in range(3):
+    session(state="ended", age_seconds=400)
+    session(age_seconds=400)
+    for _ in range(4):
         session()
     monkeypatch.setattr(dashboard, "COUNTED_SESSIONS", 3)
     counted = dashboard.state_counts(project.pk)
-    assert (counted.all, counted.running, counted.stopped, counted.is_capped) == (3, 3, 0, True)
+    assert (counted.all, counted.idle, counted.ended, counted.is_capped) == (3, 0, 0, True)
+    assert (counted.running, counted.stopped) == (4, 1)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +38,7 @@ def test_no_more_than_the_newest_sessions_are_counted(project, session, monkeypa
     [
         ("session_remarkable", lambda project: list_sessions(project.pk, SessionFilters(state="looping"))),
         ("session_remarkable", lambda project: list_sessions(project.pk, SessionFilters(state="stopped"))),
-        ("session_remarkable", lambda project: dashboard.kpis(project.pk)),
+        ("session_remarkable", lambda project: dashboard.navigation_counts(project.pk)),
         ("session_of_demo", lambda project: dashboard.has_demo(project.pk)),
         ("session_of_demo", lambda project: list_sessions(project.pk, SessionFilters(demo=True))),
         ("incident_of_demo", lambda project: dashboard.has_demo(project.pk)),

@@ -6,6 +6,7 @@ where a session's own name ends in such a word, the longer name is tried too.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from django.http import HttpResponse
@@ -29,14 +30,16 @@ from detection.api.schemas.sessions import (
     CallSchema,
     CommandRequestSchema,
     CommandResultSchema,
+    SessionCountsSchema,
     SessionDetailSchema,
+    SessionFilterSchema,
     SessionQuerySchema,
     SessionSchema,
     StopRequestSchema,
 )
 from detection.api.typed_bodies import described, optional_body
 from detection.models import KeyScope, Session
-from detection.selectors import incidents, policies, sessions
+from detection.selectors import dashboard, incidents, policies, sessions
 from detection.selectors.incidents import IncidentFilters
 from detection.selectors.sessions import SessionFilters
 from detection.services.sessions import actions as services
@@ -65,6 +68,20 @@ def list_sessions(request: ApiRequest, query: Query[SessionQuerySchema]) -> Http
     page = sessions.list_sessions(principal.project_id, filters, query.cursor, query.limit)
     rows = (session_document(row, principal.project_slug) for row in page.items)
     return list_response(rows, page.next_cursor)
+
+
+@router.get(
+    "/session-counts",
+    auth=READ,
+    response={200: SessionCountsSchema},
+    operation_id="getSessionCounts",
+    summary="Get the number of sessions by state",
+)
+def get_session_counts(request: ApiRequest, query: Query[SessionFilterSchema]) -> HttpResponse:
+    """Get the number of sessions by state, under the same filters as the list."""
+    check_parameters(request, SessionFilterSchema)
+    counts = dashboard.state_counts(request.principal.project_id, SessionFilters(**query.dict()))
+    return json_response(asdict(counts))
 
 
 @router.get(

@@ -18,19 +18,41 @@ from detection.api.schemas.common import (
 from detection.api.schemas.incidents import IncidentSchema
 
 
-class SessionQuerySchema(CursorQuerySchema):
-    """Filters of the session list."""
+class SessionFilterSchema(Schema):
+    """Filters of sessions, besides their state."""
 
     q: ShortText = Field("", description="Text within the name, agent, model or last tool.")
-    state: Literal["", "running", "looping", "held", "stopped", "idle", "ended"] = Field(
-        "", description="State."
-    )
     agent: ShortText = Field("", description="Agent.")
     backend: ShortText = Field("", description="LLM backend.")
     model: ShortText = Field("", description="Model.")
     tool: ShortText = Field("", description="Tool of the last call.")
     demo: bool | None = Field(None, description="True for demo sessions only, false for all others.")
+
+
+class SessionQuerySchema(CursorQuerySchema, SessionFilterSchema):
+    """Filters of the session list."""
+
+    state: Literal["", "running", "looping", "held", "stopped", "idle", "ended"] = Field(
+        "", description="State."
+    )
     limit: int = Field(50, ge=1, le=500, description="Sessions per page.")
+
+
+class SessionCountsSchema(Schema):
+    """Sessions by state."""
+
+    all: int = Field(description="All sessions.")
+    running: int = Field(
+        description="Sessions with an event in the last five minutes and none of the other states."
+    )
+    looping: int = Field(description="Sessions with an active loop.")
+    held: int = Field(description="Sessions with a call that waits for approval.")
+    stopped: int = Field(description="Sessions stopped by a person or by detection.")
+    idle: int = Field(description="Sessions that would be running, without an event for five minutes.")
+    ended: int = Field(description="Sessions that have ended.")
+    is_capped: bool = Field(
+        description="Whether `all`, `idle` and `ended` count the newest 10,000 sessions only."
+    )
 
 
 class CallQuerySchema(CursorQuerySchema):

@@ -1,0 +1,89 @@
+"""Tiles, tabs, the list and the API count the same sessions under the same filters."""
+
+import itertools
+import random
+import re
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from detection.models import Session, StoppedByKind
+from detection.models.session_state import STORED_STATES, SessionState
+from tests.api.conftest import Api, speaking
+from tests.console.scenes import make_world
+from tests.support.projects import make_key
+
+pytestmark = pytest.mark.django_db
+AGENTS, MODELS, TOOLS, QUERIES = (
+    ("", "triage", "coder"),
+    ("", "gpt-5"),
+    ("", "read_file"),
+    ("", "s-1", "TRI", "%"),
+)
+
+
+def random_session(project, number, chance):
+    state = chance.choice(STORED_STATES)
+    now = timezone.now()
+    stopped = {"stopped_by_kind": chance.choice(StoppedByKind.values[1:]), "stopped_at": now}
+    return Session(
+        project=project,
+        external_id=f"s-{number}",
+        state=state,
+        agent=chance.choice(AGENTS),
+        model=chance.choice(MODELS),
+        last_tool=chance.choice(("read_file", "grep")),
+        last_event_at=now - timedelta(seconds=chance.choice((0, 10, 100, 310, 4000))),
+        **(stopped if state == SessionState.STOPPED else {}),
+    )
+
+
+def numbers_of(page):
+    """The tiles and tabs of a page, by name."""
+    tiles = re.findall(r"<b\s*(?:class=\"hot\")?\s*>([^<]*)</b><span>(running|looping)</span>", page)
+    tabs = re.findall(r">(\w+) <span class=\"n\">(\d+)</span>", page)
+    return {name: int(count) for count, name in tiles}, {name.lower(): int(count) for name, count in tabs}
+
+
+def test_tiles_tabs_list_and_api_agree_under_every_filter():
+    world = make_world()
+    project, chance = world.project, random.Random(8)
+    Session.objects.all().delete()
+    Session.objects.bulk_create(random_session(project, number, chance) for number in range(60))
+    with speaking() as door:
+        api = Api(door, make_key(project))
+        for agent, model, tool, q in itertools.product(AGENTS, MODELS, TOOLS, QUERIES):
+            filters = {"agent": agent, "model": model, "tool": tool, "q": q}
+            counts = api.get("/session-counts", **filters).json()
+            assert counts.pop("is_capped") is False
+            listed = {
+                state: len(api.get("/sessions", state=state, limit=500, **filters).json()["items"])
+                for state in SessionState.values
+            }
+            assert counts == {"all": sum(listed.values()), **listed}, filters
+            for part in ("live", "live/figures"):
+                page = world.client.get(
+                    f"{world.base}/{part}", {"state": "ended", **filters}
+                ).content.decode()
+                tiles, tabs = numbers_of(page)
+                assert tabs == counts, (part, filters)
+                assert tiles == {name: counts[name] for name in ("running", "looping")}, (part, filters)
+
+
+def test_metrics_count_the_sessions_of_the_last_hour_by_the_same_states():
+    world = make_world()
+    chance = random.Random(9)
+    Session.objects.all().delete()
+    Session.objects.bulk_create(random_session(world.project, number, chance) for number in range(40))
+    recent = [
+        row.state
+        if row.state != "running" or row.last_event_at > timezone.now() - timedelta(minutes=5)
+        else "idle"
+        for row in Session.objects.filter(last_event_at__gt=timezone.now() - timedelta(hours=1))
+    ]
+    metrics = world.client.get("/metrics").content.decode()
+    told = dict(re.findall(r'loopguard_sessions\{state="(\w+)"\} (\d+)\.0', metrics))
+    assert {state: int(count) for state, count in told.items()} == {
+        state: recent.count(state) for state in SessionState.values
+    }
