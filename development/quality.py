@@ -55,6 +55,7 @@ def _checks() -> list[tuple[str, list[str], dict[str, str]]]:
         ("templates", [str(scripts / "djlint"), "templates", "--lint", "--quiet"], {}),
         ("template format", [str(scripts / "djangofmt"), "--check", "templates"], {}),
         ("style and script format", [str(scripts / "oxfmt"), "--check", "static/css", "static/js"], {}),
+        ("generated files", [*python, "docs/generate.py", "--check"], {}),
         ("line lengths", [*python, "-m", "development.line_lengths"], {}),
         (
             "migrations",

@@ -1,8 +1,8 @@
 # ruff: noqa: INP001
-"""Writes everything in `docs/` that follows from code: `python docs/generate.py`, or `--check` to only compare.
+"""Write everything in `docs/` that follows from code: `python docs/generate.py`, or `--check` to only compare.
 
-`settings.md` comes from the list of settings, the tables in `engine.md` from tool classes and presets, and the strips
-in `images/strips/` from small runs folded by the engine itself, so that a picture shows what really happens.
+`settings.md` and the settings in `docker-compose.yml` come from the list of settings, the tables in `engine.md` from tool
+classes and presets, and the strips in `images/strips/` from small runs that the engine folds.
 """
 
 from __future__ import annotations
@@ -246,13 +246,21 @@ def pages() -> dict[Path, str]:
         DOCS / "detectors.md": _between(page, "detectors", detectors()),
         DOCS / "settings.md": settings(),
         DOCS / "engine.md": engine,
+        ROOT / "docker-compose.yml": containers(),
         **{DOCS / "images" / "strips" / f"{name}.svg": strip(name) for name in EXAMPLES},
     }
 
 
-def _between(page: str, name: str, text: str) -> str:
-    before, mark, rest = page.partition(f"<!-- {name} -->\n")
-    _, end, after = rest.partition(f"\n<!-- end {name} -->")
+def containers() -> str:
+    """The environment of the containers, with the variable of every setting."""
+    page = (ROOT / "docker-compose.yml").read_text()
+    variables = "\n".join(f"    {name}:" for name in environment_variables())
+    return _between(page, "settings", variables, "    # {}")
+
+
+def _between(page: str, name: str, text: str, comment: str = "<!-- {} -->") -> str:
+    before, mark, rest = page.partition(f"{comment.format(name)}\n")
+    _, end, after = rest.partition(f"\n{comment.format(f'end {name}')}")
     if not mark or not end:
         raise SystemExit(f"a page lacks the marks named {name}")
     return f"{before}{mark}{text}{end}{after}"

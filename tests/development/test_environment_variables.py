@@ -9,7 +9,7 @@ import yaml
 from detection.engine.policy import environment_variables
 
 ROOT = Path(__file__).resolve().parents[2]
-NAME = re.compile(r"(LOOPGUARD|TOOL_LOOP)_[A-Z_]+|DATABASE_URL|REDIS_URL|XDG_DATA_HOME|NO_COLOR")
+NAME = re.compile(r"LOOPGUARD_[A-Z_]+|DATABASE_URL|REDIS_URL|XDG_DATA_HOME|NO_COLOR")
 NOT_IN_CONTAINERS = {
     "LOOPGUARD_BOOTSTRAP": "set by the image",
     "LOOPGUARD_LOG": "set by the image",
@@ -22,14 +22,6 @@ NOT_IN_CONTAINERS = {
     "NO_COLOR": "only for `up`",
     "XDG_DATA_HOME": "only for `up`",
 }
-# Every setting has a variable; the page and the containers name those that most installations need.
-SETTINGS = {
-    "TOOL_LOOP_PRESET",
-    "TOOL_LOOP_DETECTION_ENABLED",
-    "TOOL_LOOP_MAX_REPEATS",
-    "TOOL_LOOP_TTL_SECONDS",
-    "TOOL_LOOP_MODE",
-}
 FIXED_IN_CONTAINERS = {
     "LOOPGUARD_MODE",
     "LOOPGUARD_SECRET_KEY",
@@ -41,7 +33,7 @@ FIXED_IN_CONTAINERS = {
 
 
 def variables() -> set[str]:
-    """The names in the code of the site: whole string literals, so that sentences do not count."""
+    """Return the names in the code of the site: whole string literals, so that sentences do not count."""
     files = [ROOT / "manage.py", *(ROOT / "loopguard_site").rglob("*.py")]
     literals = {
         node.value
@@ -49,14 +41,10 @@ def variables() -> set[str]:
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
-    return {text for text in literals if NAME.fullmatch(text)} | SETTINGS
+    return {text for text in literals if NAME.fullmatch(text)}
 
 
-def test_the_named_variables_of_settings_exist():
-    assert set(environment_variables()) >= SETTINGS
-
-
-def test_the_operations_page_lists_every_variable_and_no_other():
+def test_the_operations_page_lists_every_variable_but_those_of_settings():
     page = (ROOT / "docs" / "operations.md").read_text()
     section = page.partition("\n## Environment\n")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `([A-Z_]+)` \|", section, re.MULTILINE)) == variables()
@@ -65,6 +53,7 @@ def test_the_operations_page_lists_every_variable_and_no_other():
 def test_containers_get_every_variable_that_makes_sense_there():
     services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
     everywhere = variables() - set(NOT_IN_CONTAINERS) - {"LOOPGUARD_OWNER_DATABASE_URL"}
+    everywhere |= set(environment_variables())
     for name in ("web", "live", "worker", "beat"):
         assert set(services[name]["environment"]) == everywhere
     assert set(services["prepare"]["environment"]) == everywhere | {"LOOPGUARD_OWNER_DATABASE_URL"}
