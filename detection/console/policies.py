@@ -70,30 +70,34 @@ def _url(slug: str, scope: Scope) -> str:
     return f"{reverse('console:policies', args=[slug])}?{urlencode({'scope': str(scope)})}"
 
 
-def _tree(request: ProjectRequest, stored: ProjectOverrides, current: Scope | None) -> list[Node]:
-    """List the scopes that have an override, and those of agents, backends and models that made calls lately."""
+def _tree(
+    request: ProjectRequest, stored: ProjectOverrides, current: Scope | None
+) -> list[tuple[str, list[Node]]]:
+    """Group the scopes that have an override, and those of agents and models that made calls lately, under titles."""
     seen = dashboard.facets(request.project.pk)
     known = {scope for scope in stored.values if scope.kind in STORED_KINDS} | {SERVER, PROJECT}
     known |= {Scope.of(agent=agent) for agent in seen.agents}
     known |= {Scope.of(backend=backend, model=model) for backend, model in seen.pairs}
     known |= {current} if current else set()
     known |= {Scope.of(backend=scope.backend) for scope in known if scope.backend}
-    levels = {"server": 0, "project": 0, "agent": 1, "backend": 1, "model": 2}
-    names = {"server": "Server", "project": "This project"}
 
-    def order(scope: Scope) -> tuple[Any, ...]:
-        return (min(scope.rank, Scope.of(backend="x").rank), scope.agent, scope.backend, scope.model)
-
-    return [
-        Node(
-            names.get(scope.kind) or scope.model or scope.backend or f"{scope.agent} (agent)",
+    def node(scope: Scope) -> Node:
+        name = scope.model or scope.backend or scope.agent
+        return Node(
+            name or ("Server" if scope == SERVER else "This project"),
             _url(request.project.slug, scope),
-            levels[scope.kind],
+            1 if scope.model else 0,
             len(stored.values.get(scope, ())),
             scope == current,
         )
-        for scope in sorted(known, key=order)
+
+    ordered = sorted(known, key=lambda scope: (scope.agent, scope.backend, scope.model, scope.rank))
+    groups = [
+        ("Scopes", [one for one in ordered if one in (SERVER, PROJECT)]),
+        ("Agents", [one for one in ordered if one.agent]),
+        ("Backends and models", [one for one in ordered if one.backend]),
     ]
+    return [(title, [node(scope) for scope in scopes]) for title, scopes in groups if scopes]
 
 
 def _rules(request: ProjectRequest) -> list[ToolOverride]:
