@@ -117,6 +117,11 @@ class OverrideForm(_SettingFields):  # type: ignore[misc]
         }
         return {name: text for name, text in entered.items() if text}
 
+    @property
+    def wrong_settings(self) -> list[Field]:
+        """The settings whose entry is not allowed, in order."""
+        return [field for field in shown_fields(self.scope) if PREFIX + field.name in self.errors]
+
     def add_service_error(self, error: ServiceError) -> None:
         """Show what a service rejected beside the fields to blame, or above the form."""
         errors = error.errors if isinstance(error, Invalid) else {error.field: error.detail}

@@ -19,7 +19,7 @@ from detection.selectors.policies import load_overrides
 from detection.services.errors import ServiceError
 from detection.services.policies import overrides
 
-REASON_HELP = "Reason; required when the change weakens detection."
+REASON_HELP = "Required when the change weakens detection."
 _ANY_TOOL = Scope("tool", pattern="*")
 
 
@@ -60,7 +60,14 @@ class StoredOverrideForm(OverrideForm, forms.ModelForm):  # type: ignore[type-ar
             inherited = load_overrides(instance.project_id).inherited(instance.scope)
             known = {"scope": instance.scope, "own": instance.values, "inherited": inherited}
         super().__init__(*args, instance=instance, **{"scope": self.new_scope, **known, **kwargs})
-        self.fields["note"].label, self.fields["note"].help_text = "Reason", REASON_HELP
+        reason = self.fields["note"]
+        reason.label, reason.help_text, self.initial["note"] = "Reason", REASON_HELP, ""
+        if instance is not None and instance.note:
+            reason.help_text += f" Reason of the last change: {instance.note}"
+        for setting in shown_fields(self.scope):
+            if self.inherited is not None:
+                source = self.inherited.sources[setting.name]
+                self.fields[PREFIX + setting.name].help_text += f" Inherited from {source}."
         for name, field in self.fields.items():
             if name.startswith(PREFIX) or name in ("note", "tool_class"):
                 _style(field)

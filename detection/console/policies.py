@@ -132,6 +132,8 @@ def page(request: ProjectRequest) -> HttpResponse:
     if request.method == "POST":
         if not may_change:
             return missing_role(request, Role.ADMIN)
+        if request.POST.get("action") == "delete":
+            return _delete(request, scope)
         if _save(request, scope, form):
             messages.success(request, SAVED)
             return redirect(_url(project.slug, scope))
@@ -160,6 +162,20 @@ def _save(request: ProjectRequest, scope: Scope, form: OverrideForm) -> bool:
         form.add_service_error(error)
         return False
     return True
+
+
+def _delete(request: ProjectRequest, scope: Scope) -> HttpResponse:
+    project_id = None if scope == SERVER else request.project.pk
+    try:
+        service.delete_override(project_id, scope, actor_of(request), _reason(request))
+        messages.success(request, "Override deleted. It takes effect on the next call.")
+    except ServiceError as error:
+        messages.error(request, error.detail)
+    return redirect(_url(request.project.slug, scope))
+
+
+def _reason(request: ProjectRequest) -> str:
+    return request.POST.get("note", "").replace("\x00", "")[: service.MAX_NOTE_CHARACTERS]
 
 
 class ToolRuleForm(OverrideForm):
@@ -192,7 +208,7 @@ def tool_rule(request: ProjectRequest) -> HttpResponse:
     rule = ToolOverride.objects.select_related("updated_by").filter(project=project, pattern=pattern).first()
     if pattern and rule is None and request.method == "GET" and "new" not in request.GET:
         raise Http404
-    if request.method == "POST" and request.POST.get("action") == "remove":
+    if request.method == "POST" and request.POST.get("action") == "delete":
         return _delete_rule(request, pattern)
     scope = Scope("tool", pattern=pattern or "*")
     form = ToolRuleForm(
@@ -206,7 +222,6 @@ def tool_rule(request: ProjectRequest) -> HttpResponse:
             "ignore_arguments": "\n".join(rule.ignore_arguments) if rule else "",
             "volatile_result_fields": "\n".join(rule.volatile_result_fields) if rule else "",
             "exempt": rule.exempt if rule else False,
-            "note": rule.note if rule else "",
         },
     )
     if request.method == "POST" and _save_rule(request, form):
@@ -225,15 +240,14 @@ def tool_rule(request: ProjectRequest) -> HttpResponse:
 
 
 def _delete_rule(request: ProjectRequest, pattern: str) -> HttpResponse:
-    note = request.POST.get("note", "").replace("\x00", "")[: service.MAX_NOTE_CHARACTERS]
     try:
-        service.delete_tool_rule(request.project.pk, pattern, actor_of(request), note)
+        service.delete_tool_rule(request.project.pk, pattern, actor_of(request), _reason(request))
     except ServiceError as error:
         messages.error(request, error.detail)
         if error.field == "note":
             return redirect(_rule_url(request, pattern))
     else:
-        messages.success(request, "Tool rule deleted.")
+        messages.success(request, "Tool rule deleted. It takes effect on the next call.")
     return redirect("console:policies", request.project.slug)
 
 
@@ -290,17 +304,25 @@ def history(request: ProjectRequest) -> HttpResponse:
 
 def changes_of(entry: Any) -> list[tuple[str, str, str]]:
     """Return (label, before, after) of every value that a change altered."""
-    before, after = entry.before or {}, entry.after or {}
-    nested_before, nested_after = before.get("values"), after.get("values")
-    if isinstance(nested_before, dict) or isinstance(nested_after, dict):
-        before = {**{k: v for k, v in before.items() if k != "values"}, **(nested_before or {})}
-        after = {**{k: v for k, v in after.items() if k != "values"}, **(nested_after or {})}
+    before, after = _flat(entry.before), _flat(entry.after)
     rows = []
     for name in {**before, **after}:
-        if name == "note" or before.get(name) == after.get(name):
-            continue
         label = FIELDS[name].label if name in FIELDS else formatting.word(name).capitalize()
-        old, new = formatting.setting_value(before.get(name)), formatting.setting_value(after.get(name))
-        if old != new:
+        old, new = _value(name, before.get(name)), _value(name, after.get(name))
+        says_nothing = before.get(name) is None and not after.get(name) and name not in FIELDS
+        if old != new and name != "note" and not says_nothing:
             rows.append((label, old, new))
     return rows
+
+
+def _flat(document: dict[str, Any] | None) -> dict[str, Any]:
+    """Return what an audit entry stores, with the settings of a tool rule beside its facts."""
+    document = dict(document or {})
+    values = document.pop("values", None)
+    return {**document, **values} if isinstance(values, dict) else document
+
+
+def _value(name: str, value: Any) -> str:
+    if isinstance(value, list) and value and name not in FIELDS:
+        return ", ".join(str(part) for part in value)
+    return formatting.setting_value(value)

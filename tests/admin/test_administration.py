@@ -148,7 +148,7 @@ def test_a_rule_that_weakens_detection_needs_a_reason(world):
         "project": world.project.pk, "pattern": "crm_*", "exempt": "on", "ignore_arguments": "[]", "volatile_result_fields": "[]",
     }  # fmt: skip
     refused = world.client.post("/admin/detection/tooloverride/add/", given)
-    assert "This weakens detection (never judged). Give a reason." in refused.content.decode()
+    assert "This weakens detection (Exempt). Give a reason." in refused.content.decode()
     assert not ToolOverride.objects.filter(pattern="crm_*").exists()
     world.client.post("/admin/detection/tooloverride/add/", {**given, "note": "a mock"})
     stored = ToolOverride.objects.get(pattern="crm_*")

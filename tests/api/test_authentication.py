@@ -43,6 +43,7 @@ BODIES = {
     ("PUT", "/overrides"): {"values": {"max_repeats": 6}},
     ("PUT", "/overrides/{backend}"): {"values": {"max_repeats": 6}},
     ("PUT", "/overrides/{backend}/{model}"): {"values": {"max_repeats": 6}},
+    ("PUT", "/agent-overrides/{agent}"): {"values": {"max_repeats": 6}},
     ("PUT", "/tool-rules/{pattern}"): {"exempt": True},
     ("PUT", "/texts/{rung}"): {"text": "No more of $tool."},
     ("POST", "/texts/preview"): {"rung": "block", "text": "No more of $tool."},
@@ -108,13 +109,14 @@ def _made(api, address):
     found = {
         "session": "s-1",
         "incident_id": api.get("/incidents").json()["items"][0]["id"],
+        "agent": "triage",
         "backend": "openai",
         "model": "gpt-5",
         "pattern": "exempt_*",
         "rung": "block",
     }
-    for place in ("/overrides", "/overrides/openai", "/overrides/openai/gpt-5"):
-        api.put(place, {"values": {"max_repeats": 5}})
+    for path in ("/overrides", "/overrides/openai", "/overrides/openai/gpt-5", "/agent-overrides/triage"):
+        api.put(path, {"values": {"max_repeats": 5}})
     api.put("/tool-rules/exempt_*", {"exempt": True})
     api.put("/texts/block", {"text": "Enough."})
     return found | _approvals(api) | _alerts(api, address)

@@ -114,8 +114,9 @@ def test_names_in_paths_that_nothing_can_have_are_not_found(api):
     ):
         refusal(api.get(path), 404, "not_found")
     refusal(api.post("/sessions/a%00b/stop"), 404, "not_found")
-    refusal(api.put("/overrides/a%00b", {"values": {}}), 422, "invalid_characters")
-    refusal(api.put("/tool-rules/" + "x" * 129, {}), 422, "too_long")
+    refusal(api.put("/overrides/a%00b", {"values": {}}), 422, "invalid_value")
+    refusal(api.put("/agent-overrides/" + "x" * 129, {"values": {}}), 422, "invalid_value")
+    refusal(api.put("/tool-rules/" + "x" * 129, {}), 422, "invalid_value")
 
 
 def test_a_request_id_of_the_caller_is_taken_over_when_it_is_harmless(api):

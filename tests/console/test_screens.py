@@ -226,17 +226,51 @@ def test_weakening_an_override_needs_a_reason(world):
     assert Override.objects.get(model="gpt-5").values == {"max_repeats": 50}
 
 
+def test_an_override_is_deleted_with_a_reason_where_that_weakens_detection(world):
+    url = f"{world.base}/policies?scope=model:openai/gpt-5"
+    world.client.post(url, {"set_max_repeats": "2"})
+    kept = world.client.post(url, {"action": "delete"}, follow=True)
+    assert "This weakens detection" in text(kept)
+    assert Override.objects.get(model="gpt-5").values == {"max_repeats": 2}
+    gone = world.client.post(url, {"action": "delete", "note": "not used"}, follow=True)
+    assert "Override deleted." in text(gone)
+    assert not Override.objects.filter(model="gpt-5").exists()
+
+
+def test_every_wrong_setting_is_named_at_the_head_of_the_form(world):
+    url = f"{world.base}/policies?scope=agent:triage"
+    page = world.client.post(url, {"set_max_repeats": "1", "set_ttl_seconds": "soon", "set_mode": "warn"})
+    assert page.status_code == 422
+    head = page.content.decode().partition('role="alert"')[2].partition("</p>")[0]
+    assert re.findall(r'href="#id_set_(\w+)"', head) == ["max_repeats", "ttl_seconds"]
+    assert "Must be between 2 and 1,000." in text(page)
+    assert not Override.objects.filter(agent="triage").exists()
+
+
+def test_the_reason_of_the_last_change_is_shown_and_not_given_again(world):
+    for url in ("/policies?scope=model:openai/gpt-5", "/policies/tool-rule?pattern=get_*"):
+        page = world.client.get(world.base + url)
+        reason = "because" if "gpt-5" in url else "polls"
+        assert reason in text(page)
+        assert re.search(r'<input\s+name="note"[^>]*value=""', page.content.decode())
+
+
+@pytest.mark.parametrize("scope", ["nowhere", "environment", "session", "tool:x", "model:openai", "agent:"])
+def test_an_address_that_names_no_stored_scope_is_not_found(world, scope):
+    assert world.client.get(f"{world.base}/policies?scope={scope}").status_code == 404
+
+
 def test_a_tool_rule_that_weakens_needs_a_reason_and_so_does_deleting_a_strict_one(world):
     url = f"{world.base}/policies/tool-rule"
     refused = world.client.post(url, {"pattern": "crm_*", "exempt": "on"})
     assert refused.status_code == 422
-    assert "weakens detection (never judged). Give a reason." in text(refused)
+    assert "weakens detection (Exempt). Give a reason." in text(refused)
     assert not ToolOverride.objects.filter(pattern="crm_*").exists()
     world.client.post(url, {"pattern": "crm_*", "set_max_repeats": "2"})
     place = f"{url}?pattern=crm_*"
-    kept = world.client.post(place, {"action": "remove"}, follow=True)
+    kept = world.client.post(place, {"action": "delete"}, follow=True)
     assert "Give a reason" in text(kept)
-    world.client.post(place, {"action": "remove", "note": "not used"})
+    world.client.post(place, {"action": "delete", "note": "not used"})
     assert not ToolOverride.objects.filter(pattern="crm_*").exists()
 
 

@@ -13,7 +13,7 @@ from django.db.models import F, Q
 
 from detection.engine.fields import FIELDS
 from detection.engine.policy import PolicyError, ScopedValues, ToolRule, resolve, stored_values, validate
-from detection.engine.scopes import SERVER, STORED_KINDS, Scope
+from detection.engine.scopes import MAX_NAME_CHARACTERS, SERVER, STORED_KINDS, Scope
 from detection.engine.tool_classes import shipped_traits
 from detection.engine.weakening import weakened
 from detection.models import AuditEntry, Override, Project, ToolOverride
@@ -27,6 +27,7 @@ from detection.stream.publisher import publish_after_commit
 NO_NOTE, RESTORED = "no note given", "restored"
 MAX_NOTE_CHARACTERS = 300
 MAX_TOOL_NAMES = 50
+_NOT_SETTINGS = (*MAX_NAME_CHARACTERS, "scope", "tool_class")
 _WEAKER_CLASSES = ("", "poll", "wait", "exempt")
 """Each weaker than the one before; the other classes differ in what they compare, not in how strict they are."""
 
@@ -46,9 +47,10 @@ def checked(scope: Scope, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def invalid_setting(error: PolicyError) -> Invalid:
-    """Turn the engine's error into one of the services."""
+    """Turn the engine's error into one of the services; `invalid_value` for what is no setting."""
+    code = "invalid_value" if error.field in _NOT_SETTINGS else "invalid_setting"
     errors = {one.field: f"{one.message[:1].upper()}{one.message[1:]}." for one in (error, *error.others)}
-    return Invalid(str(error), field=error.field, code="invalid_setting", errors=errors)
+    return Invalid(str(error), field=error.field, code=code, errors=errors)
 
 
 @transaction.atomic
@@ -291,7 +293,7 @@ def _weakened(
 def _weakened_by_rule(project_id: int, before: ToolRule, after: ToolRule) -> list[str]:
     weaker = []
     if _class_rank(after) > _class_rank(before):
-        weaker.append("never judged" if after.exempt else "class")
+        weaker.append("Exempt" if after.exempt else "Tool class")
     below = load_overrides(project_id).below(after.scope)
     return weaker + _weakened(below, after.scope, dict(before.values), dict(after.values))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from detection.engine.messages import SHAPES
+from detection.engine.scopes import PROJECT
 from detection.models import AuditEntry, Event, Incident, MessageTemplate, Project, Session
 from detection.services import keys
 from detection.services.errors import Invalid
@@ -107,7 +108,7 @@ def test_values_that_do_not_fit_together_are_refused_and_nothing_is_parked(proje
 
 
 def test_a_stop_after_a_chance_is_answered_with_the_same_words_as_the_activity_has(project, agent):
-    overrides.save_tier(project.pk, "project", "", "", {"mode": "chance"}, OPERATOR)
+    overrides.save_override(project.pk, PROJECT, {"mode": "chance"}, OPERATOR)
     message = [agent.asks().verdicts[0].message for _ in range(5)][-1]
     assert "after guidance" in message
     assert Incident.objects.get().activity.filter(action="reacted", note=f"stop: {message}").count() == 1
