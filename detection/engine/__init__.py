@@ -1,6 +1,6 @@
-"""The engine: a pure fold over tool calls and results that says when an agent is going round in circles.
+"""The engine: a pure fold over tool calls and results that detects when an agent is in a loop.
 
-No Django, no input or output, no clock, no randomness, no logging. `Guard` is its face for other programs.
+It uses no Django, input or output, clock, randomness or logging. Other programs use it through `Guard`.
 """
 
 from detection.engine.library import Guard

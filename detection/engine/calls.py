@@ -1,11 +1,10 @@
-"""What goes into the engine and what comes out: observations, findings, verdicts.
+"""Values that go into the engine and come out of it: observations, findings and verdicts.
 
-Every type is a slotted dataclass without behaviour. What comes in, and findings, are frozen; answers are made anew at every
-step, and freezing them would cost as much as a detector. How a session remembers them belongs to `memory`,
-what they mean to the detectors.
+Every type is a slotted dataclass without behaviour. Observations and findings are frozen. Verdicts and steps are not: they
+are created at every step, and freezing them would cost as much as a detector.
 """
 
-# ruff: noqa: D102 - what the protocols ask for is described where it is stored, in `Call` and `Result`
+# ruff: noqa: D102 - the attributes of the protocols are described in `Call` and `Result`
 
 from __future__ import annotations
 
@@ -18,11 +17,11 @@ Rung = Literal["observe", "warn", "chance", "block", "ask", "judge", "stop"]
 Arguments = dict[str, Any] | list[Any] | str | None
 
 DECISIONS: tuple[Decision, ...] = ("allow", "warn", "block", "hold", "stop")
-"""From the mildest to the strictest; the position is the strength."""
+"""From the weakest to the strictest; the position is the strength."""
 
 
 class ObservedCall(Protocol):
-    """What the fold reads of a call. `Call` has it, and so may the records of whoever stores events."""
+    """The part of a call that the fold reads. `Call` implements it, and so can stored events."""
 
     @property
     def seq(self) -> int: ...
@@ -45,7 +44,7 @@ class ObservedCall(Protocol):
 
 
 class ObservedResult(Protocol):
-    """What the fold reads of a result."""
+    """The part of a result that the fold reads."""
 
     @property
     def call_id(self) -> str: ...
@@ -64,7 +63,7 @@ class Call:
     Parameters
     ----------
     seq : int
-        Position in the session, rising, at least 0.
+        Position in the session, increasing, at least 0.
     tool : str
         Name of the tool as the model wrote it.
     arguments : dict, list, str or None
@@ -72,11 +71,11 @@ class Call:
     at : float
         Server time in Unix seconds.
     call_id : str
-        The client's id of the call. A call whose id was seen before counts once.
+        The client's id of the call. A resent call counts once.
     round : str or None
-        Id of the model response; identical calls of one response count once.
+        Id of the model response. Identical calls of one response count once.
     run : str or None
-        Id of the execution inside the session.
+        Id of the run within the session.
     tokens : int
         Tokens spent on the response that issued this call.
     cost_usd : float
@@ -96,9 +95,9 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What the tool answered. `content` is text; a JSON answer comes as compact JSON text.
+    """The result of a call. `content` is text; a JSON result is compact JSON text.
 
-    Where the text was cut, `tail` stands for what is missing: results that differ only there stay different.
+    If the text was truncated, `tail` represents the rest: results that differ only there stay different.
     """
 
     call_id: str
@@ -111,7 +110,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Something other than a call: a user's message, a user's "go on", or a trimmed context."""
+    """A message of the user, a request of the user to continue, or a condensed context."""
 
     at: float
     kind: Literal["user", "continue", "condense"] = "user"
@@ -130,22 +129,22 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a detector says about the observation in hand.
+    """What a detector reports about an observation.
 
     Parameters
     ----------
     kind : str
         Name of the detector.
     count, limit : int
-        What was counted and where the detector fires ("fires at the n-th").
+        What was counted, and the count at which the detector fires.
     window_seconds, window_calls : int or None
-        The span that was counted over.
+        The window that was counted over.
     confidence : float
         0 to 1.
     loop_id : str
-        Hex identity of the loop, the same wherever in its cycle one looks.
+        Hex identity of the loop, the same at every call of its cycle.
     call_keys : tuple of str
-        Hex keys of the calls that make the loop.
+        Hex keys of the calls in the loop.
     seqs : tuple of int
         Sequence numbers of the evidence, oldest first, at most 50.
     first_seq : int
@@ -155,7 +154,7 @@ class Finding:
     period : int
         Calls in one lap; 1 for a repeat.
     detail : dict
-        JSON-able extras: `tool`, and `advisory` for what never goes past a warning.
+        JSON-able details: `tool`, and `advisory` for a finding that is warned about at most.
     """
 
     kind: str
@@ -175,7 +174,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Meter:
-    """How close the session is to firing: "3 of 4"."""
+    """How close a session is to a detection, such as 3 of 4."""
 
     kind: str
     count: int
@@ -184,10 +183,10 @@ class Meter:
 
 @dataclass(slots=True)
 class Verdict:
-    """The answer for a call.
+    """The verdict on a call.
 
-    `finding` is the one that decided; `findings` are all of this step, the deciding one first, including those
-    whose ladder keeps silent for now (then `rung` is None and `decision` is `allow`).
+    `finding` is the decisive one. `findings` are all of this step, the decisive one first. They include findings that the
+    ladder does not react to yet; if there are only such, `rung` is None and `decision` is `allow`.
     """
 
     decision: Decision = "allow"
@@ -213,24 +212,24 @@ class StripCell:
 
 @dataclass(slots=True)
 class Step:
-    """What one observation came to, with everything that a service stores.
+    """The result of one observation, with everything that a service stores.
 
     Parameters
     ----------
     verdict : Verdict
-        The answer.
+        The verdict.
     call_key : str or None
         Hex identity of the call.
     result_digest, error_digest : str or None
         Hex fingerprints of its result.
     result_is_new : bool or None
-        Whether the result was unseen in this run; None while pending.
+        Whether the result was new in this run; None while pending.
     duplicate : bool
-        A resent call, or a copy inside one round: it shares the first one's verdict and counts nothing.
+        Whether the call was resent, or repeated within its round. It gets the same verdict and does not count.
     cell : StripCell or None
         The cell of the loop strip.
     faults : tuple of (str, str)
-        Detectors that raised: kind and exception type.
+        Detectors that raised, as kind and exception type.
     """
 
     verdict: Verdict = field(default_factory=Verdict)

@@ -207,14 +207,14 @@ def observe_end(state: State, end: End, policy: Policy) -> None:
 
 
 def apply_choice(state: State, loop_id: str, choice: Choice, by: int = 0) -> bool:
-    """Apply an operator's answer to an approval.
+    """Apply an operator's choice about a loop.
 
     Parameters
     ----------
     state : State
         Changed in place.
     loop_id : str
-        The loop of the approval.
+        The loop.
     choice : {"skip", "allow_once", "raise"}
         `skip` keeps the counters, so that the same call needs an approval again. `allow_once` and `raise` reset them, and
         `raise` also grants `by` further calls, each time.

@@ -1,7 +1,4 @@
-"""When two calls are the same call: canonical arguments and keyed digests.
-
-Results have their own identity, in `results`. Nothing here knows what a loop is.
-"""
+"""Identity of calls: canonical arguments and keyed digests. The identity of results is in `results`."""
 
 from __future__ import annotations
 
@@ -22,22 +19,21 @@ from detection.engine.calls import Arguments
 Identity = Literal["canonical", "raw"]
 
 DIGEST_BYTES = 16
-# From the first of these code points on, all are plain characters that JSON need not escape.
-_FIRST_MARK = 0x3400
-_MARKS = 0x6000
+# The code points from the first of these on are characters that JSON need not escape.
+_FIRST_CODE_POINT = 0x3400
+_CODE_POINTS = 0x6000
 _MAX_MEMO_WORDS = 4096
 _MAX_MEMO_BYTES = 24
 _EMPTY_OBJECT = b"{}"
-_MAX_MARKS_IN_A_ROW = 32
-# orjson reads integers beyond 64 bits and floats beyond a double's range as something else, so such text takes the slow path.
+_MAX_COMBINING_IN_A_ROW = 32
+# orjson changes integers beyond 64 bits and floats out of range, so text with long numbers takes the slow path.
 _LONG_NUMBER = re.compile(r"[0-9](?:[eE]|[0-9]{15})")
 
 
 class WordHashes(dict[bytes, str]):
-    """One keyed character for a word in UTF-8. Different words may share one, which is what keeps them secret.
+    """A keyed hash of one character for every word, given in UTF-8. Several words share one, which keeps them secret.
 
-    A dictionary that works out what it does not hold. It remembers common words, nothing more: marks are the same with
-    and without its memory.
+    The dictionary computes what it does not contain. It caches short words; hashes are the same with and without the cache.
     """
 
     __slots__ = ("_seed",)
@@ -46,19 +42,19 @@ class WordHashes(dict[bytes, str]):
         self._seed = seed
 
     def __missing__(self, word: bytes) -> str:
-        mark = chr(_FIRST_MARK + crc32(word, self._seed) % _MARKS)
+        hashed = chr(_FIRST_CODE_POINT + crc32(word, self._seed) % _CODE_POINTS)
         if len(self) < _MAX_MEMO_WORDS and len(word) <= _MAX_MEMO_BYTES and not word.isdigit():
-            self[word] = mark
-        return mark
+            self[word] = hashed
+        return hashed
 
 
 class Keyer:
-    """Digests under a project's secret (BLAKE2b in its keyed mode), so that rows and states cannot be guessed backwards.
+    """Digests under a project's secret (keyed BLAKE2b), so that stored digests do not reveal what they were made of.
 
     Parameters
     ----------
     secret : bytes
-        The project's secret; longer ones than 64 bytes are condensed first.
+        The project's secret. One longer than 64 bytes is hashed first.
     """
 
     __slots__ = ("_base", "word_hashes")
@@ -71,7 +67,7 @@ class Keyer:
         )
 
     def digest(self, domain: bytes, *parts: bytes) -> str:
-        """Hex digest of the parts; the domain keeps a call's digest from ever equalling a result's."""
+        """Return the hex digest of the parts. Digests of different domains never coincide."""
         state = self._base.copy()
         data = domain
         for part in parts:
@@ -83,7 +79,7 @@ class Keyer:
     def call_key(
         self, tool: str, arguments: Arguments, *, identity: Identity = "canonical", ignore: Sequence[str] = ()
     ) -> str:
-        """Key of a call: tool name and canonical arguments.
+        """Return the key of a call: a digest of tool name and canonical arguments.
 
         Parameters
         ----------
@@ -92,9 +88,9 @@ class Keyer:
         arguments : dict, list, str or None
             Object or raw text.
         identity : {"canonical", "raw"}
-            `raw` takes the text as received (an object in the order of its fields).
+            `raw` uses the text as received, and an object in the order of its fields.
         ignore : sequence of str
-            Dotted paths that do not count, such as `meta.nonce`; `*` stands for every list item or field.
+            Dotted paths to leave out, such as `meta.nonce`. `*` matches every list item or field.
 
         Returns
         -------
@@ -106,7 +102,7 @@ class Keyer:
 
 
 def encoded(text: str) -> bytes:
-    """The text as UTF-8, lone surrogates and all."""
+    """Return the text as UTF-8, lone surrogates included."""
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -114,28 +110,28 @@ def encoded(text: str) -> bytes:
 
 
 def loop_identity(kind_family: str, keys: Iterable[str]) -> str:
-    """Hex identity of a loop over these keys. The keys are keyed digests already, so this one is not."""
+    """Return the hex identity of a loop. It needs no secret, because the call keys are keyed digests."""
     return hashlib.blake2b("|".join((kind_family, *keys)).encode(), digest_size=DIGEST_BYTES).hexdigest()
 
 
 def smallest_rotation(keys: Sequence[str]) -> tuple[str, ...]:
-    """The rotation that sorts first, so that A-B-A-B and B-A-B-A are one loop. Quadratic in a handful of keys."""
+    """Return the rotation that sorts first, so that A-B-A-B and B-A-B-A are one loop. Costs quadratic time in a few keys."""
     return min(tuple(keys[i:]) + tuple(keys[:i]) for i in range(len(keys)))
 
 
 def parse(text: str) -> Any:
-    """Parse JSON without losing a number: integers of any size stay distinct, floats out of range stay text.
+    """Parse JSON without loss of precision: integers of any size stay distinct, floats out of range become text.
 
     Raises
     ------
     ValueError
-        When the text is not JSON or is nested too deeply.
+        If the text is not JSON or is nested too deeply.
     """
     if not _LONG_NUMBER.search(text):
         try:
             return orjson.loads(text)
         except ValueError:
-            pass  # Lone surrogates and the like: the standard library may still read them.
+            pass  # The standard library reads some of what orjson rejects, such as lone surrogates.
     try:
         return json.loads(text, parse_float=_exact_float, parse_int=_exact_int, parse_constant=_not_json)
     except RecursionError as error:
@@ -143,7 +139,7 @@ def parse(text: str) -> Any:
 
 
 def structured(arguments: Arguments) -> Arguments:
-    """The object or list that a text holds, so that it is parsed once for all who ask; anything else as it is."""
+    """Return the object or list that a text contains, so that it is parsed only once; anything else unchanged."""
     if isinstance(arguments, str) and arguments[:1] in ("{", "["):
         with suppress(ValueError):
             value = parse(arguments)
@@ -153,10 +149,10 @@ def structured(arguments: Arguments) -> Arguments:
 
 
 def canonical(arguments: Arguments, ignore: Sequence[str] = ()) -> bytes:
-    """Compact JSON with sorted keys at every depth, list order kept, strings in NFC; or the trimmed raw text.
+    """Return compact JSON with sorted keys at every depth and strings in NFC, or the trimmed text if it is no JSON.
 
-    No arguments, an empty text and `{}` are the same thing. Text that is not JSON is marked, so that it never
-    equals a JSON string of the same letters.
+    No arguments, an empty text and `{}` are identical. Text that is no JSON gets a prefix, so that it differs from a JSON
+    string with the same letters.
     """
     value: Any = arguments
     if isinstance(arguments, str):
@@ -175,14 +171,14 @@ def canonical(arguments: Arguments, ignore: Sequence[str] = ()) -> bytes:
 
 
 def raw_text(arguments: Arguments) -> bytes:
-    """The arguments exactly as they came."""
+    """Return the arguments exactly as received."""
     if isinstance(arguments, str):
         return arguments.encode("utf-8", "surrogatepass")
     return _EMPTY_OBJECT if arguments is None else _dump(arguments, sort=False)
 
 
 def dump(value: Any) -> bytes:
-    """Canonical compact JSON of a parsed value."""
+    """Return the canonical compact JSON of a parsed value."""
     text = _dump(value, sort=True)
     if text.isascii():
         return text
@@ -191,7 +187,7 @@ def dump(value: Any) -> bytes:
     if composed == decoded:
         return text
     try:
-        # Composing may change the order of the keys, so they are sorted once more.
+        # Normalisation may change the order of the keys.
         return _dump(json.loads(composed), sort=True)
     except (ValueError, RecursionError):
         return composed.encode("utf-8", "surrogatepass")
@@ -203,12 +199,12 @@ def _composed(text: str) -> str:
 
 @lru_cache(maxsize=1)
 def _marks_in_a_row() -> re.Pattern[str]:
-    """More combining marks on one letter than any script uses; putting them in order takes quadratic time."""
+    """Match more combining marks on one letter than any script uses; ordering them would take quadratic time."""
     marks = "".join(char for char in map(chr, range(0x300, 0x10000)) if unicodedata.combining(char))
-    # Three letters decompose into marks without being any; beyond the first plane whole blocks will do.
+    # Three letters decompose into combining marks; beyond the first plane, whole blocks are precise enough.
     return re.compile(
         f"[{marks}\u0f73\u0f75\u0f81\U000101fd\U000102e0\U00010376-\U0001037a\U00010a00-\U00011fff\U00016a00-\U00016fff\U0001bc00-\U0001bcff"
-        f"\U0001d165-\U0001d244\U0001e000-\U0001e94f]{{{_MAX_MARKS_IN_A_ROW},}}"
+        f"\U0001d165-\U0001d244\U0001e000-\U0001e94f]{{{_MAX_COMBINING_IN_A_ROW},}}"
     )
 
 
@@ -216,7 +212,7 @@ def _dump(value: Any, *, sort: bool) -> bytes:
     try:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS if sort else 0)
     except (TypeError, ValueError):
-        pass  # Integers beyond 64 bits, lone surrogates, deep nesting: rare, and the slow way can do it.
+        pass  # Integers beyond 64 bits, lone surrogates and deep nesting are rare and take the slow path.
     try:
         text = json.dumps(value, sort_keys=sort, separators=(",", ":"), default=str, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):
@@ -225,7 +221,7 @@ def _dump(value: Any, *, sort: bool) -> bytes:
 
 
 def _flat(value: Any) -> str:
-    """Any tree as text, however deep, without recursion; only for what JSON cannot hold."""
+    """Return any tree as text without recursion; only for what JSON cannot represent."""
     parts: list[str] = []
     waiting: list[Any] = [value]
     while waiting:
@@ -245,7 +241,7 @@ def _flat(value: Any) -> str:
 
 
 def without(value: Any, paths: Iterable[str]) -> Any:
-    """A copy of the value without these dotted paths."""
+    """Return a copy of the value without these dotted paths."""
     for path in paths:
         value = _without(value, path.split("."))
     return value
@@ -267,7 +263,7 @@ def _without(value: Any, steps: list[str]) -> Any:
 
 
 def _exact_int(text: str) -> Any:
-    # Python refuses to read integers of more than 4,300 digits; as marked text they stay distinct.
+    # Python does not parse integers of more than 4,300 digits; as prefixed text they stay distinct.
     return int(text) if len(text) < 4000 else f"\x00int {text}"
 
 

@@ -7,7 +7,7 @@
     if verdict.decision == "allow":
         guard.result("call-1", "0 hits")
 
-This is the only file of the engine that reads a clock, and only where the caller names no time.
+This is the only module of the engine that reads the clock, and only if the caller gives no time.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ class Guard:
     Parameters
     ----------
     policy : Policy, str or None
-        A resolved policy, or the name of a preset; `standard` by default.
+        A resolved policy, or the name of a preset. `standard` by default.
     rules : sequence of ToolRule
-        Settings per tool; not together with a resolved policy.
+        Settings per tool; ignored with a resolved policy.
     secret : bytes
         Key of the digests.
     state : bytes or None
-        A state that `dump` returned earlier.
+        A state that `dump` returned.
     **values
-        Single settings above the preset; see `detection.engine.policy.FIELDS`.
+        Settings above the preset; see `detection.engine.fields.FIELDS`.
 
     Raises
     ------
     PolicyError
-        For a setting that does not exist or cannot have this value.
+        For an unknown setting or a value that is not allowed.
     """
 
     def __init__(
@@ -70,13 +70,13 @@ class Guard:
         arguments: Arguments = None,
         *,
         call_id: str = "",
-        round: str | None = None,  # noqa: A002 - the word of the contract
+        round: str | None = None,  # noqa: A002 - the name in the API
         run: str | None = None,
         at: float | None = None,
         tokens: int = 0,
         cost_usd: float = 0.0,
     ) -> Verdict:
-        """Ask before a call runs. Times are Unix seconds; without one the clock is read."""
+        """Judge a call before it runs. `at` is in Unix seconds; without it, the clock is read."""
         self._seq += 1
         now = time.time() if at is None else at
         call = Call(
@@ -87,15 +87,15 @@ class Guard:
     def result(
         self, call_id: str, content: str | None, is_error: bool | None = None, *, at: float | None = None
     ) -> Verdict:
-        """Tell what the tool answered; calls without an id of their own are `call-1`, `call-2` and so on."""
+        """Report the result of a call. Calls without an id are numbered `call-1`, `call-2` and so on."""
         now = time.time() if at is None else at
-        answer = Result(call_id, content, is_error, now, self._seq)
-        return fold.observe_result(self._state, answer, self.policy, self._keyer).verdict
+        observed = Result(call_id, content, is_error, now, self._seq)
+        return fold.observe_result(self._state, observed, self.policy, self._keyer).verdict
 
     def message(self, *, at: float | None = None) -> None:
-        """Tell that the user has spoken."""
+        """Report that the user has sent a message."""
         fold.observe_message(self._state, Message(time.time() if at is None else at), self.policy)
 
     def dump(self) -> bytes:
-        """Give the state as bytes, to go on with later."""
+        """Return the state as bytes, for a later `Guard`."""
         return snapshot.dump(self._state)

@@ -62,7 +62,7 @@ class Record:
     sketch : str
         Word sketch of the arguments.
     reaction : tuple or None
-        What was decided, so that a resent call gets the same answer; see `fold`.
+        The verdict, so that a resent call gets the same one; see `fold`.
     """
 
     seq: int

@@ -1,7 +1,7 @@
-"""What the agent, or its user, is told: one plain text per rung, and the wire shapes it travels in.
+"""Message templates per rung, and the wire shapes that messages are sent in.
 
-A text names the tool, the count, the window and what to do next. It never quotes arguments, which would feed the
-loop. Per-project wording and storage belong to the services.
+A message names the tool, the count, the window and what to do next. It never quotes arguments, which would feed the loop.
+The services store the templates of a project.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from detection.engine.policy import Policy
 Shape = Literal["text", "openai", "anthropic", "mcp", "claude_code"]
 
 MAX_TOOL_CHARACTERS = 128
-"""Of a tool's name in a text."""
+"""Length of a tool name in a message."""
 SHAPES: tuple[Shape, ...] = ("text", "openai", "anthropic", "mcp", "claude_code")
 
 TEMPLATES: Mapping[str, str] = {
@@ -27,14 +27,14 @@ TEMPLATES: Mapping[str, str] = {
         "different tool, or answer with what you know. The same call again will end the session."
     ),
     "block": "The call was not run. $sentence. $advice",
-    "ask": "The call is on hold. $sentence. An operator has been asked whether it may go on.",
+    "ask": "The call is on hold. $sentence. An operator decides whether it may run.",
     "judge": "The call is on hold. $sentence. A justification has been requested.",
     "stop": (
         "Tool call loop detected: $what. Session stopped to prevent unintended looping. Adjust the inputs or the "
         "strategy, or break the request into smaller steps."
     ),
 }
-"""Default wording per rung. `$what` is the finding in words, `$sentence` the same as a sentence, `$advice` what to do."""
+"""Default message templates by rung; see `message` for the placeholders."""
 
 
 def message(
@@ -45,22 +45,21 @@ def message(
     *,
     after_guidance: bool = False,
 ) -> str:
-    """The text for a rung.
+    """Return the message of a rung.
 
     Parameters
     ----------
     rung : str or None
-        `observe` and None say nothing.
+        `observe` and None have no message.
     finding : Finding
-        What was found; its `detail["tool"]` names the tool.
+        The finding; its `detail["tool"]` names the tool.
     policy : Policy
-        For windows and limits.
+        For the time to live.
     templates : mapping, optional
-        Own wording by rung (a stop keeps the default's meaning: what, how often, what now), with `$what`, `$sentence`, `$advice`, `$tool`, `$count`, `$limit`,
-        `$window`, `$kind`, `$seconds`.
-
+        Templates by rung instead of the defaults. Placeholders: `$what` (the finding in words), `$sentence` (the same with a
+        capital letter), `$advice`, `$tool`, `$count`, `$limit`, `$window`, `$kind` and `$seconds`.
     after_guidance : bool
-        The loop was given a chance before.
+        Whether the agent got a chance to change its approach before.
 
     Returns
     -------
@@ -102,18 +101,18 @@ def describe(finding: Finding) -> str:
 def render(
     shape: Shape, decision: Decision, text: str, call_id: str = "", model: str = ""
 ) -> dict[str, Any] | str:
-    """The message in a client's own wire shape.
+    """Return a message in the wire shape of a client.
 
     Parameters
     ----------
     shape : {"text", "openai", "anthropic", "mcp", "claude_code"}
-        The client's protocol.
+        The protocol of the client.
     decision : str
-        The verdict. In the OpenAI shape `stop` becomes a whole chat completion with `finish_reason: "error"`.
+        The verdict. In the OpenAI shape, `stop` becomes a whole chat completion with `finish_reason: "error"`.
     text : str
         The message.
     call_id, model : str
-        Names that the shape repeats.
+        Id of the call and name of the model, for shapes that contain them.
 
     Raises
     ------
@@ -122,7 +121,7 @@ def render(
     """
     if shape == "text":
         return text
-    refused = decision in ("block", "hold", "stop")
+    is_blocked = decision in ("block", "hold", "stop")
     if shape == "openai":
         if decision == "stop":
             return {
@@ -136,14 +135,14 @@ def render(
             }
         return {"role": "tool", "tool_call_id": call_id, "content": text}
     if shape == "anthropic":
-        return {"type": "tool_result", "tool_use_id": call_id, "content": text, "is_error": refused}
+        return {"type": "tool_result", "tool_use_id": call_id, "content": text, "is_error": is_blocked}
     if shape == "mcp":
-        return {"content": [{"type": "text", "text": text}], "isError": refused}
+        return {"content": [{"type": "text", "text": text}], "isError": is_blocked}
     if shape == "claude_code":
         if decision == "stop":
             return {"continue": False, "stopReason": text}
         output: dict[str, Any] = {"hookEventName": "PreToolUse"}
-        if refused:
+        if is_blocked:
             output |= {"permissionDecision": "deny", "permissionDecisionReason": text}
         elif text:
             output["additionalContext"] = text

@@ -1,7 +1,6 @@
-"""Built-in presets: `standard`, and the five systems LoopGuard grew from, each with its own limits.
+"""Built-in presets: `standard`, those of five known systems with their own limits, and `observe`.
 
-A preset names only what differs from the fields' defaults. Limits are written as "fires at the n-th", whatever the
-original counted. Applying overrides to a preset belongs to `policy`.
+A preset contains only what differs from the defaults. Every limit means "fires on the n-th".
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ _STANDARD: dict[str, Any] = {
     "result_aware": True,
 }
 
-# The originals react on every detection, never forgive, and look at calls one by one.
-_ORIGINAL: dict[str, Any] = {
+# The known systems react to every detection, never de-escalate, and count every call by itself.
+_KNOWN_SYSTEM: dict[str, Any] = {
     "counting_scope": "session",
     "once_per_round": False,
     "rung_gap_calls": 1,
@@ -28,7 +27,7 @@ _ORIGINAL: dict[str, Any] = {
 }
 
 _BALANCED: dict[str, Any] = {
-    **_ORIGINAL,
+    **_KNOWN_SYSTEM,
     "counting_scope": "run",
     "repeat_scope": "window",
     "window_calls": 10,
@@ -46,7 +45,7 @@ _BALANCED: dict[str, Any] = {
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "standard": _STANDARD,
-        "proxy": {**_ORIGINAL, "ttl_from": "entry"},
+        "proxy": {**_KNOWN_SYSTEM, "ttl_from": "entry"},
         "balanced": _BALANCED,
         "conservative": {
             **_BALANCED,
@@ -78,16 +77,21 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "outcome_method": "literal",
         },
         "advisory": {
-            **_ORIGINAL,
+            **_KNOWN_SYSTEM,
             "counting_scope": "run",
             "identity": "raw",
             "repeat_scope": "run",
             "max_repeats": 2,
             "mode": "warn",
         },
-        "interactive": {**_ORIGINAL, "repeat_scope": "run", "mode": "ask", "reset_after_detection": "all"},
+        "interactive": {
+            **_KNOWN_SYSTEM,
+            "repeat_scope": "run",
+            "mode": "ask",
+            "reset_after_detection": "all",
+        },
         "justified": {
-            **_ORIGINAL,
+            **_KNOWN_SYSTEM,
             "counting_scope": "run",
             "repeat_enabled": False,
             "budget_enabled": True,
@@ -99,4 +103,4 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "observe": {**_STANDARD, **{detector.ladder: "observe" for detector in DETECTORS}},
     }
 )
-"""Field values by preset name."""
+"""Values of settings by preset."""

@@ -1,7 +1,4 @@
-"""Whether a call means to alter something: a tool of class `change`, or a shell command that writes.
-
-Every link of a command chain is looked at. What a change does to evidence belongs to the detectors.
-"""
+"""Recognises calls that change something: tools of the class `change`, and shell commands that write."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from collections.abc import Mapping
 
 from detection.engine.tool_classes import ToolClass
 
-# Shell commands that alter files, repositories, packages or services, by their first words.
+# Programs that change files, repositories, packages or services.
 _CHANGING_PROGRAMS = frozenset(
     [
         "rm",
@@ -77,15 +74,15 @@ _CHANGING_VERBS: Mapping[str, frozenset[str]] = {
         frozenset(["install", "add", "remove", "uninstall", "update", "upgrade", "ci", "sync"]),
     ),
 }
-_LINK = re.compile(r"[;&|\n(]+")
-_IN_FRONT = frozenset(("sudo", "xargs", "then", "do", "else", "time", "nohup", "env"))
+_SEPARATOR = re.compile(r"[;&|\n(]+")
+_PREFIXES = frozenset(("sudo", "xargs", "then", "do", "else", "time", "nohup", "env"))
 _REDIRECTED = re.compile(r"(?<![<>=\-0-9&])>{1,2}(?![>&=])\s*(?!/dev/null)[\w./~$\"'{-]")
 _COMMAND_FIELDS = ("command", "cmd", "code", "script", "input", "commands")
 _MAX_COMMAND_CHARS = 4096
 
 
 def changes_something(tool_class: ToolClass, arguments: object) -> bool:
-    """Whether this call means to alter something: a tool of class `change`, or a shell command that writes."""
+    """Return whether a call intends to change something: a tool of the class `change`, or any command of a shell line."""
     if tool_class == "change":
         return True
     if tool_class != "fallible":
@@ -100,12 +97,12 @@ def changes_something(tool_class: ToolClass, arguments: object) -> bool:
     command = command[:_MAX_COMMAND_CHARS]
     if ">" in command and _REDIRECTED.search(command):
         return True
-    return any(_link_changes(link.split(None, 8)) for link in _LINK.split(command))
+    return any(_command_changes(part.split(None, 8)) for part in _SEPARATOR.split(command))
 
 
-def _link_changes(words: list[str]) -> bool:
-    """Whether one link of a command chain alters something."""
-    while words and (words[0] in _IN_FRONT or ("=" in words[0] and words[0][0] not in "-'\"")):
+def _command_changes(words: list[str]) -> bool:
+    """Return whether one command of a shell line changes something."""
+    while words and (words[0] in _PREFIXES or ("=" in words[0] and words[0][0] not in "-'\"")):
         words = words[1:]
     if not words:
         return False

@@ -1,7 +1,7 @@
-"""How alike two calls are, or two results.
+"""Similarity of calls and of results.
 
-Two ways: word sketches, which need no plain text (every word is one keyed character, several words share one), and
-the literal formulas of the `similarity` preset on the text itself. Which calls to compare belongs to the detectors.
+There are two methods: word sketches, which hold no plain text (every word is a keyed hash of one character), and the literal
+formulas of the `similarity` preset on the text itself.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from detection.engine.identity import Keyer, WordHashes, dump, encoded, parse
 
 MAX_FIELD_CHARS = 4096
 MAX_FIELDS = 24
-MAX_FIELD_MARKS = 48
+MAX_FIELD_WORDS = 48
 MAX_SKETCH_CHARS = 192
-SHORT_TEXT_MARKS = 4
+SHORT_TEXT_WORDS = 4
 
-# Words end at white space and at ASCII punctuation.
+# Words end at white space and ASCII punctuation.
 _PUNCTUATION = str.maketrans(dict.fromkeys(string.punctuation.replace("_", ""), " "))
-# The same for plain text, which is taken apart as bytes: several times as fast.
+# The same for ASCII text, which is split as bytes: several times as fast.
 _BREAKS = bytes(
     ord(" ") if chr(code).isspace() or chr(code) in string.punctuation.replace("_", "") else code
     for code in range(256)
@@ -34,10 +34,10 @@ _SCALAR = "#"
 
 
 def sketch(arguments: Arguments, keyer: Keyer) -> str:
-    """Word sketch of arguments, at most 192 characters.
+    """Return the word sketch of arguments, at most 192 characters.
 
-    Each field of an object becomes its name's mark and its value's marks; numbers, truth values and containers are
-    one mark, so that page 1 and page 2 stay different values. Text that is no object is one field.
+    Each field of an object becomes the hash of its name and the hashes of the words of its value. Numbers, Booleans and
+    containers are one word, so that page 1 and page 2 differ. Arguments that are no object are one field.
     """
     value: Any = arguments
     if isinstance(value, str):
@@ -45,39 +45,39 @@ def sketch(arguments: Arguments, keyer: Keyer) -> str:
             value = parse(value)
     if not isinstance(value, dict):
         return _value_sketch(value, keyer.word_hashes)
-    marks = keyer.word_hashes
+    hashes = keyer.word_hashes
     fields = [
-        marks[encoded(str(name))] + _value_sketch(item, marks)
+        hashes[encoded(str(name))] + _value_sketch(item, hashes)
         for name, item in islice(value.items(), MAX_FIELDS)
     ]
     fields.sort()
     return _FIELD.join(fields)[:MAX_SKETCH_CHARS]
 
 
-def _value_sketch(value: Any, marks: WordHashes) -> str:
+def _value_sketch(value: Any, hashes: WordHashes) -> str:
     if not isinstance(value, str):
         if value is None or isinstance(value, bool | int | float):
-            return _SCALAR + marks[str(value).encode()]
-        return _SCALAR + marks[dump(value)[:MAX_FIELD_CHARS].decode("utf-8", "replace").encode()]
+            return _SCALAR + hashes[str(value).encode()]
+        return _SCALAR + hashes[dump(value)[:MAX_FIELD_CHARS].decode("utf-8", "replace").encode()]
     words = _words(value[:MAX_FIELD_CHARS])
-    if len(words) > MAX_FIELD_MARKS:
-        # Long texts: one mark for several words, so that the end of the text still counts.
-        step = -(-len(words) // MAX_FIELD_MARKS)
+    if len(words) > MAX_FIELD_WORDS:
+        # Of a long text, several words share a hash, so that its end still counts.
+        step = -(-len(words) // MAX_FIELD_WORDS)
         words = [b" ".join(words[i : i + step]) for i in range(0, len(words), step)]
-    return "".join(map(marks.__getitem__, words))
+    return "".join(map(hashes.__getitem__, words))
 
 
 def _words(text: str) -> list[bytes]:
-    """The words of a text in UTF-8."""
+    """Return the words of a text in UTF-8."""
     if text.isascii():
         return text.encode().translate(_BREAKS).split()
     return [encoded(word) for word in text.translate(_PUNCTUATION).split()]
 
 
 def sketch_similarity(one: str, other: str, ratio: float) -> float:
-    """Similarity of two sketches, 0 to 1: the share of fields whose values are at least `ratio` alike.
+    """Return the similarity of two sketches, 0 to 1: the share of fields whose values are at least `ratio` similar.
 
-    A single field is compared by its own value. Short texts are alike, too, when one holds all words of the other.
+    A single field is compared by its value. Two short texts are also similar if one contains all words of the other.
     """
     if one == other:
         return 1.0
@@ -102,15 +102,15 @@ def _value_similarity(one: str, other: str) -> float:
     if one.startswith(_SCALAR) or other.startswith(_SCALAR):
         return 0.0
     shorter, longer = sorted((one, other), key=len)
-    if len(shorter) > 0 and len(longer) <= SHORT_TEXT_MARKS and set(shorter) <= set(longer):
+    if len(shorter) > 0 and len(longer) <= SHORT_TEXT_WORDS and set(shorter) <= set(longer):
         return 1.0
     return float(Levenshtein.normalized_similarity(one, other))
 
 
 def literal_similarity(one: Any, other: Any, threshold: float) -> float:
-    """Similarity of arguments by the seed's formula: edit distance, share of matching keys, mean of a list.
+    """Return the similarity of arguments by the literal formula: edit distance, share of matching keys, mean of a list.
 
-    Two empty containers score 0 and a text against another type scores by equality, as written there.
+    Two empty containers score 0; text and another type score by equality.
     """
     if isinstance(one, str) and isinstance(other, str):
         return float(Levenshtein.normalized_similarity(one[:MAX_FIELD_CHARS], other[:MAX_FIELD_CHARS]))
@@ -134,7 +134,7 @@ def literal_similarity(one: Any, other: Any, threshold: float) -> float:
 
 
 def literal_result_similarity(one: str, other: str, threshold: float) -> float:
-    """Similarity of results by the seed's formula: equal, else JSON by structure, else edit distance."""
+    """Return the similarity of results by the literal formula: 1 if identical, else JSON by structure, else edit distance."""
     if one == other:
         return 1.0
     try:

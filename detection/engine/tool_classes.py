@@ -1,9 +1,9 @@
-"""What kind of tool it is: classes change what a repetition means.
+"""Tool classes: what a repeated call of a tool means.
 
-`read` looks, `change` alters something, `poll` asks for a state that others change, `wait` only lets time pass,
-`message` speaks to someone, `fallible` fails in the course of honest work (a shell), `exempt` is never judged.
+`read` reads, `change` changes something, `poll` asks for a state that others change, `wait` lets time pass, `message`
+writes to someone, `fallible` often fails in normal work (a shell), and `exempt` is never judged.
 
-The table names whole words, never parts: `preview_theme` is no `view`. A project's tool rules override it.
+The table contains whole words, never parts: `preview_theme` is no `view`. A project's tool rules override it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,17 @@ TOOL_CLASSES: tuple[ToolClass, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class ToolTraits:
-    """What the engine knows about a tool."""
+    """Properties of a tool.
+
+    Attributes
+    ----------
+    tool_class : str
+        One of `TOOL_CLASSES`.
+    ignore_arguments : tuple of str
+        Dotted argument paths that do not count; see `identity`.
+    volatile_result_fields : tuple of str
+        Names of result fields that change without meaning.
+    """
 
     tool_class: ToolClass = "other"
     ignore_arguments: tuple[str, ...] = ()
@@ -39,7 +49,7 @@ class ToolTraits:
 
     @property
     def neutral(self) -> bool:
-        """Neither evidence nor progress: other calls are judged as if this one were not there."""
+        """Whether calls are ignored, as if they had not been made."""
         return self.tool_class in ("wait", "exempt")
 
     def with_rule(
@@ -50,7 +60,7 @@ class ToolTraits:
         *,
         exempt: bool,
     ) -> ToolTraits:
-        """These traits under one more rule: the class replaces, the lists add up."""
+        """Return these traits under one more rule: its class replaces, its lists are appended."""
         return replace(
             self,
             tool_class="exempt" if exempt else tool_class or self.tool_class,
@@ -60,7 +70,7 @@ class ToolTraits:
 
 
 PLAIN_TOOL = ToolTraits()
-"""A tool nobody knows anything about."""
+"""A tool without known properties."""
 
 SHIPPED_CLASSES: Mapping[ToolClass, frozenset[str]] = MappingProxyType(
     {
@@ -192,7 +202,7 @@ SHIPPED_CLASSES: Mapping[ToolClass, frozenset[str]] = MappingProxyType(
         "exempt": frozenset(["think"]),
     }
 )
-"""Whole tool names by class, lower case, words joined by an underscore. Others are `other`."""
+"""Tool names by class, in lower case with underscores. Unknown names are `other`."""
 
 _CLASS_OF: dict[str, ToolClass] = {name: known for known, names in SHIPPED_CLASSES.items() for name in names}
 
@@ -217,14 +227,14 @@ _RUNNER_FIELDS = (
 )
 _MESSAGE_FIELDS = ("id", "message_id", "messageId", "ts", "timestamp", "sent_at", "created_at")
 
-# A server's prefix does not change what a tool does: `mcp__files__read_file`, `functions.bash`, `fs/read_file`.
+# The prefix of a server, as in `mcp__files__read_file`, `functions.bash` and `fs/read_file`.
 _PREFIX = re.compile(r"^.*(?:__|[./:])")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 @lru_cache(maxsize=4096)
 def shipped_traits(tool: str) -> ToolTraits:
-    """Traits of a tool by its name alone."""
+    """Return the traits of a tool by its name alone."""
     bare = _PREFIX.sub("", tool)[:80]
     name = _HUMP.sub("_", bare).replace("-", "_").lower()
     found = _CLASS_OF.get(bare.lower()) or _CLASS_OF.get(name) or _by_words(name.split("_"))
@@ -237,7 +247,7 @@ def shipped_traits(tool: str) -> ToolTraits:
 
 
 def _by_words(words: list[str]) -> ToolClass:
-    """The class by whole words at the right place: the verb in front, or `status` at the end."""
+    """Return the class by a verb as the first word, or `status` as the last."""
     if words[-1] == "status" and words[0] not in _VERBS:
         return "poll"
     return _VERBS.get(words[0], "other") if len(words) > 1 else "other"

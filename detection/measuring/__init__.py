@@ -1,1 +1,1 @@
-"""Measuring the engine: written scenarios, recorded runs, and how well both come out. Pure; files are read by the commands."""
+"""Measures the engine with written scenarios and recorded runs, without a database."""

@@ -1,6 +1,6 @@
-"""Plays situations known from other agents' test suites, under our own defaults, and compares with the ideal.
+"""Plays situations from the test suites of other agents under the defaults, and compares the verdicts with the ideal ones.
 
-`fire` asks for at least a warning somewhere, `quiet` for nothing, `no_block` for no refusal, `either` for nothing.
+The ideal is `fire` (at least one warning), `quiet` (no reaction), `no_block` (no blocked call) or `either`.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from typing import Any
 from detection.engine import fold
 from detection.engine.calls import Call, Message, Result, Step
 from detection.engine.identity import Keyer
+from detection.engine.memory import BLOCKING
 from detection.engine.policy import Policy, resolve
 from detection.engine.results import as_text
 from detection.measuring.differences import Played
 
 _MESSAGES = {"user_message": "user", "user_continue": "continue"}
-_REFUSING = ("block", "hold", "stop")
 
 
 def play(scenario: dict[str, Any], policy: Policy | None = None) -> Played:
-    """Play one scenario under a policy, the untouched `standard` preset by default."""
+    """Play one scenario under a policy, the preset `standard` by default."""
     policy = policy or resolve([])
     state, keyer = fold.new_state(), Keyer(b"scenario")
-    acted: list[dict[str, Any]] = []
+    reactions: list[dict[str, Any]] = []
     for index, entry in enumerate(scenario["calls"]):
         at = float(entry.get("t", index))
         before = entry.get("before")
@@ -41,27 +41,27 @@ def play(scenario: dict[str, Any], policy: Policy | None = None) -> Played:
             round=None if entry.get("round") is None else str(entry["round"]),
             run=None if entry.get("run") is None else str(entry["run"]),
         )
-        _note(acted, index, fold.observe_call(state, call, policy, keyer))
+        _note(reactions, index, fold.observe_call(state, call, policy, keyer))
         if "result" in entry:
             result = Result(call.call_id, as_text(entry["result"]), entry.get("is_error"), at, index)
-            _note(acted, index, fold.observe_result(state, result, policy, keyer))
+            _note(reactions, index, fold.observe_result(state, result, policy, keyer))
     ideal = scenario["ideal"]
-    refused = [one for one in acted if one["decision"] in _REFUSING]
+    blocked = [one for one in reactions if one["decision"] in BLOCKING]
     problem = ""
-    if ideal == "fire" and not acted:
+    if ideal == "fire" and not reactions:
         problem = "expected at least a warning, got nothing"
-    elif ideal == "quiet" and acted:
-        problem = f"expected nothing, got {acted[0]}"
-    elif ideal == "no_block" and refused:
-        problem = f"expected no refusal, got {refused[0]}"
-    return Played(scenario["id"], {"ideal": ideal, "acted": acted}, (problem,) if problem else ())
+    elif ideal == "quiet" and reactions:
+        problem = f"expected nothing, got {reactions[0]}"
+    elif ideal == "no_block" and blocked:
+        problem = f"expected no blocked call, got {blocked[0]}"
+    return Played(scenario["id"], {"ideal": ideal, "acted": reactions}, (problem,) if problem else ())
 
 
-def _note(acted: list[dict[str, Any]], index: int, step: Step) -> None:
+def _note(reactions: list[dict[str, Any]], index: int, step: Step) -> None:
     verdict = step.verdict
     if verdict.decision == "allow" or step.duplicate or verdict.finding is None:
         return
-    acted.append(
+    reactions.append(
         {
             "i": index,
             "decision": verdict.decision,

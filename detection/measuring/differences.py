@@ -1,4 +1,4 @@
-"""What a scenario got, beside what it should get. Playing scenarios belongs to `seeds` and `agents`."""
+"""The outcome of a played scenario and its differences from the expected one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """One scenario after it was played: `problems` is empty when everything came out as written."""
+    """A scenario after it was played; `problems` is empty if every expectation was met."""
 
     id: str
     got: dict[str, Any]
@@ -16,5 +16,5 @@ class Played:
 
     @property
     def passed(self) -> bool:
-        """Whether it came out as written."""
+        """Whether every expectation was met."""
         return not self.problems

@@ -1,6 +1,6 @@
-"""How well do verdicts match what a person said about a run? Recall, alarms, delay, per source and per detector.
+"""Quality of detection on labelled runs: recall, false alarms and delay, per source and per detector.
 
-Only runs that a person has read count. Playing them belongs to `traces`.
+Only runs that a person has inspected count.
 """
 
 from __future__ import annotations
@@ -11,21 +11,20 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from detection.engine.memory import BLOCKING
 from detection.measuring.traces import Event, Judged, SessionName, name_of
 
-REFUSING = frozenset(("block", "hold", "stop"))
-
 BIASES = (
-    "Looping runs were found by looking where calls repeat: recall reads too high.",
-    "Healthy runs are enriched with hard cases: alarms read too high.",
-    "Results are those of the original run: a warning cannot change what the model did next.",
-    "Loops of one source may be short and by old models: always read recall with and without it.",
+    "Looping runs were found by searching for repeated calls: recall is too high.",
+    "Healthy runs contain more hard cases than usual: false alarms are too many.",
+    "Results are those of the original run: a warning cannot change what the model does next.",
+    "Loops of one source may be short and by old models: compare recall with and without it.",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """What a person said about one run."""
+    """A person's label of one run."""
 
     loop: bool
     start_seq: int | None
@@ -33,7 +32,7 @@ class Label:
 
 
 def labels(rows: Iterable[Event]) -> dict[SessionName, Label]:
-    """The labels that measure: inspected by a person, with a yes or a no."""
+    """Return the labels of runs that a person inspected and decided."""
     return {
         name_of(row): Label(row["loop"], row.get("loop_start_seq"), row.get("loop_end_seq"))
         for row in rows
@@ -43,7 +42,7 @@ def labels(rows: Iterable[Event]) -> dict[SessionName, Label]:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts over some runs."""
+    """Counts over a set of runs."""
 
     loops: int = 0
     caught: int = 0
@@ -54,7 +53,7 @@ class Tally:
     delays: list[int] = field(default_factory=list)
 
     def report(self) -> dict[str, Any]:
-        """The figures under their published names."""
+        """Return the figures by their published names."""
         return {
             "loops": self.loops,
             "caught": self.caught,
@@ -68,7 +67,7 @@ class Tally:
 
 @dataclass(slots=True)
 class Quality:
-    """The whole measurement, filled run by run."""
+    """The measurement of all runs."""
 
     total: Tally = field(default_factory=Tally)
     by_source: dict[str, Tally] = field(default_factory=dict)
@@ -91,14 +90,14 @@ class Quality:
         start = _index(run, label.start_seq, 0)
         end = _index(run, label.end_seq, len(run) - 1)
         found = next((one for one in run if one.kinds and one.index <= end), None)
-        refused = next((one for one in run if one.verdict.decision in REFUSING and one.index <= end), None)
+        blocked = next((one for one in run if one.verdict.decision in BLOCKING and one.index <= end), None)
         for tally in tallies:
             tally.loops += 1
             if found is not None:
                 tally.caught += 1
                 tally.delays.append(max(0, found.index - start))
-            if refused is not None:
-                tally.calls_saved += end - refused.index + 1
+            if blocked is not None:
+                tally.calls_saved += end - blocked.index + 1
         if found is None:
             self.missed.append(list(name))
         for kind in {kind for one in run if one.index <= end for kind in one.kinds}:
@@ -106,21 +105,21 @@ class Quality:
 
     def _healthy(self, name: SessionName, run: list[Judged], tallies: tuple[Tally, Tally]) -> None:
         alarms = [one for one in run if one.kinds]
-        refused = [one for one in run if one.verdict.decision in REFUSING]
+        blocked = [one for one in run if one.verdict.decision in BLOCKING]
         for tally in tallies:
             tally.healthy += 1
             tally.alarmed += bool(alarms)
-            tally.blocked += bool(refused)
+            tally.blocked += bool(blocked)
         for kind in {kind for one in alarms for kind in one.kinds}:
             self.kinds["alarmed"][kind] += 1
-        for kind in {one.verdict.finding.kind for one in refused if one.verdict.finding is not None}:
+        for kind in {one.verdict.finding.kind for one in blocked if one.verdict.finding is not None}:
             self.kinds["blocked"][kind] += 1
         if alarms:
-            worst = (refused or alarms)[0]
+            worst = (blocked or alarms)[0]
             self.false_alarms.append([*name, worst.kinds[0] if worst.kinds else "", worst.verdict.decision])
 
     def report(self) -> dict[str, Any]:
-        """Everything, ready for JSON."""
+        """Return the whole report, ready for JSON."""
         kinds = sorted(set().union(*self.kinds.values()))
         return {
             **self.total.report(),
@@ -136,7 +135,7 @@ def _index(run: list[Judged], seq: int | None, default: int) -> int:
 
 
 def table(report: Mapping[str, Any], write: Callable[[str], object]) -> None:
-    """Print a report for people, biases beside it."""
+    """Print a report for people, with its biases."""
     _rows("source", {**report["by_source"], **_without_the_largest(report), "all": report}, write)
     if "by_preset" in report:
         write("")
@@ -174,7 +173,7 @@ def _rows(title: str, rows: Mapping[str, Mapping[str, Any]], write: Callable[[st
 
 
 def _without_the_largest(report: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The sum without the source that has most of the loops, which would speak for all the others."""
+    """Return the sum without the source that has the most loops and would dominate the others."""
     sources = report["by_source"]
     if len(sources) < 2:
         return {}

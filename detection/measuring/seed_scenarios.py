@@ -1,7 +1,7 @@
-"""Plays the scenarios of the five origin systems, each under its preset, and compares what they report.
+"""Plays the scenarios of five known systems, each under its preset, and compares the detections.
 
-The translation of the original settings and words lives here and nowhere else: the engine knows one set of limits
-("fires at the n-th") and one set of rungs.
+Settings and terms of those systems are translated here and nowhere else: the engine has one set of limits
+("fires on the n-th call") and one set of rungs.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _ACTIONS: Mapping[str, Mapping[str, str]] = {
 _RUNGS = {"continue": "observe", "warn": "warn", "terminate": "stop", "stop": "stop"}
 _VERDICTS = {"unclear": "ambiguous", "failed": "error"}
 
-# Our name for a setting of 001, and how much later ours fires.
+# The engine's name of a setting of 001, and by how many calls it fires later.
 _LEVEL_NAMES: Mapping[str, tuple[str, int]] = {
     "window_size": ("window_calls", 0),
     "max_duplicates": ("max_repeats", 1),
@@ -73,7 +73,7 @@ _LEVEL_NAMES: Mapping[str, tuple[str, int]] = {
     "max_history": ("window_calls", 0),
 }
 
-# Figures that are not the engine's to report, or are only an explanation.
+# Figures that the engine does not report, or that only explain.
 _NOT_COMPARED = frozenset(("counts", "why", "note"))
 
 
@@ -100,7 +100,7 @@ def play(scenario: Json) -> Played:
 
 
 def expand(calls: list[Json]) -> Iterator[Json]:
-    """The calls one by one: `n` copies with `{i}` filled in, `t` growing by `dt`, and rounds of their own."""
+    """Return the calls one by one: `n` copies with `{i}` replaced, `t` increased by `dt`, and their rounds."""
     for entry in calls:
         copies = entry.get("n", 1)
         for i in range(copies):
@@ -150,7 +150,7 @@ def overrides(system: str, config: Json) -> list[ScopedValues]:
 
 
 def _environment(variables: Json) -> Json:
-    """Read variables as the original did, which ignored what it could not read."""
+    """Read variables like the original system, which ignored invalid ones."""
     found: Json = {}
     for name, text in variables.items():
         with suppress(PolicyError):
@@ -159,7 +159,7 @@ def _environment(variables: Json) -> Json:
 
 
 def _their_name(scenario: Json, name: str) -> str:
-    """The scenario's own name for one of our settings, where it gave one."""
+    """Return the scenario's own name of a setting, if it has one."""
     names = {own: theirs for theirs, (own, _) in _LEVEL_NAMES.items() if theirs in scenario.get("config", {})}
     if scenario["system"] == "001":
         names["graduated_rungs"] = "actions"
@@ -279,7 +279,7 @@ _TRANSLATE: Mapping[str, Callable[[Json], Json]] = {
 
 @dataclass(slots=True)
 class _Session:
-    """One tracker of the scenario, with its own settings above the shared ones."""
+    """A session of the scenario with its own settings."""
 
     state: State = field(default_factory=fold.new_state)
     own: Json = field(default_factory=dict)
@@ -301,7 +301,7 @@ class _Game:
         self.detections: list[Json] = []
 
     def play(self) -> Json:
-        """Feed everything and report."""
+        """Play all calls and return the detections."""
         index = 0
         for entry in self.calls:
             session = self.sessions.setdefault(str(entry.get("session", "")), _Session())

@@ -1,6 +1,6 @@
-"""Reads recorded runs in the trace form and folds them. One JSON object a line, one call each, sorted by session.
+"""Reads recorded runs and folds them. A trace file has one JSON object per line, one call each, sorted by session.
 
-Reading bytes from disk is the commands' business; how well the verdicts match labels belongs to `quality`.
+The management commands choose the files; `quality` compares verdicts with labels.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ SessionName = tuple[str, str]
 
 
 class TraceError(ValueError):
-    """A line is no event of the trace form; the message names the line."""
+    """A line of a trace file is not valid; the message names it."""
 
 
 def read_lines(path: Path) -> Iterator[Event]:
-    """The objects of a file, gzipped or not.
+    """Return the objects of a file, compressed with gzip or not.
 
     Raises
     ------
     TraceError
-        Naming the first line that is no JSON object.
+        For the first line that is no JSON object.
     OSError
-        When the file cannot be read.
+        If the file cannot be read.
     """
     with _opened(path) as lines:
         for number, line in enumerate(lines, 1):
@@ -59,20 +59,20 @@ def _opened(path: Path) -> gzip.GzipFile | BinaryIO:
 
 
 def sessions(events: Iterable[Event]) -> Iterator[tuple[SessionName, list[Event]]]:
-    """Events by session. A session whose lines are apart is put together first, so the file is read whole."""
+    """Return events by session. The whole file is read, because the lines of a session may be apart."""
     keyed = sorted(events, key=lambda event: (*name_of(event), event.get("seq", 0)))
     for name, group in groupby(keyed, key=name_of):
         yield name, list(group)
 
 
 def name_of(event: Event) -> SessionName:
-    """(source, session) of an event or a label."""
+    """Return source and session of an event or a label."""
     return str(event.get("source") or ""), str(event.get("session") or "")
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One call of a run: the stronger of the verdicts before and after it, and whether anything was found."""
+    """A judged call of a run: the stricter of the verdicts before and after it, and the kinds of all findings."""
 
     index: int
     seq: int
@@ -81,7 +81,7 @@ class Judged:
 
 
 def fold_session(events: list[Event], policy: Policy, keyer: Keyer) -> Iterator[Judged]:
-    """Fold one recorded run, call by call. A refused call still has its recorded result; the engine leaves it out."""
+    """Fold a recorded run, call by call. The engine ignores the recorded results of blocked calls."""
     state = fold.new_state()
     for index, event in enumerate(events):
         call_id = f"{index}"
@@ -106,12 +106,12 @@ def fold_session(events: list[Event], policy: Policy, keyer: Keyer) -> Iterator[
             for finding in verdict.findings
             if not finding.detail.get("notice")
         )
-        strongest = verdicts[0] if verdicts[0].decision != "allow" else verdicts[-1]
-        yield Judged(index, call.seq, strongest, kinds)
+        strictest = verdicts[0] if verdicts[0].decision != "allow" else verdicts[-1]
+        yield Judged(index, call.seq, strictest, kinds)
 
 
 def _seconds(stamp: Any, index: int) -> float:
-    """Unix seconds of an event; a run without times is taken to make one call a second."""
+    """Return the Unix seconds of an event; without times, a run makes one call per second."""
     if isinstance(stamp, int | float):
         return float(stamp)
     if isinstance(stamp, str):

@@ -37,6 +37,17 @@ def test_slow_calls_are_all_named_although_they_count_as_a_fifth():
     assert "11 times within 600s" in verdicts[-1].message
 
 
+def test_slow_calls_without_a_new_result_are_all_named():
+    player = Player(repeat_enabled=False, outcome_enabled=False, similar_enabled=False, cycle_enabled=False)
+    for tool in "abc":
+        player.step(tool, {}, tool)
+    verdicts = [player.step("abc"[number % 3], {}, "abc"[number % 3], gap=30.0) for number in range(25)]
+
+    warned = next(one for one in verdicts if one.decision == "warn")
+    assert (warned.finding.count, warned.finding.detail["calls"]) == (5, 25)
+    assert "the last 25 calls" in warned.message
+
+
 def test_a_changed_result_starts_the_span_over():
     player = Player()
     for number in range(5):

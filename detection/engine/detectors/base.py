@@ -44,7 +44,7 @@ class ExampleCall:
     tool, arguments : str, object
         What is called.
     result : str or None
-        What the tool answers; None means that no result arrives.
+        The result; None means that it never arrives.
     is_error : bool
         Whether the result is an error.
     """

@@ -102,14 +102,15 @@ class Cycle(BaseDetector):
         """Judge a call before it runs."""
         values = policy.values
         longest = values["cycle_max_length"]
-        records, matches = run.records, own.setdefault("m", [])
+        records = run.records
+        # By length of a lap: how many calls in a row equal the call one lap earlier.
+        matches = own.setdefault("matches", [])
         if len(matches) != longest:
             matches[:] = [0] * longest
         key, size = record.key, len(records)
         if not any(matches) and run.recent(key, longest) is None:
             return QUIET
         for length in range(1, longest + 1):
-            # The record in hand is the last one; the one a lap earlier lies `length` before it.
             other = records[-1 - length] if size > length else None
             equal = other is not None and other.key == key and not other.is_obsolete
             matches[length - 1] = matches[length - 1] + 1 if equal else 0
@@ -127,7 +128,7 @@ class Cycle(BaseDetector):
 
     def reset(self, own: dict[str, Any], run: RunState, keys: tuple[str, ...]) -> None:
         """Start counting laps again from zero; the calls themselves no longer count as evidence."""
-        own["m"] = []
+        own["matches"] = []
 
     def memory_calls(self, values: Mapping[str, Any]) -> int:
         """Return how many calls a session must remember for these settings."""
@@ -171,8 +172,8 @@ def _judge(run: RunState, record: Record, policy: Policy, length: int, laps: int
 
 
 def _lap_results(records: list[Record], length: int, laps: int) -> str:
-    """What the answers of the completed calls say, each compared with the one a lap earlier."""
-    # More laps may have been counted than calls are remembered; a slice from beyond the start would shift the pairs.
+    """Say what is known about the results, each compared with the one a lap earlier."""
+    # More laps may be counted than calls remembered; a slice that starts before the first record would shift the pairs.
     laps = min(laps, len(records) // length)
     pairs = [
         (one, earlier)

@@ -42,14 +42,12 @@ if TYPE_CHECKING:
     from detection.engine.policy import Policy
 
 _MAX_TOOLS = 8
-# New answers from other tools after which a tool's old series says nothing about the run any more.
-_FORGIVING_NEWS = 4
-_NEAR = 0.7
-
-# A series: fingerprint, count, is an error, first call, calls in a row that hardly differ, the run's news, last sketch.
+# New results of other tools that end a tool's series.
+_NEW_RESULTS_THAT_END_A_SERIES = 4
+_SIMILAR_ARGUMENTS = 0.7
 _MAX_LITERAL_BYTES = 1200
 _MAX_TEXTS_BYTES = 12_000
-# What `literal_masked` leaves out of JSON answers, whatever the tool.
+# Fields that `literal_masked` removes from JSON results, whatever the tool.
 _ID_FIELDS = frozenset(
     ("id", "message_id", "messageid", "uuid", "ts", "time", "date", "created_at", "sent_at", "duration")
 )
@@ -62,8 +60,8 @@ class Outcome(BaseDetector):
     label = "Identical results"
     headline = "Same result every time"
     unit = "identical results"
-    sentence = "*$tool* was called with different arguments and returned the same *$result $count times$span*"
-    message = "'$tool' returned the same $result $count times, whatever the arguments"
+    sentence = "*$tool* was called with different arguments and returned the same *$result $calls times$span*"
+    message = "'$tool' returned the same $result $calls times, whatever the arguments"
     advice = "Find out why the result stays the same before calling again, or report what you have."
     key_settings = ("outcome_ladder", "outcome_max_results", "outcome_max_errors")
     limit_setting = "outcome_max_results"
@@ -127,14 +125,30 @@ class Outcome(BaseDetector):
         if not outcome.is_evidence or policy.traits.tool_class == "poll":
             return QUIET
         series = own.pop(record.tool, None)
-        if series is None or series[0] != record.result or run.new_results - series[5] >= _FORGIVING_NEWS:
-            series = [record.result, 0, record.status == ERROR, record.seq, 0, 0, None]
-        # A slow repeat weighs a fifth, here as everywhere; an error never comes slowly enough.
+        if (
+            series is None
+            or series["result"] != record.result
+            or run.new_results - series["new_results"] >= _NEW_RESULTS_THAT_END_A_SERIES
+        ):
+            series = {
+                "result": record.result,
+                "calls": 0,
+                "count": 0,
+                "similar": 0,
+                "first": record.seq,
+                "sketch": None,
+            }
+        # A slow identical call counts as a fifth, unless it failed.
         weight = 1 if record.status == ERROR else record.weight
-        series[1] = _in_tenths(series[1] + weight)
-        near = series[6] is not None and sketch_similarity(record.sketch, series[6], _NEAR) >= _NEAR
-        series[4] = _in_tenths(series[4] + weight) if near else 1
-        series[5], series[6] = run.new_results, record.sketch
+        series["calls"] += 1
+        series["count"] = _in_tenths(series["count"] + weight)
+        is_similar = (
+            series["sketch"] is not None
+            and sketch_similarity(record.sketch, series["sketch"], _SIMILAR_ARGUMENTS) >= _SIMILAR_ARGUMENTS
+        )
+        series["similar"] = _in_tenths(series["similar"] + weight) if is_similar else 1
+        series["new_results"], series["sketch"] = run.new_results, record.sketch
+        series["failed"] = record.status == ERROR
         own[record.tool] = series
         drop_oldest(own, _MAX_TOOLS)
         return _judge(series, run, record, policy)
@@ -150,20 +164,21 @@ class Outcome(BaseDetector):
 
 
 def _in_tenths(count: float) -> float:
-    """The count without the dust that adding fifths leaves; most counts are whole and need no rounding."""
+    """Return a sum of fifths without its rounding error; most are whole and need no rounding."""
     return count if count % 1 == 0 else round(count, 1)
 
 
-def _judge(series: list[Any], run: RunState, record: Record, policy: Policy) -> Reading:
+def _judge(series: dict[str, Any], run: RunState, record: Record, policy: Policy) -> Reading:
     values = policy.values
-    fingerprint, count, failed, first, near, _, _ = series
+    count, failed, result = series["count"], series["failed"], series["result"]
     allowance = run.allowance("outcome")
     limit = values["outcome_max_errors" if failed else "outcome_max_results"] + allowance
-    near_limit = values["outcome_max_similar"] + allowance
-    if count < limit and near < near_limit:
+    similar_limit = values["outcome_max_similar"] + allowance
+    if count < limit and series["similar"] < similar_limit:
         return Reading(int(count), limit)
-    limit = min(limit, near_limit) if near >= near_limit else limit
-    calls = [one for one in run.records if one.tool == record.tool and one.result == fingerprint]
+    if series["similar"] >= similar_limit:
+        limit = min(limit, similar_limit)
+    calls = [one for one in run.records if one.tool == record.tool and one.result == result]
     keys = dict.fromkeys(one.key for one in calls)
     keys[record.key] = None
     finding = Finding(
@@ -171,12 +186,12 @@ def _judge(series: list[Any], run: RunState, record: Record, policy: Policy) -> 
         count=int(count),
         limit=limit,
         confidence=0.9 if failed else 0.8,
-        loop_id=loop_identity("outcome", (record.tool, fingerprint)),
+        loop_id=loop_identity("outcome", (record.tool, result)),
         call_keys=tuple(keys),
         seqs=evidence(calls),
-        first_seq=first,
+        first_seq=series["first"],
         results="errors" if failed else "equal",
-        detail=detail(record.tool),
+        detail=detail(record.tool, calls=series["calls"] if series["calls"] != count else None),
     )
     return Reading(int(count), limit, finding)
 
@@ -189,21 +204,21 @@ def _literal(
     failed = outcome.status == ERROR
     masked = values["outcome_method"] == "literal_masked"
     text = (normalise(outcome.raw, _ID_FIELDS) if masked else outcome.raw)[:_MAX_LITERAL_BYTES]
-    # Kept in the state, so it must be valid text, and all of them together small in any script.
+    # Stored in the state, so it must be valid text, and all texts together must be small in any script.
     size = min(_MAX_LITERAL_BYTES, _MAX_TEXTS_BYTES // values["window_calls"])
     text = text.encode("utf-8", "replace")[:size].decode("utf-8", "ignore")
     texts = own.setdefault("texts", [])
-    alike = [
+    similar = [
         seq
         for seq, other_failed, other in texts
         if other_failed == failed and literal_result_similarity(text, other, threshold) > threshold
     ]
     texts.append([record.seq, failed, text])
     del texts[: -values["window_calls"]]
-    count, limit = len(alike) + 1, values["outcome_max_results"] + run.allowance("outcome")
+    count, limit = len(similar) + 1, values["outcome_max_results"] + run.allowance("outcome")
     if count < limit:
         return Reading(count, limit)
-    seqs = tuple(sorted((*alike, record.seq)))  # results may come in another order than their calls
+    seqs = tuple(sorted((*similar, record.seq)))  # results may arrive in another order than their calls
     finding = Finding(
         kind="outcome",
         count=count,

@@ -85,7 +85,7 @@ class Repeat(BaseDetector):
             strictest_first=("run", "window", "consecutive"),
         ),
         number(
-            "window_calls", 10, 2, 60, "Window", "How many earlier calls the window holds.",
+            "window_calls", 10, 2, 60, "Window", "Number of earlier calls in the window.",
             weakens="down",
         ),
         number(
@@ -113,7 +113,7 @@ class Repeat(BaseDetector):
         ),
         number(
             "scattered_window_calls", 20, 2, 60, "Window for scattered repeats",
-            "How many calls back scattered repeats are counted.", weakens="down",
+            "Number of calls among which scattered repeats count.", weakens="down",
         ),
         number(
             "scattered_run_repeats", 5, 0, 100, "Limit for scattered repeats per run",

@@ -70,7 +70,7 @@ class Similar(BaseDetector):
         ),
         number(
             "similar_window_calls", 12, 2, 40, "Window for similar calls",
-            "How many earlier calls are compared.", weakens="down",
+            "Number of earlier calls to compare with.", weakens="down",
         ),
         choice(
             "similar_method", "sketch", ("sketch", "literal"), "Comparison of arguments",
@@ -106,18 +106,19 @@ class Similar(BaseDetector):
         candidates = [
             other
             for other in run.records[-1 - window : -1]
-            if other.tool == tool and not other.is_obsolete and (literal or _counts(other, run, policy))
+            if other.tool == tool and not other.is_obsolete and (literal or _is_evidence(other, run, policy))
         ]
-        # Fewer candidates than the limit needs: nothing to compare.
         if len(candidates) < limit - 1 or not record.sketch:
             return QUIET
-        alike = (
-            _literally_alike(record, candidates, policy) if literal else _alike(record, candidates, policy)
+        found = (
+            _similar_by_text(record, candidates, policy)
+            if literal
+            else _similar_by_sketch(record, candidates, policy)
         )
-        count = len(alike) + 1
-        if count < limit or (not literal and all(other.key == record.key for other in alike)):
+        count = len(found) + 1
+        if count < limit or (not literal and all(other.key == record.key for other in found)):
             return Reading(count, limit)
-        calls = [*alike, record]
+        calls = [*found, record]
         keys = tuple(dict.fromkeys(one.key for one in calls))
         finding = Finding(
             kind="similar",
@@ -125,12 +126,11 @@ class Similar(BaseDetector):
             limit=limit,
             window_calls=window,
             confidence=0.6,
-            # The oldest call of the group names the loop, so that it keeps its name while the window moves on.
             loop_id=loop_identity("similar", (record.tool,)),
             call_keys=keys,
             seqs=evidence(calls),
             first_seq=calls[0].seq,
-            results="unknown" if not run.results else "errors" if alike[-1].status == ERROR else "equal",
+            results="unknown" if not run.results else "errors" if found[-1].status == ERROR else "equal",
             detail=detail(record.tool),
         )
         return Reading(count, limit, finding)
@@ -140,8 +140,8 @@ class Similar(BaseDetector):
         return values["similar_window_calls"] + 1 if values["similar_enabled"] else 0
 
 
-def _counts(other: Record, run: RunState, policy: Policy) -> bool:
-    """Whether an earlier call is evidence: it brought no new result, or its client never reports results."""
+def _is_evidence(other: Record, run: RunState, policy: Policy) -> bool:
+    """Return whether an earlier call is evidence: it brought no new result, or its client reports no results."""
     if not policy.values["result_aware"]:
         return True
     if other.status == PENDING:
@@ -151,12 +151,12 @@ def _counts(other: Record, run: RunState, policy: Policy) -> bool:
     return other.status != EMPTY or other.is_new is False
 
 
-def _alike(record: Record, candidates: list[Record], policy: Policy) -> list[Record]:
+def _similar_by_sketch(record: Record, candidates: list[Record], policy: Policy) -> list[Record]:
     ratio = policy.values["similar_ratio"]
     return [other for other in candidates if sketch_similarity(record.sketch, other.sketch, ratio) >= ratio]
 
 
-def _literally_alike(record: Record, candidates: list[Record], policy: Policy) -> list[Record]:
+def _similar_by_text(record: Record, candidates: list[Record], policy: Policy) -> list[Record]:
     threshold = policy.values["similar_ratio"]
     mine = _parsed(record.sketch)
     return [

@@ -50,8 +50,8 @@ class Stagnation(BaseDetector):
     label = "Stagnation"
     headline = "No new results"
     unit = "calls without a new result"
-    sentence = "The last *$count calls$span* brought no new result"
-    message = "the last $count calls, up to '$tool', brought no new result"
+    sentence = "The last *$calls calls$span* brought no new result"
+    message = "the last $calls calls, up to '$tool', brought no new result"
     advice = "Step back: say what you know, what is missing, and choose a way you have not tried."
     key_settings = ("stagnation_ladder", "stagnation_max_calls")
     limit_setting = "stagnation_max_calls"
@@ -117,7 +117,8 @@ class Stagnation(BaseDetector):
 
 def _count(own: dict[str, Any], record: Record, *, poll: bool = False) -> None:
     weight = record.weight if record.status != ERROR else _NEW_ERROR if record.is_new else 1.0
-    own["n"] = own.get("n", 0.0) + (min(weight, _POLL) if poll and record.status != ERROR else weight)
+    own["calls"] = own.get("calls", 0) + 1
+    own["count"] = own.get("count", 0.0) + (min(weight, _POLL) if poll and record.status != ERROR else weight)
     keys = own.setdefault("keys", [])
     if record.key not in keys:
         keys.append(record.key)
@@ -129,25 +130,25 @@ def _count(own: dict[str, Any], record: Record, *, poll: bool = False) -> None:
 
 def _judge(own: dict[str, Any], run: RunState, record: Record, limit: int) -> Reading:
     limit += run.allowance("stagnation")
-    count = own.get("n", 0.0)
+    count = own.get("count", 0.0)
     if count < limit * _ENOUGH:
         return Reading(int(count), limit)
-    keys = tuple(own["keys"])
-    # The loop keeps the name it had when it was found, whatever else comes up while it goes on.
-    name = own.setdefault("loop", loop_identity("stagnation", sorted(keys)))
-    # Answers may come in another order than their calls.
+    keys, rounded = tuple(own["keys"]), int(count + 0.5)
+    # The identity stays the same when further calls join the loop.
+    loop_id = own.setdefault("loop", loop_identity("stagnation", sorted(keys)))
+    # Results may arrive in another order than their calls.
     seqs = tuple(sorted(own["seqs"]))
     finding = Finding(
         kind="stagnation",
-        count=int(count + 0.5),
+        count=rounded,
         limit=limit,
         confidence=0.8 if run.results else 0.6,
-        loop_id=name,
+        loop_id=loop_id,
         call_keys=keys,
         seqs=seqs,
         first_seq=seqs[0],
         results="unknown" if not run.results else "errors" if record.status == ERROR else "equal",
         period=len(keys),
-        detail=detail(record.tool),
+        detail=detail(record.tool, calls=own["calls"] if own["calls"] != rounded else None),
     )
     return Reading(int(count), limit, finding)
