@@ -1,4 +1,4 @@
-"""Scripted agents that play believable runs, healthy and stuck, through the public API.
+"""Scripted agents, healthy and stuck, that use the public API.
 
-Everything here is a client: it imports nothing of the server and knows no database. All of its texts are our own.
+Everything here is a client: it imports nothing of the server and uses no database.
 """

@@ -1,4 +1,4 @@
-"""Runs that go well, the ones that look like loops and are none among them."""
+"""Healthy runs, some of which look like loops."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ HEALTHY: tuple[Scenario, ...] = (
         backend="local",
         model="qwen3-32b",
         stuck=False,
-        door="events",
+        endpoint="events",
         subjects=({"shop": "north"}, {"shop": "harbour"}),
         repeated=(
             Call(
@@ -153,7 +153,7 @@ HEALTHY: tuple[Scenario, ...] = (
         backend="local",
         model="qwen3-32b",
         stuck=False,
-        door="events",
+        endpoint="events",
         repeated=(
             Call("read_log", {"service": "checkout"}, "$roll new lines, the last one at step $n", seconds=5),
         ),

@@ -1,4 +1,4 @@
-"""Plays scenarios for ever through the public API: a few agents at a time, each thinking like a model would between calls."""
+"""Runs scenarios through the public API: a few agents at a time, each with pauses between calls like a model."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from detection.demo.healthy import HEALTHY
 from detection.demo.scenario import Call, Scenario
 from detection.demo.stuck import STUCK
 
-GALLERY = (*HEALTHY, *STUCK)
+SCENARIOS = (*HEALTHY, *STUCK)
 HAMMER_TRIES = 5
 REST_SECONDS = (10.0, 30.0)
 OUTAGE_SECONDS = (2.0, 20.0)
-REFUSED = frozenset(("block", "hold"))
+NOT_RUN = frozenset(("block", "hold"))
 _INPUT_TOKENS, _OUTPUT_TOKENS, _COST_USD = (400, 3000), (20, 160), (0.0005, 0.006)
 
 
-class KeyRefused(Exception):
-    """The server does not know the key, or the key may not do what the demo does."""
+class KeyRejected(Exception):
+    """The server does not know the key, or the key lacks a scope."""
 
 
 @dataclass(kw_only=True)
 class Player:
-    """A handful of scripted agents.
+    """Several scripted agents.
 
     Parameters
     ----------
     url, key
-        Where LoopGuard is, and a key with the scopes ``ingest`` and ``guard``.
+        Address of LoopGuard, and a key with the scopes ``ingest`` and ``guard``.
     agents
-        How many play at the same time.
+        Number of agents that run at the same time.
     speed
-        2 plays twice as fast; thinking and resting times shrink alike.
+        2 runs twice as fast: all pauses are half as long.
     rounds
-        How often the whole gallery is played; None: for ever.
-    tell
-        Gets a line for people now and then.
+        Number of rounds of all scenarios; None for no end.
+    write
+        Receives each line for people.
     """
 
     url: str
@@ -51,69 +51,69 @@ class Player:
     agents: int = 6
     speed: float = 1.0
     rounds: int | None = None
-    tell: Callable[[str], None] = print
+    write: Callable[[str], None] = print
     random: random.Random = field(default_factory=random.Random)
     played: dict[str, str] = field(default_factory=dict)
     _is_away: bool = False
 
     async def play(self) -> None:
-        """Play until every round is done or the task is cancelled.
+        """Run until every round is done or the task is cancelled.
 
         Raises
         ------
-        KeyRefused
-            When the server answers 401 or 403.
+        KeyRejected
+            The server answers 401 or 403.
         """
         headers = {"Authorization": f"Bearer {self.key}"}
         limits = httpx.Limits(max_connections=self.agents)
         async with httpx.AsyncClient(base_url=self.url, headers=headers, timeout=10, limits=limits) as client:
-            deck = self._deck()
+            scenarios = self._rounds()
             async with asyncio.TaskGroup() as group:
                 for number in range(self.agents):
-                    group.create_task(self._one_agent(client, deck, number))
+                    group.create_task(self._one_agent(client, scenarios, number))
 
-    def _deck(self) -> Iterator[tuple[Scenario, bool]]:
-        """Deal the scenarios, shuffled anew each round; the second value says whether this is the first round."""
+    def _rounds(self) -> Iterator[tuple[Scenario, bool]]:
+        """Yield the scenarios in a new random order each round, and whether it is the first round."""
         done = 0
         while self.rounds is None or done < self.rounds:
-            cards = [*GALLERY]
-            self.random.shuffle(cards)
+            scenarios = [*SCENARIOS]
+            self.random.shuffle(scenarios)
             if done == 0:
-                # Whoever opens the page for the first time should soon see a loop beside healthy work.
-                cards.sort(
-                    key=lambda card: (
-                        card.name not in ("same-search", "fix-tests", "open-and-grep", "wait-for-report")
+                # The page should soon show a loop beside healthy work.
+                scenarios.sort(
+                    key=lambda scenario: (
+                        scenario.name not in ("same-search", "fix-tests", "open-and-grep", "wait-for-report")
                     )
                 )
-            yield from ((card, done == 0) for card in cards)
+            yield from ((scenario, done == 0) for scenario in scenarios)
             done += 1
 
     async def _one_agent(
-        self, client: httpx.AsyncClient, deck: Iterator[tuple[Scenario, bool]], number: int
+        self, client: httpx.AsyncClient, scenarios: Iterator[tuple[Scenario, bool]], number: int
     ) -> None:
         await self._pause(number * 1.5)
-        for scenario, is_first_round in deck:
+        for scenario, is_first_round in scenarios:
             name = f"{scenario.agent}/{scenario.name}-{secrets.token_hex(2)}"
             self.played[name] = await Run(self, client, scenario, name).play()
-            # The first round fills the page; after it a demo that runs for days must not fill the disk.
+            # Later rounds pause, so that a demo that runs for days does not fill the disk.
             await self._pause(1.0 if is_first_round else self.random.uniform(*REST_SECONDS))
 
     async def _pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds / self.speed)
 
     async def post(self, client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Post until it is answered; an outage is waited out."""
+        """Post until the server answers; wait during an outage."""
         wait_seconds = OUTAGE_SECONDS[0]
         while True:
             try:
                 answer = await client.post(path, json=body)
                 if answer.status_code in (401, 403):
-                    raise KeyRefused(f"LoopGuard at {self.url} refused the key ({answer.status_code}).")
+                    raise KeyRejected(f"LoopGuard at {self.url} rejected the key ({answer.status_code}).")
                 if answer.status_code < 500 and answer.status_code != 429:
                     answer.raise_for_status()
                     self._note_outage(is_away=False)
                     return dict(answer.json())
-                problem = f"it answers {answer.status_code}"
+                problem = f"status {answer.status_code}"
             except httpx.TransportError as error:
                 problem = type(error).__name__
             self._note_outage(is_away=True, problem=problem)
@@ -122,14 +122,14 @@ class Player:
 
     def _note_outage(self, *, is_away: bool, problem: str = "") -> None:
         if is_away and not self._is_away:
-            self.tell(f"LoopGuard at {self.url} cannot be reached ({problem}); the demo waits.")
+            self.write(f"LoopGuard at {self.url} cannot be reached ({problem}). The demo waits.")
         elif self._is_away and not is_away:
-            self.tell("LoopGuard is back; the demo goes on.")
+            self.write("LoopGuard answers again. The demo continues.")
         self._is_away = is_away
 
 
 class Run:
-    """One play of one scenario, as one session.
+    """One run of one scenario, as one session.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ class Run:
         self._count = 0
 
     async def play(self) -> str:
-        """Play to the end; return how it ended: ``completed``, ``failed`` or ``stopped``."""
+        """Run to the end; return ``completed``, ``failed`` or ``stopped``."""
         if self._scenario.says:
             await self._say(self._scenario.says)
         outcome = "completed"
@@ -159,7 +159,7 @@ class Run:
         return outcome
 
     async def _decisions(self) -> AsyncIterator[str]:
-        """Make the calls of the script, obeying what comes back; yields each decision."""
+        """Make the calls of the script, follow the decisions, and yield each of them."""
         for call in self._scenario.opening:
             yield await self._make([call])
         tries_left = HAMMER_TRIES
@@ -176,7 +176,7 @@ class Run:
                 yield decision
                 if decision == "warn" and self._player.random.random() < self._scenario.recovers:
                     leaves = True
-                if decision in REFUSED:
+                if decision in NOT_RUN:
                     tries_left -= 1
                     leaves = leaves or self._scenario.on_block == "turns" or tries_left == 0
                 if leaves:
@@ -187,7 +187,7 @@ class Run:
             yield await self._make([call])
 
     async def _make(self, calls: list[Call]) -> str:
-        """Make the calls of one model answer; return the strictest decision."""
+        """Make the calls of one model response; return the strictest decision."""
         if not calls:
             return "allow"
         await self._player._pause(sum(call.seconds for call in calls) * self._player.random.uniform(0.7, 1.3))
@@ -207,14 +207,14 @@ class Run:
                 }
             )
             results.append({"call_id": call_id, "content": content, "is_error": call.is_error})
-        return await (self._ask if self._scenario.door == "guard" else self._report)(
+        return await (self._ask if self._scenario.endpoint == "guard" else self._report)(
             round_id, wanted, results
         )
 
     async def _ask(self, round_id: str, wanted: list[dict[str, Any]], results: list[dict[str, Any]]) -> str:
         body = {**self._identity(), "round": round_id, "results": self._unsent_results, "calls": wanted}
         answer = await self._player.post(self._client, "/api/v1/guard", body)
-        # A refused call has no result of its own: the refusal is what the model gets to read.
+        # A blocked call has no result: the model reads the message of the verdict.
         may_run = {v["call_id"] for v in answer["verdicts"] if v["decision"] in ("allow", "warn")}
         self._unsent_results = [result for result in results if result["call_id"] in may_run]
         return str(answer["decision"])

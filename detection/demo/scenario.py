@@ -1,4 +1,4 @@
-"""What a scripted run consists of. The runs themselves are in the galleries, playing them is the player's."""
+"""The parts of a scripted run. `healthy` and `stuck` contain the runs, `player` runs them."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ Values = Mapping[str, object]
 
 
 class Call(NamedTuple):
-    """One tool call and what the tool will answer.
+    """One tool call and its result.
 
     Attributes
     ----------
     tool
-        Name as agents name their tools.
+        Name of the tool.
     arguments
-        Texts may hold ``$n`` (the lap, from 1), ``$m`` (ten times the lap), ``$roll`` (a random number) and whatever the
-        run's subject names. A text in place of a dictionary is what a model wrote that is no JSON object.
+        Texts may contain ``$n`` (the lap, from 1), ``$m`` (ten times the lap), ``$roll`` (a random number) and the names
+        of the subject. A text instead of a dictionary stands for arguments that are not a JSON object.
     result
-        The tool's answer, with the same placeholders.
+        Result of the tool, with the same placeholders.
     is_error
         Whether the tool failed.
     seconds
-        How long the model thinks before the call, at normal speed.
+        Pause before the call, at normal speed.
     """
 
     tool: str
@@ -62,23 +62,23 @@ class Scenario:
     Attributes
     ----------
     name
-        Begins the session's name; says what is to be seen.
+        Beginning of the session's name.
     stuck
-        Whether a detector is expected to find something.
-    door
-        ``guard`` asks before each call and obeys; ``events`` only reports, for a worker to look at.
+        Whether a detector should report a finding.
+    endpoint
+        ``guard`` requests a verdict before each call and follows it; ``events`` reports calls and results.
     subjects
-        One is drawn for each play; its values fill the placeholders.
+        One is chosen at random for each run; its values fill the placeholders.
     repeated, laps
-        Played `laps` times over after the opening.
+        Calls that are repeated `laps` times after the opening.
     on_block
-        ``turns``: goes to the close. ``hammers``: tries the same call again a few times first.
+        ``turns``: continues with the close. ``hammers``: repeats the same call a few times first.
     recovers
-        How likely a warning makes the agent leave the repeated part.
+        Probability, 0 to 1, that a warning ends the repeated part.
     together
-        The calls of one lap belong to one model answer.
+        Whether the calls of one lap belong to one model response.
     says
-        What the user wrote at the start; may hold in-chat commands.
+        First message of the user; may contain in-chat commands.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Scenario:
     backend: str
     model: str
     stuck: bool
-    door: Literal["guard", "events"] = "guard"
+    endpoint: Literal["guard", "events"] = "guard"
     subjects: tuple[dict[str, str], ...] = ({},)
     opening: tuple[Call, ...] = ()
     repeated: tuple[Call, ...] = ()

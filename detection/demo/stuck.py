@@ -1,4 +1,4 @@
-"""Runs that get stuck, each in a way of its own."""
+"""Runs that get stuck, each in its own way."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ STUCK: tuple[Scenario, ...] = (
         backend="openai",
         model="computer-use",
         stuck=True,
-        door="events",
+        endpoint="events",
         opening=(
             Call("browser_navigate", {"url": "https://news.example/archive"}, "Title: We value your privacy"),
         ),
@@ -109,7 +109,7 @@ STUCK: tuple[Scenario, ...] = (
         backend="local",
         model="qwen3-32b",
         stuck=True,
-        door="events",
+        endpoint="events",
         repeated=(
             Call(
                 "call_api",
@@ -143,7 +143,7 @@ STUCK: tuple[Scenario, ...] = (
         backend="local",
         model="qwen3-32b",
         stuck=True,
-        door="events",
+        endpoint="events",
         opening=(Call("read_file", {"path": "settings.toml"}, "[server]\nport = 8080\n# 40 lines follow"),),
         repeated=(
             Call(
@@ -208,7 +208,7 @@ STUCK: tuple[Scenario, ...] = (
         backend="openai",
         model="gpt-5",
         stuck=True,
-        door="events",
+        endpoint="events",
         opening=(Call("write_plan", {"goal": "tidy the wiki"}, "plan of 4 points"),),
         repeated=(
             Call("think", {"about": "point $n of the plan"}, "noted", seconds=0.8),

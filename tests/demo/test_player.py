@@ -1,9 +1,9 @@
-"""The whole gallery, played through the real API against the real database."""
+"""All scenarios, run through the real API against the real database."""
 
 import pytest
 from django.core.management import CommandError, call_command
 
-from detection.demo.player import GALLERY
+from detection.demo.player import SCENARIOS
 from detection.models import Incident, Project, Session
 from detection.services.audit import SYSTEM
 from detection.services.keys import create_key
@@ -29,12 +29,12 @@ def test_every_scenario_shows_what_it_is_for(live_server, token):
         while evaluation.evaluate(session.pk):
             pass
     sessions = {scenario_of(session.external_id): session for session in Session.objects.all()}
-    assert sessions.keys() == {scenario.name for scenario in GALLERY}
+    assert sessions.keys() == {scenario.name for scenario in SCENARIOS}
     assert all(session.is_demo for session in sessions.values())
     reactions = {name: set() for name in sessions}
     for incident in Incident.objects.all():
         reactions[scenario_of(incident.session_name)].add(incident.decision)
-    for scenario in GALLERY:
+    for scenario in SCENARIOS:
         if scenario.stuck:
             assert reactions[scenario.name] - {"allow"}, scenario.name
         else:
@@ -45,5 +45,5 @@ def test_every_scenario_shows_what_it_is_for(live_server, token):
 
 def test_a_key_that_is_not_known_ends_the_demo_with_a_sentence(live_server, token):
     wrong = token[:-1] + ("0" if token[-1] != "0" else "1")
-    with pytest.raises(CommandError, match="refused the key"):
+    with pytest.raises(CommandError, match="rejected the key"):
         call_command("demo", url=live_server.url, key=wrong, rounds=1, speed=FAST)

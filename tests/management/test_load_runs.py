@@ -43,7 +43,7 @@ def test_recorded_runs_become_sessions_with_strips_and_incidents(
 ):
     file = written(tmp_path / "events", LINES, packed=packed)
     call_command("load_runs", str(file), url=live_server.url, key=token)
-    assert "2 sessions, 15 events accepted, 0 known already" in capsys.readouterr().out
+    assert "2 sessions, 15 events accepted, 0 duplicate" in capsys.readouterr().out
     for session in Session.objects.all():
         evaluation.evaluate(session.pk)
     looping = Session.objects.get(external_id="own/run/1")
@@ -60,7 +60,7 @@ def test_loading_twice_adds_nothing(live_server, token, tmp_path, capsys):
     call_command("load_runs", str(file), url=live_server.url, key=token)
     capsys.readouterr()
     call_command("load_runs", str(file), url=live_server.url, key=token)
-    assert "0 events accepted, 15 known already" in capsys.readouterr().out
+    assert "0 events accepted, 15 duplicate" in capsys.readouterr().out
 
 
 def test_only_the_first_sessions_are_loaded_when_asked(live_server, token, tmp_path):

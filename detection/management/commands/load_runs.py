@@ -1,4 +1,4 @@
-"""``manage.py load_runs``: posts recorded runs through the API, so that workers look at them as at any agent's."""
+"""``load_runs``: posts recorded runs through the API, where workers evaluate them as those of any agent."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def _positive(text: str) -> int:
 
 
 class Command(BaseCommand):
-    """Loads files in the trace form; loading one twice adds nothing."""
+    """Post files in the trace form; a second time adds nothing."""
 
-    help = "Post recorded runs (trace form, gzipped or not) as events; sessions are named source/session."
+    help = "Post recorded runs (trace form, gzipped or not) as events of sessions named source/session."
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Name the options."""
+        """Declare the options."""
         parser.add_argument(
-            "files", nargs="+", type=Path, metavar="EVENTS.jsonl", help="one call a line; may be gzipped"
+            "files", nargs="+", type=Path, metavar="EVENTS.jsonl", help="one call per line; may be gzipped"
         )
         parser.add_argument(
             "--url", required=True, help="address of LoopGuard, such as http://127.0.0.1:8300"
@@ -47,7 +47,7 @@ class Command(BaseCommand):
         )
 
     def handle(self, *_: object, **options: Any) -> None:
-        """Load."""
+        """Post the files."""
         headers = {"Authorization": f"Bearer {options['key']}", "Content-Type": "application/json"}
         total: Counter[str] = Counter()
         try:
@@ -59,11 +59,11 @@ class Command(BaseCommand):
         except (TraceError, OSError) as error:
             raise CommandError(str(error)) from error
         except httpx.HTTPError as error:
-            raise CommandError(f"LoopGuard at {options['url']} did not take the events: {error}") from error
+            raise CommandError(f"LoopGuard at {options['url']} did not accept the events: {error}") from error
         if len(options["files"]) > 1:
-            self.stdout.write(f"In all: {_in_words(total)}")
+            self.stdout.write(f"Total: {_in_words(total)}")
         if total["rejected"]:
-            raise CommandError(f"{total['rejected']} events were rejected; the first reasons are above.")
+            raise CommandError(f"{total['rejected']} events were rejected. The first reasons are above.")
 
     def _load(self, client: httpx.Client, file: Path, limit: int | None) -> Counter[str]:
         counts: Counter[str] = Counter()
@@ -79,9 +79,9 @@ class Command(BaseCommand):
                 altered=len(answer["altered"]),
                 rejected=len(answer["rejected"]),
             )
-            for refusal in answer["rejected"][:3]:
-                name = batch[refusal["index"]]["session"]
-                self.stderr.write(f"{name}: {refusal['code']} at {refusal['path']}: {refusal['hint']}")
+            for rejection in answer["rejected"][:3]:
+                name = batch[rejection["index"]]["session"]
+                self.stderr.write(f"{name}: {rejection['code']} at {rejection['path']}: {rejection['hint']}")
         counts["sessions"] = len(names)
         return counts
 
@@ -97,7 +97,7 @@ def first_sessions(lines: Iterable[dict[str, Any]], limit: int | None) -> Iterat
 
 
 def events_of(line: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Turn one recorded call into its event, and that of its result where there is one."""
+    """Yield the event of a recorded call, and that of its result if it has one."""
     common = {
         "session": f"{line.get('source')}/{line.get('session')}",
         "call_id": f"recorded-{line.get('seq')}",
@@ -119,7 +119,7 @@ def events_of(line: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def batches(events: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Cut the events into requests of a bounded count and size."""
+    """Split the events into requests of limited count and size."""
     batch: list[dict[str, Any]] = []
     size = 0
     for event in events:
@@ -134,7 +134,7 @@ def batches(events: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
 
 
 def _post(client: httpx.Client, batch: list[dict[str, Any]]) -> dict[str, Any]:
-    """Post one batch; waits as long as the server asks for, and tries again: an event counts once."""
+    """Post one batch; retry after the time that the server names. A repeated event counts once."""
     body = orjson.dumps({"events": batch})
     for attempt in range(OUTAGE_TRIES):
         try:
@@ -159,6 +159,6 @@ def _post(client: httpx.Client, batch: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _in_words(counts: Counter[str]) -> str:
-    text = f"{counts['sessions']} sessions, {counts['accepted']} events accepted, {counts['duplicate']} known already"
+    text = f"{counts['sessions']} sessions, {counts['accepted']} events accepted, {counts['duplicate']} duplicate"
     more = [f"{counts[name]} {name}" for name in ("altered", "rejected") if counts[name]]
     return ", ".join((text, *more))

@@ -1,4 +1,4 @@
-"""`manage.py openapi`: writes the OpenAPI document of the API."""
+"""`openapi`: writes the OpenAPI document of the API."""
 
 import json
 from argparse import ArgumentParser

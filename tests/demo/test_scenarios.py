@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from detection.demo.player import GALLERY
+from detection.demo.player import SCENARIOS
 from detection.demo.scenario import Call
 
 VALUES = {"n": 3, "m": 30, "roll": 123}
@@ -15,17 +15,17 @@ def calls_of(scenario):
 
 
 def test_names_are_used_once():
-    assert len({scenario.name for scenario in GALLERY}) == len(GALLERY)
+    assert len({scenario.name for scenario in SCENARIOS}) == len(SCENARIOS)
 
 
-def test_the_gallery_shows_both_doors_and_several_agents_backends_and_models():
-    for field, least in (("door", 2), ("agent", 5), ("backend", 3), ("model", 5)):
-        assert len({getattr(scenario, field) for scenario in GALLERY}) >= least
-    assert sum(scenario.stuck for scenario in GALLERY) >= 9
-    assert sum(not scenario.stuck for scenario in GALLERY) >= 6
+def test_the_scenarios_use_both_endpoints_and_several_agents_backends_and_models():
+    for field, least in (("endpoint", 2), ("agent", 5), ("backend", 3), ("model", 5)):
+        assert len({getattr(scenario, field) for scenario in SCENARIOS}) >= least
+    assert sum(scenario.stuck for scenario in SCENARIOS) >= 9
+    assert sum(not scenario.stuck for scenario in SCENARIOS) >= 6
 
 
-@pytest.mark.parametrize("scenario", GALLERY, ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_every_placeholder_is_filled(scenario):
     for subject in scenario.subjects:
         for call in calls_of(scenario):
