@@ -36,7 +36,7 @@ def shown_fields(scope: Scope = SERVER) -> Iterator[Field]:
 
 def form_field(field: Field) -> forms.Field:
     """Return the form field of a setting; an empty one means that the setting is inherited."""
-    more: dict[str, Any] = {"required": False, "label": field.label, "help_text": field.help}
+    more: dict[str, Any] = {"required": False, "label": field.label, "help_text": field.help.replace("`", "")}
     if field.type == "bool":
         return forms.ChoiceField(choices=(("", "inherit"), ("true", "on"), ("false", "off")), **more)
     if field.type == "choice":

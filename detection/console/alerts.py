@@ -313,7 +313,7 @@ def alert_route(request: ProjectRequest, public_id: str = "") -> HttpResponse:
                 (
                     "event_types",
                     "Incident changes",
-                    [(v, w.lower()) for v, w in EVENT_TYPES if "." not in v],
+                    [(v, w) for v, w in EVENT_TYPES if "." not in v],
                 ),
                 (
                     "event_types",
@@ -324,7 +324,7 @@ def alert_route(request: ProjectRequest, public_id: str = "") -> HttpResponse:
                 ("kinds", "Detectors (none selected: all)", [(one.kind, one.label) for one in DETECTORS]),
                 (
                     "group_by",
-                    "Group by: one notification for each",
+                    "Group by",
                     [(field, field) for field in routing.GROUP_FIELDS],
                 ),
             )

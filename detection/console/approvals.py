@@ -14,6 +14,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from detection.console.access import ProjectRequest, actor_of, in_project
 from detection.engine.detectors import detector_for
+from detection.engine.reactions import DECISION_OF
 from detection.models import Approval, Incident, Role
 from detection.models.approvals import DONE
 from detection.selectors import approvals as selector
@@ -163,6 +164,12 @@ def delete_remembered(request: ProjectRequest) -> HttpResponse:
     return redirect("console:approvals", request.project.slug)
 
 
+def _rung_order(reaction: tuple[str, Any]) -> int:
+    """Return the place of a reaction's rung, mildest first; JSON does not keep the order."""
+    rungs = tuple(DECISION_OF)
+    return rungs.index(reaction[0]) if reaction[0] in rungs else len(rungs)
+
+
 def of_incident(incident: Incident) -> dict[str, Any]:
     """Return the approvals, judge calls and reactions of an incident for its page."""
     asked, calls = selector.of_incident(incident.pk)
@@ -173,6 +180,6 @@ def of_incident(incident: Incident) -> dict[str, Any]:
         "judge_calls": calls,
         "reactions": [
             (rung, [(_OUTCOMES.get(outcome, outcome), count) for outcome, count in counts.items()])
-            for rung, counts in (incident.evidence.get("reactions") or {}).items()
+            for rung, counts in sorted((incident.evidence.get("reactions") or {}).items(), key=_rung_order)
         ],
     }

@@ -15,6 +15,7 @@ from django.utils.safestring import SafeString
 
 from detection.console import formatting, incident_text, permalinks
 from detection.console.icons import ICONS
+from detection.engine.detectors import detector_for
 from detection.selectors.strips import Strip, cells_of, small
 
 register = template.Library()
@@ -35,6 +36,12 @@ def ago(moment: datetime | None) -> str:
 def activity(action: str) -> str:
     """Return an action of an incident's activity in words."""
     return incident_text.ACTIVITY.get(action, formatting.word(action).capitalize())
+
+
+@register.filter
+def detector_label(kind: str) -> str:
+    """Return the name of a detector for people."""
+    return detector_for(kind).label
 
 
 @register.filter
