@@ -155,8 +155,7 @@ def test_a_rule_that_weakens_detection_needs_a_reason(world):
     url = f"/admin/detection/tooloverride/{stored.pk}/change/"
     stricter = {"ignore_arguments": "[]", "volatile_result_fields": "[]", "set_max_repeats": "9", "note": ""}
     assert (
-        "weakens detection (Fires at the n-th identical call)"
-        in world.client.post(url, stricter).content.decode()
+        "weakens detection (Limit for identical calls)" in world.client.post(url, stricter).content.decode()
     )
     assert world.client.post(url, {**stricter, "set_max_repeats": "3"}).status_code == 302
     stored.refresh_from_db()

@@ -158,7 +158,7 @@ def refuses(function, *arguments, **more):
 )
 def test_a_person_gives_a_reason_for_weakening_an_override(project, person, scope):
     detail = refuses(overrides.save_override, project.pk, scope, {"max_repeats": 9}, person, " ")
-    assert detail == "This weakens detection (Fires at the n-th identical call). Give a reason."
+    assert detail == "This weakens detection (Limit for identical calls). Give a reason."
     assert not Override.objects.exists()
     overrides.save_override(project.pk, scope, {"max_repeats": 3}, person)
     refuses(overrides.save_override, project.pk, scope, {}, person)
