@@ -231,7 +231,7 @@ FROM generate_series(1, 1000) n
     """
 INSERT INTO detection_approval (public_id, project_id, session_id, incident_id, decider, state, seq, call_id, call_key,
     held_calls, tool, agent, run, loop_id, kind, count, "limit", unit, summary, requested_at, deadline, unattended, choice,
-    raised_by, decision, message, reason, decided_by, decided_at)
+    raise_by, decision, message, reason, decided_by, decided_at)
 SELECT 'q_' || substr(md5(i.id::text), 1, 15), i.project_id, i.session_id, i.id, 'person',
        CASE WHEN n > 40 THEN 'decided' ELSE 'open' END, i.last_seq, 'c' || i.last_seq, '', 1, split_part(i.tool, ' ', 1),
        i.agent, '', i.loop_id, i.kind, i.count, i."limit", '', 'The same call ' || i.count || ' times.',

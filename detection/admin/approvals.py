@@ -27,7 +27,7 @@ class ApprovalPage(ReadOnlyMixin, ProjectAdmin):
     ordering = ("-id",)
     fields = (
         "public_id", "project", "session", "incident", "state", "decider", "agent", "tool", "call_id", "held_calls", "kind",
-        "count", "limit", "window_seconds", "unit", "summary", "requested_at", "deadline", "unattended", "choice", "raised_by",
+        "count", "limit", "window_seconds", "unit", "summary", "requested_at", "deadline", "unattended", "choice", "raise_by",
         "decision", "message", "reason", "decided_by", "decided_at",
     )  # fmt: skip
 

@@ -44,10 +44,11 @@ def check_parameter_names(request: ApiRequest, allowed: list[str]) -> None:
         )
 
 
-def rendered_shape(request: ApiRequest) -> str:
-    """Return the wire shape in the query, or an empty string."""
-    shape = request.GET.get("render", "")
-    if shape and shape not in messages.SHAPES:
+def rendered_shape(request: ApiRequest) -> messages.Shape | None:
+    """Return the wire shape in the query, if there is one."""
+    name = request.GET.get("render", "")
+    shape = messages.shape_named(name)
+    if name and shape is None:
         allowed = ", ".join(messages.SHAPES)
         raise Problem(422, "invalid_value", f"`render` must be one of {allowed}.", path="render")
     return shape

@@ -18,7 +18,7 @@ from detection.engine.reactions import DECISION_OF
 from detection.models import Approval, Incident, Role
 from detection.models.approvals import DONE
 from detection.selectors import approvals as selector
-from detection.services.approvals import resolution as service
+from detection.services.approvals import decisions as service
 from detection.services.errors import ServiceError
 
 SHOWN_ARGUMENTS = 1000
@@ -32,7 +32,7 @@ OUTCOME_CHIPS = {"allow": "ok", "block": "idle", "stop": "stop"}
 REASONS = {
     "decided": "decided",
     "remembered": "remembered decision",
-    "unanswered": "nobody decided in time",
+    "expired": "nobody decided in time",
     "accepted": "the judge accepted",
     "denied": "the judge denied",
     "unclear": "the judge was unclear",
@@ -86,7 +86,7 @@ def page(request: ProjectRequest) -> HttpResponse:
     context = {
         "waiting": waiting,
         "closed": [_closed(approval) for approval in selector.lately_closed(project.pk)],
-        "remembered": [(row, _done(row.choice, row.raised_by)) for row in selector.remembered(project.pk)],
+        "remembered": [(row, _done(row.choice, row.raise_by)) for row in selector.remembered(project.pk)],
         "near_limit": selector.near_limit(project.pk),
         "max_raise": service.MAX_RAISE,
         "remembered_days": service.REMEMBERED_FOR.days,
@@ -113,7 +113,7 @@ def _waiting(approval: Approval, now: datetime, arguments: str) -> Waiting:
 
 def _closed(approval: Approval) -> Closed:
     words = (
-        _done(approval.choice, approval.raised_by)
+        _done(approval.choice, approval.raise_by)
         or {"allow": "Allowed", "block": "Skipped", "stop": "Stopped"}[approval.decision]
     )
     return Closed(
@@ -129,7 +129,7 @@ def _done(choice: str, by: int) -> str:
 @require_POST
 def decide(request: ProjectRequest) -> HttpResponse:
     """Decide an approval; a second decision is rejected with the name of the first decider."""
-    text = request.POST.get("by", "")
+    text = request.POST.get("raise_by", "")
     by = int(text) if text.isascii() and text.isdigit() and len(text) < 8 else 0
     try:
         approval = service.decide(
@@ -137,13 +137,13 @@ def decide(request: ProjectRequest) -> HttpResponse:
             request.POST.get("id", "")[:64].replace("\x00", ""),
             request.POST.get("choice", ""),
             actor_of(request),
-            by=by,
+            raise_by=by,
             remember=request.POST.get("remember") == "yes",
         )
     except ServiceError as error:
         messages.error(request, error.detail)
     else:
-        did = DONE[approval.choice].format(by=approval.raised_by)  # type: ignore[index]
+        did = DONE[approval.choice].format(by=approval.raise_by)
         messages.success(request, f"You {did}: {approval.tool} in {approval.session.external_id}.")
     return redirect("console:approvals", request.project.slug)
 
@@ -155,7 +155,7 @@ def delete_remembered(request: ProjectRequest) -> HttpResponse:
     text = request.POST.get("id", "")
     number = int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
     try:
-        service.forget(request.project.pk, number, actor_of(request))
+        service.delete_remembered(request.project.pk, number, actor_of(request))
         messages.success(
             request, "Remembered decision deleted. The next such call waits for a decision again."
         )

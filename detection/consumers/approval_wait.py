@@ -35,11 +35,11 @@ from django.db import DatabaseError
 from django.utils import timezone
 from redis.exceptions import RedisError
 
-from detection.engine.messages import SHAPES
+from detection.engine import messages
 from detection.models import KeyScope
 from detection.selectors.approvals import closed_among
 from detection.services import keys
-from detection.services.approvals import resolution
+from detection.services.approvals import decisions
 from detection.services.approvals.documents import approval_document
 from detection.services.errors import ServiceError
 from detection.stream.hints import approval_group
@@ -226,9 +226,11 @@ async def _answer(request: HTTPScope, public_id: str) -> dict[str, Any]:
     return document
 
 
-async def _read(project_id: int, public_id: str, shape: str) -> tuple[dict[str, Any], float]:
+async def _read(
+    project_id: int, public_id: str, shape: messages.Shape | None
+) -> tuple[dict[str, Any], float]:
     def read() -> tuple[dict[str, Any], float]:
-        approval = resolution.find(project_id, public_id)
+        approval = decisions.find(project_id, public_id)
         return approval_document(approval, shape), (approval.deadline - timezone.now()).total_seconds()
 
     try:
@@ -241,14 +243,16 @@ async def _read(project_id: int, public_id: str, shape: str) -> tuple[dict[str, 
     return found
 
 
-def _parameters(request: HTTPScope) -> tuple[float, str]:
+def _parameters(request: HTTPScope) -> tuple[float, messages.Shape | None]:
     given = dict(parse_qsl(request["query_string"].decode("latin-1"), keep_blank_values=True))
     unknown = given.keys() - {"wait", "render"}
     if unknown:
         raise Refused(422, "unknown_parameter", "There are: wait, render.", min(unknown)[:60])
-    shape = given.get("render", "")
-    if shape and shape not in SHAPES:
-        raise Refused(422, "invalid_value", f"Must be one of {', '.join(SHAPES)}.", "render")
+    shape = messages.shape_named(given.get("render", ""))
+    if given.get("render") and shape is None:
+        raise Refused(
+            422, "invalid_value", f"`render` must be one of {', '.join(messages.SHAPES)}.", "render"
+        )
     try:
         seconds = float(given.get("wait") or 0)
     except ValueError:

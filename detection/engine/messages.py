@@ -20,6 +20,12 @@ MAX_TOOL_CHARACTERS = 128
 """Length of a tool name in a message."""
 SHAPES: tuple[Shape, ...] = ("text", "openai", "anthropic", "mcp", "claude_code")
 
+
+def shape_named(name: str) -> Shape | None:
+    """Return the wire shape with this name, or None."""
+    return next((shape for shape in SHAPES if shape == name), None)
+
+
 TEMPLATES: Mapping[str, str] = {
     "warn": "[WARNING: $what. You may be in a loop. $advice]",
     "chance": (

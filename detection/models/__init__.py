@@ -1,4 +1,4 @@
-"""Rows and the constraints that carry the rules. No workflow: what writes several rows is a service."""
+"""Database rows with their constraints. Services contain the workflows that write several rows."""
 
 from detection.models.alerts import (
     AlertDestination,
@@ -19,7 +19,7 @@ from detection.models.approvals import (
     ApprovalState,
     Choice,
     Decider,
-    RememberedChoice,
+    RememberedDecision,
     Unattended,
 )
 from detection.models.attempts import Attempt
@@ -71,7 +71,7 @@ __all__ = [
     "OutboxState",
     "Override",
     "Project",
-    "RememberedChoice",
+    "RememberedDecision",
     "Role",
     "Session",
     "SessionState",

@@ -1,8 +1,10 @@
-"""Approvals that a held call waits on, and the answers that people want remembered."""
+"""Approvals of held calls, and remembered decisions."""
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
+from datetime import datetime
 
 from django.conf import settings
 from django.db import models
@@ -14,28 +16,28 @@ from detection.models.sessions import Session
 
 
 def new_approval_id() -> str:
-    """An opaque id with its type prefix, 100 random bits: who knows it still needs a key of the project."""
+    """Return a new opaque id with its type prefix, 100 random bits."""
     return "apr_" + "".join(secrets.choice(PUBLIC_ID_ALPHABET) for _ in range(20))
 
 
 class Decider(models.TextChoices):
-    """Who is to answer."""
+    """Who decides."""
 
     PERSON = "person", "A person"
     JUDGE = "judge", "The judge"
 
 
 class ApprovalState(models.TextChoices):
-    """What became of an approval. Only an open one can be answered."""
+    """How far an approval is. Only an open one can be decided."""
 
-    OPEN = "open", "Waiting"
+    OPEN = "open", "Open"
     DECIDED = "decided", "Decided"
-    EXPIRED = "expired", "Nobody answered in time"
+    EXPIRED = "expired", "Expired"
     WITHDRAWN = "withdrawn", "Withdrawn"
 
 
 class Choice(models.TextChoices):
-    """The five answers of a person."""
+    """What a person can choose."""
 
     SKIP = "skip", "Skip this call"
     ALLOW_ONCE = "allow_once", "Allow once"
@@ -44,18 +46,18 @@ class Choice(models.TextChoices):
     DISABLE = "disable", "Disable for this session"
 
 
-DONE = {
+DONE: Mapping[str, str] = {
     Choice.SKIP: "skipped the call",
     Choice.ALLOW_ONCE: "allowed the call once",
     Choice.RAISE: "raised the limit by {by}",
     Choice.EXEMPT: "exempted the tool for this session",
     Choice.DISABLE: "disabled detection for this session",
 }
-"""What somebody did who chose so."""
+"""What a person did, by choice; `{by}` is the amount of a raise."""
 
 
 class Unattended(models.TextChoices):
-    """What holds when nobody answers in time."""
+    """The unattended reaction: what applies if nobody decides in time."""
 
     BLOCK = "block", "The call is skipped"
     STOP = "stop", "The run is stopped"
@@ -64,10 +66,10 @@ class Unattended(models.TextChoices):
 
 
 class Approval(models.Model):
-    """One held call (and its copies) that waits for a person or for the judge.
+    """A held call, with identical calls of the same loop, that waits for a person or the judge.
 
-    A session has at most one open approval per loop. Everything that changes an approval happens under the session's
-    row lock; `decision` is empty exactly while it is open.
+    A session has at most one open approval per loop. Approvals change only under the session's row lock; `decision` is
+    empty exactly while one is open.
     """
 
     public_id = models.CharField(max_length=32, unique=True, default=new_approval_id, editable=False)
@@ -79,10 +81,10 @@ class Approval(models.Model):
     decider = models.CharField(max_length=8, choices=Decider.choices, default=Decider.PERSON)
     state = models.CharField(max_length=10, choices=ApprovalState.choices, default=ApprovalState.OPEN)
 
-    seq = models.IntegerField(help_text="The held call's place in its session.")
+    seq = models.IntegerField(help_text="Sequence number of the held call.")
     call_id = models.CharField(max_length=256)
     call_key = models.CharField(max_length=32)
-    held_calls = models.IntegerField(default=1, help_text="How many calls wait for this answer.")
+    held_calls = models.IntegerField(default=1, help_text="How many calls wait for the decision.")
     tool = models.CharField(max_length=128)
     agent = models.CharField(max_length=128, blank=True, default="")
     run = models.CharField(max_length=256, blank=True, default="")
@@ -91,17 +93,17 @@ class Approval(models.Model):
     count = models.IntegerField()
     limit = models.IntegerField()
     window_seconds = models.FloatField(null=True, blank=True)
-    unit = models.CharField(max_length=16, blank=True, default="", help_text="What a budget counts.")
-    summary = models.CharField(max_length=300, help_text="What was found, in words.")
+    unit = models.CharField(max_length=16, blank=True, default="", help_text="Unit of a budget.")
+    summary = models.CharField(max_length=300, help_text="What was detected, as a sentence.")
 
     requested_at = models.DateTimeField(db_default=Now())
     deadline = models.DateTimeField()
     unattended = models.CharField(max_length=8, choices=Unattended.choices, default=Unattended.BLOCK)
 
     choice = models.CharField(max_length=10, choices=Choice.choices, blank=True, default="")
-    raised_by = models.IntegerField(default=0, help_text="By how much the limit was raised.")
+    raise_by = models.IntegerField(default=0, help_text="By how much the limit is raised.")
     decision = models.CharField(max_length=8, blank=True, default="", help_text="allow, block or stop")
-    message = models.CharField(max_length=2000, blank=True, default="", help_text="What the agent is told.")
+    message = models.CharField(max_length=2000, blank=True, default="", help_text="Message for the agent.")
     reason = models.CharField(
         max_length=32, blank=True, default="", help_text="Stable code of how it was closed."
     )
@@ -140,19 +142,23 @@ class Approval(models.Model):
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody and nothing has decided yet; past the deadline it is still to be closed."""
+        """Whether it is not decided yet. Past the deadline it is open until it is closed."""
         return self.state == ApprovalState.OPEN
 
+    def is_overdue(self, now: datetime) -> bool:
+        """Whether it is open past its deadline."""
+        return self.is_open and self.deadline <= now
 
-class RememberedChoice(models.Model):
-    """An answer that holds for later sessions of the same agent and tool, so that nobody is asked again. It ends."""
 
-    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="remembered_choices")
+class RememberedDecision(models.Model):
+    """A decision that applies to later approvals of the same agent, tool and detector, until it expires."""
+
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="remembered_decisions")
     agent = models.CharField(max_length=128, blank=True, default="")
     tool = models.CharField(max_length=128)
     kind = models.CharField(max_length=16)
     choice = models.CharField(max_length=10, choices=Choice.choices)
-    raised_by = models.IntegerField(default=0)
+    raise_by = models.IntegerField(default=0)
     times_used = models.IntegerField(default=0)
     created_by = models.CharField(max_length=150)
     created_by_user = models.ForeignKey(
@@ -165,7 +171,7 @@ class RememberedChoice(models.Model):
         ordering = ("agent", "tool", "kind")
         constraints = (
             models.UniqueConstraint(
-                fields=("project", "agent", "tool", "kind"), name="one_remembered_choice"
+                fields=("project", "agent", "tool", "kind"), name="one_remembered_decision"
             ),
         )
 

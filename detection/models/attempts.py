@@ -1,4 +1,4 @@
-"""The last attempts to reach the API, refused ones too, for the Connect and Ingest screens."""
+"""Recent requests to the events and guard routes, rejected ones included, for the Connect and Ingest screens."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from detection.models.projects import Project
 
 
 class Attempt(models.Model):
-    """One request to the ingest or guard route, in brief. Bounded: housekeeping keeps the newest of each project."""
+    """A summary of one request to the events or guard route. Housekeeping keeps the newest of each project."""
 
     project = models.ForeignKey(Project, null=True, on_delete=models.CASCADE, related_name="attempts")
     at = models.DateTimeField(db_default=Now())
     route = models.CharField(max_length=32)
     key_hint = models.CharField(
-        max_length=24, blank=True, default="", help_text="The readable part of the key that was sent."
+        max_length=24, blank=True, default="", help_text="The part of the key that may be shown."
     )
     status = models.PositiveSmallIntegerField()
-    code = models.CharField(max_length=48, blank=True, default="", help_text="Stable code of the refusal.")
+    code = models.CharField(max_length=48, blank=True, default="", help_text="Stable code of the error.")
     detail = models.CharField(max_length=300, blank=True, default="")
     accepted = models.IntegerField(default=0)
     duplicate = models.IntegerField(default=0)

@@ -1,4 +1,4 @@
-"""Who changed what, append-only: a database trigger refuses updates and deletes."""
+"""The audit log. A database trigger prevents updates and deletes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from detection.models.projects import Project
 
 
 class AuditEntry(models.Model):
-    """One change of a state or a setting, written in the transaction of the change."""
+    """A change of a state or a setting, written in the transaction of the change."""
 
     project = models.ForeignKey(
         Project, null=True, blank=True, on_delete=models.DO_NOTHING, db_constraint=False, related_name="audit"
@@ -17,9 +17,9 @@ class AuditEntry(models.Model):
     at = models.DateTimeField(db_default=Now())
     actor = models.CharField(max_length=150, help_text="A user name, key:<id>, command or system.")
     action = models.CharField(
-        max_length=64, help_text="What was done: session.stop, policy.save, key.create …"
+        max_length=64, help_text="What was done, as in session.stop, policy.save or key.create."
     )
-    subject = models.CharField(max_length=300, help_text="What it was done to.")
+    subject = models.CharField(max_length=300, help_text="What was changed.")
     before = models.JSONField(null=True)
     after = models.JSONField(null=True)
     address = models.GenericIPAddressField(null=True)

@@ -1,8 +1,8 @@
-"""What agents reported, one row per event, in the order of each session.
+"""Events of agents, one row each, ordered within their session.
 
-The table is partitioned by session id. The id carries the day of the session's start, so all events of a session lie in
-one partition, the primary key (session, sequence) holds across the whole table, and retention drops whole partitions.
-Client event ids are kept apart in a narrow table with its own retention. See docs/decisions/0002-event-layout.md.
+The table is partitioned by session id. The id contains the day on which the session started, so all events of a session
+are in one partition, the primary key (session, sequence) is unique across the table, and retention drops whole
+partitions. Event ids of clients have a narrow table with its own retention. See docs/decisions/0002-event-layout.md.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class EventType(models.TextChoices):
 
 
 class Event(models.Model):
-    """One call, result, message or end.
+    """A call, a result, a message or the end of a session.
 
-    `content` is the result's or message's text (cut, see the published limits; `content_length` is the whole length in
-    characters). `verdict` is null for a plain allow, else what was answered, enough to answer a resent call alike.
+    `content` is the text of the result or message, cut to the published limit; `content_length` is its full length in
+    characters. `verdict` is null for a plain allow, else everything needed to repeat it for a resent call.
     """
 
     pk = models.CompositePrimaryKey("session_id", "seq")
@@ -38,8 +38,8 @@ class Event(models.Model):
     type = models.CharField(max_length=8, choices=EventType.choices)
     call_id = models.CharField(max_length=256, default="")
     tool = models.CharField(max_length=128, default="")
-    arguments = models.TextField(null=True)  # noqa: DJ001 - nothing kept is not an empty text
-    content = models.TextField(null=True)  # noqa: DJ001 - no content is not an empty one
+    arguments = models.TextField(null=True)  # noqa: DJ001 - null: not stored
+    content = models.TextField(null=True)  # noqa: DJ001 - null: not stored
     content_length = models.IntegerField(default=0)
     tail_digest = models.CharField(
         max_length=32, default="", help_text="Keyed digest of a result that was cut."
@@ -55,13 +55,11 @@ class Event(models.Model):
     occurred_at = models.DateTimeField(null=True)
     received_at = models.DateTimeField(db_default=Now())
     altered = models.CharField(
-        max_length=120, default="", help_text="Comma-separated marks of what was changed on the way in."
+        max_length=120, default="", help_text="Comma-separated marks of what was altered."
     )
     call_key = models.CharField(max_length=32, default="")
     result_digest = models.CharField(max_length=32, default="")
-    flags = models.CharField(
-        max_length=12, default="", help_text="Marks for the loop strip, see the engine's cells."
-    )
+    flags = models.CharField(max_length=12, default="", help_text="Flags of the cell in the loop strip.")
     decision = models.CharField(max_length=8, default="allow")
     verdict = models.JSONField(null=True)
 
@@ -74,7 +72,7 @@ class Event(models.Model):
 
 
 class EventKey(models.Model):
-    """An event id that a client has used: counts once within its project, wherever and however often it is sent."""
+    """An event id that a client has used. It is accepted once per project, however often it is sent."""
 
     pk = models.CompositePrimaryKey("project_id", "digest")
     project = models.ForeignKey(Project, on_delete=models.CASCADE)

@@ -1,4 +1,4 @@
-"""Incidents: the stored life of one loop identity in one session."""
+"""Incidents: the stored life of one loop in one session."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ PUBLIC_ID_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
 def new_public_id() -> str:
-    """An opaque id with its type prefix, 75 random bits."""
+    """Return a new opaque id with its type prefix, 75 random bits."""
     return "inc_" + "".join(secrets.choice(PUBLIC_ID_ALPHABET) for _ in range(15))
 
 
 class IncidentStatus(models.TextChoices):
-    """Where the people are with an incident."""
+    """How far people have handled an incident."""
 
     OPEN = "open", "Open"
     ACKNOWLEDGED = "acknowledged", "Acknowledged"
@@ -29,7 +29,7 @@ class IncidentStatus(models.TextChoices):
 
 
 class IncidentLabel(models.TextChoices):
-    """What a person says the incident was."""
+    """A person's verdict on an incident."""
 
     NONE = "", "Not labelled"
     TRUE_LOOP = "true_loop", "A loop"
@@ -37,10 +37,10 @@ class IncidentLabel(models.TextChoices):
 
 
 class Incident(models.Model):
-    """One loop in one session, from its first finding until it ends.
+    """A loop in one session, from its first finding until it ends.
 
-    At most one incident per loop identity and session is active (`ended_at` null). `evidence` and `policy` are
-    snapshots, so that an incident stays readable after its calls were removed and its settings changed.
+    At most one incident per loop and session is active (`ended_at` null). `evidence` and `policy` are copies, so an
+    incident stays readable after its calls were deleted and its settings changed.
     """
 
     public_id = models.CharField(max_length=32, unique=True, default=new_public_id, editable=False)
@@ -53,7 +53,7 @@ class Incident(models.Model):
     is_demo = models.BooleanField(default=False)
 
     loop_id = models.CharField(
-        max_length=32, help_text="Rotation-free key of the loop; equal loops in other sessions share it."
+        max_length=32, help_text="Id of the pattern: the same loop in other sessions has the same id."
     )
     kind = models.CharField(max_length=16)
     tool = models.CharField(max_length=128, help_text="The tool, or the tools of a cycle joined by arrows.")
@@ -64,17 +64,17 @@ class Incident(models.Model):
     detections = models.IntegerField(default=1)
     was_guarded = models.BooleanField(
         default=False,
-        help_text="Whether the agent asked first. Where calls are only reported, nothing was stopped.",
+        help_text="Whether calls were sent to the guard. Observed calls are never blocked.",
     )
     calls_blocked = models.IntegerField(default=0)
     calls_in_loop = models.IntegerField(default=0)
     cost_usd = models.DecimalField(max_digits=14, decimal_places=6, default=0)
-    decision = models.CharField(max_length=8, help_text="The strictest verdict that was given.")
+    decision = models.CharField(max_length=8, help_text="The strictest decision so far.")
     rung = models.CharField(max_length=16, blank=True, default="")
     first_seq = models.IntegerField()
     last_seq = models.IntegerField()
     last_call_number = models.IntegerField(
-        default=0, help_text="How many calls the session had at the last finding."
+        default=0, help_text="Number of calls in the session at the last finding."
     )
     evidence = models.JSONField(default=dict)
     policy = models.JSONField(default=dict)
@@ -89,7 +89,7 @@ class Incident(models.Model):
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
     )
     recovered = models.BooleanField(
-        null=True, blank=True, help_text="Whether the agent changed course after the reaction."
+        null=True, blank=True, help_text="Whether the agent recovered after the last reaction."
     )
     opened_at = models.DateTimeField(db_default=Now())
     last_seen_at = models.DateTimeField(db_default=Now())
@@ -124,16 +124,14 @@ class Incident(models.Model):
 
 
 class IncidentActivity(models.Model):
-    """What happened to an incident, by whom; written once."""
+    """An action on an incident; written once."""
 
     incident = models.ForeignKey(Incident, on_delete=models.CASCADE, related_name="activity")
     at = models.DateTimeField(db_default=Now())
-    actor = models.CharField(max_length=150, help_text="A user name, a key, or 'system'.")
+    actor = models.CharField(max_length=150, help_text="A user name, key:<id> or system.")
     action = models.CharField(max_length=32)
     note = models.CharField(max_length=1000, blank=True, default="")
-    before = models.JSONField(
-        default=dict, help_text="The fields that changed, as they were: what undo restores."
-    )
+    before = models.JSONField(default=dict, help_text="Changed fields with their previous values, for undo.")
 
     class Meta:
         ordering = ("at", "id")

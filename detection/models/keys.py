@@ -13,21 +13,21 @@ class KeyScope(models.TextChoices):
     """What a key may be used for."""
 
     INGEST = "ingest", "Ingest: send events"
-    GUARD = "guard", "Guard: ask for verdicts"
+    GUARD = "guard", "Guard: evaluate calls"
     READ = "read", "Read: sessions, incidents, policies"
     ADMIN = "admin", "Admin: change sessions, incidents and policies"
 
 
 def all_scopes() -> list[str]:
-    """Every scope: what a key gets unless told otherwise."""
+    """Return every scope, the default of a key."""
     return list(KeyScope.values)
 
 
 class ApiKey(models.Model):
-    """A key of one project. The secret itself is shown once and never stored.
+    """A key of one project. The token is shown once and never stored.
 
-    `public_id` is the readable part of the token and finds the row; `digest` is the SHA-256 of the whole token, which
-    holds 256 random bits, so that a slow password hash would add cost and no safety.
+    `public_id` is the readable part of the token. `digest` is the SHA-256 of the whole token; with 256 random bits, a
+    slow password hash would only add cost.
     """
 
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="api_keys")

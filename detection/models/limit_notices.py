@@ -1,4 +1,4 @@
-"""Notices to operators that a session comes close to a limit. The agent never sees them; what stops it is an incident."""
+"""Notices that a session has nearly used a budget. People see them, the agent does not."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from detection.models.sessions import Session
 
 
 class LimitNotice(models.Model):
-    """A session had used most of a limit; once per session and limit, whatever restarts and rebuilds come between."""
+    """A budget that a session has nearly used; once per session and limit, also across restarts and rebuilds."""
 
     session = models.ForeignKey(Session, on_delete=models.CASCADE, related_name="limit_notices")
-    unit = models.CharField(max_length=16, help_text="What the limit counts: rounds, calls, seconds …")
+    unit = models.CharField(max_length=16, help_text="Unit of the limit: rounds, calls, seconds …")
     used = models.FloatField()
     limit = models.FloatField()
-    seq = models.IntegerField(help_text="The call that came so close.")
+    seq = models.IntegerField(help_text="Sequence number of the call that crossed the threshold.")
     tool = models.CharField(max_length=128)
     at = models.DateTimeField(db_default=Now())
 

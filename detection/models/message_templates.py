@@ -1,4 +1,4 @@
-"""A project's own wording of what agents are told."""
+"""Custom message templates of projects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from detection.models.projects import Project
 
 
 class MessageTemplate(models.Model):
-    """The text of one rung, for one wire shape or (empty) for all of them; absent means the default wording."""
+    """The message template of a rung, for one wire shape or, if empty, for all. Without a row, the default applies."""
 
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="message_templates")
     rung = models.CharField(max_length=16)
@@ -23,7 +23,9 @@ class MessageTemplate(models.Model):
     class Meta:
         ordering = ("rung", "shape")
         constraints = (
-            models.UniqueConstraint(fields=("project", "rung", "shape"), name="one_text_per_rung_and_shape"),
+            models.UniqueConstraint(
+                fields=("project", "rung", "shape"), name="one_template_per_rung_and_shape"
+            ),
         )
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Projects (tenants) and who may do what in them."""
+"""Projects (tenants) and their members."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.db import models
 
 
 def new_digest_secret() -> bytes:
-    """256 random bits; every digest of the project is keyed with them."""
+    """Return 256 random bits, the key of all digests of a project."""
     return secrets.token_bytes(32)
 
 
@@ -23,15 +23,16 @@ class Project(models.Model):
     policy_version = models.BigIntegerField(
         default=1,
         editable=False,
-        help_text="Rises with every stored change of a setting that holds for this project.",
+        help_text="Increases with every change of a setting or message template that applies to this project.",
     )
     stores_payloads = models.BooleanField(
-        default=True, help_text="Off: arguments and results are kept as digests only; detection still works."
+        default=True,
+        help_text="If disabled, arguments and results are stored as digests only. Detection still works.",
     )
     retention_days = models.PositiveIntegerField(
         default=30,
         validators=[MinValueValidator(7), MaxValueValidator(3650)],
-        help_text="Sessions and calls older than this are removed; incidents keep their evidence.",
+        help_text="Sessions and calls are deleted after this time. Incidents keep their evidence.",
     )
     first_event_at = models.DateTimeField(null=True, blank=True, editable=False)
     created_at = models.DateTimeField(auto_now_add=True)
@@ -47,7 +48,7 @@ class Project(models.Model):
 class Role(models.TextChoices):
     """What a member may do; each role includes the ones before it."""
 
-    VIEWER = "viewer", "Viewer: sees everything of the project"
+    VIEWER = "viewer", "Viewer: sees everything in the project"
     OPERATOR = "operator", "Operator: handles incidents, stops and resumes sessions"
     ADMIN = "admin", "Admin: changes settings, keys and members"
 
@@ -70,6 +71,6 @@ class Membership(models.Model):
         return f"{self.user} in {self.project}: {self.role}"
 
     def allows(self, role: str) -> bool:
-        """Tell whether this membership includes what `role` may do."""
+        """Return whether this membership includes the rights of `role`."""
         order = Role.values
         return order.index(self.role) >= order.index(role)

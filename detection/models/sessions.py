@@ -51,7 +51,7 @@ class Session(models.Model):
     last_seq = models.IntegerField(default=0)
     evaluated_seq = models.IntegerField(default=0)
     pending_since = models.DateTimeField(
-        null=True, blank=True, help_text="When the oldest unevaluated event came in."
+        null=True, blank=True, help_text="When the oldest unevaluated event was received."
     )
     call_count = models.IntegerField(default=0)
     blocked_count = models.IntegerField(default=0)
@@ -67,7 +67,7 @@ class Session(models.Model):
         help_text="The last 60 calls as [seq, key, flags], oldest first.",
     )
 
-    policy_values = models.JSONField(default=dict, help_text="The session's own override.")
+    policy_values = models.JSONField(default=dict, help_text="Overrides of this session.")
     stopped_by_kind = models.CharField(
         max_length=16, choices=StoppedByKind.choices, blank=True, default="", db_default=""
     )
@@ -84,9 +84,7 @@ class Session(models.Model):
         db_default=False,
         help_text="Whether an incident of the session has no end; healthy sessions cost no query.",
     )
-    quarantined = models.JSONField(
-        default=list, help_text="Events set aside because evaluating them failed: [{seq, error, at}]."
-    )
+    quarantined = models.JSONField(default=list, help_text="Quarantined events: [{seq, error}].")
     changed_xid = models.BigIntegerField(
         db_default=RawSQL("pg_current_xact_id()::text::bigint", ()), editable=False
     )

@@ -1,6 +1,6 @@
-"""Calls counted by the hour, so that a page over months reads thousands of rows and not millions of events.
+"""Hourly counts of calls, so that statistics over months read thousands of rows instead of millions of events.
 
-Filled by the service `statistics`; incidents are few and are counted from their own rows.
+Written by `services.maintenance.hourly_counts`. Incidents are few and are counted from their own rows.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from detection.models.sessions import Session
 
 
 class CallCount(models.Model):
-    """What the calls of one hour (UTC), backend, model and tool came to. Stays when the calls themselves are removed."""
+    """Counts of the calls of one hour (UTC), backend, model and tool. Kept when the calls are deleted."""
 
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="call_counts")
     hour = models.DateTimeField()
@@ -38,7 +38,7 @@ class CallCount(models.Model):
 
 
 class CountedSession(models.Model):
-    """How far the calls of a session are counted; goes with its session."""
+    """How far the calls of a session are counted; deleted with the session."""
 
     session = models.OneToOneField(Session, primary_key=True, on_delete=models.CASCADE, related_name="+")
     counted_seq = models.IntegerField(default=0)
@@ -48,7 +48,7 @@ class CountedSession(models.Model):
 
 
 class CountingCursor(models.Model):
-    """The one row that says which transactions the counting has seen, and when."""
+    """The single row with the transactions that the counting has seen, and when."""
 
     id = models.SmallIntegerField(primary_key=True, default=1)
     seen_xid = models.BigIntegerField(default=0)

@@ -16,7 +16,7 @@ from detection.models import (
     Event,
     JudgeCall,
     LimitNotice,
-    RememberedChoice,
+    RememberedDecision,
     Session,
     SessionState,
 )
@@ -88,9 +88,9 @@ def lately_closed(project_id: int, limit: int = 20) -> list[Approval]:
     return [*rows.select_related("session", "incident").order_by("-requested_at", "-id")[:limit]]
 
 
-def remembered(project_id: int) -> list[RememberedChoice]:
+def remembered(project_id: int) -> list[RememberedDecision]:
     """Answers that still hold for later sessions."""
-    rows = RememberedChoice.objects.filter(project_id=project_id, expires_at__gt=timezone.now())
+    rows = RememberedDecision.objects.filter(project_id=project_id, expires_at__gt=timezone.now())
     return [*rows[:MAX_OPEN]]
 
 

@@ -14,7 +14,7 @@ from celery.signals import worker_init, worker_shutting_down
 from django.db import close_old_connections, connection
 
 from detection import jobs
-from detection.services.approvals import resolution
+from detection.services.approvals import decisions, judge_consultation
 from detection.tasks.periodic import Periodic
 
 log = structlog.get_logger(__name__)
@@ -26,13 +26,13 @@ MOST_AT_ONCE = 4
 @shared_task(name=jobs.JUDGE)
 def ask_judge(approval_id: str) -> None:
     """Consult the judge about an approval; a second delivery finds nothing left to ask."""
-    resolution.ask_judge(approval_id)
+    judge_consultation.consult_judge(approval_id)
 
 
 @shared_task(name=jobs.CLOSE_APPROVALS)
 def close_approvals() -> None:
     """Close the approvals whose time is over and that nobody has read since."""
-    resolution.close_due()
+    decisions.close_overdue()
 
 
 class LeftLying:
@@ -53,7 +53,7 @@ class LeftLying:
         self._pool.shutdown(cancel_futures=True)
 
     def _look(self) -> None:
-        for approval_id in resolution.unclaimed_approvals():
+        for approval_id in judge_consultation.unclaimed_approvals():
             if approval_id not in self._under_way:
                 self._under_way.add(approval_id)
                 self._pool.submit(self._ask, approval_id)
@@ -61,7 +61,7 @@ class LeftLying:
     def _ask(self, approval_id: str) -> None:
         try:
             close_old_connections()
-            if resolution.ask_judge(approval_id):
+            if judge_consultation.consult_judge(approval_id):
                 log.info("judge_approval_rescued", approval=approval_id)
         except Exception:
             log.exception("judge_not_asked", approval=approval_id)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import structlog
 from celery.signals import worker_init, worker_shutting_down
 
-from detection.services.approvals import resolution
+from detection.services.approvals import decisions
 from detection.services.maintenance import heartbeats, retention
 from detection.services.sessions import evaluation
 from detection.tasks.periodic import Periodic
@@ -28,7 +28,7 @@ class Sweeper(Periodic):
         self._is_tidy = False
 
     def _sweep(self) -> None:
-        resolution.close_due()
+        decisions.close_overdue()
         self._sweep_until_done()
         if not self._is_tidy:
             # What a server that was off for long has missed is made good now, not with the schedule's next turn.

@@ -160,7 +160,7 @@ def test_an_approval_that_waits_is_told_with_its_deadline_and_what_happens_witho
     ("choice", "decision", "words"),
     [
         ({"choice": "skip"}, "block", " skipped the call"),
-        ({"choice": "raise", "by": 3}, "allow", "raised the limit by 3"),
+        ({"choice": "raise", "raise_by": 3}, "allow", "raised the limit by 3"),
     ],
 )
 def test_the_end_of_an_approval_reaches_who_was_asked(api, receiver, route_of, choice, decision, words):

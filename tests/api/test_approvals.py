@@ -37,16 +37,16 @@ def test_the_list_is_filtered_and_paged(api, held):
 
 
 def test_an_answer_decides_and_a_second_one_is_a_conflict(api, with_scopes, held):
-    told = api.post(f"/approvals/{held['id']}/decision", {"choice": "raise", "by": 3})
+    told = api.post(f"/approvals/{held['id']}/decision", {"choice": "raise", "raise_by": 3})
     assert told.status_code == 200
-    assert (told.json()["decision"], told.json()["raised_by"]) == ("allow", 3)
+    assert (told.json()["decision"], told.json()["raise_by"]) == ("allow", 3)
     late = with_scopes("admin").post(f"/approvals/{held['id']}/decision", {"choice": "skip"})
     assert (late.status_code, late.json()["code"]) == (409, "already_decided")
 
 
 @pytest.mark.parametrize(
     "body",
-    [{}, {"choice": "maybe"}, {"choice": "raise"}, {"choice": "raise", "by": 10_001}, {"choice": "raise", "by": "3x"},
+    [{}, {"choice": "maybe"}, {"choice": "raise"}, {"choice": "raise", "raise_by": 10_001}, {"choice": "raise", "raise_by": "3x"},
      {"choice": "skip", "more": 1}, [], "skip", {"choice": None}],
 )  # fmt: skip
 def test_what_is_no_answer_is_refused_and_the_approval_stays_open(body, api, held):

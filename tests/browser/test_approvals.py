@@ -13,7 +13,7 @@ from playwright.sync_api import expect
 
 from detection.engine.scopes import PROJECT
 from detection.models import Approval, Session
-from detection.services.approvals import resolution
+from detection.services.approvals import decisions
 from detection.services.audit import SYSTEM, Actor
 from detection.services.policies import overrides
 from tests.support.projects import make_key, make_member, make_project
@@ -59,7 +59,7 @@ def script(site, project):
     assert started.held.wait(20)
     yield started
     for approval in Approval.objects.filter(state="open"):
-        resolution.decide(project.pk, approval.public_id, "skip", SYSTEM)
+        decisions.decide(project.pk, approval.public_id, "skip", SYSTEM)
     started.join(10)
 
 
@@ -102,7 +102,7 @@ def test_the_second_operator_is_told_who_was_first(page, site, script, project):
     open_approvals(page, site)
     card = page.locator(".approval")
     card.hover()
-    resolution.decide(project.pk, Approval.objects.get().public_id, "skip", Actor("ben"))
+    decisions.decide(project.pk, Approval.objects.get().public_id, "skip", Actor("ben"))
     card.get_by_role("button", name="Disable detection").click()
     expect(
         page.get_by_role("status").filter(has_text="ben has answered already: skip this call.")
@@ -117,7 +117,7 @@ def test_raise_takes_a_number_and_the_answer_is_remembered_and_forgotten(page, s
     card.get_by_label(re.compile("Remember")).check()
     card.get_by_role("button", name="Raise the limit").click()
     script.join(10)
-    assert (script.told["choice"], script.told["raised_by"]) == ("raise", 7)
+    assert (script.told["choice"], script.told["raise_by"]) == ("raise", 7)
     expect(page.get_by_role("heading", name="Remembered decisions")).to_be_visible()
     page.get_by_role("button", name="Delete").click()
     expect(page.get_by_role("heading", name="Remembered decisions")).to_be_hidden()

@@ -58,14 +58,14 @@ def test_what_waits_is_shown_with_its_call_its_time_and_what_happens_otherwise(a
 
 
 def test_an_operator_answers_and_a_viewer_does_not(as_member, held):
-    form = {"id": held.public_id, "choice": "raise", "by": "3"}
+    form = {"id": held.public_id, "choice": "raise", "raise_by": "3"}
     viewer = as_member(Role.VIEWER)
     assert "Deciding requires the role operator" in viewer.get("/p/support/approvals").content.decode()
     assert viewer.post("/p/support/approvals/decision", form).status_code == 403
     told = as_member(Role.OPERATOR).post("/p/support/approvals/decision", form, follow=True).content.decode()
     assert "raised the limit by 3" in told
     held.refresh_from_db()
-    assert (held.choice, held.raised_by) == ("raise", 3)
+    assert (held.choice, held.raise_by) == ("raise", 3)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_an_operator_answers_and_a_viewer_does_not(as_member, held):
         {"choice": "skip"},
         {"id": "apr_none", "choice": "skip"},
         {"id": "\x00", "choice": "skip"},
-        {"choice": "raise", "by": "²"},
+        {"choice": "raise", "raise_by": "²"},
     ],
 )
 def test_a_form_that_makes_no_sense_is_told_so(form, as_member, held):
@@ -97,7 +97,7 @@ def test_other_projects_do_not_exist(client, project, held):
         == 404
     )
     told = client.post("/p/rivals/approvals/decision", {"id": held.public_id, "choice": "skip"}, follow=True)
-    assert "There is no such approval" in told.content.decode()
+    assert "Not found in this project" in told.content.decode()
     assert client.get("/p/support/message-templates").status_code == 404
 
 

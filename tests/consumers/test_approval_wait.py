@@ -16,7 +16,7 @@ from detection.consumers import approval_wait
 from detection.engine.scopes import PROJECT
 from detection.models import Approval, Session
 from detection.services import keys
-from detection.services.approvals import resolution
+from detection.services.approvals import decisions
 from detection.services.audit import Actor
 from detection.services.ingestion.guard import GuardIn, guard
 from detection.services.policies import overrides
@@ -42,7 +42,7 @@ def held(project, **values):
     return out.verdicts[0].approval["id"], token
 
 
-answer = sync_to_async(resolution.decide)
+answer = sync_to_async(decisions.decide)
 
 
 def client(token=""):
@@ -94,7 +94,7 @@ async def test_without_a_broker_the_answer_comes_within_the_next_look(project, m
 async def test_unanswered_the_default_comes_at_the_deadline_without_anybodys_help(project):
     public_id, token = await held(project, answer_timeout_seconds=1, unattended_reaction="stop")
     told = (await wait_for(token, public_id)).json()
-    assert (told["state"], told["decision"], told["reason"]) == ("expired", "stop", "unanswered")
+    assert (told["state"], told["decision"], told["reason"]) == ("expired", "stop", "expired")
     approval = await Approval.objects.aget()
     assert 0 <= (approval.decided_at - approval.deadline).total_seconds() < 1
 
@@ -204,6 +204,9 @@ async def test_the_wait_url_of_a_held_verdict_points_to_the_live_address(project
     public_id, _ = await held(project)
     approval = await Approval.objects.aget()
     assert approval.deadline > timezone.now() + timedelta(seconds=60)
-    from detection.services.approvals.open_approvals import as_wire
+    from detection.services.approvals.documents import approval_reference
 
-    assert as_wire(approval)["wait_url"] == f"{settings.LIVE_URL}/api/v1/approvals/{public_id}?wait=30"
+    assert (
+        approval_reference(approval)["wait_url"]
+        == f"{settings.LIVE_URL}/api/v1/approvals/{public_id}?wait=30"
+    )

@@ -16,10 +16,10 @@ from django.utils import timezone
 
 from detection import services
 from detection.engine.scopes import PROJECT, Scope
-from detection.models import Approval, AuditEntry, RememberedChoice, Session
+from detection.models import Approval, AuditEntry, RememberedDecision, Session
 from detection.services import audit, keys
 from detection.services.alerting import alert_routes, destinations, notifications, silences
-from detection.services.approvals import resolution
+from detection.services.approvals import decisions
 from detection.services.audit import Actor
 from detection.services.incidents import triage
 from detection.services.maintenance import retention
@@ -81,8 +81,8 @@ class World:
         return public_id
 
     def remembered(self):
-        resolution.decide(self.pk, self.approval(), "allow_once", ANA, remember=True)
-        return RememberedChoice.objects.get().pk
+        decisions.decide(self.pk, self.approval(), "allow_once", ANA, remember=True)
+        return RememberedDecision.objects.get().pk
 
     def failed(self):
         notifications.send_test(self.pk, self.hook(), ANA)
@@ -129,8 +129,8 @@ def _changes(w):
             lambda: overrides.save_tool_rule(w.pk, "a_*", actor=ANA, exempt=True),
             lambda _: overrides.restore(w.pk, AuditEntry.objects.get(action="policy.tool_rule").pk, ANA),
         ),
-        "approvals.resolution.decide": (w.approval, lambda q: resolution.decide(w.pk, q, "allow_once", ANA)),
-        "approvals.resolution.forget": (w.remembered, lambda r: resolution.forget(w.pk, r, ANA)),
+        "approvals.decisions.decide": (w.approval, lambda q: decisions.decide(w.pk, q, "allow_once", ANA)),
+        "approvals.decisions.delete_remembered": (w.remembered, lambda r: decisions.delete_remembered(w.pk, r, ANA)),
         "alerting.silences.create_silence": (lambda: None, lambda _: w.silence()),
         "alerting.silences.end_silence": (w.silence, lambda s: silences.end_silence(w.pk, s, ANA)),
         "alerting.alert_routes.save_route": (lambda: None, lambda _: make_route(w.project)),

@@ -146,7 +146,7 @@ def _guard_document(
     principal: Principal,
     asked: GuardIn,
     out: GuardOut,
-    shape: str,
+    shape: messages.Shape | None,
     altered: list[dict[str, Any]],
 ) -> dict[str, Any]:
     verdicts = [_verdict(verdict, shape) for verdict in out.verdicts]
@@ -173,12 +173,12 @@ def _guard_document(
     return document
 
 
-def _verdict(verdict: CallVerdict, shape: str) -> dict[str, Any]:
+def _verdict(verdict: CallVerdict, shape: messages.Shape | None) -> dict[str, Any]:
     document = {
         "call_id": verdict.call_id,
         "decision": verdict.decision,
         # A project may have a text of its own for this wire shape.
-        "message": verdict.wordings.get(shape, verdict.message),
+        "message": verdict.wordings.get(shape or "", verdict.message),
         "incident": verdict.incident,
         "finding": verdict.finding,
         "policy": verdict.policy,
@@ -189,7 +189,7 @@ def _verdict(verdict: CallVerdict, shape: str) -> dict[str, Any]:
     return document
 
 
-def _render(document: dict[str, Any], shape: Any, model: str) -> None:
+def _render(document: dict[str, Any], shape: messages.Shape, model: str) -> None:
     # A hook expects an answer in any case; the other shapes carry a message or nothing.
     has_something = bool(document["message"]) or shape == "claude_code"
     document["rendered"] = (

@@ -25,7 +25,7 @@ from detection.api.schemas.common import PageSchema
 from detection.models import KeyScope
 from detection.selectors import approvals as selector
 from detection.selectors.approvals import ApprovalFilters
-from detection.services.approvals import resolution as services
+from detection.services.approvals import decisions as services
 from detection.services.approvals.documents import approval_document
 from detection.services.errors import NotFound
 
@@ -76,7 +76,7 @@ def delete_remembered(request: ApiRequest, remembered_id: int) -> HttpResponse:
     """Delete a remembered decision. The next such call is held again."""
     if remembered_id >= 2**63:
         raise NotFound
-    services.forget(request.principal.project_id, remembered_id, actor_of(request))
+    services.delete_remembered(request.principal.project_id, remembered_id, actor_of(request))
     return empty_response()
 
 
@@ -120,7 +120,7 @@ def decide_approval(request: ApiRequest, approval_id: str, body: Body[DecisionRe
         existing_name(approval_id),
         body.choice,
         actor_of(request),
-        by=body.by,
+        raise_by=body.raise_by,
         remember=body.remember,
     )
     return json_response(approval_document(approval))

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from ninja import Field, Schema
 
 from detection.api.schemas.common import CursorQuerySchema, ShortText, StrictSchema
-from detection.services.approvals.resolution import MAX_RAISE
+from detection.services.approvals.decisions import MAX_RAISE
 
 ChoiceName = Literal["skip", "allow_once", "raise", "exempt", "disable"]
 
@@ -48,7 +48,7 @@ class ApprovalSchema(Schema):
         description="What to do with the call. Null while the approval is open."
     )
     choice: ChoiceName | None = Field(description="What was chosen.")
-    raised_by: int = Field(description="For `raise`: by how much the limit was raised.")
+    raise_by: int = Field(description="For `raise`: by how much the limit is raised.")
     message: str = Field(description="Message for the model.")
     reason: str = Field(description="Stable code of how it was closed, as in `decided` or `unanswered`.")
     decided_by: str | None = Field(description="A user name, `key:<id>`, `judge` or `system`.")
@@ -63,7 +63,7 @@ class DecisionRequestSchema(StrictSchema):
     """A decision."""
 
     choice: ChoiceName = Field(description="What to do with the call.")
-    by: int = Field(0, ge=0, le=MAX_RAISE, description="For `raise`: by how much to raise the limit.")
+    raise_by: int = Field(0, ge=0, le=MAX_RAISE, description="For `raise`: by how much to raise the limit.")
     remember: bool = Field(
         False, description="Decide later approvals of this agent, tool and detector alike, for 90 days."
     )
@@ -77,7 +77,7 @@ class RememberedDecisionSchema(Schema):
     tool: str = Field(description="Tool.")
     kind: str = Field(description="Detector.")
     choice: str = Field(description="What was chosen.")
-    raised_by: int = Field(description="For `raise`: by how much the limit is raised.")
+    raise_by: int = Field(description="For `raise`: by how much the limit is raised.")
     times_used: int = Field(description="How often it was applied.")
     created_by: str = Field(description="Who decided.")
     created_at: datetime = Field(description="When it was created.")

@@ -111,7 +111,7 @@ def approval_facts(approval: Approval, session: Session) -> dict[str, Any]:
             "unattended": approval.unattended,
             "decision": approval.decision,
             "choice": approval.choice,
-            "raised_by": approval.raised_by,
+            "raise_by": approval.raise_by,
             "reason": approval.reason,
             "decided_by": approval.decided_by,
         },

@@ -138,7 +138,7 @@ def _approval(facts: Mapping[str, Any]) -> str:
     elif approval["state"] == ApprovalState.WITHDRAWN:
         end = f"it is no longer needed because {_WITHDRAWN.get(approval['reason'], 'the call was cancelled')}"
     else:
-        end = f"{plain(approval['decided_by'])} {DONE[approval['choice']].format(by=approval['raised_by'])}"
+        end = f"{plain(approval['decided_by'])} {DONE[approval['choice']].format(by=approval['raise_by'])}"
     return f"The approval of a call to {tool} is closed: {end}. {summary}. {_where(facts)}"
 
 

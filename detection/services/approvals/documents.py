@@ -1,18 +1,29 @@
-"""An approval as both doors show it: the API, and the one that waits."""
+"""Approvals as JSON documents, for the API and for the long poll."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
+
+from django.conf import settings
 
 from detection.engine import messages
+from detection.engine.calls import Decision
 from detection.models import Approval
-from detection.services.approvals.open_approvals import as_wire
 
 
-def approval_document(approval: Approval, shape: str = "") -> dict[str, Any]:
-    """Return an approval as JSON, with the message in a wire shape if one is named and there is an answer."""
-    document: dict[str, Any] = {
+def approval_reference(approval: Approval) -> dict[str, Any]:
+    """Return what the verdict of a held call contains about its approval."""
+    return {
         "id": approval.public_id,
+        "deadline": approval.deadline.isoformat(),
+        "wait_url": f"{settings.LIVE_URL}/api/v1/approvals/{approval.public_id}?wait=30",
+    }
+
+
+def approval_document(approval: Approval, shape: messages.Shape | None = None) -> dict[str, Any]:
+    """Return an approval, with its message rendered in a wire shape if there is one and it is decided."""
+    document: dict[str, Any] = {
+        **approval_reference(approval),
         "state": approval.state,
         "decider": approval.decider,
         "session": approval.session.external_id,
@@ -26,23 +37,18 @@ def approval_document(approval: Approval, shape: str = "") -> dict[str, Any]:
         "summary": approval.summary,
         "incident": approval.incident.public_id if approval.incident else None,
         "requested_at": approval.requested_at.isoformat(),
-        "deadline": approval.deadline.isoformat(),
         "unattended": approval.unattended,
         "decision": approval.decision or None,
         "choice": approval.choice or None,
-        "raised_by": approval.raised_by,
+        "raise_by": approval.raise_by,
         "message": approval.message,
         "reason": approval.reason,
         "decided_by": approval.decided_by or None,
         "decided_at": approval.decided_at.isoformat() if approval.decided_at else None,
-        "wait_url": as_wire(approval)["wait_url"],
     }
     if shape and approval.decision:
+        decision = cast("Decision", approval.decision)
         document["rendered"] = messages.render(
-            shape,  # type: ignore[arg-type]
-            approval.decision,  # type: ignore[arg-type]
-            approval.message,
-            approval.call_id,
-            approval.session.model,
+            shape, decision, approval.message, approval.call_id, approval.session.model
         )
     return document

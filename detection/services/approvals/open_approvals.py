@@ -1,35 +1,29 @@
-"""Holds calls until somebody answers: makes approvals while a session is folded, and closes them.
+"""The open approvals of a locked session: request, close, save.
 
-Everything here runs under the session's row lock, in the caller's transaction, on the session's state in memory. What
-people and the judge do from outside is in `approvals`; what a loop is, in `findings`.
+Everything here runs under the session's row lock in the caller's transaction. Decisions of people and of the judge come
+in through `decisions` and `judge_consultation`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import timedelta
 
-from django.conf import settings
 from django.db.models import F
 from django.utils import timezone
 
 from detection import jobs
-from detection.engine import fold, messages
+from detection.engine import messages
 from detection.engine.calls import Finding
-from detection.engine.detectors import detector_for
-from detection.engine.fields import FIELDS
 from detection.engine.memory import State
 from detection.engine.policy import Policy
 from detection.models import (
     AlertEventType,
     Approval,
     ApprovalState,
-    Choice,
     Decider,
     Incident,
     IncidentActivity,
-    RememberedChoice,
+    RememberedDecision,
     Session,
     SessionState,
 )
@@ -37,6 +31,12 @@ from detection.models.approvals import DONE, new_approval_id
 from detection.models.session_state import note_verdict
 from detection.services import audit
 from detection.services.alerting import outbox
+from detection.services.approvals.outcomes import (
+    ApprovalOutcome,
+    apply_outcome,
+    person_outcome,
+    unattended_outcome,
+)
 from detection.services.audit import SYSTEM
 from detection.services.incidents import tracker
 from detection.services.judging import judge
@@ -44,42 +44,12 @@ from detection.services.sessions.event_records import EventRecord
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit, publish_decision_after_commit
 
-JUDGE_WAIT_SECONDS = 15.0
-"""Time for a worker to take the approval up, and for the judge's own deadline."""
-ALLOWING = frozenset((Choice.ALLOW_ONCE, Choice.RAISE, Choice.EXEMPT, Choice.DISABLE))
-_UNATTENDED: dict[str, tuple[str, str]] = {
-    "block": (Choice.SKIP, "block"),
-    "stop": ("", "stop"),
-    "allow": (Choice.ALLOW_ONCE, "allow"),
-    "disable": (Choice.DISABLE, "allow"),
-}
-_ADVICE = "Change the inputs, use another tool, or answer with what you know."
-
-
-@dataclass(frozen=True, slots=True)
-class Closing:
-    """How an approval is closed.
-
-    Attributes
-    ----------
-    choice
-        One of `Choice`, or empty where nobody chose.
-    reason
-        Stable code: ``decided``, ``remembered``, ``unanswered``, ``accepted``, ``denied``, ``session_stopped``, ``session_ended``.
-    """
-
-    decision: str
-    message: str
-    reason: str
-    by: str
-    choice: str = ""
-    raised_by: int = 0
-    state: str = ApprovalState.DECIDED
-    grants_rounds: int = 0
+JUDGE_TIMEOUT_SECONDS = 15.0
+"""Time for a worker to receive the task, plus the judge's own deadline."""
 
 
 class OpenApprovals:
-    """The open approvals of one locked session. One without any costs no query."""
+    """The open approvals of one locked session. A session that is not held costs no query."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -91,7 +61,7 @@ class OpenApprovals:
 
     @property
     def open(self) -> dict[str, Approval]:
-        """Open approvals by loop."""
+        """The open approvals by loop."""
         if self._open is None:
             rows = Approval.objects.filter(session=self.session, state=ApprovalState.OPEN)
             self._open = {row.loop_id: row for row in rows}
@@ -103,22 +73,22 @@ class OpenApprovals:
         return any(approval.is_open for approval in self.open.values())
 
     @property
-    def has_due(self) -> bool:
-        """Whether one is open past its deadline."""
+    def has_overdue(self) -> bool:
+        """Whether an approval is open past its deadline."""
         now = timezone.now()
-        return any(tells_now(approval, now) for approval in self.open.values())
+        return any(approval.is_overdue(now) for approval in self.open.values())
 
-    def ask(
+    def request(
         self, event: EventRecord, finding: Finding, policy: Policy, incident: Incident | None, *, decider: str
     ) -> Approval:
-        """Have a held call wait for an answer; a loop that is asked about already is not asked about twice.
+        """Return the approval that a held call waits for; one that is open for the same loop is used again.
 
         Parameters
         ----------
         event
-            The call, with its verdict on it.
+            The call, with its verdict.
         policy
-            As it holds for the call's tool: names the deadline and what happens without an answer.
+            Effective for the tool of the call; has the timeout and the unattended reaction.
         decider
             One of `Decider`.
         """
@@ -129,9 +99,9 @@ class OpenApprovals:
             self._changed[known.public_id] = known
             return known
         is_judge = decider == Decider.JUDGE
-        seconds = JUDGE_WAIT_SECONDS if is_judge else policy.values["answer_timeout_seconds"]
+        seconds = JUDGE_TIMEOUT_SECONDS if is_judge else policy.values["answer_timeout_seconds"]
         now = timezone.now()
-        what = messages.describe(finding)
+        summary = messages.describe(finding)
         approval = Approval(
             public_id=new_approval_id(),
             project_id=self.session.project_id,
@@ -150,29 +120,30 @@ class OpenApprovals:
             limit=finding.limit,
             window_seconds=finding.window_seconds,
             unit=str(finding.detail.get("unit", ""))[:16],
-            summary=(what[:1].upper() + what[1:])[:300],
+            summary=(summary[:1].upper() + summary[1:])[:300],
             requested_at=now,
             deadline=now + timedelta(seconds=seconds),
             unattended="stop" if is_judge else policy.values["unattended_reaction"],
         )
         self.open[finding.loop_id] = approval
         self._new.append(approval)
-        self._activity.append((approval, SYSTEM.name, "asked", f"{approval.get_decider_display()} was asked"))
+        note = f"Decided by: {approval.get_decider_display().lower()}"
+        self._activity.append((approval, SYSTEM.name, "approval_requested", note))
         if is_judge:
             jobs.judge_after_commit(approval.public_id)
         return approval
 
-    def lookup(self, **place: str) -> Approval | None:
-        """The newest approval of a ``call_key`` or ``public_id``, as this transaction left it."""
-        ((name, value),) = place.items()
+    def find(self, **field: str) -> Approval | None:
+        """Return the newest approval with a ``call_key`` or ``public_id``, including changes of this transaction."""
+        ((name, value),) = field.items()
         for approval in [*reversed(self._new), *self._changed.values(), *self.open.values()]:
             if getattr(approval, name) == value:
                 return approval
-        return Approval.objects.filter(session=self.session, **place).order_by("-id").first()
+        return Approval.objects.filter(session=self.session, **field).order_by("-id").first()
 
-    def remembered(self, event: EventRecord, finding: Finding) -> RememberedChoice | None:
-        """An answer that somebody wanted remembered for this agent and tool, if it still holds."""
-        return RememberedChoice.objects.filter(
+    def find_remembered(self, event: EventRecord, finding: Finding) -> RememberedDecision | None:
+        """Return the remembered decision for this agent, tool and detector, if there is one."""
+        return RememberedDecision.objects.filter(
             project_id=self.session.project_id,
             agent=event.agent or self.session.agent,
             tool=event.tool,
@@ -180,54 +151,40 @@ class OpenApprovals:
             expires_at__gt=timezone.now(),
         ).first()
 
-    def use_remembered(self, approval: Approval, known: RememberedChoice, state: State) -> None:
-        """Close an approval with an answer given earlier."""
-        self.close(
-            approval,
-            person_closing(approval, known.choice, known.raised_by, known.created_by, "remembered"),
-            state,
+    def apply_remembered(self, approval: Approval, remembered: RememberedDecision, state: State) -> None:
+        """Close an approval by a remembered decision."""
+        outcome = person_outcome(
+            approval, remembered.choice, remembered.raise_by, remembered.created_by, "remembered"
         )
-        RememberedChoice.objects.filter(pk=known.pk).update(times_used=F("times_used") + 1)
+        self.close(approval, outcome, state)
+        RememberedDecision.objects.filter(pk=remembered.pk).update(times_used=F("times_used") + 1)
 
-    def close(self, approval: Approval, closing: Closing, state: State | None) -> None:
-        """Decide an approval and carry the decision out on the session's state.
-
-        Parameters
-        ----------
-        state
-            None when it was written by another version and will be rebuilt: what it would remember of this is lost.
-        """
-        if closing.choice:
-            carry_out(approval, closing.choice, closing.raised_by, self.session, state)
-        if state is not None and closing.grants_rounds:
-            grant(approval, closing.grants_rounds, state)
-        approval.state, approval.choice, approval.raised_by = closing.state, closing.choice, closing.raised_by
-        approval.decision, approval.message, approval.reason = (
-            closing.decision,
-            closing.message[:2000],
-            closing.reason,
-        )
-        approval.decided_by, approval.decided_at = closing.by[:150], timezone.now()
+    def close(self, approval: Approval, outcome: ApprovalOutcome, state: State | None) -> None:
+        """Close an approval and apply its outcome to the session; see `apply_outcome` for `state`."""
+        apply_outcome(approval, outcome, self.session, state)
+        approval.state, approval.choice, approval.raise_by = outcome.state, outcome.choice, outcome.raise_by
+        approval.decision, approval.message = outcome.decision, outcome.message[:2000]
+        approval.reason = outcome.reason
+        approval.decided_by, approval.decided_at = outcome.by[:150], timezone.now()
         note_verdict(
-            self.session, closing.decision, is_guarded=True, call_number=self.session.call_count,
-            at=approval.decided_at, by=approval.kind, reason=closing.message,
+            self.session, outcome.decision, is_guarded=True, call_number=self.session.call_count,
+            at=approval.decided_at, by=approval.kind, reason=outcome.message,
         )  # fmt: skip
         self.open.pop(approval.loop_id, None)
         if all(approval is not new for new in self._new):
             self._changed[approval.public_id] = approval
-        if closing.decision == "allow":
+        if outcome.decision == "allow":
             self.session.blocked_count = max(0, self.session.blocked_count - approval.held_calls)
             self._allowed.append(approval)
-        action = {"decided": "decided", "expired": "unanswered", "withdrawn": "withdrawn"}[closing.state]
-        done = DONE.get(closing.choice, "").format(by=closing.raised_by)  # type: ignore[call-overload]
-        note = f"{done or closing.message} ({closing.reason})" if closing.reason != "decided" else done
-        self._activity.append((approval, closing.by, action, note))
+        done = DONE[outcome.choice].format(by=outcome.raise_by) if outcome.choice else ""
+        note = f"{done or outcome.message} ({outcome.reason})" if outcome.reason != "decided" else done
+        self._activity.append((approval, outcome.by, f"approval_{outcome.state}", note))
 
-    def expire_due(self, state: State | None) -> None:
-        """Close what nobody answered in time, as its policy said."""
+    def expire_overdue(self, state: State | None) -> None:
+        """Close approvals past their deadline with the unattended reaction."""
         now, before = timezone.now(), self.session.policy_values
-        for approval in [one for one in self.open.values() if tells_now(one, now)]:
-            self.close(approval, unanswered_closing(approval), state)
+        for approval in [one for one in self.open.values() if one.is_overdue(now)]:
+            self.close(approval, unattended_outcome(approval), state)
         if self.session.policy_values != before:
             audit.record(
                 SYSTEM, "session.policy", self.session.external_id, project_id=self.session.project_id,
@@ -235,13 +192,13 @@ class OpenApprovals:
             )  # fmt: skip
 
     def withdraw(self, reason: str, decision: str, message: str, by: str) -> None:
-        """Close what nobody needs to answer any more."""
+        """Close all approvals because nobody needs them any more."""
         for approval in [*self.open.values()]:
-            closing = Closing(decision, message, reason, by, state=ApprovalState.WITHDRAWN)
-            self.close(approval, closing, None)
+            outcome = ApprovalOutcome(decision, message, reason, by, state=ApprovalState.WITHDRAWN)
+            self.close(approval, outcome, None)
 
     def save(self) -> None:
-        """Write approvals and what they mean for incidents; the incidents must be stored already."""
+        """Write the approvals, their activity, alert events and hints; the incidents must be stored already."""
         if not self._new and not self._changed:
             return
         for approval in self._new:
@@ -258,15 +215,15 @@ class OpenApprovals:
             for approval, actor, action, note in self._activity
             if approval.incident_id
         )
-        self._tell()
+        self._record_alert_events()
         for approval in [*self._new, *self._changed.values()]:
-            news = "asked" if approval.is_open else approval.state
-            publish_after_commit(approval.project_id, Hint("approval", approval.public_id, news))
+            change = "requested" if approval.is_open else approval.state
+            publish_after_commit(approval.project_id, Hint("approval", approval.public_id, change))
             if not approval.is_open:
                 publish_decision_after_commit(approval.public_id)
 
-    def _tell(self) -> None:
-        """Put into the outbox that a person is asked, and how it ended; what was answered in the same breath is no news."""
+    def _record_alert_events(self) -> None:
+        """Record requests to people and their ends; an approval that is closed at once has no event."""
         for approval in self._new:
             if approval.is_open and approval.decider == Decider.PERSON:
                 outbox.record_approval(approval, self.session, AlertEventType.APPROVAL_REQUESTED)
@@ -275,89 +232,14 @@ class OpenApprovals:
                 outbox.record_approval(approval, self.session, AlertEventType.APPROVAL_CLOSED)
 
 
-def carry_out(approval: Approval, choice: str, by: int, session: Session, state: State | None) -> None:
-    """Do to the session what a choice means for its further calls."""
-    if choice == Choice.DISABLE:
-        session.policy_values = {**session.policy_values, "enabled": False}
-    elif choice == Choice.RAISE:
-        _raise(approval, by, session, state)
-    elif state is None:
-        return
-    elif choice == Choice.EXEMPT:
-        fold.exempt(state, approval.tool)
-    else:
-        fold.apply_choice(state, approval.loop_id, "skip" if choice == Choice.SKIP else "allow_once")
+def choose_decider(rung: str | None, session: Session, finding: Finding, policy: Policy) -> str:
+    """Return who decides a held call: one of `Decider`, or empty if nobody can and the call is stopped.
 
-
-def _raise(approval: Approval, by: int, session: Session, state: State | None) -> None:
-    detector = detector_for(approval.kind)
-    setting = detector.raised_setting(approval.unit)
-    if detector.is_run_limit and approval.unit not in ("", "rounds"):
-        _raise_for_session(session, setting, max(approval.limit, approval.count) + by)
-    elif detector.is_run_limit and state is not None:
-        fold.grant_rounds(state, by)
-    elif state is None or not fold.apply_choice(state, approval.loop_id, "raise", by):
-        # The loop was reset when it was detected; only the session's own limit can be raised.
-        _raise_for_session(session, setting, approval.limit + by)
-
-
-def _raise_for_session(session: Session, field: str, value: float) -> None:
-    # A detector that is no longer installed has no setting.
-    if field in FIELDS:
-        session.policy_values = {**session.policy_values, field: min(value, FIELDS[field].maximum)}
-
-
-def grant(approval: Approval, rounds: int, state: State) -> None:
-    """An accepted justification: so many rounds (or calls of the loop) more, and no further."""
-    if detector_for(approval.kind).is_run_limit:
-        fold.grant_rounds(state, rounds)
-    else:
-        fold.apply_choice(state, approval.loop_id, "raise", rounds)
-
-
-def person_closing(approval: Approval, choice: str, by: int, who: str, reason: str = "decided") -> Closing:
-    """What a person's choice comes to."""
-    if choice in ALLOWING:
-        return Closing("allow", f"{who} {DONE[Choice(choice)].format(by=by)}.", reason, who, choice, by)
-    message = f"The call was not run: an operator decided to skip it. {approval.summary}. {_ADVICE}"
-    return Closing("block", message, reason, who, choice)
-
-
-def unanswered_closing(approval: Approval) -> Closing:
-    """What the policy said should happen without an answer."""
-    choice, decision = _UNATTENDED[approval.unattended]
-    who = "the judge" if approval.decider == Decider.JUDGE else "anybody"
-    message = {
-        "block": f"The call was not run: it needed an operator's answer and got none in time. {approval.summary}. {_ADVICE}",
-        "stop": f"The run was stopped: it needed an answer of {who} and got none in time. {approval.summary}. "
-        "Break the request into smaller steps, or try another approach.",
-        "allow": "Nobody answered in time, and the call is allowed, as the settings say.",
-    }[decision]
-    return Closing(decision, message, "unanswered", SYSTEM.name, choice, state=ApprovalState.EXPIRED)
-
-
-def decider_of(rung: str | None, session: Session, finding: Finding, policy: Policy) -> str:
-    """Tell who is to answer a held call: a person, the judge, or (empty) nobody, and the call is stopped.
-
-    A judge that is not there, not to be asked again, or not entitled to overrule this finding is replaced by a person
-    where someone attends.
+    If the judge is not configured, was consulted recently or must not overrule this finding, a person decides if
+    somebody attends.
     """
     if rung != "judge":
         return Decider.PERSON
     if not judge.refusal(session, finding, policy):
         return Decider.JUDGE
     return Decider.PERSON if policy.values["attended"] else ""
-
-
-def as_wire(approval: Approval) -> dict[str, Any]:
-    """Return what a held verdict tells of its approval."""
-    return {
-        "id": approval.public_id,
-        "deadline": approval.deadline.isoformat(),
-        "wait_url": f"{settings.LIVE_URL}/api/v1/approvals/{approval.public_id}?wait=30",
-    }
-
-
-def tells_now(approval: Approval, now: datetime) -> bool:
-    """Whether an approval is to be closed because its time is over."""
-    return approval.is_open and approval.deadline <= now

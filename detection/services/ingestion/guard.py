@@ -11,7 +11,8 @@ from detection.engine import messages
 from detection.engine.calls import DECISIONS, Step
 from detection.engine.policy import Policy, relevant_fields
 from detection.models import Approval, Decider, Event, EventType, Session
-from detection.services.approvals.open_approvals import as_wire, decider_of
+from detection.services.approvals.documents import approval_reference
+from detection.services.approvals.open_approvals import choose_decider
 from detection.services.ingestion import ingest
 from detection.services.ingestion.ingest import note_first_event
 from detection.services.keys import Principal
@@ -194,21 +195,21 @@ def _held(
     """Ask whoever is to be asked; a remembered answer, or nobody to ask, decides at once."""
     locked, finding = folding.locked, step.verdict.finding
     if finding is None or step.duplicate:
-        approval = locked.approvals.lookup(call_key=row.call_key)
+        approval = locked.approvals.find(call_key=row.call_key)
         if approval is not None and not approval.is_open:
             folding.replace_decision(row, step, approval.decision)
         return _as_answered(verdict, approval)
-    decider = decider_of(step.verdict.rung, locked.session, finding, policy)
+    decider = choose_decider(step.verdict.rung, locked.session, finding, policy)
     if not decider:
         text = messages.message("stop", finding, policy, folding.texts.by_rung)
         wordings = folding.texts.for_shapes("stop", finding, policy)
         folding.replace_decision(row, step, "stop", text)
         return replace(verdict, decision="stop", message=text, wordings=wordings)
-    known = locked.approvals.remembered(row, finding) if decider == Decider.PERSON else None
+    known = locked.approvals.find_remembered(row, finding) if decider == Decider.PERSON else None
     incident = locked.incidents.active.get(finding.loop_id)
-    approval = locked.approvals.ask(row, finding, policy, incident, decider=decider)
+    approval = locked.approvals.request(row, finding, policy, incident, decider=decider)
     if known is not None:
-        locked.approvals.use_remembered(approval, known, locked.tracker)
+        locked.approvals.apply_remembered(approval, known, locked.tracker)
         folding.replace_decision(row, step, approval.decision)
     return _as_answered(verdict, approval)
 
@@ -218,9 +219,13 @@ def _as_answered(verdict: CallVerdict, approval: Approval | None) -> CallVerdict
     if approval is None:
         return verdict
     if approval.is_open:
-        return replace(verdict, approval=as_wire(approval))
+        return replace(verdict, approval=approval_reference(approval))
     return replace(
-        verdict, decision=approval.decision, message=approval.message, approval=as_wire(approval), wordings={}
+        verdict,
+        decision=approval.decision,
+        message=approval.message,
+        approval=approval_reference(approval),
+        wordings={},
     )
 
 
@@ -253,7 +258,7 @@ def explain(policy: Policy, tool: str, kind: str | None) -> dict[str, Any]:
 def _stored_verdict(locked: LockedSession, call_id: str) -> CallVerdict:
     row = Event.objects.get(session_id=locked.session.pk, type=EventType.CALL, call_id=call_id)
     stored = row.verdict or {}
-    approval = locked.approvals.lookup(public_id=stored["approval"]) if stored.get("approval") else None
+    approval = locked.approvals.find(public_id=stored["approval"]) if stored.get("approval") else None
     verdict = CallVerdict(
         call_id=call_id,
         decision=row.decision,

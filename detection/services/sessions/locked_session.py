@@ -60,8 +60,8 @@ class LockedSession:
         self.approvals = OpenApprovals(session)
         self._tracker: State | None = None
         self._before = session_rows.saved_values(session)
-        if self.approvals.has_due:
-            self.approvals.expire_due(self.tracker)
+        if self.approvals.has_overdue:
+            self.approvals.expire_overdue(self.tracker)
 
     @property
     def tracker(self) -> State:

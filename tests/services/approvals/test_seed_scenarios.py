@@ -10,7 +10,7 @@ import pytest
 
 from detection.engine.scopes import PROJECT
 from detection.models import Approval, JudgeCall
-from detection.services.approvals import resolution
+from detection.services.approvals import decisions, judge_consultation
 from detection.services.ingestion.guard import GuardIn, guard
 from detection.services.policies import overrides
 from detection.services.sessions import actions
@@ -84,9 +84,9 @@ def test_the_scenario_plays_as_written(scenario, project, principal, settings):
                 approval = Approval.objects.get(public_id=verdict.approval["id"])
                 assert timedelta(0) < approval.deadline - approval.requested_at
                 if approval.decider == "judge":
-                    resolution.ask_judge(approval.public_id)
+                    judge_consultation.consult_judge(approval.public_id)
                 else:
-                    resolution.decide(project.pk, approval.public_id, ANSWERS[choices.pop(0)], OPERATOR)
+                    decisions.decide(project.pk, approval.public_id, ANSWERS[choices.pop(0)], OPERATOR)
                 approval.refresh_from_db()
                 told["decision"] = approval.decision
             if told["decision"] == "stop":

@@ -16,11 +16,11 @@ from detection.models import (
     Choice,
     Event,
     Incident,
-    RememberedChoice,
+    RememberedDecision,
     Session,
     SessionState,
 )
-from detection.services.approvals import resolution
+from detection.services.approvals import decisions
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound
 from detection.services.policies import overrides
@@ -89,18 +89,18 @@ def test_two_copies_in_one_request_share_the_approval(asking, agent):
 )
 def test_each_answer_decides_for_the_call_and_frees_the_session(choice, by, decision, asking, agent):
     verdict = hold(agent)
-    approval = resolution.decide(asking.pk, verdict.approval["id"], choice, OPERATOR, by=by)
+    approval = decisions.decide(asking.pk, verdict.approval["id"], choice, OPERATOR, raise_by=by)
     assert (approval.state, approval.decision, approval.decided_by) == ("decided", decision, "ana")
     session = session_of(asking)
     assert session.state == SessionState.LOOPING
     assert session.blocked_count == (0 if decision == "allow" else 1)
     assert Incident.objects.get().calls_blocked == session.blocked_count
-    assert Incident.objects.get().activity.filter(action="decided", actor="ana").exists()
+    assert Incident.objects.get().activity.filter(action="approval_decided", actor="ana").exists()
     assert AuditEntry.objects.filter(action="approval.decide", actor="ana").exists()
 
 
 def test_skip_keeps_detection_and_asks_again_at_the_next_equal_call(asking, agent):
-    resolution.decide(asking.pk, hold(agent).approval["id"], "skip", OPERATOR)
+    decisions.decide(asking.pk, hold(agent).approval["id"], "skip", OPERATOR)
     again = agent.asks(agent.call()).verdicts[0]
     assert again.decision == "hold"
     assert Approval.objects.count() == 2
@@ -108,19 +108,19 @@ def test_skip_keeps_detection_and_asks_again_at_the_next_equal_call(asking, agen
 
 
 def test_allow_once_starts_the_counting_anew(asking, agent):
-    resolution.decide(asking.pk, hold(agent).approval["id"], "allow_once", OPERATOR)
-    decisions = [agent.asks(agent.call()).decision for _ in range(4)]
-    assert decisions == ["allow", "allow", "allow", "hold"]
+    decisions.decide(asking.pk, hold(agent).approval["id"], "allow_once", OPERATOR)
+    given = [agent.asks(agent.call()).decision for _ in range(4)]
+    assert given == ["allow", "allow", "allow", "hold"]
 
 
 def test_raise_lets_the_loop_go_that_much_further(asking, agent):
-    resolution.decide(asking.pk, hold(agent).approval["id"], "raise", OPERATOR, by=2)
-    decisions = [agent.asks(agent.call()).decision for _ in range(6)]
-    assert decisions == ["allow"] * 5 + ["hold"]
+    decisions.decide(asking.pk, hold(agent).approval["id"], "raise", OPERATOR, raise_by=2)
+    given = [agent.asks(agent.call()).decision for _ in range(6)]
+    assert given == ["allow"] * 5 + ["hold"]
 
 
 def test_disable_holds_for_that_session_only_is_shown_and_can_be_taken_back(asking, agent, principal):
-    resolution.decide(asking.pk, hold(agent).approval["id"], "disable", OPERATOR)
+    decisions.decide(asking.pk, hold(agent).approval["id"], "disable", OPERATOR)
     assert session_of(asking).policy_values == {"enabled": False}
     assert [agent.asks(agent.call()).decision for _ in range(6)] == ["allow"] * 6
     assert hold(Agent(principal, "s-2")).decision == "hold"
@@ -129,14 +129,14 @@ def test_disable_holds_for_that_session_only_is_shown_and_can_be_taken_back(aski
 
 
 def test_exempt_frees_the_tool_in_this_session_and_no_other_tool(asking, agent):
-    resolution.decide(asking.pk, hold(agent).approval["id"], "exempt", OPERATOR)
+    decisions.decide(asking.pk, hold(agent).approval["id"], "exempt", OPERATOR)
     assert [agent.asks(agent.call()).decision for _ in range(6)] == ["allow"] * 6
     assert hold(agent, tool="other").decision == "hold"
 
 
 def test_a_policy_that_forgets_a_detected_loop_raises_the_limit_of_the_session(project, agent):
     overrides.save_override(project.pk, PROJECT, {"preset": "interactive"}, OPERATOR)
-    resolution.decide(project.pk, hold(agent).approval["id"], "raise", OPERATOR, by=2)
+    decisions.decide(project.pk, hold(agent).approval["id"], "raise", OPERATOR, raise_by=2)
     assert session_of(project).policy_values == {"max_repeats": 6}
     assert [agent.asks(agent.call()).decision for _ in range(6)] == ["allow"] * 5 + ["hold"]
 
@@ -151,8 +151,8 @@ def test_unanswered_the_default_holds_from_the_deadline_on_whoever_reads_first(
     overrides.save_override(asking.pk, PROJECT, values, OPERATOR)
     held = hold(agent)
     make_overdue(held.approval["id"])
-    approval = resolution.find(asking.pk, held.approval["id"])
-    assert (approval.state, approval.decision, approval.reason) == ("expired", decision, "unanswered")
+    approval = decisions.find(asking.pk, held.approval["id"])
+    assert (approval.state, approval.decision, approval.reason) == ("expired", decision, "expired")
     assert session_of(asking).policy_values == ({"enabled": False} if reaction == "disable" else {})
     assert session_of(asking).state == (SessionState.STOPPED if decision == "stop" else SessionState.LOOPING)
 
@@ -160,8 +160,8 @@ def test_unanswered_the_default_holds_from_the_deadline_on_whoever_reads_first(
 @pytest.mark.servers
 def test_the_sweeper_closes_what_nobody_reads(asking, agent):
     make_overdue(hold(agent).approval["id"])
-    assert resolution.close_due() == 1
-    assert resolution.close_due() == 0
+    assert decisions.close_overdue() == 1
+    assert decisions.close_overdue() == 0
     assert Approval.objects.get().state == "expired"
 
 
@@ -177,7 +177,7 @@ def test_a_held_call_that_is_sent_again_gets_the_answer(asking, agent):
         agent.asks(agent.call(call_id=f"c-{number}"))
     held = agent.asks(agent.call(call_id="c-3")).verdicts[0]
     assert agent.asks(agent.call(call_id="c-3")).verdicts[0].approval == held.approval
-    resolution.decide(asking.pk, held.approval["id"], "allow_once", OPERATOR)
+    decisions.decide(asking.pk, held.approval["id"], "allow_once", OPERATOR)
     again = agent.asks(agent.call(call_id="c-3")).verdicts[0]
     assert (again.decision, again.duplicate) == ("allow", True)
 
@@ -186,24 +186,24 @@ def test_an_answer_after_the_deadline_is_refused_and_changes_nothing(asking, age
     held = hold(agent)
     make_overdue(held.approval["id"])
     with pytest.raises(Conflict) as refused:
-        resolution.decide(asking.pk, held.approval["id"], "disable", OPERATOR)
+        decisions.decide(asking.pk, held.approval["id"], "disable", OPERATOR)
     assert refused.value.code == "approval_expired"
     assert session_of(asking).policy_values == {}
 
 
 def test_the_second_operator_is_told_who_answered_and_how(asking, agent):
     held = hold(agent)
-    resolution.decide(asking.pk, held.approval["id"], "skip", OPERATOR)
+    decisions.decide(asking.pk, held.approval["id"], "skip", OPERATOR)
     with pytest.raises(Conflict) as refused:
-        resolution.decide(asking.pk, held.approval["id"], "allow_once", BEN)
+        decisions.decide(asking.pk, held.approval["id"], "allow_once", BEN)
     assert refused.value.code == "already_decided"
-    assert refused.value.detail == "ana has answered already: skip this call."
+    assert refused.value.detail == "ana has already decided: skip this call."
 
 
 def test_a_double_click_is_one_answer(asking, agent):
     held = hold(agent)
     for _ in range(2):
-        approval = resolution.decide(asking.pk, held.approval["id"], "raise", OPERATOR, by=2)
+        approval = decisions.decide(asking.pk, held.approval["id"], "raise", OPERATOR, raise_by=2)
     assert approval.decision == "allow"
     assert AuditEntry.objects.filter(action="approval.decide").count() == 1
 
@@ -217,7 +217,7 @@ def test_of_two_answers_at_once_exactly_one_wins(asking, agent):
     def click(actor, choice):
         try:
             together.wait(5)
-            resolution.decide(asking.pk, held.approval["id"], choice, actor)
+            decisions.decide(asking.pk, held.approval["id"], choice, actor)
             outcomes.append("won")
         except Conflict as refused:
             outcomes.append(refused.code)
@@ -243,14 +243,14 @@ def test_a_session_that_ends_meanwhile_withdraws_the_approval(asking, agent):
     assert (approval.state, approval.decision, approval.reason) == ("withdrawn", "block", "session_ended")
     assert session_of(asking).state == SessionState.ENDED
     with pytest.raises(Conflict) as refused:
-        resolution.decide(asking.pk, held.approval["id"], "skip", OPERATOR)
+        decisions.decide(asking.pk, held.approval["id"], "skip", OPERATOR)
     assert refused.value.code == "approval_withdrawn"
 
 
 def test_stopping_the_session_meanwhile_stops_the_call_that_waits(asking, agent):
     held = hold(agent)
     actions.stop(asking.pk, "s-1", OPERATOR, "enough")
-    approval = resolution.find(asking.pk, held.approval["id"])
+    approval = decisions.find(asking.pk, held.approval["id"])
     assert (approval.state, approval.decision, approval.reason) == ("withdrawn", "stop", "session_stopped")
     assert "enough" in approval.message
     actions.resume(asking.pk, "s-1", OPERATOR)
@@ -260,7 +260,7 @@ def test_stopping_the_session_meanwhile_stops_the_call_that_waits(asking, agent)
 
 def test_a_remembered_answer_decides_in_later_sessions_of_the_same_agent_and_tool(asking, agent, principal):
     held = hold(agent)
-    resolution.decide(asking.pk, held.approval["id"], "allow_once", OPERATOR, remember=True)
+    decisions.decide(asking.pk, held.approval["id"], "allow_once", OPERATOR, remember=True)
     later = hold(Agent(principal, "s-2", agent="triage"))
     assert (later.decision, later.approval["id"]) == (
         "allow",
@@ -270,37 +270,37 @@ def test_a_remembered_answer_decides_in_later_sessions_of_the_same_agent_and_too
     assert (second.state, second.blocked_count) == (SessionState.LOOPING, 0)
     assert Event.objects.filter(session_id=second.pk, decision="hold").count() == 0
     assert Approval.objects.get(session=second).reason == "remembered"
-    assert RememberedChoice.objects.get().times_used == 1
+    assert RememberedDecision.objects.get().times_used == 1
     assert hold(Agent(principal, "s-3", agent="other")).decision == "hold"
     assert hold(Agent(principal, "s-4", agent="triage"), tool="other").decision == "hold"
 
 
 def test_a_remembered_skip_blocks_without_asking_and_can_be_forgotten(asking, agent, principal):
-    resolution.decide(asking.pk, hold(agent).approval["id"], "skip", OPERATOR, remember=True)
+    decisions.decide(asking.pk, hold(agent).approval["id"], "skip", OPERATOR, remember=True)
     assert hold(Agent(principal, "s-2", agent="triage")).decision == "block"
-    resolution.forget(asking.pk, RememberedChoice.objects.get().pk, OPERATOR)
+    decisions.delete_remembered(asking.pk, RememberedDecision.objects.get().pk, OPERATOR)
     assert hold(Agent(principal, "s-3", agent="triage")).decision == "hold"
 
 
 def test_what_is_remembered_ends(asking, agent, principal):
-    resolution.decide(asking.pk, hold(agent).approval["id"], "disable", OPERATOR, remember=True)
-    RememberedChoice.objects.update(expires_at=timezone.now())
+    decisions.decide(asking.pk, hold(agent).approval["id"], "disable", OPERATOR, remember=True)
+    RememberedDecision.objects.update(expires_at=timezone.now())
     assert hold(Agent(principal, "s-2", agent="triage")).decision == "hold"
 
 
 @pytest.mark.parametrize(("choice", "by"), [("raise", 0), ("raise", 10_001), ("maybe", 0), ("", 0)])
 def test_an_answer_that_is_none_is_refused(choice, by, asking, agent):
     with pytest.raises(Invalid):
-        resolution.decide(asking.pk, hold(agent).approval["id"], choice, OPERATOR, by=by)
+        decisions.decide(asking.pk, hold(agent).approval["id"], choice, OPERATOR, raise_by=by)
     assert Approval.objects.get().is_open
 
 
 def test_approvals_of_other_projects_do_not_exist(asking, agent):
     held = hold(agent)
     with pytest.raises(NotFound):
-        resolution.find(asking.pk + 1, held.approval["id"])
+        decisions.find(asking.pk + 1, held.approval["id"])
     with pytest.raises(NotFound):
-        resolution.decide(asking.pk + 1, held.approval["id"], "skip", OPERATOR)
+        decisions.decide(asking.pk + 1, held.approval["id"], "skip", OPERATOR)
 
 
 def test_calls_that_were_only_observed_are_not_asked_about(asking, agent):
@@ -315,7 +315,7 @@ def test_a_budget_of_calls_is_raised_by_the_sessions_own_limit(project, agent):
     overrides.save_override(project.pk, PROJECT, values, OPERATOR)
     calls = [agent.asks(agent.call(arguments=f'{{"page": {n}}}', tool=f"t{n}")).verdicts[0] for n in range(5)]
     assert calls[-1].decision == "hold"
-    resolution.decide(project.pk, calls[-1].approval["id"], "raise", OPERATOR, by=10)
+    decisions.decide(project.pk, calls[-1].approval["id"], "raise", OPERATOR, raise_by=10)
     assert session_of(project).policy_values == {"budget_max_calls": 15}
     assert agent.asks(agent.call(tool="t9")).decision == "allow"
 
@@ -324,7 +324,7 @@ def test_a_state_that_is_to_be_rebuilt_does_not_stand_in_the_way_of_an_answer(as
     held = hold(agent)
     with connection.cursor() as cursor:
         cursor.execute("UPDATE detection_trackerstate SET snapshot = '{\"v\": 0}'")
-    approval = resolution.decide(asking.pk, held.approval["id"], "disable", OPERATOR)
+    approval = decisions.decide(asking.pk, held.approval["id"], "disable", OPERATOR)
     assert approval.decision == "allow"
     assert session_of(asking).policy_values == {"enabled": False}
 
@@ -359,6 +359,6 @@ def test_a_person_who_stops_the_session_ends_what_a_reaction_was_for(project, ag
 def test_the_choices_match_the_answers_of_the_engine(asking, agent):
     assert set(Choice.values) == {"skip", "allow_once", "raise", "exempt", "disable"}
     held = hold(agent)
-    resolution.decide(asking.pk, held.approval["id"], "exempt", OPERATOR)
+    decisions.decide(asking.pk, held.approval["id"], "exempt", OPERATOR)
     with locked_session(session_of(asking).pk) as locked:
         assert locked.tracker.exempt == ["search_web"]

@@ -1,0 +1,199 @@
+"""Decisions of people on approvals, each under the session's lock, so that the first one wins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import structlog
+from django.db import DatabaseError, transaction
+from django.utils import timezone
+
+from detection.models import (
+    Approval,
+    ApprovalState,
+    Choice,
+    RememberedDecision,
+)
+from detection.services import audit
+from detection.services.approvals.outcomes import person_outcome
+from detection.services.audit import Actor
+from detection.services.errors import Conflict, Invalid, NotFound
+from detection.services.sessions.locked_session import LockedSession, locked_session
+from detection.stream.hints import Hint
+from detection.stream.publisher import publish_after_commit
+
+log = structlog.get_logger(__name__)
+MAX_RAISE = 10_000
+MAX_OVERDUE = 500
+REMEMBERED_FOR = timedelta(days=90)
+"""After this time a person decides again."""
+_CLOSED = {
+    ApprovalState.EXPIRED: ("approval_expired", "The approval has expired: {message}"),
+    ApprovalState.WITHDRAWN: ("approval_withdrawn", "The approval is no longer needed: {message}"),
+}
+
+
+def find(project_id: int, public_id: str) -> Approval:
+    """Return an approval of a project; one past its deadline is closed first."""
+    approval = (
+        Approval.objects.select_related("session", "incident")
+        .filter(project_id=project_id, public_id=public_id)
+        .first()
+    )
+    if approval is None:
+        raise NotFound
+    if approval.is_overdue(timezone.now()):
+        _close_overdue_in(approval.session_id)
+        approval.refresh_from_db()
+    return approval
+
+
+def decide(
+    project_id: int, public_id: str, choice: str, actor: Actor, *, raise_by: int = 0, remember: bool = False
+) -> Approval:
+    """Decide an approval.
+
+    Parameters
+    ----------
+    choice
+        One of `Choice`.
+    raise_by
+        For the choice ``raise``: by how much, 1 to 10,000 calls or units of a budget.
+    remember
+        Whether to decide later approvals of the same agent, tool and detector alike, for 90 days.
+
+    Returns
+    -------
+    Approval
+        Closed. Repeating a decision as the same person changes nothing.
+
+    Raises
+    ------
+    Invalid
+        ``unknown_choice`` or ``invalid_raise``.
+    Conflict
+        ``already_decided`` by somebody else or differently, ``approval_expired`` or ``approval_withdrawn``.
+    """
+    if choice not in Choice.values:
+        raise Invalid(
+            f"`choice` must be one of {', '.join(Choice.values)}.", field="choice", code="unknown_choice"
+        )
+    if choice == Choice.RAISE and not 1 <= raise_by <= MAX_RAISE:
+        raise Invalid(
+            f"`raise_by` must be between 1 and {MAX_RAISE:,}.", field="raise_by", code="invalid_raise"
+        )
+    raise_by = raise_by if choice == Choice.RAISE else 0
+    approval = find(project_id, public_id)
+    with _locked(approval.session_id, actor) as locked:
+        # Read again under the lock: somebody may have decided meanwhile.
+        current = locked.approvals.open.get(approval.loop_id)
+        if current is not None and current.public_id == public_id:
+            approval = current
+            locked.approvals.close(
+                approval, person_outcome(approval, choice, raise_by, actor.name), locked.tracker
+            )
+            audit.record(
+                actor, "approval.decide", public_id, project_id=project_id,
+                after={"choice": choice, "raise_by": raise_by, "session": locked.session.external_id, "tool": approval.tool},
+            )  # fmt: skip
+            if remember:
+                _remember(approval, actor)
+            return approval
+    return _closed_already(
+        Approval.objects.select_related("session").get(pk=approval.pk), choice, raise_by, actor
+    )
+
+
+def _closed_already(approval: Approval, choice: str, raise_by: int, actor: Actor) -> Approval:
+    if approval.state == ApprovalState.DECIDED:
+        if (approval.choice, approval.raise_by, approval.decided_by) == (choice, raise_by, actor.name):
+            return approval
+        decision = approval.get_choice_display() or approval.decision
+        raise Conflict(
+            f"{approval.decided_by} has already decided: {decision[:1].lower()}{decision[1:]}.",
+            code="already_decided",
+        )
+    code, text = _CLOSED[ApprovalState(approval.state)]
+    raise Conflict(text.format(message=approval.message), code=code)
+
+
+@contextmanager
+def _locked(session_id: int, actor: Actor = audit.SYSTEM) -> Iterator[LockedSession]:
+    """Lock a session to change its approvals; records changes of its overrides in the audit log."""
+    with locked_session(session_id) as locked:
+        session = locked.session
+        before = dict(session.policy_values)
+        yield locked
+        if session.policy_values != before:
+            audit.record(
+                actor, "session.policy", session.external_id, project_id=session.project_id,
+                before=before, after=session.policy_values,
+            )  # fmt: skip
+
+
+def _close_overdue_in(session_id: int) -> None:
+    with locked_session(session_id):
+        pass  # locking a session closes its overdue approvals
+
+
+def close_overdue() -> int:
+    """Close all approvals past their deadline.
+
+    Returns
+    -------
+    int
+        Number of sessions that had one.
+    """
+    overdue = Approval.objects.filter(state=ApprovalState.OPEN, deadline__lte=timezone.now())
+    sessions = [
+        *dict.fromkeys(overdue.order_by("deadline").values_list("session_id", flat=True)[:MAX_OVERDUE])
+    ]
+    for session_id in sessions:
+        try:
+            _close_overdue_in(session_id)
+        except (DatabaseError, NotFound):
+            log.exception("approval_not_closed", session_id=session_id)
+    return len(sessions)
+
+
+def _remember(approval: Approval, actor: Actor) -> None:
+    values: dict[str, Any] = {
+        "choice": approval.choice,
+        "raise_by": approval.raise_by,
+        "created_by": actor.name[:150],
+        "created_by_user_id": actor.user_id,
+        "created_at": timezone.now(),
+        "expires_at": timezone.now() + REMEMBERED_FOR,
+        "times_used": 0,
+    }
+    key: dict[str, Any] = {"agent": approval.agent, "tool": approval.tool, "kind": approval.kind}
+    RememberedDecision.objects.update_or_create(defaults=values, project_id=approval.project_id, **key)
+    audit.record(
+        actor,
+        "approval.remember",
+        f"{approval.agent or 'unnamed agent'}: {approval.tool}",
+        project_id=approval.project_id,
+        after={**key, "choice": approval.choice, "raise_by": approval.raise_by},
+    )
+
+
+@transaction.atomic
+def delete_remembered(project_id: int, remembered_id: int, actor: Actor) -> None:
+    """Delete a remembered decision; the next such call is held again."""
+    row = (
+        RememberedDecision.objects.select_for_update().filter(project_id=project_id, pk=remembered_id).first()
+    )
+    if row is None:
+        raise NotFound
+    audit.record(
+        actor,
+        "approval.forget",
+        f"{row.agent or 'unnamed agent'}: {row.tool}",
+        project_id=project_id,
+        before={"agent": row.agent, "tool": row.tool, "kind": row.kind, "choice": row.choice},
+    )
+    row.delete()
+    publish_after_commit(project_id, Hint("approval"))

@@ -1,0 +1,83 @@
+"""Consults the judge about approvals, outside the session's lock, and applies its ruling under it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import structlog
+from django.utils import timezone
+
+from detection.engine.detectors import detector_for
+from detection.models import Approval, ApprovalState, JudgeCall, JudgeOutcome
+from detection.models.approvals import Decider
+from detection.selectors.policies import effective
+from detection.services.approvals.outcomes import judge_outcome
+from detection.services.judging import judge
+from detection.services.sessions.locked_session import locked_session
+from detection.sql.advisory_locks import AdvisoryLock, try_lock
+
+log = structlog.get_logger(__name__)
+MAX_UNCLAIMED = 500
+TASK_TIMEOUT = timedelta(seconds=3)
+"""A task that has not reached a worker after this time was lost."""
+
+
+def consult_judge(public_id: str) -> str:
+    """Consult the judge about an approval and apply its ruling; blocks for at most the judge's deadline.
+
+    Returns
+    -------
+    str
+        The outcome, or empty if there was nothing to decide. An approval is put to the judge once.
+    """
+    approval = (
+        Approval.objects.select_related("session__project")
+        .filter(public_id=public_id, decider=Decider.JUDGE, state=ApprovalState.OPEN)
+        .first()
+    )
+    if approval is None:
+        return ""
+    with try_lock(AdvisoryLock.JUDGE, approval.pk) as is_locked:
+        if not is_locked or JudgeCall.objects.filter(approval=approval).exists():
+            return ""
+        call = judge.consult(approval, extension_cap(approval))
+        _apply(approval, call)
+    log.info("judge_consulted", approval=public_id, outcome=call.outcome, error=call.error)
+    return call.outcome
+
+
+def unclaimed_approvals() -> list[str]:
+    """Return the public ids of approvals whose judge task was lost.
+
+    One query, mostly without rows. An approval that is just being put to the judge is among them; consulting the judge
+    again has no effect then.
+    """
+    now = timezone.now()
+    unclaimed = Approval.objects.filter(
+        state=ApprovalState.OPEN, decider=Decider.JUDGE, deadline__gt=now, judge_calls=None,
+        requested_at__lt=now - TASK_TIMEOUT,
+    )  # fmt: skip
+    return [*unclaimed.order_by("deadline").values_list("public_id", flat=True)[:MAX_UNCLAIMED]]
+
+
+def extension_cap(approval: Approval) -> int:
+    """Return how many rounds or calls the judge may grant at most, by the session's current settings."""
+    session = approval.session
+    policy = effective(session.project, tool=approval.tool, session=session)
+    rounds = int(policy.values["budget_extension_rounds"])
+    return rounds if detector_for(approval.kind).is_run_limit else min(rounds, judge.MAX_GRACE_CALLS)
+
+
+def _apply(approval: Approval, call: JudgeCall) -> None:
+    """Store the consultation, and close the approval with it unless it was closed meanwhile."""
+    with locked_session(approval.session_id) as locked:
+        current = locked.approvals.open.get(approval.loop_id)
+        if current is None or current.public_id != approval.public_id:
+            call.rounds_granted = 0
+            call.error = call.error or "too_late"
+            if call.outcome == JudgeOutcome.ACCEPTED:
+                call.outcome = JudgeOutcome.SKIPPED
+            call.save()
+            return
+        call.save()
+        locked.approvals.close(current, judge_outcome(current, call), locked.tracker)

@@ -1,0 +1,142 @@
+"""Outcomes of approvals: what the agent is told, and what changes in the session."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from detection.engine import fold
+from detection.engine.detectors import detector_for
+from detection.engine.fields import FIELDS
+from detection.engine.memory import State
+from detection.models import Approval, ApprovalState, Choice, JudgeCall, JudgeOutcome, Session
+from detection.models.approvals import DONE, Decider
+from detection.services.audit import SYSTEM
+
+ALLOWING = frozenset((Choice.ALLOW_ONCE, Choice.RAISE, Choice.EXEMPT, Choice.DISABLE))
+_UNATTENDED: dict[str, tuple[str, str]] = {
+    "block": (Choice.SKIP, "block"),
+    "stop": ("", "stop"),
+    "allow": (Choice.ALLOW_ONCE, "allow"),
+    "disable": (Choice.DISABLE, "allow"),
+}
+_AFTER_BLOCK = "Change the inputs, use another tool, or answer with what you know."
+_AFTER_STOP = "Break the request into smaller steps, or try another approach."
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalOutcome:
+    """How an approval ends.
+
+    Attributes
+    ----------
+    decision
+        ``allow``, ``block`` or ``stop``.
+    message
+        For the agent.
+    reason
+        Stable code: ``decided``, ``remembered``, ``expired``, ``session_stopped``, ``session_ended`` or a judge's outcome.
+    by
+        Name of the person, key, judge or system that decided.
+    choice
+        One of `Choice`; empty if nobody chose.
+    raise_by
+        For the choice ``raise``: by how much.
+    granted_rounds
+        Rounds, or calls of the loop, that the judge granted.
+    """
+
+    decision: str
+    message: str
+    reason: str
+    by: str
+    choice: str = ""
+    raise_by: int = 0
+    state: str = ApprovalState.DECIDED
+    granted_rounds: int = 0
+
+
+def person_outcome(
+    approval: Approval, choice: str, raise_by: int, by: str, reason: str = "decided"
+) -> ApprovalOutcome:
+    """Return the outcome of a person's choice."""
+    if choice in ALLOWING:
+        message = f"{by} {DONE[choice].format(by=raise_by)}."
+        return ApprovalOutcome("allow", message, reason, by, choice, raise_by)
+    message = f"The call was not run: an operator skipped it. {approval.summary}. {_AFTER_BLOCK}"
+    return ApprovalOutcome("block", message, reason, by, choice)
+
+
+def unattended_outcome(approval: Approval) -> ApprovalOutcome:
+    """Return the outcome of an approval past its deadline: the unattended reaction of its policy."""
+    choice, decision = _UNATTENDED[approval.unattended]
+    decider = "the judge" if approval.decider == Decider.JUDGE else "an operator"
+    message = {
+        "block": f"The call was not run: {decider} did not approve it in time. {approval.summary}. {_AFTER_BLOCK}",
+        "stop": f"The run was stopped: {decider} did not approve the call in time. {approval.summary}. {_AFTER_STOP}",
+        "allow": "The call is allowed: nobody decided in time, and the settings allow it then.",
+    }[decision]
+    return ApprovalOutcome(decision, message, "expired", SYSTEM.name, choice, state=ApprovalState.EXPIRED)
+
+
+def judge_outcome(approval: Approval, call: JudgeCall) -> ApprovalOutcome:
+    """Return the outcome of a consultation. The judge's own words are for people and never reach a model."""
+    if call.outcome == JudgeOutcome.ACCEPTED and call.rounds_granted:
+        unit = "rounds" if detector_for(approval.kind).is_run_limit else "calls"
+        return ApprovalOutcome(
+            "allow",
+            f"The justification was accepted: {call.rounds_granted} more {unit}.",
+            "accepted",
+            "judge",
+            granted_rounds=call.rounds_granted,
+        )
+    message = f"The run was stopped. {approval.summary}, and no justification was accepted. {_AFTER_STOP}"
+    return ApprovalOutcome("stop", message, call.outcome, "judge")
+
+
+def apply_outcome(
+    approval: Approval, outcome: ApprovalOutcome, session: Session, state: State | None
+) -> None:
+    """Change the session as an outcome requires for its further calls.
+
+    Parameters
+    ----------
+    session
+        Locked; its overrides may change.
+    state
+        None if it was written by another version and will be rebuilt; the session then forgets this outcome.
+    """
+    if outcome.choice == Choice.DISABLE:
+        session.policy_values = {**session.policy_values, "enabled": False}
+    elif outcome.choice == Choice.RAISE:
+        _raise_limit(approval, outcome.raise_by, session, state)
+    elif state is not None and outcome.choice == Choice.EXEMPT:
+        fold.exempt(state, approval.tool)
+    elif state is not None and outcome.choice:
+        fold.apply_choice(state, approval.loop_id, "skip" if outcome.choice == Choice.SKIP else "allow_once")
+    if state is not None and outcome.granted_rounds:
+        _grant(approval, outcome.granted_rounds, state)
+
+
+def _raise_limit(approval: Approval, raise_by: int, session: Session, state: State | None) -> None:
+    detector = detector_for(approval.kind)
+    setting = detector.raised_setting(approval.unit)
+    if detector.is_run_limit and approval.unit not in ("", "rounds"):
+        _override(session, setting, max(approval.limit, approval.count) + raise_by)
+    elif detector.is_run_limit and state is not None:
+        fold.grant_rounds(state, raise_by)
+    elif state is None or not fold.apply_choice(state, approval.loop_id, "raise", raise_by):
+        # The loop was reset when it was detected; only the limit of the session can be raised.
+        _override(session, setting, approval.limit + raise_by)
+
+
+def _override(session: Session, field: str, value: float) -> None:
+    # A detector that is no longer installed has no setting.
+    if field in FIELDS:
+        session.policy_values = {**session.policy_values, field: min(value, FIELDS[field].maximum)}
+
+
+def _grant(approval: Approval, rounds: int, state: State) -> None:
+    if detector_for(approval.kind).is_run_limit:
+        fold.grant_rounds(state, rounds)
+    else:
+        fold.apply_choice(state, approval.loop_id, "raise", rounds)
