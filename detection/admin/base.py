@@ -34,7 +34,7 @@ __all__ = [
     "ProjectFilter",
     "ReadOnlyMixin",
     "actor_of",
-    "refused",
+    "show_error",
 ]
 
 COUNT_LIMIT = 10_000
@@ -58,7 +58,7 @@ def actor_of(request: HttpRequest) -> Actor:
     return Actor(request.user.get_username(), request.user.pk, address, getattr(request, "request_id", ""))
 
 
-def refused(request: HttpRequest, error: Exception) -> None:
+def show_error(request: HttpRequest, error: Exception) -> None:
     """Show the error of a service on the page."""
     messages.error(request, str(error))
 

@@ -10,7 +10,7 @@ from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 
-from detection.admin.base import ProjectAdmin, ProjectFilter, actor_of, administered, refused
+from detection.admin.base import ProjectAdmin, ProjectFilter, actor_of, administered, show_error
 from detection.engine.scopes import SERVER, Scope
 from detection.engine.tool_classes import TOOL_CLASSES
 from detection.forms import GROUPS, PREFIX, OverrideForm, as_text, shown_fields
@@ -163,7 +163,7 @@ class StoredOverrideAdmin(ProjectAdmin):
         try:
             return super().delete_view(request, object_id, context)  # type: ignore[no-any-return]
         except ServiceError as error:
-            refused(request, error)
+            show_error(request, error)
             return redirect(request.get_full_path())
 
     @admin.display(description="settings")

@@ -9,7 +9,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
 
-from detection.admin.base import BaseInline, ProjectAdmin, ProjectFilter, ReadOnlyMixin, actor_of, refused
+from detection.admin.base import BaseInline, ProjectAdmin, ProjectFilter, ReadOnlyMixin, actor_of, show_error
 from detection.models import Membership, Project, Session
 from detection.services import audit
 from detection.services.errors import ServiceError
@@ -124,7 +124,7 @@ class SessionPage(ReadOnlyMixin, ProjectAdmin):
                     row.project_id, row.external_id, actor_of(request), "stopped in the administration"
                 )
             except ServiceError as error:
-                refused(request, error)
+                show_error(request, error)
 
     @admin.action(description="Resume", permissions=["view"])
     def resume(self, request: HttpRequest, rows: QuerySet[Session]) -> None:
@@ -133,7 +133,7 @@ class SessionPage(ReadOnlyMixin, ProjectAdmin):
             try:
                 actions.resume(row.project_id, row.external_id, actor_of(request))
             except ServiceError as error:
-                refused(request, error)
+                show_error(request, error)
 
 
 def console_link(path: str, name: str) -> str:

@@ -1,1 +1,1 @@
-"""The pages that people see. Reads by selectors, changes by services; nothing here writes a row itself."""
+"""The console: server-rendered pages. They read through selectors and write through services."""

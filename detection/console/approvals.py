@@ -80,9 +80,9 @@ class Closed:
 def page(request: ProjectRequest) -> HttpResponse:
     """Show waiting approvals, the most urgent first, then recent and remembered decisions."""
     project, now = request.project, timezone.now()
-    asked = selector.waiting(project.pk)
-    arguments = selector.arguments_of(asked)
-    waiting = [_waiting(approval, now, arguments.get(approval.pk, "")) for approval in asked]
+    approvals = selector.waiting(project.pk)
+    arguments = selector.arguments_of(approvals)
+    waiting = [_waiting(approval, now, arguments.get(approval.pk, "")) for approval in approvals]
     context = {
         "waiting": waiting,
         "closed": [_closed(approval) for approval in selector.lately_closed(project.pk)],
@@ -172,10 +172,10 @@ def _rung_order(reaction: tuple[str, Any]) -> int:
 
 def of_incident(incident: Incident) -> dict[str, Any]:
     """Return the approvals, judge calls and reactions of an incident for its page."""
-    asked, calls = selector.of_incident(incident.pk)
+    approvals, calls = selector.of_incident(incident.pk)
     return {
         "incident_approvals": [
-            (approval, None if approval.is_open else _closed(approval)) for approval in asked
+            (approval, None if approval.is_open else _closed(approval)) for approval in approvals
         ],
         "judge_calls": calls,
         "reactions": [

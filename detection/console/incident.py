@@ -38,7 +38,7 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
     neighbours = selector.neighbours(incident)
     activity = list(incident.activity.all()[:200])
     parts = incident_text.sentence(incident)
-    told = next(
+    message = next(
         (entry.note.partition(": ")[2] for entry in reversed(activity) if entry.action == "reacted"), ""
     )
     context: dict[str, Any] = {
@@ -49,7 +49,7 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         "parts": parts,
         "plain_sentence": "".join(part.text for part in parts),
         "lines": incident_text.evidence(incident),
-        "told": told,
+        "message": message,
         "did": incident_text.did(incident),
         "did_chip": incident_text.DECISION_CHIPS[incident.decision],
         "settings": incident_text.settings_then(incident.policy, incident.kind),

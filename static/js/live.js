@@ -53,7 +53,7 @@ function connect() {
   try {
     socket = new WebSocket(socketUrl());
   } catch {
-    reconnectLater(true); // a policy forbids it; asking now and then goes on
+    reconnectLater(true); // forbidden by a policy; retried at long intervals
     return;
   }
   link.socket = socket;
@@ -128,8 +128,8 @@ async function fetchRows() {
     });
     if (answer.redirected) location.reload(); // signed out
     if (!answer.ok) throw new Error(`answered ${answer.status}`);
-    const news = await answer.json();
-    if (!isPaused) take(news); // else the cursor stays, and all of it comes again
+    const changes = await answer.json();
+    if (!isPaused) take(changes); // while paused the cursor stays, so the next fetch has these again
     seen.isLost = false;
     seen.updatedAt = Date.now();
   } catch {
@@ -155,7 +155,7 @@ function take(answer) {
   const wanted = new Set(answer.order);
   for (const id of rows.held.keys()) if (!wanted.has(id)) rows.held.delete(id);
   for (const row of body.children) row.classList.toggle("is-gone", !wanted.has(row.id));
-  // A session becomes idle by the clock alone, which no cursor tells.
+  // A session becomes idle by the clock alone, without a change at the cursor.
   const isOutdated = answer.order.some((id, place) => {
     const row = document.getElementById(id);
     return row && row.dataset.state !== answer.states[place];
