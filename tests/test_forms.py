@@ -39,3 +39,7 @@ def test_errors_of_the_service_are_shown_beside_every_field_to_blame():
         Invalid("first", errors={"max_repeats": "Too low.", "note": "Missing.", "backend": "Unknown."})
     )
     assert form.errors == {"set_max_repeats": ["Too low."], "note": ["Missing."], "__all__": ["Unknown."]}
+
+
+def test_help_texts_show_no_marks_of_the_documentation():
+    assert not [field.help_text for field in OverrideForm().fields.values() if "`" in field.help_text]

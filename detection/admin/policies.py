@@ -116,16 +116,6 @@ class ToolRuleAdminForm(StoredOverrideForm):
         )
 
 
-def _fieldsets(first: tuple[str, ...], scope: Scope) -> list[tuple[str | None, dict[str, Any]]]:
-    sets: list[tuple[str | None, dict[str, Any]]] = [(None, {"fields": first})]
-    for group, title in GROUPS.items():
-        names = tuple(PREFIX + field.name for field in shown_fields(scope) if field.group == group)
-        sets.append(
-            (title, {"fields": names, "classes": ("collapse",) if group not in ("general", "repeat") else ()})
-        )
-    return sets
-
-
 def _note_of(request: HttpRequest) -> str:
     note: str = request.POST.get("note", "")
     return note.replace("\x00", "")[: overrides.MAX_NOTE_CHARACTERS]
@@ -134,10 +124,25 @@ def _note_of(request: HttpRequest) -> str:
 class StoredOverrideAdmin(ProjectAdmin):
     """What the pages of overrides and tool rules share."""
 
+    first_fields: tuple[str, ...] = ()
+    new_scope = SERVER
     # Each is deleted by itself, so that its reason can be given.
     actions = None
     list_select_related = ("project", "updated_by")
     delete_confirmation_template = "administration/delete_override.html"
+
+    def get_fieldsets(
+        self, request: HttpRequest, obj: Override | ToolOverride | None = None
+    ) -> list[tuple[str | None, dict[str, Any]]]:
+        """Group the settings; groups that matter to this override are open."""
+        scope, own = (obj.scope, obj.values) if obj else (self.new_scope, {})
+        sets: list[tuple[str | None, dict[str, Any]]] = [(None, {"fields": self.first_fields})]
+        for group, title in GROUPS.items():
+            names = [field.name for field in shown_fields(scope) if field.group == group]
+            is_open = group in ("general", "repeat") or any(name in own for name in names)
+            classes = () if is_open else ("collapse",)
+            sets.append((title, {"fields": tuple(PREFIX + name for name in names), "classes": classes}))
+        return sets
 
     def get_form(
         self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any
@@ -189,7 +194,7 @@ class OverrideAdmin(StoredOverrideAdmin):
     list_display = ("__str__", "project", "settings", "updated_by", "updated_at")
     list_filter = (("project", ProjectFilter),)
     search_fields = ("agent", "backend", "model", "note")
-    fieldsets = _fieldsets(("project", "agent", "backend", "model", "note"), SERVER)
+    first_fields = ("project", "agent", "backend", "model", "note")
 
     def get_readonly_fields(self, request: HttpRequest, obj: Override | None = None) -> tuple[str, ...]:
         """The scope of an override does not change."""
@@ -233,9 +238,15 @@ class ToolRuleAdmin(StoredOverrideAdmin):
     list_display = ("pattern", "project", "tool_class", "exempt", "settings", "updated_by", "updated_at")
     list_filter = (("project", ProjectFilter), "exempt")
     search_fields = ("pattern", "note")
-    fieldsets = _fieldsets(
-        ("project", "pattern", "tool_class", "exempt", "ignore_arguments", "volatile_result_fields", "note"),
-        _ANY_TOOL,
+    new_scope = _ANY_TOOL
+    first_fields = (
+        "project",
+        "pattern",
+        "tool_class",
+        "exempt",
+        "ignore_arguments",
+        "volatile_result_fields",
+        "note",
     )
 
     def get_readonly_fields(self, request: HttpRequest, obj: ToolOverride | None = None) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from django.contrib import admin
 from django.test import Client
 
 from detection.engine.scopes import PROJECT
+from detection.forms import GROUPS
 from detection.models import ApiKey, AuditEntry, Incident, Override, ToolOverride
 from detection.services.audit import SYSTEM
 from detection.services.policies import overrides
@@ -103,6 +104,19 @@ def test_an_override_shows_what_it_inherits(world):
     assert re.search(
         r'name="set_ttl_seconds"[^>]*placeholder="77"|placeholder="77"[^>]*name="set_ttl_seconds"', page
     )
+
+
+def test_groups_with_settings_of_the_override_are_open_and_no_reason_is_filled_in(world):
+    row = overrides.save_override(
+        world.project.pk, PROJECT, {"cycle_min_laps": 2}, SYSTEM, "short cycles only"
+    )
+    page = world.client.get(f"/admin/detection/override/{row.pk}/change/").content.decode()
+    assert "Reason of the last change: short cycles only" in page
+    assert not re.search(r'<input[^>]*name="note"[^>]*value="', page)
+    fieldsets = dict(admin.site.get_model_admin(Override).get_fieldsets(None, row))
+    assert [title for title, more in fieldsets.items() if more.get("classes")] == [
+        title for group, title in GROUPS.items() if group not in ("general", "repeat", "cycle")
+    ]
 
 
 def test_every_wrong_setting_is_shown_at_once(world):
