@@ -1,6 +1,10 @@
-"""Whatever agents send is text: a corpus of payloads in every field, opened on every screen in a real browser."""
+"""Everything that agents send stays text: a corpus of payloads in every field, on every screen of a real browser."""
+
+import json
+from dataclasses import replace
 
 import pytest
+from playwright.sync_api import Page
 
 from detection.engine.scopes import Scope
 from detection.models import Attempt, Incident, Override
@@ -11,7 +15,7 @@ from detection.services.ingestion.guard import GuardIn
 from detection.services.policies import overrides
 from detection.services.sessions import actions
 from detection.services.sessions.event_records import EventRecord
-from tests.browser.test_screens import sign_in
+from tests.browser.pages import sign_in
 from tests.console.scenes import World, make_world, principal, screens
 
 HIT = "document.title='HIT'"
@@ -55,11 +59,20 @@ PAYLOADS = [
 BAD_CHARACTERS = "\u202e\u202c\u2066\u2069\u200b\ufeff\x1b\x07"
 
 
-def hostile_world(payload: str) -> World:
-    """A world in which everything a client can name is the payload."""
-    world = make_world()
+INJECTED = (
+    "iframe, object, embed, base, [onerror], [onload], [onfocus], [ontoggle], [contenteditable], link[href*=evil], img, video,"
+    " math, script:not([src]), a[href^=javascript], form[action*=evil], meta[http-equiv]"
+)
+"""Elements that only a payload would put on a page."""
+OF_A_SESSION = ("session", "session table", "session settings", "incident")
+"""Screens of one session; the others show all sessions of the project."""
+UNCHANGED = ("preferences", "policies of a model")
+
+
+def add_session(world: World, payload: str) -> World:
+    """Add a session in which everything that a client can name is the payload; return the world seen from it."""
     project, name = world.project, payload.replace("\x1b", "").replace("\x07", "")[:256]
-    arguments = '{"q":' + __import__("json").dumps(payload) + "," + __import__("json").dumps(payload) + ":1}"
+    arguments = f'{{"q": {json.dumps(payload)}, {json.dumps(payload)}: 1}}'
     short = payload[:120]
     for number in range(5):
         call = EventRecord(
@@ -79,20 +92,18 @@ def hostile_world(payload: str) -> World:
                 type="result", session=name, call_id=f"{short}{number}", content=payload, is_error=number == 1
             )
             guard.guard(principal(project), GuardIn(session=name, results=(result,)))
-    world.incident = Incident.objects.filter(project=project).latest("pk")
-    world.session = world.incident.session
+    incident = Incident.objects.filter(project=project).latest("pk")
+    assert incident.session is not None
     actor = Actor(short, world.user.pk, "10.0.0.1", short[:60])
-    triage.comment(project.pk, world.incident.public_id, actor, payload)
+    triage.comment(project.pk, incident.public_id, actor, payload)
     actions.stop(project.pk, name, actor, payload)
-    overrides.save_override(
-        project.pk, Scope("model", backend=short, model=short), {"max_repeats": 3}, actor, payload[:300]
-    )
+    printable = "".join(character for character in short if character.isprintable())
+    scope = Scope("model", backend=printable, model=printable)
+    overrides.save_override(project.pk, scope, {"max_repeats": 3}, actor, payload[:300])
     overrides.save_tool_rule(
-        project.pk, short, ignore_arguments=[payload[:60]], note=payload[:300], actor=actor
+        project.pk, printable, ignore_arguments=[payload[:60]], note=payload[:300], actor=actor
     )
     Override.objects.filter(project=project, backend="openai").update(note=payload[:300])
-    project.name = short
-    project.save()
     Attempt.objects.create(
         project=project,
         route="events",
@@ -101,11 +112,11 @@ def hostile_world(payload: str) -> World:
         detail=payload[:300],
         key_hint=short[:24],
     )
-    return world
+    return replace(world, incident=incident, session=incident.session)
 
 
 def packed() -> list[str]:
-    """The payloads, as many together as fit into the shortest field: fewer worlds, the same text everywhere."""
+    """Return the payloads joined, as many as fit into the shortest field: fewer sessions, the same text everywhere."""
     texts = [""]
     for payload in PAYLOADS:
         if texts[-1] and len(texts[-1]) + len(payload) > 119:
@@ -117,34 +128,44 @@ def packed() -> list[str]:
 BATCHES = 4
 
 
+def assert_only_text(page: Page, name: str) -> None:
+    """Assert that no payload became an element of the page, changed its title or kept a misleading character."""
+    assert (
+        page.evaluate("found => [...document.querySelectorAll(found)].map(e => e.outerHTML)", INJECTED) == []
+    ), name
+    assert page.title() != "HIT", name
+    shown = page.evaluate("document.body.innerText")
+    assert not any(character in shown for character in BAD_CHARACTERS), name
+
+
+def open_every_screen(site, page: Page, payloads: list[str]) -> None:
+    """Open every screen with these payloads on it, and assert that none runs, calls out or becomes an element."""
+    outside: list[str] = []
+    allowed = (site.url, site.live_url, site.live_url.replace("http", "ws", 1), "data:")
+    page.on("request", lambda request: request.url.startswith(allowed) or outside.append(request.url))
+    page.on("dialog", lambda dialog: pytest.fail(f"a dialog: {dialog.message}"))
+    world = make_world()
+    sign_in(page, site, world.user)
+    for payload in payloads:
+        seen = add_session(world, payload)
+        world.project.name = payload[:120]
+        world.project.save()
+        for name in OF_A_SESSION:
+            page.goto(site.url + screens(seen)[name])
+            assert_only_text(page, name)
+    for name, url in screens(world).items():
+        if name not in (*OF_A_SESSION, *UNCHANGED):
+            page.goto(site.url + url)
+            assert_only_text(page, name)
+    assert outside == []
+
+
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_no_payload_runs_or_calls_out_on_any_screen(site, page, batch):
-    chosen = packed()[batch::BATCHES]
-    outside: list[str] = []
-    page.on(
-        "request",
-        lambda request: (
-            outside.append(request.url)
-            if not request.url.startswith((site.url, site.live_url, "data:"))
-            else None
-        ),
-    )
-    page.on("dialog", lambda dialog: pytest.fail(f"a dialog: {dialog.message}"))
-    for payload in chosen:
-        world = hostile_world(payload)
-        page.context.clear_cookies()
-        sign_in(page, site, world.user.get_username())
-        for name, url in screens(world).items():
-            if name in ("preferences", "policies of a model"):
-                continue
-            page.goto(site.url + url)
-            # What stands in the page as an element of somebody else's making would have one of these.
-            made = page.evaluate(
-                "[...document.querySelectorAll('iframe, object, embed, base, [onerror], [onload], [onfocus], [ontoggle], [contenteditable],"
-                " link[href*=evil], img, video, math, script:not([src]), a[href^=javascript], form[action*=evil], meta[http-equiv]')].map(e => e.outerHTML)"
-            )
-            assert made == [], (name, payload)
-            assert page.title() != "HIT", (name, payload)
-            shown = page.evaluate("document.body.innerText")
-            assert not any(character in shown for character in BAD_CHARACTERS), (name, payload)
-    assert [url for url in outside if not url.startswith("ws")] == []
+    open_every_screen(site, page, packed()[batch::BATCHES])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_no_payload_alone_runs_or_calls_out_on_any_screen(site, page, payload):
+    open_every_screen(site, page, [payload])

@@ -3,7 +3,7 @@
 import pytest
 
 from detection.models import AlertSilence
-from tests.browser.test_screens import sign_in
+from tests.browser.pages import sign_in
 from tests.console.scenes import loop, make_world
 
 
@@ -11,7 +11,7 @@ from tests.console.scenes import loop, make_world
 def world(site, page):
     world = make_world()
     loop(world.project, "second", tool="bash")
-    sign_in(page, site, world.user.get_username())
+    sign_in(page, site, world.user)
     return world
 
 

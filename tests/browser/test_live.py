@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from importlib import import_module
 
 import pytest
+from django.conf import settings
+from django.contrib.auth import get_user_model
 from django.utils import timezone
 from playwright.sync_api import expect
 
@@ -16,16 +19,15 @@ from detection.services.sessions import actions as service
 from detection.services.sessions.evaluation import evaluate
 from detection.services.sessions.event_records import EventRecord
 from detection.stream.publisher import publish_sign_out
+from tests.browser.pages import sign_in
 from tests.console.scenes import ask, loop, principal
 from tests.support.projects import make_member, make_project
-
-PASSWORD = "right horse"
 
 
 @pytest.fixture
 def project(transactional_db):
     project = make_project("support")
-    make_member(project, username="ana", password=PASSWORD)
+    make_member(project, username="ana")
     return project
 
 
@@ -33,10 +35,8 @@ def project(transactional_db):
 def live(site, project, page):
     """The open live list of a signed-in member, its socket up."""
     ask(project, "first", 1)
-    page.goto(f"{site.url}/sign-in?next=/p/support/live")
-    page.get_by_label("Username").fill("ana")
-    page.get_by_label("Password", exact=True).fill(PASSWORD)
-    page.get_by_role("button", name="Sign in").click()
+    sign_in(page, site, get_user_model().objects.get(username="ana"))
+    page.goto(f"{site.url}/p/support/live")
     expect(page.locator("#live-state")).to_have_attribute("data-state", "live")
     return page
 
@@ -50,7 +50,7 @@ def test_a_new_session_appears_without_a_reload(live, project):
     expect(live.locator('tr[data-session="second"]')).to_be_visible()
 
 
-def test_a_loop_shows_within_a_second_on_the_row_that_is_there(live, project):
+def test_a_stopped_loop_shows_on_its_row(live, project):
     loop(project, "first", calls=4)
     expect(live.locator('tr[data-session="first"] .chip')).to_have_text("Stopped", timeout=3000)
     expect(live.locator('tr[data-session="first"]')).to_contain_text("by detection")
@@ -58,7 +58,7 @@ def test_a_loop_shows_within_a_second_on_the_row_that_is_there(live, project):
     expect(live.locator('tr[data-session="first"] .chip')).to_have_text("Looping", timeout=3000)
 
 
-def test_events_are_seen_when_a_worker_has_looked_at_them(live, project):
+def test_stored_events_show_once_a_worker_has_evaluated_them(live, project):
     call = EventRecord(type="call", session="reported", call_id="c1", tool="read_file", arguments="{}")
     ingest(principal(project), [call])
     evaluate(Session.objects.get(external_id="reported").pk)
@@ -87,7 +87,7 @@ def test_rows_that_change_keep_their_places(live, project):
     assert names(live) == before
 
 
-def test_nothing_moves_while_paused_and_everything_is_there_afterwards(live, project):
+def test_a_paused_page_waits_and_then_shows_everything(live, project):
     live.keyboard.press("p")
     expect(live.locator("#live-state")).to_have_attribute("data-state", "paused")
     ask(project, "second", 1)
@@ -142,7 +142,7 @@ def test_an_abandoned_loop_leaves_the_open_page(live, project, site):
     expect(row).to_have_count(0)
 
 
-def test_without_a_socket_the_page_asks_by_itself(live, project):
+def test_without_a_socket_the_page_polls(live, project):
     live.route_web_socket("**/ws/**", lambda socket: socket.close())
     live.reload()
     ask(project, "second", 1)
@@ -150,7 +150,7 @@ def test_without_a_socket_the_page_asks_by_itself(live, project):
     expect(live.locator('tr[data-session="second"]')).to_be_visible(timeout=9000)
 
 
-def test_after_the_link_was_down_the_page_shows_what_the_list_shows(live, project):
+def test_after_a_lost_connection_the_page_catches_up(live, project):
     live.context.set_offline(True)
     for name in ("second", "third"):
         ask(project, name, 1)
@@ -167,18 +167,14 @@ def test_an_open_session_page_follows_its_session(live, project, site):
     expect(live.locator("#session-figures b").first).to_have_text("2")
 
 
-def test_signing_out_elsewhere_sends_the_page_to_the_sign_in(live, project):
+def test_signing_out_elsewhere_leads_the_page_to_the_sign_in_page(live, project):
     cookie = next(one for one in live.context.cookies() if one["name"] == "loopguard")
-    from importlib import import_module
-
-    from django.conf import settings
-
     import_module(settings.SESSION_ENGINE).SessionStore(cookie["value"]).delete()
     publish_sign_out(cookie["value"])
     expect(live.get_by_role("button", name="Sign in")).to_be_visible()
 
 
-def test_the_page_raises_no_complaint(live, project):
+def test_the_page_logs_no_error(live, project):
     complaints = []
     live.on(
         "console",

@@ -1,0 +1,82 @@
+"""A signed-in browser, the sizes of its window, and what axe finds on the page that it shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.test import Client
+from playwright.sync_api import Page
+
+AXE = (Path(__file__).parent / "vendor" / "axe-4.14.1.min.js").read_text()
+SIZES = {"wide": {"width": 1440, "height": 900}, "narrow": {"width": 390, "height": 844}}
+COLOUR_RULES = ("color-contrast", "link-in-text-block")
+"""The rules of axe whose outcome depends on the theme."""
+# A sheet of the debugger's, which the page's policy does not restrict.
+WITHOUT_TRANSITIONS = """
+const sheet = new CSSStyleSheet();
+sheet.replaceSync("*, ::before, ::after { transition: none !important; animation: none !important }");
+document.adoptedStyleSheets.push(sheet);
+"""
+
+
+def sign_in(page: Page, site: Any, user: Any) -> None:
+    """Give the browser a session of this user; the sign-in page has tests of its own."""
+    client = Client()
+    client.force_login(user)
+    name = settings.SESSION_COOKIE_NAME
+    page.context.add_cookies([{"name": name, "value": client.cookies[name].value, "url": site.url}])
+
+
+def violations(page: Page, rules: tuple[str, ...] = ()) -> list[str]:
+    """Return what axe calls serious or critical in the current size and theme, by all rules or by some."""
+    options: dict[str, Any] = {"resultTypes": ["violations"]}
+    if rules:
+        options["runOnly"] = {"type": "rule", "values": [*rules]}
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(f"{AXE}\nundefined")  # the debugger may evaluate where the page's policy forbids it
+    found = page.evaluate("options => axe.run(document, options)", options)
+    return [
+        f"{one['id']}: {node['html'][:160]}"
+        for one in found["violations"]
+        if one["impact"] in ("serious", "critical")
+        for node in one["nodes"][:3]
+    ]
+
+
+def complaints(page: Page, *, dark_by_class: bool = False) -> list[str]:
+    """Return what is wrong with the page in both sizes and both themes: violations, and scrolling sideways.
+
+    Parameters
+    ----------
+    page
+        Shown in the light theme.
+    dark_by_class
+        The page's dark theme is a class of the document instead of a media query.
+    """
+    page.emulate_media(color_scheme="light")
+    page.evaluate(WITHOUT_TRANSITIONS)
+    found = []
+    for name, size in SIZES.items():
+        page.set_viewport_size(size)
+        found += [f"{name}, light: {one}" for one in violations(page)]
+        too_wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        if too_wide > 0:
+            found.append(f"{name}: scrolls sideways by {too_wide} px")
+        if dark_by_class:
+            page.evaluate("document.documentElement.classList.add('dark')")
+        else:
+            page.emulate_media(color_scheme="dark")
+        found += [f"{name}, dark: {one}" for one in violations(page, COLOUR_RULES)]
+        page.emulate_media(color_scheme="light")
+        page.evaluate("document.documentElement.classList.remove('dark')")
+    return found
+
+
+def noise_of(page: Page) -> list[str]:
+    """Return a list that fills with the errors of the page's scripts and of its policy."""
+    noise: list[str] = []
+    page.on("console", lambda message: noise.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: noise.append(str(error)))
+    return noise
