@@ -10,8 +10,9 @@ import structlog
 from django.http import HttpRequest
 from ninja.security import HttpBearer
 
-from detection.api import prometheus, rate_limits, request_bodies
+from detection.api import prometheus, request_bodies
 from detection.api.problems import Problem
+from detection.api.rate_limits import rate_limiter
 from detection.api.requests import ApiRequest, as_api_request
 from detection.models import KeyScope
 from detection.services import keys
@@ -78,7 +79,7 @@ class ApiKeyAuth(HttpBearer):
         return principal
 
     def _check_rate(self, request: ApiRequest) -> None:
-        wait = rate_limits.wait_seconds(request.principal.key_id)
+        wait = rate_limiter.wait_seconds(request.principal.key_id)
         if not wait:
             return
         # Shown on the Connect screen for every route: that is where people look for the cause.
@@ -89,7 +90,7 @@ class ApiKeyAuth(HttpBearer):
         raise Problem(
             429,
             "rate_limited",
-            f"The limit is {rate_limits.per_second():,g} requests per second for each key. "
+            f"The limit is {rate_limiter.per_second:,g} requests per second for each key. "
             f"Retry in {wait_seconds} s.",
             headers={"Retry-After": str(wait_seconds)},
         )

@@ -77,14 +77,14 @@ def events_of(body: bytes, *, is_ndjson: bool) -> Batch:
         return batch
     document = loads(body)
     if not isinstance(document, dict):
-        raise Problem(422, "invalid_type", 'Send one event as an object, or {"events": [...]}.')
+        raise Problem(422, "invalid_type", 'The body must be an event or {"events": [...]}.')
     if "events" not in document:
         batch.events.append(event_in(document, size=len(body)))
         batch.positions.append(0)
         return batch
     events = document["events"]
     if not isinstance(events, list):
-        raise Problem(422, "invalid_type", "Must be a list of events.", path="events")
+        raise Problem(422, "invalid_type", "`events` must be a list of events.", path="events")
     _refuse_unknown(document, frozenset(("events",)))
     _check_number(len(events))
     is_large = len(body) > MAX_EVENT_BYTES
@@ -115,9 +115,11 @@ def _add(batch: Batch, index: int, data: Any, size: int) -> None:
 
 def _check_number(number: int) -> None:
     if not number:
-        raise Problem(422, "missing", "There is no event in this request.", path="events")
+        raise Problem(422, "missing", "`events` must contain at least one event.", path="events")
     if number > MAX_EVENTS:
-        raise Problem(413, "too_many_events", f"At most {MAX_EVENTS:,} events a request.", path="events")
+        raise Problem(
+            413, "too_many_events", f"A request can have at most {MAX_EVENTS:,} events.", path="events"
+        )
 
 
 def _size(data: Any) -> int:
@@ -136,13 +138,13 @@ def event_in(data: Any, *, size: int = 0) -> EventRecord:
         422 with the field to blame, or 413 for an event beyond 256 KB.
     """
     if not isinstance(data, dict):
-        raise Problem(422, "invalid_type", "An event is an object.")
+        raise Problem(422, "invalid_type", "An event must be an object.")
     if size > MAX_EVENT_BYTES:
-        raise Problem(413, "event_too_large", f"An event may have {MAX_EVENT_BYTES:,} bytes.")
+        raise Problem(413, "event_too_large", f"An event can have at most {MAX_EVENT_BYTES:,} bytes.")
     kind = data.get("type")
     if kind not in EVENT_TYPES:
         code = "missing" if kind is None else "invalid_value"
-        raise Problem(422, code, f"Must be one of {', '.join(EVENT_TYPES)}.", path="type")
+        raise Problem(422, code, f"`type` must be one of {', '.join(EVENT_TYPES)}.", path="type")
     names = {
         key: name(data, key, length) for key, length in NAME_LENGTHS.items() if data.get(key) is not None
     }
@@ -151,7 +153,7 @@ def event_in(data: Any, *, size: int = 0) -> EventRecord:
 
 def _event(kind: str, data: dict[str, Any], names: dict[str, Any]) -> EventRecord:
     if not names.get("session"):
-        raise Problem(422, "missing", "Name the session.", path="session")
+        raise Problem(422, "missing", "`session` is required.", path="session")
     cleaner = Cleaner()
     arguments = content = None
     tokens, cost_usd = 0, 0.0
@@ -162,11 +164,13 @@ def _event(kind: str, data: dict[str, Any], names: dict[str, Any]) -> EventRecor
     elif kind == "end":
         outcome = "completed" if data.get("outcome") is None else data["outcome"]
         if outcome not in OUTCOMES:
-            raise Problem(422, "invalid_value", f"Must be one of {', '.join(OUTCOMES)}.", path="outcome")
+            raise Problem(
+                422, "invalid_value", f"`outcome` must be one of {', '.join(OUTCOMES)}.", path="outcome"
+            )
         content = outcome
     else:
         if kind == "result" and not names.get("call_id"):
-            raise Problem(422, "missing", "Name the call that this is the result of.", path="call_id")
+            raise Problem(422, "missing", "`call_id` is required.", path="call_id")
         content = _content(data.get("content"), cleaner)
     marks = cleaner.marks
     if isinstance(data, Doubled):
@@ -188,13 +192,13 @@ def _event(kind: str, data: dict[str, Any], names: dict[str, Any]) -> EventRecor
 
 def _check_call(names: dict[str, str]) -> None:
     if not names.get("tool"):
-        raise Problem(422, "missing", "Name the tool that is called.", path="tool")
+        raise Problem(422, "missing", "`tool` is required.", path="tool")
     call_id = names.get("call_id", "")
     if call_id.startswith(RESERVED_CALL_ID) and call_id[len(RESERVED_CALL_ID) :].isdigit():
         raise Problem(
             422,
             "reserved_name",
-            "Call ids of the form seq-<number> are given out by LoopGuard.",
+            "`call_id` must not have the form seq-<number>, which LoopGuard assigns.",
             path="call_id",
         )
 
@@ -209,11 +213,11 @@ def name(data: dict[str, Any], key: str, length: int) -> str:
     """
     value = data[key]
     if not isinstance(value, str):
-        raise Problem(422, "invalid_type", "Must be text.", path=key)
+        raise Problem(422, "invalid_type", f"`{key}` must be a string.", path=key)
     if len(value) > length:
-        raise Problem(422, "too_long", f"At most {length} characters.", path=key)
+        raise Problem(422, "too_long", f"`{key}` must have at most {length} characters.", path=key)
     if not value.isprintable():
-        raise Problem(422, "invalid_characters", "Only printable characters.", path=key)
+        raise Problem(422, "invalid_characters", f"`{key}` must contain printable characters only.", path=key)
     return value
 
 
@@ -227,9 +231,7 @@ def _arguments(value: Any, cleaner: Cleaner) -> str | None:
             return compact(cleaner.value(value))
     except JsonProblem as problem:
         raise of_json(problem, "arguments") from None
-    raise Problem(
-        422, "invalid_type", "Must be an object, or the text that the model wrote.", path="arguments"
-    )
+    raise Problem(422, "invalid_type", "`arguments` must be an object or JSON text.", path="arguments")
 
 
 def _content(value: Any, cleaner: Cleaner) -> str | None:
@@ -246,13 +248,13 @@ def _content(value: Any, cleaner: Cleaner) -> str | None:
 def _is_error(value: Any) -> bool | None:
     if value is None or isinstance(value, bool):
         return value
-    raise Problem(422, "invalid_type", "Must be true, false or null.", path="is_error")
+    raise Problem(422, "invalid_type", "`is_error` must be true, false or null.", path="is_error")
 
 
 def _time(value: Any) -> datetime | None:
     if value is None:
         return None
-    hint = "Must be ISO 8601 with an offset, as in 2026-11-21T12:00:00Z."
+    hint = "`occurred_at` must be ISO 8601 with an offset, as in 2026-11-21T12:00:00Z."
     if not isinstance(value, str) or len(value) > 64:
         raise Problem(422, "invalid_value", hint, path="occurred_at")
     try:
@@ -268,7 +270,7 @@ def _usage(value: Any) -> tuple[int, float]:
     if value is None:
         return 0, 0.0
     if not isinstance(value, dict):
-        raise Problem(422, "invalid_type", "Must be an object.", path="usage")
+        raise Problem(422, "invalid_type", "`usage` must be an object.", path="usage")
     tokens = sum(_number(value, key, MAX_TOKENS, whole=True) for key in ("input_tokens", "output_tokens"))
     return min(int(tokens), MAX_TOKENS), float(_number(value, "cost_usd", MAX_COST_USD, whole=False))
 
@@ -280,14 +282,19 @@ def _number(usage: dict[str, Any], key: str, maximum: int, *, whole: bool) -> fl
     is_number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
     if not is_number:
         raise Problem(
-            422, "invalid_type", f"Must be {'an integer' if whole else 'a number'}.", path=f"usage.{key}"
+            422,
+            "invalid_type",
+            f"`usage.{key}` must be {'an integer' if whole else 'a number'}.",
+            path=f"usage.{key}",
         )
     try:
         Cleaner().value(value)
     except JsonProblem as problem:
         raise of_json(problem, f"usage.{key}") from None
     if not 0 <= value <= maximum or not math.isfinite(value):
-        raise Problem(422, "out_of_range", f"Must be from 0 to {maximum:,}.", path=f"usage.{key}")
+        raise Problem(
+            422, "out_of_range", f"`usage.{key}` must be between 0 and {maximum:,}.", path=f"usage.{key}"
+        )
     return float(value) if not whole else value
 
 
@@ -306,18 +313,18 @@ def guard_of(body: bytes) -> tuple[GuardIn, list[dict[str, Any]]]:
     """
     document = loads(body)
     if not isinstance(document, dict):
-        raise Problem(422, "invalid_type", "Send an object.")
+        raise Problem(422, "invalid_type", "The body must be an object.")
     if len(body) > MAX_EVENT_BYTES and any(_size(item) > MAX_EVENT_BYTES for item in _items(document)):
-        raise Problem(413, "event_too_large", f"A call or result may have {MAX_EVENT_BYTES:,} bytes.")
+        raise Problem(413, "event_too_large", f"A call or result can have at most {MAX_EVENT_BYTES:,} bytes.")
     shared = {key: name(document, key, NAME_LENGTHS[key]) for key in _SHARED if document.get(key) is not None}
     if not shared.get("session"):
-        raise Problem(422, "missing", "Name the session.", path="session")
+        raise Problem(422, "missing", "`session` is required.", path="session")
     results = tuple(_parts(document, "results", "result", shared))
     calls = tuple(_parts(document, "calls", "call", shared))
     if not results and not calls:
-        raise Problem(422, "missing", "Send at least one call or result.", path="calls")
+        raise Problem(422, "missing", "`calls` or `results` must contain at least one entry.", path="calls")
     if len(results) + len(calls) > MAX_EVENTS:
-        raise Problem(413, "too_many_events", f"At most {MAX_EVENTS:,} calls and results a request.")
+        raise Problem(413, "too_many_events", f"A request can have at most {MAX_EVENTS:,} calls and results.")
     about = {key: shared.get(key, "") for key in ("backend", "model", "agent", "parent_session")}
     return GuardIn(session=shared["session"], results=results, calls=calls, **about), _altered(
         document, results, calls
@@ -352,7 +359,7 @@ def _parts(document: dict[str, Any], key: str, kind: str, shared: dict[str, str]
     if items is None:
         return
     if not isinstance(items, list):
-        raise Problem(422, "invalid_type", "Must be a list.", path=key)
+        raise Problem(422, "invalid_type", f"`{key}` must be a list.", path=key)
     for index, data in enumerate(items):
         try:
             yield _part(data, kind, shared)
@@ -363,9 +370,9 @@ def _parts(document: dict[str, Any], key: str, kind: str, shared: dict[str, str]
 
 def _part(data: Any, kind: str, shared: dict[str, str]) -> EventRecord:
     if not isinstance(data, dict):
-        raise Problem(422, "invalid_type", "Must be an object.")
+        raise Problem(422, "invalid_type", "A call or result must be an object.")
     if data.get("session") not in (None, shared["session"]):
-        raise Problem(422, "invalid_value", "One request is about one session.", path="session")
+        raise Problem(422, "invalid_value", "`session` must be the session of the request.", path="session")
     names = shared | {
         key: name(data, key, length) for key, length in NAME_LENGTHS.items() if data.get(key) is not None
     }
@@ -375,7 +382,12 @@ def _part(data: Any, kind: str, shared: dict[str, str]) -> EventRecord:
 def _refuse_unknown(document: dict[str, Any], known: frozenset[str]) -> None:
     unknown = document.keys() - known
     if unknown:
-        raise Problem(422, "unknown_field", "There is no such field.", path=shorten(min(unknown)))
+        raise Problem(
+            422,
+            "unknown_field",
+            f"`{shorten(min(unknown))}` is not a field of this body.",
+            path=shorten(min(unknown)),
+        )
 
 
 def strict_document(body: bytes) -> Any:
@@ -392,5 +404,7 @@ def strict_document(body: bytes) -> Any:
     wrong = cleaner.marks.keys() - {"not_json"}
     if wrong:
         mark = min(wrong)
-        raise Problem(422, mark, f"The body holds what cannot be kept as it is: {mark.replace('_', ' ')}.")
+        raise Problem(
+            422, mark, f"The body contains something that cannot be stored: {mark.replace('_', ' ')}."
+        )
     return cleaned

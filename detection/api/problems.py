@@ -1,4 +1,4 @@
-"""Refusals as problem documents (RFC 9457): one shape, a stable code, the field to blame, and never a page of HTML."""
+"""Errors as problem documents (RFC 9457), with a stable code and the field at fault; never a page of HTML."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from detection.api.requests import as_api_request
 from detection.selectors.pages import BadCursor
 from detection.services.errors import ServiceError
 from detection.services.ingestion import attempts
-from detection.services.maintenance import disk_space
+from detection.services.maintenance.disk_space import disk_monitor
 from detection.strict_json import JsonProblem, join
 
 log = structlog.get_logger(__name__)
@@ -38,12 +38,12 @@ CODE_OF_STATUS = {
     503: "unavailable",
 }
 _DISK_FULL = "53100"
-"""PostgreSQL's word for it. The others of its class, memory and connections, pass sooner: 503 `unavailable`."""
+"""The SQLSTATE of PostgreSQL. Other errors of its class, memory and connections, are temporary: 503 `unavailable`."""
 STATUS_OF_JSON_CODE = {"not_json": 400}
 
 
 class Problem(Exception):
-    """A refusal on its way to the client.
+    """An error response.
 
     Parameters
     ----------
@@ -52,9 +52,9 @@ class Problem(Exception):
     code
         Stable, in snake case.
     path
-        The field to blame, as in ``calls[0].tool``.
+        The field at fault, as in ``calls[0].tool``.
     errors
-        When there are several: each ``{"path", "code", "hint"}``.
+        If there are several: ``{"path", "code", "hint"}`` of each.
     """
 
     def __init__(
@@ -73,13 +73,13 @@ class Problem(Exception):
 
 
 def of_json(problem: JsonProblem, prefix: str = "") -> Problem:
-    """Turn what the parser refuses into a problem."""
+    """Return the problem of a JSON error; `prefix` is the path of the parsed value."""
     status = STATUS_OF_JSON_CODE.get(problem.code, 422)
     return Problem(status, problem.code, problem.detail, path=join(prefix, problem.path))
 
 
 def respond(request: HttpRequest, problem: Problem) -> HttpResponse:
-    """Write a problem document."""
+    """Return the response of a problem."""
     document: dict[str, Any] = {
         "type": f"/api/v1/docs#{problem.code}",
         "title": HTTPStatus(problem.status).phrase,
@@ -94,7 +94,7 @@ def respond(request: HttpRequest, problem: Problem) -> HttpResponse:
         document["errors"] = problem.errors
     headers = dict(problem.headers)
     if problem.status in (429, 503):
-        # Spread out, so that everybody who was turned away does not come back at once.
+        # Spread out, so that clients do not retry at the same moment.
         headers.setdefault("Retry-After", str(random.randint(1, 3)))  # noqa: S311
     as_api_request(request).problem = problem
     return HttpResponse(
@@ -103,29 +103,29 @@ def respond(request: HttpRequest, problem: Problem) -> HttpResponse:
 
 
 def storage_full() -> Problem:
-    """Return the refusal for a disk without room, which takes a person or the retention a while to make."""
+    """Return the problem of a full disk, which a person or retention needs a while to fix."""
     return Problem(
         503,
         "storage_full",
-        "The disk of the database is full or nearly so; no events are taken until it has room. Everything else goes on.",
-        headers={"Retry-After": str(random.randint(10, 20))},  # noqa: S311 - spread out, as below
+        "The disk of the database is nearly full, so events are not accepted. Everything else works.",
+        headers={"Retry-After": str(random.randint(10, 20))},  # noqa: S311 - spread out, as above
     )
 
 
-def refuse_without_room() -> None:
-    """Refuse what would fill the disk of the database further, before anything is written.
+def check_disk_space() -> None:
+    """Reject events before anything is written if the disk of the database is nearly full.
 
     Raises
     ------
     Problem
         503 `storage_full`.
     """
-    if disk_space.is_full():
+    if disk_monitor.is_full():
         raise storage_full()
 
 
 def of_exception(error: Exception) -> Problem:
-    """Find the problem that an exception stands for; what nobody expected is logged and becomes a 500."""
+    """Return the problem of an exception; an unexpected one is logged and becomes a 500."""
     if isinstance(error, HttpError) and isinstance(error.__cause__, Problem):
         return error.__cause__
     if isinstance(error, Problem):
@@ -139,28 +139,28 @@ def of_exception(error: Exception) -> Problem:
     if isinstance(error, ValidationError):
         return _of_validation(error)
     if isinstance(error, Http404):
-        return Problem(404, "not_found", "There is no such thing here.")
+        return Problem(404, "not_found", "Not found.")
     if isinstance(error, HttpError):
         return Problem(error.status_code, CODE_OF_STATUS.get(error.status_code, "refused"), str(error))
     problem = _of_database(error) if isinstance(error, (DatabaseError, InterfaceError)) else None
     if problem is None:
         log.error("unexpected_error", exc_info=error)
     return problem or Problem(
-        500, "internal_error", "Something broke on our side; the log names the request."
+        500, "internal_error", "Internal error. The log has the details under this request id."
     )
 
 
 def _of_database(error: Exception) -> Problem | None:
-    """Find the problem of what the database refused; None when our own statement was wrong."""
+    """Return the problem of a database error; None if our own statement was wrong."""
     if getattr(error.__cause__, "sqlstate", None) == _DISK_FULL:
         log.error("database_disk_full", error=str(error)[:200])
         return storage_full()
     if isinstance(error, (OperationalError, InterfaceError)):
         log.warning("database_unavailable", error=str(error)[:200])
-        return Problem(503, "unavailable", "The database cannot answer right now; try again.")
+        return Problem(503, "unavailable", "The database is unavailable. Try again.")
     if isinstance(error, IntegrityError):
         log.warning("write_conflict", error=str(error)[:200])
-        return Problem(409, "conflict", "Somebody changed the same thing at the same moment; try again.")
+        return Problem(409, "conflict", "Somebody changed the same object at the same time. Try again.")
     return None
 
 
@@ -172,13 +172,24 @@ def _of_validation(error: ValidationError) -> Problem:
         for step in steps if source != "body" else steps[1:]:
             path = join(path, f"[{step}]" if isinstance(step, int) else str(step)[:60])
         code = {"missing": "missing", "extra_forbidden": "unknown_field"}.get(item["type"], "invalid")
-        errors.append({"path": path, "code": code, "hint": str(item["msg"])[:200]})
+        errors.append({"path": path, "code": code, "hint": _hint(item)[:200]})
     first = errors[0]
-    return Problem(422, first["code"], first["hint"], path=first["path"], errors=errors)
+    detail = f"`{first['path']}`: {first['hint']}" if first["path"] else first["hint"]
+    return Problem(422, first["code"], detail, path=first["path"], errors=errors)
+
+
+def _hint(item: dict[str, Any]) -> str:
+    """Return what is wrong with a field and what is allowed, as a sentence."""
+    if item["type"] == "missing":
+        return "Required."
+    if item["type"] == "extra_forbidden":
+        return "Unknown field."
+    text = str(item["msg"]).removeprefix("Value error, ")
+    return f"{text[:1].upper()}{text[1:]}".rstrip(".") + "."
 
 
 def install(api: NinjaAPI) -> None:
-    """Make every exception inside a route a problem document."""
+    """Turn every exception in a route into a problem document."""
 
     def handle(request: HttpRequest, error: Any) -> HttpResponse:
         problem = of_exception(error)
@@ -190,7 +201,7 @@ def install(api: NinjaAPI) -> None:
 
 
 def _note(request: HttpRequest, problem: Problem) -> None:
-    """Count a refusal of the routes that agents use, and show it on the Connect screen."""
+    """Count an error of the routes that agents use, and show it on the Connect screen."""
     route = getattr(request, "attempt", "")
     if not route:
         return
@@ -207,13 +218,13 @@ def _note(request: HttpRequest, problem: Problem) -> None:
 
 
 class ProblemMiddleware:
-    """Turns whatever refusal did not come from a route (unknown path, method, host) into a problem document too."""
+    """Turns errors outside of routes (unknown path, method or host) into problem documents, too."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
-        """Answer; pages outside ``/api/`` pass through."""
+        """Return the response; responses outside ``/api/`` are not changed."""
         response = self.get_response(request)
         status = response.status_code
         if status < 400 or not request.path_info.startswith("/api/") or hasattr(request, "problem"):
@@ -225,9 +236,9 @@ class ProblemMiddleware:
 
 
 _DETAILS = {
-    400: "The request cannot be understood.",
-    403: "That is not allowed.",
-    404: "There is nothing at this path.",
-    405: "This path does not take that method.",
-    500: "Something broke on our side; the log names the request.",
+    400: "The request is not valid.",
+    403: "Permission denied.",
+    404: "Not found.",
+    405: "The path does not support this method.",
+    500: "Internal error. The log has the details under this request id.",
 }

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 from detection import jobs
 from detection.selectors import alerts, dashboard, statistics
-from detection.services.maintenance import disk_space
+from detection.services.maintenance.disk_space import disk_monitor
 from detection.stream import publisher as stream
 
 REGISTRY: Final = CollectorRegistry()
@@ -177,21 +177,21 @@ class DiskCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Report free space and the limit below which no events are accepted."""
-        room = disk_space.room()
-        if room is None:
+        usage = disk_monitor.usage()
+        if usage is None:
             return
         yield GaugeMetricFamily(
-            "loopguard_storage_free_bytes", "Free space on the database's disk.", value=room.free
+            "loopguard_storage_free_bytes", "Free space on the database's disk.", value=usage.free
         )
         yield GaugeMetricFamily(
             "loopguard_storage_min_free_bytes",
             "Below this, the events and guard routes respond 503.",
-            value=room.least,
+            value=usage.min_free,
         )
         yield GaugeMetricFamily(
             "loopguard_storage_full",
             "Whether the events and guard routes respond 503 now.",
-            value=room.is_too_little,
+            value=usage.is_full,
         )
 
 

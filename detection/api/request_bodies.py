@@ -1,4 +1,4 @@
-"""Reads the body of a request, counted before Django or anything else holds it, and unpacks it within bounds."""
+"""Reads request bodies with limits on their size, also after decompression, before anything is kept in memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def media_type(request: HttpRequest, allowed: tuple[str, ...] = (JSON,)) -> str:
     Raises
     ------
     Problem
-        415 for any other type than the allowed ones, or another charset than UTF-8.
+        415 for a content type that is not allowed, or a charset other than UTF-8.
     """
     given: str = request.META.get("CONTENT_TYPE", "")
     kind, _, parameters = given.lower().partition(";")
@@ -37,31 +37,31 @@ def media_type(request: HttpRequest, allowed: tuple[str, ...] = (JSON,)) -> str:
         raise Problem(
             415,
             "unsupported_media_type",
-            f"Send the body as {' or '.join(allowed)}.",
+            f"`Content-Type` must be {' or '.join(allowed)}.",
             headers={"Accept": ", ".join(allowed)},
         )
     for parameter in parameters.split(";"):
         name, _, value = parameter.partition("=")
         if name.strip() == "charset" and value.strip().strip('"') not in ("utf-8", "utf8"):
-            raise Problem(415, "unsupported_charset", "Only UTF-8 is taken.")
+            raise Problem(415, "unsupported_charset", "The charset must be UTF-8.")
     return kind
 
 
 def read_body(request: HttpRequest) -> bytes:
-    """Return the whole body, unpacked.
+    """Return the whole body, decompressed.
 
     Raises
     ------
     Problem
-        413 beyond 2 MB, or 1 MB packed; 415 for an encoding other than gzip; 400 for a broken one. Never holds more
-        than the limit and one chunk.
+        413 above 2 MB, or 1 MB compressed; 415 for an encoding other than gzip; 400 for an incomplete body. At most the
+        limit and one chunk are in memory.
     """
     encoding = request.META.get("HTTP_CONTENT_ENCODING", "").strip().lower()
     if encoding not in ("", "identity", "gzip", "x-gzip"):
         raise Problem(
             415,
             "unsupported_encoding",
-            "A body is sent plain or packed with gzip.",
+            "`Content-Encoding` must be gzip or absent.",
             headers={"Accept-Encoding": "gzip"},
         )
     is_packed = encoding.endswith("gzip")
@@ -72,15 +72,15 @@ def read_body(request: HttpRequest) -> bytes:
     try:
         body = _read(_stream(request, has_length=bool(declared)), limit)
     except (UnreadablePostError, OSError) as error:
-        raise Problem(400, "incomplete_body", "The body ended before its announced length.") from error
+        raise Problem(400, "incomplete_body", "The body is shorter than its `Content-Length`.") from error
     if declared.isdigit() and len(body) < int(declared):
-        raise Problem(400, "incomplete_body", "The body ended before its announced length.")
+        raise Problem(400, "incomplete_body", "The body is shorter than its `Content-Length`.")
     return _unpack(body) if is_packed else body
 
 
 def _stream(request: HttpRequest, *, has_length: bool) -> _Readable:
     raw: _Readable | None = request.META.get("wsgi.input")
-    # Django reads nothing without a length; a chunked body is read from the server itself, which ends it.
+    # Django reads nothing without a length; a chunked body is read from the server, which marks its end.
     if not has_length and raw is not None and request.META.get("wsgi.input_terminated"):
         return raw
     return request
@@ -114,6 +114,6 @@ def _too_large() -> Problem:
     return Problem(
         413,
         "too_large",
-        f"A body may have {MAX_BODY_BYTES:,} bytes, and {MAX_PACKED_BYTES:,} packed with gzip.",
+        f"A body can have at most {MAX_BODY_BYTES:,} bytes, and {MAX_PACKED_BYTES:,} compressed with gzip.",
         headers={"Connection": "close"},
     )

@@ -1,4 +1,4 @@
-"""Answers as JSON, and the rows of lists as documents. What is in them is decided by selectors and services."""
+"""JSON responses, and rows as JSON documents."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LIST_AS_FILE: Final = {
         }
     }
 }
-"""How the export of a list is described."""
+"""OpenAPI description of the export of a list."""
 
 
 def _plain(value: Any) -> Any:
@@ -39,39 +39,39 @@ def _plain(value: Any) -> Any:
 
 
 def json_response(document: Any, status: int = 200) -> HttpResponse:
-    """Write a document as JSON; times come in ISO 8601 with their offset."""
+    """Return a document as a JSON response; times are ISO 8601 with an offset."""
     return HttpResponse(
         orjson.dumps(document, default=_plain), status=status, content_type="application/json"
     )
 
 
 def list_response(documents: Iterable[dict[str, Any]], next_cursor: str | None = None) -> HttpResponse:
-    """Write a page of a list; without a cursor it is the last one."""
+    """Return a page of a list; without a cursor, it is the last one."""
     return json_response({"items": [*documents], "next_cursor": next_cursor})
 
 
 def empty_response() -> HttpResponse:
-    """Say that it is done and that there is nothing to show."""
+    """Return 204 No Content."""
     return HttpResponse(status=204)
 
 
 def session_link(project: str, name: str) -> str:
-    """Return the address of a session's page."""
+    """Return the address of a session in the console."""
     return f"{settings.PUBLIC_URL}/p/{project}/sessions/{quote(name, safe='')}"
 
 
 def incident_link(project: str, public_id: str) -> str:
-    """Return the address of an incident's page."""
+    """Return the address of an incident in the console."""
     return f"{settings.PUBLIC_URL}/p/{project}/incidents/{public_id}"
 
 
 def as_time(value: datetime | None) -> str | None:
-    """Return a moment in ISO 8601 with its offset."""
+    """Return a time in ISO 8601 with its offset."""
     return None if value is None else value.isoformat()
 
 
 def session_document(row: SessionRow | Session, project: str) -> dict[str, Any]:
-    """Return a session as the API shows it."""
+    """Return a session."""
     return {
         "session": row.external_id,
         "state": shown_state(row.state, row.last_event_at),
@@ -109,7 +109,7 @@ def session_document(row: SessionRow | Session, project: str) -> dict[str, Any]:
 
 
 def call_document(row: CallRow) -> dict[str, Any]:
-    """Return a call as the API shows it, with its verdict and result."""
+    """Return a call with its verdict and result."""
     verdict = row.verdict or {}
     result = row.result
     return {
@@ -145,7 +145,7 @@ def call_document(row: CallRow) -> dict[str, Any]:
 
 
 def incident_document(row: IncidentRow | Incident, project: str) -> dict[str, Any]:
-    """Return an incident as lists, exports and answers to changes show it."""
+    """Return an incident as lists, exports and actions show it."""
     if isinstance(row, Incident):
         row = incidents.row_of(row)
     return {
@@ -189,12 +189,12 @@ def incident_document(row: IncidentRow | Incident, project: str) -> dict[str, An
 
 
 def activity_document(entry: IncidentActivity) -> dict[str, Any]:
-    """Return one line of an incident's activity."""
+    """Return an entry of an incident's activity."""
     return {"at": as_time(entry.at), "actor": entry.actor, "action": entry.action, "note": entry.note}
 
 
 def notice_document(notice: LimitNotice) -> dict[str, Any]:
-    """Return a notice that a session comes close to a limit."""
+    """Return a notice that a session has nearly used a budget."""
     return {
         "unit": notice.unit,
         "used": notice.used,

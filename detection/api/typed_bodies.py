@@ -1,4 +1,4 @@
-"""Bodies of the routes that change settings and states: strict JSON, then the schema's word."""
+"""Bodies of routes that change something: strict JSON, checked against the schema."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ Body = TypeVar("Body", bound=Schema)
 
 
 class StrictParser(Parser):
-    """Ninja's parser with ours inside: one JSON parser for every route."""
+    """Ninja's parser with our JSON parser, so that every route has the same."""
 
     def parse_body(self, request: HttpRequest) -> Any:
-        """Return the document; problems are raised."""
+        """Return the document, or raise a `Problem`."""
         return event_parsing.strict_document(request.body)
 
 
 def described(schema: type[Schema], *, required: bool = False) -> dict[str, Any]:
-    """Describe a body that the route reads itself, for `openapi_extra`."""
+    """Return the `openapi_extra` of a body that the route reads itself."""
     reference = {"$ref": f"#/components/schemas/{schema.__name__}"}
     return {"requestBody": {"required": required, "content": {request_bodies.JSON: {"schema": reference}}}}
 
 
 def optional_body(request: HttpRequest, schema: type[Body]) -> Body:
-    """Read the body of a route that works without one.
+    """Return the optional body of a route; without one, the defaults.
 
     Raises
     ------
     Problem, ValidationError
-        For a body that is there and wrong.
+        If there is a body and it is not valid.
     """
-    is_there = bool(request.META.get("CONTENT_LENGTH", "0") not in ("", "0")) or bool(
+    has_body = bool(request.META.get("CONTENT_LENGTH", "0") not in ("", "0")) or bool(
         request.META.get("HTTP_TRANSFER_ENCODING")
     )
-    if not is_there:
+    if not has_body:
         return schema()
     request_bodies.media_type(request)
     body = request_bodies.read_body(request)

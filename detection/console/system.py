@@ -19,7 +19,7 @@ from detection.console import formatting
 from detection.console.access import ProjectRequest, in_project
 from detection.selectors import dashboard, heartbeats
 from detection.selectors.audit import audit_weakness
-from detection.services.maintenance import disk_space
+from detection.services.maintenance.disk_space import DiskUsage, disk_monitor
 
 SLOW_SECONDS, LATE_SECONDS = 5, 30
 NEARLY_FULL = 2
@@ -51,7 +51,7 @@ def page(request: ProjectRequest) -> HttpResponse:
             f"answers in {database_ms:.0f} ms",
             f"PostgreSQL {status.database_version.split(' ')[0]}",
         ),
-        *_disk(disk_space.room()),
+        *_disk(disk_monitor.usage()),
         _part(
             "Detection",
             "ok" if lag < SLOW_SECONDS else "slow" if lag < LATE_SECONDS else "bad",
@@ -91,19 +91,19 @@ def _part(name: str, state: str, words: str, about: str) -> dict[str, str]:
     }
 
 
-def _disk(room: disk_space.Room | None) -> list[dict[str, str]]:
+def _disk(usage: DiskUsage | None) -> list[dict[str, str]]:
     """Return the state of the database's disk; empty when the database is on another machine."""
-    if room is None:
+    if usage is None:
         return []
-    words = f"{_size(room.free)} of {_size(room.total)} free"
+    words = f"{_size(usage.free)} of {_size(usage.total)} free"
     about = "Sessions, events and incidents."
-    if room.least:
-        about = f"Below {_size(room.least)} free, new events are rejected. Everything else keeps working."
-    if room.is_too_little:
+    if usage.min_free:
+        about = f"Below {_size(usage.min_free)} free, new events are rejected. Everything else keeps working."
+    if usage.is_full:
         return [
             _part("Disk", "bad", f"{words}: events and guard requests are rejected (503 storage_full)", about)
         ]
-    if room.free < NEARLY_FULL * room.least:
+    if usage.free < NEARLY_FULL * usage.min_free:
         return [_part("Disk", "slow", f"{words}, nearly full", about) | {"word": "Nearly full"}]
     return [_part("Disk", "ok", words, about)]
 

@@ -1,4 +1,4 @@
-"""API keys: make, recognise, revoke. The secret leaves this module once, when it is made."""
+"""API keys: create, authenticate, revoke. Only `create_key` returns the token."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from detection.services.errors import Invalid, NotFound
 
 PREFIX = "lg_"
 CACHE_SECONDS = 0.9
-"""How long a recognised key is trusted without a look at the database; revoking holds within a second."""
+"""How long a key is authenticated without a query. Revoking takes effect within a second."""
 MAX_CACHED = 1000
 LAST_USED_STEP = timedelta(minutes=1)
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
@@ -29,7 +29,7 @@ _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who a key speaks for."""
+    """The key of a request, with its project and scopes."""
 
     key_id: int
     public_id: str
@@ -42,12 +42,39 @@ class Principal:
 
     @property
     def actor(self) -> Actor:
-        """The principal as the audit names it."""
+        """The principal as the audit log names it."""
         return Actor(f"key:{self.public_id}")
 
 
-_cache: dict[str, tuple[float, Principal]] = {}
-_cache_lock = threading.Lock()
+class PrincipalCache:
+    """Recently authenticated keys of this process, by digest."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, tuple[float, Principal]] = {}
+        self._lock = threading.Lock()
+
+    def get(self, digest: str) -> Principal | None:
+        """Return the principal of a digest unless its entry is too old."""
+        entry = self._entries.get(digest)
+        return entry[1] if entry and entry[0] > time.monotonic() else None
+
+    def put(self, digest: str, principal: Principal) -> None:
+        """Remember a principal for `CACHE_SECONDS`."""
+        with self._lock:
+            if len(self._entries) >= MAX_CACHED:
+                self._entries.clear()
+            self._entries[digest] = (time.monotonic() + CACHE_SECONDS, principal)
+
+    def discard(self, digest: str) -> None:
+        """Forget a digest."""
+        self._entries.pop(digest, None)
+
+    def clear(self) -> None:
+        """Forget all keys."""
+        self._entries.clear()
+
+
+principal_cache = PrincipalCache()
 
 
 def _checksum(body: str) -> str:
@@ -63,7 +90,7 @@ def create_key(
     expires_at: datetime | None = None,
     is_demo: bool = False,
 ) -> tuple[ApiKey, str]:
-    """Make a key.
+    """Create a key.
 
     Returns
     -------
@@ -72,7 +99,7 @@ def create_key(
     """
     scopes = list(KeyScope.values) if scopes is None else scopes
     if not scopes or set(scopes) - set(KeyScope.values):
-        raise Invalid(f"Scopes must be some of {', '.join(KeyScope.values)}.", field="scopes")
+        raise Invalid(f"`scopes` must contain at least one of {', '.join(KeyScope.values)}.", field="scopes")
     public_id = "".join(secrets.choice(_ALPHABET) for _ in range(10))
     body = f"{PREFIX}{public_id}_{secrets.token_hex(32)}"
     token = body + _checksum(body)
@@ -98,7 +125,7 @@ def create_key(
 
 
 def looks_like_key(token: str) -> bool:
-    """Tell by prefix, form and checksum whether this can be one of our keys; costs no query."""
+    """Return whether prefix, length and checksum are those of a key; costs no query."""
     body, check = token[:-8], token[-8:]
     return (
         token.startswith(PREFIX)
@@ -108,12 +135,12 @@ def looks_like_key(token: str) -> bool:
 
 
 def hint(token: str) -> str:
-    """The part of a token that may be shown and logged."""
+    """Return the part of a token that may be shown and logged."""
     return token[: len(PREFIX) + 10] if token.startswith(PREFIX) else ""
 
 
 def authenticate(token: str) -> Principal | None:
-    """Recognise a key.
+    """Authenticate a key.
 
     Parameters
     ----------
@@ -123,18 +150,17 @@ def authenticate(token: str) -> Principal | None:
     Returns
     -------
     Principal or None
-        None when the key is unknown, revoked or expired. At most one query, none within a second of the last one.
+        None if the key is unknown, revoked or expired. Costs at most one query, and none within a second of the last one.
     """
     if not looks_like_key(token):
         return None
     digest = hashlib.sha256(token.encode()).hexdigest()
-    now = time.monotonic()
-    cached = _cache.get(digest)
-    if cached and cached[0] > now:
-        return _unless_expired(cached[1])
+    cached = principal_cache.get(digest)
+    if cached is not None:
+        return _unless_expired(cached)
     key = ApiKey.objects.select_related("project").filter(public_id=token[3:13], revoked_at=None).first()
     if key is None or not hmac.compare_digest(key.digest, digest):
-        _cache.pop(digest, None)
+        principal_cache.discard(digest)
         return None
     principal = Principal(
         key.pk,
@@ -146,11 +172,8 @@ def authenticate(token: str) -> Principal | None:
         key.expires_at,
         bytes(key.project.digest_secret),
     )
-    with _cache_lock:
-        if len(_cache) >= MAX_CACHED:
-            _cache.clear()
-        _cache[digest] = (now + CACHE_SECONDS, principal)
-    _note_use(key)
+    principal_cache.put(digest, principal)
+    _update_last_used(key)
     return _unless_expired(principal)
 
 
@@ -158,7 +181,7 @@ def _unless_expired(principal: Principal) -> Principal | None:
     return None if principal.expires_at and principal.expires_at <= timezone.now() else principal
 
 
-def _note_use(key: ApiKey) -> None:
+def _update_last_used(key: ApiKey) -> None:
     now = timezone.now()
     if key.last_used_at is None or now - key.last_used_at >= LAST_USED_STEP:
         ApiKey.objects.filter(pk=key.pk).update(last_used_at=now)
@@ -166,13 +189,13 @@ def _note_use(key: ApiKey) -> None:
 
 @transaction.atomic
 def revoke_key(project: Project, public_id: str, actor: Actor) -> ApiKey:
-    """Revoke a key; holds on every process within a second. Revoking twice changes nothing."""
+    """Revoke a key. Takes effect in every process within a second; revoking twice changes nothing."""
     key = ApiKey.objects.select_for_update().filter(project=project, public_id=public_id).first()
     if key is None:
-        raise NotFound("There is no such key.")
+        raise NotFound
     if key.revoked_at is None:
         key.revoked_at = timezone.now()
         key.save(update_fields=["revoked_at"])
         audit.record(actor, "key.revoke", key.public_id, project_id=project.pk, before={"name": key.name})
-        _cache.clear()
+        principal_cache.clear()
     return key

@@ -12,9 +12,9 @@ import pytest
 from django.core.signals import request_finished, request_started
 from django.db import close_old_connections
 
-from detection.api import rate_limits
+from detection.api.rate_limits import rate_limiter
 from detection.services.ingestion import attempts
-from detection.services.keys import _cache
+from detection.services.keys import principal_cache
 from loopguard_site.wsgi import application
 from tests.support.projects import make_key, make_project
 
@@ -38,8 +38,8 @@ def other_project(db):
 def _nothing_left_over():
     yield
     attempts._waiting.clear()
-    _cache.clear()
-    rate_limits._due.clear()
+    principal_cache.clear()
+    rate_limiter.clear()
 
 
 class Body(io.RawIOBase):

@@ -3,7 +3,7 @@
 import pytest
 from django.test import Client
 
-from detection.api import rate_limits
+from detection.api.rate_limits import RateLimiter, rate_limiter
 from detection.models import Attempt, Event, Role
 from detection.services.ingestion import attempts
 from loopguard_site import env
@@ -21,8 +21,8 @@ def slow(settings):
 
 def later(seconds):
     """Let time pass for the buckets."""
-    for key_id in rate_limits._due:
-        rate_limits._due[key_id] -= seconds
+    for key_id in rate_limiter._due:
+        rate_limiter._due[key_id] -= seconds
 
 
 def refused(answer):
@@ -67,7 +67,7 @@ def test_keys_that_are_not_known_are_refused_as_such_and_remembered_nowhere(door
     for _ in range(3):
         answer = door.get("/sessions", headers={"Authorization": "Bearer lg_nonsense"})
         assert answer.json()["code"] == "unknown_key"
-    assert rate_limits._due == {}
+    assert rate_limiter._due == {}
 
 
 def test_a_body_is_not_read_for_a_request_that_is_refused(api, door, slow):
@@ -79,10 +79,10 @@ def test_a_body_is_not_read_for_a_request_that_is_refused(api, door, slow):
 def test_zero_means_no_limit_and_the_default_is_generous(api, settings):
     settings.KEY_REQUESTS_PER_SECOND = 0
     assert {api.get("/sessions").status_code for _ in range(20)} == {200}
-    assert rate_limits._due == {}
+    assert rate_limiter._due == {}
     settings.KEY_REQUESTS_PER_SECOND = env.read({"LOOPGUARD_MODE": "test"}).key_requests_per_second
     assert {api.get("/sessions").status_code for _ in range(20)} == {200}
-    assert rate_limits.per_second() == 1000
+    assert rate_limiter.per_second == 1000
 
 
 @pytest.mark.parametrize("given", ["many", "-1", "inf", "nan", ""])
@@ -118,11 +118,9 @@ def test_what_was_refused_is_counted_and_shown_with_the_key(api, key, project, s
     assert any('code="rate_limited",route="guard",status="429"' in line for line in metrics)
 
 
-def test_the_memory_is_bounded(settings, monkeypatch):
-    monkeypatch.setattr(rate_limits, "MAX_KEYS", 10)
+def test_the_memory_is_bounded(settings):
     settings.KEY_REQUESTS_PER_SECOND = 1.0
+    limiter = RateLimiter(max_keys=10)
     for key_id in range(35):
-        rate_limits.wait_seconds(key_id)
-        assert len(rate_limits._due) <= 10
-        if key_id % 10 == 9:
-            later(10)
+        limiter.wait_seconds(key_id)
+        assert len(limiter._due) <= 10

@@ -8,17 +8,12 @@ from django.test import Client
 
 from detection.models import Event, Role
 from detection.services.ingestion import attempts
-from detection.services.maintenance import disk_space
+from detection.services.maintenance.disk_space import disk_monitor
 from loopguard_site import env
 from tests.support.projects import make_member
 
 ROOT = "http://127.0.0.1"
 CALL = {"type": "call", "session": "s-1", "tool": "t"}
-
-
-def look_again():
-    """Let the seconds pass for which a look at the disk holds."""
-    disk_space._looked = (0.0, *disk_space._looked[1:])
 
 
 @pytest.fixture
@@ -28,10 +23,10 @@ def disk(settings, tmp_path):
 
     def must_have(share):
         settings.MIN_FREE_SHARE, settings.MIN_FREE_BYTES = share, math.inf
-        look_again()
+        disk_monitor.expire()
 
     yield must_have
-    disk_space._looked = (0.0, "", None)
+    disk_monitor.expire()
 
 
 def refused(answer):
@@ -82,8 +77,8 @@ def test_the_refusals_stand_on_the_connect_screen_and_in_the_metrics(api, disk, 
 )
 def test_the_system_page_tells_how_the_disk_is(project, disk, share, word):
     disk(0.0)
-    room = disk_space.room()
-    disk(room.free / room.total * 0.7 if share is None else share)
+    usage = disk_monitor.usage()
+    disk(usage.free / usage.total * 0.7 if share is None else share)
     client = Client()
     client.force_login(make_member(project, Role.VIEWER))
     page = client.get(f"/p/{project.slug}/system")

@@ -1,1 +1,1 @@
-"""The routes by resource. Each checks who asks, reads, calls one service or selector, and answers; no more than that."""
+"""API routes by resource. Each checks the key, parses the request and calls one service or selector."""

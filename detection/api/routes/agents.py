@@ -1,4 +1,4 @@
-"""Events and guard: the two routes that agents wait for."""
+"""Routes of events and guard, which agents wait for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ninja import Router
 
 from detection.api import event_parsing, prometheus
 from detection.api.auth import ApiKeyAuth
-from detection.api.problems import refuse_without_room
+from detection.api.problems import check_disk_space
 from detection.api.query_parameters import RENDER_PARAMETER, rendered_shape
 from detection.api.request_bodies import JSON, NDJSON
 from detection.api.requests import ApiRequest
@@ -62,7 +62,7 @@ def _reference(schema: type) -> dict[str, str]:
 def send_events(request: ApiRequest) -> HttpResponse:
     """Store events for evaluation by a worker. The response comes after commit; an invalid event does not affect the others in its batch."""
     started = time.perf_counter()
-    refuse_without_room()
+    check_disk_space()
     principal = request.principal
     batch = event_parsing.events_of(request.body, is_ndjson=request.media_type == NDJSON)
     done = ingest(principal, batch.events)
@@ -130,7 +130,7 @@ def _count_events(
 )
 def guard_calls(request: ApiRequest) -> HttpResponse:
     """Evaluate calls before they run. The response comes after commit."""
-    refuse_without_room()
+    check_disk_space()
     principal = request.principal
     shape = rendered_shape(request)
     asked, altered = event_parsing.guard_of(request.body)
@@ -177,7 +177,7 @@ def _verdict(verdict: CallVerdict, shape: messages.Shape | None) -> dict[str, An
     document = {
         "call_id": verdict.call_id,
         "decision": verdict.decision,
-        # A project may have a text of its own for this wire shape.
+        # The project may have a message template for this wire shape.
         "message": verdict.wordings.get(shape or "", verdict.message),
         "incident": verdict.incident,
         "finding": verdict.finding,
@@ -190,7 +190,7 @@ def _verdict(verdict: CallVerdict, shape: messages.Shape | None) -> dict[str, An
 
 
 def _render(document: dict[str, Any], shape: messages.Shape, model: str) -> None:
-    # A hook expects an answer in any case; the other shapes carry a message or nothing.
+    # A hook always expects a response; the other shapes have a message or nothing.
     has_something = bool(document["message"]) or shape == "claude_code"
     document["rendered"] = (
         messages.render(shape, document["decision"], document["message"], document["call_id"], model)

@@ -1,4 +1,4 @@
-"""Approvals: what held calls wait on, and answering. Waiting for an answer is served by ``live``; here nothing waits."""
+"""Routes of approvals and remembered decisions. The ``live`` process serves the long poll; here nothing waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit: who changed what, as a list and as files."""
+"""Routes of the audit log."""
 
 from __future__ import annotations
 

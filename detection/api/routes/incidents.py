@@ -1,4 +1,4 @@
-"""Incidents: find, look, and say what they were."""
+"""Routes of incidents and actions on them."""
 
 from __future__ import annotations
 

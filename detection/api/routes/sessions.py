@@ -1,7 +1,7 @@
-"""Sessions: look at them, and what people and clients do with them.
+"""Routes of sessions, their calls and actions on them.
 
-Names of sessions may hold slashes, which the server gives us decoded; so the action is the last word of the path, and
-where a session's own name ends in such a word, the longer name is tried too.
+Session names may contain slashes, which the server passes on decoded. The action is the last part of the path; if the
+name of a session ends in such a part itself, the longer name is tried, too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Statistics: what detection did, over time and by tool, model and detector."""
+"""Route of the statistics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ By = Literal["total", "hour", "day", "kind", "tool", "model", "backend"]
 
 
 def numbers_document(numbers: Numbers) -> dict[str, Any]:
-    """Return numbers as the API shows them."""
+    """Return the numbers of a group."""
     return asdict(numbers) | {
         "precision": numbers.precision,
         "recovery": numbers.recovery,

@@ -1,7 +1,6 @@
-"""How much room the disk of the database has, where that disk is known: one look every few seconds, none in between.
+"""Free space on the disk of an embedded database, read at most every few seconds.
 
-Known is the folder of an embedded database. A database elsewhere says itself when its disk is full; what that means for an
-answer is said at the doors.
+The disk of a database elsewhere is not known; that database reports by itself when its disk is full.
 """
 
 from __future__ import annotations
@@ -15,51 +14,57 @@ import structlog
 from django.conf import settings
 
 log = structlog.get_logger(__name__)
-LOOK_SECONDS: Final = 2.0
+CACHE_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """What a disk has, in bytes; with less than `least` free, no more events are taken."""
+class DiskUsage:
+    """Size and free space of a disk in bytes; below `min_free`, no events are accepted."""
 
     total: int
     free: int
-    least: float
+    min_free: float
 
     @property
-    def is_too_little(self) -> bool:
-        """Whether events must be refused."""
-        return self.free < self.least
+    def is_full(self) -> bool:
+        """Whether events must be rejected."""
+        return self.free < self.min_free
 
 
-_looked: tuple[float, str, Room | None] = (0.0, "", None)
+class DiskMonitor:
+    """Reads the disk usage of the database folder and keeps it for `CACHE_SECONDS`."""
+
+    def __init__(self) -> None:
+        self._expires_at, self._folder = 0.0, ""
+        self._usage: DiskUsage | None = None
+
+    def usage(self) -> DiskUsage | None:
+        """Return the disk usage; None if the disk is not known. Costs a system call every few seconds."""
+        folder, now = settings.DATABASE_FOLDER, time.monotonic()
+        if now < self._expires_at and folder == self._folder:
+            return self._usage
+        usage, was_full = _read(folder), self._usage is not None and self._usage.is_full
+        if usage is not None and usage.is_full and not was_full:
+            log.error("storage_full", free_bytes=usage.free)
+        elif usage is not None and was_full and not usage.is_full:
+            log.info("storage_available", free_bytes=usage.free)
+        self._expires_at, self._folder, self._usage = now + CACHE_SECONDS, folder, usage
+        return usage
+
+    def is_full(self) -> bool:
+        """Return whether the disk is known to be nearly full."""
+        usage = self.usage()
+        return usage is not None and usage.is_full
+
+    def expire(self) -> None:
+        """Read the disk again at the next call."""
+        self._expires_at = 0.0
 
 
-def room() -> Room | None:
-    """Return what the database's disk has, as of at most `LOOK_SECONDS` ago; None where it is not known.
-
-    Costs a look at the clock, and every few seconds one approval to the file system.
-    """
-    global _looked
-    folder, now = settings.DATABASE_FOLDER, time.monotonic()
-    due, known_folder, known = _looked
-    if now < due and folder == known_folder:
-        return known
-    found = _look(folder)
-    if found is not None and found.is_too_little != (known is not None and known.is_too_little):
-        tell = log.error if found.is_too_little else log.info
-        tell("storage_full" if found.is_too_little else "storage_has_room", free_bytes=found.free)
-    _looked = now + LOOK_SECONDS, folder, found
-    return found
+disk_monitor = DiskMonitor()
 
 
-def is_full() -> bool:
-    """Tell whether the disk is known to have too little room for more events."""
-    known = room()
-    return known is not None and known.is_too_little
-
-
-def _look(folder: str) -> Room | None:
+def _read(folder: str) -> DiskUsage | None:
     if not folder:
         return None
     try:
@@ -67,5 +72,6 @@ def _look(folder: str) -> Room | None:
     except OSError as error:
         log.warning("storage_unknown", folder=folder, error=str(error)[:200])
         return None
-    # What the system keeps for its administrator is of no use to the database.
-    return Room(usage.total, usage.free, min(settings.MIN_FREE_SHARE * usage.total, settings.MIN_FREE_BYTES))
+    # Space that is reserved for root is not available to the database.
+    min_free = min(settings.MIN_FREE_SHARE * usage.total, settings.MIN_FREE_BYTES)
+    return DiskUsage(usage.total, usage.free, min_free)
