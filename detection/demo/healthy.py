@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from detection.demo.scenario import Call, Scenario
+from detection.demo.scenario import DemoCall, Scenario
 
 _QUESTIONS = (
     {"topic": "password reset mails", "product": "Mailroom", "id": "4411"},
@@ -25,33 +25,33 @@ HEALTHY: tuple[Scenario, ...] = (
         subjects=_QUESTIONS,
         says="Why do customers write to us about $topic?",
         opening=(
-            Call(
+            DemoCall(
                 "search_web",
                 {"q": "$product $topic not working"},
                 "6 hits: help centre, forum (4), status page",
             ),
-            Call(
+            DemoCall(
                 "fetch_url",
                 {"url": "https://help.example/$product/$id"},
                 "Known cause: sender limits. Updated in spring.",
             ),
-            Call(
+            DemoCall(
                 "search_tickets", {"query": "$topic", "since": "30d"}, "41 tickets; 33 mention the mobile app"
             ),
-            Call("read_ticket", {"id": "$id"}, "Customer says it began after the last app update."),
-            Call(
+            DemoCall("read_ticket", {"id": "$id"}, "Customer says it began after the last app update."),
+            DemoCall(
                 "search_web",
                 {"q": "$product mobile app release notes"},
                 "3 hits: release notes 7.2, 7.1, 7.0",
             ),
-            Call(
+            DemoCall(
                 "fetch_url",
                 {"url": "https://help.example/$product/releases"},
                 "7.2 moved $topic behind a new permission.",
             ),
         ),
         close=(
-            Call(
+            DemoCall(
                 "write_answer", {"text": "It began with app 7.2, which asks for a new permission."}, "saved"
             ),
         ),
@@ -65,9 +65,11 @@ HEALTHY: tuple[Scenario, ...] = (
         subjects=_MODULES,
         says="Make $test pass.",
         opening=(
-            Call("list_directory", {"path": "app"}, "billing/ mail/ search/ __init__.py", seconds=1),
-            Call("read_file", {"path": "$file"}, "def $name(value):\n    return value  # 214 lines follow"),
-            Call(
+            DemoCall("list_directory", {"path": "app"}, "billing/ mail/ search/ __init__.py", seconds=1),
+            DemoCall(
+                "read_file", {"path": "$file"}, "def $name(value):\n    return value  # 214 lines follow"
+            ),
+            DemoCall(
                 "bash",
                 {"command": "pytest -q $test"},
                 "9 failed, 12 passed in 1.31s",
@@ -76,12 +78,12 @@ HEALTHY: tuple[Scenario, ...] = (
             ),
         ),
         repeated=(
-            Call(
+            DemoCall(
                 "edit_file",
                 {"path": "$file", "find": "case $n", "replace": "case $n, handled"},
                 "1 replacement, line $m",
             ),
-            Call(
+            DemoCall(
                 "bash",
                 {"command": "pytest -q $test"},
                 "failed: test_$name[$m]; $roll assertions looked at",
@@ -91,13 +93,13 @@ HEALTHY: tuple[Scenario, ...] = (
         ),
         laps=5,
         close=(
-            Call(
+            DemoCall(
                 "edit_file",
                 {"path": "$file", "find": "return value", "replace": "return whole(value)"},
                 "1 replacement, line 88",
             ),
-            Call("bash", {"command": "pytest -q $test"}, "21 passed in 1.28s", seconds=3),
-            Call(
+            DemoCall("bash", {"command": "pytest -q $test"}, "21 passed in 1.28s", seconds=3),
+            DemoCall(
                 "bash",
                 {"command": "git commit -am 'handle every case in $name'"},
                 "1 file changed, 23 insertions(+)",
@@ -111,9 +113,9 @@ HEALTHY: tuple[Scenario, ...] = (
         model="gpt-5-mini",
         stuck=False,
         subjects=({"job": "job-2291"}, {"job": "job-2307"}, {"job": "job-2350"}),
-        opening=(Call("start_job", {"kind": "monthly_report"}, '{"job": "$job", "state": "queued"}'),),
+        opening=(DemoCall("start_job", {"kind": "monthly_report"}, '{"job": "$job", "state": "queued"}'),),
         repeated=(
-            Call(
+            DemoCall(
                 "get_job_status",
                 {"job": "$job"},
                 '{"job": "$job", "state": "running", "done": $m}',
@@ -122,13 +124,13 @@ HEALTHY: tuple[Scenario, ...] = (
         ),
         laps=9,
         close=(
-            Call(
+            DemoCall(
                 "get_job_status",
                 {"job": "$job"},
                 '{"job": "$job", "state": "finished", "done": 100}',
                 seconds=6,
             ),
-            Call("download", {"job": "$job"}, "report.csv, 14,302 rows"),
+            DemoCall("download", {"job": "$job"}, "report.csv, 14,302 rows"),
         ),
     ),
     Scenario(
@@ -140,12 +142,12 @@ HEALTHY: tuple[Scenario, ...] = (
         endpoint="events",
         subjects=({"shop": "north"}, {"shop": "harbour"}),
         repeated=(
-            Call(
+            DemoCall(
                 "list_orders", {"shop": "$shop", "page": "$n"}, "25 orders, first number $roll", seconds=1.5
             ),
         ),
         laps=14,
-        close=(Call("write_file", {"path": "orders-$shop.csv"}, "350 lines written"),),
+        close=(DemoCall("write_file", {"path": "orders-$shop.csv"}, "350 lines written"),),
     ),
     Scenario(
         name="follow-log",
@@ -155,10 +157,12 @@ HEALTHY: tuple[Scenario, ...] = (
         stuck=False,
         endpoint="events",
         repeated=(
-            Call("read_log", {"service": "checkout"}, "$roll new lines, the last one at step $n", seconds=5),
+            DemoCall(
+                "read_log", {"service": "checkout"}, "$roll new lines, the last one at step $n", seconds=5
+            ),
         ),
         laps=8,
-        close=(Call("post_message", {"channel": "ops", "text": "checkout looks healthy"}, "posted"),),
+        close=(DemoCall("post_message", {"channel": "ops", "text": "checkout looks healthy"}, "posted"),),
     ),
     Scenario(
         name="read-many",
@@ -167,18 +171,18 @@ HEALTHY: tuple[Scenario, ...] = (
         model="sonnet-5",
         stuck=False,
         together=True,
-        opening=(Call("glob", {"pattern": "app/**/*.py"}, "38 files"),),
+        opening=(DemoCall("glob", {"pattern": "app/**/*.py"}, "38 files"),),
         repeated=(
-            Call(
+            DemoCall(
                 "read_file", {"path": "app/models/part_$n.py"}, "class Part$n: ...  # $roll lines", seconds=2
             ),
-            Call(
+            DemoCall(
                 "read_file",
                 {"path": "app/views/part_$n.py"},
                 "def part_$n(request): ...  # $roll lines",
                 seconds=0,
             ),
-            Call(
+            DemoCall(
                 "read_file",
                 {"path": "tests/test_part_$n.py"},
                 "def test_part_$n(): ...  # $roll lines",
@@ -187,7 +191,7 @@ HEALTHY: tuple[Scenario, ...] = (
         ),
         laps=6,
         close=(
-            Call(
+            DemoCall(
                 "write_file", {"path": "docs/map.md", "content": "What lies where."}, "written, 2,114 bytes"
             ),
         ),
@@ -200,17 +204,19 @@ HEALTHY: tuple[Scenario, ...] = (
         stuck=False,
         subjects=({"table": "orders", "measure": "revenue"}, {"table": "visits", "measure": "sign_ups"}),
         opening=(
-            Call("run_sql", {"query": "select count(*) from $table"}, "1 row: $roll"),
-            Call("describe_table", {"table": "$table"}, "id, created_at, country, $measure"),
-            Call("run_sql", {"query": "select sum(${measure}) from $table"}, "column is text", is_error=True),
-            Call("run_sql", {"query": "select sum(${measure}::numeric) from $table"}, "1 row: $roll.20"),
-            Call(
+            DemoCall("run_sql", {"query": "select count(*) from $table"}, "1 row: $roll"),
+            DemoCall("describe_table", {"table": "$table"}, "id, created_at, country, $measure"),
+            DemoCall(
+                "run_sql", {"query": "select sum(${measure}) from $table"}, "column is text", is_error=True
+            ),
+            DemoCall("run_sql", {"query": "select sum(${measure}::numeric) from $table"}, "1 row: $roll.20"),
+            DemoCall(
                 "run_sql",
                 {"query": "select country, sum(${measure}::numeric) from $table group by 1"},
                 "31 rows",
             ),
         ),
-        close=(Call("make_chart", {"kind": "bar", "title": "$measure by country"}, "chart-81.svg"),),
+        close=(DemoCall("make_chart", {"kind": "bar", "title": "$measure by country"}, "chart-81.svg"),),
     ),
     Scenario(
         name="book-travel",
@@ -219,13 +225,13 @@ HEALTHY: tuple[Scenario, ...] = (
         model="computer-use",
         stuck=False,
         opening=(
-            Call("browser_navigate", {"url": "https://trains.example"}, "Title: Find a train"),
-            Call("browser_type", {"ref": "from", "text": "Harbour"}, "ok", seconds=1),
-            Call("browser_type", {"ref": "to", "text": "Old Town"}, "ok", seconds=1),
-            Call("browser_click", {"ref": "search"}, "12 trains found"),
+            DemoCall("browser_navigate", {"url": "https://trains.example"}, "Title: Find a train"),
+            DemoCall("browser_type", {"ref": "from", "text": "Harbour"}, "ok", seconds=1),
+            DemoCall("browser_type", {"ref": "to", "text": "Old Town"}, "ok", seconds=1),
+            DemoCall("browser_click", {"ref": "search"}, "12 trains found"),
         ),
-        repeated=(Call("browser_scroll", {"by": 600}, "shows trains $n to $m", seconds=1.5),),
+        repeated=(DemoCall("browser_scroll", {"by": 600}, "shows trains $n to $m", seconds=1.5),),
         laps=4,
-        close=(Call("browser_click", {"ref": "train-7"}, "Seat 24 held for 10 minutes"),),
+        close=(DemoCall("browser_click", {"ref": "train-7"}, "Seat 24 held for 10 minutes"),),
     ),
 )

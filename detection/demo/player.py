@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 from detection.demo.healthy import HEALTHY
-from detection.demo.scenario import Call, Scenario
+from detection.demo.scenario import DemoCall, Scenario
 from detection.demo.stuck import STUCK
 
 SCENARIOS = (*HEALTHY, *STUCK)
@@ -186,7 +186,7 @@ class Run:
         for call in self._scenario.close:
             yield await self._make([call])
 
-    async def _make(self, calls: list[Call]) -> str:
+    async def _make(self, calls: list[DemoCall]) -> str:
         """Make the calls of one model response; return the strictest decision."""
         if not calls:
             return "allow"
@@ -232,7 +232,7 @@ class Run:
         return "allow"
 
     async def _say(self, text: str) -> None:
-        call = Call("", text, "")
+        call = DemoCall("", text, "")
         await self._send([{**self._identity(), "type": "message", "content": call.filled(self._values)[0]}])
 
     async def _end(self, outcome: str) -> None:

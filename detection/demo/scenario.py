@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 Values = Mapping[str, object]
 
 
-class Call(NamedTuple):
+class DemoCall(NamedTuple):
     """One tool call and its result.
 
     Attributes
@@ -88,10 +88,10 @@ class Scenario:
     stuck: bool
     endpoint: Literal["guard", "events"] = "guard"
     subjects: tuple[dict[str, str], ...] = ({},)
-    opening: tuple[Call, ...] = ()
-    repeated: tuple[Call, ...] = ()
+    opening: tuple[DemoCall, ...] = ()
+    repeated: tuple[DemoCall, ...] = ()
     laps: int = 1
-    close: tuple[Call, ...] = ()
+    close: tuple[DemoCall, ...] = ()
     on_block: Literal["turns", "hammers"] = "turns"
     recovers: float = 0.0
     together: bool = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from detection.demo.scenario import Call, Scenario
+from detection.demo.scenario import DemoCall, Scenario
 
 _FAILED_SEARCHES = (
     {"q": "how to reset admin password on device", "say": "That article is gone; asking the vendor instead."},
@@ -18,10 +18,10 @@ STUCK: tuple[Scenario, ...] = (
         model="gpt-5",
         stuck=True,
         subjects=_FAILED_SEARCHES,
-        opening=(Call("read_ticket", {"id": "9120"}, "Customer asks: $q"),),
-        repeated=(Call("search_web", {"q": "$q", "limit": 10}, "0 hits"),),
+        opening=(DemoCall("read_ticket", {"id": "9120"}, "Customer asks: $q"),),
+        repeated=(DemoCall("search_web", {"q": "$q", "limit": 10}, "0 hits"),),
         laps=8,
-        close=(Call("write_answer", {"text": "$say"}, "saved"),),
+        close=(DemoCall("write_answer", {"text": "$say"}, "saved"),),
     ),
     Scenario(
         name="hammer",
@@ -30,9 +30,9 @@ STUCK: tuple[Scenario, ...] = (
         model="qwen3-32b",
         stuck=True,
         says="Roll out the web service. !/set(tool-loop-mode=chance_then_break)",
-        opening=(Call("kubectl", {"args": "get deploy web"}, "web 0/3 ready"),),
+        opening=(DemoCall("kubectl", {"args": "get deploy web"}, "web 0/3 ready"),),
         repeated=(
-            Call(
+            DemoCall(
                 "kubectl",
                 {"args": "apply -f web.yaml"},
                 "error: field image is not known",
@@ -42,7 +42,7 @@ STUCK: tuple[Scenario, ...] = (
         ),
         laps=12,
         on_block="hammers",
-        close=(Call("post_message", {"channel": "ops", "text": "web.yaml is refused"}, "posted"),),
+        close=(DemoCall("post_message", {"channel": "ops", "text": "web.yaml is refused"}, "posted"),),
     ),
     Scenario(
         name="open-and-grep",
@@ -51,16 +51,16 @@ STUCK: tuple[Scenario, ...] = (
         model="sonnet-5",
         stuck=True,
         subjects=({"name": "parse_header"}, {"name": "flush_queue"}),
-        opening=(Call("list_directory", {"path": "src"}, "core/ io/ main.py"),),
+        opening=(DemoCall("list_directory", {"path": "src"}, "core/ io/ main.py"),),
         repeated=(
-            Call(
+            DemoCall(
                 "read_file", {"path": "src/core/parser.py"}, "# 412 lines, $name is imported from io.legacy"
             ),
-            Call("grep", {"pattern": "def $name", "path": "src"}, "no matches"),
+            DemoCall("grep", {"pattern": "def $name", "path": "src"}, "no matches"),
         ),
         laps=7,
         recovers=0.5,
-        close=(Call("bash", {"command": "git log -S '$name' --oneline"}, "8f2c1aa drop io.legacy"),),
+        close=(DemoCall("bash", {"command": "git log -S '$name' --oneline"}, "8f2c1aa drop io.legacy"),),
     ),
     Scenario(
         name="cookie-wall",
@@ -70,12 +70,14 @@ STUCK: tuple[Scenario, ...] = (
         stuck=True,
         endpoint="events",
         opening=(
-            Call("browser_navigate", {"url": "https://news.example/archive"}, "Title: We value your privacy"),
+            DemoCall(
+                "browser_navigate", {"url": "https://news.example/archive"}, "Title: We value your privacy"
+            ),
         ),
         repeated=(
-            Call("browser_snapshot", {}, "dialog: accept or leave", seconds=1.5),
-            Call("browser_click", {"ref": "accept"}, "clicked", seconds=1),
-            Call(
+            DemoCall("browser_snapshot", {}, "dialog: accept or leave", seconds=1.5),
+            DemoCall("browser_click", {"ref": "accept"}, "clicked", seconds=1),
+            DemoCall(
                 "browser_navigate",
                 {"url": "https://news.example/archive"},
                 "Title: We value your privacy",
@@ -91,9 +93,11 @@ STUCK: tuple[Scenario, ...] = (
         model="gpt-5-mini",
         stuck=True,
         subjects=({"thing": "tidal clock"}, {"thing": "paper kite"}),
-        opening=(Call("search_web", {"q": "$thing founder interview"}, "No results found for your search."),),
+        opening=(
+            DemoCall("search_web", {"q": "$thing founder interview"}, "No results found for your search."),
+        ),
         repeated=(
-            Call(
+            DemoCall(
                 "search_web",
                 {"q": "$thing founder interview transcript part $n"},
                 "No results found for your search.",
@@ -101,7 +105,7 @@ STUCK: tuple[Scenario, ...] = (
         ),
         laps=10,
         recovers=0.2,
-        close=(Call("write_answer", {"text": "There is no such interview."}, "saved"),),
+        close=(DemoCall("write_answer", {"text": "There is no such interview."}, "saved"),),
     ),
     Scenario(
         name="failing-endpoint",
@@ -111,7 +115,7 @@ STUCK: tuple[Scenario, ...] = (
         stuck=True,
         endpoint="events",
         repeated=(
-            Call(
+            DemoCall(
                 "call_api",
                 {"method": "GET", "path": "/v2/customers/$roll"},
                 '{"error": {"code": 503, "message": "upstream is not available"}}',
@@ -127,7 +131,7 @@ STUCK: tuple[Scenario, ...] = (
         model="haiku-5",
         stuck=True,
         repeated=(
-            Call(
+            DemoCall(
                 "run_sql",
                 {"query": "select * from refunds where note ilike '%case $n%'"},
                 "0 rows of 18,220 looked at",
@@ -135,7 +139,7 @@ STUCK: tuple[Scenario, ...] = (
         ),
         laps=12,
         recovers=0.15,
-        close=(Call("write_answer", {"text": "Refunds carry no note."}, "saved"),),
+        close=(DemoCall("write_answer", {"text": "Refunds carry no note."}, "saved"),),
     ),
     Scenario(
         name="edit-not-found",
@@ -144,15 +148,17 @@ STUCK: tuple[Scenario, ...] = (
         model="qwen3-32b",
         stuck=True,
         endpoint="events",
-        opening=(Call("read_file", {"path": "settings.toml"}, "[server]\nport = 8080\n# 40 lines follow"),),
+        opening=(
+            DemoCall("read_file", {"path": "settings.toml"}, "[server]\nport = 8080\n# 40 lines follow"),
+        ),
         repeated=(
-            Call(
+            DemoCall(
                 "str_replace",
                 {"path": "settings.toml", "old": "port: 8080", "new": "port: 9090"},
                 "old text not found",
                 is_error=True,
             ),
-            Call(
+            DemoCall(
                 "read_file", {"path": "settings.toml"}, "[server]\nport = 8080\n# 40 lines follow", seconds=1
             ),
         ),
@@ -164,15 +170,17 @@ STUCK: tuple[Scenario, ...] = (
         backend="openai",
         model="gpt-5-mini",
         stuck=True,
-        opening=(Call("start_job", {"kind": "reindex"}, '{"job": "job-77", "state": "queued"}'),),
+        opening=(DemoCall("start_job", {"kind": "reindex"}, '{"job": "job-77", "state": "queued"}'),),
         repeated=(
-            Call("get_job_status", {"job": "job-77"}, '{"job": "job-77", "state": "queued"}', seconds=0.4),
+            DemoCall(
+                "get_job_status", {"job": "job-77"}, '{"job": "job-77", "state": "queued"}', seconds=0.4
+            ),
         ),
         laps=24,
         recovers=0.3,
         close=(
-            Call("sleep", {"seconds": 60}, "slept"),
-            Call("get_job_status", {"job": "job-77"}, '{"state": "finished"}'),
+            DemoCall("sleep", {"seconds": 60}, "slept"),
+            DemoCall("get_job_status", {"job": "job-77"}, '{"state": "finished"}'),
         ),
     ),
     Scenario(
@@ -182,7 +190,9 @@ STUCK: tuple[Scenario, ...] = (
         model="tiny-3b",
         stuck=True,
         repeated=(
-            Call("calculator", "add 2 and 2 please", "arguments must be an object", is_error=True, seconds=1),
+            DemoCall(
+                "calculator", "add 2 and 2 please", "arguments must be an object", is_error=True, seconds=1
+            ),
         ),
         laps=9,
         on_block="hammers",
@@ -194,12 +204,12 @@ STUCK: tuple[Scenario, ...] = (
         model="sonnet-5",
         stuck=True,
         subjects=_FAILED_SEARCHES,
-        repeated=(Call("search_tickets", {"query": "$q"}, "0 tickets"),),
+        repeated=(DemoCall("search_tickets", {"query": "$q"}, "0 tickets"),),
         laps=5,
         recovers=1.0,
         close=(
-            Call("search_tickets", {"query": "device"}, "212 tickets"),
-            Call("write_answer", {"text": "$say"}, "saved"),
+            DemoCall("search_tickets", {"query": "device"}, "212 tickets"),
+            DemoCall("write_answer", {"text": "$say"}, "saved"),
         ),
     ),
     Scenario(
@@ -209,10 +219,10 @@ STUCK: tuple[Scenario, ...] = (
         model="gpt-5",
         stuck=True,
         endpoint="events",
-        opening=(Call("write_plan", {"goal": "tidy the wiki"}, "plan of 4 points"),),
+        opening=(DemoCall("write_plan", {"goal": "tidy the wiki"}, "plan of 4 points"),),
         repeated=(
-            Call("think", {"about": "point $n of the plan"}, "noted", seconds=0.8),
-            Call("read_page", {"page": "page-$n"}, "nothing to do here", seconds=0.8),
+            DemoCall("think", {"about": "point $n of the plan"}, "noted", seconds=0.8),
+            DemoCall("read_page", {"page": "page-$n"}, "nothing to do here", seconds=0.8),
         ),
         laps=56,
     ),

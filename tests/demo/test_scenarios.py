@@ -5,7 +5,7 @@ import json
 import pytest
 
 from detection.demo.player import SCENARIOS
-from detection.demo.scenario import Call
+from detection.demo.scenario import DemoCall
 
 VALUES = {"n": 3, "m": 30, "roll": 123}
 
@@ -36,7 +36,7 @@ def test_every_placeholder_is_filled(scenario):
 
 
 def test_a_number_stays_a_number():
-    assert json.loads(Call("list", {"page": "$n", "name": "part $n"}, "").filled(VALUES)[0]) == {
+    assert json.loads(DemoCall("list", {"page": "$n", "name": "part $n"}, "").filled(VALUES)[0]) == {
         "page": 3,
         "name": "part 3",
     }
