@@ -8,7 +8,6 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from functools import lru_cache
 from typing import Any, Literal
 from zlib import crc32
 
@@ -28,6 +27,14 @@ _EMPTY_OBJECT = b"{}"
 _MAX_COMBINING_IN_A_ROW = 32
 # orjson changes integers beyond 64 bits and floats out of range, so text with long numbers takes the slow path.
 _LONG_NUMBER = re.compile(r"[0-9](?:[eE]|[0-9]{15})")
+
+# More combining marks on one letter than any script uses; ordering them would take quadratic time. Three letters decompose
+# into combining marks; beyond the first plane, whole blocks are precise enough.
+_COMBINING = "".join(char for char in map(chr, range(0x300, 0x10000)) if unicodedata.combining(char))
+_COMBINING_IN_A_ROW = re.compile(
+    f"[{_COMBINING}\u0f73\u0f75\u0f81\U000101fd\U000102e0\U00010376-\U0001037a\U00010a00-\U00011fff\U00016a00-\U00016fff"
+    f"\U0001bc00-\U0001bcff\U0001d165-\U0001d244\U0001e000-\U0001e94f]{{{_MAX_COMBINING_IN_A_ROW},}}"
+)
 
 
 class WordHashes(dict[bytes, str]):
@@ -194,18 +201,7 @@ def dump(value: Any) -> bytes:
 
 
 def _composed(text: str) -> str:
-    return text if _marks_in_a_row().search(text) else unicodedata.normalize("NFC", text)
-
-
-@lru_cache(maxsize=1)
-def _marks_in_a_row() -> re.Pattern[str]:
-    """Match more combining marks on one letter than any script uses; ordering them would take quadratic time."""
-    marks = "".join(char for char in map(chr, range(0x300, 0x10000)) if unicodedata.combining(char))
-    # Three letters decompose into combining marks; beyond the first plane, whole blocks are precise enough.
-    return re.compile(
-        f"[{marks}\u0f73\u0f75\u0f81\U000101fd\U000102e0\U00010376-\U0001037a\U00010a00-\U00011fff\U00016a00-\U00016fff\U0001bc00-\U0001bcff"
-        f"\U0001d165-\U0001d244\U0001e000-\U0001e94f]{{{_MAX_COMBINING_IN_A_ROW},}}"
-    )
+    return text if _COMBINING_IN_A_ROW.search(text) else unicodedata.normalize("NFC", text)
 
 
 def _dump(value: Any, *, sort: bool) -> bytes:

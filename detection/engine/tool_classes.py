@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from types import MappingProxyType
 from typing import Literal
 
@@ -232,7 +231,6 @@ _PREFIX = re.compile(r"^.*(?:__|[./:])")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
-@lru_cache(maxsize=4096)
 def shipped_traits(tool: str) -> ToolTraits:
     """Return the traits of a tool by its name alone."""
     bare = _PREFIX.sub("", tool)[:80]

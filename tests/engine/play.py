@@ -15,7 +15,7 @@ KEYER = Keyer(b"a secret of the tests")
 
 
 class Player:
-    """A session whose calls are named by a test; times grow by two seconds unless told otherwise."""
+    """A session whose calls are named by a test; calls are two seconds apart by default."""
 
     def __init__(self, preset: str = "standard", rules: Iterable[ToolRule] = (), **values: Any) -> None:
         given = validate(ENVIRONMENT, {"preset": preset, **values})

@@ -46,14 +46,14 @@ def test_a_second_result_of_a_call_changes_nothing():
     assert first.result_is_new
 
 
-def test_the_guards_own_refusal_is_no_evidence():
+def test_the_message_of_a_blocked_call_is_no_evidence():
     player = Player()
     for _ in range(4):
         step = player.call("t", {})
-    refused = player.answer(step.verdict.message, is_error=True)
+    blocked = player.answer(step.verdict.message, is_error=True)
 
     assert step.verdict.decision == "stop"
-    assert refused.result_digest is None
+    assert blocked.result_digest is None
 
 
 def test_a_result_of_an_unknown_call_is_ignored():
@@ -100,7 +100,7 @@ def test_a_user_message_resets_an_attended_run_only():
     assert alone.call("t", {"k": "a"}).verdict.decision == "stop"
 
 
-def test_a_trimmed_context_does_not_make_a_loop_honest():
+def test_a_condensed_context_does_not_end_a_loop():
     player = Player(attended=True)
     player.letters("aaa")
     player.message("condense")
@@ -127,7 +127,7 @@ def test_a_raised_limit_holds_for_that_loop_alone():
     assert [player.call("u", {}).verdict.decision for _ in range(4)][-1] == "hold"
 
 
-def test_a_skipped_call_is_asked_about_again():
+def test_a_skipped_call_needs_an_approval_again():
     player = Player(mode="ask")
     held = [player.call("t", {}) for _ in range(4)][-1].verdict
     fold.apply_choice(player.state, held.finding.loop_id, "skip")

@@ -1,4 +1,4 @@
-"""What a judge is told, and how its answer is read."""
+"""The prompt of the judge, and how its answer is read."""
 
 from __future__ import annotations
 

@@ -26,12 +26,12 @@ def test_a_preset_and_single_settings_may_be_named():
     assert [guard.call("t", "{}", at=0.0).decision for _ in range(2)] == ["allow", "stop"]
 
 
-def test_a_wrong_setting_is_refused():
+def test_a_wrong_setting_is_rejected():
     with pytest.raises(PolicyError):
         Guard(max_repeats=1)
 
 
-def test_a_guard_goes_on_from_its_bytes():
+def test_a_guard_continues_from_its_bytes():
     first = Guard(secret=b"s")
     for _ in range(3):
         first.call("t", at=0.0)

@@ -1,4 +1,4 @@
-"""What the agent is told."""
+"""Messages for the agent."""
 
 from __future__ import annotations
 
@@ -146,6 +146,6 @@ def test_an_openai_stop_is_a_whole_completion_with_one_choice_that_ends_in_an_er
     assert envelope["choices"][0]["message"] == {"role": "assistant", "content": "m"}
 
 
-def test_an_unknown_shape_is_refused():
+def test_an_unknown_shape_is_rejected():
     with pytest.raises(ValueError, match="smoke"):
         messages.render("smoke", "allow", "m")

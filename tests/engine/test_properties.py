@@ -1,4 +1,4 @@
-"""What holds for every run: purity, bounds, identity, and that copies never count."""
+"""Properties of every run: purity, bounds, identity, and that resent calls never count."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_runs_beside_one_another_do_not_meet(run, preset, data):
 @some
 @given(run=runs(messages=True), preset=presets, data=st.data())
 def test_resent_calls_and_second_results_never_count(run, preset, data):
-    """A run in which anything is sent again, any number of times, says what the run without copies says."""
+    """A run in which anything is resent any number of times gives the same verdicts as the run without."""
     policy = POLICIES[preset]
     plain, seen, ids = [], [], set()
     for one in run:
@@ -277,8 +277,8 @@ fields = st.dictionaries(
 def test_sketches_are_as_alike_as_the_words_they_stand_for(one, other, ratio):
     # Lone fields are compared whole, since a bare text has no name to tell it from one.
     assume(not (len(one) == len(other) == 1 and one.keys() != other.keys()))
-    told = sketch_similarity(sketch(one, KEYER), sketch(other, KEYER), ratio)
-    assert told == pytest.approx(alike(one, other, ratio))
+    found = sketch_similarity(sketch(one, KEYER), sketch(other, KEYER), ratio)
+    assert found == pytest.approx(alike(one, other, ratio))
 
 
 @given(one=trees, other=trees, threshold=st.sampled_from((0.5, 0.8)))
@@ -370,7 +370,7 @@ def test_long_runs_of_combining_marks_are_no_way_to_stop_the_engine():
     assert KEYER.call_key("t", {"a": text}) != KEYER.call_key("t", {"a": text + "b"})
 
 
-def test_another_version_and_damaged_bytes_are_refused():
+def test_another_version_and_damaged_bytes_are_rejected():
     good = snapshot.dump(fold.new_state())
     damaged = (b"", b"[]", b"{}", good[:-1], good.replace(b'"v":%d' % snapshot.VERSION, b'"v":999'), b"\xff")
     for data in damaged:

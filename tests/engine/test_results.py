@@ -14,7 +14,7 @@ from detection.engine.tool_classes import PLAIN_TOOL, ToolTraits
 KEYER = Keyer(b"secret")
 
 
-def told(content, is_error=False, traits=PLAIN_TOOL, arguments=None):
+def evaluated(content, is_error=False, traits=PLAIN_TOOL, arguments=None):
     return evaluate_result(
         content, is_error, traits, KEYER, sketch(arguments, KEYER) if arguments is not None else ""
     )
@@ -37,8 +37,8 @@ def told(content, is_error=False, traits=PLAIN_TOOL, arguments=None):
         ('{"ok":true,"timestamp":"x","request_id":"1"}', '{"ok":true,"timestamp":"y","request_id":"2"}'),
     ],
 )
-def test_clocks_ids_and_white_space_are_masked(one, other):
-    assert told(one).digest == told(other).digest
+def test_times_ids_and_white_space_are_masked(one, other):
+    assert evaluated(one).digest == evaluated(other).digest
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_clocks_ids_and_white_space_are_masked(one, other):
     ],
 )
 def test_other_digits_stay(one, other):
-    assert told(one).digest != told(other).digest
+    assert evaluated(one).digest != evaluated(other).digest
 
 
 def test_a_tools_volatile_fields_are_dropped_at_any_depth():
@@ -63,21 +63,21 @@ def test_a_tools_volatile_fields_are_dropped_at_any_depth():
     one = json.dumps({"rows": [1], "took": 3, "page": {"cursor": "a"}})
     other = json.dumps({"page": {"cursor": "b"}, "took": 9, "rows": [1]})
 
-    assert told(one, traits=traits).digest == told(other, traits=traits).digest
-    assert told(one).digest != told(other).digest
+    assert evaluated(one, traits=traits).digest == evaluated(other, traits=traits).digest
+    assert evaluated(one).digest != evaluated(other).digest
 
 
 def test_an_error_is_the_same_for_another_argument():
-    one = told("denied for ann", True, arguments={"to": "ann"})
-    other = told("denied for bob", True, arguments={"to": "bob"})
+    one = evaluated("denied for ann", True, arguments={"to": "ann"})
+    other = evaluated("denied for bob", True, arguments={"to": "bob"})
 
     assert one.error_digest == other.error_digest
     assert one.digest != other.digest
 
 
 def test_codes_stay_in_an_error_even_when_an_argument_looks_like_one():
-    one = told("401 unauthorised", True, arguments={"q": "what is 401"})
-    other = told("403 unauthorised", True, arguments={"q": "what is 403"})
+    one = evaluated("401 unauthorised", True, arguments={"q": "what is 401"})
+    other = evaluated("403 unauthorised", True, arguments={"q": "what is 403"})
 
     assert one.error_digest != other.error_digest
 
@@ -96,19 +96,19 @@ def test_codes_stay_in_an_error_even_when_an_argument_looks_like_one():
     ],
 )
 def test_an_empty_answer_is_no_evidence_whatever_it_is_wrapped_in(content):
-    assert told(content).status == "m"
-    assert not told(content).is_evidence
+    assert evaluated(content).status == "m"
+    assert not evaluated(content).is_evidence
 
 
 @pytest.mark.parametrize("content", ["ok", "Done.", "SUCCESS", "true", "committed"])
 def test_a_bare_acknowledgement_is_no_evidence(content):
-    assert told(content).status == "o"
-    assert not told(content).is_evidence
+    assert evaluated(content).status == "o"
+    assert not evaluated(content).is_evidence
 
 
 @pytest.mark.parametrize("content", ["0 hits", "ok 3", '{"exit_code": 0, "output": "x"}', "<b>bold</b>", "7"])
 def test_a_short_answer_with_something_in_it_is_evidence(content):
-    assert told(content).is_evidence
+    assert evaluated(content).is_evidence
 
 
 @pytest.mark.parametrize(
@@ -121,11 +121,11 @@ def test_a_short_answer_with_something_in_it_is_evidence(content):
     ],
 )
 def test_without_the_clients_word_a_text_that_begins_like_an_error_is_one(content, status):
-    assert told(content, None).status == status
+    assert evaluated(content, None).status == status
 
 
 def test_the_clients_word_wins():
-    assert told("Error: it says", False).status == "o"
+    assert evaluated("Error: it says", False).status == "o"
 
 
 def test_damaged_json_is_text():

@@ -27,11 +27,11 @@ def test_a_situation_of_a_known_agent_comes_out_as_it_should_under_the_defaults(
     assert agent_scenarios.play(scenario).problems == ()
 
 
-def test_a_missing_detector_fails_honestly(monkeypatch):
-    # The scenario is fed as ever; with the detector switched off its detections are simply not there.
+def test_a_scenario_without_its_detector_fails():
     scenario = next(
         row.values[0] for row in scenarios("seeds.json") if row.values[0]["id"] == "001-09-pattern-abab"
     )
-    monkeypatch.setattr("detection.engine.fold.ON_CALL", ())
+    config = {**scenario["config"], "level": 1}
 
-    assert seed_scenarios.play(scenario).problems
+    assert seed_scenarios.play(scenario).passed
+    assert not seed_scenarios.play({**scenario, "config": config}).passed

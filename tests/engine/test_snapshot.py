@@ -12,7 +12,7 @@ from tests.engine.play import Player
 @pytest.mark.parametrize(
     "preset", ["standard", "proxy", "balanced", "similarity", "advisory", "interactive", "justified"]
 )
-def test_a_session_goes_on_as_if_it_had_never_been_stored(preset):
+def test_a_stored_session_continues_like_one_that_never_was(preset):
     kept, stored = Player(preset), Player(preset)
     for i in range(60):
         arguments, answer = {"k": i % 3 if i < 30 else i % 2}, f"answer {i % 4}"
@@ -42,6 +42,6 @@ def test_the_state_holds_no_arguments_and_no_results_in_plain_text():
     "data",
     [b"", b"{}", b"[]", b"null", b'{"v":999}', b'{"v":2}', b'{"v":2,"c":"","x":[],"l":{"":[1]}}', b"\xff"],
 )
-def test_anything_else_is_refused(data):
+def test_anything_else_is_rejected(data):
     with pytest.raises(SnapshotVersionError):
         snapshot.load(data)

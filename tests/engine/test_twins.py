@@ -15,7 +15,7 @@ from detection.engine.detectors import DETECTORS
 from detection.engine.identity import Keyer
 from detection.engine.policy import SERVER, Policy, resolve
 from tests.engine.twins import budget, cycle, outcome, repeat, similar, stagnation
-from tests.engine.twins.findings import Expected, said
+from tests.engine.twins.findings import Expected, as_expected
 from tests.engine.twins.history import History, Observation, history
 from tests.engine.twins.runs import runs
 
@@ -54,12 +54,14 @@ def compare(kind: str, observations: Sequence[Observation], policy: Policy) -> N
             else fold.observe_result(state, one, policy, KEYER)
         )
         assert not step.faults
-        found = [said(finding) for finding in step.verdict.findings if not finding.detail.get("notice")]
+        found = [
+            as_expected(finding) for finding in step.verdict.findings if not finding.detail.get("notice")
+        ]
         if step.duplicate:
             continue
         so_far = observations[: place + 1]
-        told = history(so_far, policy)
-        expected = budget.budget(told, policy, so_far) if kind == "budget" else TWINS[kind](told, policy)
+        past = history(so_far, policy)
+        expected = budget.budget(past, policy, so_far) if kind == "budget" else TWINS[kind](past, policy)
         assert found == ([expected] if expected else []), "\n".join(map(short, so_far))
 
 
@@ -201,7 +203,7 @@ def test_budgets(run, limits):
 
 
 @pytest.mark.parametrize("length", [2, 3, 6])
-def test_a_cycle_whose_answers_change_stays_progress_however_long_it_goes_on(length):
+def test_a_cycle_whose_results_change_stays_progress_at_any_length(length):
     policy = alone("cycle", result_aware=True)
     run: list[Observation] = []
     for number in range(150):

@@ -12,7 +12,7 @@ from tests.engine.twins.history import History, Observation
 
 def budget(run: History, policy: Policy, observations: Sequence[Observation]) -> Expected | None:
     """Add up everything that was used so far; only for hard limits."""
-    if run.current is None or run.told:
+    if run.current is None or run.is_after_result:
         return None
     counted = {one.place for one in run.past}
     calls = [one for place, one in enumerate(observations) if isinstance(one, Call) and place in counted]

@@ -9,7 +9,7 @@ from tests.engine.twins.history import History, Past
 
 def cycle(run: History, policy: Policy) -> Expected | None:
     """Try every lap length, shortest first, on the whole history."""
-    if run.current is None or run.told:
+    if run.current is None or run.is_after_result:
         return None
     for length in range(policy.get("cycle_min_length"), policy.get("cycle_max_length") + 1):
         laps = _laps(run.past, length)
@@ -41,7 +41,7 @@ def _laps(past: list[Past], length: int) -> int:
 
 
 def _answers(past: list[Past], length: int, laps: int) -> str:
-    """Each answered call of the counted laps, but for the one in hand, against its like one lap earlier."""
+    """Compare each call of the counted laps that has a result, except the current one, with the call one lap earlier."""
     # Only so many calls are remembered, and only whole laps are compared.
     laps = min(laps, len(past) // length)
     pairs = [

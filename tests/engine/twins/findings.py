@@ -1,4 +1,4 @@
-"""What a twin expects of one observation, and what the engine said, in one comparable form."""
+"""The finding that a twin expects and the one of the engine, in one comparable form."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Expected:
     advisory: bool = False
 
 
-def said(finding: Finding) -> Expected:
+def as_expected(finding: Finding) -> Expected:
     """A finding of the engine in that form."""
     return Expected(
         finding.kind,

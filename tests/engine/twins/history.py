@@ -47,7 +47,7 @@ class Past:
     text: str = ""
     evidence: bool = False
     new: bool | None = None
-    told: int | None = None
+    result_place: int | None = None
     overtaken: int | None = None
 
     def live(self, place: int) -> bool:
@@ -63,19 +63,21 @@ class History:
     now: int
     current: Past | None
     """The call in hand, or the call whose result is in hand; None when the observation counted nothing."""
-    told: bool
+    is_after_result: bool
     """Whether the observation in hand is a result."""
 
     def answers(self) -> list[Past]:
         """Answered calls in the order in which their answers came."""
-        return sorted((one for one in self.past if one.told is not None), key=lambda one: one.told or 0)
+        return sorted(
+            (one for one in self.past if one.result_place is not None), key=lambda one: one.result_place or 0
+        )
 
-    def news(self, place: int) -> int:
+    def new_results(self, place: int) -> int:
         """How many answers up to an observation brought something that is evidence and new."""
         return sum(
             1
             for one in self.answers()
-            if one.told <= place and one.status == "ok" and one.evidence and one.new
+            if one.result_place <= place and one.status == "ok" and one.evidence and one.new
         )
 
 
@@ -86,14 +88,14 @@ def history(observations: Sequence[Observation], policy: Policy) -> History:
     rounds: set[tuple[str, Any]] = set()
     seen: set[Any] = set()
     current: Past | None = None
-    told = False
+    is_after_result = False
     for place, one in enumerate(observations):
-        current, told = None, isinstance(one, Result)
+        current, is_after_result = None, isinstance(one, Result)
         if isinstance(one, Call):
             current = _called(one, place, past, ids, rounds, policy)
         elif isinstance(one, Result):
             current = _told(one, place, past, seen, changes_count=policy.get("result_aware"))
-    return History(past, len(observations) - 1, current, told)
+    return History(past, len(observations) - 1, current, is_after_result)
 
 
 def _called(
@@ -126,7 +128,7 @@ def _told(
     if one is None or one.status != "pending":
         return None
     text = " ".join((result.content or "").split())
-    one.told, one.text = place, result.content or ""
+    one.result_place, one.text = place, result.content or ""
     one.status = "error" if result.is_error else "empty" if text in NOTHING else "ok"
     one.evidence = text not in NOTHING and (one.status == "error" or text not in ACKNOWLEDGEMENTS)
     one.answer = f"{one.status}:{_cause(text, one.arguments) if one.status == 'error' else text}"

@@ -8,18 +8,18 @@ from tests.engine.twins.history import History, Past
 from tests.engine.twins.similarity import alike, edit_similarity
 
 _NEAR = 0.7
-_FORGIVING_NEWS = 4
+_NEW_RESULTS_THAT_END_A_SERIES = 4
 
 
 def outcome(run: History, policy: Policy) -> Expected | None:
     """Read the answers of the current call's tool backwards until something ends the series."""
     current = run.current
     if current is None or (
-        run.told and policy.get("outcome_method") == "fingerprint" and not current.evidence
+        run.is_after_result and policy.get("outcome_method") == "fingerprint" and not current.evidence
     ):
         return None
     if policy.get("outcome_method") == "literal":
-        return _literal(run, policy) if run.told else None
+        return _literal(run, policy) if run.is_after_result else None
     series = _series(run)
     if not series or current.kind_of_tool == "poll":
         return None
@@ -47,7 +47,7 @@ def _weight(one: Past) -> float:
 def _series(run: History) -> list[Past]:
     answers = [one for one in run.answers() if one.tool == run.current.tool and one.evidence]
     changes = [
-        one.told
+        one.result_place
         for one in run.answers()
         if one.kind_of_tool == "change" and one.status != "error" and one.new and one.tool != run.current.tool
     ]
@@ -55,13 +55,16 @@ def _series(run: History) -> list[Past]:
     for one in reversed(answers):
         if series:
             later = series[0]
-            overtaken = any(one.told < change < later.told for change in changes)
-            forgiven = run.news(later.told) - run.news(one.told) >= _FORGIVING_NEWS
+            overtaken = any(one.result_place < change < later.result_place for change in changes)
+            forgiven = (
+                run.new_results(later.result_place) - run.new_results(one.result_place)
+                >= _NEW_RESULTS_THAT_END_A_SERIES
+            )
             if one.answer != later.answer or overtaken or forgiven:
                 break
         series.insert(0, one)
     # What has changed since the last answer ends the series as well.
-    return [] if series and any(change > series[-1].told for change in changes) else series
+    return [] if series and any(change > series[-1].result_place for change in changes) else series
 
 
 def _literal(run: History, policy: Policy) -> Expected | None:

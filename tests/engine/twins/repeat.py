@@ -13,7 +13,7 @@ def repeat(run: History, policy: Policy) -> Expected | None:
     """Expect a finding at the call or answer in hand."""
     if run.current is None:
         return None
-    if run.told:
+    if run.is_after_result:
         return _scattered(run, policy) if policy.get("result_aware") else None
     scope = policy.get("repeat_scope")
     if scope == "consecutive":
@@ -85,7 +85,8 @@ def _since_last_change(run: History, streak: list[Past]) -> tuple[float, int, in
     same, known, changes = 0.0, 0, 0
     last: Past | None = None
     moments = sorted(
-        [(one.place, 0, one) for one in streak] + [(one.told, 1, one) for one in answers], key=lambda m: m[:2]
+        [(one.place, 0, one) for one in streak] + [(one.result_place, 1, one) for one in answers],
+        key=lambda m: m[:2],
     )
     for moment, is_answer, one in moments:
         if not is_answer:
@@ -105,18 +106,18 @@ def _since_last_change(run: History, streak: list[Past]) -> tuple[float, int, in
 
 
 def _scattered(run: History, policy: Policy) -> Expected | None:
-    """Like calls with like answers, other calls between: lately and with no change since, or in the whole run."""
+    """Count identical calls with the same result: recently and without a change since, or in the whole run."""
     current = run.current
     if current.new or current.kind_of_tool == "poll" or current.weight < 1:
         return None
-    like = [one for one in run.past if one.key == current.key and one.answer == current.answer]
+    identical = [one for one in run.past if one.key == current.key and one.answer == current.answer]
     window = run.past[-policy.get("scattered_window_calls") :]
-    lately = sum(1 for one in like if one in window and one.live(run.now))
-    ever = sum(1 for one in like if one.weight == 1) if current.evidence else 0
+    recent = sum(1 for one in identical if one in window and one.live(run.now))
+    in_run = sum(1 for one in identical if one.weight == 1) if current.evidence else 0
     results = "errors" if current.status == "error" else "equal"
     for count, limit in (
-        (lately, policy.get("scattered_repeats")),
-        (ever, policy.get("scattered_run_repeats")),
+        (recent, policy.get("scattered_repeats")),
+        (in_run, policy.get("scattered_run_repeats")),
     ):
         if limit and count >= limit:
             return Expected("repeat", count, limit, results, advisory=True)

@@ -1,4 +1,4 @@
-"""Runs to test with: motifs that come again and again, with noise, late answers, copies and pauses between them."""
+"""Runs to test with: repeated motifs with noise, late results, resent calls and pauses."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from tests.engine.twins.similarity import alike, literally_alike
 def similar(run: History, policy: Policy) -> Expected | None:
     """Compare the call in hand with every call of its tool in the window."""
     current = run.current
-    if current is None or run.told:
+    if current is None or run.is_after_result:
         return None
     limit, ratio = policy.get("similar_max_calls"), policy.get("similar_ratio")
     literal = policy.get("similar_method") == "literal"

@@ -8,7 +8,7 @@ from tests.engine.twins.history import History, Past
 
 
 def stagnation(run: History, policy: Policy) -> Expected | None:
-    """Count the answers since the last news."""
+    """Count the results since the last new one."""
     current, limit = run.current, policy.get("stagnation_max_calls")
     if current is None:
         return None
@@ -16,7 +16,7 @@ def stagnation(run: History, policy: Policy) -> Expected | None:
     if not answers:
         return _by_keys(run, 2 * limit)
     idle = _idle(answers)
-    if run.told:
+    if run.is_after_result:
         if current not in idle:
             return None
     elif current.key not in list(dict.fromkeys(one.key for one in idle))[-12:]:
@@ -29,7 +29,7 @@ def stagnation(run: History, policy: Policy) -> Expected | None:
 
 
 def _idle(answers: list[Past]) -> list[Past]:
-    """Answers since the last news, without those that neither count nor clear."""
+    """Return the results since the last new one, without those that neither count nor reset."""
     idle: list[Past] = []
     for one in answers:
         if one.status == "error" or not one.new:
