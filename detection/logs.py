@@ -7,13 +7,15 @@ import logging
 import structlog
 
 
-def formatter(json: bool = False) -> logging.Formatter:
+def formatter(json: bool = False, level: str = "INFO") -> logging.Formatter:
     """Make the formatter of every handler.
 
     Parameters
     ----------
     json
         One JSON object a line (for machines) instead of readable text.
+    level
+        Lowest level that is written; a log call below it costs next to nothing.
     """
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -26,6 +28,7 @@ def formatter(json: bool = False) -> logging.Formatter:
     )
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )

@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 _FREE_SPACE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?(%|MB|GB)", re.ASCII)
 MODES = ("embedded", "production", "test")
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 MIN_SECRET_LENGTH = 32
 OWNER_VARIABLE = "LOOPGUARD_OWNER_DATABASE_URL"
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
@@ -61,6 +62,7 @@ class Environment:
     allowed_hosts: tuple[str, ...]
     trusted_proxies: int
     log_json: bool
+    log_level: str = "INFO"
     alert_allowed_networks: tuple[str, ...] = ()
     key_requests_per_second: float = 1000.0
     owner_database: dict[str, object] | None = None
@@ -124,6 +126,7 @@ def read(env: Mapping[str, str] = os.environ) -> Environment:
         allowed_hosts=hosts,
         trusted_proxies=int(proxies),
         log_json=env.get("LOOPGUARD_LOG", "text") == "json",
+        log_level=_log_level(env.get("LOOPGUARD_LOG_LEVEL", "") or "INFO"),
         alert_allowed_networks=networks,
         key_requests_per_second=_requests_per_second(env.get("LOOPGUARD_KEY_REQUESTS_PER_SECOND", "1000")),
         database_folder=env.get("LOOPGUARD_DATABASE_FOLDER", ""),
@@ -140,6 +143,13 @@ def _owner_parameters(url: str, runtime_role: object) -> dict[str, object] | Non
             f"{OWNER_VARIABLE} names the role that owns the tables; DATABASE_URL must name another role."
         )
     return owner
+
+
+def _log_level(text: str) -> str:
+    level = text.strip().upper()
+    if level not in LOG_LEVELS:
+        raise EnvironmentProblem(f"LOOPGUARD_LOG_LEVEL must be one of {', '.join(LOG_LEVELS)}, not {text!r}.")
+    return level
 
 
 def _requests_per_second(text: str) -> float:

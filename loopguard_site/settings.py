@@ -199,10 +199,13 @@ UNFOLD = {
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"structured": {"()": "detection.logs.formatter", "json": ENV.log_json}},
+    "formatters": {
+        "structured": {"()": "detection.logs.formatter", "json": ENV.log_json, "level": ENV.log_level}
+    },
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "structured"}},
     "root": {"handlers": ["stderr"], "level": "INFO"},
     "loggers": {
+        "detection": {"level": ENV.log_level},
         "django.request": {"level": "ERROR"},
         "django.security.DisallowedHost": {"level": "CRITICAL"},
         "celery.app.trace": {"level": "WARNING"},

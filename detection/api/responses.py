@@ -16,7 +16,7 @@ from detection.models import Incident, IncidentActivity, LimitNotice, Override, 
 from detection.models.session_state import shown_state
 from detection.selectors import incidents
 from detection.selectors.incidents import IncidentRow
-from detection.selectors.sessions import CallRow, SessionRow
+from detection.selectors.sessions import CallRow, CommandReplyRow, SessionRow
 
 LIST_AS_FILE: Final = {
     "responses": {
@@ -114,6 +114,7 @@ def call_document(row: CallRow) -> dict[str, Any]:
     result = row.result
     return {
         "seq": row.seq,
+        "number": row.call_number or None,
         "call_id": row.call_id,
         "tool": row.tool,
         "arguments": row.arguments,
@@ -142,6 +143,11 @@ def call_document(row: CallRow) -> dict[str, Any]:
             "altered": result.altered.split(",") if result.altered else [],
         },
     }
+
+
+def command_reply_document(row: CommandReplyRow) -> dict[str, Any]:
+    """Return the replies to the in-chat commands of a message as the API shows them."""
+    return {"seq": row.seq, "received_at": as_time(row.received_at), "lines": list(row.lines)}
 
 
 def incident_document(row: IncidentRow | Incident, project: str) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from detection.services.sessions import actions as service
 WINDOW_CALLS = 240
 ZOOMS = (4, 8, 12, 18)
 COMPARED_BACK = 400
+SHOWN_REPLIES = 10
 USUAL_WIDTH = 1080
 TABS = ("timeline", "table", "settings")
 
@@ -56,7 +57,10 @@ def _show(request: ProjectRequest, name: str) -> HttpResponse:
     incidents = dashboard.incidents_of_session(session.pk)
     zoom = _number(request.GET.get("zoom"), _fitting_zoom(len(calls.items)), ZOOMS)
     chosen = _number(request.GET.get("call"), 0)
-    cells = [Cell(row.seq, row.call_key[:6], row.flags, formatting.visible(row.tool)) for row in calls.items]
+    cells = [
+        Cell(row.seq, row.call_key[:6], row.flags, formatting.visible(row.tool), row.call_number)
+        for row in calls.items
+    ]
     colours = hues(cell.key for cell in cells)
     context: dict[str, Any] = {
         "session": session,
@@ -76,6 +80,7 @@ def _show(request: ProjectRequest, name: str) -> HttpResponse:
         "is_newest": "before" not in request.GET,
         "chosen_seq": chosen,
         "session_url": permalinks.session_url(request.project.slug, session.external_id),
+        "command_replies": selector.command_replies(session, limit=SHOWN_REPLIES)[::-1],
     }
     if chosen:
         context |= _call_context(session, chosen)
@@ -272,6 +277,10 @@ def act(request: ProjectRequest) -> HttpResponse:
             out = service.run_command(project.pk, name, request.POST.get("text", "")[:2000], actor)
             for line in out.lines:
                 messages.info(request, line)
+        elif action == "revoke_exemption":
+            tool = request.POST.get("tool", "")
+            service.revoke_exemption(project.pk, name, tool, actor)
+            messages.success(request, f"Exemption of {tool} undone. It takes effect on the next call.")
         elif action == "settings":
             return _save_settings(request, session, url)
         else:

@@ -129,7 +129,7 @@ def lay_out(calls: Sequence[CallRow], colours: dict[str, int], incidents: Sequen
                     MAX_STEP, max(MIN_STEP, USUAL_STEP * steps[index - 1] / usual if usual else MIN_STEP)
                 )
         xs.append(x)
-        cell = Cell(call.seq, call.call_key[:6], call.flags, formatting.visible(call.tool))
+        cell = Cell(call.seq, call.call_key[:6], call.flags, formatting.visible(call.tool), call.call_number)
         top = TOP + lane_of[call.tool] * LANE_HEIGHT + 4
         marks.append(
             Mark(

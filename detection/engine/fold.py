@@ -244,9 +244,10 @@ def apply_choice(state: State, loop_id: str, choice: Choice, by: int = 0) -> boo
 
 
 def reset_all(state: State) -> None:
-    """Reset every counter of a session that a person resumed, budgets included."""
+    """Reset every counter of a session that a person resumed, budgets included; no tool stays exempt."""
     for run in state.runs.values():
         run.reset()
+    state.exempt = []
 
 
 def exempt(state: State, tool: str) -> None:
@@ -254,6 +255,14 @@ def exempt(state: State, tool: str) -> None:
     tool = bounded_name(tool)
     if tool not in state.exempt:
         state.exempt = [*state.exempt, tool][-MAX_EXEMPT:]
+
+
+def revoke_exemption(state: State, tool: str) -> bool:
+    """Count a tool again from its next call on; return whether it was exempt."""
+    tool = bounded_name(tool)
+    was_exempt = tool in state.exempt
+    state.exempt = [name for name in state.exempt if name != tool]
+    return was_exempt
 
 
 def grant_rounds(state: State, rounds: int) -> None:

@@ -61,6 +61,12 @@ class Event(models.Model):
     result_digest = models.CharField(max_length=32, default="")
     flags = models.CharField(max_length=12, default="", help_text="Flags of the cell in the loop strip.")
     decision = models.CharField(max_length=8, default="allow")
+    call_number = models.IntegerField(
+        default=0, help_text="Which call of its session it is, from 1; 0 until it is evaluated."
+    )
+    reply = models.TextField(
+        default="", help_text="Of a message: the replies to its in-chat commands, one a line."
+    )
     verdict = models.JSONField(null=True)
 
     class Meta:

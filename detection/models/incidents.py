@@ -73,6 +73,9 @@ class Incident(models.Model):
     rung = models.CharField(max_length=16, blank=True, default="")
     first_seq = models.IntegerField()
     last_seq = models.IntegerField()
+    first_call_number = models.IntegerField(
+        default=0, db_default=0, help_text="Which call of the session the loop began with, from 1."
+    )
     last_call_number = models.IntegerField(
         default=0, help_text="Number of calls in the session at the last finding."
     )

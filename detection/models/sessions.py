@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import models
+from django.db.models import Value
 from django.db.models.expressions import RawSQL
 from django.db.models.functions import Now
 
@@ -64,7 +65,7 @@ class Session(models.Model):
     strip = models.JSONField(
         default=list,
         encoder=DjangoJSONEncoder,
-        help_text="The last 60 calls as [seq, key, flags], oldest first.",
+        help_text="The last 60 calls as [seq, key, flags, number], oldest first.",
     )
 
     policy_values = models.JSONField(default=dict, help_text="Overrides of this session.")
@@ -83,6 +84,11 @@ class Session(models.Model):
         default=False,
         db_default=False,
         help_text="Whether an incident of the session has no end; healthy sessions cost no query.",
+    )
+    exempt_tools = models.JSONField(
+        default=list,
+        db_default=Value([], models.JSONField()),
+        help_text="Tools that a person exempted in this session.",
     )
     quarantined = models.JSONField(default=list, help_text="Quarantined events: [{seq, error}].")
     changed_xid = models.BigIntegerField(

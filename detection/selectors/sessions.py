@@ -194,6 +194,7 @@ class CallRow:
     call_key: str
     flags: str
     decision: str
+    call_number: int
     verdict: dict[str, Any] | None
     result: ResultRow | None
 
@@ -239,6 +240,27 @@ def session_calls(
     }
     rows = tuple(CallRow(*[*row, results.get(row[1])]) for row in found)
     return Page(rows, f"c{last_seq}" if more else None)
+
+
+@dataclass(frozen=True, slots=True)
+class CommandReplyRow:
+    """What a message with in-chat commands was answered; `lines` has one reply per command."""
+
+    seq: int
+    received_at: datetime
+    lines: tuple[str, ...]
+
+
+def command_replies(
+    session: Session | SessionRow, *, after_seq: int = 0, up_to_seq: int | None = None, limit: int = 500
+) -> list[CommandReplyRow]:
+    """List the newest replies to in-chat commands between two sequence numbers, oldest first. One query, by index."""
+    messages = Event.objects.filter(session_id=session.id, type=EventType.MESSAGE, seq__gt=after_seq)
+    found = messages.exclude(reply="")
+    if up_to_seq is not None:
+        found = found.filter(seq__lte=up_to_seq)
+    rows = found.order_by("-seq").values_list("seq", "received_at", "reply")[:limit]
+    return [CommandReplyRow(seq, at, tuple(reply.splitlines())) for seq, at, reply in reversed(rows)]
 
 
 def calls_cursor(cursor: str) -> int:

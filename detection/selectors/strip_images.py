@@ -75,9 +75,18 @@ def cells_around(incident: Incident) -> list[Cell]:
             incident.session, before_seq=incident.last_seq + 1, limit=CONTEXT_CALLS
         )
         after = sessions.session_calls(incident.session, after_seq=incident.last_seq, limit=CALLS_AFTER)
-        cells = [Cell(row.seq, row.call_key[:6], row.flags, row.tool) for row in (*calls.items, *after.items)]
+        cells = [
+            Cell(row.seq, row.call_key[:6], row.flags, row.tool, row.call_number)
+            for row in (*calls.items, *after.items)
+        ]
     return cells or [
-        Cell(call["seq"], str(call.get("call_key", ""))[:6], call.get("flags", ""), call.get("tool", ""))
+        Cell(
+            call["seq"],
+            str(call.get("call_key", ""))[:6],
+            call.get("flags", ""),
+            call.get("tool", ""),
+            call.get("number", 0),
+        )
         for call in incident.evidence.get("calls", [])
     ]
 

@@ -22,12 +22,13 @@ TOP = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One call; `flags` as stored, see `call_flags`."""
+    """One call of a session, the `number`-th; `flags` as stored, see `call_flags`."""
 
     seq: int
     key: str
     flags: str = ""
     tool: str = ""
+    number: int = 0
 
     @property
     def outline(self) -> str:
@@ -104,7 +105,7 @@ class _Paths:
 
 def cells_of(stored: Iterable[Sequence[object]]) -> list[Cell]:
     """Return the cells of `Session.strip`."""
-    return [Cell(int(str(row[0])), str(row[1]), str(row[2])) for row in stored]
+    return [Cell(int(str(row[0])), str(row[1]), str(row[2]), number=int(str(row[3]))) for row in stored]
 
 
 def hues(keys: Iterable[str]) -> dict[str, int]:
@@ -237,7 +238,7 @@ def large(
 def title(cell: Cell) -> str:
     """Return a cell in words."""
     words = call_flags.in_words(cell.flags) or ["no new result"]
-    return ", ".join([f"#{cell.seq} {cell.tool}".strip(), *words])
+    return ", ".join([f"#{cell.number} {cell.tool}".strip(), *words])
 
 
 def _cell_path(x: float, width: float, height: float, *, short: bool, radius: float) -> str:

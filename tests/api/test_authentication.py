@@ -36,6 +36,7 @@ BODIES = {
     ("POST", "/guard"): {"session": "s-1", "calls": [{"tool": "t"}]},
     ("POST", "/sessions/{session}/commands"): {"text": "!/set(tool-loop-max-repeats=6)"},
     ("PATCH", "/sessions/{session}/policy"): {"max_repeats": 6},
+    ("POST", "/sessions/{session}/revoke-exemption"): {"tool": "search_web"},
     ("POST", "/incidents/bulk"): {"ids": ["{incident_id}"], "action": "acknowledge"},
     ("POST", "/incidents/{incident_id}/snooze"): {"hours": 1},
     ("POST", "/incidents/{incident_id}/label"): {"label": "false_alarm"},
@@ -56,7 +57,10 @@ BODIES = {
     ("POST", "/alerts/notifications/resend"): {"ids": ["{notification_id}"]},
 }
 REACHABLE = {"ALERT_ALLOWED_NETWORKS": ("127.0.0.0/8",)}
-NEEDS_OWN_STATE = {("POST", "/incidents/{incident_id}/undo")}
+NEEDS_OWN_STATE = {
+    ("POST", "/incidents/{incident_id}/undo"),
+    ("POST", "/sessions/{session}/revoke-exemption"),
+}
 """Refused with 409 while there is nothing to undo."""
 NAMES_A_FOREIGN_THING = {
     ("POST", "/alerts/routes"),

@@ -23,7 +23,7 @@ DESCRIPTION = ninja_api.get_openapi_schema()
 SNAPSHOT = Path(__file__).parents[2] / "docs" / "openapi.json"
 VERBS = {
     "Get", "List", "Create", "Update", "Delete", "Remove", "Add", "Send", "Resend", "Export", "Preview", "Run",
-    "Evaluate", "Decide", "Acknowledge", "Resolve", "Reopen", "Snooze", "Undo", "Label", "Comment", "Stop", "Resume", "End",
+    "Evaluate", "Decide", "Acknowledge", "Resolve", "Reopen", "Snooze", "Undo", "Revoke", "Label", "Comment", "Stop", "Resume", "End",
 }  # fmt: skip
 
 

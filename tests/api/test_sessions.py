@@ -3,7 +3,10 @@
 import pytest
 from django.utils import timezone
 
+from detection.engine.scopes import PROJECT
 from detection.models import AuditEntry, Session
+from detection.services.audit import SYSTEM
+from detection.services.policies import overrides
 from detection.services.sessions.evaluation import evaluate
 
 
@@ -92,6 +95,7 @@ def test_calls_come_with_result_and_verdict_page_by_page(api):
     first = api.get("/sessions/s-1/calls", limit=3).json()
     second = api.get("/sessions/s-1/calls", limit=3, cursor=first["next_cursor"]).json()
     assert [call["call_id"] for call in first["items"] + second["items"]] == ["c0", "c1", "c2", "c3"]
+    assert [call["number"] for call in first["items"] + second["items"]] == [1, 2, 3, 4]
     assert second["next_cursor"] is None
     assert first["items"][1]["result"]["is_error"] is True
     assert first["items"][0]["result"] is None
@@ -202,3 +206,32 @@ def test_an_ended_session_is_ended_whatever_stopped_it(api):
     evaluate(Session.objects.get().pk)
     assert state_of(api)["state"] == "ended"
     assert state_of(api)["stopped"]["kind"] == "person"
+
+
+def test_replies_to_commands_in_messages_come_with_the_calls_around_them(api):
+    def say(text):
+        api.post("/events", {"type": "message", "session": "s-1", "content": text})
+        evaluate(Session.objects.get().pk)
+
+    api.call()
+    say("please !/set(tool-loop-max-repeats=6) and !/set(tool-loop-colour=red)")
+    api.call()
+    say("!/unset(tool-loop-max-repeats)")
+    first = api.get("/sessions/s-1/calls", limit=1).json()
+    second = api.get("/sessions/s-1/calls", limit=1, cursor=first["next_cursor"]).json()
+    assert first["command_replies"] == []
+    assert [(reply["seq"], len(reply["lines"])) for reply in second["command_replies"]] == [(2, 2), (4, 1)]
+    assert second["command_replies"][0]["lines"][0] == "tool-loop-max-repeats is now 6."
+
+
+def test_an_exemption_is_listed_and_can_be_revoked(api, project):
+    overrides.save_override(project.pk, PROJECT, {"mode": "ask", "attended": True}, SYSTEM)
+    for _ in range(4):
+        verdict = api.call().json()["verdicts"][0]
+    api.post(f"/approvals/{verdict['approval']['id']}/decision", {"choice": "exempt"})
+    assert api.get("/sessions/s-1").json()["exempt_tools"] == ["search_web"]
+    revoked = api.post("/sessions/s-1/revoke-exemption", {"tool": "search_web"})
+    assert revoked.json()["exempt_tools"] == []
+    assert AuditEntry.objects.filter(action="session.exemption.revoke").count() == 1
+    again = api.post("/sessions/s-1/revoke-exemption", {"tool": "search_web"})
+    assert (again.status_code, again.json()["code"]) == (409, "not_exempt")

@@ -9,10 +9,15 @@ import re
 import pytest
 from django.test import Client
 
+from detection.engine import fold
 from detection.models import ApiKey, AuditEntry, Override, Role, Session, ToolOverride
 from detection.services import audit
 from detection.services.audit import SYSTEM, Actor
-from tests.console.scenes import answer, ask, loop, make_world, screens, text
+from detection.services.ingestion.ingest import ingest
+from detection.services.sessions.evaluation import evaluate
+from detection.services.sessions.event_records import EventRecord
+from detection.services.sessions.locked_session import locked_session
+from tests.console.scenes import answer, ask, loop, make_world, principal, screens, text
 from tests.support.projects import make_member, make_project
 
 pytestmark = pytest.mark.django_db
@@ -124,6 +129,30 @@ def test_a_command_is_carried_out_as_in_the_chat(world):
     )
     world.session.refresh_from_db()
     assert world.session.policy_values["max_repeats"] == 7
+
+
+def test_replies_to_commands_of_the_chat_are_on_the_session_page(world):
+    text_of_chat = "!/set(tool-loop-max-repeats=7) !/set(tool-loop-ttl=0)"
+    message = EventRecord(type="message", session="s-1", content=text_of_chat)
+    ingest(principal(world.project), [message])
+    evaluate(world.session.pk)
+    shown = text(world.client.get(f"{world.base}/sessions/s-1"))
+    assert "tool-loop-max-repeats is now 7." in shown
+    assert "tool-loop-ttl must be" in shown
+
+
+def test_an_exemption_is_shown_on_the_session_page_and_undone_there(world):
+    with locked_session(world.session.pk) as locked:
+        fold.exempt(locked.tracker, "search_web")
+    page = f"{world.base}/sessions/s-1"
+    assert "search_web is exempt from detection in this session." in text(world.client.get(page))
+    undone = world.client.post(
+        f"{world.base}/session/act",
+        {"name": "s-1", "action": "revoke_exemption", "tool": "search_web"},
+        follow=True,
+    )
+    assert "Exemption of search_web undone." in text(undone)
+    assert "is exempt from detection" not in text(world.client.get(page))
 
 
 def test_a_call_is_shown_with_what_differs_from_the_one_before(world):

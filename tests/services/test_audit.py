@@ -84,6 +84,9 @@ class World:
         decisions.decide(self.pk, self.approval(), "allow_once", ANA, remember=True)
         return RememberedDecision.objects.get().pk
 
+    def exemption(self):
+        resolution.decide(self.pk, self.approval(), "exempt", ANA)
+
     def failed(self):
         notifications.send_test(self.pk, self.hook(), ANA)
         return self.project.notifications.get().public_id
@@ -138,6 +141,7 @@ def _changes(w):
         "sessions.actions.stop": (w.session, lambda s: actions.stop(w.pk, s, ANA)),
         "sessions.actions.stop_many": (w.session, lambda s: actions.stop_many(w.pk, [s], ANA)),
         "sessions.actions.resume": (lambda: actions.stop(w.pk, w.session(), ANA), lambda s: actions.resume(w.pk, s.external_id, ANA)),
+        "sessions.actions.revoke_exemption": (w.exemption, lambda _: actions.revoke_exemption(w.pk, "s-1", "search_web", ANA)),
         "sessions.actions.set_policy": (w.session, lambda s: actions.set_policy(w.pk, s, {"max_repeats": 9}, ANA)),
         "sessions.actions.run_command": (w.session, lambda s: actions.run_command(w.pk, s, "!/set(tool-loop-max-repeats=9)", ANA)),
         "sessions.removal.remove_demo": (lambda: None, lambda _: removal.remove_demo(w.pk, ANA)),

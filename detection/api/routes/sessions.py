@@ -18,6 +18,7 @@ from detection.api.request_bodies import JSON
 from detection.api.requests import ApiRequest, actor_of
 from detection.api.responses import (
     call_document,
+    command_reply_document,
     incident_document,
     json_response,
     list_response,
@@ -26,10 +27,11 @@ from detection.api.responses import (
 )
 from detection.api.schemas.common import PageSchema
 from detection.api.schemas.sessions import (
+    CallPageSchema,
     CallQuerySchema,
-    CallSchema,
     CommandRequestSchema,
     CommandResultSchema,
+    RevokeExemptionSchema,
     SessionCountsSchema,
     SessionDetailSchema,
     SessionFilterSchema,
@@ -87,19 +89,27 @@ def get_session_counts(request: ApiRequest, query: Query[SessionFilterSchema]) -
 @router.get(
     "/sessions/{path:session}/calls",
     auth=READ,
-    response={200: PageSchema[CallSchema]},
+    response={200: CallPageSchema},
     operation_id="listCalls",
     summary="List the calls of a session",
 )
 def list_calls(request: ApiRequest, session: str, query: Query[CallQuerySchema]) -> HttpResponse:
-    """List calls in order, each with its verdict and its result."""
+    """List calls in order, each with its verdict and its result, and the replies to in-chat commands between them."""
     found = sessions.get_session(request.principal.project_id, existing_name(session))
     if found is None:
         return _detail(request, _session(request, f"{session}/calls"))
     check_parameters(request, CallQuerySchema)
     after_seq = sessions.calls_cursor(query.cursor) if query.cursor else 0
     page = sessions.session_calls(found, after_seq=after_seq, limit=query.limit)
-    return list_response((call_document(row) for row in page.items), page.next_cursor)
+    up_to_seq = page.items[-1].seq if page.next_cursor else None
+    replies = sessions.command_replies(found, after_seq=after_seq, up_to_seq=up_to_seq)
+    return json_response(
+        {
+            "items": [call_document(row) for row in page.items],
+            "next_cursor": page.next_cursor,
+            "command_replies": [command_reply_document(row) for row in replies],
+        }
+    )
 
 
 @router.post(
@@ -163,6 +173,19 @@ def resume_session(request: ApiRequest, session: str) -> HttpResponse:
     return json_response(session_document(resumed, request.principal.project_slug))
 
 
+@router.post(
+    "/sessions/{path:session}/revoke-exemption",
+    auth=ADMIN_WITH_BODY,
+    response={200: SessionDetailSchema},
+    operation_id="revokeExemption",
+    summary="Revoke the exemption of a tool",
+)
+def revoke_exemption(request: ApiRequest, session: str, body: Body[RevokeExemptionSchema]) -> HttpResponse:
+    """Revoke the exemption of a tool in a session. Detection counts the tool again from its next call."""
+    project_id, name, actor = target(request, session)
+    return _detail(request, services.revoke_exemption(project_id, name, body.tool, actor))
+
+
 def _get_by_longer_name(last_word: str) -> Any:
     def get_session_by_longer_name(request: ApiRequest, session: str) -> HttpResponse:
         return _detail(request, _session(request, f"{session}/{last_word}"))
@@ -170,7 +193,7 @@ def _get_by_longer_name(last_word: str) -> Any:
     return get_session_by_longer_name
 
 
-for _word in ("commands", "policy", "stop", "resume"):
+for _word in ("commands", "policy", "stop", "resume", "revoke-exemption"):
     router.get(
         f"/sessions/{{path:session}}/{_word}",
         auth=READ,
@@ -200,6 +223,7 @@ def _detail(request: ApiRequest, session: Session) -> HttpResponse:
     document = session_document(session, project.slug)
     document["policy_values"] = session.policy_values
     document["policy"] = policy.explain(policy.values)
+    document["exempt_tools"] = session.exempt_tools
     document["quarantined"] = session.quarantined
     document["limit_notices"] = [notice_document(notice) for notice in session.limit_notices.all()]
     document["incidents"] = [incident_document(row, project.slug) for row in own.items]

@@ -6,11 +6,14 @@ from datetime import datetime
 from typing import Any, Literal
 
 from ninja import Field, Schema
+from pydantic import ConfigDict
 
 from detection.api.schemas.common import (
     CursorQuerySchema,
     Decision,
     FindingSchema,
+    Name128,
+    PageSchema,
     SettingSchema,
     ShortText,
     StrictSchema,
@@ -132,6 +135,7 @@ class SessionDetailSchema(SessionSchema):
 
     policy_values: dict[str, Any] = Field(description="Overrides of this session.")
     policy: dict[str, SettingSchema] = Field(description="Effective settings, each with its source.")
+    exempt_tools: list[str] = Field(description="Tools that a person exempted in this session.")
     quarantined: list[QuarantinedEventSchema] = Field(description="Events whose evaluation raised an error.")
     limit_notices: list[LimitNoticeSchema] = Field(description="Budgets that are nearly used, oldest first.")
     incidents: list[IncidentSchema] = Field(description="The newest incidents of the session.")
@@ -152,6 +156,7 @@ class CallSchema(Schema):
     """A call with its verdict and its result, if there is one."""
 
     seq: int = Field(description="Sequence number of the event.")
+    number: int | None = Field(description="Number of the call, from 1. Null until the call is evaluated.")
     call_id: str = Field(description="Id of the call.")
     tool: str = Field(description="Tool.")
     arguments: str | None = Field(description="Arguments as JSON text.")
@@ -173,6 +178,24 @@ class CallSchema(Schema):
     result: ResultSchema | None = Field(description="The result, if it was received.")
 
 
+class CommandReplySchema(Schema):
+    """The replies to the in-chat commands of a `message` event."""
+
+    seq: int = Field(description="Sequence number of the event.")
+    received_at: datetime = Field(description="When it was received.")
+    lines: list[str] = Field(description="One reply per command.")
+
+
+class CallPageSchema(PageSchema[CallSchema]):
+    """A page of the call list."""
+
+    model_config = ConfigDict(json_schema_extra={"description": "A page of the call list."})
+
+    command_replies: list[CommandReplySchema] = Field(
+        description="Replies to in-chat commands of messages between the calls of this page, oldest first."
+    )
+
+
 class CommandRequestSchema(StrictSchema):
     """In-chat commands."""
 
@@ -187,6 +210,12 @@ class CommandResultSchema(Schema):
     lines: list[str] = Field(description="One reply per command.")
     changed: bool = Field(description="Whether an override changed.")
     policy_values: dict[str, Any] = Field(description="Overrides of this session.")
+
+
+class RevokeExemptionSchema(StrictSchema):
+    """Which exemption is revoked."""
+
+    tool: Name128 = Field(description="The exempt tool.")
 
 
 class StopRequestSchema(StrictSchema):

@@ -352,6 +352,7 @@ class Loops:
         """Copy the calls that make each loop, with their results, into the incident: the calls go with retention."""
         wanted = {name: sorted(seqs)[-EVIDENCE_CALLS:] for name, seqs in self._evidence_seqs.items()}
         seqs = {seq for some in wanted.values() for seq in some}
+        seqs |= {self._touched[name].first_seq for name in self._new}
         if not seqs:
             return
         calls = {
@@ -368,6 +369,8 @@ class Loops:
         }
         for name, own in wanted.items():
             incident = self._touched[name]
+            if name in self._new and incident.first_seq in calls:
+                incident.first_call_number = calls[incident.first_seq].call_number
             known = {call["seq"]: call for call in incident.evidence.get("calls", ())}
             known |= {
                 seq: evidence_of(calls[seq], results.get(calls[seq].call_id)) for seq in own if seq in calls
@@ -396,6 +399,7 @@ def evidence_of(call: Event, result: Event | None) -> dict[str, Any]:
     """Return one call of the evidence, with its result where there is one, cut to what a page needs."""
     found: dict[str, Any] = {
         "seq": call.seq,
+        "number": call.call_number,
         "tool": call.tool,
         "arguments": (call.arguments or "")[:EVIDENCE_ARGUMENTS_CHARACTERS],
         "call_key": call.call_key,

@@ -14,7 +14,7 @@ from detection.models import Session, StoppedByKind
 from detection.models.session_state import clear_stop
 from detection.services import audit
 from detection.services.audit import Actor
-from detection.services.errors import Invalid
+from detection.services.errors import Conflict, Invalid
 from detection.services.policies.overrides import checked
 from detection.services.sessions import chat_commands
 from detection.services.sessions.chat_commands import CommandOut
@@ -61,6 +61,25 @@ def resume(project_id: int, external_id: str, actor: Actor) -> Session:
             fold.reset_all(locked.tracker)
             audit.record(actor, "session.resume", external_id, project_id=project_id, before=before)
     return session
+
+
+def revoke_exemption(project_id: int, external_id: str, tool: str, actor: Actor) -> Session:
+    """Undo the exemption of a tool: detection counts its calls again from the next one.
+
+    Raises
+    ------
+    NotFound
+        When there is no such session.
+    Conflict
+        ``not_exempt`` when the tool is not exempt in it.
+    """
+    with locked_session_by_name(project_id, external_id) as locked:
+        if not fold.revoke_exemption(locked.tracker, tool):
+            raise Conflict("This tool is not exempt in this session.", code="not_exempt")
+        audit.record(
+            actor, "session.exemption.revoke", external_id, project_id=project_id, before={"tool": tool}
+        )
+    return locked.session
 
 
 def stop_many(project_id: int, external_ids: list[str] | None, actor: Actor, reason: str = "") -> int:

@@ -34,7 +34,7 @@ class EventChanges:
     def add_call(self, event: EventRecord) -> None:
         """Put a call on the strip."""
         strip = self._session.strip
-        strip.append([event.seq, event.call_key[:6], event.flags])
+        strip.append([event.seq, event.call_key[:6], event.flags, event.call_number])
         del strip[:-STRIP_CELLS]
 
     def replace_decision(self, event: EventRecord, decision: str) -> None:
@@ -74,9 +74,10 @@ class EventChanges:
         stores_payloads = session.project.stores_payloads
         writes.add(
             "UPDATE detection_event e SET call_key = v.call_key, result_digest = v.result_digest, flags = v.flags,"
-            " decision = v.decision, arguments = CASE WHEN %s THEN e.arguments END, content = CASE WHEN %s THEN e.content END"
-            " FROM unnest(%s::int[], %s::text[], %s::text[], %s::text[], %s::text[])"
-            " AS v (seq, call_key, result_digest, flags, decision) WHERE e.session_id = %s AND e.seq = v.seq",
+            " decision = v.decision, call_number = v.call_number, reply = v.reply, arguments = CASE WHEN %s THEN e.arguments END, content = CASE WHEN %s THEN e.content END"
+            " FROM unnest(%s::int[], %s::text[], %s::text[], %s::text[], %s::text[], %s::int[], %s::text[])"
+            " AS v (seq, call_key, result_digest, flags, decision, call_number, reply)"
+            " WHERE e.session_id = %s AND e.seq = v.seq",
             [
                 stores_payloads,
                 stores_payloads,
@@ -85,6 +86,8 @@ class EventChanges:
                 [event.result_digest for event in events],
                 [event.flags for event in events],
                 [event.decision for event in events],
+                [event.call_number for event in events],
+                [event.reply for event in events],
                 session.pk,
             ],
         )

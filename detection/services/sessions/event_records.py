@@ -74,6 +74,8 @@ class EventRecord:
     result_digest: str = ""
     flags: str = ""
     decision: str = "allow"
+    call_number: int = 0
+    reply: str = ""
     verdict: dict[str, Any] | None = None
 
     @property

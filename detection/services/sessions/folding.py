@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import structlog
-from django.db import DatabaseError
+from django.db import DatabaseError, transaction
 
 from detection.engine import fold, messages
 from detection.engine.calls import End, Message, Step
+from detection.engine.policy import Policy
 from detection.models import EventType, call_flags
 from detection.models.session_state import note_verdict
 from detection.services.policies import message_templates
@@ -81,6 +82,9 @@ class Folding:
             When anything but the database failed.
         """
         if event.seq in self.quarantined:
+            if event.type == EventType.CALL:
+                event.flags = call_flags.PENDING
+                self._count(event)
             return None
         try:
             if event.type == EventType.CALL:
@@ -101,7 +105,9 @@ class Folding:
     def _fold_call(self, event: EventRecord) -> Step:
         locked = self.locked
         policy = locked.policy_for(event)
-        step = fold.observe_call(locked.tracker, event, policy, locked.keyer, self.texts.by_rung)
+        # Where detection is disabled, not even the state is read.
+        is_enabled = policy.for_tool(event.tool).values["enabled"]
+        step = self._observe_call(event, policy) if is_enabled else Step()
         event.call_key, event.decision = step.call_key or "", step.verdict.decision
         event.flags = call_flags.of_call(step.cell.result if step.cell else "pending", event.decision)
         self._count(event)
@@ -110,29 +116,49 @@ class Folding:
         self._meter(step)
         return step
 
+    def _observe_call(self, event: EventRecord, policy: Policy) -> Step:
+        locked = self.locked
+        step = fold.observe_call(locked.tracker, event, policy, locked.keyer, self.texts.by_rung)
+        log.debug(
+            "call_signature",
+            session=locked.session.external_id,
+            tool=event.tool,
+            signature=step.call_key,
+            seq=event.seq,
+        )
+        self._log_detection(event.tool, step)
+        return step
+
     def _fold_result(self, event: EventRecord) -> Step:
         locked = self.locked
         policy = locked.policy_for(event)
+        if not policy.values["enabled"]:
+            return Step()
         step = fold.observe_result(locked.tracker, event, policy, locked.keyer, self.texts.by_rung)
         event.result_digest = step.result_digest or ""
         if step.cell is not None:
             flags = call_flags.of_result(step.cell.result, step.verdict.decision)
             locked.events.put_result(step.cell.seq, flags)
             locked.incidents.observe(step.cell.seq, step.cell.tool, step, policy)
+            self._log_detection(step.cell.tool, step)
         self._meter(step)
         return step
 
     def _fold_message(self, event: EventRecord) -> None:
         locked = self.locked
         if event.content:
-            chat_commands.run_in_chat(locked.session, locked.overrides, event.content)
-        message = Message(at=event.received_at.timestamp(), seq=event.seq)
-        fold.observe_message(locked.tracker, message, locked.policy_for(event))
+            out = chat_commands.run_in_chat(locked.session, locked.overrides, event.content)
+            event.reply = "\n".join(out.lines)
+        policy = locked.policy_for(event)
+        if policy.values["enabled"]:
+            fold.observe_message(locked.tracker, Message(at=event.at, seq=event.seq), policy)
 
     def _fold_end(self, event: EventRecord) -> None:
         locked, outcome = self.locked, event.content or "completed"
-        end = End(at=event.received_at.timestamp(), outcome=outcome, seq=event.seq, run=event.run or None)
-        fold.observe_end(locked.tracker, end, locked.policy_for(event))
+        policy = locked.policy_for(event)
+        if policy.values["enabled"]:
+            end = End(at=event.at, outcome=outcome, seq=event.seq, run=event.run or None)
+            fold.observe_end(locked.tracker, end, policy)
         locked.session.outcome, locked.session.ended_at = outcome, event.received_at
         locked.incidents.end_all(event.received_at)
         locked.approvals.withdraw(
@@ -167,6 +193,7 @@ class Folding:
     def _count(self, event: EventRecord) -> None:
         session = self.locked.session
         session.call_count += 1
+        event.call_number = session.call_count
         session.token_count += event.tokens
         session.cost_usd = float(session.cost_usd) + float(event.cost_usd)
         session.last_tool = event.tool
@@ -174,6 +201,22 @@ class Folding:
         if self.locked.incidents.is_guarded and event.decision in ("block", "hold", "stop"):
             session.blocked_count += 1
         self.locked.events.add_call(event)
+
+    def _log_detection(self, tool: str, step: Step) -> None:
+        """Log, once it is committed, that a loop was detected and reacted to."""
+        verdict, session = step.verdict, self.locked.session.external_id
+        finding = verdict.finding
+        is_notice = finding is not None and bool(finding.detail.get("notice"))
+        if finding is not None and verdict.rung is not None and not (step.duplicate or is_notice):
+            fields = {
+                "session": session,
+                "tool": tool,
+                "detector": finding.kind,
+                "count": finding.count,
+                "limit": finding.limit,
+                "decision": verdict.decision,
+            }
+            transaction.on_commit(lambda: log.warning("loop_detected", **fields))
 
     def _meter(self, step: Step) -> None:
         session, meter = self.locked.session, step.verdict.meter

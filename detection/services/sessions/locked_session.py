@@ -71,6 +71,7 @@ class LockedSession:
         """
         if self._tracker is None:
             self._tracker = tracker_state.read(self.session, self.policy_for, self.keyer)
+            self._tracker.exempt = list(self.session.exempt_tools)
         return self._tracker
 
     def policy_for(self, event: EventRecord) -> Policy:
@@ -103,6 +104,8 @@ class LockedSession:
             has_open_approval=self.approvals.has_open,
             has_active_loop=self.incidents.has_active,
         )
+        if self._tracker is not None:
+            session.exempt_tools = list(self._tracker.exempt)
         values = session_rows.saved_values(session)
         if self._tracker is not None:
             tracker_state.add_write(writes, session.pk, self._tracker)

@@ -105,10 +105,10 @@ SAVED = (
     "state", "outcome", "ended_at", "last_seq", "evaluated_seq", "pending_since", "call_count", "blocked_count",
     "token_count", "cost_usd", "last_tool", "meter_kind", "meter_count", "meter_limit", "strip", "policy_values", "quarantined",
     "agent", "backend", "model", "parent_external_id", "last_event_at", "stopped_by_kind", "stopped_at", "stopped_by",
-    "stop_reason", "would_have_stopped_at_call", "has_active_incident",
+    "stop_reason", "would_have_stopped_at_call", "has_active_incident", "exempt_tools",
 )  # fmt: skip
 """The columns that `add_save` writes: all that changes after a session was created, but for the change cursor."""
-_JSON_COLUMNS = frozenset({"strip", "policy_values", "quarantined"})
+_JSON_COLUMNS = frozenset({"strip", "policy_values", "quarantined", "exempt_tools"})
 _SAVE = (
     f"UPDATE detection_session SET {', '.join(f'{name} = %s' for name in SAVED)},"  # noqa: S608 - columns of our own
     " changed_xid = pg_current_xact_id()::text::bigint WHERE id = %s"

@@ -57,7 +57,7 @@ def test_a_poisonous_event_is_parked_with_its_error_and_the_session_goes_on(agen
     assert session.evaluated_seq == 5
     assert [entry["seq"] for entry in session.quarantined] == [2]
     assert "ZeroDivisionError" in session.quarantined[0]["error"]
-    assert session.call_count == 4
+    assert session.call_count == 5
     assert Incident.objects.get().count == 4
 
 

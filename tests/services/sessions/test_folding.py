@@ -1,0 +1,139 @@
+"""What folding puts on events and sessions, seen where people and clients see it."""
+
+import logging
+
+import pytest
+
+from detection.engine.scopes import PROJECT
+from detection.models import Event, Incident, Session, TrackerState
+from detection.selectors.sessions import command_replies, session_calls
+from detection.selectors.strips import cells_of, title
+from detection.services.approvals import resolution
+from detection.services.errors import Conflict
+from detection.services.policies import overrides
+from detection.services.sessions import actions, evaluation
+from detection.services.sessions.event_records import EventRecord
+from tests.support.agents import OPERATOR
+
+
+def message(text):
+    return EventRecord(type="message", session="s-1", content=text)
+
+
+def disable(project):
+    overrides.save_override(project.pk, PROJECT, {"enabled": False}, OPERATOR, "not now")
+
+
+def test_where_detection_is_disabled_nothing_is_tracked(agent, project, monkeypatch):
+    disable(project)
+    used = []
+    monkeypatch.setattr("detection.engine.fold.observe_call", lambda *_: used.append("fold"))
+    agent.asks()
+    agent.asks(results=[agent.result("call_0")])
+    agent.posts(agent.call(), message("hello"), EventRecord(type="end", session="s-1", content="completed"))
+    evaluation.evaluate(Session.objects.get().pk)
+    session = Session.objects.get()
+    assert used == []
+    assert not TrackerState.objects.exists()
+    assert (session.call_count, session.state, session.evaluated_seq) == (3, "ended", 6)
+
+
+def test_disabling_keeps_the_state_of_before(agent, project):
+    agent.asks()
+    before = TrackerState.objects.values().get()
+    disable(project)
+    agent.asks()
+    assert TrackerState.objects.values().get() == before
+
+
+def test_calls_are_numbered_without_the_events_between_them(agent):
+    agent.posts(message("hi"), agent.call(call_id="a"), agent.result("a"), agent.call("other", "{}"))
+    evaluation.evaluate(Session.objects.get().pk)
+    agent.asks(agent.call("third", "{}"), results=[agent.result("call_1")])
+    numbers = Event.objects.order_by("seq").values_list("type", "call_number")
+    assert [number for kind, number in numbers if kind == "call"] == [1, 2, 3]
+    assert {number for kind, number in numbers if kind != "call"} == {0}
+    session = Session.objects.get()
+    assert [cell.number for cell in cells_of(session.strip)] == [1, 2, 3]
+    assert [row.call_number for row in session_calls(session).items] == [1, 2, 3]
+    assert title(cells_of(session.strip)[-1]).startswith("#3")
+
+
+def test_a_quarantined_call_has_its_number_too(agent, monkeypatch):
+    from detection.engine import fold
+
+    agent.posts(agent.call("broken"), agent.call("sound"))
+    sound = fold.observe_call
+
+    def brittle(state, call, *rest):
+        if call.tool == "broken":
+            raise ZeroDivisionError
+        return sound(state, call, *rest)
+
+    monkeypatch.setattr(fold, "observe_call", brittle)
+    evaluation.evaluate(Session.objects.get().pk)
+    assert [*Event.objects.order_by("seq").values_list("call_number", flat=True)] == [1, 2]
+
+
+def test_an_incident_knows_the_number_of_its_first_call(agent):
+    agent.asks(agent.call("read", "{}"), results=[])
+    agent.asks(results=[agent.result("call_0")])
+    for _ in range(3):
+        agent.asks()
+    incident = Incident.objects.get()
+    assert (incident.first_seq, incident.first_call_number) == (3, 2)
+    assert [call["number"] for call in incident.evidence["calls"]] == [2, 3, 4, 5]
+
+
+def test_replies_to_commands_in_messages_are_kept(agent):
+    agent.posts(message("hello"), message("!/set(tool-loop-max-repeats=6) and !/set(tool-loop-ttl=0)"))
+    evaluation.evaluate(Session.objects.get().pk)
+    session = Session.objects.get()
+    (reply,) = command_replies(session)
+    assert reply.seq == 2
+    assert reply.lines[0].startswith("tool-loop-max-repeats is now 6")
+    assert reply.lines[1].startswith("tool-loop-ttl must be")
+    assert session.policy_values == {"max_repeats": 6}
+
+
+def exempt(agent, project):
+    overrides.save_override(project.pk, PROJECT, {"mode": "ask", "attended": True}, OPERATOR)
+    held = [agent.asks() for _ in range(4)][-1].verdicts[0]
+    resolution.decide(project.pk, held.approval["id"], "exempt", OPERATOR)
+
+
+def test_an_exemption_is_seen_on_the_session_and_can_be_revoked(agent, project):
+    exempt(agent, project)
+    assert Session.objects.get().exempt_tools == ["search_web"]
+    assert {agent.asks().decision for _ in range(8)} == {"allow"}
+    actions.revoke_exemption(project.pk, "s-1", "search_web", OPERATOR)
+    assert Session.objects.get().exempt_tools == []
+    assert [agent.asks().decision for _ in range(4)][-1] == "hold"
+    with pytest.raises(Conflict):
+        actions.revoke_exemption(project.pk, "s-1", "search_web", OPERATOR)
+
+
+def test_an_exemption_does_not_survive_a_resume(agent, project):
+    exempt(agent, project)
+    actions.stop(project.pk, "s-1", OPERATOR)
+    actions.resume(project.pk, "s-1", OPERATOR)
+    assert Session.objects.get().exempt_tools == []
+    assert [agent.asks().decision for _ in range(4)][-1] == "hold"
+
+
+def test_an_exemption_survives_a_rebuilt_state(agent, project):
+    exempt(agent, project)
+    TrackerState.objects.update(snapshot=b'{"v":-1}', version=0)
+    assert {agent.asks().decision for _ in range(8)} == {"allow"}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_each_detection_is_one_warning_with_tool_count_and_session(agent, caplog):
+    caplog.set_level(logging.DEBUG, logger="detection")
+    for _ in range(4):
+        agent.asks()
+    lines = [record.msg for record in caplog.records if record.levelno == logging.WARNING]
+    (line,) = [line for line in lines if line["event"] == "loop_detected"]
+    assert {name: line[name] for name in ("tool", "count", "limit", "detector", "decision", "session")} == {
+        "tool": "search_web", "count": 4, "limit": 4, "detector": "repeat", "decision": "stop", "session": "s-1",
+    }  # fmt: skip
