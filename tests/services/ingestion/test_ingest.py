@@ -165,7 +165,7 @@ def test_however_a_run_is_cut_into_batches_it_comes_to_the_same(principal, cuts,
         incidents = session.incidents.order_by("first_seq", "kind").values_list(
             "kind", "count", "decision", "first_seq"
         )
-        outcomes.append((session.call_count, [mark for _, _, mark in session.strip], list(incidents)))
+        outcomes.append((session.call_count, [mark for _, _, mark, _ in session.strip], list(incidents)))
         Event.objects.filter(session_id=session.pk).delete()
         session.incidents.all().delete()
         session.delete()
