@@ -85,7 +85,7 @@ class World:
         return RememberedDecision.objects.get().pk
 
     def exemption(self):
-        resolution.decide(self.pk, self.approval(), "exempt", ANA)
+        decisions.decide(self.pk, self.approval(), "exempt", ANA)
 
     def failed(self):
         notifications.send_test(self.pk, self.hook(), ANA)

@@ -8,7 +8,7 @@ from detection.engine.scopes import PROJECT
 from detection.models import Event, Incident, Session, TrackerState
 from detection.selectors.sessions import command_replies, session_calls
 from detection.selectors.strips import cells_of, title
-from detection.services.approvals import resolution
+from detection.services.approvals import decisions
 from detection.services.errors import Conflict
 from detection.services.policies import overrides
 from detection.services.sessions import actions, evaluation
@@ -99,7 +99,7 @@ def test_replies_to_commands_in_messages_are_kept(agent):
 def exempt(agent, project):
     overrides.save_override(project.pk, PROJECT, {"mode": "ask", "attended": True}, OPERATOR)
     held = [agent.asks() for _ in range(4)][-1].verdicts[0]
-    resolution.decide(project.pk, held.approval["id"], "exempt", OPERATOR)
+    decisions.decide(project.pk, held.approval["id"], "exempt", OPERATOR)
 
 
 def test_an_exemption_is_seen_on_the_session_and_can_be_revoked(agent, project):
