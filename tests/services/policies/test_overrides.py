@@ -1,7 +1,7 @@
 import pytest
 
 from detection.engine.scopes import ENVIRONMENT, PROJECT, SERVER, SESSION, Scope
-from detection.models import AuditEntry, Override, Project, Role, ToolOverride
+from detection.models import AuditEntry, Override, Project, Role, Session, ToolOverride
 from detection.selectors.policies import effective
 from detection.services.audit import Actor
 from detection.services.errors import Invalid, NotFound
@@ -125,6 +125,24 @@ def test_a_command_with_a_mistake_says_exactly_what_and_changes_nothing(project,
     out = actions.run_command(project.pk, "s-1", text, OPERATOR)
     assert not out.is_changed
     assert expected in out.lines[0]
+
+
+def test_one_invalid_command_does_not_void_the_others_in_the_text(project, agent):
+    agent.asks()
+    text = "!/set(tool-loop-max-repeats=1) and !/set(tool-loop-ttl=60) !/set(model=x) !/unset(tool-loop-mode)"
+    out = actions.run_command(project.pk, "s-1", text, OPERATOR)
+    assert out.lines == (
+        "tool-loop-max-repeats must be between 2 and 1,000.",
+        "tool-loop-ttl is now 60.",
+        "tool-loop-mode is now break (from preset:standard).",
+    )
+    assert Session.objects.get().policy_values == {"ttl_seconds": 60}
+
+
+def test_a_stored_ladder_is_no_change_of_its_own(project, agent):
+    agent.asks()
+    actions.set_policy(project.pk, "s-1", {"mode": ["warn", "stop"]}, OPERATOR)
+    assert not actions.run_command(project.pk, "s-1", "!/set(tool-loop-mode=warn,stop)", OPERATOR).is_changed
 
 
 def test_a_text_without_a_command_is_refused(project, agent):
