@@ -72,7 +72,7 @@ def page(request: ProjectRequest) -> HttpResponse:
                 }
             else:
                 is_reset = request.POST.get("action") == "reset"
-                service.save_text(
+                service.save_template(
                     request.project.pk, rung, shape, "" if is_reset else text, actor_of(request)
                 )
                 messages.success(
@@ -100,7 +100,7 @@ def page(request: ProjectRequest) -> HttpResponse:
             one.is_own,
             _preview(one.rung, one.shape, one.text if one.is_own else ""),
         )
-        for one in service.list_texts(request.project.pk)
+        for one in service.list_templates(request.project.pk)
     ]
     context |= {
         "rows": rows,

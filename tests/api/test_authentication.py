@@ -46,8 +46,8 @@ BODIES = {
     ("PUT", "/overrides/{backend}/{model}"): {"values": {"max_repeats": 6}},
     ("PUT", "/agent-overrides/{agent}"): {"values": {"max_repeats": 6}},
     ("PUT", "/tool-rules/{pattern}"): {"exempt": True},
-    ("PUT", "/texts/{rung}"): {"text": "No more of $tool."},
-    ("POST", "/texts/preview"): {"rung": "block", "text": "No more of $tool."},
+    ("PUT", "/message-templates/{rung}"): {"text": "No more of $tool."},
+    ("POST", "/message-templates/preview"): {"rung": "block", "text": "No more of $tool."},
     ("POST", "/approvals/{approval_id}/decision"): {"choice": "skip"},
     ("POST", "/alerts/destinations"): {"name": "other hook", "kind": "webhook", "address": "{address}"},
     ("PATCH", "/alerts/destinations/{destination_id}"): {"name": "renamed"},
@@ -122,7 +122,7 @@ def _made(api, address):
     for path in ("/overrides", "/overrides/openai", "/overrides/openai/gpt-5", "/agent-overrides/triage"):
         api.put(path, {"values": {"max_repeats": 5}})
     api.put("/tool-rules/exempt_*", {"exempt": True})
-    api.put("/texts/block", {"text": "Enough."})
+    api.put("/message-templates/block", {"text": "Enough."})
     return found | _approvals(api) | _alerts(api, address)
 
 

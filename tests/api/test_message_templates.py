@@ -10,7 +10,7 @@ from detection.models import AuditEntry, MessageTemplate
 
 
 def texts_of(api):
-    return {(item["rung"], item["shape"]): item for item in api.get("/texts").json()["items"]}
+    return {(item["rung"], item["shape"]): item for item in api.get("/message-templates").json()["items"]}
 
 
 def test_the_described_rungs_and_shapes_are_those_of_the_engine():
@@ -19,7 +19,7 @@ def test_the_described_rungs_and_shapes_are_those_of_the_engine():
 
 
 def test_the_default_of_every_rung_is_listed_with_what_own_texts_may_name(api):
-    listed = api.get("/texts").json()
+    listed = api.get("/message-templates").json()
     assert [(item["rung"], item["shape"]) for item in listed["items"]] == [(rung, "") for rung in TEMPLATES]
     assert not any(item["is_own"] or item["updated_at"] for item in listed["items"])
     assert listed["items"][0]["text"] == TEMPLATES["warn"]
@@ -28,23 +28,23 @@ def test_the_default_of_every_rung_is_listed_with_what_own_texts_may_name(api):
 
 
 def test_a_text_is_put_holds_from_the_next_verdict_on_and_is_taken_back(api):
-    version = api.get("/texts").json()["version"]
-    put = api.put("/texts/stop", {"text": "Enough of $tool after $count."})
+    version = api.get("/message-templates").json()["version"]
+    put = api.put("/message-templates/stop", {"text": "Enough of $tool after $count."})
     assert put.status_code == 200
     assert put.json() == texts_of(api)["stop", ""]
     assert put.json()["is_own"]
     assert put.json()["updated_at"].endswith("+00:00")
-    assert api.get("/texts").json()["version"] > version
+    assert api.get("/message-templates").json()["version"] > version
     assert api.loop("s-1")["verdicts"][0]["message"] == "Enough of search_web after 4."
-    assert api.delete("/texts/stop").status_code == 204
+    assert api.delete("/message-templates/stop").status_code == 204
     assert texts_of(api)["stop", ""]["text"] == TEMPLATES["stop"]
     assert api.loop("s-2")["verdicts"][0]["message"].startswith("Tool call loop detected")
 
 
 def test_a_text_for_one_wire_shape_stands_beside_the_one_for_all(api):
-    api.put("/texts/stop", {"text": "For all."})
+    api.put("/message-templates/stop", {"text": "For all."})
     put = api.request(
-        "PUT", "/texts/stop", params={"shape": "mcp"}, json={"text": "For MCP: $$5 for $limit."}
+        "PUT", "/message-templates/stop", params={"shape": "mcp"}, json={"text": "For MCP: $$5 for $limit."}
     )
     assert put.json()["shape"] == "mcp"
     for _ in range(3):
@@ -52,25 +52,25 @@ def test_a_text_for_one_wire_shape_stands_beside_the_one_for_all(api):
     call = {"session": "s-1", "calls": [{"tool": "search_web", "arguments": {"q": "reset"}}]}
     verdict = api.request("POST", "/guard", params={"render": "mcp"}, json=call).json()["verdicts"][0]
     assert verdict["rendered"]["content"][0]["text"] == "For MCP: $5 for 4."
-    assert api.delete("/texts/stop", shape="mcp").status_code == 204
+    assert api.delete("/message-templates/stop", shape="mcp").status_code == 204
     assert set(texts_of(api)) == {(rung, "") for rung in TEMPLATES}
     assert texts_of(api)["stop", ""]["text"] == "For all."
 
 
 def test_what_is_not_there_cannot_be_taken_back(api):
-    api.request("PUT", "/texts/warn", params={"shape": "text"}, json={"text": "Careful."})
-    assert api.delete("/texts/block").json()["code"] == "not_found"
-    assert api.delete("/texts/warn").status_code == 404
-    assert api.delete("/texts/warn", shape="openai").status_code == 404
+    api.request("PUT", "/message-templates/warn", params={"shape": "text"}, json={"text": "Careful."})
+    assert api.delete("/message-templates/block").json()["code"] == "not_found"
+    assert api.delete("/message-templates/warn").status_code == 404
+    assert api.delete("/message-templates/warn", shape="openai").status_code == 404
     assert MessageTemplate.objects.count() == 1
 
 
 def test_a_change_is_in_the_audit_with_the_key_and_both_wordings(api, key):
-    api.put("/texts/warn", {"text": "First."})
-    api.put("/texts/warn", {"text": "First."})
-    api.put("/texts/warn", {"text": "Second."})
-    api.delete("/texts/warn")
-    told = AuditEntry.objects.filter(action="text.save").order_by("pk")
+    api.put("/message-templates/warn", {"text": "First."})
+    api.put("/message-templates/warn", {"text": "First."})
+    api.put("/message-templates/warn", {"text": "Second."})
+    api.delete("/message-templates/warn")
+    told = AuditEntry.objects.filter(action="message_template.save").order_by("pk")
     assert [(one.before, one.after) for one in told] == [
         (None, {"text": "First."}), ({"text": "First."}, {"text": "Second."}), ({"text": "Second."}, None),
     ]  # fmt: skip
@@ -87,20 +87,20 @@ def test_a_change_is_in_the_audit_with_the_key_and_both_wordings(api, key):
     ],
 )  # fmt: skip
 def test_a_text_that_cannot_be_is_refused_with_its_reason_and_nothing_is_stored(api, text, code):
-    answer = api.put("/texts/stop", {"text": text})
+    answer = api.put("/message-templates/stop", {"text": text})
     assert (answer.status_code, answer.json()["code"], answer.json()["path"]) == (422, code, "text")
     assert answer.headers["content-type"] == "application/problem+json"
     assert not MessageTemplate.objects.exists()
     if text not in ("", " \n "):
-        assert api.post("/texts/preview", {"rung": "stop", "text": text}).json()["code"] == code
+        assert api.post("/message-templates/preview", {"rung": "stop", "text": text}).json()["code"] == code
 
 
 @pytest.mark.parametrize(
     ("path", "params", "body", "blamed"),
     [
-        ("/texts/observe", {}, {"text": "a"}, "rung"), ("/texts/stop%00", {}, {"text": "a"}, "rung"),
-        ("/texts/stop", {"shape": "soap"}, {"text": "a"}, "shape"), ("/texts/stop", {"shpe": "mcp"}, {"text": "a"}, "shpe"),
-        ("/texts/stop", {}, {"text": "a", "is_own": True}, "is_own"), ("/texts/stop", {}, {}, "text"),
+        ("/message-templates/observe", {}, {"text": "a"}, "rung"), ("/message-templates/stop%00", {}, {"text": "a"}, "rung"),
+        ("/message-templates/stop", {"shape": "soap"}, {"text": "a"}, "shape"), ("/message-templates/stop", {"shpe": "mcp"}, {"text": "a"}, "shpe"),
+        ("/message-templates/stop", {}, {"text": "a", "is_own": True}, "is_own"), ("/message-templates/stop", {}, {}, "text"),
     ],
 )  # fmt: skip
 def test_a_place_that_is_not_there_is_refused(api, path, params, body, blamed):
@@ -113,16 +113,16 @@ def test_hostile_text_stays_text(api):
     hostile = (
         "</script><img src=x onerror=alert(1)> {{ 7*7 }} {% debug %} %s %(x)s {tool} '; DROP TABLE--  ü 你好"
     )
-    assert api.put("/texts/stop", {"text": hostile}).json()["text"] == hostile
+    assert api.put("/message-templates/stop", {"text": hostile}).json()["text"] == hostile
     assert api.loop()["verdicts"][0]["message"] == hostile
-    draft = api.post("/texts/preview", {"rung": "stop", "text": hostile}).json()
+    draft = api.post("/message-templates/preview", {"rung": "stop", "text": hostile}).json()
     assert draft["rendered"]["claude_code"] == {"continue": False, "stopReason": hostile}
 
 
 @pytest.mark.parametrize("rung", TEMPLATES)
 def test_a_draft_is_shown_in_every_wire_shape_and_stored_nowhere(api, rung):
     draft = api.post(
-        "/texts/preview", {"rung": rung, "text": "$tool: $count of $limit in $window, $$9"}
+        "/message-templates/preview", {"rung": rung, "text": "$tool: $count of $limit in $window, $$9"}
     ).json()
     assert draft["message"] == "search_web: 4 of 4 in 120 seconds, $9"
     assert tuple(draft["rendered"]) == SHAPES
@@ -130,11 +130,11 @@ def test_a_draft_is_shown_in_every_wire_shape_and_stored_nowhere(api, rung):
     for shape in SHAPES:
         assert draft["message"] in str(draft["rendered"][shape])
     assert not MessageTemplate.objects.exists()
-    assert not AuditEntry.objects.filter(action="text.save").exists()
+    assert not AuditEntry.objects.filter(action="message_template.save").exists()
 
 
 def test_an_empty_draft_is_the_default(api):
-    draft = api.post("/texts/preview", {"rung": "block"}).json()
+    draft = api.post("/message-templates/preview", {"rung": "block"}).json()
     assert draft["message"].startswith(
         "The call was not run. 'search_web' was called with identical arguments 4 times"
     )
@@ -142,15 +142,18 @@ def test_an_empty_draft_is_the_default(api):
 
 
 def test_another_projects_texts_are_out_of_reach(api, as_other):
-    api.put("/texts/stop", {"text": "Ours."})
-    assert not any(item["is_own"] for item in as_other.get("/texts").json()["items"])
-    assert as_other.delete("/texts/stop").status_code == 404
-    as_other.put("/texts/stop", {"text": "Theirs."})
+    api.put("/message-templates/stop", {"text": "Ours."})
+    assert not any(item["is_own"] for item in as_other.get("/message-templates").json()["items"])
+    assert as_other.delete("/message-templates/stop").status_code == 404
+    as_other.put("/message-templates/stop", {"text": "Theirs."})
     assert api.loop()["verdicts"][0]["message"] == "Ours."
     assert as_other.loop()["verdicts"][0]["message"] == "Theirs."
 
 
 def test_reading_needs_read_and_changing_needs_admin(with_scopes):
-    assert with_scopes("read").get("/texts").status_code == 200
+    assert with_scopes("read").get("/message-templates").status_code == 200
     for scopes in (("read",), ("guard", "ingest")):
-        assert with_scopes(*scopes).put("/texts/stop", {"text": "a"}).json()["code"] == "missing_scope"
+        assert (
+            with_scopes(*scopes).put("/message-templates/stop", {"text": "a"}).json()["code"]
+            == "missing_scope"
+        )

@@ -145,7 +145,7 @@ def _changes(w):
         "sessions.actions.set_policy": (w.session, lambda s: actions.set_policy(w.pk, s, {"max_repeats": 9}, ANA)),
         "sessions.actions.run_command": (w.session, lambda s: actions.run_command(w.pk, s, "!/set(tool-loop-max-repeats=9)", ANA)),
         "sessions.removal.remove_demo": (lambda: None, lambda _: removal.remove_demo(w.pk, ANA)),
-        "policies.message_templates.save_text": (lambda: None, lambda _: message_templates.save_text(w.pk, "warn", "", "Careful with $tool.", ANA)),
+        "policies.message_templates.save_template": (lambda: None, lambda _: message_templates.save_template(w.pk, "warn", "", "Careful with $tool.", ANA)),
     }  # fmt: skip
 
 

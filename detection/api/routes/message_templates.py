@@ -1,4 +1,4 @@
-"""Texts: what agents are told on each rung, a project's own or the default, and what a draft would look like to them."""
+"""Routes of the message templates, with a preview."""
 
 from __future__ import annotations
 
@@ -24,45 +24,45 @@ from detection.engine.messages import Shape
 from detection.models import Project
 from detection.services.errors import NotFound
 from detection.services.policies import message_templates as services
-from detection.services.policies.message_templates import Text
+from detection.services.policies.message_templates import EffectiveTemplate
 
-router = Router(tags=["texts"])
+router = Router(tags=["message templates"])
 Rung = Literal["warn", "chance", "block", "ask", "judge", "stop"]
 # Told here and refused by the service, with a code of its own.
 _LENGTH: JsonDict = {"maxLength": services.MAX_CHARACTERS}
 AnyShape = Literal["", "text", "openai", "anthropic", "mcp", "claude_code"]
 
 
-def _document(text: Text) -> dict[str, Any]:
+def _document(template: EffectiveTemplate) -> dict[str, Any]:
     return {
-        "rung": text.rung,
-        "shape": text.shape,
-        "text": text.text,
-        "is_own": text.is_own,
-        "updated_at": text.updated_at,
+        "rung": template.rung,
+        "shape": template.shape,
+        "text": template.text,
+        "is_own": template.is_own,
+        "updated_at": template.updated_at,
     }
 
 
-def _own(project_id: int, rung: str, shape: str) -> Text:
-    for text in services.list_texts(project_id):
-        if (text.rung, text.shape, text.is_own) == (rung, shape, True):
-            return text
-    raise NotFound("There is no text of the project's own here; the default holds.")
+def _own(project_id: int, rung: str, shape: str) -> EffectiveTemplate:
+    for template in services.list_templates(project_id):
+        if (template.rung, template.shape, template.is_own) == (rung, shape, True):
+            return template
+    raise NotFound
 
 
 @router.get(
-    "/texts",
+    "/message-templates",
     auth=READ,
     response={200: MessageTemplateListSchema},
-    operation_id="listTexts",
+    operation_id="listMessageTemplates",
     summary="List message templates",
 )
-def list_texts(request: ApiRequest) -> HttpResponse:
+def list_message_templates(request: ApiRequest) -> HttpResponse:
     """List the message template of every rung, and those for a single wire shape."""
     project = Project.objects.only("policy_version").get(pk=request.principal.project_id)
     return json_response(
         {
-            "items": [_document(text) for text in services.list_texts(project.pk)],
+            "items": [_document(template) for template in services.list_templates(project.pk)],
             "placeholders": services.PLACEHOLDERS,
             "max_characters": services.MAX_CHARACTERS,
             "version": project.policy_version,
@@ -71,26 +71,26 @@ def list_texts(request: ApiRequest) -> HttpResponse:
 
 
 @router.post(
-    "/texts/preview",
+    "/message-templates/preview",
     auth=ADMIN_WITH_BODY,
     response={200: PreviewSchema},
-    operation_id="previewText",
+    operation_id="previewMessageTemplate",
     summary="Preview a message template",
 )
-def preview_text(request: ApiRequest, body: Body[PreviewRequestSchema]) -> HttpResponse:
+def preview_message_template(request: ApiRequest, body: Body[PreviewRequestSchema]) -> HttpResponse:
     """Show what agents would receive with a template, in every wire shape. Nothing is stored."""
     rendered = {shape: services.preview(body.rung, shape, body.text) for shape in get_args(Shape)}
     return json_response({"rung": body.rung, "message": rendered["text"], "rendered": rendered})
 
 
 @router.put(
-    "/texts/{rung}",
+    "/message-templates/{rung}",
     auth=ADMIN_WITH_BODY,
     response={200: MessageTemplateSchema},
-    operation_id="putText",
+    operation_id="putMessageTemplate",
     summary="Update a message template",
 )
-def put_text(
+def put_message_template(
     request: ApiRequest,
     rung: Path[Rung],
     query: Query[ShapeQuerySchema],
@@ -100,21 +100,23 @@ def put_text(
     check_parameters(request, ShapeQuerySchema)
     project_id = request.principal.project_id
     services.check(rung, query.shape, body.text)
-    services.save_text(project_id, rung, query.shape, body.text, actor_of(request))
+    services.save_template(project_id, rung, query.shape, body.text, actor_of(request))
     return json_response(_document(_own(project_id, rung, query.shape)))
 
 
 @router.delete(
-    "/texts/{rung}",
+    "/message-templates/{rung}",
     auth=ADMIN,
     response={204: None},
-    operation_id="deleteText",
+    operation_id="deleteMessageTemplate",
     summary="Delete a message template",
 )
-def delete_text(request: ApiRequest, rung: Path[Rung], query: Query[ShapeQuerySchema]) -> HttpResponse:
+def delete_message_template(
+    request: ApiRequest, rung: Path[Rung], query: Query[ShapeQuerySchema]
+) -> HttpResponse:
     """Delete a custom template. The default applies again; after a template for one shape, the rung's template for all shapes."""
     check_parameters(request, ShapeQuerySchema)
     project_id = request.principal.project_id
     _own(project_id, rung, query.shape)
-    services.save_text(project_id, rung, query.shape, "", actor_of(request))
+    services.save_template(project_id, rung, query.shape, "", actor_of(request))
     return empty_response()

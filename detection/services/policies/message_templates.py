@@ -40,8 +40,8 @@ _SAMPLE = Finding(
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
-    """One rung's text for one shape (empty: every shape) as it holds now."""
+class EffectiveTemplate:
+    """The template in use for a rung and a wire shape; an empty shape means all."""
 
     rung: str
     shape: str
@@ -94,28 +94,28 @@ def check(rung: str, shape: str, text: str) -> str:
         that is empty or too long.
     """
     if rung not in RUNGS:
-        raise Invalid(f"A rung with a text is one of {', '.join(RUNGS)}.", field="rung", code="invalid_value")
+        raise Invalid(f"`rung` must be one of {', '.join(RUNGS)}.", field="rung", code="invalid_value")
     if shape not in ("", *messages.SHAPES):
         raise Invalid(
-            f"A shape is one of {', '.join(messages.SHAPES)}, or empty for all.",
+            f"`shape` must be one of {', '.join(messages.SHAPES)}, or empty for all.",
             field="shape",
             code="invalid_value",
         )
     text = text.replace("\r\n", "\n").strip()
     if not 1 <= len(text) <= MAX_CHARACTERS:
         raise Invalid(
-            f"A text has 1 to {MAX_CHARACTERS:,} characters.",
+            f"`text` must have 1 to {MAX_CHARACTERS:,} characters.",
             field="text",
             code="too_long" if text else "missing",
         )
     if any(not char.isprintable() and char != "\n" for char in text):
-        raise Invalid("A text has no control characters.", field="text", code="invalid_characters")
+        raise Invalid("`text` must not contain control characters.", field="text", code="invalid_characters")
     for found in _PLACEHOLDER.finditer(text):
         name = found[1] or found[2]
         if found[0] != "$$" and name not in PLACEHOLDERS:
             allowed = ", ".join(f"${one}" for one in PLACEHOLDERS)
             raise Invalid(
-                f"'{found[0]}' is not a placeholder. There are {allowed}; a dollar sign is written $$.",
+                f"'{found[0]}' is not a placeholder. Use {allowed}, or $$ for a dollar sign.",
                 field="text",
                 code="unknown_placeholder",
             )
@@ -123,7 +123,7 @@ def check(rung: str, shape: str, text: str) -> str:
 
 
 @transaction.atomic
-def save_text(project_id: int, rung: str, shape: str, text: str, actor: Actor) -> None:
+def save_template(project_id: int, rung: str, shape: str, text: str, actor: Actor) -> None:
     """Set a project's own text; an empty one brings the default back. Holds for the next verdict on every process."""
     row = MessageTemplate.objects.select_for_update().filter(project_id=project_id, rung=rung, shape=shape)
     before = row.first()
@@ -142,7 +142,7 @@ def save_text(project_id: int, rung: str, shape: str, text: str, actor: Actor) -
     Project.objects.filter(pk=project_id).update(policy_version=F("policy_version") + 1)
     audit.record(
         actor,
-        "text.save",
+        "message_template.save",
         f"{rung} {shape}".strip(),
         project_id=project_id,
         before={"text": before.text} if before else None,
@@ -151,7 +151,7 @@ def save_text(project_id: int, rung: str, shape: str, text: str, actor: Actor) -
     publish_after_commit(project_id, Hint("policy"))
 
 
-def list_texts(project_id: int) -> list[Text]:
+def list_templates(project_id: int) -> list[EffectiveTemplate]:
     """Every rung's text for all shapes, with the texts that a project has for single shapes, in the order of the rungs."""
     own = {(row.rung, row.shape): row for row in MessageTemplate.objects.filter(project_id=project_id)}
     listed = []
@@ -159,9 +159,9 @@ def list_texts(project_id: int) -> list[Text]:
         for shape in ("", *messages.SHAPES):
             row = own.get((rung, shape))
             if row is not None:
-                listed.append(Text(rung, shape, row.text, True, row.updated_at))
+                listed.append(EffectiveTemplate(rung, shape, row.text, True, row.updated_at))
             elif not shape:
-                listed.append(Text(rung, "", messages.TEMPLATES[rung], False))
+                listed.append(EffectiveTemplate(rung, "", messages.TEMPLATES[rung], False))
     return listed
 
 

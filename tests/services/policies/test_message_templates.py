@@ -21,15 +21,15 @@ def stopped(agent):
 def test_an_own_text_holds_from_the_next_verdict_on_and_the_default_comes_back(project, agent):
     default = stopped(agent).message
     text = "$tool: $count of $limit within $window. It costs $$5."
-    message_templates.save_text(project.pk, "stop", "", text, OPERATOR)
+    message_templates.save_template(project.pk, "stop", "", text, OPERATOR)
     assert agent.asks().verdicts[0].message == "search_web: 5 of 4 within 120 seconds. It costs $5."
-    message_templates.save_text(project.pk, "stop", "", "", OPERATOR)
+    message_templates.save_template(project.pk, "stop", "", "", OPERATOR)
     assert agent.asks().verdicts[0].message.startswith(default[:20])
-    assert AuditEntry.objects.filter(action="text.save").count() == 2
+    assert AuditEntry.objects.filter(action="message_template.save").count() == 2
 
 
 def test_a_shape_may_have_a_text_of_its_own(project, agent):
-    message_templates.save_text(project.pk, "stop", "mcp", "Stop calling $tool.", OPERATOR)
+    message_templates.save_template(project.pk, "stop", "mcp", "Stop calling $tool.", OPERATOR)
     verdict = stopped(agent)
     assert verdict.wordings == {"mcp": "Stop calling search_web."}
     assert "Tool call loop detected" in verdict.message
@@ -38,7 +38,7 @@ def test_a_shape_may_have_a_text_of_its_own(project, agent):
 
 def test_the_texts_of_other_projects_stay_as_they_are(project, agent):
     other = Project.objects.create(slug="rivals", name="Rivals")
-    message_templates.save_text(other.pk, "stop", "", "Not yours.", OPERATOR)
+    message_templates.save_template(other.pk, "stop", "", "Not yours.", OPERATOR)
     assert stopped(agent).message != "Not yours."
     theirs = keys.authenticate(keys.create_key(other, "agent", OPERATOR)[1])
     assert stopped(Agent(theirs)).message == "Not yours."
@@ -62,18 +62,18 @@ def test_the_texts_of_other_projects_stay_as_they_are(project, agent):
 )
 def test_what_is_no_placeholder_and_what_cannot_be_shown_is_refused(text, project):
     with pytest.raises(Invalid):
-        message_templates.save_text(project.pk, "stop", "", text, OPERATOR)
+        message_templates.save_template(project.pk, "stop", "", text, OPERATOR)
     assert not MessageTemplate.objects.exists()
 
 
 @pytest.mark.parametrize(("rung", "shape"), [("observe", ""), ("shout", ""), ("stop", "html")])
 def test_only_rungs_that_speak_and_shapes_that_exist_have_texts(rung, shape, project):
     with pytest.raises(Invalid):
-        message_templates.save_text(project.pk, rung, shape, "Stop.", OPERATOR)
+        message_templates.save_template(project.pk, rung, shape, "Stop.", OPERATOR)
 
 
 def test_a_tool_with_a_hostile_name_cannot_break_out_of_its_line(project, principal):
-    message_templates.save_text(project.pk, "stop", "", "Stop $tool now.", OPERATOR)
+    message_templates.save_template(project.pk, "stop", "", "Stop $tool now.", OPERATOR)
     agent = Agent(principal)
     verdict = [agent.asks(agent.call(tool="a$count\u202eb")).verdicts[0] for _ in range(4)][-1]
     assert verdict.message == "Stop a$countb now."
@@ -81,7 +81,7 @@ def test_a_tool_with_a_hostile_name_cannot_break_out_of_its_line(project, princi
 
 @pytest.mark.parametrize("shape", ["", *SHAPES])
 def test_every_text_has_a_preview_in_every_shape(shape, project):
-    for one in message_templates.list_texts(project.pk):
+    for one in message_templates.list_templates(project.pk):
         assert "search_web" in str(message_templates.preview(one.rung, shape, ""))
         assert "Own search_web 4" in str(message_templates.preview(one.rung, shape, "Own $tool $count"))
 
@@ -115,7 +115,7 @@ def test_a_stop_after_a_chance_is_answered_with_the_same_words_as_the_activity_h
 
 
 def test_the_activity_of_an_incident_has_the_words_that_the_agent_got(project, agent):
-    message_templates.save_text(project.pk, "stop", "", "Enough of $tool within $window.", OPERATOR)
+    message_templates.save_template(project.pk, "stop", "", "Enough of $tool within $window.", OPERATOR)
     for _ in range(4):
         answer = agent.asks()
     assert answer.verdicts[0].message.startswith("Enough of search_web within ")
