@@ -97,7 +97,8 @@ def installed(wheel: Path, lock: Path) -> Iterator[Path]:
         environment = folder / "environment"
         venv.create(environment, symlinks=True)
         pip = [*pip_command(), "--python", environment / "bin" / "python", "--quiet"]
-        for arguments in (["install", "-r", lock], ["install", "--no-deps", wheel], ["check"]):
+        install = ["install", "--no-compile"]  # most modules are never imported
+        for arguments in ([*install, "-r", lock], [*install, "--no-deps", wheel], ["check"]):
             subprocess.run([*pip, *arguments], check=True)
         yield environment
     finally:
@@ -105,7 +106,7 @@ def installed(wheel: Path, lock: Path) -> Iterator[Path]:
 
 
 def try_out(root: Path, environment: Path) -> int:
-    """Start, stop and kill an installation from an empty working folder; return the exit status."""
+    """Start and stop an installation from an empty working folder; return the exit status."""
     empty = environment.parent / "empty"
     empty.mkdir()
     kept = {
