@@ -20,11 +20,12 @@ LAST_LINE = '    "budget.Budget",\n'
 @pytest.fixture
 def project_with_burst(tmp_path):
     """A copy of the project with one more file and one more line."""
-    ignored = shutil.ignore_patterns("__pycache__")
-    for name in ("detection", "docs", "tests"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
-    for name in ("loopguard_site", "templates", "static", "manage.py", "pyproject.toml"):
-        (tmp_path / name).symlink_to(ROOT / name)
+    copied = {"detection", "docs", "tests"}
+    for path in ROOT.iterdir():
+        if path.name in copied:
+            shutil.copytree(path, tmp_path / path.name, ignore=shutil.ignore_patterns("__pycache__"))
+        elif not path.name.startswith("."):
+            (tmp_path / path.name).symlink_to(path)
     detectors = tmp_path / "detection" / "engine" / "detectors"
     shutil.copy(HERE / "burst.py", detectors)
     registry = detectors / "__init__.py"
