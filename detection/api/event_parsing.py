@@ -7,13 +7,14 @@ these bodies in the OpenAPI are in `schemas`; a test holds the two together.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, Final
 
 from detection.api.problems import Problem, of_json
-from detection.services.ingestion.guard import GuardIn
+from detection.services.ingestion.guard import GuardRequest
 from detection.services.sessions.event_records import EventRecord
 from detection.strict_json import Cleaner, Doubled, JsonProblem, compact, join, loads, shorten
 
@@ -45,6 +46,7 @@ _EVENT_FIELDS = frozenset(
 _GUARD_FIELDS = frozenset(
     ("session", "run", "round", "backend", "model", "agent", "parent_session", "results", "calls")
 )
+_NOTHING_SHARED: Mapping[str, str] = MappingProxyType({})
 _SHARED = ("session", "run", "round", "backend", "model", "agent", "parent_session")
 
 
@@ -79,7 +81,7 @@ def events_of(body: bytes, *, is_ndjson: bool) -> Batch:
     if not isinstance(document, dict):
         raise Problem(422, "invalid_type", 'The body must be an event or {"events": [...]}.')
     if "events" not in document:
-        batch.events.append(event_in(document, size=len(body)))
+        batch.events.append(event_record(document, size=len(body)))
         batch.positions.append(0)
         return batch
     events = document["events"]
@@ -107,7 +109,7 @@ def _read_lines(body: bytes, batch: Batch) -> None:
 
 def _add(batch: Batch, index: int, data: Any, size: int) -> None:
     try:
-        batch.events.append(event_in(data, size=size))
+        batch.events.append(event_record(data, size=size))
         batch.positions.append(index)
     except Problem as problem:
         batch.reject(index, problem)
@@ -129,8 +131,19 @@ def _size(data: Any) -> int:
         return 0  # holds something that is refused anyway
 
 
-def event_in(data: Any, *, size: int = 0) -> EventRecord:
+def event_record(
+    data: Any, kind: str = "", shared: Mapping[str, str] = _NOTHING_SHARED, *, size: int = 0
+) -> EventRecord:
     """Read one event.
+
+    Parameters
+    ----------
+    kind
+        Its type, where its place in the request tells that; otherwise the event names it.
+    shared
+        Names that the request gives to all its events; an event may name others, but for the session.
+    size
+        Bytes, where that has to be checked.
 
     Raises
     ------
@@ -141,17 +154,13 @@ def event_in(data: Any, *, size: int = 0) -> EventRecord:
         raise Problem(422, "invalid_type", "An event must be an object.")
     if size > MAX_EVENT_BYTES:
         raise Problem(413, "event_too_large", f"An event can have at most {MAX_EVENT_BYTES:,} bytes.")
-    kind = data.get("type")
-    if kind not in EVENT_TYPES:
-        code = "missing" if kind is None else "invalid_value"
-        raise Problem(422, code, f"`type` must be one of {', '.join(EVENT_TYPES)}.", path="type")
-    names = {
-        key: name(data, key, length) for key, length in NAME_LENGTHS.items() if data.get(key) is not None
-    }
-    return _event(kind, data, names)
-
-
-def _event(kind: str, data: dict[str, Any], names: dict[str, Any]) -> EventRecord:
+    kind = kind or _event_type(data)
+    if shared and data.get("session") not in (None, shared["session"]):
+        raise Problem(422, "invalid_value", "`session` must be the session of the request.", path="session")
+    names: dict[str, Any] = {**shared}
+    for key, length in NAME_LENGTHS.items():
+        if data.get(key) is not None:
+            names[key] = name(data, key, length)
     if not names.get("session"):
         raise Problem(422, "missing", "`session` is required.", path="session")
     cleaner = Cleaner()
@@ -161,17 +170,8 @@ def _event(kind: str, data: dict[str, Any], names: dict[str, Any]) -> EventRecor
         _check_call(names)
         arguments = _arguments(data.get("arguments"), cleaner)
         tokens, cost_usd = _usage(data.get("usage"))
-    elif kind == "end":
-        outcome = "completed" if data.get("outcome") is None else data["outcome"]
-        if outcome not in OUTCOMES:
-            raise Problem(
-                422, "invalid_value", f"`outcome` must be one of {', '.join(OUTCOMES)}.", path="outcome"
-            )
-        content = outcome
     else:
-        if kind == "result" and not names.get("call_id"):
-            raise Problem(422, "missing", "`call_id` is required.", path="call_id")
-        content = _content(data.get("content"), cleaner)
+        content = _content(kind, data, names, cleaner)
     marks = cleaner.marks
     if isinstance(data, Doubled):
         marks["duplicate_key"] = None
@@ -188,6 +188,14 @@ def _event(kind: str, data: dict[str, Any], names: dict[str, Any]) -> EventRecor
         altered=",".join(marks)[:120],
         **names,
     )
+
+
+def _event_type(data: dict[str, Any]) -> str:
+    kind: Any = data.get("type")
+    if kind not in EVENT_TYPES:
+        code = "missing" if kind is None else "invalid_value"
+        raise Problem(422, code, f"`type` must be one of {', '.join(EVENT_TYPES)}.", path="type")
+    return str(kind)
 
 
 def _check_call(names: dict[str, str]) -> None:
@@ -234,7 +242,18 @@ def _arguments(value: Any, cleaner: Cleaner) -> str | None:
     raise Problem(422, "invalid_type", "`arguments` must be an object or JSON text.", path="arguments")
 
 
-def _content(value: Any, cleaner: Cleaner) -> str | None:
+def _content(kind: str, data: dict[str, Any], names: dict[str, Any], cleaner: Cleaner) -> str | None:
+    """Read the text of a result or message, or the outcome of a run."""
+    if kind == "end":
+        outcome = "completed" if data.get("outcome") is None else data["outcome"]
+        if outcome not in OUTCOMES:
+            raise Problem(
+                422, "invalid_value", f"`outcome` must be one of {', '.join(OUTCOMES)}.", path="outcome"
+            )
+        return str(outcome)
+    if kind == "result" and not names.get("call_id"):
+        raise Problem(422, "missing", "`call_id` is required.", path="call_id")
+    value = data.get("content")
     if value is None:
         return None
     if isinstance(value, str):
@@ -298,7 +317,7 @@ def _number(usage: dict[str, Any], key: str, maximum: int, *, whole: bool) -> fl
     return float(value) if not whole else value
 
 
-def guard_of(body: bytes) -> tuple[GuardIn, list[dict[str, Any]]]:
+def guard_of(body: bytes) -> tuple[GuardRequest, list[dict[str, Any]]]:
     """Read a body of the guard route. One bad call refuses the whole request: the agent waits for one answer.
 
     Returns
@@ -326,7 +345,7 @@ def guard_of(body: bytes) -> tuple[GuardIn, list[dict[str, Any]]]:
     if len(results) + len(calls) > MAX_EVENTS:
         raise Problem(413, "too_many_events", f"A request can have at most {MAX_EVENTS:,} calls and results.")
     about = {key: shared.get(key, "") for key in ("backend", "model", "agent", "parent_session")}
-    return GuardIn(session=shared["session"], results=results, calls=calls, **about), _altered(
+    return GuardRequest(session=shared["session"], results=results, calls=calls, **about), _altered(
         document, results, calls
     )
 
@@ -362,21 +381,10 @@ def _parts(document: dict[str, Any], key: str, kind: str, shared: dict[str, str]
         raise Problem(422, "invalid_type", f"`{key}` must be a list.", path=key)
     for index, data in enumerate(items):
         try:
-            yield _part(data, kind, shared)
+            yield event_record(data, kind, shared)
         except Problem as problem:
             problem.path = join(f"{key}[{index}]", problem.path)
             raise
-
-
-def _part(data: Any, kind: str, shared: dict[str, str]) -> EventRecord:
-    if not isinstance(data, dict):
-        raise Problem(422, "invalid_type", "A call or result must be an object.")
-    if data.get("session") not in (None, shared["session"]):
-        raise Problem(422, "invalid_value", "`session` must be the session of the request.", path="session")
-    names = shared | {
-        key: name(data, key, length) for key, length in NAME_LENGTHS.items() if data.get(key) is not None
-    }
-    return _event(kind, data, names)
 
 
 def _refuse_unknown(document: dict[str, Any], known: frozenset[str]) -> None:

@@ -16,7 +16,7 @@ from detection.console.access import ProjectRequest, in_project
 from detection.models import ApiKey, Role, Session
 from detection.selectors import dashboard
 from detection.services.ingestion import guard
-from detection.services.ingestion.guard import GuardIn
+from detection.services.ingestion.guard import GuardRequest
 from detection.services.keys import Principal
 from detection.services.sessions.event_records import EventRecord
 
@@ -75,7 +75,7 @@ def send_sample(request: ProjectRequest) -> HttpResponse:
         call = EventRecord(type="call", session=name, call_id=f"call_{index}", tool=tool, arguments=arguments)
         verdict = guard.guard(
             sender,
-            GuardIn(session=name, backend="openai", model="gpt-5", agent="sample-agent", calls=(call,)),
+            GuardRequest(session=name, backend="openai", model="gpt-5", agent="sample-agent", calls=(call,)),
         )
         decision = verdict.decision
         if decision in ("block", "hold", "stop"):
@@ -83,7 +83,7 @@ def send_sample(request: ProjectRequest) -> HttpResponse:
         result = EventRecord(
             type="result", session=name, call_id=f"call_{index}", content=answer, is_error=False
         )
-        guard.guard(sender, GuardIn(session=name, results=(result,)))
+        guard.guard(sender, GuardRequest(session=name, results=(result,)))
     messages.success(
         request,
         f"Sample loop sent. The verdict on its last call was “{decision}”.",

@@ -11,7 +11,7 @@ from detection.models import Attempt, Incident, Override
 from detection.services.audit import Actor
 from detection.services.incidents import triage
 from detection.services.ingestion import guard
-from detection.services.ingestion.guard import GuardIn
+from detection.services.ingestion.guard import GuardRequest
 from detection.services.policies import overrides
 from detection.services.sessions import actions
 from detection.services.sessions.event_records import EventRecord
@@ -84,14 +84,14 @@ def add_session(world: World, payload: str) -> World:
             round=f"{short}{number}",
             run=short,
         )
-        asked = GuardIn(
+        asked = GuardRequest(
             session=name, backend=short, model=short, agent=short, calls=(call,), parent_session=name
         )
         if guard.guard(principal(project), asked).decision in ("allow", "warn"):
             result = EventRecord(
                 type="result", session=name, call_id=f"{short}{number}", content=payload, is_error=number == 1
             )
-            guard.guard(principal(project), GuardIn(session=name, results=(result,)))
+            guard.guard(principal(project), GuardRequest(session=name, results=(result,)))
     incident = Incident.objects.filter(project=project).latest("pk")
     assert incident.session is not None
     actor = Actor(short, world.user.pk, "10.0.0.1", short[:60])

@@ -12,7 +12,7 @@ from detection.engine.scopes import Scope
 from detection.models import Attempt, Incident, Project, Role, Session
 from detection.services.audit import SYSTEM
 from detection.services.ingestion import guard
-from detection.services.ingestion.guard import GuardIn, GuardOut
+from detection.services.ingestion.guard import GuardRequest, GuardResponse
 from detection.services.keys import Principal
 from detection.services.policies import overrides
 from detection.services.sessions.event_records import EventRecord
@@ -37,12 +37,14 @@ def principal(project: Project, *, is_demo: bool = False) -> Principal:
 
 def ask(
     project: Project, session: str, number: int, *, tool="search_web", arguments='{"q":"reset"}', **more: Any
-) -> GuardOut:
+) -> GuardResponse:
     """Ask whether a call may run."""
     is_demo = more.pop("is_demo", False)
     call = EventRecord(type="call", session=session, call_id=f"call-{number}", tool=tool, arguments=arguments)
     more = {"backend": "openai", "model": "gpt-5", "agent": "researcher", **more}
-    return guard.guard(principal(project, is_demo=is_demo), GuardIn(session=session, calls=(call,), **more))
+    return guard.guard(
+        principal(project, is_demo=is_demo), GuardRequest(session=session, calls=(call,), **more)
+    )
 
 
 def answer(project: Project, session: str, number: int, content: str, *, is_error: bool = False) -> None:
@@ -50,7 +52,7 @@ def answer(project: Project, session: str, number: int, content: str, *, is_erro
     result = EventRecord(
         type="result", session=session, call_id=f"call-{number}", content=content, is_error=is_error
     )
-    guard.guard(principal(project), GuardIn(session=session, results=(result,)))
+    guard.guard(principal(project), GuardRequest(session=session, results=(result,)))
 
 
 def loop(

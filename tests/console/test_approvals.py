@@ -10,7 +10,7 @@ from detection.engine.scopes import PROJECT
 from detection.models import Approval, MessageTemplate, Role
 from detection.services import keys
 from detection.services.audit import SYSTEM
-from detection.services.ingestion.guard import GuardIn, guard
+from detection.services.ingestion.guard import GuardRequest, guard
 from detection.services.policies import overrides
 from detection.services.sessions.event_records import EventRecord
 from tests.support.projects import make_key, make_member, make_project
@@ -36,7 +36,7 @@ def held(project):
             tool=HOSTILE,
             arguments=f'{{"q": "{HOSTILE[2:]}"}}',
         )
-        guard(principal, GuardIn(session=HOSTILE, agent=HOSTILE, calls=(call,)))
+        guard(principal, GuardRequest(session=HOSTILE, agent=HOSTILE, calls=(call,)))
     return Approval.objects.get()
 
 

@@ -18,7 +18,7 @@ from detection.models import Approval, Session
 from detection.services import keys
 from detection.services.approvals import decisions
 from detection.services.audit import Actor
-from detection.services.ingestion.guard import GuardIn, guard
+from detection.services.ingestion.guard import GuardRequest, guard
 from detection.services.policies import overrides
 from detection.services.sessions import actions
 from detection.services.sessions.event_records import EventRecord
@@ -38,7 +38,7 @@ def held(project, **values):
         call = EventRecord(
             type="call", session="s-1", call_id=f"c-{number}", tool="search", arguments='{"q": "x"}'
         )
-        out = guard(principal, GuardIn(session="s-1", calls=(call,)))
+        out = guard(principal, GuardRequest(session="s-1", calls=(call,)))
     return out.verdicts[0].approval["id"], token
 
 

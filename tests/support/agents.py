@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from detection.services.audit import Actor
-from detection.services.ingestion.guard import GuardIn, guard
+from detection.services.ingestion.guard import GuardRequest, guard
 from detection.services.ingestion.ingest import ingest
 from detection.services.sessions.event_records import EventRecord
 
@@ -31,7 +31,7 @@ class Agent:
         )
 
     def asks(self, *calls, results=()):
-        request = GuardIn(
+        request = GuardRequest(
             session=self.session, calls=calls or (self.call(),), results=tuple(results), **self.about
         )
         return guard(self.principal, request)

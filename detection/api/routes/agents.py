@@ -28,7 +28,7 @@ from detection.api.typed_bodies import described
 from detection.engine import messages
 from detection.models import KeyScope
 from detection.services.ingestion import attempts
-from detection.services.ingestion.guard import CallVerdict, GuardIn, GuardOut, guard
+from detection.services.ingestion.guard import CallVerdict, GuardRequest, GuardResponse, guard
 from detection.services.ingestion.ingest import Accepted, ingest
 from detection.services.keys import Principal
 
@@ -144,8 +144,8 @@ def guard_calls(request: ApiRequest) -> HttpResponse:
 def _guard_document(
     request: ApiRequest,
     principal: Principal,
-    asked: GuardIn,
-    out: GuardOut,
+    asked: GuardRequest,
+    out: GuardResponse,
     shape: messages.Shape | None,
     altered: list[dict[str, Any]],
 ) -> dict[str, Any]:
@@ -199,7 +199,7 @@ def _render(document: dict[str, Any], shape: messages.Shape, model: str) -> None
     )
 
 
-def _count_guard(principal: Principal, out: GuardOut, altered: int, seconds: float) -> None:
+def _count_guard(principal: Principal, out: GuardResponse, altered: int, seconds: float) -> None:
     prometheus.REQUESTS.labels("guard", "200", "").inc()
     prometheus.VERDICT_SECONDS.observe(seconds)
     duplicates = 0

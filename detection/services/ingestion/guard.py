@@ -23,17 +23,17 @@ from detection.services.sessions.folding import EventEvaluationError, Folding, f
 from detection.services.sessions.locked_session import LockedSession, locked_session_of_agent
 
 CORE_SETTINGS = ("enabled", "preset", "mode", "max_repeats", "ttl_seconds")
-"""What a verdict without a finding tells of the settings; one with a finding tells all that had a part in it."""
+"""Settings in a verdict without a finding; one with a finding has those of its detector."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GuardIn:
-    """What an agent asks: the results it has since, and the calls it wants to make.
+class GuardRequest:
+    """The results that an agent got since its last request, and the calls that it wants to make.
 
     Attributes
     ----------
     results, calls
-        Events of the same session, checked by the edge parser; `calls` may be empty to report results only.
+        Events of the same session, checked by the parser; `calls` may be empty to report results only.
     """
 
     session: str
@@ -47,14 +47,14 @@ class GuardIn:
 
 @dataclass(frozen=True, slots=True)
 class CallVerdict:
-    """The answer for one call (or, among the notices, what a result brought to light).
+    """The verdict of a call or, among the notices, the finding of a result.
 
     Attributes
     ----------
     approval
-        Of a held call: id, deadline and the address that waits for the answer.
+        Of a held call: id, deadline and the address that waits for the decision.
     wordings
-        The message by wire shape, where the project has a text of its own for that shape.
+        The message by wire shape, where the project has a template for that shape.
     """
 
     call_id: str
@@ -69,8 +69,8 @@ class CallVerdict:
 
 
 @dataclass(frozen=True, slots=True)
-class GuardOut:
-    """The answers, in the order of the calls; `decision` is the strictest of them."""
+class GuardResponse:
+    """The verdicts, in the order of the calls; `decision` is the strictest of them."""
 
     session: str
     decision: str
@@ -78,12 +78,12 @@ class GuardOut:
     notices: tuple[CallVerdict, ...] = ()
 
 
-def guard(principal: Principal, request: GuardIn) -> GuardOut:
+def guard(principal: Principal, request: GuardRequest) -> GuardResponse:
     """Judge calls before they run, and store them with their verdicts.
 
     Returns
     -------
-    GuardOut
+    GuardResponse
         After commit. A call whose id is known gets the verdict that it got the first time. When detection itself fails
         on a call, the call is allowed and quarantined with its error.
     """
@@ -91,40 +91,31 @@ def guard(principal: Principal, request: GuardIn) -> GuardOut:
     quarantined: dict[int, str] = {}
     while True:
         try:
-            return _guard_once(principal, request, quarantined)
-        except EventEvaluationError as poison:
-            quarantined[poison.seq] = str(poison)[:300]
-        except _FarBehind as behind:
-            evaluate(behind.session_id)
+            with locked_session_of_agent(principal, request.session) as locked:
+                folding = Folding(locked, quarantined)
+                if locked.is_lagging and folding.catch_up():
+                    raise _LaggingError(locked.session.pk)
+                return _verdicts(folding, request)
+        except EventEvaluationError as error:
+            quarantined[error.seq] = str(error)[:300]
+        except _LaggingError as error:
+            evaluate(error.session_id)
 
 
-class _FarBehind(Exception):
-    """More events wait for evaluation than one transaction should take; they are folded first, batch by batch."""
+class _LaggingError(Exception):
+    """More events wait for evaluation than one transaction folds; they are folded first, batch by batch."""
 
     def __init__(self, session_id: int) -> None:
         super().__init__(session_id)
         self.session_id = session_id
 
 
-def _guard_once(principal: Principal, request: GuardIn, quarantined: dict[int, str]) -> GuardOut:
-    with locked_session_of_agent(principal, request.session) as locked:
-        session = locked.session
-        folding = Folding(locked, quarantined)
-        if session.evaluated_seq < session.last_seq and folding.catch_up():
-            raise _FarBehind(session.pk)
-        locked.incidents.is_guarded = True
-        _note_request(session, request)
-        verdicts, notices = _judge_all(folding, request)
-        if session.project.first_event_at is None:
-            note_first_event(session.project)
-    strictest = max((verdict.decision for verdict in verdicts), key=DECISIONS.index, default="allow")
-    return GuardOut(session.external_id, strictest, tuple(verdicts), tuple(notices))
-
-
-def _judge_all(folding: Folding, request: GuardIn) -> tuple[list[CallVerdict], list[CallVerdict]]:
-    """Number, fold and store the events that are new; return the verdicts of all calls, and what results brought up."""
+def _verdicts(folding: Folding, request: GuardRequest) -> GuardResponse:
+    """Number, fold and store the new events of a request, and answer it."""
     locked, events = folding.locked, (*request.results, *request.calls)
     session, now = locked.session, timezone.now()
+    locked.incidents.is_guarded = True
+    _take_over_names(session, request)
     known = ingest.known_calls((session.pk, event.type, event.call_id) for event in events if event.call_id)
     fresh: list[EventRecord] = []
     notices: list[CallVerdict] = []
@@ -139,7 +130,7 @@ def _judge_all(folding: Folding, request: GuardIn) -> tuple[list[CallVerdict], l
         known.add(place)
         ingest.number(event, session, now)
         fresh.append(event)
-        verdict = _judge(folding, event)
+        verdict = _verdict(folding, event)
         if is_call:
             verdicts.append(verdict)
             by_call_id[event.call_id] = verdict
@@ -150,17 +141,27 @@ def _judge_all(folding: Folding, request: GuardIn) -> tuple[list[CallVerdict], l
             event.arguments = event.content = None
     locked.events.store(fresh)
     session.evaluated_seq, session.last_event_at = session.last_seq, now
-    return verdicts, notices
+    if session.project.first_event_at is None:
+        note_first_event(session.project)
+    strictest = max((verdict.decision for verdict in verdicts), key=DECISIONS.index, default="allow")
+    return GuardResponse(session.external_id, strictest, tuple(verdicts), tuple(notices))
 
 
-def _note_request(session: Session, request: GuardIn) -> None:
+def _note_request(session: Session, request: GuardRequest) -> None:
     session.agent = request.agent or session.agent
     session.backend = request.backend or session.backend
     session.model = request.model or session.model
     session.parent_external_id = request.parent_session or session.parent_external_id
 
 
-def _judge(folding: Folding, row: EventRecord) -> CallVerdict:
+def _take_over_names(session: Session, request: GuardRequest) -> None:
+    session.agent = request.agent or session.agent
+    session.backend = request.backend or session.backend
+    session.model = request.model or session.model
+    session.parent_external_id = request.parent_session or session.parent_external_id
+
+
+def _verdict(folding: Folding, row: EventRecord) -> CallVerdict:
     locked = folding.locked
     policy = locked.policy_for(row)
     if row.type == EventType.CALL and locked.session.is_stopped_by_person:
@@ -171,7 +172,7 @@ def _judge(folding: Folding, row: EventRecord) -> CallVerdict:
     step = folding.fold(row)
     if step is None:
         return CallVerdict(row.call_id, "allow", policy=explain(policy, row.tool, None))
-    verdict = _as_verdict(folding, row, step, policy)
+    verdict = _verdict_of_step(folding, row, step, policy)
     if row.type == EventType.CALL and verdict.decision == "hold":
         verdict = _held(folding, row, step, verdict, policy.for_tool(row.tool))
     if row.type == EventType.CALL and verdict.decision != "allow":
@@ -198,7 +199,7 @@ def _held(
         approval = locked.approvals.find(call_key=row.call_key)
         if approval is not None and not approval.is_open:
             folding.replace_decision(row, step, approval.decision)
-        return _as_answered(verdict, approval)
+        return _with_approval(verdict, approval)
     decider = choose_decider(step.verdict.rung, locked.session, finding, policy)
     if not decider:
         text = messages.message("stop", finding, policy, folding.texts.by_rung)
@@ -211,10 +212,10 @@ def _held(
     if known is not None:
         locked.approvals.apply_remembered(approval, known, locked.tracker)
         folding.replace_decision(row, step, approval.decision)
-    return _as_answered(verdict, approval)
+    return _with_approval(verdict, approval)
 
 
-def _as_answered(verdict: CallVerdict, approval: Approval | None) -> CallVerdict:
+def _with_approval(verdict: CallVerdict, approval: Approval | None) -> CallVerdict:
     """The verdict of a held call as its approval stands now."""
     if approval is None:
         return verdict
@@ -229,7 +230,7 @@ def _as_answered(verdict: CallVerdict, approval: Approval | None) -> CallVerdict
     )
 
 
-def _as_verdict(folding: Folding, row: EventRecord, step: Step, policy: Policy) -> CallVerdict:
+def _verdict_of_step(folding: Folding, row: EventRecord, step: Step, policy: Policy) -> CallVerdict:
     found = step.verdict.finding
     if found is not None and found.detail.get("notice"):
         found = None  # for operators only: who knows that its limit is close behaves otherwise
@@ -269,4 +270,4 @@ def _stored_verdict(locked: LockedSession, call_id: str) -> CallVerdict:
         duplicate=True,
         wordings=stored.get("wordings", {}),
     )
-    return _as_answered(verdict, approval)
+    return _with_approval(verdict, approval)

@@ -41,22 +41,16 @@ def evaluate(session_id: int, *, wait: bool = True) -> int:
     quarantined: dict[int, str] = {}
     while True:
         try:
-            return _evaluate_once(session_id, wait, quarantined)
+            with locked_session(session_id, wait=wait) as locked:
+                session = locked.session
+                before = session.evaluated_seq
+                if before < session.last_seq and Folding(locked, quarantined).catch_up():
+                    jobs.evaluate_after_commit([session_id])
+                return session.evaluated_seq - before
         except EventEvaluationError as error:
             quarantined[error.seq] = str(error)[:300]
         except NotFound:
             return 0
-
-
-def _evaluate_once(session_id: int, wait: bool, quarantined: dict[int, str]) -> int:
-    with locked_session(session_id, wait=wait) as locked:
-        session = locked.session
-        before = session.evaluated_seq
-        if before >= session.last_seq:
-            return 0
-        if Folding(locked, quarantined).catch_up():
-            jobs.evaluate_after_commit([session_id])
-        return session.evaluated_seq - before
 
 
 def sweep() -> int:

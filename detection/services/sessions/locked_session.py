@@ -64,6 +64,11 @@ class LockedSession:
             self.approvals.expire_overdue(self.tracker)
 
     @property
+    def is_lagging(self) -> bool:
+        """Whether stored events wait for evaluation."""
+        return self.session.evaluated_seq < self.session.last_seq
+
+    @property
     def tracker(self) -> State:
         """The engine's state, written with the rest once it was read here. One query the first time.
 

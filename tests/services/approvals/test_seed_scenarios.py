@@ -11,7 +11,7 @@ import pytest
 from detection.engine.scopes import PROJECT
 from detection.models import Approval, JudgeCall
 from detection.services.approvals import decisions, judge_consultation
-from detection.services.ingestion.guard import GuardIn, guard
+from detection.services.ingestion.guard import GuardRequest, guard
 from detection.services.policies import overrides
 from detection.services.sessions import actions
 from detection.services.sessions.event_records import EventRecord
@@ -75,7 +75,7 @@ def test_the_scenario_plays_as_written(scenario, project, principal, settings):
                 type="call", session="s-1", call_id=f"c-{index}", round=entry["round"], tool=entry["tool"],
                 arguments=json.dumps(entry["args"]),
             )  # fmt: skip
-            verdict = guard(principal, GuardIn(session="s-1", calls=(call,))).verdicts[0]
+            verdict = guard(principal, GuardRequest(session="s-1", calls=(call,))).verdicts[0]
             if verdict.decision == "allow":
                 continue
             told = {"i": index, "decision": verdict.decision, "count": verdict.finding["count"]}

@@ -17,7 +17,7 @@ from detection.engine.scopes import PROJECT
 from detection.models import Approval, Event, Incident, JudgeCall, Session, SessionState
 from detection.selectors.approvals import near_limit
 from detection.services.approvals import decisions, judge_consultation
-from detection.services.ingestion.guard import GuardIn, guard
+from detection.services.ingestion.guard import GuardRequest, guard
 from detection.services.judging import judge
 from detection.services.policies import overrides
 from detection.services.sessions.event_records import EventRecord
@@ -396,8 +396,8 @@ def play(principal, number, said):
                 EventRecord(type="call", round=f"r-{at}", tool=text[:128], arguments=arguments, **about)
             )
             results.append(EventRecord(type="result", content=f"{text} {at}", **about))
-        out = guard(principal, GuardIn(session=session, agent=text[:128], calls=tuple(calls)))
-        guard(principal, GuardIn(session=session, results=tuple(results)))
+        out = guard(principal, GuardRequest(session=session, agent=text[:128], calls=tuple(calls)))
+        guard(principal, GuardRequest(session=session, results=tuple(results)))
         return out.verdicts
 
     verdicts = turn(0, LIMIT)
