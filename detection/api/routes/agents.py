@@ -138,10 +138,10 @@ def guard_calls(request: ApiRequest) -> HttpResponse:
     out = guard(principal, asked)
     seconds = time.perf_counter() - started
     _count_guard(principal, out, len(altered), seconds)
-    return json_response(_guard_document(request, principal, asked, out, shape, altered))
+    return json_response(guard_document(request, principal, asked, out, shape, altered))
 
 
-def _guard_document(
+def guard_document(
     request: ApiRequest,
     principal: Principal,
     asked: GuardRequest,
@@ -149,6 +149,7 @@ def _guard_document(
     shape: messages.Shape | None,
     altered: list[dict[str, Any]],
 ) -> dict[str, Any]:
+    """Return the response to a guard request."""
     verdicts = [_verdict(verdict, shape) for verdict in out.verdicts]
     notices = [_verdict(notice, shape) for notice in out.notices]
     if shape:

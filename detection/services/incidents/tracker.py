@@ -44,7 +44,7 @@ _FOUND_FIELDS = (
 """What a finding changes of an incident."""
 
 
-class Loops:
+class IncidentTracker:
     """The active incidents of one session.
 
     A session that is not looping has none, so that healthy calls cost no query.

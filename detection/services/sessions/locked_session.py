@@ -21,7 +21,7 @@ from detection.models.session_state import derive_state
 from detection.selectors.policies import overrides_of
 from detection.services.approvals.open_approvals import OpenApprovals
 from detection.services.errors import NotFound
-from detection.services.incidents.tracker import Loops
+from detection.services.incidents.tracker import IncidentTracker
 from detection.services.keys import Principal
 from detection.services.sessions import session_rows, tracker_state
 from detection.services.sessions.event_changes import EventChanges
@@ -44,7 +44,7 @@ class LockedSession:
         The project's digests.
     events : EventChanges
         New events, and what evaluation puts on stored ones.
-    incidents : Loops
+    incidents : IncidentTracker
         The incidents of the loops that go on. Costs no query for a session without one.
     approvals : OpenApprovals
         The calls on hold. Costs no query for a session without one.
@@ -56,7 +56,7 @@ class LockedSession:
         self.overrides = overrides_of(project)
         self.keyer = Keyer(bytes(project.digest_secret))
         self.events = EventChanges(session)
-        self.incidents = Loops(session)
+        self.incidents = IncidentTracker(session)
         self.approvals = OpenApprovals(session)
         self._tracker: State | None = None
         self._before = session_rows.saved_values(session)
@@ -91,10 +91,10 @@ class LockedSession:
 
     def reload_incidents(self) -> None:
         """Read the incidents anew: a person changed one in this transaction."""
-        self.incidents = Loops(self.session, is_known=False)
+        self.incidents = IncidentTracker(self.session, is_known=False)
 
-    def _save(self) -> None:
-        """Write what changed. Nothing is sent when nothing did."""
+    def save(self) -> None:
+        """Write what changed; done by the end of the block. Nothing is sent when nothing did."""
         session, writes = self.session, Writes()
         self.events.add_writes(writes)
         if self.incidents.is_touched:
@@ -185,4 +185,4 @@ def _written(session: Session | None) -> Iterator[LockedSession]:
         raise NotFound("There is no such session in this project.")
     locked = LockedSession(session)
     yield locked
-    locked._save()
+    locked.save()
