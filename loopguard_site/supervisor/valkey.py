@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from . import children
@@ -22,6 +23,13 @@ _START_TIMEOUT_SECONDS = 20.0
 _STOP_TIMEOUT_SECONDS = 10.0
 
 
+def free_port() -> int:
+    """Return a port of the loopback address that no process listens on at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 class EmbeddedValkey:
     """One Valkey server on a free port of the loopback address, with a random password.
 
@@ -29,14 +37,17 @@ class EmbeddedValkey:
     ----------
     folder : Path
         Contains its log.
+    choose_port : callable
+        Returns a port to try; called again while the server cannot start on it.
 
     Notes
     -----
     Port and password stay the same after a restart, so clients reconnect. Starts in 0.05 s.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, choose_port: Callable[[], int] = free_port) -> None:
         self.folder = folder
+        self._choose_port = choose_port
         self.child: subprocess.Popen[bytes] | None = None
         self._password = secrets.token_urlsafe(24)
         self._port: int | None = None
@@ -63,7 +74,7 @@ class EmbeddedValkey:
         account = unprivileged_account()
         program = valkey_server(reachable_home(self.folder, account), account)
         for _ in range(_START_ATTEMPTS):
-            port = self._port or _free_port()
+            port = self._port or self._choose_port()
             with self.log.open("ab") as log:
                 self.child = children.launch(
                     [program, "-"], cwd=Path("/"), account=account, stdin=subprocess.PIPE, stdout=log
@@ -120,9 +131,3 @@ class EmbeddedValkey:
         except OSError:
             return False
         return answer == b"+OK\r\n+PONG\r\n"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

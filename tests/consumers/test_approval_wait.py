@@ -23,6 +23,7 @@ from detection.services.policies import overrides
 from detection.services.sessions import actions
 from detection.services.sessions.event_records import EventRecord
 from loopguard_site.asgi import application
+from loopguard_site.supervisor.valkey import free_port
 
 pytestmark = [pytest.mark.servers, pytest.mark.django_db(transaction=True)]
 OPERATOR = Actor("ana")
@@ -74,20 +75,15 @@ async def test_the_wait_ends_with_the_answer_and_not_before(project):
     assert len(approval_wait.room()) == 0
 
 
-async def test_without_a_broker_the_answer_comes_within_the_next_look(project, monkeypatch):
-    class Away:
-        def __getattr__(self, name):
-            async def refuse(*_):
-                raise ConnectionRefusedError
-
-            return refuse
-
-    monkeypatch.setattr(approval_wait, "get_channel_layer", Away)
+async def test_without_a_broker_the_decision_comes_with_the_next_poll(project, settings):
+    address = {"address": f"redis://127.0.0.1:{free_port()}/0", "socket_connect_timeout": 1}
+    layer = {**settings.CHANNEL_LAYERS["default"], "CONFIG": {"hosts": [address]}}
+    settings.CHANNEL_LAYERS = {"default": layer}
     public_id, token = await held(project)
     waiting = asyncio.create_task(wait_for(token, public_id))
     await asyncio.sleep(0.3)
     await answer(project.pk, public_id, "skip", OPERATOR)
-    told = (await asyncio.wait_for(waiting, 2)).json()
+    told = (await asyncio.wait_for(waiting, 20)).json()
     assert told["decision"] == "block"
 
 

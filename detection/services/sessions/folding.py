@@ -56,15 +56,15 @@ class Folding:
         for seq, error in quarantined.items():
             session.quarantined = [*session.quarantined, {"seq": seq, "error": error}][-MAX_QUARANTINED:]
 
-    def catch_up(self, limit: int = BATCH_EVENTS) -> bool:
+    def catch_up(self) -> bool:
         """Fold stored events after the cursor; tell whether some are left."""
         session = self.locked.session
-        waiting = event_records.after(session.pk, session.evaluated_seq, limit)
+        waiting = event_records.after(session.pk, session.evaluated_seq, BATCH_EVENTS)
         for event in waiting:
             self.fold(event)
             self.locked.events.note_evaluated(event)
             session.evaluated_seq = event.seq
-        if len(waiting) < limit:
+        if len(waiting) < BATCH_EVENTS:
             session.evaluated_seq = session.last_seq
         return session.evaluated_seq < session.last_seq
 

@@ -7,8 +7,7 @@ from detection.engine.scopes import PROJECT, Scope
 from detection.models import Event, Incident, Project, Session
 from detection.services.keys import Principal
 from detection.services.policies import overrides
-from detection.services.sessions import actions, evaluation
-from detection.services.sessions.folding import Folding
+from detection.services.sessions import actions, evaluation, folding
 from tests.support.agents import OPERATOR, Agent
 
 pytestmark = pytest.mark.servers
@@ -217,7 +216,7 @@ def test_calls_that_race_for_one_session_are_counted_each_once(transactional_db)
 
 
 def test_a_session_far_behind_is_caught_up_with_before_the_verdict(agent, monkeypatch):
-    monkeypatch.setattr(Folding.catch_up, "__defaults__", (5,))
+    monkeypatch.setattr(folding, "BATCH_EVENTS", 5)
     agent.posts(
         *[agent.call("read", f'{{"n": {number}}}') for number in range(23)], *[agent.call() for _ in range(3)]
     )

@@ -5,8 +5,7 @@ from django.utils import timezone
 
 from detection.engine import fold, snapshot
 from detection.models import Event, Incident, Session, TrackerState
-from detection.services.sessions import evaluation
-from detection.services.sessions.folding import Folding
+from detection.services.sessions import evaluation, folding
 
 pytestmark = pytest.mark.servers
 
@@ -25,7 +24,7 @@ def test_evaluating_twice_changes_nothing(agent):
 def test_a_long_backlog_is_taken_in_several_transactions(agent, monkeypatch):
     agent.posts(*[agent.call("read", f'{{"n": {number}}}') for number in range(25)])
     session = Session.objects.get()
-    monkeypatch.setattr(Folding.catch_up, "__defaults__", (10,))
+    monkeypatch.setattr(folding, "BATCH_EVENTS", 10)
 
     assert [evaluation.evaluate(session.pk) for _ in range(4)] == [10, 10, 5, 0]
 
