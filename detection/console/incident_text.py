@@ -31,7 +31,7 @@ DECISION_CHIPS = {
     "hold": "held",
     "stop": "stop",
 }
-STATUS_CHIPS = {"open": "loop", "acknowledged": "held", "snoozed": "idle", "resolved": "ok"}
+STATUS_CHIPS = {"open": "loop", "acknowledged": "held", "snoozed": "idle", "ended": "done", "resolved": "ok"}
 
 
 ACTIVITY = {

@@ -29,10 +29,13 @@ TABS = (
     ("open", "Open"),
     ("acknowledged", "Acknowledged"),
     ("snoozed", "Snoozed"),
+    ("ended", "Ended"),
     ("resolved", "Resolved"),
     ("not_a_loop", "Not a loop"),
     ("all", "All"),
 )
+_EXACT = ("open", "acknowledged", "snoozed")
+"""Tabs whose number is exact however many incidents there are."""
 FILTERS = ("kind", "tool", "agent", "backend", "model", "session")
 SNOOZES = {
     "1h": timedelta(hours=1),
@@ -73,11 +76,13 @@ def page(request: ProjectRequest) -> HttpResponse:
         found = selector.list_incidents(project.pk, filters, request.GET.get("cursor", ""), PAGE_ROWS)
     except BadCursor:
         found = Page((), None)
-    counts = selector.counts(project.pk)
-    numbers = {**counts, "all": sum(counts.values())}
+    counts = selector.counts(project.pk, filters)
     context = {
         "tab": tab,
-        "tabs": [(value, words, numbers.get(value), value == tab) for value, words in TABS],
+        "tabs": [
+            (value, words, getattr(counts, value), counts.is_capped and value not in _EXACT, value == tab)
+            for value, words in TABS
+        ],
         "filters": filters,
         "active_filters": [
             ("search" if name == "q" else name, getattr(filters, name))
@@ -98,7 +103,7 @@ def page(request: ProjectRequest) -> HttpResponse:
         ],
         "next_cursor": found.next_cursor,
         "is_first_page": "cursor" not in request.GET,
-        "total": numbers["all"],
+        "total": counts.all,
     }
     return render(request, "console/incidents.html", context)
 

@@ -20,11 +20,12 @@ def new_public_id() -> str:
 
 
 class IncidentStatus(models.TextChoices):
-    """How far people have handled an incident."""
+    """What is to be done about an incident; see `Incident` for the transitions."""
 
     OPEN = "open", "Open"
     ACKNOWLEDGED = "acknowledged", "Acknowledged"
     SNOOZED = "snoozed", "Snoozed"
+    ENDED = "ended", "Ended"
     RESOLVED = "resolved", "Resolved"
 
 
@@ -41,6 +42,27 @@ class Incident(models.Model):
 
     At most one incident per loop and session is active (`ended_at` null). `evidence` and `policy` are copies, so an
     incident stays readable after its calls were deleted and its settings changed.
+
+    Two things change independently: the loop is active or ended (`ended_at`), and the status says what people have to do.
+
+    ============  ==========================================================  ========================================
+    status        meaning                                                     leaves it
+    ============  ==========================================================  ========================================
+    open          nobody has taken it up                                      by rule (below), or by a person
+    acknowledged  someone takes care of it                                    resolve, reopen, snooze, label
+    snoozed       put off until a time, or until a call is blocked or held    that time or call, by rule, or a person
+    ended         nothing to do                                               by rule, acknowledge, resolve, reopen
+    resolved      closed by a person, and the loop with it                    reopen
+    ============  ==========================================================  ========================================
+
+    The rules: an open or snoozed incident becomes `ended` when its loop ends (the agent changed course, the session ended
+    or was abandoned) or when someone labels it "not a loop". Not so while `needs_acknowledgement` is set: a guarded call
+    of it was answered `stop`, its approval expired or ended in a stop, or someone reopened it. Acknowledging,
+    resolving and the label "not a loop" clear that. Removing the label of an active loop opens the incident again, and
+    undo applies the rules to what it restores.
+
+    A resolved loop that continues, and an ended one that returns, is a new incident. An incident labelled "not a loop"
+    keeps collecting the findings of its loop until that ends, and does not make its session looping.
     """
 
     public_id = models.CharField(max_length=32, unique=True, default=new_public_id, editable=False)
@@ -86,6 +108,11 @@ class Incident(models.Model):
     label = models.CharField(
         max_length=16, choices=IncidentLabel.choices, blank=True, default=IncidentLabel.NONE
     )
+    needs_acknowledgement = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="Whether it stays open until someone acknowledges it, although its loop ended.",
+    )
     snoozed_until = models.DateTimeField(null=True, blank=True)
     snoozed_until_worse = models.BooleanField(default=False)
     acknowledged_by = models.ForeignKey(
@@ -118,6 +145,9 @@ class Incident(models.Model):
             models.Index(fields=("project", "-last_seen_at", "-id"), name="incident_newest"),
             models.Index(fields=("project", "status", "-last_seen_at"), name="incident_by_status"),
             models.Index(fields=("project", "loop_id"), name="incident_by_loop"),
+            models.Index(
+                fields=("snoozed_until",), name="incident_snoozed", condition=models.Q(status="snoozed")
+            ),
             models.Index(fields=("session", "first_seq"), name="incident_in_session"),
             models.Index(fields=("project",), name="incident_of_demo", condition=models.Q(is_demo=True)),
         )

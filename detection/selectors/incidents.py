@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from django.db.models import Count, F, Q, QuerySet
+from django.db.models import BooleanField, Count, ExpressionWrapper, F, Q, QuerySet
 
 from detection.models import Incident
-from detection.models.incidents import IncidentStatus
+from detection.models.incidents import IncidentLabel, IncidentStatus
 from detection.selectors.pages import Page, Position, cut
 
 EXPORT_CHUNK = 500
+COUNTED_INCIDENTS = 10_000
 STATUSES = tuple(IncidentStatus.values)
+_AT_WORK = (IncidentStatus.OPEN.value, IncidentStatus.ACKNOWLEDGED.value, IncidentStatus.SNOOZED.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,9 @@ class IncidentFilters:
     model: str = ""
     label: str = ""
     session: str = ""
+
+
+ALL_INCIDENTS = IncidentFilters()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,7 @@ class IncidentRow:
     last_seq: int
     status: str
     label: str
+    needs_acknowledgement: bool
     snoozed_until: datetime | None
     snoozed_until_worse: bool
     acknowledged_by: str | None
@@ -115,7 +121,7 @@ def condition(filters: IncidentFilters) -> Q:
 
 
 def list_incidents(
-    project_id: int, filters: IncidentFilters = IncidentFilters(), cursor: str = "", limit: int = 50
+    project_id: int, filters: IncidentFilters = ALL_INCIDENTS, cursor: str = "", limit: int = 50
 ) -> Page[IncidentRow]:
     """List a project's incidents, those seen last first.
 
@@ -173,15 +179,48 @@ def row_of(incident: Incident) -> IncidentRow:
     return IncidentRow(*values)
 
 
-def counts(project_id: int) -> dict[str, int]:
-    """Count a project's incidents by status; every status is there."""
-    found = dict(
-        Incident.objects.filter(project_id=project_id)
-        .order_by()
-        .values_list("status")
-        .annotate(number=Count("id"))
+@dataclass(frozen=True, slots=True)
+class StatusCounts:
+    """How many incidents have each status, and how many are labelled "not a loop".
+
+    Attributes
+    ----------
+    is_capped
+        The project has more than `COUNTED_INCIDENTS` incidents: all counts but open, acknowledged and snoozed are of the
+        newest of them only.
+    """
+
+    all: int
+    open: int
+    acknowledged: int
+    snoozed: int
+    ended: int
+    resolved: int
+    not_a_loop: int
+    is_capped: bool
+
+
+def counts(project_id: int, filters: IncidentFilters = ALL_INCIDENTS) -> StatusCounts:
+    """Count incidents by status under the filters of the list, whatever their status and label are.
+
+    One query over at most `COUNTED_INCIDENTS` rows of an index; one more in projects with more incidents.
+    """
+    wanted = Q(pk__isnull=False) & condition(replace(filters, status="", label=""))
+    newest = Incident.objects.filter(project_id=project_id).order_by("-last_seen_at", "-id")
+    rows = newest.annotate(fits=ExpressionWrapper(wanted, BooleanField())).values(
+        "pk", "status", "label", "fits"
     )
-    return {status: found.get(status, 0) for status in STATUSES}
+    found = rows[:COUNTED_INCIDENTS].aggregate(
+        seen=Count("pk"),
+        all=Count("pk", filter=Q(fits=True)),
+        not_a_loop=Count("pk", filter=Q(fits=True, label=IncidentLabel.FALSE_ALARM)),
+        **{status: Count("pk", filter=Q(fits=True, status=status)) for status in STATUSES},
+    )
+    is_capped = found.pop("seen") >= COUNTED_INCIDENTS
+    if is_capped:
+        at_work = newest.filter(wanted, status__in=_AT_WORK).order_by()
+        found |= dict.fromkeys(_AT_WORK, 0) | dict(at_work.values_list("status").annotate(Count("pk")))
+    return StatusCounts(is_capped=is_capped, **found)
 
 
 def neighbours(incident: Incident, limit: int = 10) -> list[IncidentRow]:

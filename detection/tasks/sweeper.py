@@ -10,6 +10,7 @@ import structlog
 from celery.signals import worker_init, worker_shutting_down
 
 from detection.services.approvals import decisions
+from detection.services.incidents import triage
 from detection.services.maintenance import heartbeats, retention
 from detection.services.sessions import evaluation
 from detection.tasks.periodic import Periodic
@@ -29,6 +30,7 @@ class Sweeper(Periodic):
 
     def _sweep(self) -> None:
         decisions.close_overdue()
+        triage.wake_due()
         self._sweep_until_done()
         if not self._is_tidy:
             # What a server that was off for long has missed is made good now, not with the schedule's next turn.

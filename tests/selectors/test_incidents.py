@@ -3,6 +3,7 @@
 import pytest
 
 from detection.selectors.incidents import (
+    STATUSES,
     IncidentFilters,
     counts,
     export_incidents,
@@ -36,11 +37,35 @@ def test_every_filter_narrows_to_what_it_names(project, session, incident):
     assert get_incident(project.pk, foreign.public_id) is None
 
 
-def test_counts_name_every_status(project, incident):
-    incident()
-    incident(status="resolved")
-    incident(status="resolved")
-    assert counts(project.pk) == {"open": 1, "acknowledged": 0, "snoozed": 0, "resolved": 2}
+def test_counts_and_the_list_agree_under_every_filter(project, incident):
+    for status in ("open", "open", "acknowledged", "snoozed", "ended", "resolved"):
+        for agent in ("triage", "coder"):
+            incident(status=status, agent=agent)
+    incident(status="ended", label="false_alarm", agent="coder", tool="grep")
+    for filters in (
+        {},
+        {"agent": "coder"},
+        {"agent": "coder", "tool": "grep"},
+        {"q": "TRI"},
+        {"kind": "cycle"},
+    ):
+        counted = counts(project.pk, IncidentFilters(**filters))
+        for status in STATUSES:
+            assert getattr(counted, status) == len(found(project, status=status, **filters)), filters
+        assert counted.not_a_loop == len(found(project, label="false_alarm", **filters))
+        assert counted.all == len(found(project, **filters))
+        assert not counted.is_capped
+
+
+def test_among_many_incidents_those_that_need_somebody_are_counted_exactly(project, incident, monkeypatch):
+    from detection.selectors import incidents
+
+    incident(status="open")
+    for _ in range(4):
+        incident(status="ended")
+    monkeypatch.setattr(incidents, "COUNTED_INCIDENTS", 3)
+    counted = counts(project.pk)
+    assert (counted.open, counted.ended, counted.all, counted.is_capped) == (1, 3, 3, True)
 
 
 def test_neighbours_are_the_same_loop_elsewhere(project, session, incident):

@@ -17,7 +17,7 @@ from detection.api.schemas.common import (
     Timestamp,
 )
 
-Status = Literal["open", "acknowledged", "snoozed", "resolved"]
+Status = Literal["open", "acknowledged", "snoozed", "ended", "resolved"]
 _UNTIL = "End of the snooze, at most 90 days ahead."
 _UNTIL_WORSE = "End the snooze early when the loop reaches a stricter reaction."
 _LABEL = "`true_loop` or `false_alarm`. Empty removes the label."
@@ -27,7 +27,9 @@ class IncidentFiltersSchema(Schema):
     """Filters of incidents."""
 
     q: ShortText = Field("", description="Text within the tool, session or agent.")
-    status: Literal["", "open", "acknowledged", "snoozed", "resolved"] = Field("", description="Status.")
+    status: Literal["", "open", "acknowledged", "snoozed", "ended", "resolved"] = Field(
+        "", description="Status."
+    )
     kind: FindingKindFilter = Field("", description="Detector.")
     tool: ShortText = Field("", description="Tool.")
     agent: ShortText = Field("", description="Agent.")
@@ -80,6 +82,10 @@ class IncidentSchema(Schema):
     last_seq: int = Field(description="Sequence number of the last event of the loop.")
     status: Status = Field(description="Status.")
     label: str | None = Field(description="`true_loop` or `false_alarm`, if a person labelled it.")
+    needs_acknowledgement: bool = Field(
+        description="Whether it stays open until someone acknowledges it: it led to a stop, its approval was not answered, "
+        "or someone reopened it."
+    )
     is_active: bool = Field(description="Whether the loop continues.")
     recovered: bool | None = Field(description="Whether the agent recovered. Null while unknown.")
     acknowledged_by: str | None = Field(description="User name of the person who acknowledged it.")

@@ -31,9 +31,7 @@ _APPROVAL_TYPES = (AlertEventType.APPROVAL_REQUESTED, AlertEventType.APPROVAL_CL
 
 def _unattended_incidents() -> QuerySet[Incident]:
     """Return incidents that nobody has acted on and from which the agent has not recovered."""
-    return Incident.objects.filter(
-        status=IncidentStatus.OPEN, opened_at__gt=timezone.now() - outbox.KEPT
-    ).exclude(recovered=True)
+    return Incident.objects.filter(status=IncidentStatus.OPEN, opened_at__gt=timezone.now() - outbox.KEPT)
 
 
 @transaction.atomic

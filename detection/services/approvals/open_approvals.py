@@ -38,7 +38,7 @@ from detection.services.approvals.outcomes import (
     unattended_outcome,
 )
 from detection.services.audit import SYSTEM
-from detection.services.incidents import tracker
+from detection.services.incidents import lifecycle, tracker
 from detection.services.judging import judge
 from detection.services.sessions.event_records import EventRecord
 from detection.stream.hints import Hint
@@ -208,6 +208,11 @@ class OpenApprovals:
         for approval in self._allowed:
             if approval.incident_id:
                 tracker.discount_blocked(approval.incident_id, approval.held_calls)
+        lifecycle.require_acknowledgement_of(
+            approval.incident_id
+            for approval in (*self._new, *self._changed.values())
+            if approval.incident_id and _was_left_to_itself(approval)
+        )
         IncidentActivity.objects.bulk_create(
             IncidentActivity(
                 incident_id=approval.incident_id, actor=actor[:150], action=action, note=note[:1000]
@@ -230,6 +235,13 @@ class OpenApprovals:
         for approval in self._changed.values():
             if not approval.is_open and approval.decider == Decider.PERSON:
                 outbox.record_approval(approval, self.session, AlertEventType.APPROVAL_CLOSED)
+
+
+def _was_left_to_itself(approval: Approval) -> bool:
+    """Whether nobody decided in time, or a judge let the run be stopped."""
+    if approval.state == ApprovalState.EXPIRED:
+        return True
+    return approval.state == ApprovalState.DECIDED and approval.decision == "stop"
 
 
 def choose_decider(rung: str | None, session: Session, finding: Finding, policy: Policy) -> str:

@@ -27,6 +27,7 @@ from detection.models import (
 from detection.models.incidents import IncidentLabel, IncidentStatus, new_public_id
 from detection.services import audit
 from detection.services.alerting import outbox
+from detection.services.incidents import lifecycle
 from detection.stream.hints import Hint
 
 QUIET_CALLS = 5
@@ -154,6 +155,7 @@ class IncidentTracker:
         if self.is_guarded and is_deciding and verdict.rung and verdict.rung != "observe":
             incident.evidence["awaiting"] = {"rung": verdict.rung, "seq": seq}
         self._wake(incident, decision)
+        self._note_stop(incident, decision)
         self._evidence_seqs.setdefault(incident.public_id, set()).update((*finding.seqs, seq))
 
     def _notice(self, seq: int, tool: str, finding: Finding) -> LimitNotice:
@@ -246,12 +248,8 @@ class IncidentTracker:
         is_over = incident.snoozed_until is not None and incident.snoozed_until <= timezone.now()
         is_worse = incident.snoozed_until_worse and decision in ("block", "hold", "stop")
         if is_over or is_worse:
-            incident.status, incident.snoozed_until, incident.snoozed_until_worse = (
-                IncidentStatus.OPEN,
-                None,
-                False,
-            )
-            self._touch(incident, ("status", "snoozed_until", "snoozed_until_worse"))
+            lifecycle.wake(incident)
+            self._touch(incident, lifecycle.STATUS_FIELDS)
             self._note(incident, "woke", "it got worse" if is_worse else "the time was over")
 
     def _leave_quiet_ones(self) -> None:
@@ -281,7 +279,8 @@ class IncidentTracker:
 
     def _note_end(self, incident: Incident, at: datetime, *, recovered: bool, note: str) -> None:
         incident.ended_at, incident.recovered = at, recovered
-        self._touch(incident, ("ended_at", "recovered"))
+        lifecycle.settle(incident)
+        self._touch(incident, ("ended_at", "recovered", *lifecycle.STATUS_FIELDS))
         self._note(incident, "ended", note)
         self.hints.add(Hint("incident", incident.public_id, "ended"))
 
@@ -292,7 +291,13 @@ class IncidentTracker:
         if incident is not None:
             incident.decision = max(decision, incident.decision, key=DECISIONS.index)
             self._touch(incident, ("decision",))
+            self._note_stop(incident, decision)
             self._note(incident, "reacted", f"{decision}: {message}"[:1000])
+
+    def _note_stop(self, incident: Incident, decision: str) -> None:
+        if decision == "stop" and self.is_guarded:
+            lifecycle.require_acknowledgement(incident)
+            self._touch(incident, lifecycle.STATUS_FIELDS)
 
     def stopped(self) -> None:
         """A person stops the session: whatever the last reactions were for, the agent did not get to show."""

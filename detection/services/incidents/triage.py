@@ -1,4 +1,7 @@
-"""What people do with incidents. Opening, escalating and ending them is detection's business, see `findings`."""
+"""What people do with incidents: acknowledge, snooze, resolve, reopen, label, comment, undo.
+
+Opening, escalating and ending them belongs to `tracker`, the rules between them to `lifecycle`.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,15 @@ from detection.services import audit
 from detection.services.alerting import outbox
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound, ServiceError
+from detection.services.incidents import lifecycle
 from detection.services.sessions.locked_session import locked_session
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit
 
 UNDO_WITHIN = timedelta(minutes=10)
 MAX_SNOOZE = timedelta(days=90)
+MAX_DUE = 500
+_AWAKE: dict[str, Any] = {"snoozed_until": None, "snoozed_until_worse": False}
 _UNDOABLE = ("acknowledged", "resolved", "reopened", "snoozed", "labelled")
 
 
@@ -44,11 +50,14 @@ def _locked(project_id: int, public_id: str) -> Iterator[Incident]:
 
 
 def _change(incident: Incident, actor: Actor, action: str, note: str = "", **fields: Any) -> Incident:
-    """Set fields, remember what they were for undo, and write activity and audit in the same transaction."""
-    before = {name: _plain(getattr(incident, name)) for name in fields}
+    """Set fields, apply the rules, keep the old values for undo, and record the change, in the same transaction."""
+    old = {name: getattr(incident, name) for name in (*fields, *lifecycle.STATUS_FIELDS)}
     for name, value in fields.items():
         setattr(incident, name, value)
-    incident.save(update_fields=[*fields])
+    lifecycle.settle(incident)
+    changed = [name for name, value in old.items() if getattr(incident, name) != value]
+    before = {name: _plain(old[name]) for name in changed}
+    incident.save(update_fields=changed)
     IncidentActivity.objects.create(
         incident=incident, actor=actor.name, action=action, note=note[:1000], before=before
     )
@@ -58,7 +67,7 @@ def _change(incident: Incident, actor: Actor, action: str, note: str = "", **fie
         incident.public_id,
         project_id=incident.project_id,
         before=before,
-        after={name: _plain(value) for name, value in fields.items()},
+        after={name: _plain(getattr(incident, name)) for name in changed},
     )
     outbox.record_incident_event(incident, action, actor.name, note)
     publish_after_commit(incident.project_id, Hint("incident", incident.public_id, action))
@@ -70,104 +79,158 @@ def _plain(value: Any) -> Any:
 
 
 def acknowledge(project_id: int, public_id: str, actor: Actor) -> Incident:
-    """Say that somebody looks after it. Acknowledging again changes nothing."""
+    """Mark an incident as taken care of. Acknowledging it again changes nothing.
+
+    Raises
+    ------
+    Conflict
+        When it is resolved.
+    """
     with _locked(project_id, public_id) as incident:
-        if incident.status == IncidentStatus.RESOLVED:
-            raise Conflict("The incident is resolved; reopen it first.")
+        _refuse_resolved(incident)
         if incident.status == IncidentStatus.ACKNOWLEDGED:
             return incident
         return _change(
             incident, actor, "acknowledged", status=IncidentStatus.ACKNOWLEDGED, acknowledged_by_id=actor.user_id,
-            snoozed_until=None, snoozed_until_worse=False,
+            needs_acknowledgement=False, **_AWAKE,
         )  # fmt: skip
 
 
 def resolve(project_id: int, public_id: str, actor: Actor, note: str = "") -> Incident:
-    """Close it. If the same loop is found again in the session, that is a new incident."""
+    """Close an incident and its loop. If the loop continues in the session, that is a new incident."""
     with _locked(project_id, public_id) as incident:
         if incident.status == IncidentStatus.RESOLVED:
             return incident
         now = timezone.now()
         return _change(
             incident, actor, "resolved", note, status=IncidentStatus.RESOLVED, resolved_at=now,
-            ended_at=incident.ended_at or now, snoozed_until=None, snoozed_until_worse=False,
+            ended_at=incident.ended_at or now, needs_acknowledgement=False, **_AWAKE,
         )  # fmt: skip
 
 
 def reopen(project_id: int, public_id: str, actor: Actor) -> Incident:
-    """Take a resolution, snooze or acknowledgement back. Whether the loop itself has ended stays as it is."""
+    """Open an incident again, until someone acknowledges it. Whether its loop has ended stays as it is."""
     with _locked(project_id, public_id) as incident:
         if incident.status == IncidentStatus.OPEN:
             return incident
         return _change(
-            incident, actor, "reopened", status=IncidentStatus.OPEN, resolved_at=None, snoozed_until=None, snoozed_until_worse=False
+            incident, actor, "reopened", status=IncidentStatus.OPEN, needs_acknowledgement=True, resolved_at=None, **_AWAKE
         )  # fmt: skip
 
 
 def snooze(
     project_id: int, public_id: str, actor: Actor, *, until: datetime | None = None, until_worse: bool = False
 ) -> Incident:
-    """Put it aside until a time, or until a call of it is blocked; nothing is put aside for ever.
+    """Put an incident off until a time, or until a call of its loop is blocked, held or stopped.
 
     Parameters
     ----------
     until
         At most 90 days ahead.
     until_worse
-        Wake when the loop reaches a stricter reaction.
+        Wake when a call is blocked, held or stopped.
+
+    Raises
+    ------
+    Conflict
+        When the incident is resolved or ended.
+    Invalid
+        When neither is given, the time is out of range, or the loop has ended and cannot get worse.
     """
     with _locked(project_id, public_id) as incident:
-        if incident.status == IncidentStatus.RESOLVED:
-            raise Conflict("The incident is resolved; reopen it first.")
+        _refuse_resolved(incident)
+        if incident.status == IncidentStatus.ENDED:
+            raise Conflict("The incident has ended; reopen it first.")
         now = timezone.now()
         if until is None and not until_worse:
-            raise Invalid("Say until when, or until it gets worse.", field="until")
+            raise Invalid("`until` or `until_worse` is required.", field="until")
+        if until is None and incident.ended_at is not None:
+            raise Invalid("The loop has ended and cannot get worse. Set `until`.", field="until")
         if until is not None and not now < until <= now + MAX_SNOOZE:
-            raise Invalid("A snooze ends in the future, at most 90 days ahead.", field="until")
+            raise Invalid("`until` must be in the future, at most 90 days ahead.", field="until")
         return _change(
             incident, actor, "snoozed", status=IncidentStatus.SNOOZED, snoozed_until=until, snoozed_until_worse=until_worse
         )  # fmt: skip
 
 
 def label(project_id: int, public_id: str, actor: Actor, value: str, note: str = "") -> Incident:
-    """Say whether it was a loop: ``true_loop``, ``false_alarm``, or an empty text to take the label back."""
+    """Set whether an incident was a loop.
+
+    Parameters
+    ----------
+    value
+        ``true_loop``; ``false_alarm``, which also ends the incident; or empty to remove the label.
+    """
     with _locked(project_id, public_id) as incident:
         if value not in IncidentLabel.values:
-            raise Invalid("A label is true_loop or false_alarm, or empty for none.", field="label")
+            raise Invalid("`label` must be true_loop, false_alarm or empty.", field="label")
         if incident.label == value:
             return incident
-        return _change(incident, actor, "labelled", note, label=value)
+        fields: dict[str, Any] = {"label": value}
+        if value == IncidentLabel.FALSE_ALARM:
+            fields["needs_acknowledgement"] = False
+            if incident.status == IncidentStatus.ACKNOWLEDGED:
+                fields["status"] = IncidentStatus.ENDED
+        return _change(incident, actor, "labelled", note, **fields)
 
 
 def comment(project_id: int, public_id: str, actor: Actor, note: str) -> Incident:
-    """Add a remark to the activity."""
+    """Add a comment to the activity."""
     with _locked(project_id, public_id) as incident:
         if not note.strip() or len(note) > 1000:
-            raise Invalid("A comment has 1 to 1,000 characters.", field="note")
+            raise Invalid("`note` must have 1 to 1,000 characters.", field="note")
         return _change(incident, actor, "commented", note.strip())
 
 
 def undo(project_id: int, public_id: str, actor: Actor) -> Incident:
-    """Take back what the same person did last, within ten minutes."""
+    """Undo the last change of the same person, within ten minutes.
+
+    Raises
+    ------
+    Conflict
+        ``nothing_to_undo``.
+    """
     with _locked(project_id, public_id) as incident:
         last = incident.activity.filter(action__in=(*_UNDOABLE, "undone")).order_by("-at", "-id").first()
         is_own = last is not None and last.actor == actor.name and timezone.now() - last.at <= UNDO_WITHIN
         if last is None or last.action == "undone" or not is_own:
-            raise Conflict("There is nothing of yours to undo.", code="nothing_to_undo")
+            raise Conflict("There is no change of yours to undo.", code="nothing_to_undo")
         fields = dict(last.before)
         for name in ("snoozed_until", "resolved_at", "ended_at"):
             if fields.get(name):
                 fields[name] = datetime.fromisoformat(fields[name])
-        is_taken = (
-            "ended_at" in fields
-            and fields["ended_at"] is None
-            and Incident.objects.filter(
-                session=incident.session, loop_id=incident.loop_id, ended_at=None
-            ).exists()
-        )
-        if is_taken:
-            fields.pop("ended_at")  # the loop came back meanwhile and has an incident of its own
-        return _change(incident, actor, "undone", f"took back: {last.action}", **fields)
+        if "ended_at" in fields and fields["ended_at"] is None and _has_successor(incident):
+            fields.pop("ended_at")
+        return _change(incident, actor, "undone", f"undid: {last.action}", **fields)
+
+
+def _refuse_resolved(incident: Incident) -> None:
+    if incident.status == IncidentStatus.RESOLVED:
+        raise Conflict("The incident is resolved; reopen it first.")
+
+
+def _has_successor(incident: Incident) -> bool:
+    """Whether the loop continued and has another incident by now."""
+    rows = Incident.objects.filter(session=incident.session, loop_id=incident.loop_id, ended_at=None)
+    return rows.exists()
+
+
+def wake_due() -> int:
+    """End the snoozes whose time is over; returns how many. One query by a small index when there are none."""
+    now = timezone.now()
+    due = Incident.objects.filter(status=IncidentStatus.SNOOZED, snoozed_until__lte=now)
+    woken = 0
+    for project_id, public_id in due.order_by("snoozed_until").values_list("project_id", "public_id")[
+        :MAX_DUE
+    ]:
+        with suppress(NotFound), _locked(project_id, public_id) as incident:
+            is_due = incident.snoozed_until is not None and incident.snoozed_until <= now
+            if incident.status == IncidentStatus.SNOOZED and is_due:
+                _change(
+                    incident, audit.SYSTEM, "woke", "the snooze ended", status=IncidentStatus.OPEN, **_AWAKE
+                )
+                woken += 1
+    return woken
 
 
 ACTIONS: dict[str, Callable[..., Incident]] = {

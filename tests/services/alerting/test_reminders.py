@@ -82,7 +82,7 @@ def test_without_an_interval_nothing_is_told_again(project, hook):
         lambda row: triage.acknowledge(row.project_id, row.public_id, ANA),
         lambda row: triage.resolve(row.project_id, row.public_id, ANA),
         lambda row: triage.snooze(row.project_id, row.public_id, ANA, until_worse=True),
-        lambda row: Incident.objects.update(recovered=True, ended_at=timezone.now()),
+        lambda row: Incident.objects.update(status="ended", recovered=True, ended_at=timezone.now()),
         lambda row: silences.create_silence(
             row.project_id,
             ANA,
@@ -171,7 +171,7 @@ def test_after_a_silence_what_is_open_still_and_was_never_told_is_told_once(proj
     opened(project, session_name="s-new")
     done = opened(project, session_name="s-done")
     triage.resolve(project.pk, done.public_id, ANA)
-    opened(project, session_name="s-left", recovered=True)
+    opened(project, session_name="s-left", status="ended", recovered=True)
     send_all()
     assert len(receiver.requests) == 1
     silences.end_silence(project.pk, hidden.public_id, ANA)

@@ -1,0 +1,256 @@
+"""The states of an incident: what people do, what follows by rule, and how both work together."""
+
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.utils import timezone
+
+from detection.engine.scopes import PROJECT
+from detection.migrations._sql_0015 import SETTLE
+from detection.models import AlertEvent, Approval, Incident, Session
+from detection.services.approvals import decisions
+from detection.services.errors import ServiceError
+from detection.services.incidents import triage
+from detection.services.maintenance import retention
+from detection.services.policies import overrides
+from detection.services.sessions.evaluation import evaluate
+from detection.services.sessions.event_records import EventRecord
+from tests.support.agents import OPERATOR
+from tests.support.alerts import make_incident
+
+SOON = {"until": timezone.now() + timedelta(hours=1)}
+STARTS = {
+    "open": {"status": "open", "ended_at": None},
+    "open after a stop": {"status": "open", "needs_acknowledgement": True},
+    "acknowledged": {"status": "acknowledged", "ended_at": None},
+    "snoozed": {"status": "snoozed", "ended_at": None, "snoozed_until": SOON["until"]},
+    "snoozed after a stop": {
+        "status": "snoozed",
+        "needs_acknowledgement": True,
+        "snoozed_until": SOON["until"],
+    },
+    "ended": {"status": "ended"},
+    "not a loop": {"status": "ended", "ended_at": None, "label": "false_alarm"},
+    "resolved": {"status": "resolved"},
+}
+ACTIONS = {
+    "acknowledge": ("acknowledge", {}),
+    "resolve": ("resolve", {}),
+    "reopen": ("reopen", {}),
+    "snooze for a time": ("snooze", SOON),
+    "snooze until worse": ("snooze", {"until_worse": True}),
+    "not a loop": ("label", {"value": "false_alarm"}),
+    "a loop": ("label", {"value": "true_loop"}),
+}
+# One line per start, one word per action in the order of ACTIONS; - is refused.
+TRANSITIONS = {
+    "open": "acknowledged resolved open snoozed snoozed ended open",
+    "open after a stop": "acknowledged resolved open snoozed - ended open",
+    "acknowledged": "acknowledged resolved open snoozed snoozed ended acknowledged",
+    "snoozed": "acknowledged resolved open snoozed snoozed ended snoozed",
+    "snoozed after a stop": "acknowledged resolved open snoozed - ended snoozed",
+    "ended": "acknowledged resolved open - - ended ended",
+    "not a loop": "acknowledged resolved open - - ended open",
+    "resolved": "- resolved open - - resolved resolved",
+}
+
+
+def after(project, start, action):
+    incident = make_incident(project, **STARTS[start])
+    name, arguments = ACTIONS[action]
+    try:
+        triage.ACTIONS[name](project.pk, incident.public_id, OPERATOR, **arguments)
+    except ServiceError:
+        return incident, "-"
+    incident.refresh_from_db()
+    return incident, incident.status
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_every_action_leads_from_every_state_where_the_model_says(project, start):
+    found = " ".join(after(project, start, action)[1] for action in ACTIONS)
+    assert found == TRANSITIONS[start]
+
+
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("action", ACTIONS)
+def test_undo_leads_back_from_every_change(project, start, action):
+    incident, status = after(project, start, action)
+    if status == "-" or not incident.activity.exists():
+        return
+    triage.undo(project.pk, incident.public_id, OPERATOR)
+    incident.refresh_from_db()
+    wanted = make_incident(project, **STARTS[start])
+    fields = (
+        "status",
+        "label",
+        "needs_acknowledgement",
+        "snoozed_until",
+        "snoozed_until_worse",
+        "resolved_at",
+    )
+    assert [getattr(incident, name) for name in fields] == [getattr(wanted, name) for name in fields]
+    assert (incident.ended_at is None) == (wanted.ended_at is None)
+
+
+def test_only_what_somebody_has_to_look_at_stays_open_in_stored_rows(project):
+    starts = {
+        "warned": {"decision": "warn", "was_guarded": True},
+        "stopped": {"decision": "stop", "was_guarded": True},
+        "observed": {"decision": "stop"},
+        "active": {"ended_at": None},
+        "false alarm": {"ended_at": None, "label": "false_alarm", "status": "acknowledged"},
+        "snoozed": {"status": "snoozed", "snoozed_until": timezone.now()},
+        "resolved": {"status": "resolved"},
+    }
+    rows = {name: make_incident(project, **fields) for name, fields in starts.items()}
+    with connection.cursor() as cursor:
+        cursor.execute(SETTLE)
+    for row in rows.values():
+        row.refresh_from_db()
+    assert {name: (row.status, row.needs_acknowledgement) for name, row in rows.items()} == {
+        "warned": ("ended", False),
+        "stopped": ("open", True),
+        "observed": ("ended", False),
+        "active": ("open", False),
+        "false alarm": ("ended", False),
+        "snoozed": ("ended", False),
+        "resolved": ("resolved", False),
+    }
+
+
+# --- together with detection ---
+
+
+def only():
+    return Incident.objects.get()
+
+
+def warn_only(project):
+    overrides.save_override(project.pk, PROJECT, {"mode": "warn"}, OPERATOR, "only warn")
+
+
+def warned(agent, project):
+    """A guarded loop that is warned about, and active."""
+    warn_only(project)
+    for _ in range(4):
+        agent.asks()
+    return only()
+
+
+def work(agent, calls=5):
+    """Let the agent change course."""
+    for number in range(calls):
+        agent.asks(agent.call("read_file", f'{{"path": "{number}"}}'))
+
+
+def end_session(agent):
+    agent.posts(EventRecord(type="end", session="s-1", content="completed"))
+    evaluate(Session.objects.get().pk)
+
+
+def test_a_loop_that_the_agent_leaves_by_itself_ends_and_tells_so(agent, project):
+    warned(agent, project)
+    work(agent)
+    assert (only().status, only().recovered, only().needs_acknowledgement) == ("ended", True, False)
+    assert [event.facts["status"] for event in AlertEvent.objects.filter(type="ended")] == ["ended"]
+
+
+def test_a_loop_that_led_to_a_stop_stays_open_until_someone_acknowledges_it(agent, project):
+    for _ in range(4):
+        agent.asks()
+    work(agent)
+    assert (only().status, only().ended_at is not None) == ("open", True)
+    triage.acknowledge(project.pk, only().public_id, OPERATOR)
+    assert (only().status, only().needs_acknowledgement) == ("acknowledged", False)
+
+
+def test_observed_calls_that_would_have_been_stopped_keep_nobody_busy(agent):
+    agent.posts(*[agent.call() for _ in range(5)])
+    evaluate(Session.objects.get().pk)
+    assert (only().decision, only().status) == ("stop", "open")
+    end_session(agent)
+    assert only().status == "ended"
+
+
+def test_an_approval_that_nobody_answers_keeps_its_incident_open(agent, project):
+    overrides.save_override(project.pk, PROJECT, {"mode": "ask", "attended": True}, OPERATOR)
+    for _ in range(4):
+        agent.asks()
+    Approval.objects.update(deadline=timezone.now() - timedelta(seconds=1))
+    decisions.close_overdue()
+    work(agent)
+    assert (only().status, only().ended_at is not None) == ("open", True)
+
+
+def test_an_answered_approval_leaves_nothing_to_do(agent, project):
+    overrides.save_override(project.pk, PROJECT, {"mode": "ask", "attended": True}, OPERATOR)
+    held = [agent.asks() for _ in range(4)][-1].verdicts[0]
+    decisions.decide(project.pk, held.approval["id"], "skip", OPERATOR)
+    work(agent)
+    assert only().status == "ended"
+
+
+def test_an_abandoned_loop_ends(agent):
+    agent.posts(*[agent.call() for _ in range(5)])
+    evaluate(Session.objects.get().pk)
+    Session.objects.update(last_event_at=timezone.now() - timedelta(hours=2))
+    retention.end_abandoned()
+    assert only().status == "ended"
+
+
+def test_a_loop_labelled_as_none_is_over_for_people_and_goes_on_in_the_same_incident(agent, project):
+    warned(agent, project)
+    assert Session.objects.get().state == "looping"
+    triage.label(project.pk, only().public_id, OPERATOR, "false_alarm")
+    assert (only().status, only().ended_at, Session.objects.get().state) == ("ended", None, "running")
+    for _ in range(6):
+        agent.asks()
+    assert (only().status, only().count, Session.objects.get().state) == ("ended", 10, "running")
+    triage.label(project.pk, only().public_id, OPERATOR, "")
+    assert (only().status, Session.objects.get().state) == ("open", "looping")
+
+
+def test_a_snoozed_loop_that_ends_has_nothing_to_wake_for(agent, project):
+    triage.snooze(project.pk, warned(agent, project).public_id, OPERATOR, **SOON)
+    work(agent)
+    assert (only().status, only().snoozed_until) == ("ended", None)
+
+
+def test_a_snooze_ends_on_time_although_nothing_happens(agent, project):
+    for _ in range(4):
+        agent.asks()
+    triage.snooze(project.pk, only().public_id, OPERATOR, **SOON)
+    work(agent)
+    assert only().status == "snoozed"
+    assert triage.wake_due() == 0
+    Incident.objects.update(snoozed_until=timezone.now() - timedelta(seconds=1))
+    assert (triage.wake_due(), triage.wake_due()) == (1, 0)
+    assert (only().status, only().snoozed_until) == ("open", None)
+    assert AlertEvent.objects.filter(type="woke").count() == 1
+
+
+def test_a_reopened_incident_stays_open_when_its_loop_ends(agent, project):
+    incident = warned(agent, project)
+    triage.acknowledge(project.pk, incident.public_id, OPERATOR)
+    triage.reopen(project.pk, incident.public_id, OPERATOR)
+    work(agent)
+    assert only().status == "open"
+
+
+def test_undoing_an_acknowledgement_after_the_loop_ended_leaves_nothing_to_do(agent, project):
+    incident = warned(agent, project)
+    triage.acknowledge(project.pk, incident.public_id, OPERATOR)
+    work(agent)
+    assert only().status == "acknowledged"
+    triage.undo(project.pk, incident.public_id, OPERATOR)
+    assert only().status == "ended"
+
+
+def test_a_resolved_loop_does_not_make_its_session_loop_unless_it_continues(agent, project):
+    triage.resolve(project.pk, warned(agent, project).public_id, OPERATOR)
+    assert Session.objects.get().state == "running"
+    agent.asks()
+    assert Session.objects.get().state == "looping"
+    assert sorted(Incident.objects.values_list("status", flat=True)) == ["open", "resolved"]
