@@ -88,7 +88,7 @@ def _alarms(report: Mapping[str, Any]) -> str:
 def per_detector(runs: Runs) -> str:
     """Each detector alone, all but it, and all together."""
     lines = [
-        "| detectors on | recall, all / without intercode | alarms on healthy runs | refusals on healthy runs | median delay, calls | calls saved |",
+        "| detectors on | recall, all / without intercode | false alarms on healthy runs | healthy runs blocked | median delay, calls | calls saved |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
 
@@ -110,7 +110,7 @@ def per_limit(runs: Runs) -> str:
     """One line per limit and step: what changes against `standard`."""
     base = runs.measure({})
     lines = [
-        "| limit | standard | tried | loops caught | alarms on healthy runs | refusals on healthy runs | median delay | calls saved |",
+        "| limit | standard | tried | loops found | false alarms on healthy runs | healthy runs blocked | median delay | calls saved |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     standard = resolve([]).values
@@ -133,7 +133,7 @@ def per_source(runs: Runs) -> str:
     """The table of `manage.py evaluate`, with the total once more without the short runs."""
     report = runs.measure({})
     lines = [
-        "| source | loops caught | healthy alarmed | refused | median delay | calls saved |",
+        "| source | loops found | healthy runs with an alarm | healthy runs blocked | median delay | calls saved |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for source, one in report["by_source"].items():
@@ -150,7 +150,7 @@ def per_source(runs: Runs) -> str:
 def per_preset(runs: Runs) -> str:
     """Every preset on the same runs."""
     lines = [
-        "| preset | recall, all / without intercode | alarms on healthy runs | refusals on healthy runs | median delay | calls saved |",
+        "| preset | recall, all / without intercode | false alarms on healthy runs | healthy runs blocked | median delay | calls saved |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for name in PRESETS:
