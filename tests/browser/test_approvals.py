@@ -96,7 +96,7 @@ def test_the_second_operator_sees_who_answered_first(page, site, script, project
     decisions.decide(project.pk, Approval.objects.get().public_id, "skip", Actor("ben"))
     card.get_by_role("button", name="Disable detection").click()
     expect(
-        page.get_by_role("status").filter(has_text="ben has answered already: skip this call.")
+        page.get_by_role("status").filter(has_text="ben has already decided: skip this call.")
     ).to_be_visible()
     assert Session.objects.get().policy_values == {}
 
