@@ -15,14 +15,14 @@ from channels.auth import AuthMiddlewareStack  # noqa: E402
 from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
 
 from detection.consumers.admission import Admission  # noqa: E402
-from detection.consumers.approval_wait import ApprovalWait  # noqa: E402
+from detection.consumers.approval_long_poll import ApprovalLongPoll  # noqa: E402
 from detection.consumers.origins import OriginGate  # noqa: E402
-from detection.consumers.plain_http import Elsewhere  # noqa: E402
+from detection.consumers.plain_http import ProbesOnly  # noqa: E402
 from detection.consumers.routing import websocket_urlpatterns  # noqa: E402
 
 application = ProtocolTypeRouter(
     {
-        "http": ApprovalWait(Elsewhere(cast("ASGI3Application", _http))),
+        "http": ApprovalLongPoll(ProbesOnly(cast("ASGI3Application", _http))),
         "websocket": OriginGate(Admission(AuthMiddlewareStack(URLRouter(websocket_urlpatterns)))),
     }
 )

@@ -1,1 +1,1 @@
-"""Sockets of the live pages. They carry hints and never data; rows are fetched from the console by cursor."""
+"""WebSockets of the live pages and the long poll of approvals, served by `live`."""

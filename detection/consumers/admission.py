@@ -1,7 +1,7 @@
-"""Limits how many sockets one process holds and how fast it takes new ones.
+"""Limits the number of sockets per process and the rate of new ones.
 
-After a restart every open page comes back at once. Whoever is over the limit is asked, before the database is touched,
-to come again later; the pages wait a random while between tries.
+After a restart, all open pages reconnect at once. Sockets above the limit are closed before the database is used; pages
+wait for a random time between attempts.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ TRY_AGAIN_LATER = 1013
 
 
 class Admission:
-    """ASGI middleware that answers 1013 beyond its limits.
+    """ASGI middleware that closes sockets above its limits with 1013 (try again later).
 
     Parameters
     ----------
     application
-        Who gets the sockets that are let in.
+        The application behind it.
     max_sockets
-        How many may be open at once.
+        Maximum number of open sockets.
     accepts_per_second, burst_accepts
-        How fast new ones are let in, and how many at once after a quiet time.
+        Rate of new sockets, and how many are accepted at once after a pause.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Admission:
         self._open, self._tokens, self._filled_at = 0, burst_accepts, time.monotonic()
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        """Pass the socket on, or accept it only to say that it should come again later."""
+        """Pass the socket on, or accept and close it."""
         if not self._admits():
             await receive()
             await send(WebSocketAcceptEvent(type="websocket.accept", subprotocol=None, headers=[]))

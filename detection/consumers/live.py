@@ -1,8 +1,8 @@
-"""The socket of a live page: tells a member of a project that something changed, never what.
+"""The socket of a live page. It sends hints that something changed, never the data.
 
-A socket is opened by a signed-in member and closed when the session or the membership ends. All sending is done by one
-task, so a reader that stalls holds up nobody, and what waits for it is bounded. Losing a hint is harmless: every frame
-makes the page fetch by its own cursor, and the page also asks by itself now and then.
+A signed-in member opens it; it is closed when the session or the membership ends. One task sends all frames, so a slow
+reader delays nobody, and its queue is bounded. Losing a hint is harmless: pages fetch by their own cursor, and also
+without a hint from time to time.
 """
 
 from __future__ import annotations
@@ -26,37 +26,37 @@ from django.conf import settings
 from django.db import connection
 from redis.exceptions import RedisError
 
-from detection.consumers.outbox import Outbox
+from detection.consumers.frame_queue import FrameQueue
 from detection.models import Membership
 from detection.stream.hints import login_group, project_group
 
 log = structlog.get_logger(__name__)
-SIGNED_OUT, NOT_FOUND, NOT_UNDERSTOOD, TOO_LARGE = 4401, 4404, 1008, 1009
+SIGNED_OUT, NOT_FOUND, INVALID_MESSAGE, TOO_LARGE = 4401, 4404, 1008, 1009
 BATCH_SECONDS = 0.15
 RECHECK_SECONDS = 55.0
 BEAT_SECONDS = 10.0
 STALLED_SECONDS = 30.0
-BROKER_PATIENCE_SECONDS = 2.0
+BROKER_TIMEOUT_SECONDS = 2.0
 MAX_MESSAGE_CHARACTERS = 512
 MAX_MESSAGES, MESSAGES_PER_SECONDS = 20, 10.0
 TOPICS = frozenset(("session", "incident", "attempt", "approval", "policy"))
 
 
 class LiveConsumer(AsyncWebsocketConsumer):
-    """One open live page.
+    """An open live page.
 
-    Server frames: ``ready`` with the project's cursor, ``hints``, ``resync``, ``beat`` (the link is up; ``broker`` tells
-    whether hints arrive at all) and ``pong``. Client frames: ``{"type": "ping"}`` and
-    ``{"type": "watch", "topics": [...], "session": ""}``, which narrows what is told.
+    Server frames: ``ready`` with the project's cursor, ``hints``, ``resync``, ``beat`` (with ``broker``: whether hints can
+    arrive) and ``pong``. Client frames: ``{"type": "ping"}`` and ``{"type": "watch", "topics": [...], "session": ""}``,
+    which filters the hints.
     """
 
-    # The channel layer is used below: taken here, a broker that is down would refuse the socket itself.
+    # The channel layer is used below: here, an unavailable broker would reject the socket itself.
     channel_layer_alias = None
 
     async def connect(self) -> None:
-        """Accept the socket of a member; close others with 4401 (not signed in) or 4404 (no such project)."""
+        """Accept the socket of a member; close others with 4401 (not signed in) or 4404 (project not found)."""
         self._tasks: list[asyncio.Task[None]] = []
-        self._outbox = Outbox()
+        self._queue = FrameQueue()
         self._topics, self._session = TOPICS, ""
         self._heard: list[float] = []
         self._broker_is_up, self._channel, self._echo = False, "", asyncio.Event()
@@ -69,9 +69,9 @@ class LiveConsumer(AsyncWebsocketConsumer):
         groups = [project_group(project["id"])]
         if key := self.scope["session"].session_key:
             groups.append(login_group(key))
-        self._outbox.add_frame({"type": "ready", "cursor": project["cursor"]})
+        self._queue.add_frame({"type": "ready", "cursor": project["cursor"]})
         self._main = asyncio.current_task()
-        for work in (self._send_what_waits(), self._listen(groups), self._recheck(), self._beat()):
+        for work in (self._send_frames(), self._listen(groups), self._recheck(), self._beat()):
             self._tasks.append(asyncio.create_task(self._guarded(work)))
 
     async def disconnect(self, code: int) -> None:
@@ -81,7 +81,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        """Run the socket; returns when it is closed or its reader has stalled for too long."""
+        """Run the socket until it is closed or its reader has stalled for too long."""
         self._tasks, self._stalled = [], False
         try:
             await super().__call__(scope, receive, send)
@@ -93,24 +93,24 @@ class LiveConsumer(AsyncWebsocketConsumer):
                 task.cancel()
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
-        """Understand a small message of the page, or close."""
+        """Handle a message of the page, or close the socket."""
         now = time.monotonic()
         self._heard = [*(at for at in self._heard if now - at < MESSAGES_PER_SECONDS), now][
             -MAX_MESSAGES - 1 :
         ]
         if text_data is not None and len(text_data) > MAX_MESSAGE_CHARACTERS:
             await self._end(TOO_LARGE)
-        elif len(self._heard) > MAX_MESSAGES or not self._understand(text_data):
-            await self._end(NOT_UNDERSTOOD)
+        elif len(self._heard) > MAX_MESSAGES or not self._parse(text_data):
+            await self._end(INVALID_MESSAGE)
 
-    def _understand(self, text: str | None) -> bool:
+    def _parse(self, text: str | None) -> bool:
         try:
             message = orjson.loads(text or "")
         except orjson.JSONDecodeError:
             return False
         match message:
             case {"type": "ping", **rest} if not rest:
-                self._outbox.add_frame({"type": "pong"})
+                self._queue.add_frame({"type": "pong"})
                 return True
             case {"type": "watch", "topics": [*topics], **rest} if rest.keys() <= {"session"}:
                 session = rest.get("session", "")
@@ -122,11 +122,11 @@ class LiveConsumer(AsyncWebsocketConsumer):
                 return False
 
     async def _listen(self, groups: list[str]) -> None:
-        """Take hints from the broker for as long as the socket lives, through any outage of the broker."""
+        """Receive hints from the broker while the socket is open, across outages of the broker."""
         while True:
             layer = get_channel_layer()
             try:
-                async with asyncio.timeout(BROKER_PATIENCE_SECONDS):
+                async with asyncio.timeout(BROKER_TIMEOUT_SECONDS):
                     self._channel = await layer.new_channel()
                     for group in groups:
                         await layer.group_add(group, self._channel)
@@ -140,7 +140,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
                 if channel := self._channel:
                     self._channel = ""
                     with contextlib.suppress(OSError, TimeoutError, RedisError):
-                        async with asyncio.timeout(BROKER_PATIENCE_SECONDS):
+                        async with asyncio.timeout(BROKER_TIMEOUT_SECONDS):
                             for group in groups:
                                 await layer.group_discard(group, channel)
             await asyncio.sleep(random.uniform(1.0, 3.0))  # noqa: S311 (spreads the load, keeps no secret)
@@ -155,13 +155,13 @@ class LiveConsumer(AsyncWebsocketConsumer):
         for hint in message["hints"]:
             is_other = self._session and hint["topic"] == "session" and hint["id"] not in ("", self._session)
             if hint["topic"] in self._topics and not is_other:
-                self._outbox.add_hint(hint)
+                self._queue.add_hint(hint)
 
-    async def _send_what_waits(self) -> None:
-        """Send frames in batches; the only place that sends after the handshake."""
+    async def _send_frames(self) -> None:
+        """Send frames in batches; nothing else sends after the handshake."""
         while True:
-            await self._outbox.wait()
-            frames = self._outbox.take()
+            await self._queue.wait()
+            frames = self._queue.take()
             try:
                 for frame in frames:
                     await asyncio.wait_for(self.send(text_data=orjson.dumps(frame).decode()), STALLED_SECONDS)
@@ -174,7 +174,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
             await asyncio.sleep(BATCH_SECONDS)
 
     async def _recheck(self) -> None:
-        """Close when the session ended, the password changed, or the membership is gone."""
+        """Close the socket when the session ended, the password changed or the membership was removed."""
         while True:
             await asyncio.sleep(RECHECK_SECONDS * random.uniform(0.9, 1.09))  # noqa: S311
             store = import_module(settings.SESSION_ENGINE).SessionStore
@@ -185,34 +185,34 @@ class LiveConsumer(AsyncWebsocketConsumer):
                 return
 
     async def _beat(self) -> None:
-        """Send a message to ourselves through the broker: only what comes back shows that hints would."""
+        """Send a message to this socket through the broker, to check that hints can arrive."""
         while True:
             await asyncio.sleep(BEAT_SECONDS)
             if self._channel:
                 self._echo.clear()
                 try:
-                    async with asyncio.timeout(BROKER_PATIENCE_SECONDS):
+                    async with asyncio.timeout(BROKER_TIMEOUT_SECONDS):
                         await get_channel_layer().send(self._channel, {"type": "echo"})
                         await self._echo.wait()
                     self._note_broker(is_up=True)
                 except (OSError, TimeoutError, RedisError):
                     self._note_broker(is_up=False)
-            self._outbox.add_frame(self._beat_frame())
+            self._queue.add_frame(self._beat_frame())
 
     def _note_broker(self, *, is_up: bool) -> None:
         if is_up != self._broker_is_up:
             self._broker_is_up = is_up
             if is_up:
-                self._outbox.ask_for_resync()  # nobody knows what was told meanwhile
+                self._queue.request_resync()  # hints may have been lost meanwhile
             else:
-                self._outbox.add_frame(self._beat_frame())
+                self._queue.add_frame(self._beat_frame())
 
     def _beat_frame(self) -> dict[str, Any]:
         return {"type": "beat", "broker": self._broker_is_up}
 
     @database_sync_to_async
     def _membership(self) -> dict[str, Any] | None:
-        """Return the project's id and cursor if the visitor is an active member of it; one query."""
+        """Return the id and cursor of the project if the user is an active member; two queries."""
         user = self.scope["user"]
         if not user.is_authenticated or not user.is_active:
             return None
@@ -227,7 +227,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
             return {"id": found[0], "cursor": cursor.fetchone()[0]}
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run one task of the socket; a fault in it closes the socket, and the page comes back."""
+        """Run a task of the socket; an error closes the socket, and the page reconnects."""
         try:
             await work
         except asyncio.CancelledError:
@@ -237,6 +237,6 @@ class LiveConsumer(AsyncWebsocketConsumer):
             await self._end(1011)
 
     async def _end(self, code: int) -> None:
-        # A reader that has stalled cannot take the closing frame either.
+        # A stalled reader cannot receive the closing frame either.
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.close(code=code), BROKER_PATIENCE_SECONDS)
+            await asyncio.wait_for(self.close(code=code), BROKER_TIMEOUT_SECONDS)

@@ -1,7 +1,7 @@
-"""Lets only our own pages open a socket.
+"""Allows only LoopGuard's own pages to open a socket.
 
-A browser sends a visitor's cookies with any page's socket, so the page's origin is checked against an explicit list
-before the session is even looked at. The allowed hosts of requests play no part in it.
+Browsers send cookies with the sockets of any page, so the origin is checked against an explicit list before the session
+is read. `ALLOWED_HOSTS` is not used for this.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PORTS = {"http": 80, "https": 443}
 
 @lru_cache(maxsize=64)
 def origin_of(address: str) -> str | None:
-    """Return the origin of an address in one spelling, or None where it has none.
+    """Return the normalized origin of an address, or None.
 
     Parameters
     ----------
@@ -54,9 +54,9 @@ def allowed_origins(public_url: str, mode: str) -> frozenset[str]:
     Parameters
     ----------
     public_url
-        Where people reach the pages.
+        Address of the console.
     mode
-        Outside production, the names of this machine are one: a page opened as localhost is ours too.
+        Outside production, all names of this machine are allowed.
     """
     own = urlsplit(public_url)
     addresses = [public_url]
@@ -68,7 +68,7 @@ def allowed_origins(public_url: str, mode: str) -> frozenset[str]:
 
 
 class OriginGate:
-    """ASGI middleware that refuses the handshake (403) of a missing, foreign, ``null`` or look-alike origin."""
+    """ASGI middleware that rejects the handshake (403) of a missing, foreign or malformed origin."""
 
     def __init__(self, application: ASGI3Application) -> None:
         self._application = application
@@ -77,7 +77,7 @@ class OriginGate:
         """Pass the socket on, or close it before it is accepted."""
         sent = [value for name, value in cast("WebSocketScope", scope)["headers"] if name == b"origin"]
         allowed = allowed_origins(settings.PUBLIC_URL, settings.ENV.mode)
-        # A browser sends the header once and as a bare origin; whatever else comes is not one of our pages.
+        # A browser sends the header once and without a path; anything else is not one of our pages.
         text = sent[0].decode("latin-1") if len(sent) == 1 else ""
         if (
             text
@@ -87,5 +87,5 @@ class OriginGate:
         ):
             await self._application(scope, receive, send)
             return
-        log.info("socket_origin_refused", origin=text[:100], times_sent=len(sent))
+        log.info("socket_origin_rejected", origin=text[:100], times_sent=len(sent))
         await send(WebSocketCloseEvent(type="websocket.close", code=FORBIDDEN, reason=None))

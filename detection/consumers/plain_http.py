@@ -1,4 +1,4 @@
-"""Keeps `live` to what it is for: plain requests belong to `web`, which counts a body before anything holds it."""
+"""Restricts plain HTTP on `live` to probes. All other requests belong to `web`, which limits their bodies."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ _ANSWER = orjson.dumps(
         "title": "Not Found",
         "status": 404,
         "code": "not_here",
-        "detail": "This address serves sockets and waiting approvals only; pages and the API are at LoopGuard's own address.",
+        "detail": "Not found. This address serves WebSockets and long polls only.",
     }
 )
 
 
-class Elsewhere:
-    """ASGI middleware that lets probes through and answers everything else itself, without reading a body."""
+class ProbesOnly:
+    """ASGI middleware that passes probes on and responds 404 to everything else, without reading a body."""
 
     def __init__(self, application: ASGI3Application) -> None:
         self._application = application
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        """Pass a probe on; send anybody else to the other door."""
+        """Pass a probe on, or respond 404."""
         request = cast("HTTPScope", scope)
         if request["path"] in PROBES and request["method"] in ("GET", "HEAD"):
             await self._application(scope, receive, send)

@@ -1,4 +1,4 @@
-"""Writes audit entries, in the transaction of the change they tell of."""
+"""Writes audit entries, in the transaction of the change that they record."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from detection.models import AuditEntry, IncidentActivity
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who does something: a person, an API key, an in-chat command or the system.
+    """Who changes something: a person, an API key, an in-chat command or the system.
 
     Attributes
     ----------
     name
         A user name, ``key:<public id>``, ``command`` or ``system``.
     user_id
-        The person's row, where it is one.
+        Primary key of the user, for a person.
     """
 
     name: str
@@ -34,7 +34,7 @@ _STATES = frozenset({"opened", "ended", "woke"})
 
 
 def record_incidents(activity: Sequence[IncidentActivity]) -> None:
-    """Append what detection itself did to incidents, as far as it changed their state; the rest is their activity's."""
+    """Append the changes of incidents' states by detection; other actions are in the activity of the incident only."""
     AuditEntry.objects.bulk_create(
         AuditEntry(
             project_id=step.incident.project_id,
@@ -57,7 +57,7 @@ def record(
     before: dict[str, Any] | None = None,
     after: dict[str, Any] | None = None,
 ) -> None:
-    """Append one entry; must run inside the change's transaction."""
+    """Append an entry; must run inside the transaction of the change."""
     AuditEntry.objects.create(
         project_id=project_id,
         actor=actor.name[:150],

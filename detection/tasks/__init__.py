@@ -1,7 +1,7 @@
-"""What Celery workers do: thin doors over services. Any task may run twice or not at all; the sweeper covers for it."""
+"""Celery tasks and worker threads. Any task may run twice or not at all; the sweeper covers lost ones."""
 
 from detection.tasks import alerts, sweeper
 from detection.tasks.evaluation import evaluate, housekeeping, sweep
-from detection.tasks.judge import ask_judge, close_approvals
+from detection.tasks.judge import close_approvals, consult_judge
 
-__all__ = ["alerts", "ask_judge", "close_approvals", "evaluate", "housekeeping", "sweep", "sweeper"]
+__all__ = ["alerts", "close_approvals", "consult_judge", "evaluate", "housekeeping", "sweep", "sweeper"]

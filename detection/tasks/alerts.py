@@ -1,6 +1,7 @@
-"""Threads of the worker process that need no broker: one sends alerts, one reminds, one counts calls for the statistics.
+"""Threads of the worker process that need no broker: sending alerts, repeating them, and counting calls.
 
-All find their work in the database. Any number of workers may run them: messages are claimed, reminding and counting take a lock.
+They find their work in the database. Any number of workers may run them: notifications are claimed, repeating and
+counting take a lock.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tasks by name."""
+"""The tasks of evaluation and housekeeping."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = structlog.get_logger(__name__)
 
 @shared_task(name=jobs.EVALUATE)
 def evaluate(session_ids: list[int]) -> None:
-    """Fold what sessions have received; one that is gone or done costs one query, and one that fails is swept later."""
+    """Evaluate sessions. One without new events costs one query; one that fails is left to the sweeper."""
     for session_id in session_ids:
         try:
             evaluation.evaluate(session_id)
@@ -26,13 +26,13 @@ def evaluate(session_ids: list[int]) -> None:
 
 @shared_task(name=jobs.SWEEP)
 def sweep() -> None:
-    """Sweep on the schedule: what arrives here came all the way from beat through the broker to a worker."""
+    """Sweep on schedule; also shows that tasks travel from beat through the broker to a worker."""
     evaluation.sweep()
     heartbeats.note("beat")
 
 
 @shared_task(name=jobs.HOUSEKEEPING)
 def housekeeping() -> None:
-    """Tidy up."""
+    """Run housekeeping."""
     retention.housekeeping()
     heartbeats.note("housekeeping")

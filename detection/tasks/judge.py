@@ -1,7 +1,7 @@
-"""Tasks around approvals: consulting the judge, and closing what nobody answered in time.
+"""Tasks of approvals: consulting the judge, and closing overdue approvals.
 
-A thread of the worker process takes up what the judge was to be asked and no task has told of: a held call waits for it, so
-that a broker which forgets costs seconds and not the verdict. Any number of workers may run one: an approval is asked once.
+A thread of the worker process finds approvals whose judge task was lost, so that a lost task costs the held call a few
+seconds. Any number of workers may run one: an approval is put to the judge once.
 """
 
 from __future__ import annotations
@@ -18,69 +18,69 @@ from detection.services.approvals import decisions, judge_consultation
 from detection.tasks.periodic import Periodic
 
 log = structlog.get_logger(__name__)
-LOOK_PERIOD_SECONDS = 1.0
-MOST_AT_ONCE = 4
-"""The judge is waited for; this many of one worker's threads do so at most, besides those of its tasks."""
+POLL_PERIOD_SECONDS = 1.0
+MAX_CONSULTATIONS = 4
+"""Threads that wait for the judge, in addition to those of the tasks."""
 
 
 @shared_task(name=jobs.JUDGE)
-def ask_judge(approval_id: str) -> None:
-    """Consult the judge about an approval; a second delivery finds nothing left to ask."""
+def consult_judge(approval_id: str) -> None:
+    """Consult the judge about an approval; a second delivery has no effect."""
     judge_consultation.consult_judge(approval_id)
 
 
 @shared_task(name=jobs.CLOSE_APPROVALS)
 def close_approvals() -> None:
-    """Close the approvals whose time is over and that nobody has read since."""
+    """Close overdue approvals."""
     decisions.close_overdue()
 
 
-class LeftLying:
-    """Asks the judge what no task has asked, several approvals at a time and none twice at once."""
+class UnclaimedApprovals:
+    """Consults the judge about approvals whose task was lost, several at a time."""
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="judge")
-        self._under_way: set[str] = set()
-        self._thread = Periodic("judge", LOOK_PERIOD_SECONDS, self._look)
+        self._pool = ThreadPoolExecutor(MAX_CONSULTATIONS, thread_name_prefix="judge")
+        self._in_progress: set[str] = set()
+        self._thread = Periodic("judge", POLL_PERIOD_SECONDS, self._poll)
 
     def start(self) -> None:
-        """Start looking; the first look comes one period later."""
+        """Start polling; the first poll comes one period later."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more; what is being asked comes to its end, within the judge's own deadline."""
+        """Stop polling. Consultations in progress end within the judge's deadline."""
         self._thread.stop()
         self._pool.shutdown(cancel_futures=True)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         for approval_id in judge_consultation.unclaimed_approvals():
-            if approval_id not in self._under_way:
-                self._under_way.add(approval_id)
-                self._pool.submit(self._ask, approval_id)
+            if approval_id not in self._in_progress:
+                self._in_progress.add(approval_id)
+                self._pool.submit(self._consult, approval_id)
 
-    def _ask(self, approval_id: str) -> None:
+    def _consult(self, approval_id: str) -> None:
         try:
             close_old_connections()
             if judge_consultation.consult_judge(approval_id):
-                log.info("judge_approval_rescued", approval=approval_id)
+                log.info("judge_task_recovered", approval=approval_id)
         except Exception:
-            log.exception("judge_not_asked", approval=approval_id)
+            log.exception("judge_consultation_failed", approval=approval_id)
         finally:
             connection.close()
-            self._under_way.discard(approval_id)
+            self._in_progress.discard(approval_id)
 
 
-_left_lying: LeftLying | None = None
+_unclaimed: UnclaimedApprovals | None = None
 
 
 @worker_init.connect(dispatch_uid="detection.judge")
 def _start(**_: object) -> None:
-    global _left_lying
-    _left_lying = LeftLying()
-    _left_lying.start()
+    global _unclaimed
+    _unclaimed = UnclaimedApprovals()
+    _unclaimed.start()
 
 
 @worker_shutting_down.connect(dispatch_uid="detection.judge")
 def _stop(**_: object) -> None:
-    if _left_lying is not None:
-        _left_lying.stop()
+    if _unclaimed is not None:
+        _unclaimed.stop()

@@ -1,4 +1,4 @@
-"""A thread that does something every so often, beside the tasks of a worker. What it does belongs to the services."""
+"""A thread that runs a function periodically in a worker process."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import structlog
 from django.db import close_old_connections, connection
 
 log = structlog.get_logger(__name__)
-_END_PATIENCE_SECONDS = 8.0
+_STOP_TIMEOUT_SECONDS = 8.0
 
 
 class Periodic:
-    """Does something every so often until it is stopped; a failure is logged and the next turn tries again.
+    """Runs a function periodically until it is stopped; an exception is logged and the next run tries again.
 
     Parameters
     ----------
     name
-        Of the thread.
+        Name of the thread.
     period_seconds
-        Rest between two turns.
+        Pause between two runs.
     work
-        What to do; its return value is not looked at.
+        The function; its return value is ignored.
     """
 
     def __init__(self, name: str, period_seconds: float, work: Callable[[], object]) -> None:
@@ -31,18 +31,18 @@ class Periodic:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Start the thread; the first turn comes one period later."""
+        """Start the thread; the first run comes one period later."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Let the turn in hand come to its end, for a few seconds; what it holds then is taken over by another worker."""
+        """Wait a few seconds for the current run to end; another worker takes over what it leaves."""
         self._stopped.set()
         if self._thread.is_alive():
-            self._thread.join(_END_PATIENCE_SECONDS)
+            self._thread.join(_STOP_TIMEOUT_SECONDS)
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the turn in hand is the last; one that takes long looks at it."""
+        """Whether the current run is the last; long runs check it."""
         return self._stopped.is_set()
 
     def _run(self) -> None:
@@ -51,7 +51,7 @@ class Periodic:
                 close_old_connections()
                 self._work()
             except Exception:
-                # Whatever it was, the next turn tries again; a database that restarts is the usual case.
+                # The next run tries again; a restarting database is the usual cause.
                 log.exception("periodic_failed", work=self._name)
             finally:
                 connection.close()

@@ -1,7 +1,6 @@
-"""A thread of the worker process that sweeps without a broker.
+"""A thread of the worker process that evaluates sessions whose task was lost, without the broker.
 
-Tasks reach a worker through the broker only. While it is away, this thread finds the sessions that wait and evaluates
-them; while it is there, it finds nothing to do. Any number of workers may run one: the sweep itself takes a lock.
+Any number of workers may run one: the sweep takes a lock.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from detection.tasks.periodic import Periodic
 log = structlog.get_logger(__name__)
 PERIOD_SECONDS = 5.0
 MAX_PASSES = 20
-"""A session that somebody else holds is met again and again; one period later is soon enough for it."""
+"""A session that another process holds locked is left to the next period after this many passes."""
 
 
 class Sweeper(Periodic):
@@ -33,7 +32,7 @@ class Sweeper(Periodic):
         triage.wake_due()
         self._sweep_until_done()
         if not self._is_tidy:
-            # What a server that was off for long has missed is made good now, not with the schedule's next turn.
+            # Housekeeping that was missed while the server was down runs now instead of at the next scheduled time.
             retention.housekeeping()
             heartbeats.note("housekeeping")
             self._is_tidy = True

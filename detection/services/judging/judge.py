@@ -1,7 +1,7 @@
-"""Asks a model whether a run that has reached a limit may go on, and reads its answer: only an explicit yes is a yes.
+"""Consults a model on whether a run that has reached a limit may continue. Only an explicit acceptance counts.
 
-Speaks to the endpoint of the environment and to nothing else; touches no session. When a judge is asked is decided in
-`asking`, what its answer changes in `approvals`, what it is told and how it is read in the engine.
+Calls only the endpoint of the environment and changes no session. The engine contains the instructions and the parser of
+rulings; `approvals.judge_consultation` applies them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MAX_ANSWER_BYTES = 64 * 1024
 STORED_CHARACTERS = 4000
 DIGEST_CALLS = 500
 MAX_GRACE_CALLS = 10
-"""How far a loop that is no budget may go on after a yes."""
+"""Calls that an acceptance grants to a loop at most; budgets have a setting."""
 ASK_AGAIN_AFTER = timedelta(minutes=10)
 BREAKER_FAILURES, BREAKER_WINDOW, BREAKER_REST = 5, timedelta(minutes=5), timedelta(minutes=1)
 OBEYED_REST = timedelta(days=1)
@@ -56,7 +56,7 @@ _FIELDS = ("decision", "reason", "guidance", "extra_rounds", "nonce")
 
 
 class Endpoint(Protocol):
-    """The one endpoint that the environment names."""
+    """The endpoint that the environment configures."""
 
     @property
     def url(self) -> str:
@@ -68,35 +68,35 @@ class Endpoint(Protocol):
 
     @property
     def daily_cost_usd(self) -> Decimal:
-        """What one project may spend in a day."""
+        """Maximum cost per project and day in US dollars."""
 
     @property
     def quotes_arguments(self) -> bool:
-        """Whether argument texts are shown to the judge."""
+        """Whether the judge sees argument texts."""
 
     @property
     def host(self) -> str:
         """Host and port."""
 
     def key_for(self, project_slug: str) -> str:
-        """The credential for a project."""
+        """Return the credential of a project."""
 
     def cost(self, input_tokens: int, output_tokens: int) -> Decimal:
-        """Price of one call in US dollars."""
+        """Return the cost of one call in US dollars."""
 
 
 def endpoint_of_settings() -> Endpoint | None:
-    """The endpoint, or None when judging is off."""
+    """Return the endpoint, or None if the judge is not configured."""
     endpoint: Endpoint | None = settings.JUDGE
     return endpoint
 
 
 class Unanswered(Exception):
-    """The endpoint gave no usable answer; the text is a stable code."""
+    """The endpoint returned no usable response; the message is a stable code."""
 
 
 def is_overrulable(finding: Finding) -> bool:
-    """Tell whether a judge may overrule a finding: never an exact repetition, a hard limit, or a limit extended enough."""
+    """Return whether the judge may overrule a finding: no exact repetition, hard limit or fully extended budget."""
     detector = detector_for(finding.kind)
     if detector.is_exact or finding.detail.get("final"):
         return False
@@ -104,7 +104,7 @@ def is_overrulable(finding: Finding) -> bool:
 
 
 def refusal(session: Session, finding: Finding, policy: Policy) -> str:
-    """Return why the judge is not to be asked, as a stable code; empty when it may be."""
+    """Return why the judge must not be consulted, as a stable code; empty if it may be."""
     endpoint = endpoint_of_settings()
     if endpoint is None:
         return "not_configured"
@@ -121,7 +121,7 @@ def refusal(session: Session, finding: Finding, policy: Policy) -> str:
 
 
 def resting(project_id: int, endpoint: Endpoint) -> str:
-    """Return why nobody of this project may ask just now: the breaker, the day's money, or a judge that obeyed its data."""
+    """Return why the project cannot use the judge now: the breaker, the daily cost, or a judge that obeyed its data."""
     now = timezone.now()
     sent = JudgeCall.objects.filter(was_sent=True)
     if sent.filter(outcome=JudgeOutcome.OBEYED, at__gt=now - OBEYED_REST).exists():
@@ -139,22 +139,22 @@ def resting(project_id: int, endpoint: Endpoint) -> str:
 
 
 def _highest_cost(endpoint: Endpoint) -> Decimal:
-    """What one call may cost at most: checked before it is made, so that the day's cap is never passed."""
+    """Return the maximum cost of one call, which is checked before it is made."""
     return endpoint.cost(2500, engine_judge.MAX_TOKENS)
 
 
 def consult(approval: Approval, max_rounds: int) -> JudgeCall:
-    """Ask the judge about an approval; blocks for at most its deadline and must not be called under a lock.
+    """Consult the judge about an approval; blocks for at most its deadline and must not run under a lock.
 
     Parameters
     ----------
     max_rounds
-        Cap on what a yes grants.
+        Maximum that an acceptance grants.
 
     Returns
     -------
     JudgeCall
-        Not saved. `rounds_granted` is what the judge would grant; whether it still counts is for the caller to say.
+        Not saved. The caller decides whether the ruling still applies.
     """
     session, project = approval.session, approval.session.project
     call = JudgeCall(
@@ -189,14 +189,16 @@ def consult(approval: Approval, max_rounds: int) -> JudgeCall:
     else:
         _read(call, text, nonce, decoy, max_rounds)
     call.latency_ms = int((time.monotonic() - started) * 1000)
-    # A call that told nothing about its tokens is booked at the most it can have cost.
-    told = call.input_tokens or call.output_tokens
-    call.cost_usd = endpoint.cost(call.input_tokens, call.output_tokens) if told else _highest_cost(endpoint)
+    # Without a token count, the maximum cost is recorded.
+    has_usage = call.input_tokens or call.output_tokens
+    call.cost_usd = (
+        endpoint.cost(call.input_tokens, call.output_tokens) if has_usage else _highest_cost(endpoint)
+    )
     return call
 
 
 def request_body(endpoint: Endpoint, approval: Approval, nonce: str, decoy: str) -> dict[str, Any]:
-    """Return the request: instructions, then the computed digest behind a boundary nobody can guess, then the task again."""
+    """Return the request: instructions, the digest between random boundaries, and the task again."""
     boundary = f"=== {secrets.token_hex(12)} ==="
     digest = engine_judge.prompt(_digest(endpoint, approval, decoy), _original_request(approval))
     task = (
@@ -252,7 +254,7 @@ def _digest(endpoint: Endpoint, approval: Approval, decoy: str) -> engine_judge.
 
 
 def _shown_names(tools: list[str], project: Project) -> dict[str, str]:
-    """Names that we or the project wrote are shown; any other name is text of a stranger and becomes a number."""
+    """Return the tool names for the judge; names that neither LoopGuard nor the project defines become numbers."""
     known = {name for names in SHIPPED_CLASSES.values() for name in names}
     known |= {*ToolOverride.objects.filter(project=project).values_list("pattern", flat=True)}
     shown: dict[str, str] = {}
@@ -270,7 +272,7 @@ def _original_request(approval: Approval) -> str:
 
 
 def _post(endpoint: Endpoint, key: str, body: dict[str, Any], seconds: float) -> bytes:
-    """Send one request; the deadline holds for all of it, and an answer that is too long is cut off at the wire."""
+    """Send one request with one deadline; a response above the size limit is not read further."""
     if seconds <= 0:
         raise Unanswered("too_late")
     try:
@@ -302,12 +304,12 @@ async def _exchange(endpoint: Endpoint, key: str, body: dict[str, Any], seconds:
 
 @cache
 def _trusted() -> ssl.SSLContext:
-    """The certificates to trust; reading them takes longer than a request."""
+    """Return the TLS context; creating it takes longer than a request."""
     return httpx.create_ssl_context(trust_env=False)
 
 
 def _text_of(call: JudgeCall, raw: bytes) -> str:
-    """Return what the model wrote. Anything but one finished, plain answer is none."""
+    """Return the text of the model, or an empty string unless it is one complete plain message."""
     try:
         answer = orjson.loads(raw)
         usage = answer.get("usage") or {}
@@ -329,7 +331,7 @@ def _count(value: object) -> int:
 
 
 def _read(call: JudgeCall, text: str, nonce: str, decoy: str, max_rounds: int) -> None:
-    """Put the ruling on the call; the nonce, and nothing but the five fields once each, must be there."""
+    """Parse the ruling: exactly the five fields, each once, with the right nonce."""
     call.outcome = JudgeOutcome.UNCLEAR
     if decoy and decoy in text:
         call.outcome, call.error = JudgeOutcome.OBEYED, "obeyed_decoy"
@@ -368,5 +370,5 @@ def _refuse(name: str) -> None:
 
 
 def _shown(text: str) -> str:
-    """The judge's words as they are shown to people: cut, and without control characters."""
+    """Return the judge's text for people: cut, and without control characters."""
     return _CONTROL.sub(" ", text)[:600]

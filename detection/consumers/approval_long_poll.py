@@ -1,7 +1,7 @@
-"""Waiting for the answer to an approval: `GET /api/v1/approvals/{id}?wait=30`, held open without a worker thread.
+"""The long poll of an approval: `GET /api/v1/approvals/{id}?wait=30`, without a thread per waiting agent.
 
-One task of the process looks for closed approvals once a second, with one query however many agents wait; the broker
-only makes it quicker. What an approval is and who may see it is the services' business.
+One task of the process polls for closed approvals every second, with one query however many agents wait. The broker only
+makes it faster.
 """
 
 from __future__ import annotations
@@ -47,24 +47,23 @@ from detection.stream.hints import approval_group
 log = structlog.get_logger(__name__)
 PATH = re.compile(r"/api/v1/approvals/(apr_[0-9a-z]{1,40})")
 MAX_WAIT_SECONDS = 60.0
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 MAX_WAITERS = 5_000
-BROKER_PATIENCE_SECONDS = 1.0
+BROKER_TIMEOUT_SECONDS = 1.0
 
 
-class Refused(Exception):
-    """A refusal on its way to the agent: status, stable code, sentence, field."""
+class LongPollError(Exception):
+    """An error response: status, stable code, detail, field."""
 
     def __init__(self, status: int, code: str, detail: str, path: str = "") -> None:
         super().__init__(detail)
         self.status, self.code, self.detail, self.path = status, code, detail, path
 
 
-class WaitingRoom:
-    """Everybody in this process who waits for an approval.
+class ApprovalWaiters:
+    """The agents that wait for approvals in this process.
 
-    Wakes the agents of an approval that the broker says was closed, and of every approval that is found closed by the
-    look that is taken each second for as long as anybody waits.
+    Wakes the agents of an approval when the broker reports it as closed, or when the poll finds it closed.
     """
 
     def __init__(self) -> None:
@@ -77,12 +76,12 @@ class WaitingRoom:
         return sum(len(events) for events in self._waiting.values())
 
     @contextlib.asynccontextmanager
-    async def place(self, public_id: str) -> Any:
-        """Give an event that is set when the approval may have been closed."""
+    async def event_for(self, public_id: str) -> Any:
+        """Yield an event that is set when the approval may be closed."""
         event = asyncio.Event()
         self._waiting[public_id].add(event)
         if not self._tasks:
-            self._tasks = [asyncio.create_task(self._look()), asyncio.create_task(self._listen())]
+            self._tasks = [asyncio.create_task(self._poll()), asyncio.create_task(self._listen())]
         elif self._channel:
             await self._join(public_id)
         try:
@@ -101,21 +100,21 @@ class WaitingRoom:
         for event in self._waiting.get(public_id, ()):
             event.set()
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
             try:
                 for public_id in await database_sync_to_async(closed_among)([*self._waiting], timezone.now()):
                     self._wake(public_id)
             except DatabaseError as error:
-                log.info("approval_look_failed", error=str(error)[:200])
+                log.info("approval_poll_failed", error=str(error)[:200])
 
     async def _listen(self) -> None:
-        """Hear of closed approvals at once, for as long as there is a broker."""
+        """Receive closed approvals from the broker, across its outages."""
         layer = get_channel_layer()
         while True:
             try:
-                async with asyncio.timeout(BROKER_PATIENCE_SECONDS):
+                async with asyncio.timeout(BROKER_TIMEOUT_SECONDS):
                     channel = await layer.new_channel()
                 self._channel, self._joined = channel, set()
                 for public_id in [*self._waiting]:
@@ -135,7 +134,7 @@ class WaitingRoom:
         if public_id in self._joined:
             return
         with contextlib.suppress(OSError, TimeoutError, RedisError):
-            async with asyncio.timeout(BROKER_PATIENCE_SECONDS):
+            async with asyncio.timeout(BROKER_TIMEOUT_SECONDS):
                 await get_channel_layer().group_add(approval_group(public_id), self._channel)
                 self._joined.add(public_id)
 
@@ -144,56 +143,56 @@ class WaitingRoom:
             return
         self._joined.discard(public_id)
         with contextlib.suppress(OSError, TimeoutError, RedisError, asyncio.CancelledError):
-            async with asyncio.timeout(BROKER_PATIENCE_SECONDS):
+            async with asyncio.timeout(BROKER_TIMEOUT_SECONDS):
                 await get_channel_layer().group_discard(approval_group(public_id), self._channel)
 
 
-_rooms: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, WaitingRoom] = weakref.WeakKeyDictionary()
+_by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, ApprovalWaiters] = weakref.WeakKeyDictionary()
 
 
-def room() -> WaitingRoom:
-    """The waiting room of the running event loop."""
-    return _rooms.setdefault(asyncio.get_running_loop(), WaitingRoom())
+def waiters() -> ApprovalWaiters:
+    """Return the waiting agents of the running event loop."""
+    return _by_loop.setdefault(asyncio.get_running_loop(), ApprovalWaiters())
 
 
-class ApprovalWait:
-    """ASGI middleware that serves the path of one approval and passes everything else on."""
+class ApprovalLongPoll:
+    """ASGI middleware that serves approvals and passes all other requests on."""
 
     def __init__(self, application: ASGI3Application) -> None:
         self._application = application
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        """Answer as soon as the approval is closed, its time is over, or the caller has waited long enough."""
+        """Respond when the approval is closed, or after the requested time."""
         found = PATH.fullmatch(cast("HTTPScope", scope)["path"])
         if found is None or cast("HTTPScope", scope)["method"] != "GET":
             await self._application(scope, receive, send)
             return
         request = cast("HTTPScope", scope)
         request_id = f"req_{secrets.token_hex(12)}"
-        gone = asyncio.create_task(_until_gone(receive))
+        gone = asyncio.create_task(_until_disconnected(receive))
         work = asyncio.create_task(_answer(request, found[1]))
         try:
             await asyncio.wait((gone, work), return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 return
             await _send(send, request_id, 200, "application/json", work.result())
-        except Refused as refused:
+        except LongPollError as error:
             document = {
-                "type": f"/api/v1/docs#{refused.code}",
-                "title": HTTPStatus(refused.status).phrase,
-                "status": refused.status,
-                "code": refused.code,
-                "detail": refused.detail,
+                "type": f"/api/v1/docs#{error.code}",
+                "title": HTTPStatus(error.status).phrase,
+                "status": error.status,
+                "code": error.code,
+                "detail": error.detail,
                 "request_id": request_id,
-            } | ({"path": refused.path} if refused.path else {})
-            await _send(send, request_id, refused.status, "application/problem+json", document)
+            } | ({"path": error.path} if error.path else {})
+            await _send(send, request_id, error.status, "application/problem+json", document)
         finally:
             for task in (gone, work):
                 task.cancel()
             await asyncio.gather(gone, work, return_exceptions=True)
 
 
-async def _until_gone(receive: ASGIReceiveCallable) -> None:
+async def _until_disconnected(receive: ASGIReceiveCallable) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -204,15 +203,15 @@ async def _answer(request: HTTPScope, public_id: str) -> dict[str, Any]:
     document, seconds_left = await _read(project_id, public_id, shape)
     if document["state"] != "open" or wait_seconds <= 0:
         return document
-    waiting = room()
+    waiting = waiters()
     if len(waiting) >= MAX_WAITERS:
-        raise Refused(503, "too_many_waiting", "Too many agents wait here; come back in a moment.")
+        raise LongPollError(503, "too_many_waiting", "Too many agents are waiting. Retry in a moment.")
     loop = asyncio.get_running_loop()
     until = loop.time() + wait_seconds
     due = loop.time() + seconds_left
-    async with waiting.place(public_id) as event:
+    async with waiting.event_for(public_id) as event:
         while document["state"] == "open" and loop.time() < until:
-            # It may have been closed between the look above and taking the place, so look before each sleep.
+            # It may have been closed before the event was registered, so read again before each wait.
             document, seconds_left = await _read(project_id, public_id, shape)
             due = loop.time() + seconds_left
             if document["state"] != "open":
@@ -236,10 +235,10 @@ async def _read(
     try:
         found: tuple[dict[str, Any], float] = await database_sync_to_async(read)()
     except ServiceError as error:
-        raise Refused(error.status, error.code, error.detail, error.field) from error
+        raise LongPollError(error.status, error.code, error.detail, error.field) from error
     except DatabaseError as error:
         log.warning("database_unavailable", error=str(error)[:200])
-        raise Refused(503, "unavailable", "The database cannot answer right now; try again.") from error
+        raise LongPollError(503, "unavailable", "The database is unavailable. Try again.") from error
     return found
 
 
@@ -247,10 +246,15 @@ def _parameters(request: HTTPScope) -> tuple[float, messages.Shape | None]:
     given = dict(parse_qsl(request["query_string"].decode("latin-1"), keep_blank_values=True))
     unknown = given.keys() - {"wait", "render"}
     if unknown:
-        raise Refused(422, "unknown_parameter", "There are: wait, render.", min(unknown)[:60])
+        raise LongPollError(
+            422,
+            "unknown_parameter",
+            f"`{min(unknown)[:60]}` is not a parameter of this route. Allowed: `wait`, `render`.",
+            min(unknown)[:60],
+        )
     shape = messages.shape_named(given.get("render", ""))
     if given.get("render") and shape is None:
-        raise Refused(
+        raise LongPollError(
             422, "invalid_value", f"`render` must be one of {', '.join(messages.SHAPES)}.", "render"
         )
     try:
@@ -258,7 +262,9 @@ def _parameters(request: HTTPScope) -> tuple[float, messages.Shape | None]:
     except ValueError:
         seconds = math.nan
     if not 0 <= seconds <= MAX_WAIT_SECONDS:
-        raise Refused(422, "invalid_value", f"Seconds to wait are 0 to {MAX_WAIT_SECONDS:g}.", "wait")
+        raise LongPollError(
+            422, "invalid_value", f"`wait` must be between 0 and {MAX_WAIT_SECONDS:g} seconds.", "wait"
+        )
     return seconds, shape
 
 
@@ -266,12 +272,14 @@ def _project_of(request: HTTPScope) -> int:
     sent = [value for name, value in request["headers"] if name.lower() == b"authorization"]
     kind, _, token = (sent[0].decode("latin-1").strip() if len(sent) == 1 else "").partition(" ")
     if kind.lower() != "bearer":
-        raise Refused(401, "missing_key", "Send a key of the project: Authorization: Bearer lg_…")
+        raise LongPollError(
+            401, "missing_key", "Send a key of the project in the header `Authorization: Bearer lg_…`."
+        )
     principal = keys.authenticate(token.strip()) if token.isascii() else None
     if principal is None:
-        raise Refused(401, "unknown_key", "This key is unknown, revoked or expired.")
+        raise LongPollError(401, "unknown_key", "The key is unknown, revoked or expired.")
     if KeyScope.GUARD not in principal.scopes:
-        raise Refused(403, "missing_scope", "This key lacks the scope guard.")
+        raise LongPollError(403, "missing_scope", "The key needs the scope `guard`.")
     return principal.project_id
 
 

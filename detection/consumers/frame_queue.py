@@ -1,7 +1,4 @@
-"""What one socket still has to be told: bounded, coalesced per thing, and given up in favour of one look at everything.
-
-Knows nothing of sockets and channel layers.
-"""
+"""The frames that wait to be sent to one socket: bounded, one hint per object, and replaced by a resync above the limit."""
 
 from __future__ import annotations
 
@@ -11,13 +8,13 @@ from typing import Any
 MAX_HINTS = 300
 
 
-class Outbox:
+class FrameQueue:
     """Frames that wait to be sent to one reader, however slow it is.
 
     Parameters
     ----------
     max_hints
-        How many different things may wait; one more turns all of them into one ``resync``.
+        How many objects may wait; one more replaces all hints by one ``resync``.
     """
 
     def __init__(self, max_hints: int = MAX_HINTS) -> None:
@@ -28,31 +25,31 @@ class Outbox:
         self._waiting = asyncio.Event()
 
     def add_hint(self, hint: dict[str, str]) -> None:
-        """Have a change told; of several changes of one thing only the newest is."""
+        """Add a hint; of several hints for one object, the newest is sent."""
         if self._resync:
             return
         self._hints[hint["topic"], hint["id"]] = hint
         if len(self._hints) > self._max_hints:
-            self.ask_for_resync()
+            self.request_resync()
         self._waiting.set()
 
-    def ask_for_resync(self) -> None:
-        """Have the page look at everything again instead of being told what changed."""
+    def request_resync(self) -> None:
+        """Replace all hints by a request to reload everything."""
         self._hints.clear()
         self._resync = True
         self._waiting.set()
 
     def add_frame(self, frame: dict[str, Any]) -> None:
-        """Have a frame sent as it is, before the hints."""
+        """Add a frame to be sent as it is, before the hints."""
         self._frames.append(frame)
         self._waiting.set()
 
     async def wait(self) -> None:
-        """Return as soon as anything is to be sent."""
+        """Return when there is a frame to send."""
         await self._waiting.wait()
 
     def take(self) -> list[dict[str, Any]]:
-        """Return the frames that are due, and forget them."""
+        """Return and remove the waiting frames."""
         frames, self._frames = self._frames, []
         if self._resync:
             frames.append({"type": "resync"})
