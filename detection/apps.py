@@ -11,5 +11,5 @@ class DetectionConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Hear of sign-outs."""
+        """Connect the signal of sign-outs."""
         from detection.stream import sign_outs  # noqa: F401  (imported for its effect)

@@ -40,7 +40,7 @@ urlpatterns = [
     path(_PROJECT + "live/figures", live_page.figures, name="live_figures"),
     path(_PROJECT + "live/stop", live_page.stop, name="stop_sessions"),
     path(_PROJECT + "live/remove-demo", live_page.remove_demo, name="remove_demo"),
-    # Actions name the session in the form, since a name may end in anything.
+    # The form of an action contains the session's name, because a name may end in anything.
     path(_PROJECT + "session", session.by_name, name="session_by_name"),
     path(_PROJECT + "session/call", session.call, name="session_call"),
     path(_PROJECT + "session/act", session.act, name="session_act"),

@@ -97,7 +97,7 @@ class Keyer:
         identity : {"canonical", "raw"}
             `raw` uses the text as received, and an object in the order of its fields.
         ignore : sequence of str
-            Dotted paths to leave out, such as `meta.nonce`. `*` matches every list item or field.
+            Dotted paths to ignore, such as `meta.nonce`. `*` matches every list item or field.
 
         Returns
         -------

@@ -256,7 +256,7 @@ def _clean(scope: Scope, given: str, value: Any) -> tuple[str, Any]:
 
 
 def stored_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of an override as JSON gave them back: lists are tuples again, unknown settings are left out."""
+    """Return the values of an override as JSON gave them back: lists become tuples, unknown settings are dropped."""
     return {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in values.items()

@@ -88,7 +88,7 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = 'det
 
 
 def audit_weakness() -> str:
-    """Say why the role that LoopGuard runs as could do more to the audit than add to it; empty when it cannot.
+    """Return why LoopGuard's role could change audit entries; empty if it can only add them.
 
     A superuser, the owner of the table or of its schema, and any member of these could.
     """

@@ -278,11 +278,11 @@ class Changes:
     Attributes
     ----------
     sessions
-        Some of them may have been told before; none is left out.
+        Some may have been returned before; none is missing.
     cursor
         For the next time.
     reset
-        Too much changed, or the cursor is unknown: look at the whole list anew.
+        Too much changed, or the cursor is unknown: reload the whole list.
     """
 
     sessions: tuple[SessionRow, ...]

@@ -153,7 +153,7 @@ def statistics(
 def groups(
     project_id: int, start: datetime, end: datetime, by: By, *, demo: bool = True
 ) -> tuple[tuple[Row, ...], bool]:
-    """Count like `statistics`, the groups alone: at a third of its cost where the rest is known already.
+    """Count like `statistics`, the groups alone: at a third of its cost where the rest is not needed.
 
     Returns
     -------

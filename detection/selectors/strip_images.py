@@ -19,7 +19,7 @@ CONTEXT_CALLS, CALLS_AFTER = 48, 8
 CELL_WIDTH = 11
 _SCALE = 2
 _MARGIN, _MARGIN_ABOVE = 5, 3
-"""Room for what stands over the cells: outlines at the sides, the dots above."""
+"""Space for the outlines at the sides of the cells and the dots above them."""
 _FULL = (
     "#0092dc", "#d95544", "#03a14a", "#9769dc", "#b47a00", "#00a2ae", "#cd5394", "#7a9300", "#5b7deb", "#d06300", "#00a586", "#b75cbd",
 )  # fmt: skip

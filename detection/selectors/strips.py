@@ -17,7 +17,7 @@ from detection.models import call_flags
 
 HUES = 12
 TOP = 5.0
-"""Room above the cells, for the dots and the outlines."""
+"""Space above the cells for dots and outlines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,11 +288,11 @@ def _brackets(
         if not inside:
             continue
         x, right = inside[0] * pitch, inside[-1] * pitch + width
-        room = max(right - x, len(label) * 7.0)
-        is_at_end = x + room > end_of_all and right - len(label) * 7.0 > 0
-        left_edge = right - room if is_at_end else x
+        space = max(right - x, len(label) * 7.0)
+        is_at_end = x + space > end_of_all and right - len(label) * 7.0 > 0
+        left_edge = right - space if is_at_end else x
         line = next((i for i, end in enumerate(line_ends) if end + 8 <= left_edge), len(line_ends))
-        line_ends[line : line + 1] = [max(right, left_edge + room)]
+        line_ends[line : line + 1] = [max(right, left_edge + space)]
         top = y + line * 20
         yield Bracket(
             f"M{x:g} {top - 3:g}v3h{right - x:g}v-3",

@@ -122,7 +122,7 @@ def incident_url(project: Any, public_id: str) -> str:
 
 @register.simple_tag(takes_context=True)
 def query(context: RequestContext, **changes: Any) -> str:
-    """Return the page's query string with some values changed; an empty value is left out."""
+    """Return the page's query string with some values changed; an empty value is removed."""
     values = context["request"].GET.copy()
     for name, value in changes.items():
         if value in (None, ""):

@@ -44,7 +44,7 @@ def launch(
     cwd : Path
         Working directory, which `account` must be able to enter.
     env : mapping, optional
-        Whole environment of the child; that of this process when left out.
+        Whole environment of the child; that of this process by default.
     account : Account, optional
         Unprivileged account to run as; only root may give one.
     stdin, stdout : int or file

@@ -249,7 +249,7 @@ class EmbeddedPostgres:
         return False
 
     def _lock(self) -> None:
-        """Require passwords from now on, and set that of the superuser."""
+        """Require passwords, and set that of the superuser."""
         if self._is_locked:
             return
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:

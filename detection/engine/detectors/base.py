@@ -247,5 +247,5 @@ def evidence(records: list[Record]) -> tuple[int, ...]:
 
 
 def detail(tool: str, **more: Any) -> Mapping[str, Any]:
-    """Return the details of a finding; values that are None or False are left out."""
+    """Return the details of a finding; None and False are omitted."""
     return {"tool": tool, **{name: value for name, value in more.items() if value not in (None, False)}}

@@ -307,7 +307,7 @@ class IncidentTracker:
     def _settle(self, incident: Incident, outcome: str) -> None:
         """Record what came of the last reaction: the agent `recovered`, `went_on`, or was `stopped`.
 
-        Counted per rung in the evidence; the activity tells of the first time only, as a loop may go on for long.
+        Counted per rung in the evidence; the activity has the first time only, because a loop may continue for long.
         """
         awaiting = incident.evidence.pop("awaiting", None)
         if awaiting is None:

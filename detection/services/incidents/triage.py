@@ -43,7 +43,7 @@ def _locked(project_id: int, public_id: str) -> Iterator[Incident]:
                 locked = stack.enter_context(locked_session(session_id))
         incident = rows.select_for_update().first()
         if incident is None:
-            raise NotFound("There is no such incident in this project.")
+            raise NotFound
         yield incident
         if locked is not None:
             locked.reload_incidents()

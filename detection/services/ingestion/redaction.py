@@ -20,7 +20,7 @@ _KEY_WORDS = (
     r"|authorization|proxy-authorization|set-cookie|cookies?|credentials?|connection[_-]?string|x-api-key"
 )
 MAX_NODES = 1_000_000
-"""More values than any event has room for; its depth is what bounds the walk."""
+"""More values than an event can have; only the depth limits the walk."""
 SENSITIVE_KEY = re.compile(rf"(?i)^(?:.*[_\-. ])?(?:{_KEY_WORDS})$")
 PAGING_KEY = re.compile(r"(?i)(?:page|next|continuation|cursor|sync)[_-]?token$")
 """Cursors of lists are called tokens too and are no secrets."""

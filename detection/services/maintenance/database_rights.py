@@ -39,7 +39,7 @@ GRANT SELECT, INSERT ON detection_auditentry TO {role};
 
 
 class NoSuchRole(ServiceError):
-    """The role to run as does not exist, and the owner may not make it."""
+    """The role to run as does not exist, and the owner must not create it."""
 
     code, status = "no_such_role", 409
 
@@ -66,7 +66,7 @@ def grant(owner: str, role: str, password: str) -> None:
     Raises
     ------
     NoSuchRole
-        It does not exist, and the owner may not make it.
+        It does not exist, and the owner must not create it.
     """
     connection = connections[owner]
     with transaction.atomic(using=owner), connection.cursor() as cursor:
@@ -100,5 +100,5 @@ def _make_role(connection: BaseDatabaseWrapper, role: str, password: str) -> Non
         except ProgrammingError as error:
             raise NoSuchRole(
                 f'The role "{role}" of DATABASE_URL does not exist, and "{connection.settings_dict["USER"]}" may not'
-                f" make it. Let an administrator run: CREATE ROLE \"{role}\" LOGIN PASSWORD '...'"
+                f" create it. Let an administrator run: CREATE ROLE \"{role}\" LOGIN PASSWORD '...'"
             ) from error

@@ -124,7 +124,7 @@ def check(rung: str, shape: str, text: str) -> str:
 
 @transaction.atomic
 def save_template(project_id: int, rung: str, shape: str, text: str, actor: Actor) -> None:
-    """Set a project's own text; an empty one brings the default back. Holds for the next verdict on every process."""
+    """Set a custom template; an empty one restores the default. Takes effect on the next call."""
     row = MessageTemplate.objects.select_for_update().filter(project_id=project_id, rung=rung, shape=shape)
     before = row.first()
     text = check(rung, shape, text) if text.strip() else ""

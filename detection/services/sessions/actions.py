@@ -69,7 +69,7 @@ def revoke_exemption(project_id: int, external_id: str, tool: str, actor: Actor)
     Raises
     ------
     NotFound
-        When there is no such session.
+        If the session does not exist.
     Conflict
         ``not_exempt`` when the tool is not exempt in it.
     """

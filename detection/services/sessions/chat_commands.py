@@ -22,7 +22,7 @@ class CommandOut:
     Attributes
     ----------
     lines
-        One answer per command: what holds now, or what was wrong.
+        One reply per command: the value now in effect, or the error.
     is_changed
         Whether a setting changed.
     """
@@ -37,7 +37,7 @@ _SHOWN = ("enabled", "max_repeats", "ttl_seconds", "mode", "preset")
 
 
 def help_line(policy: Policy) -> str:
-    """Say in one line which settings a chat can change, what holds now, and how to change it."""
+    """Return one line with the settings that a chat can change, their values, and the syntax."""
     words = []
     for name in _SHOWN:
         field, value = FIELDS[name], policy.get(name)
@@ -54,7 +54,7 @@ def help_line(policy: Policy) -> str:
         elif field.type == "ladder":
             allowed = f", one of {', '.join(LADDERS)}, or a list of reactions"
         words.append(f"{grammar.shown_name(name)} (now {now}{allowed})")
-    return f"{'; '.join(words)}. Change with !/set(name=value, …), take back with !/unset(name, …)."
+    return f"{'; '.join(words)}. Change with !/set(name=value, …), remove with !/unset(name, …)."
 
 
 def run_in_chat(session: Session, overrides: ProjectOverrides, text: str, actor: Actor = CHAT) -> CommandOut:

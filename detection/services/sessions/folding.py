@@ -45,7 +45,7 @@ class Folding:
     Parameters
     ----------
     quarantined
-        Sequence numbers of events that are left out, each with its error.
+        Sequence numbers of quarantined events, each with its error.
     """
 
     def __init__(self, locked: LockedSession, quarantined: Mapping[int, str]) -> None:

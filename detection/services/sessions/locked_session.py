@@ -182,7 +182,7 @@ def locked_sessions_of_batch(principal: Principal, names: Iterable[str]) -> Iter
 @contextmanager
 def _written(session: Session | None) -> Iterator[LockedSession]:
     if session is None:
-        raise NotFound("There is no such session in this project.")
+        raise NotFound
     locked = LockedSession(session)
     yield locked
     locked.save()

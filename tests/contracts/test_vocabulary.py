@@ -1,0 +1,99 @@
+"""Phrases that the project does not use: each has a plain word that everything else uses instead."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+INSTEAD_OF = {
+    r"doorbells?": "background publisher",
+    r"thin doors?": "entry point",
+    r"(?<!control )\brooms?\b": "package, or space",
+    r"pieces? of news": "alert event",
+    r"\bequal news\b": "identical items",
+    r"known already": "duplicate",
+    r"\bmilder\b": "weaker",
+    r"\bloosens?\b": "weaken",
+    r"\btaken? back\b": "undo",
+    r"\bput(s|ting)? back\b": "restore",
+    r"\bbrings? (the|a) default back\b": "restore the default",
+    r"\bhears? of\b": "is notified of",
+    r"\btells? of\b": "is about",
+    r"\bset aside\b": "quarantined",
+    r"\bput aside\b": "snooze, or quarantined",
+    r"\bpoison(ous)?\b": "quarantined",
+    r"\bparked\b": "quarantined",
+    r"\bequal calls?\b": "identical calls",
+    r"\bholds from\b": "takes effect",
+    r"\bfrom (now|the next \w+) on\b": "takes effect",
+    r"\bleave[sn]? out\b|\bleft out\b": "omit, exclude or skip",
+    r"\bmakes it so\b": "describe the effect",
+    r"\bwhat holds\b": "the effective policy",
+    r"\bsomebody else is at\b": "already claimed",
+    r"\bthere is no such\b": "not found",
+    r"\bgoes_on\b": "continue_matching",
+    r"\brepeat_hours\b": "repeat_interval_hours",
+    r"\bgather for\b": "group wait",
+    r"\btell(s|ing)? again\b": "repeat interval",
+    r"\bleft (by the agent )?itself\b": "recovered",
+    r"\bwaiting since \d": "waiting for",
+    r"\bname the session\b": "`session` is required",
+    r"\bwho may come in\b": "authentication",
+    r"\bthe face of every\b": "base class",
+    r"\bleft_lying\b|\bLeftLying\b": "unclaimed approvals",
+    r"\bswitch(es|ed)? (it )?(on|off)\b": "enable, disable",
+    r"\bsay why\b": "give a reason",
+    r"\bhow (he|she|it|they) fares?\b": "health",
+    r"\bfar behind\b": "lagging",
+    r"\bcome back in \d": "retry in",
+    r"\btiers?\b": "override, scope or source",
+    r"\bfurther doors?\b|\bwhichever door\b|\bdoors? know\b": "entry point",
+    r"\bwithout news\b|\bno news\b|\bgood news\b": "no new result, or no alert event",
+    r"\bnobody (is|was) asked\b|\bis asked about\b": "approval",
+    r"\bhas been asked whether\b": "approval",
+    r"\blook(s|ed)? at the\b": "open, read or check",
+    r"\blook at (it|them|a|an)\b": "get",
+    r"\bmake it\b": "create",
+    r"\bas (it|they) stands?\b": "the current state",
+    r"\bwent on by\b": "the agent continued",
+    r"\ball news\b|\bother news\b|\bthe news\b": "alert event",
+    r"\bin the same breath\b": "in the same transaction",
+    r"\bfor ever\b": "permanently",
+    r"\bself-explain": "describe it",
+}
+"""Regular expressions, matched without regard to case, and what to write instead."""
+NOT_OURS = ("docs/openapi.json",)
+"""Generated from what is checked."""
+ALLOWED = {
+    ("detection/demo/stuck.py", r"\bthere is no such\b"): "what a scripted agent writes",
+}
+"""Exceptions by file and expression, with the reason."""
+
+
+def files():
+    listed = subprocess.run(
+        ["git", "ls-files", "detection", "loopguard_site", "templates", "static", "docs", "*.md"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout.split()  # fmt: skip
+    for name in listed:
+        is_text = name.endswith((".py", ".html", ".js", ".css", ".md", ".txt", ".toml"))
+        is_history = name.startswith("detection/migrations/") or name == "CHANGELOG.md"
+        if is_text and not is_history and "/vendor/" not in name and name not in NOT_OURS:
+            yield name
+
+
+@pytest.mark.parametrize("phrase", INSTEAD_OF)
+def test_a_phrase_of_the_list_is_used_nowhere(phrase):
+    pattern = re.compile(phrase, re.IGNORECASE)
+    found = [
+        f"{name}:{number}: {line.strip()[:120]}"
+        for name in files()
+        if (name, phrase) not in ALLOWED
+        for number, line in enumerate((ROOT / name).read_text().splitlines(), start=1)
+        if pattern.search(line)
+    ]
+    assert found == [], f"Write {INSTEAD_OF[phrase]!r} instead."
