@@ -162,6 +162,7 @@ def incident_document(row: IncidentRow | Incident, project: str) -> dict[str, An
         "model": row.model,
         "is_demo": row.is_demo,
         "loop": row.loop_id,
+        "group": row.group_id,
         "kind": row.kind,
         "tool": row.tool,
         "count": row.count,

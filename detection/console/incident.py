@@ -54,6 +54,10 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         "did_chip": incident_text.DECISION_CHIPS[incident.decision],
         "settings": incident_text.settings_then(incident.policy, incident.kind),
         "activity": activity,
+        "related": [
+            (row, detector_for(row.kind).label, incident_text.STATUS_CHIPS[row.status])
+            for row in selector.related(incident)
+        ],
         "neighbours": [(row, incident_text.STATUS_CHIPS[row.status]) for row in neighbours],
         "neighbour_agents": len({row.agent for row in neighbours if row.agent}),
         "strip": _strip(incident),

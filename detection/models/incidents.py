@@ -77,6 +77,12 @@ class Incident(models.Model):
     loop_id = models.CharField(
         max_length=32, help_text="Id of the pattern: the same loop in other sessions has the same id."
     )
+    group_id = models.CharField(
+        max_length=32,
+        db_default="",
+        default="",
+        help_text="Public id of the first incident about the same calls; related incidents share it.",
+    )
     kind = models.CharField(max_length=16)
     tool = models.CharField(max_length=128, help_text="The tool, or the tools of a cycle joined by arrows.")
     count = models.IntegerField()
@@ -91,6 +97,12 @@ class Incident(models.Model):
     calls_blocked = models.IntegerField(default=0)
     calls_in_loop = models.IntegerField(default=0)
     cost_usd = models.DecimalField(max_digits=14, decimal_places=6, default=0)
+    unshared_calls = models.IntegerField(
+        default=0, db_default=0, help_text="Calls of the loop that no earlier incident counts, for sums."
+    )
+    unshared_cost_usd = models.DecimalField(
+        max_digits=14, decimal_places=6, default=0, db_default=0, help_text="Their cost."
+    )
     decision = models.CharField(max_length=8, help_text="The strictest decision so far.")
     rung = models.CharField(max_length=16, blank=True, default="")
     first_seq = models.IntegerField()
@@ -145,6 +157,7 @@ class Incident(models.Model):
             models.Index(fields=("project", "-last_seen_at", "-id"), name="incident_newest"),
             models.Index(fields=("project", "status", "-last_seen_at"), name="incident_by_status"),
             models.Index(fields=("project", "loop_id"), name="incident_by_loop"),
+            models.Index(fields=("group_id",), name="incident_group"),
             models.Index(
                 fields=("snoozed_until",), name="incident_snoozed", condition=models.Q(status="snoozed")
             ),

@@ -127,7 +127,9 @@ def kpis(project_id: int, filters: SessionFilters = ALL_SESSIONS) -> Kpis:
     incidents = Incident.objects.filter(project_id=project_id, last_seen_at__gte=now - timedelta(days=1))
     if wanted:
         incidents = incidents.filter(session__in=Session.objects.filter(wanted, project_id=project_id))
-    day = incidents.aggregate(caught=Count("pk"), blocked=Sum("calls_blocked"), spent=Sum("cost_usd"))
+    day = incidents.aggregate(
+        caught=Count("group_id", distinct=True), blocked=Sum("calls_blocked"), spent=Sum("unshared_cost_usd")
+    )
     return Kpis(
         calls_per_minute=calls,
         loops_caught=day["caught"],

@@ -15,6 +15,7 @@ from detection.models.incidents import IncidentLabel, IncidentStatus
 from detection.selectors.pages import Page, Position, cut
 
 EXPORT_CHUNK = 500
+MAX_RELATED = 20
 COUNTED_INCIDENTS = 10_000
 STATUSES = tuple(IncidentStatus.values)
 _AT_WORK = (IncidentStatus.OPEN.value, IncidentStatus.ACKNOWLEDGED.value, IncidentStatus.SNOOZED.value)
@@ -60,6 +61,7 @@ class IncidentRow:
     model: str
     is_demo: bool
     loop_id: str
+    group_id: str
     kind: str
     tool: str
     count: int
@@ -221,6 +223,12 @@ def counts(project_id: int, filters: IncidentFilters = ALL_INCIDENTS) -> StatusC
         at_work = newest.filter(wanted, status__in=_AT_WORK).order_by()
         found |= dict.fromkeys(_AT_WORK, 0) | dict(at_work.values_list("status").annotate(Count("pk")))
     return StatusCounts(is_capped=is_capped, **found)
+
+
+def related(incident: Incident) -> list[IncidentRow]:
+    """List the other incidents about the same calls, which other detectors found, in the order in which they opened."""
+    rows = Incident.objects.filter(project_id=incident.project_id, group_id=incident.group_id)
+    return _fetch(rows.exclude(pk=incident.pk).order_by("pk"), MAX_RELATED)
 
 
 def neighbours(incident: Incident, limit: int = 10) -> list[IncidentRow]:

@@ -247,9 +247,9 @@ _INCIDENT_SUMS = {
     "mean_confidence": Avg("confidence"),
     "count_recovered": Count("pk", filter=Q(ended_at__isnull=False, recovered=True)),
     "count_not_recovered": Count("pk", filter=Q(ended_at__isnull=False, recovered=False)),
-    "sum_loop_calls": Coalesce(Sum("calls_in_loop"), 0),
+    "sum_loop_calls": Coalesce(Sum("unshared_calls"), 0),
     "sum_loop_blocked": Coalesce(Sum("calls_blocked"), 0),
-    "sum_loop_cost": Sum("cost_usd"),
+    "sum_loop_cost": Sum("unshared_cost_usd"),
 }
 
 

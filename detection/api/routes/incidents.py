@@ -126,6 +126,7 @@ def get_incident(request: ApiRequest, incident_id: str) -> HttpResponse:
     document["evidence"] = incident.evidence
     document["policy"] = incident.policy
     document["activity"] = [activity_document(entry) for entry in incident.activity.all()]
+    document["related"] = [incident_document(row, slug) for row in incidents.related(incident)]
     document["neighbours"] = [incident_document(row, slug) for row in incidents.neighbours(incident)]
     return json_response(document)
 

@@ -64,6 +64,9 @@ class IncidentSchema(Schema):
     model: str = Field(description="Model.")
     is_demo: bool = Field(description="Whether the demo created it.")
     loop: str = Field(description="Id of the pattern. Incidents of the same loop in other sessions share it.")
+    group: str = Field(
+        description="Id of the first incident about the same calls. Incidents of several detectors share it."
+    )
     kind: str = Field(description="Detector.")
     tool: str = Field(description="The tool, or the tools of a cycle.")
     count: int = Field(description="The highest count so far.")
@@ -113,6 +116,9 @@ class IncidentDetailSchema(IncidentSchema):
     evidence: dict[str, Any] = Field(description="Calls and counts that the finding rests on.")
     policy: dict[str, Any] = Field(description="The effective settings when it was opened.")
     activity: list[ActivitySchema] = Field(description="Activity, oldest first.")
+    related: list[IncidentSchema] = Field(
+        description="Other incidents about the same calls, found by other detectors."
+    )
     neighbours: list[IncidentSchema] = Field(description="Incidents of the same pattern in other sessions.")
 
 

@@ -31,6 +31,7 @@ def incident_facts(incident: Incident, note: str = "") -> dict[str, Any]:
     return {
         "id": incident.public_id,
         "loop_id": incident.loop_id,
+        "group": incident.group_id,
         "kind": incident.kind,
         "tool": incident.tool,
         "agent": incident.agent,

@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 
 import structlog
 from django.db import transaction
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from detection.models import (
@@ -156,7 +157,12 @@ def matching_silence(silences: Iterable[AlertSilence], facts: dict[str, Any]) ->
 
 def group_key(route: AlertRoute, facts: dict[str, Any]) -> str:
     """Return the key of an event's group: equal values in the route's `group_by` fields share a notification."""
-    named = {**facts, "loop": facts["loop_id"], "model": f"{facts['backend']}/{facts['model']}"}
+    # Related incidents, which are about the same calls, count as one loop.
+    named = {
+        **facts,
+        "loop": facts.get("group") or facts["loop_id"],
+        "model": f"{facts['backend']}/{facts['model']}",
+    }
     text = "\x00".join([str(route.pk), *(f"{field}={named[field]}" for field in sorted(route.group_by))])
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:32]
 
@@ -166,12 +172,10 @@ def add_to_notification(event: AlertEvent, route: AlertRoute, destination: Alert
     key, now = group_key(route, event.facts), timezone.now()
     group = Notification.objects.filter(destination=destination, group_key=key)
     # Events are added until the first attempt. A notification that a sender is just claiming is locked and skipped.
-    notification = (
-        group.select_for_update(skip_locked=True)
-        .filter(state=NotificationState.WAITING, attempt_count=0, payload="")
-        .order_by("-id")
-        .first()
+    waiting = Notification.objects.select_for_update(skip_locked=True, of=("self",)).filter(
+        destination=destination, state=NotificationState.WAITING, attempt_count=0, payload=""
     )
+    notification = _of_same_step(waiting, event) or waiting.filter(group_key=key).order_by("-id").first()
     if notification is not None and notification.items.count() >= MAX_GROUPED:
         notification = None
     is_request = event.type == AlertEventType.APPROVAL_REQUESTED
@@ -197,6 +201,19 @@ def add_to_notification(event: AlertEvent, route: AlertRoute, destination: Alert
         notification.due_at = due  # an urgent event sends the whole group early
         notification.save(update_fields=["due_at"])
     NotificationItem.objects.create(notification=notification, destination=destination, event=event)
+
+
+def _of_same_step(waiting: QuerySet[Notification], event: AlertEvent) -> Notification | None:
+    """Return the notification with a related incident that was opened in the same transaction, whatever the grouping."""
+    group = event.facts.get("group")
+    if event.type != AlertEventType.OPENED or not group:
+        return None
+    same = {
+        "items__event__at": event.at,
+        "items__event__type": event.type,
+        "items__event__facts__group": group,
+    }
+    return waiting.filter(pk__in=Notification.objects.filter(**same).values("pk")).order_by("-id").first()
 
 
 def after_quiet_hours(route: AlertRoute, moment: datetime) -> datetime:

@@ -35,12 +35,12 @@ QUIET_CALLS = 5
 ABANDONED_AFTER = timedelta(hours=1)
 EVIDENCE_CALLS = 24
 SHARED_CALLS = 2
-"""Two findings with so many calls in common are about one loop, whatever they call it."""
+"""Incidents with so many calls in common are related."""
 MAX_TRACES = 100
 EVIDENCE_ARGUMENTS_CHARACTERS, EVIDENCE_RESULT_CHARACTERS = 4000, 2000
 _FOUND_FIELDS = (
     "kind", "tool", "count", "limit", "window_seconds", "confidence", "detections", "was_guarded", "calls_blocked",
-    "calls_in_loop", "cost_usd", "decision", "rung", "last_seq", "last_call_number", "evidence", "policy", "last_seen_at",
+    "calls_in_loop", "cost_usd", "unshared_calls", "unshared_cost_usd", "decision", "rung", "last_seq", "last_call_number", "evidence", "policy", "last_seen_at",
 )  # fmt: skip
 """What a finding changes of an incident."""
 
@@ -75,19 +75,15 @@ class IncidentTracker:
         self._activity: list[IncidentActivity] = []
         self._notices: list[LimitNotice] = []
         self._evidence_seqs: dict[str, set[int]] = {}
+        self._seen_seqs: dict[str, set[int]] = {}
+        self._uncounted_costs: dict[str, tuple[set[int], set[int]]] = {}
 
     @property
     def active(self) -> dict[str, Incident]:
-        """Active incidents by loop identity, one incident under each identity that was found to be about the same calls.
-
-        One query the first time, none for a healthy session.
-        """
+        """Active incidents by loop identity. One query the first time, none for a healthy session."""
         if self._active is None:
-            self._active = {
-                loop_id: row
-                for row in Incident.objects.filter(session=self.session, ended_at=None)
-                for loop_id in (row.loop_id, *row.evidence.get("loop_ids", ()))
-            }
+            rows = Incident.objects.filter(session=self.session, ended_at=None).order_by("pk")
+            self._active = {row.loop_id: row for row in rows}
         return self._active
 
     @property
@@ -110,35 +106,34 @@ class IncidentTracker:
 
     def observe(self, seq: int, tool: str, step: Step, policy: Policy) -> Incident | None:
         """Take in what a call (or its result) came to; return the incident of the deciding finding."""
-        counted: set[str] = set()
+        in_step: list[Incident] = []
         for finding in () if step.duplicate else step.verdict.findings:
             if finding.detail.get("notice"):
                 self._notices.append(self._notice(seq, tool, finding))
                 continue
-            self._found(seq, tool, finding, step, policy, counted)
+            in_step.append(self._found(seq, tool, finding, step, policy, in_step))
         self._leave_quiet_ones()
         deciding = step.verdict.finding
         return self.active.get(deciding.loop_id) if deciding else None
 
     def _found(
-        self, seq: int, tool: str, finding: Finding, step: Step, policy: Policy, counted: set[str]
-    ) -> None:
-        """Put one finding on its incident; several findings of one step count as one detection of it."""
+        self, seq: int, tool: str, finding: Finding, step: Step, policy: Policy, in_step: list[Incident]
+    ) -> Incident:
+        """Put a finding on the incident of its loop identity; `in_step` are those of the same step so far."""
         verdict = step.verdict
         is_deciding = verdict.finding is not None and verdict.finding.loop_id == finding.loop_id
         decision = verdict.decision if is_deciding else "allow"
-        incident = self._same_loop(finding)
-        if incident is None:
-            incident = self._open(seq, tool, finding, policy)
+        incident = self.active.get(finding.loop_id)
+        if incident is None or incident.ended_at is not None:
+            incident = self._open(seq, tool, finding, policy, in_step)
         else:
             self._touch(incident, _FOUND_FIELDS)
-            self.active[finding.loop_id] = incident
-            incident.detections += incident.public_id not in counted
+            incident.detections += 1
             self.hints.add(Hint("incident", incident.public_id))
             if seq > incident.evidence.get("awaiting", {}).get("seq", seq):
                 self._settle(incident, "went_on")
-        counted.add(incident.public_id)
-        self._describe(incident, tool, finding, decision, policy)
+        self._count_calls(incident, seq, finding)
+        self._describe(incident, finding)
         incident.last_seq = max(incident.last_seq, seq)
         incident.last_call_number = self.session.call_count
         incident.last_seen_at = timezone.now()
@@ -156,7 +151,7 @@ class IncidentTracker:
             incident.evidence["awaiting"] = {"rung": verdict.rung, "seq": seq}
         self._wake(incident, decision)
         self._note_stop(incident, decision)
-        self._evidence_seqs.setdefault(incident.public_id, set()).update((*finding.seqs, seq))
+        return incident
 
     def _notice(self, seq: int, tool: str, finding: Finding) -> LimitNotice:
         """Close to a limit, not at it: no incident, and nothing for the agent, but operators get to know."""
@@ -170,51 +165,59 @@ class IncidentTracker:
             tool=tool,
         )
 
-    def _same_loop(self, finding: Finding) -> Incident | None:
-        """Find the active incident about these calls: a cycle is also a repeat of each of its calls, and often stagnation."""
-        known = self.active.get(finding.loop_id)
-        if known is not None and known.ended_at is None:
-            return known
+    def _count_calls(self, incident: Incident, seq: int, finding: Finding) -> None:
+        """Count the calls that this finding adds to its incident, each once; a run limit counts the calls beyond it."""
+        is_run_limit = detector_for(finding.kind).is_run_limit
+        own = self._seen(incident)
+        added = ({seq} if is_run_limit else {*finding.seqs, seq}) - own
+        unshared = added.difference(*(self._seen(other) for other in self.active.values()))
+        incident.calls_in_loop += len(added)
+        incident.unshared_calls += len(unshared)
+        if not is_run_limit:
+            # Evidence is bounded, so the first finding of a long loop may name fewer calls than it counts.
+            incident.calls_in_loop = max(incident.calls_in_loop, finding.count * max(1, finding.period))
+        own |= added
+        incident.evidence["seqs"] = _joined(incident.evidence.get("seqs"), sorted(added))
+        costs, unshared_costs = self._uncounted_costs.setdefault(incident.public_id, (set(), set()))
+        costs |= added
+        unshared_costs |= unshared
+        is_new = incident.public_id in self._new
+        if not is_run_limit or is_new:
+            # The calls before a limit was reached are its context and do not change later.
+            self._evidence_seqs.setdefault(incident.public_id, set()).update((*finding.seqs, seq))
+
+    def _seen(self, incident: Incident) -> set[int]:
+        return self._seen_seqs.setdefault(incident.public_id, set(incident.evidence.get("seqs", ())))
+
+    def _group_of(self, finding: Finding, in_step: list[Incident]) -> str | None:
+        """Return the group of incidents that the finding belongs to: found in the same step, or about the same calls."""
+        if in_step:
+            return in_step[0].group_id
+        if detector_for(finding.kind).is_run_limit:
+            return None
         keys, seqs = set(finding.call_keys), set(finding.seqs)
-        for incident in self.active.values():
-            own_seqs = self._evidence_seqs.get(incident.public_id, set()) | set(
-                incident.evidence.get("seqs", ())
-            )
-            shares_calls = (
-                bool(keys & set(incident.evidence.get("keys", ()))) or len(seqs & own_seqs) >= SHARED_CALLS
-            )
-            if incident.ended_at is None and shares_calls:
-                return incident
+        for incident in reversed(self.active.values()):
+            if incident.ended_at is None and not detector_for(incident.kind).is_run_limit:
+                shared_keys = keys & set(incident.evidence.get("keys", ()))
+                if shared_keys or len(seqs & self._seen(incident)) >= SHARED_CALLS:
+                    return incident.group_id
         return None
 
-    def _describe(
-        self, incident: Incident, tool: str, finding: Finding, decision: str, policy: Policy
-    ) -> None:
-        """Let the incident speak of the finding that decided most strictly; of equals, of a cycle before its single calls."""
-        evidence = incident.evidence
-        evidence["loop_ids"] = _joined(evidence.get("loop_ids"), [finding.loop_id])
-        evidence["keys"] = _joined(evidence.get("keys"), finding.call_keys)
-        evidence["seqs"] = _joined(evidence.get("seqs"), finding.seqs)
-        kinds = evidence.setdefault("kinds", {})
-        seen = kinds.get(finding.kind, {"count": 0})
-        kinds[finding.kind] = {"count": max(seen["count"], finding.count), "limit": finding.limit}
-        is_stricter = DECISIONS.index(decision) > DECISIONS.index(incident.decision)
-        is_wider = detector_for(finding.kind).spans_tools and decision == incident.decision
-        if finding.kind != incident.kind and not is_stricter and not is_wider:
-            return
-        if finding.kind != incident.kind:
-            incident.kind, incident.count = finding.kind, finding.count
-            incident.policy = policy.for_tool(tool).explain(relevant_fields(finding.kind))
-            incident.tool = tool
+    def _describe(self, incident: Incident, finding: Finding) -> None:
         incident.count, incident.limit = max(incident.count, finding.count), finding.limit
         incident.window_seconds, incident.confidence = finding.window_seconds, finding.confidence
+        evidence = incident.evidence
+        evidence["keys"] = _joined(evidence.get("keys"), finding.call_keys)
         evidence |= {"results": finding.results, "period": finding.period, "detail": dict(finding.detail)}
 
-    def _open(self, seq: int, tool: str, finding: Finding, policy: Policy) -> Incident:
-        session = self.session
+    def _open(
+        self, seq: int, tool: str, finding: Finding, policy: Policy, in_step: list[Incident]
+    ) -> Incident:
+        session, public_id = self.session, new_public_id()
         fields = policy.for_tool(tool).explain(relevant_fields(finding.kind))
         incident = Incident(
-            public_id=new_public_id(),
+            public_id=public_id,
+            group_id=self._group_of(finding, in_step) or public_id,
             project_id=session.project_id,
             session=session,
             session_name=session.external_id,
@@ -253,12 +256,20 @@ class IncidentTracker:
             self._note(incident, "woke", "it got worse" if is_worse else "the time was over")
 
     def _leave_quiet_ones(self) -> None:
+        """End the loops that were not found for some calls; related ones end together, as one may speak for the others."""
+        last_found: dict[str, int] = {}
         for incident in self.active.values():
-            if (
-                incident.ended_at is None
-                and self.session.call_count - incident.last_call_number >= QUIET_CALLS
-            ):
+            key = self._quiet_key(incident)
+            last_found[key] = max(last_found.get(key, 0), incident.last_call_number)
+        for incident in self.active.values():
+            is_quiet = self.session.call_count - last_found[self._quiet_key(incident)] >= QUIET_CALLS
+            if incident.ended_at is None and is_quiet:
                 self._end(incident, timezone.now(), recovered=True)
+
+    @staticmethod
+    def _quiet_key(incident: Incident) -> str:
+        is_run_limit = detector_for(incident.kind).is_run_limit
+        return incident.public_id if is_run_limit else incident.group_id
 
     def end_all(self, at: datetime) -> None:
         """The session ended, and its loops with it."""
@@ -333,6 +344,7 @@ class IncidentTracker:
         if not self._touched:
             return
         self._gather_evidence()
+        self._add_costs()
         # Ended ones first: only one incident of a loop may be active at any time.
         for incident in sorted(self._touched.values(), key=lambda row: row.ended_at is None):
             if incident.public_id in self._new:
@@ -352,6 +364,20 @@ class IncidentTracker:
                 notice.save(force_insert=True)
                 outbox.record_limit_notice(self.session, notice)
                 self.hints.add(Hint("session", self.session.external_id, "near_limit"))
+
+    def _add_costs(self) -> None:
+        """Add what the counted calls cost. One query, of two columns."""
+        wanted = {seq for costs, _ in self._uncounted_costs.values() for seq in costs}
+        if not wanted:
+            return
+        rows = Event.objects.filter(session_id=self.session.pk, seq__in=wanted)
+        cost_of = {seq: float(cost) for seq, cost in rows.values_list("seq", "cost_usd")}
+        for name, (costs, unshared) in self._uncounted_costs.items():
+            incident = self._touched[name]
+            incident.cost_usd = float(incident.cost_usd) + sum(cost_of.get(seq, 0) for seq in costs)
+            incident.unshared_cost_usd = float(incident.unshared_cost_usd) + sum(
+                cost_of.get(seq, 0) for seq in unshared
+            )
 
     def _gather_evidence(self) -> None:
         """Copy the calls that make each loop, with their results, into the incident: the calls go with retention."""
@@ -384,9 +410,6 @@ class IncidentTracker:
             if detector_for(incident.kind).spans_tools:
                 lap = incident.evidence["calls"][-incident.evidence.get("period", 1) :]
                 incident.tool = " → ".join(dict.fromkeys(call["tool"] for call in lap))[:128]
-            # What the loop cost is what its calls cost, as far as the evidence reaches.
-            incident.calls_in_loop = max(incident.count, len(known))
-            incident.cost_usd = sum(call.get("cost_usd", 0) for call in known.values())
 
 
 def discount_blocked(incident_id: int, calls: int) -> None:

@@ -1,0 +1,79 @@
+"""Every finding is an incident of its own; related ones are linked, their calls are counted once."""
+
+import pytest
+
+from detection.engine.scopes import PROJECT
+from detection.models import AlertEvent, Incident, Notification, Session
+from detection.selectors.incidents import related
+from detection.services.alerting import routing
+from detection.services.policies import overrides
+from detection.services.sessions.evaluation import evaluate
+from tests.support.agents import OPERATOR
+from tests.support.alerts import make_route, make_webhook
+
+
+def limited(project, **values):
+    settings = {"budget_enabled": True, "budget_ladder": "observe", "mode": "observe", **values}
+    overrides.save_override(project.pk, PROJECT, settings, OPERATOR, "observe only")
+
+
+def observe(agent, calls):
+    agent.posts(*[agent.call(tool, arguments, cost_usd=0.5) for tool, arguments in calls])
+    while evaluate(Session.objects.get().pk):
+        pass
+
+
+def distinct(count, start=0):
+    return [(f"tool_{number}", f'{{"n": {number}}}') for number in range(start, start + count)]
+
+
+def runs_of_identical_calls():
+    calls = []
+    for run in range(6):
+        calls += distinct(20, run * 100)
+        calls += [("search", f'{{"run": {run}}}')] * 29
+    return calls
+
+
+def test_a_spent_budget_hides_no_loop(agent, project):
+    limited(project, budget_max_calls=10)
+    observe(agent, runs_of_identical_calls())
+    repeats = Incident.objects.filter(kind="repeat").order_by("pk")
+    assert [row.count for row in repeats] == [29] * 6
+    assert [row.calls_in_loop for row in repeats] == [29] * 6
+    assert {row.ended_at is not None for row in repeats[:5]} == {True}
+    budget = Incident.objects.get(kind="budget")
+    assert budget.calls_in_loop == 6 * 49 - 9
+    assert budget.ended_at is None
+
+
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_sums_count_every_call_and_its_cost_once_whatever_the_transactions(agent, project, one_by_one):
+    limited(project, budget_max_calls=10)
+    calls = [*distinct(12), *[("search", "{}")] * 9]
+    for part in [[call] for call in calls] if one_by_one else [calls]:
+        observe(agent, part)
+    rows = {row.kind: row for row in Incident.objects.all()}
+    beyond_or_in_loop = 21 - 9
+    assert sum(row.unshared_calls for row in rows.values()) == beyond_or_in_loop
+    assert float(sum(row.unshared_cost_usd for row in rows.values())) == beyond_or_in_loop * 0.5
+    assert (rows["repeat"].calls_in_loop, float(rows["repeat"].cost_usd)) == (9, 4.5)
+    assert (rows["budget"].calls_in_loop, float(rows["budget"].cost_usd)) == (12, 6.0)
+
+
+def test_incidents_of_one_step_are_related_and_told_in_one_notification(agent, project, receiver):
+    limited(project, budget_max_calls=4)
+    make_route(project, make_webhook(project, receiver), group_by=["kind"], event_types=["opened"])
+    observe(agent, [("search", "{}")] * 4)
+    repeat, budget = Incident.objects.get(kind="repeat"), Incident.objects.get(kind="budget")
+    assert [row.public_id for row in related(repeat)] == [budget.public_id]
+    assert AlertEvent.objects.filter(type="opened").count() == 2
+    routing.route_pending()
+    assert Notification.objects.get().items.count() == 2
+
+
+def test_a_loop_identity_stays_one_incident_while_it_lasts(agent, project):
+    limited(project)
+    for _ in range(40):
+        observe(agent, [("search", "{}")])
+    assert Incident.objects.filter(kind="repeat").count() == 1
