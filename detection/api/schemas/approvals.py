@@ -50,7 +50,7 @@ class ApprovalSchema(Schema):
     choice: ChoiceName | None = Field(description="What was chosen.")
     raise_by: int = Field(description="For `raise`: by how much the limit is raised.")
     message: str = Field(description="Message for the model.")
-    reason: str = Field(description="Stable code of how it was closed, as in `decided` or `unanswered`.")
+    reason: str = Field(description="Stable code of how it was closed, as in `decided` or `expired`.")
     decided_by: str | None = Field(description="A user name, `key:<id>`, `judge` or `system`.")
     decided_at: datetime | None = Field(description="When it was closed.")
     wait_url: str = Field(description="Long-poll address of the decision.")
