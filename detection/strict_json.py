@@ -1,7 +1,7 @@
 """The one strict JSON parser of the edge: pure, bounded, and never surprised by hostile input.
 
 What a document may be is decided here: UTF-8, no NaN, bounded depth, nodes, keys and numbers, on the outside as well as
-in JSON that sits inside a string. What its fields mean belongs to the doors. Nothing here knows Django.
+in JSON that sits inside a string. The entry points interpret the fields. Nothing here depends on Django.
 
 Three grades of trouble: what is no JSON at all (`not_json`), what is JSON beyond a limit (a code of its own), and what
 can be kept with a visible mark (`Cleaner.marks`): NUL, lone surrogates, doubled keys, numbers finer than a double.

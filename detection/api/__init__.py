@@ -1,1 +1,1 @@
-"""The API: one door for agents, scripts and other programs. Rules live in the services, reads in the selectors."""
+"""The HTTP API for agents, scripts and other programs. Services contain the rules, selectors the reads."""

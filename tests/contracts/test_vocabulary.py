@@ -51,7 +51,7 @@ INSTEAD_OF = {
     r"\bfar behind\b": "lagging",
     r"\bcome back in \d": "retry in",
     r"\btiers?\b": "override, scope or source",
-    r"\bfurther doors?\b|\bwhichever door\b|\bdoors? know\b": "entry point",
+    r"\bdoors?\b": "entry point, or integration",
     r"\bwithout news\b|\bno news\b|\bgood news\b": "no new result, or no alert event",
     r"\bnobody (is|was) asked\b|\bis asked about\b": "approval",
     r"\bhas been asked whether\b": "approval",

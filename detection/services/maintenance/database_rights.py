@@ -1,4 +1,4 @@
-"""What the database lets LoopGuard's own roles do: the role that runs it works on every table, and only adds to the audit.
+"""Rights of LoopGuard's database role: it works on every table and can only add to the audit log.
 
 The owner of the tables migrates, and applies these rights after that; doing it again changes nothing. Does not belong
 here: what people and keys may do.
@@ -45,7 +45,7 @@ class NoSuchRole(ServiceError):
 
 
 def refuse_truncate(using: str) -> None:
-    """Let not even the owner empty the audit at once, as it cannot change or delete a row.
+    """Prevent the owner from truncating the audit log, as it cannot change or delete entries.
 
     No migration does this: a test database is emptied by truncating its tables.
     """
@@ -54,7 +54,7 @@ def refuse_truncate(using: str) -> None:
 
 
 def grant(owner: str, role: str, password: str) -> None:
-    """Give the role that LoopGuard runs as what it needs and no more; all of it or nothing.
+    """Grant LoopGuard's role the rights that it needs, in one transaction.
 
     Parameters
     ----------

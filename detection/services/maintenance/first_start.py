@@ -1,4 +1,4 @@
-"""The first start: a project, an operator and a key, made once; and new ones on request."""
+"""The first start: creates a project, an administrator and a key once, and new secrets on request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ USERNAME, PROJECT_SLUG = "admin", "default"
 
 @dataclass(frozen=True, slots=True)
 class FirstStart:
-    """What is shown once and never again."""
+    """Secrets that are shown once."""
 
     project_slug: str
     username: str
@@ -28,7 +28,7 @@ class FirstStart:
 
 @transaction.atomic
 def first_start() -> FirstStart | None:
-    """Make the first project, its administrator and a key; None when that was done before."""
+    """Create the first project, its administrator and a key; return None if they exist."""
     lock_until_commit(AdvisoryLock.FIRST_START)
     if Project.objects.exists():
         return None
@@ -38,7 +38,7 @@ def first_start() -> FirstStart | None:
 
 @transaction.atomic
 def new_secrets() -> FirstStart:
-    """Give the administrator a new password and make one more key; older keys go on working."""
+    """Set a new password for the administrator and create another key. Older keys stay valid."""
     return _hand_out(
         Project.objects.order_by("pk").first()
         or Project.objects.create(slug=PROJECT_SLUG, name="Default project")
@@ -59,7 +59,7 @@ def _hand_out(project: Project) -> FirstStart:
 
 
 def demo_key() -> str:
-    """Make the key that the demo player sends with: what it sends is marked as demo."""
+    """Create the key of the demo player, whose sessions are marked as demo."""
     project = Project.objects.order_by("pk").first()
     if project is None:
         raise RuntimeError("Set LoopGuard up before playing the demo.")

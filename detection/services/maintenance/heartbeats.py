@@ -1,4 +1,4 @@
-"""Notes that a part has done its work: a process that runs and does nothing must not look healthy."""
+"""Heartbeats of the parts: a process that runs but does nothing must not look healthy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from django.core.cache import cache
 Part = Literal["worker", "sweeper", "beat", "housekeeping"]
 KEPT_SECONDS = 7 * 24 * 3600
 STEP_SECONDS = 5.0
-"""A busy part is noted at most this often a process."""
+"""Minimum time between two heartbeats of a part in one process."""
 
 _noted_at: dict[str, float] = {}
 _lock = threading.Lock()

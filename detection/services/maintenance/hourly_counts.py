@@ -1,4 +1,4 @@
-"""Counts calls by the hour, beside the work and not in it: nothing is added to the way of a guarded call.
+"""Counts calls by the hour in the background, at no cost for guarded calls.
 
 Sessions touched since the last run are found by the transaction that touched them last, and each session's new calls are
 read once, in order, by primary key. How far a session is counted moves in the transaction that adds the numbers, so a run
@@ -17,7 +17,7 @@ from detection.sql.advisory_locks import AdvisoryLock, try_lock_until_commit
 
 BATCH_SESSIONS = 500
 BATCH_EVENTS = 30_000
-"""Events read in one transaction; a long session is counted in several, so that none comes near the statement timeout."""
+"""Events per transaction; long sessions take several, so that none reaches the statement timeout."""
 MAX_BATCHES = 100
 
 _TOUCHED = """

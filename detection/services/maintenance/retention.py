@@ -1,4 +1,4 @@
-"""Housekeeping: partitions ahead of time, old rows away, forgotten incidents ended. Safe to run twice, or twice at once."""
+"""Housekeeping: creates partitions, deletes old rows and ends abandoned incidents. Safe to run twice or concurrently."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MAX_ABANDONED = 1000
 
 
 def housekeeping() -> None:
-    """Do all of it; a second run at the same time returns at once."""
+    """Run all housekeeping; a concurrent run returns at once."""
     with try_lock(AdvisoryLock.HOUSEKEEPING) as is_locked:
         if not is_locked:
             return
@@ -63,7 +63,7 @@ def end_abandoned() -> int:
 
 
 def purge(project: Project) -> int:
-    """Remove the project's sessions whose last event is older than its retention, in small transactions."""
+    """Delete sessions of the project whose last event is older than its retention, in small transactions."""
     before = timezone.now() - timedelta(days=project.retention_days)
     total = 0
     for _ in range(MAX_BATCHES):
@@ -77,7 +77,7 @@ def purge(project: Project) -> int:
 
 
 def drop_empty_partitions() -> list[str]:
-    """Drop the partitions of weeks long past that hold nothing any more; the database does it with its owner's rights."""
+    """Drop empty partitions of past weeks, with the rights of the database owner."""
     oldest_kept = int(timezone.now().timestamp()) // 86_400 - 2 * DAYS_PER_PARTITION
     with connection.cursor() as cursor:
         cursor.execute("SELECT detection_drop_empty_partitions(%s)", [oldest_kept])
@@ -85,7 +85,7 @@ def drop_empty_partitions() -> list[str]:
 
 
 def trim() -> None:
-    """Keep the bounded tables bounded: attempts per project, and event ids of sessions that went quiet."""
+    """Trim the bounded tables: attempts per project, event ids, alert events and notifications."""
     with connection.cursor() as cursor:
         cursor.execute(
             "DELETE FROM detection_attempt WHERE id IN (SELECT id FROM (SELECT id, row_number() OVER"

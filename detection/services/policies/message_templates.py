@@ -169,4 +169,6 @@ def preview(rung: str, shape: str, text: str) -> dict[str, Any] | str:
     """Return what an agent would get for a repeated search, in a wire shape; an empty text previews the default."""
     own = {rung: check(rung, shape, text)} if text.strip() else None
     message = messages.message(rung, _SAMPLE, resolve([]), own)
-    return messages.render(shape or "text", DECISION_OF[rung], message, "call_7", "gpt-5")  # type: ignore[arg-type]
+    return messages.render(
+        messages.shape_named(shape) or "text", DECISION_OF[rung], message, "call_7", "gpt-5"
+    )
