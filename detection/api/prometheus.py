@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Literal
 
 from django.db import DatabaseError, connection
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -142,7 +142,40 @@ def _statistics() -> list[Metric]:
     )
     for project, outcome, count in statistics.judge_calls_by_outcome():
         judged.add_metric((project, outcome), count)
-    return [checks, reactions, cost, found, judged]
+    return [checks, reactions, cost, found, judged, *_incident_totals()]
+
+
+_BY: Final[tuple[Literal["tool", "model"], ...]] = ("tool", "model")
+
+
+def _incident_totals() -> list[Metric]:
+    """Return recovery, confidence and cost of loops by detector, and incidents and cost by tool and model."""
+    labels = ("project", "kind")
+    recovery = GaugeMetricFamily(
+        "loopguard_incidents_by_recovery",
+        "Ended incidents by detector and whether the agent recovered.",
+        labels=(*labels, "recovered"),
+    )
+    confidence = GaugeMetricFamily(
+        "loopguard_incident_confidence", "Average confidence of stored incidents by detector.", labels=labels
+    )
+    metrics: list[Metric] = [recovery, confidence]
+    for row in statistics.incident_totals("kind"):
+        recovery.add_metric((row.project, row.name, "true"), row.recovered)
+        recovery.add_metric((row.project, row.name, "false"), row.not_recovered)
+        confidence.add_metric((row.project, row.name), row.confidence_sum / row.count)
+    for by in _BY:
+        incidents = GaugeMetricFamily(
+            f"loopguard_incidents_by_{by}", f"Stored incidents by {by}.", labels=("project", by)
+        )
+        cost = GaugeMetricFamily(
+            f"loopguard_loop_cost_usd_by_{by}", f"Cost of calls in loops by {by}.", labels=("project", by)
+        )
+        for row in statistics.incident_totals(by):
+            incidents.add_metric((row.project, row.name), row.count)
+            cost.add_metric((row.project, row.name), row.loop_cost_usd)
+        metrics += [incidents, cost]
+    return metrics
 
 
 def _alerts() -> list[Metric]:

@@ -175,6 +175,8 @@ def incident_document(row: IncidentRow | Incident, project: str) -> dict[str, An
         "calls_blocked": row.calls_blocked,
         "calls_in_loop": row.calls_in_loop,
         "cost_usd": float(row.cost_usd),
+        "first_call_number": row.first_call_number,
+        "last_call_number": row.last_call_number,
         "first_seq": row.first_seq,
         "last_seq": row.last_seq,
         "status": row.status,

@@ -75,6 +75,8 @@ class IncidentRow:
     cost_usd: Decimal
     decision: str
     rung: str
+    first_call_number: int
+    last_call_number: int
     first_seq: int
     last_seq: int
     status: str

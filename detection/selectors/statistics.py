@@ -333,3 +333,52 @@ def incidents_by_kind() -> list[tuple[str, str, str, int]]:
         .annotate(Count("pk"))
     )
     return [(slug, kind, label or "none", count) for slug, kind, label, count in rows]
+
+
+MAX_LABEL_VALUES = 50
+"""Tools and models with labels of their own in the metrics; the others count as `other`."""
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentTotals:
+    """Sums over the incidents of one detector, tool or model in one project."""
+
+    project: str
+    name: str
+    count: int
+    recovered: int
+    not_recovered: int
+    confidence_sum: float
+    loop_calls: int
+    loop_cost_usd: float
+
+
+def incident_totals(by: Literal["kind", "tool", "model"]) -> list[IncidentTotals]:
+    """Sum up every project's incidents, without the demo's: for metrics.
+
+    Returns
+    -------
+    list of IncidentTotals
+        Per project at most `MAX_LABEL_VALUES` names, those with the most incidents, and `other`. One query.
+    """
+    rows = (
+        Incident.objects.filter(is_demo=False)
+        .values_list("project__slug", by)
+        .annotate(
+            number=Count("pk"), left=Count("pk", filter=Q(recovered=True)), stayed=Count("pk", filter=Q(recovered=False)),
+            sure=Sum("confidence"), calls=Sum("unshared_calls"), cost=Sum("unshared_cost_usd"),
+        )
+        .order_by("project__slug", "-number", by)
+    )  # fmt: skip
+    places: dict[str, int] = defaultdict(int)
+    sums: dict[tuple[str, str], list[float]] = {}
+    for project, name, *values in rows:
+        places[project] += 1
+        shown = (name or "unknown") if places[project] <= MAX_LABEL_VALUES else "other"
+        own = sums.setdefault((project, shown), [0] * len(values))
+        for index, value in enumerate(values):
+            own[index] += float(value or 0)
+    return [
+        IncidentTotals(project, name, int(a), int(b), int(c), d, int(e), f)
+        for (project, name), (a, b, c, d, e, f) in sums.items()
+    ]

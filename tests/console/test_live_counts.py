@@ -12,6 +12,7 @@ from detection.models import Session, StoppedByKind
 from detection.models.session_state import STORED_STATES, SessionState
 from tests.api.conftest import Api, speaking
 from tests.console.scenes import make_world
+from tests.support.alerts import make_incident
 from tests.support.projects import make_key
 
 pytestmark = pytest.mark.django_db
@@ -87,3 +88,22 @@ def test_metrics_count_the_sessions_of_the_last_hour_by_the_same_states():
     assert {state: int(count) for state, count in told.items()} == {
         state: recent.count(state) for state in SessionState.values
     }
+
+
+def test_metrics_tell_recovery_confidence_and_loop_cost_with_bounded_labels(monkeypatch):
+    monkeypatch.setattr("detection.selectors.statistics.MAX_LABEL_VALUES", 2)
+    world = make_world()
+    for number in range(4):
+        fields = {
+            "tool": f"tool_{min(number, 2)}",
+            "unshared_cost_usd": 2,
+            "recovered": True,
+            "confidence": 0.5,
+        }
+        make_incident(world.project, kind="cycle", loop_id=str(number), **fields)
+    metrics = world.client.get("/metrics").content.decode()
+    project = f'project="{world.project.slug}"'
+    assert f'loopguard_incidents_by_recovery{{kind="cycle",{project},recovered="true"}} 4.0' in metrics
+    assert f'loopguard_incident_confidence{{kind="cycle",{project}}} 0.5' in metrics
+    assert f'loopguard_loop_cost_usd_by_tool{{{project},tool="tool_2"}} 4.0' in metrics
+    assert f'loopguard_incidents_by_tool{{{project},tool="other"}}' in metrics

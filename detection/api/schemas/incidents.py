@@ -81,6 +81,8 @@ class IncidentSchema(Schema):
     calls_blocked: int = Field(description="Blocked calls.")
     calls_in_loop: int = Field(description="Calls that belong to the loop.")
     cost_usd: float = Field(description="Cost of the calls in the loop, in US dollars.")
+    first_call_number: int = Field(description="Which call of the session the loop began with, from 1.")
+    last_call_number: int = Field(description="Which call of the session the last finding was at.")
     first_seq: int = Field(description="Sequence number of the first event of the loop.")
     last_seq: int = Field(description="Sequence number of the last event of the loop.")
     status: Status = Field(description="Status.")
