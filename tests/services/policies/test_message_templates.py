@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from detection.engine.messages import SHAPES
@@ -22,7 +24,9 @@ def test_an_own_text_holds_from_the_next_verdict_on_and_the_default_comes_back(p
     default = stopped(agent).message
     text = "$tool: $count of $limit within $window. It costs $$5."
     message_templates.save_template(project.pk, "stop", "", text, OPERATOR)
-    assert agent.asks().verdicts[0].message == "search_web: 5 of 4 within 120 seconds. It costs $5."
+    assert re.fullmatch(
+        r"search_web: 5 of 4 within \d seconds\. It costs \$5\.", agent.asks().verdicts[0].message
+    )
     message_templates.save_template(project.pk, "stop", "", "", OPERATOR)
     assert agent.asks().verdicts[0].message.startswith(default[:20])
     assert AuditEntry.objects.filter(action="message_template.save").count() == 2
