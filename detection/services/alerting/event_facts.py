@@ -90,6 +90,7 @@ def approval_facts(approval: Approval, session: Session) -> dict[str, Any]:
     return {
         "id": approval.incident.public_id if approval.incident else "",
         "loop_id": approval.loop_id,
+        "group": approval.incident.group_id if approval.incident else "",
         "kind": approval.kind,
         "tool": approval.tool,
         "agent": approval.agent,
