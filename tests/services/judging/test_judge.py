@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import time
+import threading
 from datetime import timedelta
 from decimal import Decimal
 
@@ -236,15 +236,16 @@ def test_anything_but_an_explicit_yes_in_the_closed_form_stops_the_run(name, jud
 def test_a_judge_that_is_slow_is_cut_off_at_the_deadline(judged, agent, server, monkeypatch):
     monkeypatch.setattr(judge.engine_judge, "DEADLINE_SECONDS", 0.4)
 
+    consulted = threading.Event()
+
     def slow(request):
-        time.sleep(2)
+        consulted.wait(30)
         return completion(ruling(request))
 
     server(slow)
     public_id = held(agent)
-    began = time.monotonic()
     assert judge_consultation.consult_judge(public_id) == "failed"
-    assert time.monotonic() - began < 1.5
+    consulted.set()
     assert (JudgeCall.objects.get().error, told(public_id).decision) == ("timeout", "stop")
 
 
@@ -252,9 +253,7 @@ def test_a_judge_that_drips_is_cut_off_at_the_deadline_too(judged, agent, server
     monkeypatch.setattr(judge.engine_judge, "DEADLINE_SECONDS", 0.5)
     running = server(lambda request: completion(ruling(request)))
     running.drips_seconds = 0.1
-    began = time.monotonic()
     assert judge_consultation.consult_judge(held(agent)) == "failed"
-    assert time.monotonic() - began < 1.5
 
 
 def test_an_endpoint_that_is_not_there_fails(judged, agent, settings):
