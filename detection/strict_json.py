@@ -1,10 +1,9 @@
-"""The one strict JSON parser of the edge: pure, bounded, and never surprised by hostile input.
+"""The strict JSON parser of all external input: pure, and with bounded cost for hostile input.
 
-What a document may be is decided here: UTF-8, no NaN, bounded depth, nodes, keys and numbers, on the outside as well as
-in JSON that sits inside a string. The entry points interpret the fields. Nothing here depends on Django.
+It enforces UTF-8, no NaN, and bounds on depth, nodes, keys and numbers, in the document and in JSON inside strings. The entry points interpret the fields. Nothing here depends on Django.
 
-Three grades of trouble: what is no JSON at all (`not_json`), what is JSON beyond a limit (a code of its own), and what
-can be kept with a visible mark (`Cleaner.marks`): NUL, lone surrogates, doubled keys, numbers finer than a double.
+There are three kinds of errors: text that is not JSON (`not_json`), JSON above a limit (one code per limit), and values
+that are altered with a visible mark (`Cleaner.marks`): NUL, lone surrogates, duplicate keys, numbers finer than a double.
 """
 
 from __future__ import annotations
@@ -138,8 +137,8 @@ def loads(data: bytes | str) -> Any:
     Returns
     -------
     object
-        With every object a `dict` (or `Doubled`); numbers beyond the limits come as stand-ins that `Cleaner` refuses, so
-        that one bad event of a batch does not take the others with it.
+        With every object a `dict` (or `Doubled`); numbers beyond the limits are placeholders that `Cleaner` rejects, so
+        that one invalid event of a batch does not affect the others.
 
     Raises
     ------
@@ -150,7 +149,7 @@ def loads(data: bytes | str) -> Any:
         text = data if isinstance(data, str) else data.decode()
     except UnicodeDecodeError as error:
         raise JsonProblem(
-            "not_json", f"Not UTF-8 (byte {error.start}); other encodings are not taken."
+            "not_json", f"Not UTF-8 (byte {error.start}); other encodings are not supported."
         ) from None
     try:
         return _decoder.decode(text)
@@ -171,7 +170,7 @@ def loads(data: bytes | str) -> Any:
 
 
 def _prune(text: str) -> str:
-    """Put null in the place of everything far beyond the allowed depth; what is left is still too deep to pass."""
+    """Replace everything far beyond the allowed depth by null; the rest is still deep enough to be rejected."""
     kept: list[str] = []
     depth = start = 0
     for found in _STRING_OR_BRACKET.finditer(text):
@@ -200,12 +199,12 @@ def compact(value: Any) -> str:
 
 
 class Cleaner:
-    """Checks the values of one event against the limits, and marks what it had to change.
+    """Checks the values of one event against the limits, and marks its alterations.
 
     Parameters
     ----------
     max_nodes
-        How many values there may be in all.
+        Maximum number of values.
 
     Attributes
     ----------
@@ -213,7 +212,7 @@ class Cleaner:
         In the order of their first appearance: ``nul``, ``surrogate``, ``duplicate_key``, ``number_precision``,
         ``not_json`` (text that looks like JSON and is none; kept as text).
     nodes
-        How many values were seen so far; the limit holds for all of them together.
+        Number of values so far; the limit applies to all of them together.
     """
 
     __slots__ = ("marks", "max_nodes", "nodes")
@@ -224,12 +223,12 @@ class Cleaner:
         self.nodes = 0
 
     def value(self, value: Any, depth: int = 1) -> Any:
-        """Return the value as it may be stored, itself where nothing had to change.
+        """Return the value as it can be stored: the same object if nothing had to change.
 
         Raises
         ------
         JsonProblem
-            For what is beyond a limit, with the path from here.
+            If a value is above a limit, with the path from here.
         """
         self.nodes += 1
         if self.nodes > self.max_nodes:
@@ -248,7 +247,7 @@ class Cleaner:
         return self._number(value, kind) if isinstance(value, float) else value
 
     def text(self, text: str) -> str:
-        """Return text without NUL and lone surrogates, which no database column takes; marks stand in their places."""
+        """Return text without NUL and lone surrogates, which no database column can store; marks replace them."""
         if text.isascii() and "\x00" not in text:
             return text
         return _UNSTORABLE.sub(self._replace, text)
@@ -256,8 +255,8 @@ class Cleaner:
     def json_text(self, text: str, depth: int = 1) -> str:
         """Check text that is expected to be JSON, such as the arguments that a model wrote.
 
-        Text that is no JSON stays as it is, marked. Text that is JSON obeys every limit; it is written anew only where
-        it holds what cannot be kept.
+        Text that is not JSON is kept and marked. JSON is checked against every limit; it is serialised again only if it
+        contains values that cannot be stored.
         """
         try:
             parsed = loads(text)

@@ -1,7 +1,7 @@
-"""Turns what clients send into what services take: plain typed reading, because agents wait for it.
+"""Parses the bodies of events and guard into the input of the services: plain typed code, because agents wait for it.
 
-Which JSON is taken at all is the strict parser's business; what an event means, evaluation's. The schemas that describe
-these bodies in the OpenAPI are in `schemas`; a test holds the two together.
+The strict parser decides which JSON is accepted. `schemas` describes these bodies in the OpenAPI document; a test
+compares both.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _SHARED = ("session", "run", "round", "backend", "model", "agent", "parent_sessi
 
 @dataclass(slots=True)
 class Batch:
-    """The events of one request that are sound, each with its position in the request, and what was wrong with others."""
+    """The valid events of one request with their positions, and the errors of the others."""
 
     events: list[EventRecord] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
@@ -318,17 +318,17 @@ def _number(usage: dict[str, Any], key: str, maximum: int, *, whole: bool) -> fl
 
 
 def guard_of(body: bytes) -> tuple[GuardRequest, list[dict[str, Any]]]:
-    """Read a body of the guard route. One bad call refuses the whole request: the agent waits for one answer.
+    """Read a body of the guard route. One invalid call rejects the whole request, because the agent waits for one response.
 
     Returns
     -------
     tuple
-        What the service takes, and what was altered on the way: ``{"path", "marks"}`` each.
+        The request, and its alterations: ``{"path", "marks"}`` each.
 
     Raises
     ------
     Problem
-        With the path of the field to blame.
+        With the path of the field at fault.
     """
     document = loads(body)
     if not isinstance(document, dict):

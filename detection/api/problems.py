@@ -160,7 +160,7 @@ def _of_database(error: Exception) -> Problem | None:
         return Problem(503, "unavailable", "The database is unavailable. Try again.")
     if isinstance(error, IntegrityError):
         log.warning("write_conflict", error=str(error)[:200])
-        return Problem(409, "conflict", "Somebody changed the same object at the same time. Try again.")
+        return Problem(409, "conflict", "The object was changed at the same time. Try again.")
     return None
 
 

@@ -1,4 +1,4 @@
-"""The Message templates page: custom texts per rung and wire shape, with a preview."""
+"""The Message templates page: templates per rung and wire shape, with a preview."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Definition of one setting: its type, its range, where it may be set, and its texts for people.
+"""Definition of one setting: its type, its range, where it may be set, and its label and help.
 
 General settings are listed in `fields`, those of a detector in its class.
 """

@@ -1,7 +1,7 @@
-"""The letters that say what became of a call, as `Event.flags` and `Session.strip` store them. Written and read here alone.
+"""Flags of a call, one letter each, as stored in `Event.flags` and `Session.strip`. Only this module writes and reads them.
 
-A call has at most one letter of its result and one of its decision; a plain call whose result brought nothing new has
-none. A warning may come with the result too.
+A call has at most one letter of its result and one of its decision; an allowed call without a new result has
+none. A result can add a warning, too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WORDS: Final = {
 _OF_RESULT: Final = {"new": NEW, "error": ERROR, "empty": EMPTY, "pending": PENDING, "same": ""}
 _OF_DECISION: Final = {"allow": "", "warn": WARNED, "block": BLOCKED, "hold": HELD, "stop": STOPPED}
 _STRICTEST_FIRST: Final = STOPPED + BLOCKED + HELD + WARNED
-_REFUSED: Final = frozenset((BLOCKED, HELD, STOPPED))
+_NOT_RUN: Final = frozenset((BLOCKED, HELD, STOPPED))
 
 
 def of_call(result: str, decision: str) -> str:
@@ -40,7 +40,7 @@ def of_call(result: str, decision: str) -> str:
     Parameters
     ----------
     result
-        What its result brought, in the engine's words: ``new``, ``same``, ``error``, ``empty`` or ``pending``.
+        Its result, as the engine names it: ``new``, ``same``, ``error``, ``empty`` or ``pending``.
     decision
         Its verdict.
     """
@@ -48,12 +48,12 @@ def of_call(result: str, decision: str) -> str:
 
 
 def of_result(result: str, decision: str) -> str:
-    """Return the flags that a result adds to its call: what it brought, and a warning."""
+    """Return the flags that a result adds to its call: the kind of result, and a warning."""
     return _OF_RESULT[result] + (WARNED if decision == "warn" else "")
 
 
 def with_result(flags: str, added: str) -> str:
-    """Return the flags of a call with those of its result in place of what was there."""
+    """Return the flags of a call with the flags of its result replaced."""
     return added + "".join(flag for flag in flags if flag not in RESULT_FLAGS and flag not in added)
 
 
@@ -69,7 +69,7 @@ def outline(flags: str) -> str:
 
 def is_refused(flags: str) -> bool:
     """Tell whether the call was blocked, held or stopped."""
-    return not _REFUSED.isdisjoint(flags)
+    return not _NOT_RUN.isdisjoint(flags)
 
 
 def in_words(flags: str) -> list[str]:

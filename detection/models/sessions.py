@@ -146,7 +146,7 @@ class Session(models.Model):
 
     @property
     def is_stopped_by_person(self) -> bool:
-        """Whether a person stopped the session and nobody resumed it."""
+        """Whether a person stopped the session and it was not resumed."""
         return self.stopped_by_kind == StoppedByKind.PERSON
 
 

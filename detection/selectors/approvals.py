@@ -1,4 +1,4 @@
-"""What waits for a person, what was answered, what is remembered, and what the judge said. Reads only."""
+"""Reads approvals, remembered decisions, consultations of the judge and notices of limits."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def list_approvals(
 
 
 def waiting(project_id: int) -> list[Approval]:
-    """What still waits, the most urgent first; what is overdue is about to be closed and is not offered any more."""
+    """Return the open approvals, most urgent first, without overdue ones, which are about to be closed."""
     rows = Approval.objects.filter(
         project_id=project_id, state=ApprovalState.OPEN, deadline__gt=timezone.now()
     ).select_related("session", "incident")

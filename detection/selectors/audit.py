@@ -60,7 +60,7 @@ def list_entries(
         rows = rows.filter(Position.decode(cursor).beyond("at"))
     newest = rows.filter(project_id=project_id)[: limit + 1]
     if filters.with_server:
-        # Each part by the index and cut; asked for as one, all entries would be read and sorted.
+        # Each part uses its index with a limit; one query for both would read and sort all entries.
         parts = newest.union(rows.filter(project=None)[: limit + 1], all=True)
         newest = parts.order_by("-at", "-id")[: limit + 1]
     found = list(newest)

@@ -1,4 +1,4 @@
-"""Figures for the console: what is going on in a project, what reached it, who changed what, and how the parts are.
+"""Figures for the console: activity of a project, received events, changes, and the health of the processes.
 
 Counts are bounded: no page may cost more because a project is large.
 """

@@ -164,7 +164,7 @@ def export_incidents(project_id: int, filters: IncidentFilters, maximum: int) ->
 
 
 def get_incident(project_id: int, public_id: str) -> Incident | None:
-    """Return an incident of this project, with its session and whoever acknowledged it."""
+    """Return an incident of this project, with its session and the person who acknowledged it."""
     if "\x00" in public_id:
         return None
     return (

@@ -16,7 +16,7 @@ MAX_ID = 2**63 - 1
 
 
 class BadCursor(ValueError):
-    """The cursor is none that a list of ours gave out."""
+    """The cursor was not created by this list."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,7 @@ class SessionRow:
 
     @property
     def is_stopped_by_person(self) -> bool:
-        """Whether a person stopped the session and nobody resumed it."""
+        """Whether a person stopped the session and it was not resumed."""
         return self.stopped_by_kind == StoppedByKind.PERSON
 
     @property
@@ -267,7 +267,7 @@ def calls_cursor(cursor: str) -> int:
     """Return the sequence number that a cursor of `session_calls` stands for; `BadCursor` for anything else."""
     digits = cursor[1:]
     if not cursor.startswith("c") or not digits.isascii() or not digits.isdigit() or len(digits) > 10:
-        raise BadCursor("The cursor was not given out by this list.")
+        raise BadCursor("`cursor` must be a `next_cursor` of this list.")
     return min(int(digits), 2**31 - 1)
 
 
@@ -291,7 +291,7 @@ class Changes:
 
 
 def visible() -> str:
-    """Name what the database shows at this moment: under one name, every reader outside a transaction sees the same rows."""
+    """Return the database snapshot of this moment. While it is the same, every reader outside a transaction sees the same rows."""
     with connection.cursor() as db:
         db.execute("SELECT pg_current_snapshot()::text")
         return str(db.fetchone()[0])
@@ -300,17 +300,17 @@ def visible() -> str:
 def changed_since(
     project_id: int, cursor: str, *, seen: str | None = None, limit: int = MAX_CHANGES
 ) -> Changes:
-    """Return what changed since the last look.
+    """Return the sessions that changed since the cursor.
 
-    The cursor is the oldest transaction that ran at the last look: whatever committed after it has a number at or above
-    it, so that a late commit is never missed; told twice is harmless.
+    The cursor is the oldest transaction that was running when it was issued. Every later commit has this number or a higher
+    one, so none is missed; a session may be returned twice.
 
     Parameters
     ----------
     seen
-        What `visible` said before anything was read; None asks it.
+        Result of `visible` from before any row was read; None calls it.
     """
-    # From before the rows: what commits in between then counts as changed next time too.
+    # Read before the rows: commits in between then count as changes next time, too.
     horizon = (seen or visible()).partition(":")[0]
     if not cursor.isascii() or not cursor.isdigit() or int(cursor) > MAX_ID:
         return Changes((), horizon, True)

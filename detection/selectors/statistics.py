@@ -1,6 +1,6 @@
-"""What detection did, in numbers: calls from the hourly counts, findings from the incidents themselves.
+"""Statistics of detection: calls from the hourly counts, findings from the incidents.
 
-Calls and incidents are counted in two places, so rows are merged by what they are asked by. Nothing is written here.
+Rows of both are merged by the group.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Numbers:
 
     @property
     def precision(self) -> float | None:
-        """Share of true loops among what people labelled; None when nobody did."""
+        """Share of true loops among the labelled incidents; None without labels."""
         labelled = self.true_loops + self.false_alarms
         return self.true_loops / labelled if labelled else None
 

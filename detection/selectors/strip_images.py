@@ -1,6 +1,6 @@
-"""Strips as pictures that stand alone: for alerts, files and other programs.
+"""Strips as standalone images: for alerts, files and other programs.
 
-No style sheet, script, link or text of a client's is in them, only shapes, their colours and a sentence of counts. The
+They contain no style sheet, script, link or text of a client, only shapes, their colours and a sentence of counts. The
 colours are those of the console's light theme, in a notation that mail readers and image tools know, on white.
 """
 
@@ -14,7 +14,7 @@ from detection.selectors import sessions
 from detection.selectors.strips import Cell, Strip, large, small
 
 MAX_BYTES = 4096
-"""Of a picture in a message; a strip that would weigh more shows fewer calls."""
+"""Limit of an image in a notification; a larger strip shows fewer calls."""
 CONTEXT_CALLS, CALLS_AFTER = 48, 8
 CELL_WIDTH = 11
 _SCALE = 2

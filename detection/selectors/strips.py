@@ -1,7 +1,7 @@
 """The loop strip: one cell per call, colour means repetition.
 
-A call key seen once is grey; a repeated one has a hue of its own, pale while its results are new, full when nothing new
-came back. A short cell is an error, a dot above a new result, an outline a warning or a block, a double outline a stop.
+A call key seen once is grey; a repeated one has a hue of its own, pale while its results are new, full without a new
+result. A short cell is an error, a dot above a new result, an outline a warning or a block, a double outline a stop.
 This module lays the cells out; templates and `strip_images` only write paths, so that a strip of sixty calls weighs about
 a kilobyte.
 """

@@ -133,18 +133,18 @@ def guard_calls(request: ApiRequest) -> HttpResponse:
     check_disk_space()
     principal = request.principal
     shape = rendered_shape(request)
-    asked, altered = event_parsing.guard_of(request.body)
+    guard_request, altered = event_parsing.guard_of(request.body)
     started = time.perf_counter()
-    out = guard(principal, asked)
+    out = guard(principal, guard_request)
     seconds = time.perf_counter() - started
     _count_guard(principal, out, len(altered), seconds)
-    return json_response(guard_document(request, principal, asked, out, shape, altered))
+    return json_response(guard_document(request, principal, guard_request, out, shape, altered))
 
 
 def guard_document(
     request: ApiRequest,
     principal: Principal,
-    asked: GuardRequest,
+    guard_request: GuardRequest,
     out: GuardResponse,
     shape: messages.Shape | None,
     altered: list[dict[str, Any]],
@@ -153,10 +153,10 @@ def guard_document(
     verdicts = [_verdict(verdict, shape) for verdict in out.verdicts]
     notices = [_verdict(notice, shape) for notice in out.notices]
     if shape:
-        for verdict, call in zip(verdicts, asked.calls, strict=True):
+        for verdict, call in zip(verdicts, guard_request.calls, strict=True):
             _render(verdict, shape, call.model)
         for notice in notices:
-            _render(notice, shape, asked.model)
+            _render(notice, shape, guard_request.model)
     links = {"session": session_link(principal.project_slug, out.session)}
     incident = next((given.incident for given in out.verdicts if given.incident), None)
     if incident:

@@ -28,7 +28,7 @@ from detection.services.policies.message_templates import EffectiveTemplate
 
 router = Router(tags=["message templates"])
 Rung = Literal["warn", "chance", "block", "ask", "judge", "stop"]
-# Told here and refused by the service, with a code of its own.
+# Documented here; the service checks it, with a code of its own.
 _LENGTH: JsonDict = {"maxLength": services.MAX_CHARACTERS}
 AnyShape = Literal["", "text", "openai", "anthropic", "mcp", "claude_code"]
 

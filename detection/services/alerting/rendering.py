@@ -147,7 +147,7 @@ def _lowered(text: str) -> str:
 
 
 def update_closed_approvals(events: Iterable[AlertEvent]) -> None:
-    """Give requests of approvals that were closed since their current facts, so that nobody is called in vain.
+    """Update requests of approvals that were closed meanwhile, so that nobody is called needlessly.
 
     Changes only the objects, not the stored rows.
     """

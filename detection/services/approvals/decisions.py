@@ -75,7 +75,7 @@ def decide(
     Invalid
         ``unknown_choice`` or ``invalid_raise``.
     Conflict
-        ``already_decided`` by somebody else or differently, ``approval_expired`` or ``approval_withdrawn``.
+        ``already_decided`` by another person or with another choice, ``approval_expired`` or ``approval_withdrawn``.
     """
     if choice not in Choice.values:
         raise Invalid(
@@ -88,7 +88,7 @@ def decide(
     raise_by = raise_by if choice == Choice.RAISE else 0
     approval = find(project_id, public_id)
     with _locked(approval.session_id, actor) as locked:
-        # Read again under the lock: somebody may have decided meanwhile.
+        # Read again under the lock: another person may have decided meanwhile.
         current = locked.approvals.open.get(approval.loop_id)
         if current is not None and current.public_id == public_id:
             approval = current

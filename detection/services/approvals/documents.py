@@ -12,7 +12,7 @@ from detection.models import Approval
 
 
 def approval_reference(approval: Approval) -> dict[str, Any]:
-    """Return what the verdict of a held call contains about its approval."""
+    """Return the `approval` object of the verdict of a held call."""
     return {
         "id": approval.public_id,
         "deadline": approval.deadline.isoformat(),

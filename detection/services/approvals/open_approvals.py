@@ -192,7 +192,7 @@ class OpenApprovals:
             )  # fmt: skip
 
     def withdraw(self, reason: str, decision: str, message: str, by: str) -> None:
-        """Close all approvals because nobody needs them any more."""
+        """Close all approvals because they are no longer needed."""
         for approval in [*self.open.values()]:
             outcome = ApprovalOutcome(decision, message, reason, by, state=ApprovalState.WITHDRAWN)
             self.close(approval, outcome, None)
@@ -211,7 +211,7 @@ class OpenApprovals:
         lifecycle.require_acknowledgement_of(
             approval.incident_id
             for approval in (*self._new, *self._changed.values())
-            if approval.incident_id and _was_left_to_itself(approval)
+            if approval.incident_id and _needs_attention(approval)
         )
         IncidentActivity.objects.bulk_create(
             IncidentActivity(
@@ -237,8 +237,8 @@ class OpenApprovals:
                 outbox.record_approval(approval, self.session, AlertEventType.APPROVAL_CLOSED)
 
 
-def _was_left_to_itself(approval: Approval) -> bool:
-    """Whether nobody decided in time, or a judge let the run be stopped."""
+def _needs_attention(approval: Approval) -> bool:
+    """Whether the approval expired, or the judge stopped the run."""
     if approval.state == ApprovalState.EXPIRED:
         return True
     return approval.state == ApprovalState.DECIDED and approval.decision == "stop"
@@ -248,7 +248,7 @@ def choose_decider(rung: str | None, session: Session, finding: Finding, policy:
     """Return who decides a held call: one of `Decider`, or empty if nobody can and the call is stopped.
 
     If the judge is not configured, was consulted recently or must not overrule this finding, a person decides if
-    somebody attends.
+    one attends the session.
     """
     if rung != "judge":
         return Decider.PERSON

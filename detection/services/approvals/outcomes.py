@@ -1,4 +1,4 @@
-"""Outcomes of approvals: what the agent is told, and what changes in the session."""
+"""Outcomes of approvals: the message for the agent, and the changes of the session."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ApprovalOutcome:
     by
         Name of the person, key, judge or system that decided.
     choice
-        One of `Choice`; empty if nobody chose.
+        One of `Choice`; empty without a choice.
     raise_by
         For the choice ``raise``: by how much.
     granted_rounds
@@ -73,13 +73,13 @@ def unattended_outcome(approval: Approval) -> ApprovalOutcome:
     message = {
         "block": f"The call was not run: {decider} did not approve it in time. {approval.summary}. {_AFTER_BLOCK}",
         "stop": f"The run was stopped: {decider} did not approve the call in time. {approval.summary}. {_AFTER_STOP}",
-        "allow": "The call is allowed: nobody decided in time, and the settings allow it then.",
+        "allow": "The call is allowed: nobody decided in time, and the unattended reaction is to allow it.",
     }[decision]
     return ApprovalOutcome(decision, message, "expired", SYSTEM.name, choice, state=ApprovalState.EXPIRED)
 
 
 def judge_outcome(approval: Approval, call: JudgeCall) -> ApprovalOutcome:
-    """Return the outcome of a consultation. The judge's own words are for people and never reach a model."""
+    """Return the outcome of a consultation. The judge's text is for people and never reaches a model."""
     if call.outcome == JudgeOutcome.ACCEPTED and call.rounds_granted:
         unit = "rounds" if detector_for(approval.kind).is_run_limit else "calls"
         return ApprovalOutcome(

@@ -311,12 +311,12 @@ class IncidentTracker:
             self._touch(incident, lifecycle.STATUS_FIELDS)
 
     def stopped(self) -> None:
-        """A person stops the session: whatever the last reactions were for, the agent did not get to show."""
+        """Settle the last reactions as `stopped`, because a person stopped the session."""
         for incident in self.active.values():
             self._settle(incident, "stopped")
 
     def _settle(self, incident: Incident, outcome: str) -> None:
-        """Record what came of the last reaction: the agent `recovered`, `went_on`, or was `stopped`.
+        """Record the outcome of the last reaction: the agent `recovered`, `went_on`, or was `stopped`.
 
         Counted per rung in the evidence; the activity has the first time only, because a loop may continue for long.
         """
@@ -330,7 +330,7 @@ class IncidentTracker:
             self._note(incident, outcome, f"after {awaiting['rung']}")
 
     def _touch(self, incident: Incident, fields: Iterable[str]) -> None:
-        """Have these fields written; what people set meanwhile (status, label, who acknowledged) is left alone."""
+        """Write these fields at the end; fields that people change (status, label, acknowledgement) are not overwritten."""
         self._touched[incident.public_id] = incident
         self._fields.setdefault(incident.public_id, set()).update(fields)
 
@@ -356,7 +356,7 @@ class IncidentTracker:
         outbox.record_activity(self._activity)
 
     def _save_notices(self) -> None:
-        """Store and tell what is new: the counting of a budget may begin again, a limit is told of once."""
+        """Store new notices and their alert events. A limit has one notice, even if the budget is counted again."""
         known = set(LimitNotice.objects.filter(session=self.session).values_list("unit", "limit"))
         for notice in self._notices:
             if (notice.unit, notice.limit) not in known:
@@ -366,7 +366,7 @@ class IncidentTracker:
                 self.hints.add(Hint("session", self.session.external_id, "near_limit"))
 
     def _add_costs(self) -> None:
-        """Add what the counted calls cost. One query, of two columns."""
+        """Add the cost of the counted calls. One query of two columns."""
         wanted = {seq for costs, _ in self._uncounted_costs.values() for seq in costs}
         if not wanted:
             return

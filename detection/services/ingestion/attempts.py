@@ -1,7 +1,7 @@
-"""Notes who tried to send something and what became of it, beside the request: a noted attempt costs no query.
+"""Records requests to events and guard with their outcome, in the background: recording one costs no query.
 
-Notes wait in memory, equal ones together, and are written twice a second by one thread of the process. They are news for
-people, not accounts: with the database away, or beyond the bound, the oldest stay and the others are counted only.
+Attempts are collected in memory, identical ones as one row, and written twice a second by one thread of the process. They
+serve diagnosis and may be incomplete: above `MAX_WAITING` different ones, new ones are dropped.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ publisher = BackgroundPublisher("attempts")
 
 @dataclass(slots=True)
 class _Note:
-    """Equal attempts since the last write."""
+    """Identical attempts since the last write."""
 
     detail: str
     at: Any = field(default_factory=timezone.now)
@@ -58,14 +58,14 @@ def note(
     altered: int = 0,
     rejected: int = 0,
 ) -> None:
-    """Note one attempt.
+    """Record one attempt.
 
     Parameters
     ----------
     project_id
         None when the key was not recognised; a readable `key_hint` then still finds the project.
     code, detail
-        The refusal, as it was answered.
+        Code and detail of the error in the response.
     accepted, duplicate, altered, rejected
         Numbers of events.
     """
@@ -89,7 +89,7 @@ def note(
 
 
 def flush() -> int:
-    """Write what waits; returns how many rows that made."""
+    """Write the collected attempts; return the number of rows."""
     with _lock:
         notes = dict(_waiting)
         _waiting.clear()

@@ -1,4 +1,4 @@
-"""Answers before a call runs: the same folding as in the workers, inside the request, under the same lock."""
+"""Evaluates calls before they run: the same folding as in the workers, inside the request, under the same lock."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def _verdict(folding: Folding, row: EventRecord) -> CallVerdict:
 def _held(
     folding: Folding, row: EventRecord, step: Step, verdict: CallVerdict, policy: Policy
 ) -> CallVerdict:
-    """Ask whoever is to be asked; a remembered answer, or nobody to ask, decides at once."""
+    """Request an approval of a held call. A remembered decision applies at once; without a decider the call is stopped."""
     locked, finding = folding.locked, step.verdict.finding
     if finding is None or step.duplicate:
         approval = locked.approvals.find(call_key=row.call_key)
@@ -202,8 +202,8 @@ def _held(
         return _with_approval(verdict, approval)
     decider = choose_decider(step.verdict.rung, locked.session, finding, policy)
     if not decider:
-        text = messages.message("stop", finding, policy, folding.texts.by_rung)
-        wordings = folding.texts.for_shapes("stop", finding, policy)
+        text = messages.message("stop", finding, policy, folding.templates.by_rung)
+        wordings = folding.templates.for_shapes("stop", finding, policy)
         folding.replace_decision(row, step, "stop", text)
         return replace(verdict, decision="stop", message=text, wordings=wordings)
     known = locked.approvals.find_remembered(row, finding) if decider == Decider.PERSON else None
@@ -216,7 +216,7 @@ def _held(
 
 
 def _with_approval(verdict: CallVerdict, approval: Approval | None) -> CallVerdict:
-    """The verdict of a held call as its approval stands now."""
+    """Return the verdict of a held call with the current state of its approval."""
     if approval is None:
         return verdict
     if approval.is_open:
@@ -236,7 +236,7 @@ def _verdict_of_step(folding: Folding, row: EventRecord, step: Step, policy: Pol
         found = None  # for operators only: who knows that its limit is close behaves otherwise
     incident = folding.locked.incidents.active.get(found.loop_id) if found else None
     message = step.verdict.message
-    wordings = folding.texts.for_shapes(step.verdict.rung, found, policy) if found and message else {}
+    wordings = folding.templates.for_shapes(step.verdict.rung, found, policy) if found and message else {}
     return CallVerdict(
         call_id=row.call_id,
         decision=step.verdict.decision,

@@ -1,4 +1,4 @@
-"""Accepts events: redacts, numbers, stores, answers after commit. Never evaluates and never waits for the broker.
+"""Accepts events: redacts, numbers, stores, responds after commit. Never evaluates and never waits for the broker.
 
 Parsing and limits belong to the API; what a call means belongs to evaluation.
 """
@@ -131,7 +131,7 @@ def _fresh(
 def _claim_ids(
     project: Project, by_name: dict[str, Session], events: Sequence[EventRecord]
 ) -> dict[str, bool]:
-    """Claim the client's event ids; the ones that nobody used before come back as true, once each."""
+    """Claim the event ids of the client; return true for each id that is new, once."""
     ids = {event.id: by_name[event.session].pk for event in events if event.id}
     if not ids:
         return {}

@@ -1,7 +1,7 @@
-"""Takes secrets out of what agents send, before it is stored, logged, shown or sent on.
+"""Removes secrets from events, before they are stored, logged, shown or forwarded.
 
 A secret is replaced by a mark that is keyed per project: equal secrets keep equal marks and different ones stay
-different, so identity and detection see through the marks while nobody can read or guess what stood there.
+different, so identity and detection work on the marks, and the secret cannot be read or guessed.
 """
 
 from __future__ import annotations

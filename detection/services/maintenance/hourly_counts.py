@@ -2,7 +2,7 @@
 
 Sessions touched since the last run are found by the transaction that touched them last, and each session's new calls are
 read once, in order, by primary key. How far a session is counted moves in the transaction that adds the numbers, so a run
-that dies, or two at once, count nothing twice. What the numbers are asked is `selectors.statistics`.
+that dies, or two at once, count nothing twice. `selectors.statistics` reads the counts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WITH done AS (SELECT * FROM unnest(%s::bigint[], %s::int[]) AS d (session_id, se
 counted AS (
     SELECT s.project_id, date_trunc('hour', e.received_at, 'UTC') AS hour, s.is_demo,
            coalesce(nullif(e.backend, ''), s.backend) AS backend, coalesce(nullif(e.model, ''), s.model) AS model, e.tool,
-           -- Only an agent that asked was given a verdict: what was merely reported had run already.
+           -- Only guarded calls have a verdict; reported calls had run already.
            count(*) AS checks, count(*) FILTER (WHERE e.decision = 'warn' AND e.verdict IS NOT NULL) AS warned,
            count(*) FILTER (WHERE e.decision IN ('block', 'hold', 'stop') AND e.verdict IS NOT NULL) AS blocked,
            sum(e.tokens) AS token_count, sum(e.cost_usd) AS cost_usd
@@ -59,13 +59,13 @@ ON CONFLICT (session_id) DO UPDATE SET counted_seq = excluded.counted_seq
 
 
 def count_calls() -> int:
-    """Count what was evaluated since the last run.
+    """Count the calls evaluated since the last run.
 
     Returns
     -------
     int
-        How many sessions had something new. Only one process counts at a time; another one returns 0 at once. Costs what
-        is new: about a second per 20,000 calls on a busy machine, and an index look-up a project when there is nothing.
+        Number of sessions with new calls. Only one process counts at a time; another one returns 0 at once. Takes about a
+        second per 20,000 new calls on a busy machine, and one index look-up per project without new calls.
     """
     total = 0
     after = (0, 0)
@@ -115,5 +115,5 @@ def _portion(
 
 
 def forget_demo(project_id: int) -> None:
-    """Remove what the demo's calls were counted to; runs in the caller's transaction."""
+    """Remove the counts of the demo, in the caller's transaction."""
     CallCount.objects.filter(project_id=project_id, is_demo=True).delete()

@@ -1,7 +1,7 @@
-"""A project's own wording of what agents are told, per rung and wire shape, with safe placeholders.
+"""Custom message templates of projects, per rung and wire shape, with safe placeholders.
 
-The default wording and the shapes themselves are the engine's. Own texts may name the tool, the count, the limit and the
-window, and nothing that an agent wrote: an argument quoted back feeds the loop.
+The engine contains the default templates and the shapes. Templates can contain the tool, the count, the limit and the
+window, but no text of an agent: a quoted argument feeds the loop.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RUNGS = tuple(messages.TEMPLATES)
 MAX_CHARACTERS = 1000
 MAX_PROJECTS = 200
 _PLACEHOLDER = re.compile(r"\$(?:\$|(\w+)|\{([^${}]*+)\}|)")
-_cache: OrderedDict[int, tuple[int, MessageTexts]] = OrderedDict()
+_cache: OrderedDict[int, tuple[int, CustomTemplates]] = OrderedDict()
 _lock = threading.Lock()
 _SAMPLE = Finding(
     kind="repeat", count=4, limit=4, window_seconds=120, detail={"tool": "search_web"}, results="equal"
@@ -51,14 +51,14 @@ class EffectiveTemplate:
 
 
 @dataclass(frozen=True, slots=True)
-class MessageTexts:
-    """A project's own texts: by rung for every shape, and by rung and shape."""
+class CustomTemplates:
+    """The custom templates of a project: by rung for every shape, and by rung and shape."""
 
     by_rung: dict[str, str]
     by_shape: dict[tuple[str, str], str]
 
     def for_shapes(self, rung: str | None, finding: Finding, policy: Policy) -> dict[str, str]:
-        """Return the messages of the shapes that have a text of their own for this rung."""
+        """Return the messages of the shapes that have a template for this rung."""
         return {
             shape: messages.message(rung, finding, policy, {of: text})
             for (of, shape), text in self.by_shape.items()
@@ -66,32 +66,32 @@ class MessageTexts:
         }
 
 
-def texts_of(project: Project) -> MessageTexts:
-    """Return a project's own texts. Costs a dictionary look-up, and one query when its settings have changed."""
+def templates_of(project: Project) -> CustomTemplates:
+    """Return the custom templates of a project. Costs a dictionary look-up, and one query after a change of its settings."""
     known = _cache.get(project.pk)
     if known is not None and known[0] == project.policy_version:
         return known[1]
     rows = list(MessageTemplate.objects.filter(project=project).values_list("rung", "shape", "text"))
-    texts = MessageTexts(
+    templates = CustomTemplates(
         {rung: text for rung, shape, text in rows if not shape},
         {(rung, shape): text for rung, shape, text in rows if shape},
     )
     with _lock:
-        _cache[project.pk] = (project.policy_version, texts)
+        _cache[project.pk] = (project.policy_version, templates)
         _cache.move_to_end(project.pk)
         if len(_cache) > MAX_PROJECTS:
             _cache.popitem(last=False)
-    return texts
+    return templates
 
 
 def check(rung: str, shape: str, text: str) -> str:
-    """Return a text fit to be stored.
+    """Return a valid template.
 
     Raises
     ------
     Invalid
-        For an unknown rung or shape, a placeholder that is not one of `PLACEHOLDERS`, control characters, or a text
-        that is empty or too long.
+        For an unknown rung or shape, a placeholder that is not one of `PLACEHOLDERS`, control characters, or a
+        template that is empty or too long.
     """
     if rung not in RUNGS:
         raise Invalid(f"`rung` must be one of {', '.join(RUNGS)}.", field="rung", code="invalid_value")

@@ -1,6 +1,6 @@
 """Change stored overrides and tool rules; each change raises the policy version of the projects it applies to.
 
-A person who weakens detection gives a reason. A program may leave it out; the audit then says that none was given.
+A person who weakens detection gives a reason. For a program it is optional; the audit then says that none was given.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def checked(scope: Scope, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def invalid_setting(error: PolicyError) -> Invalid:
-    """Turn the engine's error into one of the services; `invalid_value` for what is no setting."""
+    """Turn the engine's error into one of the services; `invalid_value` for an unknown setting."""
     code = "invalid_value" if error.field in _NOT_SETTINGS else "invalid_setting"
     errors = {one.field: f"{one.message[:1].upper()}{one.message[1:]}." for one in (error, *error.others)}
     return Invalid(str(error), field=error.field, code=code, errors=errors)

@@ -1,4 +1,4 @@
-"""In-chat commands (`!/set(...)`, `!/unset(...)`): what they change of a session's own settings, and the answer of one line."""
+"""In-chat commands (`!/set(...)`, `!/unset(...)`): change settings of one session and reply with one line each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from detection.services.audit import Actor
 
 @dataclass(frozen=True, slots=True)
 class CommandOut:
-    """What a text with commands came to.
+    """Result of the commands in a text.
 
     Attributes
     ----------

@@ -1,6 +1,6 @@
-"""Folds events into a locked session: what the engine makes of each goes onto the event, the strip and the incidents.
+"""Folds events into a locked session: stores the findings of the engine on the event, the strip and the incidents.
 
-Guard and workers share it. What an event means belongs to the engine, writing to the session's owner.
+Guard and workers share it. The engine evaluates events; the owner of the session writes them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Folding:
     def __init__(self, locked: LockedSession, quarantined: Mapping[int, str]) -> None:
         self.locked = locked
         self.quarantined = quarantined
-        self.texts = message_templates.texts_of(locked.session.project)
+        self.templates = message_templates.templates_of(locked.session.project)
         session = locked.session
         for seq, error in quarantined.items():
             session.quarantined = [*session.quarantined, {"seq": seq, "error": error}][-MAX_QUARANTINED:]
@@ -118,7 +118,7 @@ class Folding:
 
     def _observe_call(self, event: EventRecord, policy: Policy) -> Step:
         locked = self.locked
-        step = fold.observe_call(locked.tracker, event, policy, locked.keyer, self.texts.by_rung)
+        step = fold.observe_call(locked.tracker, event, policy, locked.keyer, self.templates.by_rung)
         log.debug(
             "call_signature",
             session=locked.session.external_id,
@@ -134,7 +134,7 @@ class Folding:
         policy = locked.policy_for(event)
         if not policy.values["enabled"]:
             return Step()
-        step = fold.observe_result(locked.tracker, event, policy, locked.keyer, self.texts.by_rung)
+        step = fold.observe_result(locked.tracker, event, policy, locked.keyer, self.templates.by_rung)
         event.result_digest = step.result_digest or ""
         if step.cell is not None:
             flags = call_flags.of_result(step.cell.result, step.verdict.decision)
@@ -171,7 +171,7 @@ class Folding:
         self._count(event)
 
     def replace_decision(self, event: EventRecord, step: Step, decision: str, message: str = "") -> None:
-        """Give the call folded last, which was held, the decision of its approval, or of having nobody to decide."""
+        """Set the decision of the held call that was folded last: that of its approval, or a stop if there is no decider."""
         self.locked.events.replace_decision(event, decision)
         self._note_verdict(event, step)
         if decision == "stop" and not step.duplicate:

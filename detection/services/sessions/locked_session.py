@@ -1,7 +1,7 @@
 """The owner of a session: its row, tracker state, incidents and approvals, locked, changed and written together.
 
-Whoever changes a session takes it with `locked_session` (or one of its siblings), changes what it yields, and leaves the
-block. Leaving writes what changed, in one place and in the same transaction: the state of the session, its row by named
+To change a session, enter `locked_session` (or one of its siblings) and change the object that it yields. Leaving the
+block writes all changes, in one place and in the same transaction: the state of the session, its row by named
 columns with the change cursor of the live pages, the tracker state, events, incidents and approvals, and the hints that
 follow the commit. No other package writes these rows.
 """
@@ -124,7 +124,7 @@ class LockedSession:
 
 @contextmanager
 def locked_session(session_id: int, *, wait: bool = True) -> Iterator[LockedSession]:
-    """Lock a session by its row id, and write what the block changed.
+    """Lock a session by its row id, and write the changes of the block.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ def locked_session(session_id: int, *, wait: bool = True) -> Iterator[LockedSess
     Raises
     ------
     NotFound
-        When the session is gone, or held by another transaction and not to be waited for.
+        If the session does not exist, or without `wait` if another transaction holds the lock.
     """
     with transaction.atomic(), _written(session_rows.lock_by_id(session_id, wait=wait)) as locked:
         yield locked
@@ -142,7 +142,7 @@ def locked_session(session_id: int, *, wait: bool = True) -> Iterator[LockedSess
 
 @contextmanager
 def locked_session_by_name(project_id: int, external_id: str) -> Iterator[LockedSession]:
-    """Lock a session by its name in a project, and write what the block changed.
+    """Lock a session by its name in a project, and write the changes of the block.
 
     Raises
     ------
@@ -155,7 +155,7 @@ def locked_session_by_name(project_id: int, external_id: str) -> Iterator[Locked
 
 @contextmanager
 def locked_session_of_agent(principal: Principal, external_id: str) -> Iterator[LockedSession]:
-    """Lock the session that an agent names, created where it is new, and write what the block changed."""
+    """Lock the session that an agent names, or create it, and write the changes of the block."""
     with (
         transaction.atomic(),
         _written(session_rows.lock_or_create(principal, [external_id])[external_id]) as locked,

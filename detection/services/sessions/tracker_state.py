@@ -1,7 +1,7 @@
-"""The engine's state of a session: read and written while the session's row is locked, and never without.
+"""The engine's state of a session: read and written only under the lock of the session's row.
 
-It is read by a statement of its own, after the lock was given: joined to the locking query it would come from before the
-wait, and a call that waited for another one would undo what that one counted.
+A separate statement reads it after the lock was granted. Joined to the locking query it would date from before the wait,
+and a call that waited for another one would undo the counts of that one.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def add_write(writes: Writes, session_id: int, state: State) -> None:
 
 
 def _rebuilt(session: Session, policy_for: Callable[[EventRecord], Policy], keyer: Keyer) -> State:
-    """Fold the session's recent events again; what is stored of them stays as it is."""
+    """Fold the session's recent events again; the stored events do not change."""
     state = fold.new_state()
     for event in event_records.last(session.pk, session.evaluated_seq, REBUILD_EVENTS):
         policy = policy_for(event)

@@ -1,4 +1,4 @@
-"""A project's own wording: what is sent, what may stand in it, and that other projects keep theirs."""
+"""Custom message templates: what is sent, what they may contain, and that projects have separate ones."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_shape_may_have_a_text_of_its_own(project, agent):
     assert Event.objects.order_by("seq").last().verdict["wordings"] == verdict.wordings
 
 
-def test_the_texts_of_other_projects_stay_as_they_are(project, agent):
+def test_the_templates_of_other_projects_do_not_change(project, agent):
     other = Project.objects.create(slug="rivals", name="Rivals")
     message_templates.save_template(other.pk, "stop", "", "Not yours.", OPERATOR)
     assert stopped(agent).message != "Not yours."
