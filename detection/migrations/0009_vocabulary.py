@@ -22,9 +22,13 @@ _TRANSITIONS = [
     ("approval.closed", "An approval was decided or expired"),
 ]
 
+# Each row at most once: one that is updated twice has foreign keys to check at commit, and the indexes that follow cannot wait.
 _RENAME_VALUES = """
-UPDATE detection_approval SET state = 'decided' WHERE state = 'answered';
-UPDATE detection_approval SET reason = 'decided' WHERE reason = 'answered';
+UPDATE detection_approval SET state = CASE state WHEN 'answered' THEN 'decided' ELSE state END,
+    reason = CASE reason WHEN 'answered' THEN 'decided' ELSE reason END
+WHERE 'answered' IN (state, reason);
+UPDATE detection_event SET verdict = verdict - 'question' || jsonb_build_object('approval', verdict->'question')
+WHERE jsonb_exists(verdict, 'question');
 UPDATE detection_session SET state = 'held' WHERE state = 'waiting';
 UPDATE detection_alerttransition SET transition = 'approval.requested' WHERE transition = 'question.asked';
 UPDATE detection_alerttransition SET transition = 'approval.closed' WHERE transition = 'question.closed';
@@ -56,7 +60,7 @@ class Migration(migrations.Migration):
         migrations.RenameField("session", "parked", "quarantined"),
         migrations.RenameIndex("approval", new_name="approval_due", old_name="question_due"),
         migrations.RenameIndex("approval", new_name="approval_of_call", old_name="question_of_call"),
-        migrations.RunSQL(_RENAME_VALUES),
+        migrations.RunSQL(_RENAME_VALUES, migrations.RunSQL.noop),
         migrations.AlterModelOptions(
             name="approval",
             options={"ordering": ("-requested_at", "-id")},

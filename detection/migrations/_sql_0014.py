@@ -18,14 +18,10 @@ FROM (SELECT session_id, max(call_number) AS calls FROM detection_event GROUP BY
 WHERE s.id = n.session_id AND s.call_count <> n.calls;
 
 UPDATE detection_session s SET strip = (
-    SELECT jsonb_agg(cell.value || to_jsonb(e.call_number) ORDER BY cell.place)
+    SELECT jsonb_agg(cell.value || to_jsonb(coalesce(e.call_number, 0)) ORDER BY cell.place)
     FROM jsonb_array_elements(s.strip) WITH ORDINALITY AS cell (value, place)
-    JOIN detection_event e ON e.session_id = s.id AND e.seq = (cell.value->>0)::int
-) WHERE jsonb_array_length(s.strip) > 0
-    AND NOT EXISTS (
-        SELECT FROM jsonb_array_elements(s.strip) AS cell (value)
-        LEFT JOIN detection_event e ON e.session_id = s.id AND e.seq = (cell.value->>0)::int WHERE e.seq IS NULL
-    );
+    LEFT JOIN detection_event e ON e.session_id = s.id AND e.seq = (cell.value->>0)::int
+) WHERE jsonb_array_length(s.strip) > 0;
 
 UPDATE detection_incident i SET first_call_number = e.call_number
 FROM detection_event e WHERE e.session_id = i.session_id AND e.seq = i.first_seq;

@@ -39,3 +39,28 @@ def test_a_stopped_session_that_was_shown_as_running_is_migrated(before):
     with connection.cursor() as cursor:
         cursor.execute("SELECT state, stopped_by_kind FROM detection_session WHERE id = %s", [old.pk])
         assert cursor.fetchone() == ("stopped", "person")
+
+
+def test_an_answered_question_is_migrated_to_a_decided_approval_that_its_call_names(before):
+    apps = before("0008_rare_sessions")
+    project = apps.get_model("detection", "Project").objects.create(slug="old", name="Old")
+    session = apps.get_model("detection", "Session").objects.create(
+        project=project, external_id="s-1", started_at=NOW, last_event_at=NOW
+    )
+    apps.get_model("detection", "Question").objects.create(
+        public_id="qst_1", project=project, session=session, state="answered", reason="answered",
+        decision="allow", asked_at=NOW, answered_at=NOW, deadline=NOW, seq=1, call_id="c-1", call_key="k",
+        tool="search", loop_id="l", kind="repeat", count=3, limit=3, summary="x",
+    )  # fmt: skip
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO detection_event (session_id, seq, type, call_id, decision, verdict, received_at)"
+            " VALUES (%s, 1, 'call', 'c-1', 'hold', %s, now())",
+            [session.pk, '{"message": "m", "question": "qst_1"}'],
+        )
+    go_forward()
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT state, reason FROM detection_approval")
+        assert cursor.fetchone() == ("decided", "decided")
+        cursor.execute("SELECT verdict->>'message', verdict->>'approval' FROM detection_event")
+        assert cursor.fetchone() == ("m", "qst_1")

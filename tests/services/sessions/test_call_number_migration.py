@@ -44,3 +44,11 @@ def test_the_migration_numbers_the_calls_of_existing_sessions(agent, principal):
     with connection.cursor() as cursor:
         cursor.execute(_sql_0014.NUMBER)
     assert stored() == before
+
+
+def test_a_call_on_the_strip_whose_event_is_gone_has_no_number(agent):
+    agent.asks()
+    Session.objects.update(strip=[[99, "abc", "^"]])
+    with connection.cursor() as cursor:
+        cursor.execute(_sql_0014.NUMBER)
+    assert Session.objects.get().strip == [[99, "abc", "^", 0]]
