@@ -10,4 +10,6 @@ WHERE i.status IN ('open', 'snoozed') AND i.label <> 'false_alarm' AND (
 UPDATE detection_incident SET status = 'ended', snoozed_until = NULL, snoozed_until_worse = false
 WHERE (status IN ('open', 'snoozed') AND ended_at IS NOT NULL AND NOT needs_acknowledgement)
     OR (status IN ('open', 'snoozed', 'acknowledged') AND label = 'false_alarm');
+UPDATE detection_incident SET status = 'open', snoozed_until_worse = false
+WHERE status = 'snoozed' AND ended_at IS NOT NULL AND snoozed_until IS NULL;
 """

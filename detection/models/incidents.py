@@ -58,8 +58,9 @@ class Incident(models.Model):
     The rules: an open or snoozed incident becomes `ended` when its loop ends (the agent changed course, the session ended
     or was abandoned) or when someone labels it "not a loop". Not so while `needs_acknowledgement` is set: a guarded call
     of it was answered `stop`, its approval expired or ended in a stop, or someone reopened it. Acknowledging,
-    resolving and the label "not a loop" clear that. Removing the label of an active loop opens the incident again, and
-    undo applies the rules to what it restores.
+    resolving and the label "not a loop" clear that. Such an incident that was snoozed until its loop gets worse is open when
+    the loop ends. Removing the label of an active loop opens the incident again, and undo applies the rules to what it
+    restores.
 
     A resolved loop that continues, and an ended one that returns, is a new incident. An incident labelled "not a loop"
     keeps collecting the findings of its loop until that ends, and does not make its session looping.

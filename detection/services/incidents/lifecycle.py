@@ -19,14 +19,17 @@ STATUS_FIELDS = ("status", "snoozed_until", "snoozed_until_worse", "needs_acknow
 def settle(incident: Incident) -> None:
     """Give an incident the status that follows from its loop; changes the row in memory only.
 
-    An open or snoozed incident whose loop is over becomes `ended`, unless someone has to acknowledge it. An ended one
-    whose loop is not over, or that someone has to acknowledge, becomes `open`. Acknowledged and resolved ones stay.
+    An open or snoozed incident whose loop is over becomes `ended`, unless someone has to acknowledge it. Then it is open,
+    or snoozed until its time: a loop that is over cannot get worse. An ended one whose loop is not over, or that someone
+    has to acknowledge, becomes `open`. Acknowledged and resolved ones stay.
     """
     is_over = incident.ended_at is not None or incident.label == IncidentLabel.FALSE_ALARM
     can_rest = is_over and not incident.needs_acknowledgement
     if can_rest and incident.status in (IncidentStatus.OPEN, IncidentStatus.SNOOZED):
         incident.status = IncidentStatus.ENDED
         incident.snoozed_until, incident.snoozed_until_worse = None, False
+    elif is_over and incident.status == IncidentStatus.SNOOZED and incident.snoozed_until is None:
+        incident.status, incident.snoozed_until_worse = IncidentStatus.OPEN, False
     elif not can_rest and incident.status == IncidentStatus.ENDED:
         incident.status = IncidentStatus.OPEN
 

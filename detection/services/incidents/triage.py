@@ -211,8 +211,8 @@ def _refuse_resolved(incident: Incident) -> None:
 
 def _has_successor(incident: Incident) -> bool:
     """Whether the loop continued and has another incident by now."""
-    rows = Incident.objects.filter(session=incident.session, loop_id=incident.loop_id, ended_at=None)
-    return rows.exists()
+    rows = Incident.objects.filter(session=incident.session_id, loop_id=incident.loop_id, ended_at=None)
+    return incident.session_id is not None and rows.exists()
 
 
 def wake_due() -> int:

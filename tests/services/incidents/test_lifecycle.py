@@ -102,6 +102,12 @@ def test_only_what_somebody_has_to_look_at_stays_open_in_stored_rows(project):
         "active": {"ended_at": None},
         "false alarm": {"ended_at": None, "label": "false_alarm", "status": "acknowledged"},
         "snoozed": {"status": "snoozed", "snoozed_until": timezone.now()},
+        "snoozed until a stopped loop gets worse": {
+            "status": "snoozed",
+            "snoozed_until_worse": True,
+            "decision": "stop",
+            "was_guarded": True,
+        },
         "resolved": {"status": "resolved"},
     }
     rows = {name: make_incident(project, **fields) for name, fields in starts.items()}
@@ -116,6 +122,7 @@ def test_only_what_somebody_has_to_look_at_stays_open_in_stored_rows(project):
         "active": ("open", False),
         "false alarm": ("ended", False),
         "snoozed": ("ended", False),
+        "snoozed until a stopped loop gets worse": ("open", True),
         "resolved": ("resolved", False),
     }
 
@@ -216,6 +223,15 @@ def test_a_snoozed_loop_that_ends_has_nothing_to_wake_for(agent, project):
     triage.snooze(project.pk, warned(agent, project).public_id, OPERATOR, **SOON)
     work(agent)
     assert (only().status, only().snoozed_until) == ("ended", None)
+
+
+def test_a_stopped_loop_that_was_snoozed_until_it_gets_worse_is_open_again_when_it_ends(agent, project):
+    for _ in range(4):
+        agent.asks()
+    triage.snooze(project.pk, only().public_id, OPERATOR, until_worse=True)
+    work(agent)
+    assert only().ended_at is not None
+    assert (only().status, only().snoozed_until_worse) == ("open", False)
 
 
 def test_a_snooze_ends_on_time_although_nothing_happens(agent, project):
