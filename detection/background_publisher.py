@@ -32,12 +32,12 @@ class BackgroundPublisher:
     pause_seconds
         Pause after each batch, during which more items are collected.
     max_queued
-        Maximum number of items that wait for all receivers; further ones are dropped and counted.
+        Maximum number of items that wait for all receivers, and of receivers; further ones are dropped and counted.
 
     Attributes
     ----------
     dropped, failed
-        Items dropped because the queue was full, and batches that could not be sent, since the process started.
+        Items, or receivers without any, dropped because the queue was full, and batches that could not be sent, since the process started.
     """
 
     def __init__(self, name: str, pause_seconds: float = 0.0, max_queued: int = MAX_QUEUED) -> None:
@@ -60,11 +60,15 @@ class BackgroundPublisher:
                 self._pid, self._queued = os.getpid(), 0
                 self._queues.clear()
                 threading.Thread(target=self._run, name=self.name, daemon=True).start()
-            _, queue = self._queues.setdefault(receiver, (send, {}))
+            known = self._queues.get(receiver)
+            queue = known[1] if known else {}
             new = [item for item in items if item not in queue]
-            if self._queued + len(new) > self.max_queued:
-                self.dropped += len(new)
+            if self._queued + len(new) > self.max_queued or (
+                known is None and len(self._queues) >= self.max_queued
+            ):
+                self.dropped += len(new) or 1
                 return
+            self._queues.setdefault(receiver, (send, queue))
             queue.update(dict.fromkeys(new))
             self._queued += len(new)
             self._changed.notify()

@@ -68,3 +68,20 @@ def test_items_beyond_the_limit_are_dropped_and_counted(busy):
 
     assert sum(len(batch) for batch in open_gate()) == 300
     assert publisher.dropped == 1
+
+
+def test_receivers_without_items_are_bounded_too(busy):
+    publisher, sent, _ = busy
+    for number in range(publisher.max_queued + 2):
+        publisher.enqueue(number, sent.append)
+
+    assert publisher.dropped == 2
+
+
+def test_a_receiver_whose_items_are_all_dropped_is_not_called(busy):
+    publisher, sent, open_gate = busy
+    publisher.enqueue("a", sent.append, *range(publisher.max_queued - 1))
+    publisher.enqueue("b", sent.append, "b", "c")
+
+    assert publisher.dropped == 2
+    assert [] not in open_gate()
