@@ -147,13 +147,6 @@ def _verdicts(folding: Folding, request: GuardRequest) -> GuardResponse:
     return GuardResponse(session.external_id, strictest, tuple(verdicts), tuple(notices))
 
 
-def _note_request(session: Session, request: GuardRequest) -> None:
-    session.agent = request.agent or session.agent
-    session.backend = request.backend or session.backend
-    session.model = request.model or session.model
-    session.parent_external_id = request.parent_session or session.parent_external_id
-
-
 def _take_over_names(session: Session, request: GuardRequest) -> None:
     session.agent = request.agent or session.agent
     session.backend = request.backend or session.backend
