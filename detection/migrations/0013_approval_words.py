@@ -13,6 +13,14 @@ UPDATE detection_incidentactivity SET action = 'approval_requested' WHERE action
 UPDATE detection_incidentactivity SET action = 'approval_decided' WHERE action = 'decided';
 UPDATE detection_incidentactivity SET action = 'approval_expired' WHERE action = 'unanswered';
 UPDATE detection_incidentactivity SET action = 'approval_withdrawn' WHERE action = 'withdrawn';
+UPDATE detection_alertevent SET facts = (facts - 'question') || jsonb_build_object(
+    'approval', ((facts->'question') - 'raised_by' - 'answered_by') || jsonb_build_object(
+        'raise_by', facts->'question'->'raised_by',
+        'decided_by', facts->'question'->'answered_by',
+        'state', CASE facts->'question'->>'state' WHEN 'answered' THEN 'decided' ELSE facts->'question'->>'state' END,
+        'reason', CASE facts->'question'->>'reason' WHEN 'answered' THEN 'decided' WHEN 'unanswered' THEN 'expired'
+            WHEN 'refused' THEN 'skipped' ELSE facts->'question'->>'reason' END))
+WHERE jsonb_exists(facts, 'question');
 """
 
 

@@ -6,6 +6,9 @@ import pytest
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 
+from detection.models import AlertEvent
+from detection.services.alerting import rendering
+
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
@@ -64,3 +67,26 @@ def test_an_answered_question_is_migrated_to_a_decided_approval_that_its_call_na
         assert cursor.fetchone() == ("decided", "decided")
         cursor.execute("SELECT verdict->>'message', verdict->>'approval' FROM detection_event")
         assert cursor.fetchone() == ("m", "qst_1")
+
+
+def test_an_alert_about_an_answered_question_is_migrated_to_one_about_an_approval(before):
+    apps = before("0008_rare_sessions")
+    project = apps.get_model("detection", "Project").objects.create(slug="old", name="Old")
+    question = {
+        "id": "qst_1", "state": "answered", "summary": "Called 3 times", "deadline": NOW.isoformat(), "unattended": "block",
+        "decision": "allow", "choice": "raise", "raised_by": 5, "reason": "answered", "answered_by": "ana",
+    }  # fmt: skip
+    apps.get_model("detection", "AlertTransition").objects.create(
+        project=project, transition="question.closed", actor="ana", at=NOW,
+        facts={"tool": "search", "agent": "", "session": "s-1", "question": question},
+    )  # fmt: skip
+    go_forward()
+    event = AlertEvent.objects.get()
+    approval = {
+        name: question[name] for name in ("id", "summary", "deadline", "unattended", "decision", "choice")
+    }
+    assert event.facts == {
+        "tool": "search", "agent": "", "session": "s-1",
+        "approval": approval | {"state": "decided", "raise_by": 5, "reason": "decided", "decided_by": "ana"},
+    }  # fmt: skip
+    assert "search" in rendering.sentence(event.type, event.actor, event.facts)
