@@ -188,7 +188,7 @@ def test_the_lesser_role_cannot_prepare_and_the_error_names_the_variable_to_set(
     place.make_role()
     refused = place.prepare()
     assert refused.returncode == 1
-    assert "permission denied for schema public. Where DATABASE_URL" in refused.stderr
+    assert "permission denied for schema public. When the role of DATABASE_URL" in refused.stderr
     assert OWNER in refused.stderr
     assert "Traceback" not in refused.stderr
 
@@ -209,6 +209,5 @@ def test_owner_and_lesser_role_must_differ(place):
     refused = place.prepare(DATABASE_URL=place.url(place.owner), **{OWNER: place.url(place.owner)})
     assert refused.returncode == 1
     assert (
-        f"{OWNER} names the role that owns the tables; DATABASE_URL must then name another role."
-        in refused.stderr
+        f"{OWNER} names the role that owns the tables; DATABASE_URL must name another role." in refused.stderr
     )
