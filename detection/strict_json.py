@@ -33,7 +33,7 @@ _STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\Z)|[\[{\]}]', re.DOTA
 
 
 class JsonProblem(ValueError):
-    """A document or a part of it is refused.
+    """A document or a part of it is invalid.
 
     Attributes
     ----------

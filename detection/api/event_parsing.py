@@ -59,7 +59,7 @@ class Batch:
     rejected: list[dict[str, Any]] = field(default_factory=list)
 
     def reject(self, index: int, problem: Problem) -> None:
-        """Note that one event is refused."""
+        """Add the error of one event."""
         self.rejected.append(
             {"index": index, "code": problem.code, "path": problem.path, "hint": problem.detail}
         )
@@ -71,7 +71,7 @@ def events_of(body: bytes, *, is_ndjson: bool) -> Batch:
     Raises
     ------
     Problem
-        When the whole body is refused; a single event that is refused is the whole body.
+        If the body or its only event is invalid.
     """
     batch = Batch()
     if is_ndjson:
@@ -87,7 +87,7 @@ def events_of(body: bytes, *, is_ndjson: bool) -> Batch:
     events = document["events"]
     if not isinstance(events, list):
         raise Problem(422, "invalid_type", "`events` must be a list of events.", path="events")
-    _refuse_unknown(document, frozenset(("events",)))
+    _reject_unknown(document, frozenset(("events",)))
     _check_number(len(events))
     is_large = len(body) > MAX_EVENT_BYTES
     for index, data in enumerate(events):
@@ -128,7 +128,7 @@ def _size(data: Any) -> int:
     try:
         return len(compact(data).encode("utf-8", "surrogatepass"))
     except (TypeError, ValueError):
-        return 0  # holds something that is refused anyway
+        return 0  # contains a value that is rejected anyway
 
 
 def event_record(
@@ -387,7 +387,7 @@ def _parts(document: dict[str, Any], key: str, kind: str, shared: dict[str, str]
             raise
 
 
-def _refuse_unknown(document: dict[str, Any], known: frozenset[str]) -> None:
+def _reject_unknown(document: dict[str, Any], known: frozenset[str]) -> None:
     unknown = document.keys() - known
     if unknown:
         raise Problem(
@@ -399,12 +399,12 @@ def _refuse_unknown(document: dict[str, Any], known: frozenset[str]) -> None:
 
 
 def strict_document(body: bytes) -> Any:
-    """Read the body of a route that changes settings: what events would only mark is refused here.
+    """Read the body of a route that changes settings: what is only marked in events is an error here.
 
     Raises
     ------
     Problem
-        For anything that is no plain JSON within the limits.
+        If it is not plain JSON within the limits.
     """
     document = loads(body)
     cleaner = Cleaner()

@@ -141,7 +141,7 @@ def of_exception(error: Exception) -> Problem:
     if isinstance(error, Http404):
         return Problem(404, "not_found", "Not found.")
     if isinstance(error, HttpError):
-        return Problem(error.status_code, CODE_OF_STATUS.get(error.status_code, "refused"), str(error))
+        return Problem(error.status_code, CODE_OF_STATUS.get(error.status_code, "rejected"), str(error))
     problem = _of_database(error) if isinstance(error, (DatabaseError, InterfaceError)) else None
     if problem is None:
         log.error("unexpected_error", exc_info=error)
@@ -229,7 +229,7 @@ class ProblemMiddleware:
         status = response.status_code
         if status < 400 or not request.path_info.startswith("/api/") or hasattr(request, "problem"):
             return response
-        code = CODE_OF_STATUS.get(status, "refused")
+        code = CODE_OF_STATUS.get(status, "rejected")
         detail = _DETAILS.get(status, HTTPStatus(status).phrase)
         kept = {name: response.headers[name] for name in ("Allow", "Retry-After") if name in response.headers}
         return respond(request, Problem(status, code, detail, headers=kept))

@@ -29,7 +29,7 @@ TABS = (
     ("destinations", "Destinations"),
     ("routes", "Routes"),
     ("silences", "Silences"),
-    ("deliveries", "Deliveries"),
+    ("deliveries", "Notifications"),
 )
 STATES = {
     "ok": ("ok", "Working"),

@@ -22,12 +22,12 @@ def page(request: ProjectRequest) -> HttpResponse:
     for index, attempt in enumerate(reversed(intake.recent[:BARS])):
         y = float(BAR_HEIGHT)
         pieces = []
-        refused = attempt.rejected or (1 if attempt.status >= 400 else 0)
+        rejected = attempt.rejected or (1 if attempt.status >= 400 else 0)
         for name, count in (
             ("ok", attempt.accepted - attempt.altered),
             ("alt", attempt.altered),
             ("dup", attempt.duplicate),
-            ("rej", refused),
+            ("rej", rejected),
         ):
             if count > 0:
                 height = max(3.0, count / top * (BAR_HEIGHT - 4))

@@ -346,7 +346,7 @@ def _run_detectors(
             own = detectors[kind] = {}
         try:
             reading = hook(own, run, record, observed, policy)
-        except Exception as error:  # noqa: BLE001 - a fault of ours must never block a call
+        except Exception as error:  # noqa: BLE001 - a defect of LoopGuard must never block a call
             faults += ((kind, type(error).__name__),)
             continue
         if reading is not QUIET and (reading.reached or reading.finding is not None):

@@ -67,8 +67,8 @@ def outline(flags: str) -> str:
     return next((flag for flag in _STRICTEST_FIRST if flag in flags), "")
 
 
-def is_refused(flags: str) -> bool:
-    """Tell whether the call was blocked, held or stopped."""
+def has_not_run(flags: str) -> bool:
+    """Return whether the call was blocked, held or stopped."""
     return not _NOT_RUN.isdisjoint(flags)
 
 

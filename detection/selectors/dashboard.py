@@ -172,8 +172,8 @@ def has_demo(project_id: int) -> bool:
     )
 
 
-def attempts(project_id: int, limit: int = 50, *, refused_only: bool = False) -> list[Attempt]:
-    """List the newest requests that reached the project's API, refused ones too.
+def attempts(project_id: int, limit: int = 50, *, rejected_only: bool = False) -> list[Attempt]:
+    """List the newest requests that reached the project's API, rejected ones included.
 
     Requests without a known key belong to no project; they are shown to everybody who may see this page, since they are
     what a person who sets up an agent is looking for. They hold no data.
@@ -181,21 +181,21 @@ def attempts(project_id: int, limit: int = 50, *, refused_only: bool = False) ->
     rows = Attempt.objects.filter(
         Q(project_id=project_id) | Q(project=None, at__gte=timezone.now() - timedelta(hours=1))
     )
-    if refused_only:
+    if rejected_only:
         rows = rows.filter(Q(status__gte=400) | Q(rejected__gt=0) | Q(altered__gt=0))
     return list(rows.order_by("-id")[:limit])
 
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """What became of the requests in the attempts that are kept."""
+    """Outcomes of the stored requests."""
 
     requests: int
     accepted: int
     duplicate: int
     altered: int
     rejected: int
-    refused: int
+    rejected_requests: int
     since: datetime | None
     by_code: tuple[tuple[str, int, int], ...] = ()
     by_key: tuple[dict[str, Any], ...] = ()
@@ -203,7 +203,7 @@ class Intake:
 
 
 def intake(project_id: int) -> Intake:
-    """Sum up the kept attempts of a project; they are bounded by housekeeping."""
+    """Sum up the stored requests of a project, which housekeeping bounds."""
     rows = Attempt.objects.filter(project_id=project_id)
     total = rows.aggregate(
         requests=Count("pk"),
@@ -211,7 +211,7 @@ def intake(project_id: int) -> Intake:
         duplicate=Sum("duplicate"),
         altered=Sum("altered"),
         rejected=Sum("rejected"),
-        refused=Count("pk", filter=Q(status__gte=400)),
+        rejected_requests=Count("pk", filter=Q(status__gte=400)),
         since=Min("at"),
     )
     codes = rows.exclude(code="").values_list("code", "status").annotate(n=Count("pk")).order_by("-n")[:20]
@@ -221,7 +221,7 @@ def intake(project_id: int) -> Intake:
         .annotate(
             requests=Count("pk"),
             accepted=Sum("accepted"),
-            refused=Count("pk", filter=Q(status__gte=400)),
+            rejected_requests=Count("pk", filter=Q(status__gte=400)),
             last=Max("at"),
         )
         .order_by("-requests")[:20]

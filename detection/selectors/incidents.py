@@ -93,7 +93,7 @@ class IncidentRow:
 
     @property
     def is_active(self) -> bool:
-        """Whether the loop still goes on as far as its calls tell."""
+        """Whether the loop continues, as far as its calls show."""
         return self.ended_at is None
 
 

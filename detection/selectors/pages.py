@@ -1,4 +1,4 @@
-"""Cursor pages: where a list goes on, by the sort key of its last row and never by an offset."""
+"""Cursor pages: a page starts after the sort key of the last row of the previous one, never at an offset."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ class Position:
             at, _, number = text.partition("|")
             position = cls(datetime.fromisoformat(at), int(number))
         except (ValueError, binascii.Error) as error:
-            raise BadCursor("The cursor was not given out by this list.") from error
+            raise BadCursor("`cursor` must be a `next_cursor` of this list.") from error
         if (
             position.at.tzinfo is None
             or not 0 <= position.id <= MAX_ID
             or not 1971 <= position.at.year <= 9998
         ):
-            raise BadCursor("The cursor was not given out by this list.")
+            raise BadCursor("`cursor` must be a `next_cursor` of this list.")
         return position
 
     def beyond(self, time_field: str) -> Q:

@@ -89,7 +89,7 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True)
 class JudgeShare:
-    """What came of asking the judge, by outcome (see `JudgeOutcome`)."""
+    """Consultations of the judge by outcome (see `JudgeOutcome`)."""
 
     outcome: str
     count: int

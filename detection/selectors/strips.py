@@ -142,7 +142,7 @@ def look(cell: Cell, colours: dict[str, int]) -> str:
     if cell.is_new:
         return f"p {hue}"
     # A call that was not run never gets a result: it brought nothing new either.
-    is_pending = call_flags.PENDING in cell.flags and not call_flags.is_refused(cell.flags)
+    is_pending = call_flags.PENDING in cell.flags and not call_flags.has_not_run(cell.flags)
     return f"q {hue}" if is_pending else f"f {hue}"
 
 

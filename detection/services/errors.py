@@ -16,7 +16,7 @@ class ServiceError(Exception):
         The matching HTTP status.
     """
 
-    code = "refused"
+    code = "rejected"
     status = 422
 
     def __init__(self, detail: str, *, field: str = "", code: str = "") -> None:

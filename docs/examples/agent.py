@@ -1,5 +1,5 @@
 # ruff: noqa: INP001
-"""An agent loop with a guard in it. The model is a script: it searches, gets stuck, and listens when it is told.
+"""An agent loop with a guard in it. The model is a script: it searches, gets stuck, and changes course after a message.
 
 Run it from the project's folder: `python docs/examples/agent.py`.
 """
@@ -19,18 +19,18 @@ def search(query: str) -> str:
 
 
 def model() -> Iterator[str]:
-    """What the model asks for: the same thing again and again, until a message tells it to try another way."""
-    told = ""
-    while "different approach" not in told and "Reflect" not in told:
-        told = yield "reset password"
+    """Yield queries: the same one until a message suggests another approach."""
+    message = ""
+    while "different approach" not in message and "Reflect" not in message:
+        message = yield "reset password"
     yield "password policy"
 
 
 def main() -> str:
     """Play the loop; return the last answer."""
     guard = Guard("standard", mode="chance_then_break")
-    asks = model()
-    query, answer = next(asks), ""
+    queries = model()
+    query, answer = next(queries), ""
     for number in range(1, 10):
         call_id = f"call-{number}"
         verdict = guard.call("search", {"q": query}, call_id=call_id, at=float(number))
@@ -46,7 +46,7 @@ def main() -> str:
             answer = "\n".join(text for text in (verdict.message or advice.message, answer) if text)
         print(f"{call_id} {query!r}: {verdict.decision}\n    {answer}")
         try:
-            query = asks.send(answer)
+            query = queries.send(answer)
         except StopIteration:
             break
     return answer

@@ -95,7 +95,7 @@ class EmbeddedPostgres:
         self._cluster = home / "cluster"
         programs = postgres_bin(home, self._account)
         self._make_cluster(programs)
-        self._refuse_other_version(programs)
+        self._check_version(programs)
         self._end_leftover_server()
         self._choose_socket_folder()
         if not self._is_locked:
@@ -164,7 +164,7 @@ class EmbeddedPostgres:
             self._cluster.rmdir()
         partial.rename(self._cluster)
 
-    def _refuse_other_version(self, programs: Path) -> None:
+    def _check_version(self, programs: Path) -> None:
         cluster = (self._cluster / "PG_VERSION").read_text(encoding="utf-8").strip()
         done = subprocess.run(
             [programs / "postgres", "--version"], capture_output=True, text=True, check=False

@@ -57,7 +57,7 @@ function connect() {
     return;
   }
   link.socket = socket;
-  socket.addEventListener("message", (event) => hear(JSON.parse(event.data)));
+  socket.addEventListener("message", (event) => handleFrame(JSON.parse(event.data)));
   socket.addEventListener("close", (event) => {
     if (link.socket !== socket) return;
     link.socket = null;
@@ -79,7 +79,7 @@ function reconnectLater(isAskedToWait) {
   link.timer = setTimeout(connect, wait);
 }
 
-function hear(frame) {
+function handleFrame(frame) {
   if (frame.type === "ready") {
     link.isOpen = true;
     link.tries = 0;

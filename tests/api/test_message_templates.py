@@ -65,7 +65,7 @@ def test_what_is_not_there_cannot_be_taken_back(api):
     assert MessageTemplate.objects.count() == 1
 
 
-def test_a_change_is_in_the_audit_with_the_key_and_both_wordings(api, key):
+def test_a_change_is_in_the_audit_with_the_key_and_both_templates(api, key):
     api.put("/message-templates/warn", {"text": "First."})
     api.put("/message-templates/warn", {"text": "First."})
     api.put("/message-templates/warn", {"text": "Second."})

@@ -1,4 +1,4 @@
-"""Signing in: one wording for every refusal, a growing wait, and never a way out to another site."""
+"""Signing in: one message for every failure, a growing wait, and no redirect to another site."""
 
 import pytest
 from django.core.cache import cache

@@ -172,7 +172,7 @@ def _judge(run: RunState, record: Record, policy: Policy, length: int, laps: int
 
 
 def _lap_results(records: list[Record], length: int, laps: int) -> str:
-    """Say what is known about the results, each compared with the one a lap earlier."""
+    """Describe the known results, each compared with the one a lap earlier."""
     # More laps may be counted than calls remembered; a slice that starts before the first record would shift the pairs.
     laps = min(laps, len(records) // length)
     pairs = [

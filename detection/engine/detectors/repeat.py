@@ -321,7 +321,7 @@ def _note_result(streak: dict[str, Any], run: RunState, record: Record) -> None:
 
 
 def _results_of(streak: dict[str, Any]) -> str:
-    """Say what is known about the results since the last change."""
+    """Describe the known results since the last change."""
     if not streak.get("known"):
         return "unknown"
     return {ERROR: "errors", EMPTY: "empty"}.get(streak["status"], "equal")

@@ -137,7 +137,7 @@ def strip_text(strip: Sequence[Sequence[Any]]) -> str:
     drawn = (
         letters.get(key, "·")
         + ("!" if call_flags.ERROR in flags else "")
-        + ("x" if call_flags.is_refused(flags) else "")
+        + ("x" if call_flags.has_not_run(flags) else "")
         for key, flags in cells
     )
     return " ".join(drawn)

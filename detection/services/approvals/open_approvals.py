@@ -252,6 +252,6 @@ def choose_decider(rung: str | None, session: Session, finding: Finding, policy:
     """
     if rung != "judge":
         return Decider.PERSON
-    if not judge.refusal(session, finding, policy):
+    if not judge.obstacle(session, finding, policy):
         return Decider.JUDGE
     return Decider.PERSON if policy.values["attended"] else ""

@@ -87,7 +87,7 @@ def acknowledge(project_id: int, public_id: str, actor: Actor) -> Incident:
         When it is resolved.
     """
     with _locked(project_id, public_id) as incident:
-        _refuse_resolved(incident)
+        _require_unresolved(incident)
         if incident.status == IncidentStatus.ACKNOWLEDGED:
             return incident
         return _change(
@@ -138,7 +138,7 @@ def snooze(
         When neither is given, the time is out of range, or the loop has ended and cannot get worse.
     """
     with _locked(project_id, public_id) as incident:
-        _refuse_resolved(incident)
+        _require_unresolved(incident)
         if incident.status == IncidentStatus.ENDED:
             raise Conflict("The incident has ended; reopen it first.")
         now = timezone.now()
@@ -204,7 +204,7 @@ def undo(project_id: int, public_id: str, actor: Actor) -> Incident:
         return _change(incident, actor, "undone", f"undid: {last.action}", **fields)
 
 
-def _refuse_resolved(incident: Incident) -> None:
+def _require_unresolved(incident: Incident) -> None:
     if incident.status == IncidentStatus.RESOLVED:
         raise Conflict("The incident is resolved; reopen it first.")
 

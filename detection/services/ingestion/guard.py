@@ -158,7 +158,7 @@ def _verdict(folding: Folding, row: EventRecord) -> CallVerdict:
     locked = folding.locked
     policy = locked.policy_for(row)
     if row.type == EventType.CALL and locked.session.is_stopped_by_person:
-        folding.refuse(row)
+        folding.mark_stopped(row)
         message = stopped_message(locked.session)
         row.verdict = {"message": message, "by": "operator", "delivered": True}
         return CallVerdict(row.call_id, "stop", message, None, None, explain(policy, row.tool, None))

@@ -103,7 +103,7 @@ def is_overrulable(finding: Finding) -> bool:
     return not detector.is_run_limit or finding.detail.get("unit", "rounds") == "rounds"
 
 
-def refusal(session: Session, finding: Finding, policy: Policy) -> str:
+def obstacle(session: Session, finding: Finding, policy: Policy) -> str:
     """Return why the judge must not be consulted, as a stable code; empty if it may be."""
     endpoint = endpoint_of_settings()
     if endpoint is None:
@@ -338,7 +338,7 @@ def _read(call: JudgeCall, text: str, nonce: str, decoy: str, max_rounds: int) -
         return
     try:
         pairs: list[tuple[str, Any]] = json.loads(
-            text, object_pairs_hook=lambda found: found, parse_constant=_refuse
+            text, object_pairs_hook=lambda found: found, parse_constant=_reject_constant
         )
     except (ValueError, RecursionError):
         call.error = "not_json"
@@ -365,7 +365,7 @@ def _read(call: JudgeCall, text: str, nonce: str, decoy: str, max_rounds: int) -
         call.error = "not_the_form"
 
 
-def _refuse(name: str) -> None:
+def _reject_constant(name: str) -> None:
     raise ValueError(name)
 
 

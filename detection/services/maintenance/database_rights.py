@@ -44,7 +44,7 @@ class NoSuchRole(ServiceError):
     code, status = "no_such_role", 409
 
 
-def refuse_truncate(using: str) -> None:
+def forbid_truncate(using: str) -> None:
     """Prevent the owner from truncating the audit log, as it cannot change or delete entries.
 
     No migration does this: a test database is emptied by truncating its tables.

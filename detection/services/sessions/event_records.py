@@ -85,7 +85,7 @@ class EventRecord:
 
     @property
     def tail(self) -> str:
-        """What stands for the cut end of a long text: its digest in letters, so that it is not taken for a volatile id."""
+        """The digest of the cut end of a long text, in letters, so that masking of volatile ids does not match it."""
         return self.tail_digest.translate(_HEX_AS_LETTERS)
 
 

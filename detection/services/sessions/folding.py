@@ -165,7 +165,7 @@ class Folding:
             "session_ended", "block", "The call was not run: its session has ended.", "system"
         )
 
-    def refuse(self, event: EventRecord) -> None:
+    def mark_stopped(self, event: EventRecord) -> None:
         """Mark a call as stopped because a person stopped the session; the engine does not count it."""
         event.decision, event.flags = "stop", call_flags.STOPPED
         self._count(event)

@@ -45,7 +45,7 @@ class LockedSession:
     events : EventChanges
         New events, and what evaluation puts on stored ones.
     incidents : IncidentTracker
-        The incidents of the loops that go on. Costs no query for a session without one.
+        The incidents of active loops. Costs no query for a session without one.
     approvals : OpenApprovals
         The calls on hold. Costs no query for a session without one.
     """

@@ -71,11 +71,11 @@ class Command(BaseCommand):
         try:
             call_command("migrate", interactive=False, verbosity=0, database=owner)
             call_command("createcachetable", verbosity=0, database=owner)
-            database_rights.refuse_truncate(owner)
+            database_rights.forbid_truncate(owner)
             if owner == OWNER:
                 database_rights.grant(owner, str(role["USER"]), str(role["PASSWORD"]))
-        except database_rights.NoSuchRole as refusal:
-            raise CommandError(refusal.detail) from refusal
+        except database_rights.NoSuchRole as error:
+            raise CommandError(error.detail) from error
         except DatabaseError as error:
             # Django wraps the error when it cannot create its own table.
             cause = error.__cause__ or getattr(error.__context__, "__cause__", None)
