@@ -72,7 +72,7 @@ def test_an_override_is_changed_in_real_fields(world):
         ({}, "Set at least one value"),
     ],
 )
-def test_what_the_engine_refuses_is_refused_here_with_the_same_words(world, given, words):
+def test_a_value_that_the_engine_rejects_is_rejected_here_with_the_same_message(world, given, words):
     place = {"project": world.project.pk, "backend": "b", "model": "m"}
     answer = world.client.post("/admin/detection/override/add/", {**place, **given})
     assert answer.status_code == 200
@@ -89,7 +89,7 @@ def test_what_the_engine_refuses_is_refused_here_with_the_same_words(world, give
         ({"backend": "openai", "model": "gpt-5"}, "This scope already has an override."),
     ],
 )
-def test_names_that_are_no_scope_and_scopes_that_are_taken_are_refused(world, names, words):
+def test_invalid_scopes_and_existing_scopes_are_rejected(world, names, words):
     given = {"project": world.project.pk, "set_max_repeats": "3", **names}
     answer = world.client.post("/admin/detection/override/add/", given)
     assert answer.status_code == 200

@@ -50,7 +50,7 @@ def calls(api, numbers, **about):
     return [api.call(arguments={"n": n}, **about) for n in numbers]
 
 
-def test_a_session_close_to_a_limit_is_told_once_in_words_and_in_fields(api, receiver, route_of):
+def test_a_session_close_to_a_limit_has_one_alert_event_with_sentence_and_fields(api, receiver, route_of):
     set_limits(api, budget_max_calls=10)
     route_of("session.near_limit")
     answers = calls(api, range(9), agent="triage")
@@ -77,7 +77,7 @@ def test_a_session_close_to_a_limit_is_told_once_in_words_and_in_fields(api, rec
         assert (verdict["decision"], verdict["message"], verdict["finding"]) == ("allow", "", None)
 
 
-def test_a_limit_is_told_of_once_however_often_counting_begins_anew(api, receiver, route_of):
+def test_a_limit_has_one_alert_event_however_often_counting_restarts(api, receiver, route_of):
     set_limits(api, budget_max_calls=10)
     route_of("session.near_limit")
     calls(api, range(9))
@@ -91,7 +91,7 @@ def test_a_limit_is_told_of_once_however_often_counting_begins_anew(api, receive
     assert [row.limit for row in LimitNotice.objects.all()] == [10, 20]
 
 
-def test_two_limits_that_come_close_with_one_call_are_both_told_of(api, receiver, route_of):
+def test_two_limits_nearly_reached_by_one_call_both_have_an_alert_event(api, receiver, route_of):
     set_limits(api, budget_max_calls=10, budget_max_tokens=200)
     route_of("session.near_limit", group_by=[])
     for number in range(9):
@@ -107,7 +107,7 @@ def test_two_limits_that_come_close_with_one_call_are_both_told_of(api, receiver
     assert (body["type"], body["data"]["title"]) == ("alerts.grouped", "Close to a limit: s-1 and 1 more")
 
 
-def test_a_route_that_did_not_choose_the_news_does_not_get_it(api, receiver, route_of):
+def test_a_route_without_the_event_type_does_not_match(api, receiver, route_of):
     set_limits(api, budget_max_calls=10)
     route_of("opened", "ended")
     calls(api, range(9))
@@ -134,9 +134,7 @@ def ask(api, session="s-1", **values):
     return api.loop(session, backend="openai", agent="triage")["verdicts"][0]["approval"]
 
 
-def test_an_approval_that_waits_is_told_with_its_deadline_and_what_happens_without_an_answer(
-    api, receiver, route_of
-):
+def test_a_requested_approval_is_notified_with_deadline_and_unattended_reaction(api, receiver, route_of):
     route_of("approval.requested")
     approval = ask(api, unattended_reaction="stop")
     (body,) = bodies(receiver)
@@ -163,7 +161,9 @@ def test_an_approval_that_waits_is_told_with_its_deadline_and_what_happens_witho
         ({"choice": "raise", "raise_by": 3}, "allow", "raised the limit by 3"),
     ],
 )
-def test_the_end_of_an_approval_reaches_who_was_asked(api, receiver, route_of, choice, decision, words):
+def test_the_end_of_an_approval_is_notified_to_the_same_destination(
+    api, receiver, route_of, choice, decision, words
+):
     route_of("approval.requested", "approval.closed", severities=["high"])
     approval = ask(api)
     assert len(bodies(receiver)) == 1
@@ -174,7 +174,7 @@ def test_the_end_of_an_approval_reaches_who_was_asked(api, receiver, route_of, c
     assert body["data"]["events"][0]["approval"]["decision"] == decision
 
 
-def test_an_approval_nobody_answers_and_one_whose_session_is_stopped_are_told_apart(api, receiver, route_of):
+def test_an_expired_approval_and_one_of_a_stopped_session_differ(api, receiver, route_of):
     route_of("approval.closed", group_by=[])
     approval = ask(api)
     Approval.objects.update(deadline=timezone.now())
@@ -186,7 +186,7 @@ def test_an_approval_nobody_answers_and_one_whose_session_is_stopped_are_told_ap
     assert "it is no longer needed because the session was stopped" in body["data"]["text"]
 
 
-def test_nobody_is_called_to_answer_what_was_answered_before_the_message_left(api, receiver, route_of):
+def test_an_approval_closed_before_sending_is_notified_as_closed(api, receiver, route_of):
     route_of("approval.requested", group_wait_seconds=3600)
     approval = ask(api)
     assert bodies(receiver) == []
@@ -221,14 +221,14 @@ def test_quiet_hours_that_hold_critical_ones_hold_an_approval_too(api, receiver,
     assert Notification.objects.get().due_at > timezone.now() + timedelta(hours=1)
 
 
-def test_an_approval_is_told_at_once_in_a_group_that_flaps(api, receiver, route_of):
+def test_an_approval_is_notified_at_once_in_a_flapping_group(api, receiver, route_of):
     route_of("approval.requested", group_by=[])
     for number in range(routing.FLAPPING_COUNT + 2):
         ask(api, f"s-{number}")
         assert len(bodies(receiver)) == number + 1
 
 
-def test_a_remembered_answer_calls_nobody(api, receiver, route_of):
+def test_a_remembered_decision_notifies_nobody(api, receiver, route_of):
     route_of("approval.requested", "approval.closed")
     approval = ask(api)
     api.post(f"/approvals/{approval['id']}/decision", {"choice": "skip", "remember": True})

@@ -47,7 +47,7 @@ def test_addresses_and_secrets_never_come_back(api, receiver, hook):
     assert AlertDestination.objects.get().signing_secrets == [added]
 
 
-def test_an_address_inside_is_refused_with_the_field(api, settings):
+def test_an_internal_address_is_rejected_with_the_field(api, settings):
     settings.ALERT_ALLOWED_NETWORKS = ()
     told = api.post(
         "/alerts/destinations", {"name": "x", "kind": "webhook", "address": "https://169.254.169.254/"}
@@ -59,7 +59,7 @@ def test_an_address_inside_is_refused_with_the_field(api, settings):
     )
 
 
-def test_the_test_button_tells_what_came_of_it(api, receiver, hook):
+def test_the_test_button_shows_the_outcome(api, receiver, hook):
     receiver.replies = [Reply(418, body=b"teapot")]
     told = api.post(f"/alerts/destinations/{hook['id']}/test").json()
     assert (told["state"], told["attempts"][0]["status"], told["attempts"][0]["response"]) == (
@@ -101,7 +101,7 @@ def test_a_route_is_stored_replaced_and_removed(api, hook):
         ("quiet_from", "22:00"), ("unknown", 1), ("repeat_interval_hours", 721), ("repeat_interval_hours", -1), ("event_types", ["still_open"]), ("tools", ["x" * 200]), ("name", ""),
     ],
 )  # fmt: skip
-def test_a_wrong_route_is_refused_with_the_field(api, field, value):
+def test_an_invalid_route_is_rejected_with_the_field(api, field, value):
     told = api.post("/alerts/routes", {"name": "r", "destinations": [], field: value})
     assert told.status_code == 422
     assert field in told.json()["path"]

@@ -14,13 +14,13 @@ def held(api):
     return told["verdicts"][0]["approval"]
 
 
-def test_a_held_verdict_tells_where_to_wait(api, held):
+def test_a_held_verdict_has_a_wait_url(api, held):
     assert held["id"].startswith("apr_")
     assert held["wait_url"].endswith(f"/api/v1/approvals/{held['id']}?wait=30")
     assert "T" in held["deadline"]
 
 
-def test_looking_here_answers_at_once_even_when_told_to_wait(api, held):
+def test_web_responds_at_once_even_with_wait(api, held):
     told = api.get(f"/approvals/{held['id']}", wait=30)
     assert told.status_code == 200
     assert (told.json()["state"], told.json()["decision"]) == ("open", None)
@@ -49,7 +49,7 @@ def test_an_answer_decides_and_a_second_one_is_a_conflict(api, with_scopes, held
     [{}, {"choice": "maybe"}, {"choice": "raise"}, {"choice": "raise", "raise_by": 10_001}, {"choice": "raise", "raise_by": "3x"},
      {"choice": "skip", "more": 1}, [], "skip", {"choice": None}],
 )  # fmt: skip
-def test_what_is_no_answer_is_refused_and_the_approval_stays_open(body, api, held):
+def test_an_invalid_decision_is_rejected_and_the_approval_stays_open(body, api, held):
     refused = api.post(f"/approvals/{held['id']}/decision", body)
     assert refused.status_code == 422
     assert refused.json()["code"]

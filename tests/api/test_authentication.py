@@ -162,7 +162,7 @@ def ask(who, method, path, things):
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
-def test_the_scope_of_a_route_admits_and_every_other_is_refused(with_scopes, things, method, path):
+def test_a_route_accepts_its_scope_and_denies_every_other(with_scopes, things, method, path):
     needed = SCOPES.get((method, path), "read" if method == "GET" else "admin")
     others = {"ingest", "guard", "read", "admin"} - {needed}
     refused = ask(with_scopes(*others), method, path, things)
@@ -172,7 +172,7 @@ def test_the_scope_of_a_route_admits_and_every_other_is_refused(with_scopes, thi
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
-def test_without_a_key_every_route_refuses(door, db, method, path):
+def test_without_a_key_every_route_responds_401(door, db, method, path):
     answer = door.request(method, re.sub(r"{\w+}", "1", path))
     assert (answer.status_code, answer.json()["code"]) == (401, "missing_key")
     assert answer.headers["www-authenticate"].startswith("Bearer")
@@ -207,7 +207,7 @@ def everything_of(project):
     return [list(model.objects.filter(project=project).order_by("pk").values()) for model in models]
 
 
-def test_keys_that_cannot_be_ours_are_refused_without_a_query(door, db, django_assert_num_queries):
+def test_malformed_keys_are_rejected_without_a_query(door, db, django_assert_num_queries):
     with django_assert_num_queries(0):
         for token in ("", "nonsense", "lg_abc", "lg_0123456789_" + "0" * 72, "Bearer", "lg_" + "é" * 84):
             answer = door.get("/sessions", headers={"Authorization": f"Bearer {token}".encode()})
@@ -215,7 +215,7 @@ def test_keys_that_cannot_be_ours_are_refused_without_a_query(door, db, django_a
             assert token not in answer.text or not token
 
 
-def test_an_unknown_and_a_revoked_key_are_told_apart_by_nobody(door, project, key):
+def test_an_unknown_and_a_revoked_key_get_the_same_response(door, project, key):
     keys.revoke_key(project, key[3:13], SYSTEM)
     unknown = make_key(project)
     project.api_keys.filter(public_id=unknown[3:13]).delete()

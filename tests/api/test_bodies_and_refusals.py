@@ -24,7 +24,7 @@ def refusal(answer, status, code):
 
 
 @pytest.mark.parametrize("path", ["/events", "/guard"])
-def test_a_body_over_the_limit_is_refused_before_it_is_read(api, path):
+def test_a_body_over_the_limit_is_rejected_before_it_is_read(api, path):
     refusal(api.raw(path, b" " * (MAX_BODY_BYTES + 1)), 413, "too_large")
     # The announced length alone is enough; nothing of the body is asked for.
     refusal(api.raw(path, b"{}", **{"Content-Length": str(5 * 2**30)}), 413, "too_large")
@@ -68,11 +68,11 @@ def test_a_packed_body_is_unpacked_within_bounds(api):
         "application/xml",
     ],
 )
-def test_other_content_types_are_refused(api, path, kind):
+def test_other_content_types_are_rejected(api, path, kind):
     refusal(api.raw(path, json.dumps(CALL), content_type=kind), 415, "unsupported_media_type")
 
 
-def test_charsets_other_than_utf_8_are_refused(api):
+def test_charsets_other_than_utf_8_are_rejected(api):
     assert (
         api.raw("/events", json.dumps(CALL), content_type="application/json; charset=UTF-8").status_code
         == 202
@@ -143,7 +143,7 @@ def test_with_the_database_away_the_answer_is_503_with_a_time_to_come_back(api, 
         assert 1 <= int(answer.headers["retry-after"]) <= 3
 
 
-def test_what_nobody_expected_is_a_500_without_details(api):
+def test_an_unexpected_error_is_a_500_without_details(api):
     from django.db import connection
 
     def broken(execute, *arguments):

@@ -79,7 +79,7 @@ def test_everything_that_the_contract_shows_is_stored(api):
     assert api.get("/sessions/s-42").json()["state"] == "ended"
 
 
-def test_one_bad_event_never_sinks_its_batch_and_each_is_told_why(api):
+def test_an_invalid_event_does_not_affect_its_batch_and_each_has_a_reason(api):
     events = [
         call(1),
         {"type": "call", "session": "s-1"},
@@ -174,7 +174,7 @@ def test_calls_without_ids_never_collide_with_ids_of_clients(api):
     assert document["rejected"][0]["code"] == "reserved_name"
 
 
-def test_attempts_are_noted_beside_the_request_accepted_and_refused(
+def test_accepted_and_rejected_attempts_are_recorded_in_the_background(
     api, door, key, project, django_assert_num_queries
 ):
     api.post("/events", {"events": [call(1), {"type": "call"}]})
@@ -204,7 +204,7 @@ def test_a_revoked_key_shows_among_the_attempts_of_its_project(door, key, projec
     assert Attempt.objects.get().project == project
 
 
-def test_equal_attempts_are_noted_together(api):
+def test_identical_attempts_are_recorded_together(api):
     for _ in range(30):
         api.raw("/events", b"{")
     attempts.flush()

@@ -5,7 +5,7 @@ import pytest
 from detection.models import Event
 
 
-def test_the_fourth_equal_call_is_stopped_with_its_incident_and_the_source_of_every_setting(api):
+def test_the_fourth_identical_call_is_stopped_with_its_incident_and_the_source_of_every_setting(api):
     decisions = [api.call().json()["decision"] for _ in range(3)]
     answer = api.call(backend="openai", model="gpt-5").json()
     assert decisions == ["allow", "allow", "allow"]
@@ -67,7 +67,7 @@ def test_the_message_is_rendered_in_the_shape_that_the_client_speaks(api, shape)
         assert rendered == {"continue": False, "stopReason": message}
 
 
-def test_an_unknown_shape_is_refused(api):
+def test_an_unknown_shape_is_rejected(api):
     answer = api.post("/guard?render=xml", {"session": "s-1", "calls": [{"tool": "t"}]})
     assert (answer.status_code, answer.json()["path"]) == (422, "render")
 
@@ -83,7 +83,7 @@ def test_what_a_result_brings_to_light_comes_as_a_notice(api):
     assert answer["notices"] == []
 
 
-def test_one_bad_call_refuses_the_request_and_stores_nothing(api):
+def test_one_invalid_call_rejects_the_request_and_stores_nothing(api):
     answer = api.post("/guard", {"session": "s-1", "calls": [{"tool": "t"}, {"tool": ""}]})
     assert (answer.status_code, answer.json()["path"]) == (422, "calls[1].tool")
     assert Event.objects.count() == 0
@@ -92,7 +92,7 @@ def test_one_bad_call_refuses_the_request_and_stores_nothing(api):
     assert api.post("/guard", {"session": "s-1", "calls": {}}).json()["code"] == "invalid_type"
 
 
-def test_what_was_altered_or_not_understood_is_told(api):
+def test_altered_and_unknown_fields_are_reported(api):
     body = '{"session": "s-1", "metadata": {}, "calls": [{"tool": "t", "arguments": {"q": "\\u0000"}}]}'
     answer = api.raw("/guard", body).json()
     assert answer["altered"] == [

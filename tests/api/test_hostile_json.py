@@ -72,7 +72,7 @@ def test_a_hostile_value_in_arguments_gets_its_promised_answer(api, name, form):
     "name", [name for name in VALUES if name not in ("invalid utf-8", "overlong utf-8", "encoded surrogate")]
 )
 @pytest.mark.parametrize("is_whole", [True, False])
-def test_the_same_value_in_json_inside_a_string_gets_a_refusal_or_a_mark(api, name, form, is_whole):
+def test_the_same_value_in_json_inside_a_string_is_rejected_or_marked(api, name, form, is_whole):
     value, promise = VALUES[name]
     inner = json.dumps('{"q": ' + value.decode() + "}").encode()
     if isinstance(promise, tuple) and promise[0] == 400:
@@ -197,7 +197,7 @@ event_like = st.fixed_dictionaries(
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(events=st.lists(event_like, min_size=1, max_size=3))
-def test_events_of_any_shape_are_stored_or_refused_one_by_one(api, events):
+def test_events_of_any_shape_are_stored_or_rejected_one_by_one(api, events):
     answer = api.raw("/events", json.dumps({"events": events}).encode())
     document = answer.json()
     if answer.status_code == 400:
@@ -209,7 +209,7 @@ def test_events_of_any_shape_are_stored_or_refused_one_by_one(api, events):
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(call=event_like, result=event_like)
-def test_guard_requests_of_any_shape_are_answered_or_refused(api, call, result):
+def test_guard_requests_of_any_shape_are_evaluated_or_rejected(api, call, result):
     body = {"session": "s-1", "calls": [{"tool": "t", **call}], "results": [{"call_id": "c", **result}]}
     answer = api.raw("/guard", json.dumps(body).encode())
     assert answer.status_code in (200, 400, 422), answer.text
@@ -220,7 +220,7 @@ def test_guard_requests_of_any_shape_are_answered_or_refused(api, call, result):
     st.sampled_from(["max_repeats", "mode", "preset", "enabled", "ttl_seconds", "similar_ratio", "graduated_rungs", "nope"]), json_values,
     max_size=4,
 ))  # fmt: skip
-def test_settings_of_any_shape_are_taken_or_refused(api, values):
+def test_settings_of_any_shape_are_accepted_or_rejected(api, values):
     for method, path in (("PUT", "/overrides/openai"), ("PUT", "/tool-rules/x")):
         body = {"values": values}
         answer = api.raw(path, json.dumps(body).encode(), method=method)

@@ -18,7 +18,7 @@ def test_the_described_rungs_and_shapes_are_those_of_the_engine():
     assert get_args(route.AnyShape) == ("", *SHAPES)
 
 
-def test_the_default_of_every_rung_is_listed_with_what_own_texts_may_name(api):
+def test_the_default_of_every_rung_is_listed_with_the_placeholders(api):
     listed = api.get("/message-templates").json()
     assert [(item["rung"], item["shape"]) for item in listed["items"]] == [(rung, "") for rung in TEMPLATES]
     assert not any(item["is_own"] or item["updated_at"] for item in listed["items"])
@@ -27,7 +27,7 @@ def test_the_default_of_every_rung_is_listed_with_what_own_texts_may_name(api):
     assert listed["max_characters"] == 1000
 
 
-def test_a_text_is_put_holds_from_the_next_verdict_on_and_is_taken_back(api):
+def test_a_template_is_saved_takes_effect_on_the_next_verdict_and_is_deleted(api):
     version = api.get("/message-templates").json()["version"]
     put = api.put("/message-templates/stop", {"text": "Enough of $tool after $count."})
     assert put.status_code == 200
@@ -41,7 +41,7 @@ def test_a_text_is_put_holds_from_the_next_verdict_on_and_is_taken_back(api):
     assert api.loop("s-2")["verdicts"][0]["message"].startswith("Tool call loop detected")
 
 
-def test_a_text_for_one_wire_shape_stands_beside_the_one_for_all(api):
+def test_a_template_for_one_wire_shape_coexists_with_the_one_for_all(api):
     api.put("/message-templates/stop", {"text": "For all."})
     put = api.request(
         "PUT", "/message-templates/stop", params={"shape": "mcp"}, json={"text": "For MCP: $$5 for $limit."}
@@ -57,7 +57,7 @@ def test_a_text_for_one_wire_shape_stands_beside_the_one_for_all(api):
     assert texts_of(api)["stop", ""]["text"] == "For all."
 
 
-def test_what_is_not_there_cannot_be_taken_back(api):
+def test_a_missing_template_cannot_be_deleted(api):
     api.request("PUT", "/message-templates/warn", params={"shape": "text"}, json={"text": "Careful."})
     assert api.delete("/message-templates/block").json()["code"] == "not_found"
     assert api.delete("/message-templates/warn").status_code == 404
@@ -86,7 +86,7 @@ def test_a_change_is_in_the_audit_with_the_key_and_both_templates(api, key):
         (7, "invalid"), (None, "invalid"), (["a"], "invalid"),
     ],
 )  # fmt: skip
-def test_a_text_that_cannot_be_is_refused_with_its_reason_and_nothing_is_stored(api, text, code):
+def test_an_invalid_template_is_rejected_with_its_reason_and_nothing_is_stored(api, text, code):
     answer = api.put("/message-templates/stop", {"text": text})
     assert (answer.status_code, answer.json()["code"], answer.json()["path"]) == (422, code, "text")
     assert answer.headers["content-type"] == "application/problem+json"
@@ -103,7 +103,7 @@ def test_a_text_that_cannot_be_is_refused_with_its_reason_and_nothing_is_stored(
         ("/message-templates/stop", {}, {"text": "a", "is_own": True}, "is_own"), ("/message-templates/stop", {}, {}, "text"),
     ],
 )  # fmt: skip
-def test_a_place_that_is_not_there_is_refused(api, path, params, body, blamed):
+def test_an_unknown_rung_or_shape_is_rejected(api, path, params, body, blamed):
     answer = api.request("PUT", path, params=params, json=body)
     assert (answer.status_code, answer.json()["path"]) == (422, blamed)
     assert not MessageTemplate.objects.exists()
@@ -141,7 +141,7 @@ def test_an_empty_draft_is_the_default(api):
     assert draft["rendered"]["anthropic"]["is_error"] is True
 
 
-def test_another_projects_texts_are_out_of_reach(api, as_other):
+def test_templates_of_another_project_are_inaccessible(api, as_other):
     api.put("/message-templates/stop", {"text": "Ours."})
     assert not any(item["is_own"] for item in as_other.get("/message-templates").json()["items"])
     assert as_other.delete("/message-templates/stop").status_code == 404

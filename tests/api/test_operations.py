@@ -8,7 +8,7 @@ from detection.api import operations
 ROOT = "http://127.0.0.1"
 
 
-def test_alive_asks_nobody(door, db, django_assert_num_queries):
+def test_healthz_makes_no_query(door, db, django_assert_num_queries):
     with django_assert_num_queries(0):
         assert door.get(f"{ROOT}/healthz").json() == {"status": "ok"}
 
@@ -51,7 +51,7 @@ def test_metrics_are_for_this_machine_and_for_keys_with_the_scope_admin(door, ap
     assert figures['loopguard_incidents{status="open"}'] == 1
 
 
-def test_a_key_is_told_nothing_of_another_project(api, as_other, door):
+def test_a_key_sees_nothing_of_another_project(api, as_other, door):
     api.loop("s-1")
     as_other.loop("s-1")
     text = api.get(f"{ROOT}/metrics").text

@@ -31,7 +31,7 @@ def refused(answer):
     return int(answer.headers["retry-after"])
 
 
-def test_a_key_is_refused_until_the_time_it_was_told_and_nothing_of_it_is_stored(api, slow):
+def test_a_key_is_rejected_until_retry_after_and_nothing_is_stored(api, slow):
     assert api.post("/events", CALL).status_code == 202
     wait = refused(api.post("/events", CALL))
     assert 1 <= wait <= 102
@@ -49,7 +49,7 @@ def test_a_burst_of_two_seconds_is_let_through_whatever_the_route(api, settings)
     refused(api.get("/sessions"))
 
 
-def test_refused_requests_do_not_make_the_wait_longer(api, slow):
+def test_rejected_requests_do_not_make_the_wait_longer(api, slow):
     api.get("/sessions")
     waits = [refused(api.get("/sessions")) for _ in range(20)]
     assert max(waits) <= 102
@@ -63,14 +63,14 @@ def test_each_key_has_its_own_measure(api, as_other, door, project, slow):
     assert door.get("/sessions", headers=second).status_code == 200
 
 
-def test_keys_that_are_not_known_are_refused_as_such_and_remembered_nowhere(door, db, slow):
+def test_unknown_keys_are_rejected_as_such_and_not_cached(door, db, slow):
     for _ in range(3):
         answer = door.get("/sessions", headers={"Authorization": "Bearer lg_nonsense"})
         assert answer.json()["code"] == "unknown_key"
     assert rate_limiter._due == {}
 
 
-def test_a_body_is_not_read_for_a_request_that_is_refused(api, door, slow):
+def test_the_body_of_a_rejected_request_is_not_read(api, door, slow):
     api.get("/sessions")
     refused(api.raw("/events", b"{" * 100_000))
     assert door._transport.body.taken == 0
@@ -91,7 +91,7 @@ def test_a_rate_that_is_none_ends_the_start_with_the_variable_s_name(given):
         env.read({"LOOPGUARD_MODE": "test", "LOOPGUARD_KEY_REQUESTS_PER_SECOND": given})
 
 
-def test_what_was_refused_is_counted_and_shown_with_the_key(api, key, project, slow, settings):
+def test_rejected_requests_are_counted_and_shown_with_the_key(api, key, project, slow, settings):
     api.call()
     for _ in range(3):
         refused(api.call())

@@ -56,7 +56,7 @@ def test_any_name_works_percent_encoded(api, name):
     assert api.post(f"{path}/resume").json()["state"] == "running"
 
 
-def test_the_detail_shows_what_holds_and_where_each_setting_comes_from(api):
+def test_the_detail_shows_each_effective_setting_with_its_source(api):
     api.loop("s-1", backend="openai", model="gpt-5")
     api.put("/overrides/openai/gpt-5", {"values": {"max_repeats": 5}})
     api.patch("/sessions/s-1/policy", {"ttl_seconds": 60})

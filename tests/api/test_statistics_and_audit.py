@@ -21,7 +21,7 @@ def worked(api):
     count_calls()
 
 
-def test_totals_and_groups_are_told(api, worked):
+def test_totals_and_groups_are_returned(api, worked):
     told = api.get("/statistics").json()
     assert (told["by"], told["total"]["checks"], told["total"]["incidents"], told["items"]) == (
         "total",
@@ -53,7 +53,7 @@ def test_labels_make_the_precision(api, worked):
         {"by": "moon"}, {"since": "yesterday"}, {"from": "2026-01-01T00:00:00"},
     ],
 )  # fmt: skip
-def test_a_span_or_grouping_that_cannot_be_is_refused(api, query):
+def test_an_invalid_span_or_grouping_is_rejected(api, query):
     assert api.get("/statistics", **query).status_code == 422
 
 

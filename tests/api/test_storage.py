@@ -35,7 +35,7 @@ def refused(answer):
     assert int(answer.headers["retry-after"]) >= 10
 
 
-def test_events_and_guard_are_refused_before_anything_is_written_until_there_is_room(api, disk):
+def test_events_and_guard_are_rejected_before_any_write_until_there_is_space(api, disk):
     disk(1.0)
     refused(api.post("/events", CALL))
     refused(api.call())
@@ -75,7 +75,7 @@ def test_the_refusals_stand_on_the_connect_screen_and_in_the_metrics(api, disk, 
     [(1.0, "Failing"), (0.0, "Working"), (None, "Nearly full")],
     ids=["full", "room", "nearly"],
 )
-def test_the_system_page_tells_how_the_disk_is(project, disk, share, word):
+def test_the_system_page_shows_the_state_of_the_disk(project, disk, share, word):
     disk(0.0)
     usage = disk_monitor.usage()
     disk(usage.free / usage.total * 0.7 if share is None else share)
@@ -94,7 +94,7 @@ def test_of_a_database_elsewhere_nothing_is_known(api, project, settings):
     assert "loopguard_storage" not in api.client.get(f"{ROOT}/metrics", headers=api.headers).text
 
 
-def test_a_folder_that_cannot_be_looked_at_refuses_nothing(api, disk, settings, tmp_path):
+def test_an_unreadable_folder_rejects_nothing(api, disk, settings, tmp_path):
     disk(1.0)
     settings.DATABASE_FOLDER = str(tmp_path / "gone")
     assert api.post("/events", CALL).status_code == 202

@@ -69,7 +69,7 @@ def test_the_administration_follows_the_theme_of_the_system(site, records, page,
     assert ("dark" in (page.get_attribute("html", "class") or "")) == (theme == "dark")
 
 
-def test_deleting_a_strict_override_is_refused_until_a_reason_is_typed(site, records, page):
+def test_deleting_a_strict_override_requires_a_reason(site, records, page):
     world, _ = records
     stored = Override.objects.get(project=world.project, backend="asking")
     sign_in(page, site, world.user)

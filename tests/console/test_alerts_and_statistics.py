@@ -61,7 +61,7 @@ def test_a_new_webhook_shows_its_secret_once_and_its_address_never(world, receiv
     assert "s3cr3t-path" not in told + again
 
 
-def test_a_refused_address_is_said_and_the_rest_of_the_form_stays(world, settings):
+def test_a_rejected_address_is_shown_and_the_rest_of_the_form_stays(world, settings):
     settings.ALERT_ALLOWED_NETWORKS = ()
     told = act(world, "create", name="kept name", kind="webhook", address="https://10.0.0.1/s3cret")
     assert "neither public nor in a network" in told.content.decode()
@@ -183,7 +183,7 @@ def test_a_project_s_first_day_is_shown_by_itself_and_a_week_later_on(world):
 
 
 @pytest.mark.parametrize("by", ["kind", "model", "backend", "nonsense"])
-def test_statistics_group_by_what_is_asked(world, by):
+def test_statistics_group_by_the_given_field(world, by):
     told = world.client.get(url(world, "statistics"), {"by": by})
     assert told.status_code == 200
 
@@ -215,7 +215,7 @@ def test_the_log_and_a_silence_link_to_the_session_where_there_is_no_incident(wo
     )
 
 
-def test_a_route_takes_news_that_are_of_no_incident(world, hook):
+def test_a_route_matches_event_types_without_an_incident(world, hook):
     assert 'value="session.near_limit"' in world.client.get(url(world, "new_alert_route")).content.decode()
     values = {"name": "limits", "destinations": [hook.public_id], "event_types": ["session.near_limit"]}
     world.client.post(url(world, "new_alert_route"), values)
@@ -262,7 +262,7 @@ def test_an_incident_is_muted_from_its_page_and_shows_it(world, hook, tool):
     assert "Muted<" not in world.client.get(url(world, "incident", other.public_id)).content.decode()
 
 
-def test_a_refused_mute_keeps_what_it_was_for(world):
+def test_a_rejected_mute_keeps_its_form(world):
     told = muted(world, world.incident, reason=" ").content.decode()
     assert "`reason` must have" in told
     kept = form_of(told)

@@ -78,7 +78,7 @@ def test_an_operator_answers_and_a_viewer_does_not(as_member, held):
         {"choice": "raise", "raise_by": "²"},
     ],
 )
-def test_a_form_that_makes_no_sense_is_told_so(form, as_member, held):
+def test_an_invalid_form_shows_an_error(form, as_member, held):
     told = as_member(Role.OPERATOR).post(
         "/p/support/approvals/decision",
         {"id": held.public_id, **form} if "id" not in form else form,
@@ -101,7 +101,7 @@ def test_other_projects_do_not_exist(client, project, held):
     assert client.get("/p/support/message-templates").status_code == 404
 
 
-def test_the_incident_tells_what_was_asked(as_member, held):
+def test_the_incident_shows_its_approvals(as_member, held):
     member = as_member(Role.OPERATOR)
     page = member.get(f"/p/support/incidents/{held.incident.public_id}").content.decode()
     assert "Waiting for a person" in page
@@ -112,7 +112,7 @@ def test_the_incident_tells_what_was_asked(as_member, held):
     )
 
 
-def test_texts_are_previewed_saved_and_taken_back(as_member, project):
+def test_templates_are_previewed_saved_and_deleted(as_member, project):
     admin = as_member(Role.ADMIN)
     form = {"rung": "stop", "shape": "openai", "text": "Stop $tool <b>now</b>."}
     tried = admin.post("/p/support/message-templates", {**form, "action": "preview"}).content.decode()
@@ -124,7 +124,7 @@ def test_texts_are_previewed_saved_and_taken_back(as_member, project):
     assert not MessageTemplate.objects.exists()
 
 
-def test_a_text_that_is_refused_says_why_and_is_kept_in_the_form(as_member, project):
+def test_a_rejected_template_shows_the_reason_and_stays_in_the_form(as_member, project):
     form = {"rung": "stop", "shape": "", "text": "Look: $arguments", "action": "save"}
     refused = as_member(Role.ADMIN).post("/p/support/message-templates", form)
     assert refused.status_code == 422

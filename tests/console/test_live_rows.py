@@ -111,7 +111,7 @@ def test_other_projects_rows_are_not_found(world):
     assert world.client.get("/p/other/live/rows").status_code == 404
 
 
-def test_a_row_is_rendered_anew_when_its_session_changed(world):
+def test_a_row_is_rendered_again_when_its_session_changed(world):
     before = rows(world)["rows"][0]["html"]
     assert rows(world)["rows"][0]["html"] == before
     service.stop(world.project.pk, "s-1", SYSTEM, "enough")

@@ -93,7 +93,7 @@ def world():
     return make_world()
 
 
-def test_nobody_sees_anything_without_signing_in(world):
+def test_nothing_is_visible_without_signing_in(world):
     stranger = Client()
     for name in NAMES:
         for answer in (stranger.get(address(name, world)), stranger.post(address(name, world))):

@@ -200,7 +200,7 @@ def test_an_incident_stays_readable_when_its_session_is_gone(world):
         ("snooze:8h", "status", "snoozed"),
     ],
 )
-def test_what_is_done_to_an_incident_can_be_taken_back_from_the_page(world, action, field, value):
+def test_actions_on_an_incident_can_be_undone_on_the_page(world, action, field, value):
     url = f"{world.base}/incidents/act"
     page = world.client.post(url, {"action": action, "ids": world.incident.public_id}, follow=True)
     world.incident.refresh_from_db()
@@ -324,7 +324,7 @@ def test_a_sample_loop_is_marked_as_demo_and_removed_in_one_click(world):
     assert Session.objects.filter(project=world.project, external_id="s-1").exists()
 
 
-def test_the_audit_tells_who_did_what_with_before_and_after(world):
+def test_the_audit_shows_actor_and_action_with_before_and_after(world):
     world.client.post(f"{world.base}/incidents/act", {"action": "resolve", "ids": world.incident.public_id})
     shown = text(world.client.get(f"{world.base}/audit?kind=incident"))
     assert world.user.get_username() in shown
@@ -387,7 +387,7 @@ def test_preferences_hold_from_the_first_byte(world):
     assert 'data-shortcuts="off"' in body
 
 
-def test_an_error_page_tells_no_secrets(world):
+def test_an_error_page_shows_no_secrets(world):
     page = world.client.get("/nowhere")
     assert page.status_code == 404
     assert "Page not found" in text(page)

@@ -49,7 +49,7 @@ def test_guessing_many_accounts_from_one_address_is_slowed_too(client):
     assert send(client, "someone-new", "wrong").status_code == 429
 
 
-def test_a_login_in_force_is_not_touched_by_somebody_elses_guessing(client):
+def test_failed_attempts_of_others_do_not_affect_a_signed_in_user(client):
     project = make_project()
     make_member(project, username="ana")
     send(client, "ana", "right horse")
@@ -63,7 +63,7 @@ def test_a_login_in_force_is_not_touched_by_somebody_elses_guessing(client):
     "target",
     ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:alert(1)", "http:evil"],
 )
-def test_after_signing_in_nobody_is_sent_to_another_site(client, target):
+def test_signing_in_never_redirects_to_another_site(client, target):
     make_member(make_project(), username="ana")
     assert send(client, "ana", "right horse", next=target)["Location"] == "/"
 

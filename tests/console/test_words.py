@@ -29,7 +29,7 @@ def test_differences_name_the_path_and_both_values():
     assert change.parts == (("old", "10"), ("new", "20"))
 
 
-def test_equal_arguments_in_another_order_do_not_differ():
+def test_identical_arguments_in_another_order_do_not_differ():
     assert differences.between('{"a":1,"b":2}', '{"b":2,"a":1}') == ()
 
 

@@ -17,7 +17,7 @@ async def outcome(application):
     return await socket.closing_code()
 
 
-async def test_a_burst_beyond_the_limit_is_asked_to_come_again_later():
+async def test_a_burst_above_the_limit_gets_retry_after():
     gate = Admission(greet, burst_accepts=3, accepts_per_second=0.001)
     outcomes = [await outcome(gate) for _ in range(5)]
     assert outcomes[3:] == [1013, 1013]

@@ -100,7 +100,7 @@ async def test_unanswered_the_default_comes_at_the_deadline_without_anybodys_hel
     assert 0 <= (approval.decided_at - approval.deadline).total_seconds() < 1
 
 
-async def test_a_wait_that_is_over_tells_that_it_is_still_open(project):
+async def test_a_long_poll_that_times_out_returns_the_open_approval(project):
     public_id, token = await held(project)
     told = (await wait_for(token, public_id, seconds=0.2)).json()
     assert (told["state"], told["decision"], told["message"]) == ("open", None, "")
@@ -131,7 +131,7 @@ async def test_many_agents_wait_for_one_query_a_second(project, monkeypatch):
     assert len(looks) < 40
 
 
-async def test_the_answer_comes_in_the_wire_shape_that_was_asked_for(project):
+async def test_the_response_has_the_requested_wire_shape(project):
     public_id, token = await held(project)
     await answer(project.pk, public_id, "skip", OPERATOR)
     told = (await wait_for(token, public_id, render="anthropic")).json()
@@ -156,7 +156,7 @@ async def test_an_approval_that_goes_away_meanwhile_is_not_found(project):
     [("wait=61", "invalid_value"), ("wait=-1", "invalid_value"), ("wait=nan", "invalid_value"),
      ("wait=soon", "invalid_value"), ("render=html", "invalid_value"), ("waite=3", "unknown_parameter")],
 )  # fmt: skip
-async def test_what_cannot_be_asked_is_a_problem_with_a_code(query, code, project):
+async def test_an_invalid_request_is_a_problem_with_a_code(query, code, project):
     public_id, token = await held(project)
     async with client(token) as http:
         refused = await http.get(f"/api/v1/approvals/{public_id}?{query}")

@@ -9,7 +9,7 @@ async def test_nothing_waits_in_a_new_outbox():
     assert FrameQueue().take() == []
 
 
-async def test_the_newest_hint_of_a_thing_is_told():
+async def test_the_newest_hint_of_an_object_is_sent():
     queue = FrameQueue()
     queue.add_hint(hint(1))
     queue.add_hint(hint(1, "ended"))
@@ -25,7 +25,7 @@ async def test_what_waits_is_bounded_and_overflow_is_one_resync():
     assert queue.take() == [{"type": "resync"}]
 
 
-async def test_hints_are_told_again_after_a_resync():
+async def test_hints_are_sent_again_after_a_resync():
     queue = FrameQueue(max_hints=1)
     queue.add_hint(hint(1))
     queue.add_hint(hint(2))

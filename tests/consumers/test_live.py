@@ -21,7 +21,7 @@ async def next_hints(socket):
     return frame["hints"]
 
 
-async def test_a_member_is_told_what_changed(project, member):
+async def test_a_member_gets_hints_of_changes(project, member):
     async with open_page(project, member) as socket:
         publish_now(project.pk, Hint("session", "run-7"))
         assert await next_hints(socket) == [{"topic": "session", "id": "run-7", "change": "changed"}]
@@ -36,7 +36,7 @@ async def test_the_first_frame_carries_the_cursor_to_go_on_from(project, member)
     await socket.leave()
 
 
-async def test_many_changes_of_one_thing_are_told_once(project, member):
+async def test_many_changes_of_one_object_are_one_hint(project, member):
     async with open_page(project, member) as socket:
         layer = get_channel_layer()
         for _ in range(50):
@@ -63,7 +63,7 @@ async def test_more_changes_than_can_wait_become_one_resync(project, member, mon
         assert all(len(frame.get("hints", [])) <= 300 for frame in frames)
 
 
-async def test_other_projects_are_never_told_of(project, member):
+async def test_hints_of_other_projects_are_never_sent(project, member):
     other = await Project.objects.acreate(slug="other", name="Other")
     async with open_page(project, member) as socket:
         publish_now(other.pk, Hint("session", "theirs"))
@@ -71,7 +71,7 @@ async def test_other_projects_are_never_told_of(project, member):
         assert [hint["id"] for hint in await next_hints(socket)] == ["ours"]
 
 
-async def test_a_page_may_narrow_what_it_is_told(project, member):
+async def test_a_page_can_filter_its_hints(project, member):
     async with open_page(project, member) as socket:
         await socket.send({"type": "watch", "topics": ["session", "incident"], "session": "run-1"})
         await socket.send({"type": "ping"})

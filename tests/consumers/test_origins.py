@@ -30,13 +30,13 @@ from .conftest import socket_to
         "http://127.0.0.1:8300, http://evil.example",
     ],
 )
-async def test_a_handshake_from_any_other_origin_is_refused(origin, settings):
+async def test_a_handshake_from_any_other_origin_is_rejected(origin, settings):
     settings.ALLOWED_HOSTS = ["*"]
     socket = socket_to("/ws/p/support/", origin=origin)
     assert await socket.connect() == 4403
 
 
-async def test_an_origin_sent_twice_is_refused():
+async def test_an_origin_sent_twice_is_rejected():
     socket = socket_to("/ws/p/support/")
     socket.scope["headers"].append((b"origin", settings.PUBLIC_URL.encode()))
     assert await socket.connect() == 4403

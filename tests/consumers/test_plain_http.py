@@ -7,7 +7,7 @@ from loopguard_site.asgi import application
 @pytest.mark.parametrize(
     ("method", "path"), [("POST", "/api/v1/events"), ("GET", "/"), ("GET", "/admin/"), ("POST", "/healthz")]
 )
-async def test_plain_requests_are_sent_to_the_other_door(method, path):
+async def test_plain_requests_are_referred_to_web(method, path):
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(app=application), base_url="http://live"
     ) as http:

@@ -91,7 +91,7 @@ def steps(pattern, text):
         return 3_000_000
 
 
-def test_the_count_tells_a_pattern_that_backtracks():
+def test_the_step_count_detects_a_backtracking_pattern():
     pattern = re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}")
     assert steps(pattern, "-eyJ" * (LONG // 4)) > 10 * steps(pattern, "-eyJ" * (SHORT // 4))
 

@@ -46,7 +46,6 @@ INSTEAD_OF = {
     r"\bfar behind\b": "lagging",
     r"\bcome back in \d": "retry in",
     r"\btiers?\b": "override, scope or source",
-    r"\bdoors?\b": "entry point, or integration",
     r"\bnobody (is|was) asked\b|\bis asked about\b": "approval",
     r"\bhas been asked whether\b": "approval",
     r"\blook(s|ed)? at the\b": "open, read or check",

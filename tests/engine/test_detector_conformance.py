@@ -223,7 +223,7 @@ def test_its_messages_name_the_loop_and_never_quote_arguments(detector, values):
         assert text.isascii()
 
 
-def test_every_detector_declares_its_texts():
+def test_every_detector_declares_its_messages():
     for detector in DETECTORS:
         for text in (detector.label, detector.headline, detector.unit, detector.advice, detector.message):
             assert text.strip()
@@ -250,6 +250,6 @@ def test_all_names_of_the_settings_are_reached_by_some_kind_or_by_all():
 
 @given(count=st.integers(1, 10**6), limit=st.integers(1, 10**6))
 @few
-def test_no_text_is_ever_empty(count, limit):
+def test_no_message_is_empty(count, limit):
     for detector in DETECTORS:
         assert message("stop", Finding(detector.kind, count, limit, detail={"tool": "t"}), resolve([]))

@@ -13,7 +13,7 @@ def kinds(verdict):
 
 
 class TestRepeat:
-    def test_warns_at_the_third_equal_answer_and_stops_the_fourth_call(self):
+    def test_warns_at_the_third_identical_result_and_stops_the_fourth_call(self):
         assert Player().letters("aaaa", answers=True) == ["allow", "allow", "warn", "stop"]
 
     def test_stops_the_fourth_call_of_a_client_that_never_sends_results(self):
@@ -102,7 +102,7 @@ class TestRepeat:
 
 
 class TestCycle:
-    def test_three_equal_laps_warn(self):
+    def test_three_identical_laps_warn(self):
         assert Player(stagnation_enabled=False).letters("ababab", answers=True)[-1] == "warn"
 
     def test_without_results_it_takes_four(self):

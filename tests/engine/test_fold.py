@@ -108,7 +108,7 @@ def test_a_condensed_context_does_not_end_a_loop():
     assert player.call("t", {"k": "a"}).verdict.decision == "stop"
 
 
-def test_after_allow_once_the_loop_is_counted_anew():
+def test_after_allow_once_the_loop_is_counted_from_the_start():
     player = Player(mode="ask")
     held = [player.call("t", {}) for _ in range(4)][-1].verdict
     assert held.decision == "hold"
@@ -147,7 +147,7 @@ def test_an_exempt_tool_is_judged_no_more():
     assert {player.call("t", {"k": "a"}).verdict.decision for _ in range(5)} == {"allow"}
 
 
-def test_resuming_starts_every_counter_anew():
+def test_resuming_resets_every_counter():
     player = Player()
     player.letters("aaaa")
     fold.reset_all(player.state)

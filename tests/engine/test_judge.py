@@ -11,7 +11,7 @@ from detection.engine.judge import Digest, parse_closed, parse_words, prompt
 YES = {"decision": "accepted", "reason": "new files", "guidance": "go on", "extra_rounds": 20}
 
 
-def test_an_accepting_object_grants_what_it_asks_up_to_the_cap():
+def test_an_accepting_object_grants_its_rounds_up_to_the_cap():
     assert parse_closed(json.dumps(YES), 40).extra_rounds == 20
     assert parse_closed(json.dumps({**YES, "extra_rounds": 9000}), 40).extra_rounds == 40
     assert parse_closed(json.dumps({**YES, "extra_rounds": 0}), 40).extra_rounds == 40

@@ -91,7 +91,7 @@ def test_a_resent_call_gets_the_same_message(values, tools):
 
 
 @pytest.mark.parametrize("mode", ["break", "chance", "warn", "block", "ask", "justify"])
-def test_no_text_quotes_the_arguments(mode):
+def test_no_message_quotes_the_arguments(mode):
     verdict = stopped(mode=mode)
 
     assert verdict.message
@@ -112,7 +112,7 @@ def test_a_stop_after_a_chance_says_so():
     assert "after guidance" in verdict.message
 
 
-def test_own_wording_may_use_the_figures():
+def test_custom_templates_may_use_the_figures():
     verdict = stopped()
     own = messages.message(
         "stop", verdict.finding, Player().policy, {"stop": "$tool/$count/$limit/$kind/$seconds $unknown"}

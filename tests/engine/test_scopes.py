@@ -62,7 +62,7 @@ def test_a_scope_has_one_textual_form(scope, text, label):
     "text",
     ["", "nowhere", "server:x", "model:openai", "model:/m", "backend:", "tool:", "agent:", "preset:standard"],
 )
-def test_a_text_that_names_no_scope_is_rejected(text):
+def test_a_text_that_is_no_scope_is_rejected(text):
     with pytest.raises(PolicyError):
         Scope.parse(text)
 

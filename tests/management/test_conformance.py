@@ -49,7 +49,7 @@ def test_what_each_scenario_got_can_be_written(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "not json", '{"format": "other/1", "scenarios": [{"id": 1}]}'])
-def test_another_kind_of_file_is_refused(tmp_path, text):
+def test_another_kind_of_file_is_rejected(tmp_path, text):
     path = tmp_path / "other.json"
     path.write_text(text, encoding="utf-8")
 

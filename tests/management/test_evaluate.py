@@ -70,11 +70,11 @@ def test_only_inspected_runs_with_a_yes_or_a_no_count(files):
     assert report["by_source"]["own"]["loops"] == 2
 
 
-def test_calls_after_the_first_refusal_are_saved(files):
+def test_calls_after_the_first_block_are_saved(files):
     assert json.loads(run(*files, "--json"))["calls_saved"] == 3
 
 
-def test_a_policy_that_only_observes_finds_the_same_and_refuses_nothing(files, tmp_path):
+def test_a_policy_that_only_observes_finds_the_same_and_blocks_nothing(files, tmp_path):
     policy = tmp_path / "policy.json"
     policy.write_text('{"preset": "observe"}', encoding="utf-8")
     report = json.loads(run(*files, "--json", "--policy", str(policy)))
@@ -101,7 +101,7 @@ def test_every_preset_is_measured_on_the_same_runs(files):
     assert rows >= PRESETS.keys()
 
 
-def test_recall_is_also_told_without_the_source_that_has_most_loops(files, tmp_path):
+def test_recall_is_also_given_without_the_source_that_has_most_loops(files, tmp_path):
     source = {"source": "second"}
     more = write(tmp_path / "c.jsonl", [event(i, "more") | source for i in range(6)])
     told = write(

@@ -70,7 +70,7 @@ def test_a_line_that_is_no_event_is_named(tmp_path, line):
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"max_repeats": 1}', '{"nonsense": 1}'])
-def test_a_wrong_policy_is_refused(tmp_path, text):
+def test_an_invalid_policy_is_rejected(tmp_path, text):
     policy = tmp_path / "policy.json"
     policy.write_text(text, encoding="utf-8")
 

@@ -44,7 +44,7 @@ def test_a_stopped_session_that_was_shown_as_running_is_migrated(before):
         assert cursor.fetchone() == ("stopped", "person")
 
 
-def test_an_answered_question_is_migrated_to_a_decided_approval_that_its_call_names(before):
+def test_an_answered_question_is_migrated_to_a_decided_approval_of_its_call(before):
     apps = before("0008_rare_sessions")
     project = apps.get_model("detection", "Project").objects.create(slug="old", name="Old")
     session = apps.get_model("detection", "Session").objects.create(

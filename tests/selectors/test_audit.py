@@ -51,7 +51,7 @@ def test_pages_cover_the_project_and_the_server_once_and_in_order(project, entri
     assert [row.pk for row in export_entries(project.pk, WITH_SERVER, 1000)] == wanted
 
 
-def test_what_was_done_to_the_server_is_left_out_unless_asked_for(project, entries):
+def test_server_changes_are_excluded_by_default(project, entries):
     assert walk(project, AuditFilters(), 5) == in_order(
         row for row in entries if row.project_id == project.pk
     )

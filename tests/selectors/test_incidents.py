@@ -57,7 +57,7 @@ def test_counts_and_the_list_agree_under_every_filter(project, incident):
         assert not counted.is_capped
 
 
-def test_among_many_incidents_those_that_need_somebody_are_counted_exactly(project, incident, monkeypatch):
+def test_among_many_incidents_the_open_ones_are_counted_exactly(project, incident, monkeypatch):
     from detection.selectors import incidents
 
     incident(status="open")
@@ -86,7 +86,7 @@ def test_the_row_in_hand_equals_the_row_of_the_list(project, session, incident):
     assert listed.acknowledged_by == "ana"
 
 
-def test_an_export_goes_through_pages_and_stops_where_asked(project, incident, django_assert_num_queries):
+def test_an_export_reads_pages_and_stops_at_its_limit(project, incident, django_assert_num_queries):
     made = [incident() for _ in range(5)]
     with django_assert_num_queries(1):
         rows = list(export_incidents(project.pk, IncidentFilters(), 3))

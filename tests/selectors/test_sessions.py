@@ -68,7 +68,7 @@ def test_a_page_of_the_list_is_one_query_by_index(project, session, django_asser
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "AAAA", "🙂", "MjAyNi0xMS0yMVQxMjowMDowMHwx", "Ym9ndXN8MQ"])
-def test_cursors_that_no_list_gave_out_are_refused(cursor):
+def test_invalid_cursors_are_rejected(cursor):
     with pytest.raises(BadCursor):
         Position.decode(cursor)
     with pytest.raises(BadCursor):
@@ -110,7 +110,7 @@ def test_a_session_is_found_in_its_own_project_only(project, session):
     assert get_session(project.pk, "a\x00b") is None
 
 
-def test_changes_are_told_from_a_cursor_on(project, session):
+def test_changes_since_a_cursor_are_returned(project, session):
     first = changed_since(project.pk, "")
     assert first.reset
     session("s-1")

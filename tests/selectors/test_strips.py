@@ -29,7 +29,7 @@ def test_a_repeated_call_is_pale_while_its_results_are_new():
     assert look(strip[1], colours).startswith("f h")
 
 
-def test_a_refused_call_counts_as_nothing_new_although_no_result_will_come():
+def test_a_blocked_call_counts_as_no_new_result_although_none_will_come():
     strip = cells("AA?s")
     assert look(strip[1], hues(cell.key for cell in strip)).startswith("f h")
 
@@ -43,7 +43,7 @@ def test_a_loop_keeps_its_hue_while_the_strip_moves_on():
     assert hues(["a1", "a1", "b7", "b7"])["b7"] == hues(["b7", "b7", "c0", "c0"])["b7"]
 
 
-def test_a_refusal_without_a_key_is_never_taken_for_a_repetition():
+def test_a_blocked_call_without_a_key_is_never_a_repetition():
     assert hues(["", "", ""]) == {}
 
 

@@ -128,7 +128,7 @@ def test_a_claim_that_was_taken_over_notes_nothing(project, receiver, hook):
     assert states() == ["delivered"]
 
 
-def test_a_slow_and_a_dead_destination_delay_nobody_and_lose_nothing(project, receiver, monkeypatch):
+def test_a_slow_and_a_dead_destination_delay_no_other_and_lose_nothing(project, receiver, monkeypatch):
     monkeypatch.setattr("detection.services.outgoing_http.DEADLINE_SECONDS", 1.0)
     with receiving() as slow, receiving() as dead:
         slow.replies = [Reply(after_seconds=3) for _ in range(9)]
@@ -207,7 +207,9 @@ def test_gone_disables_the_destination_and_says_so(project, receiver, hook):
     assert AuditEntry.objects.filter(action="destination.disable", actor="system").exists()
 
 
-def test_an_address_whose_network_is_closed_again_is_refused_at_sending(project, receiver, hook, settings):
+def test_an_address_whose_network_is_no_longer_allowed_is_rejected_at_sending(
+    project, receiver, hook, settings
+):
     settings.ALERT_ALLOWED_NETWORKS = ()
     tell(project)
     send_all()

@@ -116,7 +116,9 @@ def test_a_refusing_server_is_a_failed_attempt_without_parts_of_the_address(proj
     assert "oncall@team.example" not in problem
 
 
-def test_a_mail_server_in_a_closed_network_is_refused_when_saved_and_when_sent(settings, mailbox):
+def test_a_mail_server_in_a_network_that_is_not_allowed_is_rejected_when_saved_and_when_sent(
+    settings, mailbox
+):
     settings.ALERT_ALLOWED_NETWORKS = ()
     for host in ("127.0.0.1", "localhost", "10.0.0.1", "[::1]"):
         for spelled in (
@@ -131,7 +133,7 @@ def test_a_mail_server_in_a_closed_network_is_refused_when_saved_and_when_sent(s
 
 
 @pytest.mark.parametrize("more", [{}, {"scheme": "mailtos", "mode": "insecure"}])
-def test_mail_to_the_public_net_is_encrypted_or_refused(settings, more):
+def test_mail_to_the_internet_is_encrypted_or_rejected(settings, more):
     settings.ALERT_ALLOWED_NETWORKS = ()
     scheme, mode = more.get("scheme", "mailto"), more.get("mode", "insecure")
     spelled = f"{scheme}://8.8.8.8?from=a@b.example&to=c@d.example&mode={mode}"

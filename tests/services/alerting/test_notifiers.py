@@ -35,7 +35,7 @@ def receiver():
         "gotify://127.0.0.1/token", "ntfy://localhost/topic", "mmost://10.0.0.1/token", "mailto://u:p@example.org?smtp=127.0.0.1",
     ],
 )  # fmt: skip
-def test_an_address_that_needs_this_machine_or_leaves_the_checks_is_refused(settings, address):
+def test_an_address_that_needs_local_resources_or_bypasses_checks_is_rejected(settings, address):
     settings.ALERT_ALLOWED_NETWORKS = ()
     with pytest.raises(Invalid) as refused:
         notifiers.check(address)
@@ -73,7 +73,7 @@ def test_a_message_arrives_as_plain_text(project, local, receiver):
     assert "@all" not in text
 
 
-def test_a_refusal_is_told_without_parts_of_the_address(project, local, receiver, caplog):
+def test_an_error_contains_no_parts_of_the_address(project, local, receiver, caplog):
     caplog.set_level(logging.DEBUG)
     receiver.replies = [Reply(403, body=b"no")] * 3
     with pytest.raises(Unreachable) as refused:
@@ -82,7 +82,7 @@ def test_a_refusal_is_told_without_parts_of_the_address(project, local, receiver
     assert "s3cr3t" not in caplog.text
 
 
-def test_a_connection_to_a_closed_network_is_refused_whatever_led_there(settings, receiver):
+def test_a_connection_to_a_network_that_is_not_allowed_is_blocked_in_every_way(settings, receiver):
     settings.ALERT_ALLOWED_NETWORKS = ()
     with pytest.raises(AddressNotAllowed):
         notifiers.notify(f"ntfy://127.0.0.1:{receiver.port}/topic", "t", "x", is_success=True)
