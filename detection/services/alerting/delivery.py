@@ -20,7 +20,7 @@ from queue import Empty, SimpleQueue
 
 import orjson
 import structlog
-from django.db import connection, transaction
+from django.db import DatabaseError, connection, transaction
 from django.utils import timezone
 
 from detection.models import (
@@ -163,7 +163,20 @@ def claim_due(limit: int) -> list[DeliveryJob]:
         for (destination_id,) in cursor.fetchall():
             notification = _oldest_due(destination_id)
             if notification is not None:
-                jobs.append(_claim(notification))
+                try:
+                    with transaction.atomic():
+                        jobs.append(_claim(notification))
+                except DatabaseError:
+                    raise
+                except Exception:
+                    # One that cannot be rendered must not delay the others; it stays visible as failed.
+                    log.exception("notification_not_rendered", notification=notification.public_id)
+                    Notification.objects.filter(pk=notification.pk).update(
+                        state=NotificationState.FAILED,
+                        claim=None,
+                        claimed_until=None,
+                        finished_at=timezone.now(),
+                    )
         return jobs
 
 

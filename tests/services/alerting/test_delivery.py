@@ -282,3 +282,17 @@ def test_several_senders_at_once_send_every_message_once(receiver):
     assert made <= 40
     assert len(receiver.ids) == len(set(receiver.ids)) == 40
     assert states() == ["delivered"] * 40
+
+
+def test_a_message_that_cannot_be_rendered_fails_and_delays_no_other(project, receiver, hook):
+    tell(project, "s-1")
+    tell(project, "s-2")
+    while routing.route_pending():
+        pass
+    first = AlertEvent.objects.order_by("id").first()
+    AlertEvent.objects.filter(pk=first.pk).update(facts={"session": "s-1"})
+    for _ in range(2):
+        come_due()
+        send_all()
+    assert states() == ["delivered", "failed"]
+    assert len(receiver.requests) == 1
