@@ -1,4 +1,4 @@
-"""What the one parser takes, marks and refuses, on the outside and inside strings."""
+"""What the strict JSON parser accepts, marks and rejects, in the document and inside strings."""
 
 import json
 

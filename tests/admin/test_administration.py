@@ -1,4 +1,4 @@
-"""The second door to the same rows: same validation, same audit, and the next verdict obeys."""
+"""The administration: same validation and audit as the console, and effect on the next verdict."""
 
 import re
 

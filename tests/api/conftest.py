@@ -1,4 +1,4 @@
-"""A client that goes through the real WSGI door, and two projects with keys."""
+"""A client that goes through the real WSGI application, and two projects with keys."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def speaking():
 
 
 @pytest.fixture
-def door():
+def wsgi_client():
     with speaking() as client:
         yield client
 
@@ -158,15 +158,15 @@ class Api:
 
 
 @pytest.fixture
-def api(door, key):
-    return Api(door, key)
+def api(wsgi_client, key):
+    return Api(wsgi_client, key)
 
 
 @pytest.fixture
-def as_other(door, other_project):
-    return Api(door, make_key(other_project))
+def as_other(wsgi_client, other_project):
+    return Api(wsgi_client, make_key(other_project))
 
 
 @pytest.fixture
-def with_scopes(door, project):
-    return lambda *scopes: Api(door, make_key(project, scopes=list(scopes)))
+def with_scopes(wsgi_client, project):
+    return lambda *scopes: Api(wsgi_client, make_key(project, scopes=list(scopes)))

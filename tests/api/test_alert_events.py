@@ -1,4 +1,4 @@
-"""News besides incidents through the API and to a real receiver: a session close to a limit, an approval that waits."""
+"""Alert events without an incident, through the API and to a real receiver: a session close to a limit, approvals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Approvals through the API: listing, looking without waiting, the five answers and their refusals."""
+"""Approvals through the API: lists, reading without waiting, the five choices and their errors."""
 
 from __future__ import annotations
 

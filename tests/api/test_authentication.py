@@ -61,7 +61,7 @@ NEEDS_OWN_STATE = {
     ("POST", "/incidents/{incident_id}/undo"),
     ("POST", "/sessions/{session}/revoke-exemption"),
 }
-"""Refused with 409 while there is nothing to undo."""
+"""Responds 409 while there is nothing to undo."""
 NAMES_A_FOREIGN_THING = {
     ("POST", "/alerts/routes"),
     ("PUT", "/alerts/routes/{route_id}"),
@@ -82,12 +82,12 @@ def world(django_db_setup, django_db_blocker, receiver):
     with (
         django_db_blocker.unblock(),
         transaction.atomic(),
-        speaking() as door,
+        speaking() as wsgi_client,
         override_settings(**REACHABLE),
     ):
         project = make_project("support")
         key = make_key(project)
-        yield project, key, _made(Api(door, key), receiver.url)
+        yield project, key, _made(Api(wsgi_client, key), receiver.url)
         transaction.set_rollback(True)
 
 
@@ -172,8 +172,8 @@ def test_a_route_accepts_its_scope_and_denies_every_other(with_scopes, things, m
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
-def test_without_a_key_every_route_responds_401(door, db, method, path):
-    answer = door.request(method, re.sub(r"{\w+}", "1", path))
+def test_without_a_key_every_route_responds_401(wsgi_client, db, method, path):
+    answer = wsgi_client.request(method, re.sub(r"{\w+}", "1", path))
     assert (answer.status_code, answer.json()["code"]) == (401, "missing_key")
     assert answer.headers["www-authenticate"].startswith("Bearer")
 
@@ -207,20 +207,21 @@ def everything_of(project):
     return [list(model.objects.filter(project=project).order_by("pk").values()) for model in models]
 
 
-def test_malformed_keys_are_rejected_without_a_query(door, db, django_assert_num_queries):
+def test_malformed_keys_are_rejected_without_a_query(wsgi_client, db, django_assert_num_queries):
     with django_assert_num_queries(0):
         for token in ("", "nonsense", "lg_abc", "lg_0123456789_" + "0" * 72, "Bearer", "lg_" + "é" * 84):
-            answer = door.get("/sessions", headers={"Authorization": f"Bearer {token}".encode()})
+            answer = wsgi_client.get("/sessions", headers={"Authorization": f"Bearer {token}".encode()})
             assert answer.status_code == 401
             assert token not in answer.text or not token
 
 
-def test_an_unknown_and_a_revoked_key_get_the_same_response(door, project, key):
+def test_an_unknown_and_a_revoked_key_get_the_same_response(wsgi_client, project, key):
     keys.revoke_key(project, key[3:13], SYSTEM)
     unknown = make_key(project)
     project.api_keys.filter(public_id=unknown[3:13]).delete()
     answers = [
-        door.get("/sessions", headers={"Authorization": f"Bearer {token}"}).json() for token in (key, unknown)
+        wsgi_client.get("/sessions", headers={"Authorization": f"Bearer {token}"}).json()
+        for token in (key, unknown)
     ]
     for answer in answers:
         answer.pop("request_id")

@@ -40,9 +40,9 @@ def test_a_body_without_a_length_is_taken(api):
     assert api.raw("/events", iter(pieces)).json()["accepted"] == 1
 
 
-def test_an_upload_without_a_key_is_not_read(door):
-    refusal(door.post("/events", content=itertools.repeat(b"x" * 65536)), 401, "missing_key")
-    assert door._transport.body.taken == 0
+def test_an_upload_without_a_key_is_not_read(wsgi_client):
+    refusal(wsgi_client.post("/events", content=itertools.repeat(b"x" * 65536)), 401, "missing_key")
+    assert wsgi_client._transport.body.taken == 0
 
 
 def test_a_packed_body_is_unpacked_within_bounds(api):
@@ -84,10 +84,10 @@ def test_charsets_other_than_utf_8_are_rejected(api):
     )
 
 
-def test_unknown_paths_methods_and_hosts_get_problems_too(api, door):
+def test_unknown_paths_methods_and_hosts_get_problems_too(api, wsgi_client):
     for path in ("/nothing", "/", "/events/", "/sessions//"):
         refusal(api.get(path), 404, "not_found")
-    refusal(door.get("http://127.0.0.1/api/v2/events"), 404, "not_found")
+    refusal(wsgi_client.get("http://127.0.0.1/api/v2/events"), 404, "not_found")
     problem = api.request("DELETE", "/guard")
     refusal(problem, 405, "method_not_allowed")
     assert problem.headers["allow"] == "POST"
@@ -155,8 +155,8 @@ def test_an_unexpected_error_is_a_500_without_details(api):
     assert "secret" not in refusal(answer, 500, "internal_error")["detail"]
 
 
-def test_every_answer_carries_the_content_security_policy(api, door):
-    for answer in (api.get("/sessions"), door.get("/nothing"), door.get("/docs")):
+def test_every_answer_carries_the_content_security_policy(api, wsgi_client):
+    for answer in (api.get("/sessions"), wsgi_client.get("/nothing"), wsgi_client.get("/docs")):
         assert "default-src 'none'" in answer.headers["content-security-policy"]
         assert answer.headers["x-content-type-options"] == "nosniff"
 

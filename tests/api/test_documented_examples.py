@@ -1,4 +1,4 @@
-"""The lines that the README and the Connect page show, run as they stand against a real server."""
+"""Runs the examples of the README and the Connect page unchanged against a real server."""
 
 from __future__ import annotations
 

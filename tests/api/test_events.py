@@ -175,14 +175,14 @@ def test_calls_without_ids_never_collide_with_ids_of_clients(api):
 
 
 def test_accepted_and_rejected_attempts_are_recorded_in_the_background(
-    api, door, key, project, django_assert_num_queries
+    api, wsgi_client, key, project, django_assert_num_queries
 ):
     api.post("/events", {"events": [call(1), {"type": "call"}]})
     api.post("/events", {"events": [call(1)]})
     api.raw("/events", b"{")
     wrong = key[:-1] + ("0" if key[-1] != "0" else "1")
-    door.post("/events", headers={"Authorization": f"Bearer {wrong}"}, json=call(2))
-    door.post("/events", json=call(2))
+    wsgi_client.post("/events", headers={"Authorization": f"Bearer {wrong}"}, json=call(2))
+    wsgi_client.post("/events", json=call(2))
     assert Attempt.objects.count() == 0
     assert attempts.flush() == 5
     noted = {(row.status, row.code): row for row in Attempt.objects.all()}
@@ -194,12 +194,12 @@ def test_accepted_and_rejected_attempts_are_recorded_in_the_background(
     assert (401, "unknown_key") in noted
 
 
-def test_a_revoked_key_shows_among_the_attempts_of_its_project(door, key, project):
+def test_a_revoked_key_shows_among_the_attempts_of_its_project(wsgi_client, key, project):
     from detection.services import keys
     from detection.services.audit import SYSTEM
 
     keys.revoke_key(project, key[3:13], SYSTEM)
-    door.post("/events", headers={"Authorization": f"Bearer {key}"}, json=call())
+    wsgi_client.post("/events", headers={"Authorization": f"Bearer {key}"}, json=call())
     attempts.flush()
     assert Attempt.objects.get().project == project
 

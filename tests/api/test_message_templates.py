@@ -1,4 +1,4 @@
-"""A project's own texts by the API: what holds, changing it, taking it back, and looking at a draft."""
+"""Message templates through the API: list, update, delete and preview."""
 
 from typing import get_args
 

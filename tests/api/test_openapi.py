@@ -1,4 +1,4 @@
-"""The description tells the truth, and the docs page shows it under the strict policy."""
+"""The OpenAPI document matches the API, and the docs page shows it under the strict policy."""
 
 import json
 import re
@@ -54,8 +54,8 @@ def test_every_schema_and_every_field_is_described():
             assert described.get("description", "").endswith("."), f"{name}.{field}"
 
 
-def test_the_description_is_openapi_3_1_and_every_reference_leads_somewhere(door, db):
-    described = door.get("/openapi.json").json()
+def test_the_description_is_openapi_3_1_and_every_reference_leads_somewhere(wsgi_client, db):
+    described = wsgi_client.get("/openapi.json").json()
     assert described["openapi"].startswith("3.1")
     for name in re.findall(r"#/components/schemas/([^']+)'", str(described)):
         assert name in described["components"]["schemas"]
@@ -78,12 +78,12 @@ def test_the_described_events_and_guard_bodies_are_those_that_are_read():
 
 
 @pytest.mark.parametrize("path", ["/docs", "/openapi.json"])
-def test_both_are_there_without_a_key(door, db, path):
-    assert door.get(path).status_code == 200
+def test_both_are_there_without_a_key(wsgi_client, db, path):
+    assert wsgi_client.get(path).status_code == 200
 
 
-def test_the_docs_page_shows_every_operation_and_loads_nothing_from_elsewhere(door, db):
-    page = door.get("/docs").text
+def test_the_docs_page_shows_every_operation_and_loads_nothing_from_elsewhere(wsgi_client, db):
+    page = wsgi_client.get("/docs").text
     for path in DESCRIPTION["paths"]:
         assert path in page
     assert "<script" not in page

@@ -8,33 +8,35 @@ from detection.api import operations
 ROOT = "http://127.0.0.1"
 
 
-def test_healthz_makes_no_query(door, db, django_assert_num_queries):
+def test_healthz_makes_no_query(wsgi_client, db, django_assert_num_queries):
     with django_assert_num_queries(0):
-        assert door.get(f"{ROOT}/healthz").json() == {"status": "ok"}
+        assert wsgi_client.get(f"{ROOT}/healthz").json() == {"status": "ok"}
 
 
-def test_ready_while_the_database_answers_and_not_without_it(door, db):
+def test_ready_while_the_database_answers_and_not_without_it(wsgi_client, db):
     operations.database_check.clear()
-    assert door.get(f"{ROOT}/readyz").status_code == 200
+    assert wsgi_client.get(f"{ROOT}/readyz").status_code == 200
     operations.database_check.clear()
     settings = connections["default"].settings_dict
     host, settings["HOST"] = settings["HOST"], "/nowhere"
     try:
-        answer = door.get(f"{ROOT}/readyz")
+        answer = wsgi_client.get(f"{ROOT}/readyz")
     finally:
         settings["HOST"] = host
     assert (answer.status_code, answer.json()["database"]) == (503, "unavailable")
     assert answer.headers["retry-after"] == "1"
 
 
-def test_metrics_are_for_this_machine_and_for_keys_with_the_scope_admin(door, api, with_scopes):
-    assert door.get(f"{ROOT}/metrics").status_code == 401
-    assert door.get(f"{ROOT}/metrics", headers={"Authorization": "Bearer lg_nonsense"}).status_code == 401
+def test_metrics_are_for_this_machine_and_for_keys_with_the_scope_admin(wsgi_client, api, with_scopes):
+    assert wsgi_client.get(f"{ROOT}/metrics").status_code == 401
+    assert (
+        wsgi_client.get(f"{ROOT}/metrics", headers={"Authorization": "Bearer lg_nonsense"}).status_code == 401
+    )
     assert with_scopes("read").get(f"{ROOT}/metrics").status_code == 401
-    door._transport.remote_addr = "127.0.0.1"
-    assert door.get(f"{ROOT}/metrics").status_code == 200
-    assert door.get(f"{ROOT}/metrics", headers={"X-Forwarded-For": "127.0.0.1"}).status_code == 401
-    door._transport.remote_addr = "192.0.2.7"
+    wsgi_client._transport.remote_addr = "127.0.0.1"
+    assert wsgi_client.get(f"{ROOT}/metrics").status_code == 200
+    assert wsgi_client.get(f"{ROOT}/metrics", headers={"X-Forwarded-For": "127.0.0.1"}).status_code == 401
+    wsgi_client._transport.remote_addr = "192.0.2.7"
     api.loop("s-1")
     api.post("/events", {"events": [{"type": "call"}, {"type": "call", "session": "waiting", "tool": "t"}]})
     api.raw("/events", b"{")
@@ -51,16 +53,16 @@ def test_metrics_are_for_this_machine_and_for_keys_with_the_scope_admin(door, ap
     assert figures['loopguard_incidents{status="open"}'] == 1
 
 
-def test_a_key_sees_nothing_of_another_project(api, as_other, door):
+def test_a_key_sees_nothing_of_another_project(api, as_other, wsgi_client):
     api.loop("s-1")
     as_other.loop("s-1")
     text = api.get(f"{ROOT}/metrics").text
     assert 'project="support"' in text
     assert "rivals" not in text
-    door._transport.remote_addr = "127.0.0.1"
-    assert 'project="rivals"' in door.get(f"{ROOT}/metrics").text
+    wsgi_client._transport.remote_addr = "127.0.0.1"
+    assert 'project="rivals"' in wsgi_client.get(f"{ROOT}/metrics").text
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
-def test_answers_carry_the_id_of_their_request(door, db, path):
-    assert door.get(f"{ROOT}{path}").headers["x-request-id"].startswith("req_")
+def test_answers_carry_the_id_of_their_request(wsgi_client, db, path):
+    assert wsgi_client.get(f"{ROOT}{path}").headers["x-request-id"].startswith("req_")

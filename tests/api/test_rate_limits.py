@@ -1,4 +1,4 @@
-"""A key that asks too often is told so, when to come back, and where people see it; others are not held up."""
+"""A key above its rate limit gets 429 with Retry-After and is shown to people; other keys are not affected."""
 
 import pytest
 from django.test import Client
@@ -55,25 +55,25 @@ def test_rejected_requests_do_not_make_the_wait_longer(api, slow):
     assert max(waits) <= 102
 
 
-def test_each_key_has_its_own_measure(api, as_other, door, project, slow):
+def test_each_key_has_its_own_measure(api, as_other, wsgi_client, project, slow):
     api.get("/sessions")
     refused(api.get("/sessions"))
     assert as_other.get("/sessions").status_code == 200
     second = {"Authorization": f"Bearer {make_key(project)}"}
-    assert door.get("/sessions", headers=second).status_code == 200
+    assert wsgi_client.get("/sessions", headers=second).status_code == 200
 
 
-def test_unknown_keys_are_rejected_as_such_and_not_cached(door, db, slow):
+def test_unknown_keys_are_rejected_as_such_and_not_cached(wsgi_client, db, slow):
     for _ in range(3):
-        answer = door.get("/sessions", headers={"Authorization": "Bearer lg_nonsense"})
+        answer = wsgi_client.get("/sessions", headers={"Authorization": "Bearer lg_nonsense"})
         assert answer.json()["code"] == "unknown_key"
     assert rate_limiter._due == {}
 
 
-def test_the_body_of_a_rejected_request_is_not_read(api, door, slow):
+def test_the_body_of_a_rejected_request_is_not_read(api, wsgi_client, slow):
     api.get("/sessions")
     refused(api.raw("/events", b"{" * 100_000))
-    assert door._transport.body.taken == 0
+    assert wsgi_client._transport.body.taken == 0
 
 
 def test_zero_means_no_limit_and_the_default_is_generous(api, settings):

@@ -87,7 +87,7 @@ def test_another_project_counts_for_itself(as_other, worked):
     assert as_other.get("/statistics").json()["total"]["checks"] == 0
 
 
-def test_metrics_tell_of_checks_findings_and_messages(api, worked, door):
+def test_metrics_tell_of_checks_findings_and_messages(api, worked, wsgi_client):
     text = api.client.get("http://127.0.0.1/metrics", headers=api.headers).text
     assert 'loopguard_checks_total{project="support"} 6.0' in text
     assert 'loopguard_incidents_by_kind{kind="repeat",label="none",project="support"} 1.0' in text

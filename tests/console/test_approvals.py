@@ -1,4 +1,4 @@
-"""The screens of approvals and texts, through the real door."""
+"""The screens of approvals and message templates, through real requests."""
 
 from __future__ import annotations
 

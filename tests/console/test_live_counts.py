@@ -52,8 +52,8 @@ def test_tiles_tabs_list_and_api_agree_under_every_filter():
     project, chance = world.project, random.Random(8)
     Session.objects.all().delete()
     Session.objects.bulk_create(random_session(project, number, chance) for number in range(60))
-    with speaking() as door:
-        api = Api(door, make_key(project))
+    with speaking() as wsgi_client:
+        api = Api(wsgi_client, make_key(project))
         for agent, model, tool, q in itertools.product(AGENTS, MODELS, TOOLS, QUERIES):
             filters = {"agent": agent, "model": model, "tool": tool, "q": q}
             counts = api.get("/session-counts", **filters).json()

@@ -1,4 +1,4 @@
-"""Every environment variable that LoopGuard reads is documented, and passed on or left out of containers on purpose."""
+"""Every environment variable is documented, and passed on to containers or excluded explicitly."""
 
 import ast
 import re

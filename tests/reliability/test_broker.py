@@ -1,4 +1,4 @@
-"""The broker is out of the request path, and detection goes on without it."""
+"""Requests do not need the broker, and detection continues without it."""
 
 import os
 import threading

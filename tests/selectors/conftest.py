@@ -1,4 +1,4 @@
-"""A project with sessions and incidents in rows, without the way through the doors."""
+"""A project with sessions and incidents, written as rows without the API."""
 
 import itertools
 from datetime import timedelta

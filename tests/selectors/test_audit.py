@@ -1,4 +1,4 @@
-"""The audit as a list: what happened in the project and, where asked for, to the whole server, by cursor."""
+"""The audit as a list: changes of the project and, on request, of the server, by cursor."""
 
 from datetime import timedelta
 

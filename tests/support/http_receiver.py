@@ -1,4 +1,4 @@
-"""A real HTTP server in a thread that answers as it is told and keeps a ledger of what it was sent."""
+"""A real HTTP server in a thread that responds as configured and records all requests."""
 
 from __future__ import annotations
 

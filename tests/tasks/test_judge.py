@@ -1,4 +1,4 @@
-"""The thread that takes up what the judge was to be asked comes and goes with its worker."""
+"""The thread that recovers lost judge tasks starts and stops with its worker."""
 
 import threading
 

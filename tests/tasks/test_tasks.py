@@ -1,4 +1,4 @@
-"""Tasks are doors: what they do belongs to the services; here they are reached as a worker reaches them."""
+"""Tasks call services; here they are called as a worker calls them."""
 
 import time
 from datetime import timedelta

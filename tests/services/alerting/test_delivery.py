@@ -1,4 +1,4 @@
-"""Messages arrive at least once under one id, and a destination in trouble delays nobody else and loses nothing."""
+"""Notifications are delivered at least once under one id; a failing destination delays no other and loses nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stays open is told again, and what a silence hid is told when it is over; both once, and only to whom it concerns."""
+"""Repeats of open incidents, and alerts after a silence; each once, and only to matching destinations."""
 
 from __future__ import annotations
 

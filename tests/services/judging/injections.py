@@ -1,4 +1,4 @@
-"""Texts that try to talk a judge over: some hundred and fifty, made of what is said and of how it is wrapped."""
+"""Some hundred and fifty prompt injections against the judge: messages combined with wrappings."""
 
 from __future__ import annotations
 

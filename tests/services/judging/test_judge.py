@@ -1,4 +1,4 @@
-"""The judge: asked beside the request, read strictly, bounded in what it grants, stored in full."""
+"""The judge: consulted outside the request, parsed strictly, bounded in its grants, stored in full."""
 
 from __future__ import annotations
 
