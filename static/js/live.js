@@ -26,7 +26,7 @@ const follows = Boolean(section && body) && section.dataset.follow !== "no";
 const link = { socket: null, tries: 0, isOpen: false, brokerIsUp: true, retryAt: 0, timer: 0, hasGivenUp: false };
 const rows = {
   cursor: section?.dataset.cursor ?? "",
-  order: [],
+  order: null, // until the first answer
   held: new Map(),
   isFetching: false,
   wants: false,
@@ -333,7 +333,7 @@ function handOn() {
 function handOff() {
   const table = body.closest("table") ?? body;
   isHandOnTable = table.matches(":hover") || body.contains(document.activeElement);
-  if (!isHandOnTable && rows.order.length) settle(false);
+  if (!isHandOnTable && rows.order) settle(false);
 }
 
 function tick() {

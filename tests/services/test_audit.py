@@ -114,7 +114,7 @@ def _changes(w):
         "incidents.triage.label": (w.incident, lambda i: triage.label(w.pk, i, ANA, "true_loop")),
         "incidents.triage.reopen": (lambda: w.done(triage.resolve), lambda i: triage.reopen(w.pk, i, ANA)),
         "incidents.triage.resolve": (w.incident, lambda i: triage.resolve(w.pk, i, ANA)),
-        "incidents.triage.snooze": (w.incident, lambda i: triage.snooze(w.pk, i, ANA, until_worse=True)),
+        "incidents.triage.snooze": (w.incident, lambda i: triage.snooze(w.pk, i, ANA, until=timezone.now() + timedelta(hours=1))),
         "incidents.triage.undo": (lambda: w.done(triage.acknowledge), lambda i: triage.undo(w.pk, i, ANA)),
         "keys.create_key": (lambda: None, lambda _: keys.create_key(w.project, "k", ANA)),
         "keys.revoke_key": (lambda: keys.create_key(w.project, "k", ANA)[0], lambda k: keys.revoke_key(w.project, k.public_id, ANA)),
