@@ -8,13 +8,16 @@ are created at every step, and freezing them would cost as much as a detector.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 Decision = Literal["allow", "warn", "block", "hold", "stop"]
 Rung = Literal["observe", "warn", "chance", "block", "ask", "judge", "stop"]
 Arguments = dict[str, Any] | list[Any] | str | None
+
+Overrule = Callable[["Verdict"], Decision | None]
+"""A program's own reaction to a detection: the decision that replaces the ladder's, or None to keep it."""
 
 DECISIONS: tuple[Decision, ...] = ("allow", "warn", "block", "hold", "stop")
 """From the weakest to the strictest; the position is the strength."""
@@ -49,9 +52,17 @@ class ObservedResult(Protocol):
     @property
     def call_id(self) -> str: ...
     @property
+    def tool(self) -> str: ...
+    @property
+    def arguments(self) -> Arguments: ...
+    @property
+    def run(self) -> str | None: ...
+    @property
     def content(self) -> str | None: ...
     @property
     def tail(self) -> str: ...
+    @property
+    def closes(self) -> int | None: ...
     @property
     def is_error(self) -> bool | None: ...
 
@@ -71,9 +82,9 @@ class Call:
     at : float
         Server time in Unix seconds.
     call_id : str
-        The client's id of the call. A resent call counts once.
+        The client's id of the call. A resent call counts once: within its round or, without `round`, until its result comes.
     round : str or None
-        Id of the model response. Identical calls of one response count once.
+        Id of the model response, or of the request that the call came with. Identical calls of one response count once.
     run : str or None
         Id of the run within the session.
     tokens : int
@@ -97,7 +108,9 @@ class Call:
 class Result:
     """The result of a call. `content` is text; a JSON result is compact JSON text.
 
-    If the text was truncated, `tail` represents the rest: results that differ only there stay different.
+    If the text was truncated, `tail` represents the rest: results that differ only there stay different. Without `call_id`, the
+    result belongs to the oldest open call of `tool` and `arguments`, of `tool`, or of all. `closes` is the sequence number of its call
+    where the caller knows it, 0 if it belongs to none.
     """
 
     call_id: str
@@ -106,6 +119,10 @@ class Result:
     at: float
     seq: int = 0
     tail: str = ""
+    tool: str = ""
+    arguments: Arguments = None
+    run: str | None = None
+    closes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +167,13 @@ class Finding:
     first_seq : int
         The first call of the loop.
     results : str
-        `equal`, `changing`, `errors`, `empty` or `unknown`.
+        `equal`, `alike` (nearly the same), `changing`, `errors`, `empty` or `unknown`.
     period : int
         Calls in one lap; 1 for a repeat.
+    pattern : tuple of str
+        Tools of one lap of a cycle, in order; empty for other kinds.
+    laps : int
+        Laps of a cycle so far; 0 for other kinds.
     detail : dict
         JSON-able details: `tool`, and `advisory` for a finding that is warned about at most.
     """
@@ -170,6 +191,8 @@ class Finding:
     results: str = "unknown"
     period: int = 1
     detail: Mapping[str, Any] = field(default_factory=dict)
+    pattern: tuple[str, ...] = ()
+    laps: int = 0
 
 
 @dataclass(slots=True)
@@ -186,7 +209,8 @@ class Verdict:
     """The verdict on a call.
 
     `finding` is the decisive one. `findings` are all of this step, the decisive one first. They include findings that the
-    ladder does not react to yet; if there are only such, `rung` is None and `decision` is `allow`.
+    ladder does not react to yet; if there are only such, `rung` is None and `decision` is `allow`. `detection_number` counts the
+    reactions to this loop or, with `escalation_scope = session`, in the run.
     """
 
     decision: Decision = "allow"
@@ -228,6 +252,8 @@ class Step:
         Whether the call was resent, or repeated within its round. It gets the same verdict and does not count.
     cell : StripCell or None
         The cell of the loop strip.
+    closes : int or None
+        Sequence number of the call that a result belongs to.
     faults : tuple of (str, str)
         Detectors that raised, as kind and exception type.
     """
@@ -239,4 +265,5 @@ class Step:
     result_is_new: bool | None = None
     duplicate: bool = False
     cell: StripCell | None = None
+    closes: int | None = None
     faults: tuple[tuple[str, str], ...] = ()

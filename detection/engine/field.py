@@ -20,6 +20,7 @@ RUNGS = ("observe", "warn", "chance", "block", "ask", "judge", "stop")
 LADDERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "break": ("stop",),
+        "block_then_stop": ("chance", "block", "block", "block", "stop"),
         "chance_then_break": ("chance", "stop"),
         "graduated": ("warn", "warn", "stop"),
         "warn": ("warn",),

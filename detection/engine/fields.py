@@ -75,10 +75,10 @@ _ALL = (
     choice(
         "identity",
         "canonical",
-        ("canonical", "raw"),
+        ("canonical", "raw", "tool"),
         "Call identity",
-        "Compare arguments as canonical JSON, or exactly as received.",
-        strictest_first=("canonical", "raw"),
+        "Compare arguments as canonical JSON or exactly as received, or only the names of the tools.",
+        strictest_first=("tool", "canonical", "raw"),
     ),
     switch(
         "once_per_round",

@@ -11,14 +11,18 @@ from operator import attrgetter
 from typing import Any, Literal
 
 from detection.engine import messages
+from detection.engine.arguments import essential
 from detection.engine.calls import (
     Arguments,
+    Decision,
     End,
     Finding,
     Message,
     Meter,
     ObservedCall,
     ObservedResult,
+    Overrule,
+    Rung,
     Step,
     StripCell,
     Verdict,
@@ -27,6 +31,7 @@ from detection.engine.detectors import (
     BY_KIND,
     ON_CALL,
     ON_CHANGE,
+    ON_MESSAGE,
     ON_RESULT,
     QUIET,
     RUN_LIMITS,
@@ -49,11 +54,21 @@ from detection.engine.memory import (
     drop_oldest,
     hash_of,
 )
+from detection.engine.open_calls import counted_in_round, find_closed, find_resent, key_of, round_of
 from detection.engine.policy import Policy
-from detection.engine.reactions import distinct, react, reset_after, reset_loop, strictest
+from detection.engine.reactions import (
+    DECISION_OF,
+    distinct,
+    react,
+    reset_after,
+    reset_counters,
+    reset_loop,
+    rung_after,
+    strictest,
+)
 from detection.engine.results import ResultOutcome, evaluate_result
-from detection.engine.shell_commands import changes_something
 from detection.engine.similarity import sketch
+from detection.engine.writes import effect_of, is_declined
 
 Choice = Literal["skip", "allow_once", "raise"]
 Faults = tuple[tuple[str, str], ...]
@@ -74,7 +89,12 @@ def new_state() -> State:
 
 
 def observe_call(
-    state: State, call: ObservedCall, policy: Policy, keyer: Keyer, templates: Templates = None
+    state: State,
+    call: ObservedCall,
+    policy: Policy,
+    keyer: Keyer,
+    templates: Templates = None,
+    overrule: Overrule | None = None,
 ) -> Step:
     """Judge a call before it runs.
 
@@ -90,39 +110,49 @@ def observe_call(
         The project's digests.
     templates : mapping, optional
         The project's own message templates by rung.
+    overrule : callable, optional
+        Called with the verdict of each detection that the ladder reacts to; see `Overrule`.
 
     Returns
     -------
     Step
         The verdict and what a service stores. Costs tens of microseconds, whatever the length of the session.
     """
-    policy = policy.for_tool(call.tool)
+    session_policy, policy = policy, policy.for_tool(call.tool)
     values = policy.values
     if not values["enabled"]:
         return Step()
     traits = policy.traits
     arguments = structured(call.arguments)
-    key = keyer.call_key(
-        call.tool,
-        call.arguments if values["identity"] == "raw" else arguments,
-        identity=values["identity"],
-        ignore=traits.ignore_arguments,
-    )
+    name = call.tool
+    if values["result_aware"]:
+        name, arguments = essential(name, arguments, traits)
+    key = key_of(keyer, name, call.arguments if values["identity"] == "raw" else arguments, policy)
     call_hash = hash_of(call.call_id) if call.call_id else 0
-    if call_hash and not state.add_call_id(call_hash):
-        found = state.find(call_hash)
-        return _duplicate(found[1], policy, templates) if found else Step(call_key=key, duplicate=True)
-    if traits.neutral or (state.exempt and bounded_name(call.tool) in state.exempt):
+    if call_hash:
+        is_resent, known = find_resent(state, call, key)
+        if is_resent:
+            return (
+                _duplicate(state, known, policy, templates) if known else Step(call_key=key, duplicate=True)
+            )
+    tool = bounded_name(call.tool)
+    if traits.neutral or (state.exempt and tool in state.exempt):
+        state.add_uncounted(call.seq, call_hash, tool, key)
         return Step(call_key=key, cell=_cell(call.seq, call.tool, key, Verdict(), PENDING, None))
     run = state.run(bounded_name(call.run or "") if values["counting_scope"] == "run" else "")
-    round_hash = hash_of(call.round) if call.round else 0
+    round_hash = round_of(run, call)
     if round_hash and values["once_per_round"]:
-        counted = _counted_in_round(run, key, round_hash)
+        counted = counted_in_round(run, key, round_hash)
         if counted is not None:
-            return _duplicate(counted, policy, templates, seq=call.seq)
+            if counted.decision not in BLOCKING:
+                state.add_uncounted(call.seq, call_hash, tool, key)
+            return _duplicate(state, counted, policy, templates, seq=call.seq)
     record = _add_record(run, call, arguments, key, (round_hash, call_hash), policy, keyer)
+    _forget(run, session_policy)
+    if record.effect == "poll":
+        policy = policy.as_poll()
     readings, faults = _run_detectors(run, record, policy, call, _hooks(policy, "on_call"))
-    verdict = _decide(run, record, readings, policy, templates)
+    verdict = _decide(run, record, readings, policy, templates, overrule)
     return Step(
         verdict=verdict,
         call_key=key,
@@ -132,46 +162,58 @@ def observe_call(
 
 
 def observe_result(
-    state: State, result: ObservedResult, policy: Policy, keyer: Keyer, templates: Templates = None
+    state: State,
+    result: ObservedResult,
+    policy: Policy,
+    keyer: Keyer,
+    templates: Templates = None,
+    overrule: Overrule | None = None,
 ) -> Step:
     """Judge a call by its result.
 
     A finding made here can only warn; anything stricter waits for the next call. Results of blocked calls, of unknown
     calls, and second results of a call are ignored. Parameters and return value are those of `observe_call`.
     """
-    found = state.find(hash_of(result.call_id)) if result.call_id and policy.values["enabled"] else None
-    if found is None:
+    closed = find_closed(state, result, policy, keyer) if policy.values["enabled"] else None
+    if closed is None:
         return Step()
-    run, record = found
+    run, record = closed.run, closed.record
+    if run is None or record is None:
+        return Step(closes=closed.seq)
     policy = policy.for_tool(record.tool)
-    if not policy.values["enabled"]:
-        return Step()
+    if record.effect == "poll":
+        policy = policy.as_poll()
     if record.status != PENDING:
         return Step(call_key=record.key, duplicate=True)
-    if record.decision in BLOCKING:
-        return Step(call_key=record.key)
+    if record.decision in BLOCKING or not policy.values["enabled"]:
+        return Step(call_key=record.key, closes=record.seq)
     content = result.content
     if content is not None and result.tail:
         content += "\n" + result.tail
     outcome = evaluate_result(content, result.is_error, policy.traits, keyer, record.sketch)
+    effect = record.effect if outcome.status != ERROR else ""
+    if effect in ("write", "message"):
+        if is_declined(outcome.text):
+            effect = ""
+        else:
+            # A receipt is no evidence.
+            outcome.is_evidence = False
     # Errors are compared by their cause: the same error for another argument is not new.
     record.status, record.result = outcome.status, (outcome.error_digest or outcome.digest)[:16]
-    # An empty result or a bare "ok" means nothing by itself: for other arguments it is a new one.
-    record.is_new = run.is_new(
-        outcome.digest
-        if outcome.is_evidence
-        else keyer.digest(b"pair", outcome.digest.encode(), record.key.encode())
-    )
+    # An empty result, a bare "ok" or a receipt means nothing by itself: for other arguments it is a new one.
+    is_change = effect in ("command", "write")
+    is_new_pair = False
+    if is_change or not outcome.is_evidence:
+        is_new_pair = run.is_new(keyer.digest(b"pair", outcome.digest.encode(), record.key.encode()))
+    record.is_new = run.is_new(outcome.digest) if outcome.is_evidence else is_new_pair
     run.results += 1
     if record.is_new and outcome.is_evidence and record.status == OK:
         run.new_results += 1
     faults: Faults = ()
-    if record.is_change and record.status != ERROR and record.is_new:
+    if is_change and is_new_pair:
         faults = _discard_outdated(run, record)
-    else:
-        record.is_change = False
     readings, more = _run_detectors(run, record, policy, outcome, _hooks(policy, "on_result"))
-    verdict = _decide(run, record, readings, policy, templates, after_result=True)
+    verdict = _decide(run, record, readings, policy, templates, overrule, after_result=True)
     return Step(
         verdict=verdict,
         call_key=record.key,
@@ -179,6 +221,7 @@ def observe_result(
         error_digest=outcome.error_digest,
         result_is_new=record.is_new,
         cell=_cell(record.seq, record.tool, record.key, verdict, record.status, record.is_new),
+        closes=record.seq,
         faults=faults + more,
     )
 
@@ -186,8 +229,8 @@ def observe_result(
 def observe_message(state: State, message: Message, policy: Policy) -> None:
     """Reset counters when the user speaks.
 
-    In an attended session, and on an explicit "continue", all counters are reset. Otherwise only ladders and limits of the run
-    start over. A condensed context resets nothing: a loop does not end because the model has forgotten it.
+    In an attended session, and on an explicit "continue", all counters are reset. Otherwise ladders and limits of the run start
+    over, and with `result_aware` what succeeded before may be asked for again. A condensed context resets nothing: a loop does not end because the model has forgotten it.
     """
     if not policy.values["enabled"] or message.kind == "condense":
         return
@@ -198,6 +241,11 @@ def observe_message(state: State, message: Message, policy: Policy) -> None:
             run.loops.clear()
             for kind in RUN_LIMITS:
                 run.detectors.pop(kind, None)
+            if policy.values["result_aware"]:
+                run.user_spoke()
+                for detector in ON_MESSAGE:
+                    if detector.kind in run.detectors:
+                        detector.on_message(run.detectors[detector.kind])
 
 
 def observe_end(state: State, end: End, policy: Policy) -> None:
@@ -216,7 +264,7 @@ def apply_choice(state: State, loop_id: str, choice: Choice, by: int = 0) -> boo
     loop_id : str
         The loop.
     choice : {"skip", "allow_once", "raise"}
-        `skip` keeps the counters, so that the same call needs an approval again. `allow_once` and `raise` reset them, and
+        `skip` keeps the counters that `reset_after_detection` keeps, so that the same call needs an approval again. `allow_once` and `raise` reset them, and
         `raise` also grants `by` further calls, each time.
     by : int
         Calls that `raise` grants.
@@ -227,20 +275,29 @@ def apply_choice(state: State, loop_id: str, choice: Choice, by: int = 0) -> boo
         Whether the loop was known.
     """
     for run in state.runs.values():
-        if loop_id in run.loops:
-            if choice == "skip":
-                return True
+        loop = run.loops.get(loop_id)
+        if loop is None:
+            continue
+        if choice != "skip":
             for record in reversed(run.records):
                 if record.decision == "hold":
                     record.reaction = None
                     break
-            loop = reset_loop(run, loop_id)
-            if choice == "raise" and by > 0 and loop is not None:
-                for name in loop.keys if detector_for(loop.kind).is_exact else (loop.kind,):
-                    run.allowances[name] = run.allowance(name) + by
-                drop_oldest(run.allowances, MAX_RECORDS)
-            return True
+            reset_loop(run, loop_id)
+        if choice == "raise" and by > 0:
+            for name in loop.keys if detector_for(loop.kind).is_exact else (loop.kind,):
+                run.allowances[name] = run.allowance(name) + by
+            drop_oldest(run.allowances, MAX_RECORDS)
+        reset_counters(run, loop_id, loop.reset)
+        return True
     return False
+
+
+def close_hold(state: State, loop_id: str) -> None:
+    """Reset what `reset_after_detection` names, because a call of this loop waits for no answer any more."""
+    for run in state.runs.values():
+        if loop_id in run.loops:
+            reset_counters(run, loop_id, run.loops[loop_id].reset)
 
 
 def reset_all(state: State) -> None:
@@ -275,16 +332,6 @@ def grant_rounds(state: State, rounds: int) -> None:
             del run.loops[loop_id]
 
 
-def _counted_in_round(run: RunState, key: str, round_hash: int) -> Record | None:
-    """Return the identical call of the same round, if there is one."""
-    for record in reversed(run.records):
-        if record.round != round_hash:
-            return None
-        if record.key == key:
-            return record
-    return None
-
-
 def _add_record(
     run: RunState,
     call: ObservedCall,
@@ -298,18 +345,13 @@ def _add_record(
     run.ordinal += 1
     record = Record(call.seq, run.ordinal, bounded_name(call.tool), key, call.at, *hashes)
     if values["result_aware"]:
-        record.is_change = changes_something(policy.traits.tool_class, call.arguments)
+        record.effect = effect_of(policy.traits, arguments)
     if values["similar_enabled"] and values["similar_method"] == "literal":
         record.sketch = canonical(arguments)[:_MAX_LITERAL_BYTES].decode("utf-8", "ignore")
-    elif values["similar_enabled"] or values["outcome_enabled"]:
+    elif values["similar_enabled"] or values["outcome_enabled"] or values["stagnation_enabled"]:
         record.sketch = sketch(arguments, keyer)
     records = run.records
     records.append(record)
-    if len(records) > policy.memory_calls:
-        del records[: len(records) - policy.memory_calls]
-    if len(records) > values["similar_window_calls"] + 1:
-        # No detector compares arguments further back.
-        records[-2 - values["similar_window_calls"]].sketch = ""
     gap = values["slow_gap_seconds"]
     # If all calls looked at are recent, none of them can be that long ago.
     if call.at - records[max(0, len(records) - 1 - _SLOW_LOOKBACK_CALLS)].at >= gap:
@@ -317,6 +359,21 @@ def _add_record(
         if earlier is not None and call.at - earlier.at >= gap:
             record.weight = _SLOW_WEIGHT
     return record
+
+
+def _forget(run: RunState, policy: Policy) -> None:
+    """Forget what no detector looks back at any more, under the settings of any tool that is remembered."""
+    records = run.records
+    memory, compared = policy.memory_calls, policy.values["similar_window_calls"]
+    if policy.has_tool_settings:
+        by_tool = [policy.for_tool(tool) for tool in {record.tool for record in records}]
+        memory = max(one.memory_calls for one in by_tool)
+        compared = max(one.values["similar_window_calls"] for one in by_tool)
+    if len(records) > memory:
+        del records[: len(records) - memory]
+    if len(records) > compared + 1:
+        # No detector compares arguments further back.
+        records[-2 - compared].sketch = ""
 
 
 def _hooks(policy: Policy, name: Literal["on_call", "on_result"]) -> tuple[tuple[str, Any], ...]:
@@ -356,6 +413,7 @@ def _run_detectors(
 
 def _discard_outdated(run: RunState, record: Record) -> Faults:
     """Stop counting what was called before a successful change, for every detector that is on or off."""
+    run.epoch = record.ordinal
     run.discard({other.key for other in run.records if other.key != record.key})
     faults: Faults = ()
     for detector in ON_CHANGE:
@@ -375,6 +433,7 @@ def _decide(
     readings: Readings,
     policy: Policy,
     templates: Templates,
+    overrule: Overrule | None,
     *,
     after_result: bool = False,
 ) -> Verdict:
@@ -385,16 +444,21 @@ def _decide(
     reactions = [react(run, finding, policy, after_result=after_result) for finding in distinct(findings)]
     decisive = strictest(reactions)
     finding = decisive.finding
-    guided = decisive.rung == "stop" and decisive.after == "chance"
+    guided = decisive.rung == "stop" and DECISION_OF.get(decisive.after) == "block"
     verdict = Verdict(
         decisive.decision,
         decisive.rung,
         finding,
         (finding, *(one.finding for one in reactions if one is not decisive)),
-        messages.message(decisive.rung, finding, policy, templates, after_guidance=guided),
+        _message(decisive.rung, finding, policy, templates, decisive.number, after_guidance=guided),
         decisive.number,
         _meter(readings),
     )
+    if overrule is not None and decisive.rung is not None and not finding.detail.get("notice"):
+        own = overrule(verdict)
+        if own is not None and own != verdict.decision:
+            _overrule(verdict, own, policy, templates)
+            decisive.decision = own
     if decisive.rung is not None:
         record.reaction = (
             decisive.decision,
@@ -408,8 +472,63 @@ def _decide(
     return verdict
 
 
-def _duplicate(record: Record, policy: Policy, templates: Templates, seq: int | None = None) -> Step:
+def _message(
+    rung: str | None,
+    finding: Finding,
+    policy: Policy,
+    templates: Templates,
+    number: int,
+    *,
+    after_guidance: bool,
+) -> str:
+    following = rung_after(policy, finding.kind, number)
+    return messages.message(
+        rung, finding, policy, templates, after_guidance=after_guidance, next_rung=following
+    )
+
+
+_RUNG_OF_DECISION: Mapping[Decision, Rung | None] = {
+    "allow": None,
+    "warn": "warn",
+    "block": "block",
+    "stop": "stop",
+}
+"""The rung whose message explains a decision that overruled the ladder."""
+
+
+def _overrule(verdict: Verdict, decision: Decision, policy: Policy, templates: Templates) -> None:
+    """Replace the decision and its message; the rung stays that of the ladder."""
+    if decision not in _RUNG_OF_DECISION:
+        raise ValueError(
+            f"a reaction is overruled by one of {', '.join(_RUNG_OF_DECISION)}, not {decision!r}"
+        )
+    verdict.decision = decision
+    if verdict.finding is not None:
+        verdict.message = _message(
+            _RUNG_OF_DECISION[decision],
+            verdict.finding,
+            policy,
+            templates,
+            verdict.detection_number,
+            after_guidance=False,
+        )
+
+
+def _lap_of(state: State, record: Record, period: int) -> tuple[str, ...]:
+    """Return the tools of the lap that ends with this call."""
+    for run in state.runs.values():
+        for place, other in enumerate(run.records):
+            if other is record:
+                return tuple(one.tool for one in run.records[max(0, place - period + 1) : place + 1])
+    return ()
+
+
+def _duplicate(
+    state: State, record: Record, policy: Policy, templates: Templates, seq: int | None = None
+) -> Step:
     """Return the step of a call that is counted already: resent, or repeated within its round."""
+    if record.effect == "poll":
+        policy = policy.as_poll()
     verdict = Verdict()
     if record.reaction is not None:
         decision, rung, number, guided, *kept, details = record.reaction
@@ -425,8 +544,11 @@ def _duplicate(record: Record, policy: Policy, templates: Templates, seq: int | 
             call_keys=(record.key,),
             first_seq=record.seq,
             detail={"tool": record.tool, **details},
+            pattern=_lap_of(state, record, period) if kind == "cycle" else (),
+            laps=count if kind == "cycle" else 0,
         )
-        message = messages.message(rung, finding, policy, templates, after_guidance=guided)
+        said = rung if decision == DECISION_OF.get(rung) else _RUNG_OF_DECISION.get(decision)
+        message = _message(said, finding, policy, templates, number, after_guidance=guided)
         verdict = Verdict(decision, rung, finding, (finding,), message, number)
     return Step(
         verdict=verdict,

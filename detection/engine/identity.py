@@ -15,7 +15,7 @@ import orjson
 
 from detection.engine.calls import Arguments
 
-Identity = Literal["canonical", "raw"]
+Identity = Literal["canonical", "raw", "tool"]
 
 DIGEST_BYTES = 16
 # The code points from the first of these on are characters that JSON need not escape.
@@ -94,8 +94,8 @@ class Keyer:
             Tool name.
         arguments : dict, list, str or None
             Object or raw text.
-        identity : {"canonical", "raw"}
-            `raw` uses the text as received, and an object in the order of its fields.
+        identity : {"canonical", "raw", "tool"}
+            `raw` uses the text as received, and an object in the order of its fields; `tool` uses no arguments.
         ignore : sequence of str
             Dotted paths to ignore, such as `meta.nonce`. `*` matches every list item or field.
 
@@ -104,6 +104,8 @@ class Keyer:
         str
             32 hex digits. Costs one pass over the arguments.
         """
+        if identity == "tool":
+            return self.digest(b"tool", encoded(tool))
         text = raw_text(arguments) if identity == "raw" else canonical(arguments, ignore)
         return self.digest(b"call", encoded(tool), text)
 

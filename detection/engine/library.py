@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from detection.engine import fold, snapshot
-from detection.engine.calls import Arguments, Call, Message, Result, Verdict
+from detection.engine.calls import Arguments, Call, Message, Overrule, Result, Verdict
 from detection.engine.identity import Keyer
 from detection.engine.policy import ENVIRONMENT, Policy, ToolRule, resolve, validate
 
@@ -36,6 +36,9 @@ class Guard:
         Key of the digests.
     state : bytes or None
         A state that `dump` returned.
+    on_detection : callable, optional
+        Called with the verdict of each detection that the ladder reacts to, before it is returned. It returns `allow`, `warn`,
+        `block` or `stop` to overrule the decision, or None to keep it. A call that it allows carries no message.
     **values
         Settings above the preset; see `detection.engine.fields.FIELDS`.
 
@@ -52,6 +55,7 @@ class Guard:
         rules: Sequence[ToolRule] = (),
         secret: bytes = b"",
         state: bytes | None = None,
+        on_detection: Overrule | None = None,
         **values: Any,
     ) -> None:
         if isinstance(policy, Policy):
@@ -62,6 +66,7 @@ class Guard:
             self.policy = resolve([(ENVIRONMENT, validate(ENVIRONMENT, given))], checked)
         self._keyer = Keyer(secret)
         self._state = snapshot.load(state) if state else fold.new_state()
+        self._overrule = on_detection
         self._seq = 0
 
     def call(
@@ -82,19 +87,35 @@ class Guard:
         call = Call(
             self._seq, tool, arguments, now, call_id or f"call-{self._seq}", round, run, tokens, cost_usd
         )
-        return fold.observe_call(self._state, call, self.policy, self._keyer).verdict
+        return fold.observe_call(self._state, call, self.policy, self._keyer, overrule=self._overrule).verdict
 
     def result(
-        self, call_id: str, content: str | None, is_error: bool | None = None, *, at: float | None = None
+        self,
+        call_id: str,
+        content: str | None,
+        is_error: bool | None = None,
+        *,
+        tool: str = "",
+        arguments: Arguments = None,
+        at: float | None = None,
     ) -> Verdict:
-        """Report the result of a call. Calls without an id are numbered `call-1`, `call-2` and so on."""
+        """Report the result of a call. Calls without an id are numbered `call-1`, `call-2` and so on.
+
+        With an empty `call_id`, the result belongs to the oldest open call with this tool and these arguments, if they are given.
+        """
         now = time.time() if at is None else at
-        observed = Result(call_id, content, is_error, now, self._seq)
-        return fold.observe_result(self._state, observed, self.policy, self._keyer).verdict
+        observed = Result(call_id, content, is_error, now, self._seq, tool=tool, arguments=arguments)
+        return fold.observe_result(
+            self._state, observed, self.policy, self._keyer, overrule=self._overrule
+        ).verdict
 
     def message(self, *, at: float | None = None) -> None:
         """Report that the user has sent a message."""
         fold.observe_message(self._state, Message(time.time() if at is None else at), self.policy)
+
+    def clear(self) -> None:
+        """Forget everything that was counted, as at the start of a session."""
+        self._state = fold.new_state()
 
     def dump(self) -> bytes:
         """Return the state as bytes, for a later `Guard`."""

@@ -17,6 +17,7 @@ MIN_RECORDS = 32
 MAX_RECORDS = 64
 MAX_RESULTS = 192
 MAX_CALL_IDS = 256
+MAX_UNCOUNTED = 16
 MAX_TOTALS = 192
 MAX_LOOPS = 16
 MAX_EXEMPT = 32
@@ -55,8 +56,8 @@ class Record:
         Short fingerprint of the result.
     is_new : bool or None
         Whether the result was new in this run; None while pending.
-    is_change : bool
-        Whether the call intends to change something; after a result, whether it did.
+    effect : str
+        What the call intends; see `writes.Effect`.
     is_obsolete : bool
         Whether the call no longer counts as evidence.
     sketch : str
@@ -76,7 +77,7 @@ class Record:
     status: str = PENDING
     result: str = ""
     is_new: bool | None = None
-    is_change: bool = False
+    effect: str = ""
     is_obsolete: bool = False
     sketch: str = ""
     reaction: tuple[Any, ...] | None = None
@@ -111,6 +112,19 @@ class RecentHashes:
         """Append a hash; the oldest ones above the limit are dropped."""
         self.packed = (self.packed + value)[-4 * limit :]
 
+    def add_new(self, value: bytes, limit: int) -> bool:
+        """Append a hash unless it is there; return whether it was new."""
+        if self.find(value) >= 0:
+            return False
+        self.add(value, limit)
+        return True
+
+    def remove(self, value: bytes) -> None:
+        """Remove a hash if it is there."""
+        place = self.find(value)
+        if place >= 0:
+            self.packed = self.packed[:place] + self.packed[place + 4 :]
+
     def renew(self, place: int) -> None:
         """Move the hash at this offset to the end, so that it is dropped last."""
         packed = self.packed
@@ -133,6 +147,8 @@ class Loop:
         Call and count of the latest reaction.
     rung : str
         The latest reaction.
+    reset : str
+        What the answer to a held call resets: `loop`, `all` or `none`; see `reset_after_detection`.
     """
 
     kind: str
@@ -141,6 +157,7 @@ class Loop:
     ordinal: int = 0
     count: int = 0
     rung: str = ""
+    reset: str = "none"
 
 
 @dataclass(slots=True)
@@ -153,6 +170,8 @@ class RunState:
         The latest calls, oldest first.
     ordinal, results, new_results, detections : int
         Numbers of calls, results, new results and detections so far.
+    epoch : int
+        Number of the call after which something was changed last or the user spoke; 0 before that.
     loops : dict
         The latest loops by identity.
     allowances : dict
@@ -162,7 +181,9 @@ class RunState:
     detectors : dict
         What each detector remembers, by kind.
     warned : tuple of int and str
-        Call number and call key of the latest warning.
+        Call number and loop of the latest warning.
+    round : tuple of three int
+        Hash of the latest round, how many further requests have joined it, and the hash of the latest request.
     """
 
     records: list[Record] = field(default_factory=list)
@@ -170,11 +191,13 @@ class RunState:
     results: int = 0
     new_results: int = 0
     detections: int = 0
+    epoch: int = 0
     loops: dict[str, Loop] = field(default_factory=dict)
     allowances: dict[str, int] = field(default_factory=dict)
     seen: RecentHashes = field(default_factory=RecentHashes)
     detectors: dict[str, dict[str, Any]] = field(default_factory=dict)
     warned: tuple[int, str] = _NO_WARNING
+    round: tuple[int, int, int] = (0, 0, 0)
 
     def recent(self, key: str, calls: int) -> Record | None:
         """Return the latest record of this key among the last `calls` calls before the current one."""
@@ -193,6 +216,30 @@ class RunState:
             return True
         self.seen.renew(place)
         return False
+
+    def is_first_in_epoch(self, record: Record, *, same_call: bool) -> bool:
+        """Return whether something was changed, or the user spoke, since this result was seen the last time.
+
+        With `same_call`, since this call had this result. False if that is longer ago than calls are remembered.
+        """
+        if not self.epoch:
+            return False
+        for other in reversed(self.records):
+            if other.ordinal <= self.epoch:
+                return True
+            if (
+                other.result == record.result
+                and other is not record
+                and (not same_call or other.key == record.key)
+            ):
+                return False
+        return False
+
+    def user_spoke(self) -> None:
+        """Begin anew after a message of the user; detectors keep what still counts then, such as a series of errors."""
+        self.epoch = self.ordinal
+        for record in self.records:
+            record.is_obsolete = True
 
     def allowance(self, name: str) -> int:
         """Return how many further calls an operator granted for a call key or a kind."""
@@ -221,14 +268,18 @@ class State:
     ----------
     runs : dict of str to RunState
         By id of the run, the least recently used first; one entry with an empty id where the session is counted as a whole.
-    call_ids : RecentHashes
-        Hashes of the latest call ids.
+    round_calls, open_calls : RecentHashes
+        Hashes of the latest call ids: with their rounds, and of calls without a named round until their results come.
+    uncounted : list of list
+        Calls without a record that wait for their results, oldest first: sequence number, hash of the id, tool and key.
     exempt : list of str
         Tools that an operator exempted for this session.
     """
 
     runs: dict[str, RunState] = field(default_factory=dict)
-    call_ids: RecentHashes = field(default_factory=RecentHashes)
+    round_calls: RecentHashes = field(default_factory=RecentHashes)
+    open_calls: RecentHashes = field(default_factory=RecentHashes)
+    uncounted: list[list[Any]] = field(default_factory=list)
     exempt: list[str] = field(default_factory=list)
 
     def run(self, name: str) -> RunState:
@@ -241,21 +292,10 @@ class State:
             del self.runs[next(iter(self.runs))]
         return run
 
-    def find(self, call: int) -> tuple[RunState, Record] | None:
-        """Return the latest record of the call whose id has this hash."""
-        for run in reversed(self.runs.values()):
-            for record in reversed(run.records):
-                if record.call == call:
-                    return run, record
-        return None
-
-    def add_call_id(self, call: int) -> bool:
-        """Remember the hash of a call id; return whether it is new."""
-        packed = call.to_bytes(4)
-        if self.call_ids.find(packed) >= 0:
-            return False
-        self.call_ids.add(packed, MAX_CALL_IDS)
-        return True
+    def add_uncounted(self, seq: int, call: int, tool: str, key: str) -> None:
+        """Remember a call without a record until its result comes."""
+        self.uncounted.append([seq, call, tool, key])
+        del self.uncounted[:-MAX_UNCOUNTED]
 
 
 def bounded_name(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Message templates per rung, and the wire shapes that messages are sent in.
+"""Message templates per rung.
 
 A message names the tool, the count, the window and what to do next. It never quotes arguments, which would feed the loop.
 The services store the templates of a project.
@@ -8,31 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from string import Template
-from typing import Any, Literal
 
-from detection.engine.calls import Decision, Finding
+from detection.engine.calls import Finding
 from detection.engine.detectors import detector_for
+from detection.engine.detectors.base import calls_in_window
 from detection.engine.policy import Policy
-
-Shape = Literal["text", "openai", "anthropic", "mcp", "claude_code"]
+from detection.engine.tool_classes import ToolClass
 
 MAX_TOOL_CHARACTERS = 128
 """Length of a tool name in a message."""
-SHAPES: tuple[Shape, ...] = ("text", "openai", "anthropic", "mcp", "claude_code")
-
-
-def shape_named(name: str) -> Shape | None:
-    """Return the wire shape with this name, or None."""
-    return next((shape for shape in SHAPES if shape == name), None)
-
 
 TEMPLATES: Mapping[str, str] = {
     "warn": "[WARNING: $what. You may be in a loop. $advice]",
     "chance": (
         "The call was not run. $sentence. Reflect: why did the earlier calls not help? Change the inputs, use a "
-        "different tool, or answer with what you know. The same call again will end the session."
+        "different tool, or answer with what you know. $next"
     ),
-    "block": "The call was not run. $sentence. $advice",
+    "block": "The call was not run. $sentence. $advice $next",
     "ask": "The call is on hold. $sentence. An operator decides whether it may run.",
     "judge": "The call is on hold. $sentence. A justification has been requested.",
     "stop": (
@@ -43,6 +35,47 @@ TEMPLATES: Mapping[str, str] = {
 """Default message templates by rung; see `message` for the placeholders."""
 
 
+def _of_class(advice: str, stop: str = TEMPLATES["stop"]) -> Mapping[str, str]:
+    return {
+        "warn": f"[WARNING: $what. You may be in a loop. {advice}]",
+        "chance": f"The call was not run. $sentence. {advice} $next",
+        "block": f"The call was not run. $sentence. {advice} $next",
+        "stop": stop,
+    }
+
+
+CLASS_TEMPLATES: Mapping[ToolClass, Mapping[str, str]] = {
+    # Other arguments would ask for something else: a poll has to wait.
+    "poll": _of_class(
+        "Nothing has changed yet. Wait once, longer than so far, before you ask again with the same arguments, or do "
+        "other work first. If nothing has changed then, report that.",
+        "Tool call loop detected: $what. Session stopped to prevent unintended looping. Nothing had changed; start "
+        "again later, when what was waited for may be done.",
+    ),
+    "read": _of_class(
+        "Reading it again returns what you already have: use it, read something else, or answer with what you know."
+    ),
+    "change": _of_class(
+        "Making the same change again does not help: check what the earlier calls did, then decide what is still missing."
+    ),
+    "message": _of_class(
+        "Do not send it again: wait for a reply, or continue without one and say what you could not find out."
+    ),
+    "fallible": _of_class(
+        "Read the output of the earlier calls and find the cause, then try something that addresses it, or report what "
+        "fails."
+    ),
+}
+"""Default message templates by tool class and rung, for loops; `TEMPLATES` has the others."""
+
+_NEXT = {
+    "chance": "will not be run",
+    "block": "will not be run",
+    "stop": "will end the session",
+}
+"""What the next detection does, by rung, for the agent."""
+
+
 def message(
     rung: str | None,
     finding: Finding,
@@ -50,6 +83,7 @@ def message(
     templates: Mapping[str, str] | None = None,
     *,
     after_guidance: bool = False,
+    next_rung: str = "",
 ) -> str:
     """Return the message of a rung.
 
@@ -60,32 +94,44 @@ def message(
     finding : Finding
         The finding; its `detail["tool"]` names the tool.
     policy : Policy
-        For the time to live.
+        For the class of the tool and for what is counted together.
     templates : mapping, optional
-        Templates by rung instead of the defaults. Placeholders: `$what` (the finding in words), `$sentence` (the same with a
-        capital letter), `$advice`, `$tool`, `$count`, `$limit`, `$window`, `$kind` and `$seconds`.
+        Templates by rung instead of the defaults of all classes. Placeholders: `$what` (the finding in words), `$sentence` (the same with a
+        capital letter), `$advice`, `$next` (what happens if the agent continues), `$tool`, `$count`, `$limit`, `$window`,
+        `$kind` and `$seconds`.
     after_guidance : bool
         Whether the agent got a chance to change its approach before.
+    next_rung : str
+        The rung that the next detection takes, if it is known.
 
     Returns
     -------
     str
         Plain text.
     """
-    template = (templates or {}).get(rung or "") or TEMPLATES.get(rung or "")
+    detector = detector_for(finding.kind)
+    defaults = TEMPLATES
+    if not detector.is_run_limit:
+        defaults = {**TEMPLATES, **CLASS_TEMPLATES.get(policy.traits.tool_class, {})}
+    template = (templates or {}).get(rung or "") or defaults.get(rung or "")
     if template is None:
         return ""
     what = describe(finding) + (", again after guidance to try another way" if after_guidance else "")
-    return Template(template).safe_substitute(
-        what=what,
-        sentence=what[:1].upper() + what[1:],
-        advice=detector_for(finding.kind).advice,
-        tool=_shown(str(finding.detail.get("tool", ""))),
-        count=finding.count,
-        limit=finding.limit,
-        kind=finding.kind,
-        seconds=finding.window_seconds or policy.values["ttl_seconds"],
-        window=_window(finding),
+    return (
+        Template(template)
+        .safe_substitute(
+            what=what,
+            sentence=what[:1].upper() + what[1:],
+            advice=detector.advice,
+            next=f"{detector.again} {_NEXT[next_rung]}." if next_rung in _NEXT else "",
+            tool=_shown(str(finding.detail.get("tool", ""))),
+            count=finding.count,
+            limit=finding.limit,
+            kind=finding.kind,
+            seconds=finding.window_seconds or "",
+            window=_window(finding, policy),
+        )
+        .rstrip()
     )
 
 
@@ -93,64 +139,14 @@ def _shown(tool: str) -> str:
     return "".join(char for char in tool if char.isprintable())[:MAX_TOOL_CHARACTERS]
 
 
-def _window(finding: Finding) -> str:
+def _window(finding: Finding, policy: Policy) -> str:
+    """Return the window that was counted over."""
+    bounds = [f"{calls} calls"] if (calls := calls_in_window(finding)) else []
     if finding.window_seconds:
-        return f"{finding.window_seconds:g} seconds"
-    return f"{finding.window_calls} calls" if finding.window_calls else "this session"
+        bounds.append(f"{finding.window_seconds:g} seconds")
+    return " and ".join(bounds) or f"this {policy.values['counting_scope']}"
 
 
 def describe(finding: Finding) -> str:
     """Return the finding in words, without arguments."""
     return detector_for(finding.kind).describe(finding)
-
-
-def render(
-    shape: Shape, decision: Decision, text: str, call_id: str = "", model: str = ""
-) -> dict[str, Any] | str:
-    """Return a message in the wire shape of a client.
-
-    Parameters
-    ----------
-    shape : {"text", "openai", "anthropic", "mcp", "claude_code"}
-        The protocol of the client.
-    decision : str
-        The verdict. In the OpenAI shape, `stop` becomes a whole chat completion with `finish_reason: "error"`.
-    text : str
-        The message.
-    call_id, model : str
-        Id of the call and name of the model, for shapes that contain them.
-
-    Raises
-    ------
-    ValueError
-        For an unknown shape.
-    """
-    if shape == "text":
-        return text
-    is_blocked = decision in ("block", "hold", "stop")
-    if shape == "openai":
-        if decision == "stop":
-            return {
-                "id": f"chatcmpl-loopguard-{call_id}" if call_id else "chatcmpl-loopguard",
-                "object": "chat.completion",
-                "model": model,
-                "choices": [
-                    {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "error"}
-                ],
-                "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
-            }
-        return {"role": "tool", "tool_call_id": call_id, "content": text}
-    if shape == "anthropic":
-        return {"type": "tool_result", "tool_use_id": call_id, "content": text, "is_error": is_blocked}
-    if shape == "mcp":
-        return {"content": [{"type": "text", "text": text}], "isError": is_blocked}
-    if shape == "claude_code":
-        if decision == "stop":
-            return {"continue": False, "stopReason": text}
-        output: dict[str, Any] = {"hookEventName": "PreToolUse"}
-        if is_blocked:
-            output |= {"permissionDecision": "deny", "permissionDecisionReason": text}
-        elif text:
-            output["additionalContext"] = text
-        return {"hookSpecificOutput": output}
-    raise ValueError(f"unknown shape {shape!r}; one of {', '.join(SHAPES)}")

@@ -7,7 +7,7 @@ Overrides are checked once, by `validate`, where they enter. Storing them belong
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
@@ -99,11 +99,15 @@ class Policy:
         Facts about the tool, after `for_tool`.
     memory_calls : int
         How many calls a session remembers under these settings.
+    has_tool_settings : bool
+        Whether tool rules change settings, so that `for_tool` can differ from these.
     plans : dict
         A cache of what the fold derives from these settings.
     """
 
-    __slots__ = ("_by_tool", "_overrides", "_rules", "memory_calls", "plans", "sources", "traits", "values")
+    __slots__ = (
+        "_as_poll", "_by_tool", "_overrides", "_rules", "has_tool_settings", "memory_calls", "plans", "sources", "traits", "values",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -118,9 +122,11 @@ class Policy:
         self.traits = traits
         self.plans: dict[str, Any] = {}
         self.memory_calls = _memory_calls(values)
+        self.has_tool_settings = any(rule.values for rule in rules)
         self._overrides = tuple(overrides)
         self._rules = tuple(rules)
         self._by_tool: dict[str, Policy] = {}
+        self._as_poll: Policy | None = None
 
     def get(self, name: str) -> Any:
         """Return the value of a setting; KeyError for an unknown one."""
@@ -144,6 +150,15 @@ class Policy:
                 self._by_tool.clear()
             found = self._by_tool[tool] = _for_tool(self, tool)
         return found
+
+    def as_poll(self) -> Policy:
+        """Return the policy of one tool for a call that only asks for a state."""
+        if self.traits.tool_class == "poll":
+            return self
+        if self._as_poll is None:
+            traits = replace(self.traits, tool_class="poll")
+            self._as_poll = Policy(self.values, self.sources, self._overrides, self._rules, traits)
+        return self._as_poll
 
 
 def _memory_calls(values: Mapping[str, Any]) -> int:

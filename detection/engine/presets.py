@@ -1,6 +1,6 @@
 """Built-in presets: `standard`, those of five known systems with their own limits, and `observe`.
 
-A preset contains only what differs from the defaults. Every limit means "fires on the n-th".
+A preset contains the switches of all detectors and what else differs from the defaults. Every limit means "fires on the n-th".
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 from detection.engine.detectors import DETECTORS
 
 _STANDARD: dict[str, Any] = {
-    **{detector.switch: True for detector in DETECTORS},
+    "mode": "block_then_stop",
+    "graduated_rungs": ("warn", "warn", "block", "stop"),
     "repeat_warn_at": 3,
     "result_aware": True,
 }
@@ -32,7 +33,6 @@ _BALANCED: dict[str, Any] = {
     "repeat_scope": "window",
     "window_calls": 10,
     "max_repeats": 3,
-    "cycle_enabled": True,
     "cycle_min_length": 2,
     "cycle_max_length": 5,
     "cycle_min_laps": 2,
@@ -42,65 +42,71 @@ _BALANCED: dict[str, Any] = {
     "clear_on_stop": True,
 }
 
+_VALUES: dict[str, dict[str, Any]] = {
+    "standard": _STANDARD,
+    "proxy": {**_KNOWN_SYSTEM, "ttl_from": "entry"},
+    "balanced": _BALANCED,
+    "conservative": {
+        **_BALANCED,
+        "window_calls": 15,
+        "max_repeats": 5,
+        "cycle_min_length": 3,
+        "cycle_min_laps": 3,
+        "cycle_unknown_laps": 3,
+        "graduated_rungs": ("warn", "warn", "warn", "stop"),
+    },
+    "aggressive": {
+        **_BALANCED,
+        "max_repeats": 2,
+        "cycle_max_length": 4,
+        "graduated_rungs": ("warn", "stop"),
+    },
+    "similarity": {
+        **_BALANCED,
+        "similar_ratio": 0.8,
+        "similar_max_calls": 3,
+        "similar_window_calls": 10,
+        "similar_method": "literal",
+        "similar_ladder": "graduated",
+        "outcome_ratio": 0.9,
+        "outcome_max_results": 3,
+        "outcome_max_errors": 3,
+        "outcome_method": "literal",
+    },
+    "advisory": {
+        **_KNOWN_SYSTEM,
+        "counting_scope": "run",
+        "identity": "raw",
+        "repeat_scope": "run",
+        "max_repeats": 2,
+        "mode": "warn",
+    },
+    "interactive": {
+        **_KNOWN_SYSTEM,
+        "repeat_scope": "run",
+        "mode": "ask",
+        "reset_after_detection": "all",
+    },
+    "justified": {
+        **_KNOWN_SYSTEM,
+        "counting_scope": "run",
+        "budget_max_rounds": 41,
+        "budget_soft_rounds": False,
+        # The notice comes with the 35th of 40 rounds.
+        "budget_notice_share": 0.83,
+        "budget_max_calls": 0,
+        "budget_ladder": "justify",
+    },
+    "observe": {**_STANDARD, **{detector.ladder: "observe" for detector in DETECTORS}},
+}
+
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
-        "standard": _STANDARD,
-        "proxy": {**_KNOWN_SYSTEM, "ttl_from": "entry"},
-        "balanced": _BALANCED,
-        "conservative": {
-            **_BALANCED,
-            "window_calls": 15,
-            "max_repeats": 5,
-            "cycle_min_length": 3,
-            "cycle_min_laps": 3,
-            "cycle_unknown_laps": 3,
-            "graduated_rungs": ("warn", "warn", "warn", "stop"),
-        },
-        "aggressive": {
-            **_BALANCED,
-            "max_repeats": 2,
-            "cycle_max_length": 4,
-            "graduated_rungs": ("warn", "stop"),
-        },
-        "similarity": {
-            **_BALANCED,
-            "similar_enabled": True,
-            "similar_ratio": 0.8,
-            "similar_max_calls": 3,
-            "similar_window_calls": 10,
-            "similar_method": "literal",
-            "similar_ladder": "graduated",
-            "outcome_enabled": True,
-            "outcome_ratio": 0.9,
-            "outcome_max_results": 3,
-            "outcome_max_errors": 3,
-            "outcome_method": "literal",
-        },
-        "advisory": {
-            **_KNOWN_SYSTEM,
-            "counting_scope": "run",
-            "identity": "raw",
-            "repeat_scope": "run",
-            "max_repeats": 2,
-            "mode": "warn",
-        },
-        "interactive": {
-            **_KNOWN_SYSTEM,
-            "repeat_scope": "run",
-            "mode": "ask",
-            "reset_after_detection": "all",
-        },
-        "justified": {
-            **_KNOWN_SYSTEM,
-            "counting_scope": "run",
-            "repeat_enabled": False,
-            "budget_enabled": True,
-            "budget_max_rounds": 41,
-            "budget_soft_rounds": False,
-            "budget_max_calls": 0,
-            "budget_ladder": "justify",
-        },
-        "observe": {**_STANDARD, **{detector.ladder: "observe" for detector in DETECTORS}},
+        name: {
+            **{one.switch: ("standard" if name == "observe" else name) in one.presets for one in DETECTORS},
+            **values,
+        }
+        for name, values in _VALUES.items()
     }
 )
-"""Values of settings by preset."""
+"""Values of settings by preset; each detector declares the presets that turn it on."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from detection.engine.calls import DECISIONS, Decision, Finding, Rung
-from detection.engine.detectors import BY_KIND, RANK
+from detection.engine.detectors import BY_KIND, RANK, RUN_LIMITS
 from detection.engine.fields import LADDERS
 from detection.engine.memory import MAX_LOOPS, Loop, RunState, drop_oldest
 from detection.engine.policy import Policy
@@ -45,6 +45,12 @@ def rungs(policy: Policy, kind: str) -> Sequence[str]:
             return ("judge",)
         return ("ask",) if policy.values["attended"] else ("stop",)
     return LADDERS[ladder]
+
+
+def rung_after(policy: Policy, kind: str, number: int) -> str:
+    """Return the rung that the next detection takes after `number` of them."""
+    ladder = rungs(policy, kind)
+    return ladder[min(number, len(ladder) - 1)]
 
 
 class Reaction:
@@ -103,7 +109,7 @@ def react(run: RunState, finding: Finding, policy: Policy, *, after_result: bool
         drop_oldest(run.loops, MAX_LOOPS)
     ladder = rungs(policy, finding.kind)
     if finding.detail.get("advisory"):
-        return _advise(run, loop, finding, ladder)
+        return _advise(run, loop, finding, ladder, values["rung_gap_calls"])
     _decay(run, loop, finding, values)
     by_session = values["escalation_scope"] == "session"
     level = run.detections if by_session else loop.level
@@ -117,14 +123,12 @@ def react(run: RunState, finding: Finding, policy: Policy, *, after_result: bool
             rung = "warn"
         elif after_result and values["outcome_method"] == "fingerprint":
             return Reaction(finding, None, level)
-    if rung == "warn" and _was_just_warned(run, finding, values["rung_gap_calls"]):
+    if rung == "warn" and not _warn(run, finding, values["rung_gap_calls"]):
         return Reaction(finding, None, level)
     run.detections += 1
     loop.level += 1
     before = loop.rung
     loop.ordinal, loop.count, loop.rung = run.ordinal, finding.count, rung
-    if rung == "warn":
-        run.warned = (run.ordinal, finding.call_keys[-1] if finding.call_keys else "")
     return Reaction(finding, rung, run.detections if by_session else loop.level, before)  # type: ignore[arg-type]
 
 
@@ -137,21 +141,31 @@ def _decay(run: RunState, loop: Loop, finding: Finding, values: Mapping[str, Any
         loop.level, loop.ordinal, loop.rung = 0, 0, ""
 
 
-def _advise(run: RunState, loop: Loop, finding: Finding, ladder: Sequence[str]) -> Reaction:
+def _advise(run: RunState, loop: Loop, finding: Finding, ladder: Sequence[str], gap: int) -> Reaction:
     """React to an advisory finding: warn once, and again when the count has doubled."""
     if loop.count and finding.count < 2 * loop.count and run.ordinal - loop.ordinal < finding.count:
         return Reaction(finding, None, loop.level)
     rung: Rung = "observe" if set(ladder) == {"observe"} or finding.detail.get("notice") else "warn"
     loop.count, loop.ordinal = finding.count, run.ordinal
-    if rung == "warn":
-        run.warned = (run.ordinal, finding.call_keys[-1] if finding.call_keys else "")
+    if rung == "warn" and not _warn(run, finding, gap):
+        return Reaction(finding, None, loop.level)
     return Reaction(finding, rung, loop.level)
 
 
-def _was_just_warned(run: RunState, finding: Finding, gap: int) -> bool:
-    """Return whether another detector has just warned about these calls."""
-    ordinal, key = run.warned
-    return gap > 1 and run.ordinal - ordinal < gap and (key in finding.call_keys or not key)
+def _warn(run: RunState, finding: Finding, gap: int) -> bool:
+    """Return whether the agent is to be warned: not if another detector has just warned it about some of these calls."""
+    ordinal, loop_id = run.warned
+    latest = run.loops.get(loop_id)
+    if (
+        gap > 1
+        and run.ordinal - ordinal < gap
+        and loop_id != finding.loop_id
+        and latest is not None
+        and not set(latest.keys).isdisjoint(finding.call_keys)
+    ):
+        return False
+    run.warned = (run.ordinal, finding.loop_id)
+    return True
 
 
 def strictest(reactions: Sequence[Reaction]) -> Reaction:
@@ -162,13 +176,29 @@ def strictest(reactions: Sequence[Reaction]) -> Reaction:
 
 
 def reset_after(run: RunState, reaction: Reaction, policy: Policy) -> None:
-    """Reset what the policy says is reset after a detection."""
+    """Reset what the policy says is reset after a detection; of a held call, once it is answered."""
+    if reaction.finding.detail.get("notice"):
+        # A near limit is only announced to operators; nothing was detected yet.
+        return
     values = policy.values
-    reset = values["reset_after_detection"]
-    if reset == "all" or (reaction.decision == "stop" and values["clear_on_stop"]):
+    reset, loop_id = values["reset_after_detection"], reaction.finding.loop_id
+    if reaction.decision == "hold" and loop_id in run.loops:
+        run.loops[loop_id].reset = reset
+    elif reaction.decision == "stop" and values["clear_on_stop"]:
         run.reset()
+    else:
+        reset_counters(run, loop_id, reset)
+
+
+def reset_counters(run: RunState, loop_id: str, reset: str) -> None:
+    """Reset the counters of a loop (`loop`), those of all loops (`all`), or none."""
+    if reset == "all":
+        # What the run has used stays used: limits of the run are no loops.
+        limits = {kind: own for kind, own in run.detectors.items() if kind in RUN_LIMITS}
+        run.reset()
+        run.detectors.update(limits)
     elif reset == "loop":
-        reset_loop(run, reaction.finding.loop_id)
+        reset_loop(run, loop_id)
 
 
 def reset_loop(run: RunState, loop_id: str) -> Loop | None:

@@ -11,6 +11,7 @@ import orjson
 
 from detection.engine.identity import Keyer, dump, encoded, parse
 from detection.engine.memory import EMPTY, ERROR, OK
+from detection.engine.provider_trouble import Trouble, trouble_of
 from detection.engine.tool_classes import ToolTraits
 
 MAX_MASKED_CHARS = 8192
@@ -27,7 +28,9 @@ _VOLATILE_FORMS = (
     # A clock, but no line:column of a compiler, which follows a colon.
     r"|(?:\d:\d\d(?<![\w:.]\d\d:\d\d)|:\d\d(?<![\w:.]\d:\d\d))(?::\d\d(?:[.,]\d+)?)?(?: ?[AaPp][Mm])?(?![\w:])"
     # Durations: 0.12s, 35 ms, 12s
-    r"|(?<![\w.]\d)\d*+(?:\.\d+ ?(?:s|secs?|seconds?|m|mins?|minutes?)| [mµun]s|[mµun]s|s)(?!\w)"
+    r"|(?<![\w.]\d)\d*+(?:\.\d+ ?(?:s|secs?|seconds?|m|mins?|minutes?)| [mµun]s|[mµun]s|s"
+    # 9 seconds ago, 3h ago
+    r"| ?(?:secs?|seconds?|mins?|minutes?|hours?|days?|weeks?|months?|years?|[mhdw]) ago)(?!\w)"
     # Seconds or milliseconds since 1970, from the year 2020 on
     r"|[6-9](?<=1[6-9])(?<![\w.-]1[6-9])\d{8}(?:\d{3})?(?:\.\d+)?(?!\w)"
     # Addresses
@@ -84,9 +87,16 @@ _TAGGED = re.compile(
 )
 _EXIT_FIELDS = frozenset(("exit", "exit_code", "exitcode", "returncode", "return_code", "status", "code"))
 _MAX_WRAPPED_CHARS = 160
+# What searches say that find nothing; the query may follow.
+_NOTHING_FOUND = re.compile(
+    r"(?i)\b(?:no (?:\w{1,20} ){0,2}(?:results?|match(?:es)?|hits?|files?|items?|records?|entries|rows|documents?|pages?)\b"
+    r"|nothing (?:was |has been |like that )?found|not found\b|0 (?:results|match(?:es)?|hits|files|items|records|rows|documents)\b)"
+)
 _LOOKS_FAILED = re.compile(
     r"(?i)\W{0,3}(?:\w{0,30}(?:error|exception)\b|traceback \(most recent|fatal:|failed\b)"
 )
+# Where in a text something is wrong: it moves with every change above.
+_POSITION = re.compile(r"(?i)\b(?:lines?|columns?|col|char|character|position|offset)[ :=]{0,2}\d+|:\d+:\d+")
 _WORD = re.compile(r"\w+")
 
 
@@ -101,11 +111,15 @@ class ResultOutcome:
     digest : str
         Fingerprint of the masked result.
     error_digest : str or None
-        Fingerprint of an error without the words of its call's arguments.
+        Fingerprint of an error without the words of its call's arguments and without numbers of lines and columns.
     is_evidence : bool
         False where an identical result means nothing: an empty one, or a bare "ok".
     text, raw : str
         The result masked and as received.
+    keyer : Keyer
+        The project's digests, for what a detector keeps of the text.
+    trouble : str
+        What trouble of the provider an error reports; see `provider_trouble`. Nothing for tools that often fail, such as a shell.
     """
 
     status: str
@@ -114,6 +128,8 @@ class ResultOutcome:
     is_evidence: bool
     text: str
     raw: str
+    keyer: Keyer
+    trouble: Trouble = ""
 
 
 def evaluate_result(
@@ -144,13 +160,23 @@ def evaluate_result(
     text = normalise(raw, traits.volatile_result_fields)
     digest = keyer.digest(b"error" if failed else b"result", encoded(text))
     if failed:
-        cause = without_words(text, sketch, keyer) if sketch else text
+        cause = _POSITION.sub("~", text)
+        if sketch:
+            cause = without_words(cause, sketch, keyer)
         error_digest = keyer.digest(b"cause", encoded(cause))
-        return ResultOutcome(ERROR, digest, error_digest, not _is_empty(text), text, raw)
+        trouble = trouble_of(text) if traits.tool_class != "fallible" else ""
+        return ResultOutcome(ERROR, digest, error_digest, not _is_empty(text), text, raw, keyer, trouble)
     if _is_empty(text):
-        return ResultOutcome(EMPTY, digest, None, False, text, raw)
+        return ResultOutcome(EMPTY, digest, None, False, text, raw, keyer)
     is_evidence = len(text) >= 80 or not _ACKNOWLEDGED.fullmatch(text)
-    return ResultOutcome(OK, digest, None, is_evidence, text, raw)
+    return ResultOutcome(OK, digest, None, is_evidence, text, raw, keyer)
+
+
+def found_nothing(outcome: ResultOutcome) -> bool:
+    """Return whether a search found nothing: an empty result, or a short one that says so, with or without its query."""
+    if outcome.status == OK:
+        return len(outcome.text) <= _MAX_WRAPPED_CHARS and _NOTHING_FOUND.search(outcome.text) is not None
+    return outcome.status == EMPTY
 
 
 def _is_empty(text: str) -> bool:

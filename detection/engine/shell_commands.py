@@ -1,11 +1,9 @@
-"""Recognises calls that change something: tools of the class `change`, and shell commands that write."""
+"""Recognises shell commands that change something."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-
-from detection.engine.tool_classes import ToolClass
 
 # Programs that change files, repositories, packages or services.
 _CHANGING_PROGRAMS = frozenset(
@@ -81,12 +79,8 @@ _COMMAND_FIELDS = ("command", "cmd", "code", "script", "input", "commands")
 _MAX_COMMAND_CHARS = 4096
 
 
-def changes_something(tool_class: ToolClass, arguments: object) -> bool:
-    """Return whether a call intends to change something: a tool of the class `change`, or any command of a shell line."""
-    if tool_class == "change":
-        return True
-    if tool_class != "fallible":
-        return False
+def changes_something(arguments: object) -> bool:
+    """Return whether any command of a shell line changes something."""
     command: object = arguments
     if isinstance(arguments, Mapping):
         command = next((arguments[name] for name in _COMMAND_FIELDS if name in arguments), "")

@@ -6,6 +6,7 @@ formulas of the `similarity` preset on the text itself.
 
 from __future__ import annotations
 
+import re
 import string
 from contextlib import suppress
 from itertools import islice
@@ -20,6 +21,7 @@ MAX_FIELD_CHARS = 4096
 MAX_FIELDS = 24
 MAX_FIELD_WORDS = 48
 MAX_SKETCH_CHARS = 192
+MAX_SET_CHARS = 2048
 SHORT_TEXT_WORDS = 4
 
 # Words end at white space and ASCII punctuation.
@@ -29,6 +31,7 @@ _BREAKS = bytes(
     ord(" ") if chr(code).isspace() or chr(code) in string.punctuation.replace("_", "") else code
     for code in range(256)
 )
+_DIGITS = re.compile(r"\d+")
 _FIELD = "|"
 _SCALAR = "#"
 
@@ -37,7 +40,7 @@ def sketch(arguments: Arguments, keyer: Keyer) -> str:
     """Return the word sketch of arguments, at most 192 characters.
 
     Each field of an object becomes the hash of its name and the hashes of the words of its value. Numbers, Booleans and
-    containers are one word, so that page 1 and page 2 differ. Arguments that are no object are one field.
+    containers are one word, so that page 1 and page 2 differ. Arguments that are not an object count as one field.
     """
     value: Any = arguments
     if isinstance(value, str):
@@ -74,6 +77,12 @@ def _words(text: str) -> list[bytes]:
     return [encoded(word) for word in text.translate(_PUNCTUATION).split()]
 
 
+def word_set(text: str, keyer: Keyer) -> str:
+    """Return the words of the first 2,048 characters without their digits, each once: sorted keyed hashes of one character."""
+    words = _words(_DIGITS.sub("", text[:MAX_SET_CHARS]))
+    return "".join(sorted(set(map(keyer.word_hashes.__getitem__, words))))
+
+
 def sketch_similarity(one: str, other: str, ratio: float) -> float:
     """Return the similarity of two sketches, 0 to 1: the share of fields whose values are at least `ratio` similar.
 
@@ -96,6 +105,12 @@ def sketch_similarity(one: str, other: str, ratio: float) -> float:
     return alike / len(named.keys() | others_named.keys())
 
 
+def shared_fields(one: str, other: str) -> float:
+    """Return the share of the fields of two sketches whose names and values are the same."""
+    fields, others = set(one.split(_FIELD)), set(other.split(_FIELD))
+    return len(fields & others) / max(len(fields), len(others))
+
+
 def _value_similarity(one: str, other: str) -> float:
     if one == other:
         return 1.0
@@ -110,14 +125,14 @@ def _value_similarity(one: str, other: str) -> float:
 def literal_similarity(one: Any, other: Any, threshold: float) -> float:
     """Return the similarity of arguments by the literal formula: edit distance, share of matching keys, mean of a list.
 
-    Two empty containers score 0; text and another type score by equality.
+    Two empty containers score 1; text and another type score by equality.
     """
     if isinstance(one, str) and isinstance(other, str):
         return float(Levenshtein.normalized_similarity(one[:MAX_FIELD_CHARS], other[:MAX_FIELD_CHARS]))
     if isinstance(one, dict) and isinstance(other, dict):
         names = one.keys() | other.keys()
         if not names:
-            return 0.0
+            return 1.0
         alike = sum(
             1
             for name in names
@@ -127,8 +142,10 @@ def literal_similarity(one: Any, other: Any, threshold: float) -> float:
         )
         return alike / len(names)
     if isinstance(one, list) and isinstance(other, list):
-        if len(one) != len(other) or not one:
+        if len(one) != len(other):
             return 0.0
+        if not one:
+            return 1.0
         return sum(literal_similarity(a, b, threshold) for a, b in zip(one, other, strict=True)) / len(one)
     return 1.0 if type(one) is type(other) and one == other else 0.0
 

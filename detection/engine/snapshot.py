@@ -15,7 +15,7 @@ import orjson
 
 from detection.engine.memory import Loop, RecentHashes, Record, RunState, State
 
-VERSION = 3
+VERSION = 4
 
 MAX_BYTES = 32 * 1024
 """Size of the largest state."""
@@ -72,7 +72,9 @@ def load(data: bytes) -> State:
 def _state(body: dict[str, Any]) -> State:
     return State(
         runs={name: _run(packed) for name, packed in body["r"].items()},
-        call_ids=_unpack(body["c"]),
+        round_calls=_unpack(body["c"]),
+        open_calls=_unpack(body["o"]),
+        uncounted=body["u"],
         exempt=body["x"],
     )
 
@@ -81,7 +83,9 @@ def _dump(state: State) -> bytes:
     return orjson.dumps(
         {
             "v": VERSION,
-            "c": _pack(state.call_ids),
+            "c": _pack(state.round_calls),
+            "o": _pack(state.open_calls),
+            "u": state.uncounted,
             "x": state.exempt,
             "r": {name: _pack_run(run) for name, run in state.runs.items()},
         }
@@ -94,28 +98,33 @@ def _pack_run(run: RunState) -> list[Any]:
         run.results,
         run.new_results,
         run.detections,
+        run.epoch,
         _pack(run.seen),
         run.detectors,
         {name: _LOOP_FIELDS(loop) for name, loop in run.loops.items()},
         run.allowances,
         run.warned,
+        run.round,
         list(map(_RECORD_FIELDS, run.records)),
     ]
 
 
 def _run(packed: list[Any]) -> RunState:
-    ordinal, results, new_results, detections, seen, detectors, loops, allowances, warned, records = packed
+    (ordinal, results, new_results, detections, epoch, *rest) = packed
+    seen, detectors, loops, allowances, warned, latest_round, records = rest
     return RunState(
         records=_records(records),
         ordinal=ordinal,
         results=results,
         new_results=new_results,
         detections=detections,
+        epoch=epoch,
         loops={name: Loop(row[0], tuple(row[1]), *row[2:]) for name, row in loops.items()},
         allowances=allowances,
         seen=_unpack(seen),
         detectors=detectors,
         warned=(warned[0], warned[1]),
+        round=(latest_round[0], latest_round[1], latest_round[2]),
     )
 
 

@@ -3,16 +3,25 @@
 `read` reads, `change` changes something, `poll` asks for a state that others change, `wait` lets time pass, `message`
 writes to someone, `fallible` often fails in normal work (a shell), and `exempt` is never judged.
 
-The table contains whole words, never parts: `preview_theme` is no `view`. A project's tool rules override it.
+The table contains whole words, never parts: `preview_theme` is no `view`. Other names are judged by their verbs, see
+`tool_verbs`. A project's tool rules override both.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
+
+from detection.engine.tool_verbs import (
+    LOOKS,
+    MESSAGE_VERBS,
+    PURE_READS,
+    bare_name,
+    intent_of,
+    words_of,
+)
 
 ToolClass = Literal["other", "read", "change", "poll", "wait", "message", "fallible", "exempt"]
 
@@ -40,11 +49,20 @@ class ToolTraits:
         Dotted argument paths that do not count; see `identity`.
     volatile_result_fields : tuple of str
         Names of result fields that change without meaning.
+    reads : bool
+        Whether the tool reads or navigates, by its class or a verb of its name.
+    is_shell : bool
+        Whether the tool runs a command line; all such tools are one.
+    input_argument : str
+        Argument of a tool that sends input to a running process; without it, the tool only polls.
     """
 
     tool_class: ToolClass = "other"
     ignore_arguments: tuple[str, ...] = ()
     volatile_result_fields: tuple[str, ...] = ()
+    reads: bool = False
+    is_shell: bool = False
+    input_argument: str = ""
 
     @property
     def neutral(self) -> bool:
@@ -65,6 +83,7 @@ class ToolTraits:
             tool_class="exempt" if exempt else tool_class or self.tool_class,
             ignore_arguments=(*self.ignore_arguments, *ignore_arguments),
             volatile_result_fields=(*self.volatile_result_fields, *volatile_result_fields),
+            reads=tool_class == "read" if tool_class else self.reads,
         )
 
 
@@ -82,6 +101,7 @@ SHIPPED_CLASSES: Mapping[ToolClass, frozenset[str]] = MappingProxyType(
                 "readfile",
                 "view",
                 "view_file",
+                "view_image",
                 "open_file",
                 "cat",
                 "list_dir",
@@ -98,6 +118,8 @@ SHIPPED_CLASSES: Mapping[ToolClass, frozenset[str]] = MappingProxyType(
                 "web_fetch",
                 "webfetch",
                 "fetch_url",
+                "task_list",
+                "list_agents",
             ]
         ),
         "change": frozenset(
@@ -130,6 +152,9 @@ SHIPPED_CLASSES: Mapping[ToolClass, frozenset[str]] = MappingProxyType(
                 "append_file",
                 "create_directory",
                 "mkdir",
+                "create",
+                "str_replace_editor",
+                "str_replace_based_edit_tool",
             ]
         ),
         "poll": frozenset(
@@ -145,6 +170,7 @@ SHIPPED_CLASSES: Mapping[ToolClass, frozenset[str]] = MappingProxyType(
                 "bash_output",
                 "bashoutput",
                 "read_process",
+                "read_bash",
                 "get_command_status",
                 "command_status",
                 "task_output",
@@ -195,6 +221,9 @@ SHIPPED_CLASSES: Mapping[ToolClass, frozenset[str]] = MappingProxyType(
                 "run_in_terminal",
                 "runinterminal",
                 "execute_ipython_cell",
+                "write_stdin",
+                "send_input",
+                "write_to_terminal",
                 "code_interpreter",
             ]
         ),
@@ -205,12 +234,21 @@ SHIPPED_CLASSES: Mapping[ToolClass, frozenset[str]] = MappingProxyType(
 
 _CLASS_OF: dict[str, ToolClass] = {name: known for known, names in SHIPPED_CLASSES.items() for name in names}
 
-_VERBS: Mapping[str, ToolClass] = {
-    **dict.fromkeys(("write", "edit", "create", "update", "delete", "remove", "insert", "append"), "change"),
-    **dict.fromkeys(("patch", "rename", "move", "cancel", "book"), "change"),
-    **dict.fromkeys(("send", "notify", "reply"), "message"),
-    **dict.fromkeys(("read", "view", "list", "search", "grep", "find", "fetch", "lookup"), "read"),
-    "poll": "poll",
+# What begins the name of a tool that does not ask for a state although its name ends in `status`.
+_NO_STATES = (
+    PURE_READS
+    | MESSAGE_VERBS
+    | {"set", "update", "change", "modify", "edit", "patch", "write", "create", "delete"}
+)
+
+_SHELLS = frozenset((
+    "bash", "shell", "terminal", "run_shell", "run_command", "run_shell_command", "run_terminal_cmd", "execute_command",
+    "execute_bash", "exec_command", "local_shell", "run_in_terminal", "runinterminal",
+))  # fmt: skip
+_INPUT_ARGUMENTS: Mapping[str, str] = {
+    "write_stdin": "chars",
+    "send_input": "input",
+    "write_to_terminal": "input",
 }
 
 _RUNNER_FIELDS = (
@@ -226,26 +264,31 @@ _RUNNER_FIELDS = (
 )
 _MESSAGE_FIELDS = ("id", "message_id", "messageId", "ts", "timestamp", "sent_at", "created_at")
 
-# The prefix of a server, as in `mcp__files__read_file`, `functions.bash` and `fs/read_file`.
-_PREFIX = re.compile(r"^.*(?:__|[./:])")
-_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-
 
 def shipped_traits(tool: str) -> ToolTraits:
     """Return the traits of a tool by its name alone."""
-    bare = _PREFIX.sub("", tool)[:80]
-    name = _HUMP.sub("_", bare).replace("-", "_").lower()
-    found = _CLASS_OF.get(bare.lower()) or _CLASS_OF.get(name) or _by_words(name.split("_"))
+    words = words_of(tool)
+    found = _CLASS_OF.get(bare_name(tool).lower()) or _CLASS_OF.get("_".join(words)) or _by_words(words)
     volatile: tuple[str, ...] = ()
     if found == "fallible":
         volatile = _RUNNER_FIELDS
     elif found == "message":
         volatile = _MESSAGE_FIELDS
-    return ToolTraits(found, (), volatile)
+    reads = found == "read" or (found == "other" and not LOOKS.isdisjoint(words))
+    name = "_".join(words)
+    return ToolTraits(found, (), volatile, reads, name in _SHELLS, _INPUT_ARGUMENTS.get(name, ""))
 
 
 def _by_words(words: list[str]) -> ToolClass:
-    """Return the class by a verb as the first word, or `status` as the last."""
-    if words[-1] == "status" and words[0] not in _VERBS:
+    """Return the class by `status` as the last word, or by the verbs of the name."""
+    first, several = words[0], len(words) > 1
+    if words[-1] == "status" and first not in _NO_STATES:
         return "poll"
-    return _VERBS.get(words[0], "other") if len(words) > 1 else "other"
+    if first == "poll" and several:
+        return "poll"
+    intent = intent_of(words)
+    if intent == "write":
+        return "change"
+    if intent == "message" and several:
+        return "message"
+    return "read" if intent == "read" and several and first in PURE_READS else "other"

@@ -18,7 +18,7 @@ from detection.engine.detectors.base import MAX_EVIDENCE
 from detection.engine.fields import FIELDS
 from detection.engine.identity import Keyer
 from detection.engine.messages import TEMPLATES, message
-from detection.engine.policy import SERVER, Policy, relevant_fields, resolve
+from detection.engine.policy import PRESETS, SERVER, Policy, relevant_fields, resolve
 from tests.engine.twins.history import Observation
 from tests.engine.twins.runs import runs
 
@@ -240,6 +240,14 @@ def test_every_detector_declares_an_example_of_its_name_that_fires():
         assert all(
             name == detector.kind or name.startswith(f"{detector.kind}-") for name in detector.examples
         )
+
+
+def test_every_detector_names_the_presets_that_turn_it_on():
+    for detector in DETECTORS:
+        assert set(detector.presets) <= set(PRESETS) - {"observe"}, detector.kind
+        for name, values in PRESETS.items():
+            is_on = ("standard" if name == "observe" else name) in detector.presets
+            assert values[detector.switch] is is_on, (detector.kind, name)
 
 
 def test_all_names_of_the_settings_are_reached_by_some_kind_or_by_all():

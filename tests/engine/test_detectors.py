@@ -13,18 +13,18 @@ def kinds(verdict):
 
 
 class TestRepeat:
-    def test_warns_at_the_third_identical_result_and_stops_the_fourth_call(self):
-        assert Player().letters("aaaa", answers=True) == ["allow", "allow", "warn", "stop"]
+    def test_warns_at_the_third_identical_result_and_blocks_the_fourth_call(self):
+        assert Player().letters("aaaa", answers=True) == ["allow", "allow", "warn", "block"]
 
-    def test_stops_the_fourth_call_of_a_client_that_never_sends_results(self):
-        assert Player().letters("aaaa") == ["allow", "allow", "allow", "stop"]
+    def test_blocks_the_fourth_call_of_a_client_that_never_sends_results(self):
+        assert Player().letters("aaaa") == ["allow", "allow", "allow", "block"]
 
     def test_another_call_between_starts_the_count_again(self):
         assert set(Player().letters("aaabaaab")) == {"allow"}
 
     def test_a_changing_answer_is_progress_until_the_tenth(self):
         player = Player()
-        decisions = [player.step("t", {"k": 1}, f"page {i}").decision for i in range(12)]
+        decisions = [player.step("t", {"k": 1}, f"page {letter}").decision for letter in "abcdefghijkl"]
 
         assert decisions[:9] == ["allow"] * 9
         assert decisions[9] == "warn"
@@ -40,7 +40,7 @@ class TestRepeat:
         player = Player()
         decisions = [player.step("t", {}, f"error {i} at {i}", is_error=True).decision for i in range(4)]
 
-        assert decisions[-1] == "stop"
+        assert decisions[-1] == "block"
 
     def test_a_slow_poll_is_no_loop(self):
         player = Player()
@@ -49,18 +49,18 @@ class TestRepeat:
     def test_a_slow_error_is_not(self):
         player = Player()
         assert player.step("t", {}, "down", is_error=True, gap=30).decision == "allow"
-        assert "stop" in {player.step("t", {}, "down", is_error=True, gap=30).decision for _ in range(4)}
+        assert "block" in {player.step("t", {}, "down", is_error=True, gap=30).decision for _ in range(4)}
 
     def test_a_declared_poll_has_its_own_limits(self):
         player = Player(rules=[ToolRule("t", tool_class="poll")])
         decisions = [player.step("t", {}, "running").decision for _ in range(20)]
 
         assert decisions.index("warn") == 9
-        assert decisions[-1] == "stop"
+        assert decisions[-1] == "block"
 
     def test_age_counts_from_the_previous_call_so_that_slow_loops_stay_visible(self):
         player = Player(slow_gap_seconds=600)
-        assert [player.call("t", {}, gap=110).verdict.decision for _ in range(4)][-1] == "stop"
+        assert [player.call("t", {}, gap=110).verdict.decision for _ in range(4)][-1] == "block"
 
     def test_a_pause_longer_than_the_time_to_live_forgets(self):
         player = Player(slow_gap_seconds=600)
@@ -127,7 +127,7 @@ class TestCycle:
         )
 
         assert [i for i, one in enumerate(decisions) if one == "warn"] == [5, 8]
-        assert decisions[11] == "stop"
+        assert decisions[11:13] == ["block", "stop"]
 
 
 class TestSimilar:
@@ -310,5 +310,5 @@ def test_a_detector_that_raises_is_skipped_and_named():
     run.detectors["cycle"] = {"matches": "not a list"}
     verdicts = [player.call("t", {}) for _ in range(4)]
 
-    assert verdicts[-1].verdict.decision == "stop"
+    assert verdicts[-1].verdict.decision == "block"
     assert verdicts[-1].faults == (("cycle", "TypeError"),)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from detection.engine import fold, snapshot
 from detection.engine.calls import End
+from detection.engine.policy import ToolRule
 from tests.engine.play import Player
 
 
@@ -21,7 +24,9 @@ def test_identical_calls_of_one_round_are_one_observation_and_share_its_verdict(
     player = Player()
     rounds = [[player.call("t", {}, round=f"r{i}") for _ in range(3)] for i in range(4)]
 
-    assert [[step.verdict.decision for step in one] for one in rounds] == [["allow"] * 3] * 3 + [["stop"] * 3]
+    assert [[step.verdict.decision for step in one] for one in rounds] == [["allow"] * 3] * 3 + [
+        ["block"] * 3
+    ]
     assert [step.duplicate for step in rounds[3]] == [False, True, True]
     assert rounds[3][1].verdict.message == rounds[3][0].verdict.message
 
@@ -34,7 +39,7 @@ def test_a_resent_call_counts_once_for_ever():
             step = player.call("t", {}, call_id=call_id, gap=0)
 
     assert step.duplicate
-    assert player.call("t", {}, call_id="new").verdict.decision == "stop"
+    assert player.call("t", {}, call_id="new").verdict.decision == "block"
 
 
 def test_a_second_result_of_a_call_changes_nothing():
@@ -52,7 +57,7 @@ def test_the_message_of_a_blocked_call_is_no_evidence():
         step = player.call("t", {})
     blocked = player.answer(step.verdict.message, is_error=True)
 
-    assert step.verdict.decision == "stop"
+    assert step.verdict.decision == "block"
     assert blocked.result_digest is None
 
 
@@ -61,7 +66,7 @@ def test_a_result_of_an_unknown_call_is_ignored():
 
 
 def test_a_different_call_goes_through_after_a_stop():
-    player = Player()
+    player = Player(mode="break")
     assert player.letters("aaaab") == ["allow", "allow", "allow", "stop", "allow"]
 
 
@@ -71,14 +76,14 @@ def test_waiting_is_neither_evidence_nor_progress():
         player.step("check", {}, "busy")
         player.step("sleep", {"seconds": 5}, "ok")
 
-    assert player.call("check", {}).verdict.decision == "stop"
+    assert player.call("check", {}).verdict.decision == "block"
 
 
 def test_runs_are_counted_apart_even_when_they_interleave():
     player = Player()
     decisions = [player.call("t", {}, run="ab"[i % 2]).verdict.decision for i in range(8)]
 
-    assert decisions == ["allow"] * 6 + ["stop"] * 2
+    assert decisions == ["allow"] * 6 + ["block"] * 2
 
 
 def test_the_end_of_a_run_forgets_it():
@@ -97,7 +102,7 @@ def test_a_user_message_resets_an_attended_run_only():
         player.message()
 
     assert attended.call("t", {"k": "a"}).verdict.decision == "allow"
-    assert alone.call("t", {"k": "a"}).verdict.decision == "stop"
+    assert alone.call("t", {"k": "a"}).verdict.decision == "block"
 
 
 def test_a_condensed_context_does_not_end_a_loop():
@@ -105,7 +110,7 @@ def test_a_condensed_context_does_not_end_a_loop():
     player.letters("aaa")
     player.message("condense")
 
-    assert player.call("t", {"k": "a"}).verdict.decision == "stop"
+    assert player.call("t", {"k": "a"}).verdict.decision == "block"
 
 
 def test_after_allow_once_the_loop_is_counted_from_the_start():
@@ -152,7 +157,7 @@ def test_resuming_resets_every_counter():
     player.letters("aaaa")
     fold.reset_all(player.state)
 
-    assert player.letters("aaaa") == ["allow", "allow", "allow", "stop"]
+    assert player.letters("aaaa") == ["allow", "allow", "allow", "block"]
 
 
 def test_an_accepted_justification_makes_the_round_in_hand_the_first_of_the_new_budget():
@@ -200,3 +205,25 @@ def test_the_literal_preset_stays_within_its_bound_too():
         player.step("t", {"text": f"{i} " * 3000}, f"{i} " * 3000, run=f"r{i % 5}")
 
     assert len(snapshot.dump(player.state)) <= 32 * 1024
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"scattered_window_calls": 60, "scattered_run_repeats": 0, "scattered_repeats": 2},
+        {"similar_window_calls": 40, "similar_max_calls": 2, "similar_method": "literal"},
+    ],
+    ids=["calls", "arguments"],
+)
+def test_calls_of_other_tools_do_not_shorten_the_memory_of_a_tool_with_a_larger_window(settings):
+    player = Player(
+        rules=[ToolRule("lookup", values=settings)], outcome_enabled=False, stagnation_enabled=False
+    )
+    query = "the history of the harbour of a town by the sea"
+    player.step("lookup", {"query": query}, "a page about something")
+    for number in range(36):
+        player.step("fetch", {"page": f"{number} {number * number}"}, f"page {number * 31}")
+
+    if "similar_method" in settings:
+        query += " today"
+    assert player.step("lookup", {"query": query}, "a page about something").decision == "warn"

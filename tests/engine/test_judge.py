@@ -44,6 +44,19 @@ def test_anything_else_is_unclear(text):
     assert parse_closed(text, 40).decision == "unclear"
 
 
+def test_in_words_a_line_may_begin_the_guidance():
+    ruling = parse_words("JUSTIFICATION ACCEPTED: many files.\n**Guidance:** Read the index\nfirst.")
+
+    assert (ruling.reason, ruling.guidance) == (
+        "JUSTIFICATION ACCEPTED: many files.",
+        "Read the index\nfirst.",
+    )
+
+
+def test_guidance_is_no_verdict():
+    assert parse_words("JUSTIFICATION DENIED: a loop\nGuidance: steps that are accepted").decision == "denied"
+
+
 @pytest.mark.parametrize(
     ("text", "decision"),
     [

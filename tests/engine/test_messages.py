@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from detection.engine import fold, messages
+from detection.engine.policy import ToolRule
 from tests.engine.play import Player
 
 
@@ -27,6 +28,13 @@ def test_the_window_is_the_time_that_the_calls_really_span():
 
     assert "16 times within 900s" in verdicts[-1].message
     assert verdicts[-1].finding.window_seconds == 900
+
+
+def test_calls_at_the_same_moment_were_made_within_one_second():
+    player = Player()
+    verdicts = [player.call("get_weather", {}, gap=0.0).verdict for _ in range(4)]
+
+    assert "4 times within one second" in verdicts[-1].message
 
 
 def test_slow_calls_are_all_named_although_they_count_as_a_fifth():
@@ -112,6 +120,99 @@ def test_a_stop_after_a_chance_says_so():
     assert "after guidance" in verdict.message
 
 
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        ("chance_then_break", ["will end the session"]),
+        ("block_then_stop", ["will not be run"] * 3 + ["will end the session"]),
+    ],
+)
+def test_a_blocked_call_says_what_the_same_call_will_lead_to(mode, expected):
+    player = Player(mode=mode)
+    messages = [player.call("t", {}).verdict.message for _ in range(3 + len(expected))][3:]
+
+    assert [message.split("The same call again ")[1] for message in messages] == [
+        f"{one}." for one in expected
+    ]
+
+
+CLASS_LOOPS = {
+    "poll": ("Wait once", ["vary", "Change the inputs", "different approach", "Adjust"]),
+    "read": ("use it, read something else", ["Change the inputs"]),
+    "change": ("check what the earlier calls did", ["Change the inputs"]),
+    "message": ("Do not send it again", ["Change the inputs"]),
+    "fallible": ("find the cause", ["Change the inputs"]),
+}
+
+
+@pytest.mark.parametrize("tool_class", CLASS_LOOPS)
+def test_each_tool_class_has_messages_of_its_own(tool_class):
+    advice, wrong = CLASS_LOOPS[tool_class]
+    player = Player(rules=[ToolRule("t", tool_class=tool_class)], poll_max_repeats=4, poll_warn_at=3)
+    warned, *blocked, stopped = [player.step("t", {}, "same", is_error=False) for _ in range(8)][2:]
+
+    assert [one.rung for one in (warned, *blocked, stopped)] == ["warn", "chance", *["block"] * 3, "stop"]
+    assert all(advice in one.message for one in (warned, *blocked))
+    assert not any(text in one.message for text in wrong for one in (warned, *blocked))
+    if tool_class == "poll":
+        assert not any(text in stopped.message for text in wrong)
+
+
+def test_a_poll_that_is_known_by_its_arguments_gets_the_messages_of_polls():
+    player = Player(poll_warn_at=3)
+    warned = [player.step("write_stdin", {"session": 4, "chars": ""}, "running") for _ in range(3)][-1]
+
+    assert "Wait once" in warned.message
+
+
+def test_a_spent_budget_gives_the_advice_of_budgets_whatever_the_tool():
+    player = Player(rules=[ToolRule("t", tool_class="poll")], budget_max_calls=3, budget_ladder="block")
+    verdicts = [player.step("t", {"n": n}, f"state {n}") for n in range(3)]
+
+    assert "break the request into smaller steps" in verdicts[-1].message
+
+
+@pytest.mark.parametrize(
+    ("values", "window"),
+    [
+        ({"preset": "balanced", "max_repeats": 4, "mode": "block"}, "11 calls"),
+        ({"repeat_scope": "window", "window_calls": 20, "ttl_seconds": 60}, "21 calls and 60 seconds"),
+        ({"preset": "proxy"}, "120 seconds"),
+        ({}, "6 seconds"),
+        ({"preset": "interactive"}, "this session"),
+        ({"repeat_scope": "run"}, "this run"),
+    ],
+)
+def test_a_template_states_the_window_that_was_counted_over(values, window):
+    player = Player(**values)
+    finding = [player.call("t", {}) for _ in range(4)][-1].verdict.finding
+
+    assert messages.message("block", finding, player.policy, {"block": "$window"}) == window
+
+
+def test_the_message_of_similar_calls_names_its_window():
+    player = Player(outcome_enabled=False, stagnation_enabled=False)
+    for tool in ("a", "b"):
+        player.step(tool, {}, tool)
+    found = [
+        player.step("search", {"q": f"how do I reset a lost account password again part {n}"}, "ab"[n % 2])
+        for n in range(12)
+    ]
+
+    assert any("in the last 13 calls with nearly identical arguments" in one.message for one in found)
+
+
+def test_a_resent_blocked_call_gets_the_same_message():
+    player = Player()
+    for _ in range(3):
+        player.call("t", {})
+    blocked = player.call("t", {}).verdict
+    resent = player.call("t", {}, call_id=player.last_id)
+
+    assert "will not be run" in blocked.message
+    assert (resent.duplicate, resent.verdict.message) == (True, blocked.message)
+
+
 def test_custom_templates_may_use_the_figures():
     verdict = stopped()
     own = messages.message(
@@ -119,33 +220,3 @@ def test_custom_templates_may_use_the_figures():
     )
 
     assert own == "get_weather/4/4/repeat/6 $unknown"
-
-
-def test_the_shapes_are_those_of_the_clients():
-    assert messages.render("text", "block", "m") == "m"
-    assert messages.render("openai", "block", "m", "c") == {
-        "role": "tool",
-        "tool_call_id": "c",
-        "content": "m",
-    }
-    assert messages.render("anthropic", "block", "m", "c")["is_error"] is True
-    assert messages.render("anthropic", "warn", "m", "c")["is_error"] is False
-    assert messages.render("mcp", "stop", "m") == {
-        "content": [{"type": "text", "text": "m"}],
-        "isError": True,
-    }
-    assert messages.render("claude_code", "block", "m")["hookSpecificOutput"]["permissionDecision"] == "deny"
-    assert messages.render("claude_code", "stop", "m") == {"continue": False, "stopReason": "m"}
-
-
-def test_an_openai_stop_is_a_whole_completion_with_one_choice_that_ends_in_an_error():
-    envelope = messages.render("openai", "stop", "m", "c", "gpt-5")
-
-    assert envelope["model"] == "gpt-5"
-    assert [choice["finish_reason"] for choice in envelope["choices"]] == ["error"]
-    assert envelope["choices"][0]["message"] == {"role": "assistant", "content": "m"}
-
-
-def test_an_unknown_shape_is_rejected():
-    with pytest.raises(ValueError, match="smoke"):
-        messages.render("smoke", "allow", "m")

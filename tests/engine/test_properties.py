@@ -341,7 +341,8 @@ def test_what_a_session_remembers_stops_growing(preset):
     early = grown(range(1100))  # `standard` stops at the 1,000th call
     assert grown(range(1100, 3000)) <= early * 1.1
     assert len(state.runs) <= MAX_RUNS
-    assert len(state.call_ids) <= MAX_CALL_IDS
+    assert len(state.round_calls) <= MAX_CALL_IDS
+    assert len(state.open_calls) <= MAX_CALL_IDS
     for run in state.runs.values():
         assert len(run.records) <= MAX_RECORDS
         assert len(run.seen) <= MAX_RESULTS
@@ -360,7 +361,7 @@ def test_deep_arguments_and_results_are_judged_like_any_other(depth):
         for number in range(4):
             last = observe(state, Call(number, "t", arguments, 0.0, f"c{number}"), POLICIES["standard"])
             observe(state, Result(f"c{number}", text, None, 0.0), POLICIES["standard"])
-        assert last.verdict.decision == "stop"
+        assert last.verdict.decision == "block"
 
 
 def test_long_runs_of_combining_marks_are_no_way_to_stop_the_engine():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from detection.engine import Guard, fold
+from detection.engine.policy import ENVIRONMENT, environment_override, resolve
 from tests.engine.play import Player
 
 
@@ -15,6 +17,7 @@ def decisions(player, calls=6, tool="t"):
     ("mode", "expected"),
     [
         ("break", ["stop", "stop", "stop"]),
+        ("block_then_stop", ["block", "block", "block", "block", "stop", "stop"]),
         ("chance_then_break", ["block", "stop", "stop"]),
         ("graduated", ["warn", "warn", "stop"]),
         ("warn", ["warn", "warn", "warn"]),
@@ -24,13 +27,61 @@ def decisions(player, calls=6, tool="t"):
     ],
 )
 def test_successive_detections_walk_down_and_the_last_rung_repeats(mode, expected):
-    assert decisions(Player("proxy", mode=mode)) == ["allow"] * 3 + expected
+    assert decisions(Player("proxy", mode=mode), 3 + len(expected)) == ["allow"] * 3 + expected
+
+
+def test_the_fourth_identical_call_is_blocked_and_the_eighth_stops_the_run():
+    player = Player()
+    verdicts = [player.step("t", {}, "0 hits") for _ in range(9)]
+
+    assert [one.decision for one in verdicts] == ["allow"] * 2 + ["warn"] + ["block"] * 4 + ["stop"] * 2
+    assert [one.rung for one in verdicts[3:]] == ["chance", "block", "block", "block", "stop", "stop"]
+
+
+def test_a_different_call_after_the_first_block_gives_the_whole_ladder_again():
+    player = Player()
+    assert decisions(player, 4)[-1] == "block"
+    player.call("other", {})
+
+    assert decisions(player, 8) == ["allow"] * 3 + ["block"] * 4 + ["stop"]
+
+
+def test_an_agent_that_ignores_the_blocks_does_not_start_over_with_a_different_call():
+    player = Player()
+    assert decisions(player, 6)[3:] == ["block"] * 3
+    player.call("other", {})
+
+    assert decisions(player, 5) == ["allow"] * 3 + ["block", "stop"]
+
+
+def test_the_other_detectors_warn_twice_then_block_then_stop():
+    player = Player()
+    verdicts = [player.step("mail", {"user": f"u{i}"}, "denied", is_error=True) for i in range(14)]
+    reactions = [one.rung for one in verdicts if one.rung]
+
+    assert reactions[:4] == ["warn", "warn", "block", "stop"]
+    assert {one.finding.kind for one in verdicts if one.rung} == {"outcome"}
+
+
+def test_proxy_and_a_mode_in_the_environment_stop_the_fourth_call():
+    assert decisions(Player("proxy"), 4)[-1] == "stop"
+    policy = resolve([(ENVIRONMENT, environment_override({"TOOL_LOOP_MODE": "break"}))])
+    guard = Guard(policy)
+
+    assert [guard.call("t", {}, at=float(i)).decision for i in range(4)] == ["allow"] * 3 + ["stop"]
 
 
 def test_a_warning_has_time_to_work_before_the_next_rung():
     assert decisions(Player(mode="graduated"), 12) == ["allow"] * 3 + [
-        "warn", "allow", "allow", "warn", "allow", "allow", "stop", "stop", "stop",
+        "warn", "allow", "allow", "warn", "allow", "allow", "block", "stop", "stop",
     ]  # fmt: skip
+
+
+def test_the_gap_between_rungs_holds_between_detectors():
+    decisions = Player().letters("ab" * 7, answers=True)
+
+    assert [at for at, one in enumerate(decisions, 1) if one == "warn"] == [6, 9]
+    assert decisions[11:] == ["block", "stop", "stop"]
 
 
 def test_a_silent_detection_is_still_recorded():
@@ -76,6 +127,20 @@ def test_a_full_reset_forgets_every_counter():
     player = Player("interactive")
     decisions(player, 3)
     decisions(player, 3, "u")
-    assert player.call("t", {}).verdict.decision == "hold"
+    held = player.call("t", {}).verdict
+    assert held.decision == "hold"
+    fold.apply_choice(player.state, held.finding.loop_id, "skip")
 
     assert player.call("u", {}).verdict.decision == "allow"
+
+
+@pytest.mark.parametrize("choice", ["skip", "allow_once", "raise"])
+def test_a_held_call_stays_on_hold_until_it_is_answered(choice):
+    player = Player("interactive")
+    held = [player.call("t", {}) for _ in range(7)][3:]
+    assert [one.verdict.decision for one in held] == ["hold"] * 4
+    assert len({one.verdict.finding.loop_id for one in held}) == 1
+    fold.apply_choice(player.state, held[0].verdict.finding.loop_id, choice, by=2)
+
+    free = 5 if choice == "raise" else 3
+    assert decisions(player, free + 2) == ["allow"] * free + ["hold"] * 2

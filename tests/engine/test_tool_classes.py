@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from detection.engine.shell_commands import changes_something
-from detection.engine.tool_classes import SHIPPED_CLASSES, shipped_traits
+from detection.engine.tool_classes import SHIPPED_CLASSES, ToolTraits, shipped_traits
+from detection.engine.writes import effect_of, is_declined
 
 
 @pytest.mark.parametrize(
@@ -25,6 +26,18 @@ from detection.engine.tool_classes import SHIPPED_CLASSES, shipped_traits
         ("concat_files", "other"),
         ("reader", "other"),
         ("catalogue", "other"),
+        ("createfile", "change"),
+        ("mcp__tracker__createIssue", "change"),
+        ("add_issue_comment", "change"),
+        ("API-post-page", "change"),
+        ("fs_write", "change"),
+        ("get_update_info", "other"),
+        ("addressbook", "other"),
+        ("todo_write", "other"),
+        ("listfiles", "other"),
+        ("read_bash", "poll"),
+        ("task_list", "read"),
+        ("str_replace_editor", "change"),
         ("x" * 5000, "other"),
         ("", "other"),
     ],
@@ -52,7 +65,7 @@ def test_no_tool_is_of_two_classes():
     ],
 )
 def test_these_commands_change_something(command):
-    assert changes_something("fallible", {"command": command})
+    assert changes_something({"command": command})
 
 
 @pytest.mark.parametrize(
@@ -68,11 +81,50 @@ def test_these_commands_change_something(command):
     ],
 )
 def test_these_only_look(command):
-    assert not changes_something("fallible", {"command": command})
+    assert not changes_something({"command": command})
 
 
-def test_a_changing_tool_needs_no_command_and_a_reader_has_none():
-    assert changes_something("change", None)
-    assert not changes_something("read", {"command": "rm -rf /"})
-    assert changes_something("fallible", ["rm", "x"])
-    assert not changes_something("fallible", {"n": 1})
+def test_a_command_may_be_a_list_and_must_be_text():
+    assert changes_something(["rm", "x"])
+    assert not changes_something({"n": 1})
+
+
+@pytest.mark.parametrize(
+    ("known", "arguments", "effect"),
+    [
+        ("change", None, "write"),
+        ("change", {"command": "view", "path": "a.py"}, ""),
+        ("change", {"command": "str_replace", "path": "a.py"}, "write"),
+        ("read", {"command": "rm -rf /"}, ""),
+        ("fallible", {"command": "rm -rf x"}, "command"),
+        ("message", {"to": "ann"}, "message"),
+        ("other", {"action_name": "create_event", "title": "x"}, "write"),
+        ("other", {"action_name": "list_events"}, ""),
+        ("other", {"method": "POST", "url": "/orders"}, "write"),
+        ("other", {"method": "GET", "url": "/orders"}, ""),
+        ("other", {"query": "UPDATE users SET name = 'x' WHERE id = 1"}, "write"),
+        ("other", {"query": "  insert into logs values (1)"}, "write"),
+        ("other", {"sql": "WITH x AS (SELECT 1) DELETE FROM logs"}, "write"),
+        ("other", {"query": "SELECT update_time FROM logs"}, ""),
+        ("other", {"query": "how do I create a table in excel"}, ""),
+        ("poll", {"action": "delete"}, "poll"),
+        ("other", {"action": "poll", "session": "7"}, "poll"),
+    ],
+)
+def test_what_a_call_intends(known, arguments, effect):
+    assert effect_of(ToolTraits(known), arguments) == effect
+
+
+def test_input_that_is_empty_only_polls():
+    traits = shipped_traits("functions.write_stdin")
+    assert effect_of(traits, {"session_id": 1, "chars": ""}) == "poll"
+    assert effect_of(traits, {"session_id": 1, "chars": "y"}) == ""
+
+
+def test_a_write_that_did_not_happen_has_no_receipt():
+    assert is_declined("No replacement was performed: old_str did not appear in a.py")
+    assert is_declined('{"success": false, "id": 7}')
+    assert is_declined("File not created: the folder is missing")
+    assert not is_declined("Successfully wrote file: errors.py")
+    assert not is_declined("The file unknown.txt has been edited")
+    assert not is_declined('{"success": true, "error": null, "id": 7}')

@@ -14,7 +14,7 @@ from detection.engine.calls import Call, Message, Result
 from detection.engine.detectors import DETECTORS
 from detection.engine.identity import Keyer
 from detection.engine.policy import SERVER, Policy, resolve
-from tests.engine.twins import budget, cycle, outcome, repeat, similar, stagnation
+from tests.engine.twins import budget, cycle, outage, outcome, repeat, similar, stagnation
 from tests.engine.twins.findings import Expected, as_expected
 from tests.engine.twins.history import History, Observation, history
 from tests.engine.twins.runs import runs
@@ -25,6 +25,7 @@ TWINS: dict[str, Callable[[History, Policy], Expected | None]] = {
     "cycle": cycle.cycle,
     "similar": similar.similar,
     "outcome": outcome.outcome,
+    "outage": outage.outage,
     "stagnation": stagnation.stagnation,
 }
 often = settings(
@@ -81,7 +82,7 @@ counts = st.integers(2, 6)
 
 @often
 @given(
-    run=runs(),
+    run=runs(messages=True),
     limit=counts,
     warn_at=st.sampled_from((0, 2, 3)),
     changing=counts,
@@ -128,7 +129,7 @@ def test_repeats_counted_without_their_answers(run, limit, scope, ttl_from, wind
 
 
 @often
-@given(run=runs(), laps=st.integers(2, 4), longest=st.integers(2, 6), aware=st.booleans())
+@given(run=runs(messages=True), laps=st.integers(2, 4), longest=st.integers(2, 6), aware=st.booleans())
 def test_cycles(run, laps, longest, aware):
     policy = alone(
         "cycle",
@@ -143,7 +144,7 @@ def test_cycles(run, laps, longest, aware):
 
 @often
 @given(
-    run=runs(),
+    run=runs(messages=True),
     limit=st.integers(2, 5),
     window=st.integers(2, 12),
     method=st.sampled_from(("sketch", "literal")),
@@ -164,15 +165,21 @@ def test_similar_calls(run, limit, window, method, aware, ratio):
 
 @often
 @given(
-    run=runs(), results=counts, errors=counts, near=counts, method=st.sampled_from(("fingerprint", "literal"))
+    run=runs(messages=True),
+    results=counts,
+    errors=counts,
+    near=counts,
+    refusals=st.sampled_from((0, 2, 3)),
+    method=st.sampled_from(("fingerprint", "literal")),
 )
-def test_equal_outcomes(run, results, errors, near, method):
+def test_equal_outcomes(run, results, errors, near, refusals, method):
     policy = alone(
         "outcome",
         result_aware=True,
         outcome_max_results=results,
         outcome_max_errors=errors,
         outcome_max_similar=near,
+        outcome_max_refusals=refusals,
         outcome_method=method,
         window_calls=10,
     )
@@ -180,9 +187,20 @@ def test_equal_outcomes(run, results, errors, near, method):
 
 
 @often
-@given(run=st.one_of(runs(), runs(answered=False)), limit=counts)
-def test_stagnation(run, limit):
-    compare("stagnation", run, alone("stagnation", result_aware=True, stagnation_max_calls=limit))
+@given(
+    run=st.one_of(runs(messages=True), runs(answered=False, messages=True)),
+    limit=counts,
+    searches=st.sampled_from((0, 2, 3)),
+)
+def test_stagnation(run, limit, searches):
+    limits = {"stagnation_max_calls": limit, "stagnation_max_empty": searches}
+    compare("stagnation", run, alone("stagnation", result_aware=True, **limits))
+
+
+@often
+@given(run=runs(messages=True), limit=counts)
+def test_provider_trouble(run, limit):
+    compare("outage", run, alone("outage", result_aware=True, outage_max_errors=limit))
 
 
 @often

@@ -33,6 +33,7 @@ class Burst(BaseDetector):
     sentence = "*$tool* was called *$count times* within one second"
     message = "'$tool' was called $count times within one second"
     advice = "Slow down, and use the results that you already have."
+    presets = ("standard",)
     key_settings = ("burst_ladder", "burst_max_calls")
     limit_setting = "burst_max_calls"
     settings = (

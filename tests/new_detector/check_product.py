@@ -48,7 +48,7 @@ def check_settings_of_the_api(api: Client) -> None:
     document(api.put("/api/v1/overrides", values, content_type="application/json"))
     policy = document(api.get("/api/v1/policy"))["policy"]
     assert policy["burst_max_calls"] == {"value": 3, "source": "project"}
-    assert policy["burst_enabled"]["value"] is True, "`standard` turns every detector on"
+    assert policy["burst_enabled"]["value"] is True, "the detector is on in `standard`"
     wrong = {"values": {"burst_max_calls": 1}}
     assert api.put("/api/v1/overrides", wrong, content_type="application/json").status_code == 422
 

@@ -15,6 +15,7 @@ REGISTERED = (
     "cycle.Cycle",
     "similar.Similar",
     "outcome.Outcome",
+    "outage.Outage",
     "stagnation.Stagnation",
     "budget.Budget",
 )
@@ -40,6 +41,7 @@ RANK: dict[str, int] = {kind: rank for rank, kind in enumerate(KINDS)}
 ON_CALL = tuple(one for one in DETECTORS if type(one).on_call is not BaseDetector.on_call)
 ON_RESULT = tuple(one for one in DETECTORS if type(one).on_result is not BaseDetector.on_result)
 ON_CHANGE = tuple(one for one in DETECTORS if type(one).on_change is not BaseDetector.on_change)
+ON_MESSAGE = tuple(one for one in DETECTORS if type(one).on_message is not BaseDetector.on_message)
 """The detectors that override a hook."""
 
 RUN_LIMITS = frozenset(kind for kind, detector in BY_KIND.items() if detector.is_run_limit)
@@ -57,6 +59,7 @@ __all__ = [
     "KINDS",
     "ON_CALL",
     "ON_CHANGE",
+    "ON_MESSAGE",
     "ON_RESULT",
     "QUIET",
     "RANK",

@@ -108,11 +108,15 @@ class BaseDetector:
         finding's details.
     message : str
         The finding for the agent, within a sentence. It never quotes arguments. The same placeholders, with `$span` as
-        " within 12s".
+        " within 12s", and `$among` (" in the last 13 calls" or nothing).
     advice : str
         What the agent should do instead, as sentences.
+    again : str
+        The subject of a sentence about the next detection, such as "The same call again".
     settings : tuple of Field
         The detector's settings, including its switch and its ladder. Their group is the kind.
+    presets : tuple of str
+        Presets that turn the detector on: `standard` (and with it `observe`), or those of known systems.
     key_settings : tuple of str
         Settings that decide a finding; shown with every incident, even where nobody changed them.
     limit_setting : str
@@ -143,7 +147,9 @@ class BaseDetector:
     sentence: ClassVar[str] = "*$tool* was called *$count times$span*"
     message: ClassVar[str] = "'$tool' was called $count times$span"
     advice: ClassVar[str] = "Change the approach, or report what you have."
+    again: ClassVar[str] = "Continuing like this"
     settings: ClassVar[tuple[Field, ...]] = ()
+    presets: ClassVar[tuple[str, ...]] = ()
     key_settings: ClassVar[tuple[str, ...]] = ()
     limit_setting: ClassVar[str] = ""
     examples: ClassVar[Mapping[str, Example]] = {}
@@ -172,6 +178,9 @@ class BaseDetector:
 
     def on_change(self, own: dict[str, Any], run: RunState, record: Record) -> None:
         """Discard evidence that a successful change has made obsolete."""
+
+    def on_message(self, own: dict[str, Any]) -> None:
+        """Discard evidence after a message of the user: what succeeded before may be asked for again."""
 
     def reset(self, own: dict[str, Any], run: RunState, keys: tuple[str, ...]) -> None:
         """Start counting the loop over these calls again from zero."""
@@ -209,9 +218,19 @@ class RemovedDetector(BaseDetector):
         self.label = self.headline = kind.replace("_", " ").capitalize()  # type: ignore[misc]
 
 
+def calls_in_window(finding: Finding) -> int:
+    """Return how many calls were looked at, the one in hand included; 0 where calls do not bound the window."""
+    if not finding.window_calls:
+        return 0
+    return finding.window_calls + (finding.detail.get("scope") != "scattered")
+
+
 def fill(template: str, finding: Finding) -> str:
     """Return a message template with the finding's figures; unknown placeholders stay."""
-    span = f" within {finding.window_seconds}s" if finding.window_seconds else ""
+    seconds = finding.window_seconds
+    span = f" within {'one second' if seconds == 1 else f'{seconds}s'}" if seconds else ""
+    calls = calls_in_window(finding)
+    among = f" in the last {calls} calls" if calls else ""
     return Template(template).safe_substitute(
         placeholders(
             str(finding.detail.get("tool", "")),
@@ -222,6 +241,7 @@ def fill(template: str, finding: Finding) -> str:
             finding.detail,
         ),
         span=span,
+        among=among,
     )
 
 

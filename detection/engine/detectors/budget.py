@@ -50,6 +50,7 @@ class Budget(BaseDetector):
     sentence = "The run used *$used of $allowed $unit*"
     message = "this run has reached $used $unit of its limit of $allowed"
     advice = "Finish with what you have, or break the request into smaller steps."
+    presets = ("standard", "justified")
     key_settings = ("budget_ladder", "budget_max_calls", "budget_max_rounds")
     limit_setting = "budget_max_rounds"
     is_run_limit = True

@@ -54,6 +54,7 @@ class Cycle(BaseDetector):
     sentence = "*$tool* ran in a cycle for *$count laps of $period calls$span*"
     message = "the same $period calls, including '$tool', were made $count times in a row"
     advice = "The same steps will bring the same results: change the approach, or report what you have."
+    presets = ("standard", "balanced", "conservative", "aggressive", "similarity")
     key_settings = ("cycle_ladder", "cycle_min_laps")
     limit_setting = "cycle_min_laps"
     is_exact = True
@@ -167,6 +168,8 @@ def _judge(run: RunState, record: Record, policy: Policy, length: int, laps: int
         results=results,
         period=length,
         detail=detail(record.tool, advisory=results == "changing"),
+        pattern=tuple(one.tool for one in run.records[-length:]),
+        laps=laps,
     )
     return Reading(laps, limit, finding)
 

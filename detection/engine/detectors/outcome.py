@@ -3,11 +3,13 @@
     search("a") → 401   search("b") → 401   search("c") → 401   search("d") → 401
 
 Comparing calls cannot detect this loop; comparing results can. Counts identical results of one tool in a row, whatever
-other tools do in between. Times and ids are masked. In errors, the words of the call's own arguments are masked too:
-"denied for ann" and "denied for bob" are one error. Fires at `outcome_max_errors` identical errors, at
-`outcome_max_results` identical results, or at `outcome_max_similar` where the arguments hardly differ either. Empty
-results and a bare "ok" do not count. A different result of the tool, a successful change elsewhere, or several new
-results of other tools end the series.
+other tools do in between. Times and ids are masked. In errors, numbers of lines and columns and the words of the call's own
+arguments are masked too: "denied for ann" and "denied for bob" are one error. Fires at `outcome_max_errors` identical errors, at
+`outcome_max_results` identical results, or at `outcome_max_similar` where the arguments hardly differ either. Advises at
+`outcome_max_refusals` identical errors of a tool that writes, if at least half of its arguments stay the same and the user has
+spoken in between: asking did not help either. Empty results, a bare "ok" and receipts of writes do not count, and the results
+of one model response count once. A different result of the tool, a successful change elsewhere, or several new results of
+other tools end the series; a message of the user ends one without errors.
 
 - **False alarms:** legitimate sweeps that find nothing. Tools of the class `fallible`, such as a shell, are warned about
   and never blocked.
@@ -36,7 +38,7 @@ from detection.engine.field import choice, ladder, number, ratio, switch
 from detection.engine.identity import loop_identity
 from detection.engine.memory import ERROR, Record, RunState, drop_oldest
 from detection.engine.results import ResultOutcome, normalise
-from detection.engine.similarity import literal_result_similarity, sketch_similarity
+from detection.engine.similarity import literal_result_similarity, shared_fields, sketch_similarity
 
 if TYPE_CHECKING:
     from detection.engine.policy import Policy
@@ -45,6 +47,7 @@ _MAX_TOOLS = 8
 # New results of other tools that end a tool's series.
 _NEW_RESULTS_THAT_END_A_SERIES = 4
 _SIMILAR_ARGUMENTS = 0.7
+_HALF = 0.5
 _MAX_LITERAL_BYTES = 1200
 _MAX_TEXTS_BYTES = 12_000
 # Fields that `literal_masked` removes from JSON results, whatever the tool.
@@ -63,6 +66,7 @@ class Outcome(BaseDetector):
     sentence = "*$tool* was called with different arguments and returned the same *$result $calls times$span*"
     message = "'$tool' returned the same $result $calls times, whatever the arguments"
     advice = "Find out why the result stays the same before calling again, or report what you have."
+    presets = ("standard", "similarity")
     key_settings = ("outcome_ladder", "outcome_max_results", "outcome_max_errors")
     limit_setting = "outcome_max_results"
     only_warns_fallible = True
@@ -84,9 +88,15 @@ class Outcome(BaseDetector):
             "outcome_max_similar", 4, 2, 100, "Limit for identical results of similar calls",
             "Fires on the n-th call in a row with similar arguments and an identical result.",
         ),
+        number(
+            "outcome_max_refusals", 3, 0, 100, "Limit for refused writes",
+            "Warns on the n-th identical error of a tool that writes, if at least half of the arguments are the same and "
+            "the user spoke in between. 0 turns this off.", unit="errors",
+        ),
         ratio(
             "outcome_ratio", 0.9, "Similarity of results",
-            "Results that are at least this similar count as identical. For the literal methods only.",
+            "Results that are at least this similar count as identical. Only where results are compared as text: "
+            "`fingerprint`, the method of `standard`, compares them exactly after masking.",
         ),
         choice(
             "outcome_method", "fingerprint", ("fingerprint", "literal", "literal_masked"), "Comparison of results",
@@ -124,6 +134,8 @@ class Outcome(BaseDetector):
             return _literal(own, run, record, outcome, policy)
         if not outcome.is_evidence or policy.traits.tool_class == "poll":
             return QUIET
+        if outcome.trouble and policy.values["outage_enabled"]:
+            return QUIET
         series = own.pop(record.tool, None)
         if (
             series is None
@@ -141,21 +153,41 @@ class Outcome(BaseDetector):
         # A slow identical call counts as a fifth, unless it failed.
         weight = 1 if record.status == ERROR else record.weight
         series["calls"] += 1
-        series["count"] = _in_tenths(series["count"] + weight)
-        is_similar = (
-            series["sketch"] is not None
-            and sketch_similarity(record.sketch, series["sketch"], _SIMILAR_ARGUMENTS) >= _SIMILAR_ARGUMENTS
-        )
-        series["similar"] = _in_tenths(series["similar"] + weight) if is_similar else 1
+        if not (policy.values["once_per_round"] and record.round and record.round == series.get("round")):
+            series["count"] = _in_tenths(series["count"] + weight)
+            is_similar = (
+                series["sketch"] is not None
+                and sketch_similarity(record.sketch, series["sketch"], _SIMILAR_ARGUMENTS)
+                >= _SIMILAR_ARGUMENTS
+            )
+            series["similar"] = _in_tenths(series["similar"] + weight) if is_similar else 1
+            if record.effect == "write":
+                resembles = is_similar or (
+                    series["sketch"] is not None and shared_fields(record.sketch, series["sketch"]) >= _HALF
+                )
+                series["refused"] = series.get("refused", 0) + 1 if resembles else 1
+                if not resembles:
+                    series["spoken"] = False
+        series["round"] = record.round
         series["new_results"], series["sketch"] = run.new_results, record.sketch
         series["failed"] = record.status == ERROR
         own[record.tool] = series
         drop_oldest(own, _MAX_TOOLS)
         return _judge(series, run, record, policy)
 
+    def on_message(self, own: dict[str, Any]) -> None:
+        """Reset what succeeded: after a message of the user, looking again is normal."""
+        for tool in [name for name, series in own.items() if name != "texts"]:
+            if own[tool]["failed"]:
+                own[tool]["spoken"] = True
+            else:
+                del own[tool]
+
     def on_change(self, own: dict[str, Any], run: RunState, record: Record) -> None:
         """Reset other tools: after a change it makes sense to try them again."""
-        for tool in [name for name in own if name != record.tool and name != "texts"]:
+        for tool in [
+            name for name in own if name != "texts" and (name != record.tool or record.effect == "command")
+        ]:
             del own[tool]
 
     def reset(self, own: dict[str, Any], run: RunState, keys: tuple[str, ...]) -> None:
@@ -174,9 +206,15 @@ def _judge(series: dict[str, Any], run: RunState, record: Record, policy: Policy
     allowance = run.allowance("outcome")
     limit = values["outcome_max_errors" if failed else "outcome_max_results"] + allowance
     similar_limit = values["outcome_max_similar"] + allowance
+    is_advisory = False
     if count < limit and series["similar"] < similar_limit:
-        return Reading(int(count), limit)
-    if series["similar"] >= similar_limit:
+        refusals = values["outcome_max_refusals"]
+        if not (
+            refusals and failed and series.get("spoken") and series.get("refused", 0) >= refusals + allowance
+        ):
+            return Reading(int(count), limit)
+        is_advisory, count, limit = True, series["refused"], refusals + allowance
+    elif series["similar"] >= similar_limit:
         limit = min(limit, similar_limit)
     calls = [one for one in run.records if one.tool == record.tool and one.result == result]
     keys = dict.fromkeys(one.key for one in calls)
@@ -191,7 +229,9 @@ def _judge(series: dict[str, Any], run: RunState, record: Record, policy: Policy
         seqs=evidence(calls),
         first_seq=series["first"],
         results="errors" if failed else "equal",
-        detail=detail(record.tool, calls=series["calls"] if series["calls"] != count else None),
+        detail=detail(
+            record.tool, advisory=is_advisory, calls=series["calls"] if series["calls"] != count else None
+        ),
     )
     return Reading(int(count), limit, finding)
 

@@ -12,10 +12,17 @@ calls count in a row, within a window, or over the whole run.
 With `result_aware` on, a changed result restarts the count (a poll that makes progress, a cursor kept by the server). An
 error never does. An identical call at least `slow_gap_seconds` after the previous one counts as a fifth of a call, so a
 slow poll is not mistaken for a tight loop. Even if its results change, a call is warned about once it was made
-`max_repeats_changing` times, except for tools that read or poll.
+`max_repeats_changing` times, except for tools that read or poll, and for results in which a figure only rises or only
+falls, such as 10 %, 20 %, 30 %.
+
+Nearly identical results of identical calls in a row, such as a page that is transcribed again, are warned about at the count
+`repeat_warn_at`, for tools that read one call later: at least the share `repeat_near_ratio` of their words is the same, and they
+differ in more than numbers and a word or two, which would be a state that moves on. Calls that scroll or page do not count.
 
 Scattered repeats are warned about and never blocked: the same call with the same result `scattered_repeats` times among
-the last `scattered_window_calls` calls with no change in between, or `scattered_run_repeats` times in the whole run.
+the last `scattered_window_calls` calls with no change and no message of the user in between, or `scattered_run_repeats` times
+since the user spoke, an error one time earlier. The latter does not apply to results of tools that read or navigate, which may
+well stay the same.
 
 - **False alarms:** tools that poll without being declared as `poll`, where results are never reported.
 - **Tuning:** declare polls as `poll`, list arguments that change with every call in `ignore_arguments`, and raise
@@ -25,6 +32,7 @@ the last `scattered_window_calls` calls with no change in between, or `scattered
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from math import ceil
 from typing import TYPE_CHECKING, Any
@@ -40,16 +48,24 @@ from detection.engine.detectors.base import (
     evidence,
     fill,
 )
-from detection.engine.field import choice, number, switch
+from detection.engine.field import choice, number, ratio, switch
 from detection.engine.identity import loop_identity
 from detection.engine.memory import EMPTY, ERROR, MAX_TOTALS, OK, Record, RunState, drop_oldest
 from detection.engine.results import ResultOutcome
+from detection.engine.similarity import word_set
+from detection.engine.tool_verbs import moves_on
 
 if TYPE_CHECKING:
     from detection.engine.policy import Policy
 
 _MAX_PAIRS = 64
+_SECOND = 2
+_MIN_CHANGED_WORDS = 4
 _MAX_TIMES_BEYOND_LIMIT = 64
+_FIGURE = re.compile(r"(?<![\w.])\d{1,7}(?![\w])")
+_MAX_FIGURES = 4
+_MAX_FIGURES_CHARS = 400
+_BOTH_WAYS = 2
 # Sums of fifths are not exact.
 _ENOUGH = 1 - 1e-9
 _ROUNDING = 1e-9
@@ -65,7 +81,11 @@ class Repeat(BaseDetector):
     sentence = "*$tool* was called *$calls times$span* with identical arguments"
     message = "'$tool' was called with identical arguments $calls times$span"
     advice = "Consider a different approach, use the available information to provide a final answer, or ask the user for help."
+    again = "The same call again"
     ladder = "mode"
+    presets = (
+        "standard", "proxy", "balanced", "conservative", "aggressive", "similarity", "advisory", "interactive",
+    )  # fmt: skip
     key_settings = ("mode", "max_repeats", "repeat_scope", "ttl_seconds")
     limit_setting = "max_repeats"
     is_exact = True
@@ -106,6 +126,11 @@ class Repeat(BaseDetector):
             "max_repeats_changing", 10, 2, 10_000, "Limit while results change",
             "Warns on the n-th identical call although its results change.",
         ),
+        ratio(
+            "repeat_near_ratio", 0.7, "Similarity of nearly identical results",
+            "Warns about identical calls in a row whose results have at least this share of their words in common. "
+            "1 turns this off.",
+        ),
         number(
             "scattered_repeats", 4, 0, 100, "Limit for scattered repeats",
             "Warns on the n-th identical call with the same result among the last calls if nothing was changed in "
@@ -117,7 +142,8 @@ class Repeat(BaseDetector):
         ),
         number(
             "scattered_run_repeats", 5, 0, 100, "Limit for scattered repeats per run",
-            "Warns on the n-th identical call with the same result in the whole run. 0 turns this off.",
+            "Warns on the n-th identical call with the same result in the whole run, one time earlier if it is an error. 0 "
+            "turns this off.",
         ),
         number(
             "slow_gap_seconds", 20, 1, 86_400, "Slow call",
@@ -165,7 +191,7 @@ class Repeat(BaseDetector):
         values = policy.values
         scope = values["repeat_scope"]
         if scope == "consecutive":
-            return _consecutive(own, run, record, policy)
+            return _consecutive(own, run, record, call, policy)
         if scope == "window":
             count = _in_window(run, record, policy)
         else:
@@ -186,7 +212,15 @@ class Repeat(BaseDetector):
         """Note whether the result changed, and look for scattered repeats."""
         streak = own.get("streak")
         if streak and streak["key"] == record.key and record.ordinal > streak["after"]:
+            is_aware = policy.values["result_aware"]
+            if is_aware:
+                _note_likeness(streak, record, outcome, policy)
             _note_result(streak, run, record)
+            if is_aware:
+                _note_direction(streak, outcome.text)
+                nearly = _nearly_repeated(streak, run, record, policy)
+                if nearly is not QUIET:
+                    return nearly
         return _scattered(own, run, record, outcome, policy) if policy.values["result_aware"] else QUIET
 
     def on_change(self, own: dict[str, Any], run: RunState, record: Record) -> None:
@@ -195,6 +229,10 @@ class Repeat(BaseDetector):
             own["totals"] = {key: n for key, n in own["totals"].items() if key == record.key}
         if own.get("streak") and own["streak"]["key"] != record.key:
             own["streak"] = _new_streak(own["streak"]["key"], run.ordinal)
+
+    def on_message(self, own: dict[str, Any]) -> None:
+        """Count results over the whole run anew."""
+        own.pop("pairs", None)
 
     def reset(self, own: dict[str, Any], run: RunState, keys: tuple[str, ...]) -> None:
         """Start counting these calls again from zero."""
@@ -222,9 +260,13 @@ class Repeat(BaseDetector):
                 f"'$tool' was called with identical arguments and returned the same $result $count times {where}",
                 finding,
             )
+        if finding.results == "alike":
+            return fill(
+                "'$tool' was called with identical arguments $calls times$span and returned nearly the same result",
+                finding,
+            )
         if finding.window_calls:
-            where = f" in the last {finding.window_calls + 1} calls"
-            return fill(f"'$tool' was called with identical arguments $count times{where}", finding)
+            return fill("'$tool' was called with identical arguments $count times$among$span", finding)
         return super().describe(finding)
 
 
@@ -236,7 +278,9 @@ def _new_streak(key: str, ordinal: int) -> dict[str, Any]:
     return {"key": key, "after": ordinal, "calls": 0, "series": 0, "count": 0.0, "first": -1}
 
 
-def _consecutive(own: dict[str, Any], run: RunState, record: Record, policy: Policy) -> Reading:
+def _consecutive(
+    own: dict[str, Any], run: RunState, record: Record, call: ObservedCall, policy: Policy
+) -> Reading:
     values = policy.values
     ttl, ttl_from = values["ttl_seconds"], values["ttl_from"]
     streak = own.get("streak")
@@ -265,6 +309,8 @@ def _consecutive(own: dict[str, Any], run: RunState, record: Record, policy: Pol
         streak.setdefault("times", []).append(record.at)
     if streak["calls"] == 1:
         return Reading(1, values["max_repeats"])
+    if streak["calls"] == _SECOND and values["result_aware"]:
+        streak["moves_on"] = moves_on(record.tool, call.arguments)
     return _judge_streak(streak, run, record, policy)
 
 
@@ -297,7 +343,10 @@ def _judge_streak(streak: dict[str, Any], run: RunState, record: Record, policy:
             streak, run, record, policy, counted, streak["series"], limit, results, advisory=True
         )
     elif (
-        streak.get("changes") and calls >= changing_limit and policy.traits.tool_class not in ("poll", "read")
+        streak.get("changes")
+        and calls >= changing_limit
+        and policy.traits.tool_class not in ("poll", "read")
+        and not streak.get("moves")
     ):
         found = _streak_finding(
             streak, run, record, policy, calls, calls, changing_limit, "changing", advisory=True
@@ -320,6 +369,64 @@ def _note_result(streak: dict[str, Any], run: RunState, record: Record) -> None:
     streak["result"], streak["status"] = record.result, record.status
 
 
+def _note_direction(streak: dict[str, Any], text: str) -> None:
+    """Note whether a figure of the results has only risen, or only fallen, since the first of them.
+
+    An honest poll moves in one direction: 10 %, 20 %, 30 %. Few and short figures are kept, never the text.
+    """
+    figures = [int(figure) for figure in _FIGURE.findall(text, 0, _MAX_FIGURES_CHARS)[:_MAX_FIGURES]]
+    last = streak.get("figures")
+    if last is not None and last != figures:
+        directions = [(now > before) - (now < before) for now, before in zip(figures, last, strict=False)]
+        earlier = streak.get("directions", directions)
+        streak["directions"] = [
+            now if not before or now == before else before if not now else _BOTH_WAYS
+            for now, before in zip(directions, earlier, strict=False)
+        ]
+        streak["moves"] = any(direction in (-1, 1) for direction in streak["directions"])
+    streak["figures"] = figures
+
+
+def _note_likeness(streak: dict[str, Any], record: Record, outcome: ResultOutcome, policy: Policy) -> None:
+    """Count the results in a row that are nearly the same, from the second call on.
+
+    The first result is not compared: most calls are made once, and each of them would pay for it. Words are kept as keyed
+    hashes of one character, never as text.
+    """
+    share = policy.values["repeat_near_ratio"]
+    if streak["calls"] < _SECOND or streak.get("moves_on") or share == 1:
+        return
+    words, last = word_set(outcome.text, outcome.keyer), streak.get("words")
+    streak["words"] = words
+    is_same = record.result == streak.get("result")
+    is_near = not is_same and last is not None and _are_nearly_the_same(words, last, share)
+    if record.status == OK and record.weight == 1 and (is_same or is_near):
+        streak["alike"] = streak.get("alike", 0) + 1
+        streak["near"] = streak.get("near", False) or is_near
+    else:
+        streak["alike"], streak["near"] = 1, False
+
+
+def _are_nearly_the_same(words: str, last: str, share: float) -> bool:
+    """Return whether two sets of words share most of them, but differ in more than a state would."""
+    both, either = len({*words} & {*last}), len({*words} | {*last})
+    return either - both >= _MIN_CHANGED_WORDS and both >= either * share
+
+
+def _nearly_repeated(streak: dict[str, Any], run: RunState, record: Record, policy: Policy) -> Reading:
+    """Advise if a call is repeated although its results are nearly the same. Identical ones are judged at the next call."""
+    warn_at = policy.values["repeat_warn_at"]
+    if not warn_at or not streak.get("near") or policy.traits.tool_class == "poll":
+        return QUIET
+    # A state that is read may change a little each time.
+    limit = warn_at + policy.traits.reads + run.allowance(record.key)
+    calls = streak["alike"] + 1
+    if calls < limit:
+        return QUIET
+    finding = _streak_finding(streak, run, record, policy, calls, calls, limit, "alike", advisory=True)
+    return Reading(calls, limit, finding)
+
+
 def _results_of(streak: dict[str, Any]) -> str:
     """Describe the known results since the last change."""
     if not streak.get("known"):
@@ -339,7 +446,7 @@ def _scattered(
     if policy.traits.tool_class == "poll" or record.weight < 1.0:
         return QUIET
     in_run = 0
-    if outcome.is_evidence:
+    if outcome.is_evidence and (record.status == ERROR or not policy.traits.reads):
         in_run = _count(own, "pairs", record.key[:6] + record.result[:6], _MAX_PAIRS)
     if record.is_new:
         return QUIET
@@ -355,6 +462,8 @@ def _scattered(
         (recent, values["scattered_repeats"], window),
         (in_run, values["scattered_run_repeats"], None),
     ):
+        if limit and window_calls is None and record.status == ERROR:
+            limit -= 1
         if limit and count >= limit + allowance:
             limit += allowance
             details = detail(record.tool, advisory=True, scope="scattered")
@@ -435,7 +544,11 @@ def _finding(
     details: Mapping[str, Any],
     **more: Any,
 ) -> Finding:
-    same = [other for other in run.records if other.key == record.key and not other.is_obsolete]
+    same = [
+        other
+        for other in run.records
+        if other.key == record.key and (not other.is_obsolete or other is record)
+    ]
     more.setdefault("first_seq", same[0].seq)
     return Finding(
         kind="repeat",

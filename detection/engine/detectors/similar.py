@@ -4,7 +4,7 @@
 
 Counts calls of one tool whose arguments have at least the similarity `similar_ratio`, among the last
 `similar_window_calls` calls. Arguments are compared field by field and word by word; numbers are compared as a whole, so
-page 1 and page 2 differ. With `result_aware` on, only calls without a new result count.
+page 1 and page 2 differ, and so do the single words `foo` and `fo0`. The calls of one model response count once. With `result_aware` on, only calls without a new result count.
 
 Similarity alone is the weakest signal: paging, batches and reasonable retries look just like it. The default reaction is
 a warning and nothing more.
@@ -50,8 +50,9 @@ class Similar(BaseDetector):
     headline = "Nearly identical calls"
     unit = "similar calls"
     sentence = "*$tool* was called *$count times$span* with nearly identical arguments"
-    message = "'$tool' was called $count times with nearly identical arguments"
+    message = "'$tool' was called $count times$among with nearly identical arguments"
     advice = "Small variations will not help: change the approach, or report what you have."
+    presets = ("standard", "similarity")
     key_settings = ("similar_ladder", "similar_max_calls", "similar_ratio")
     limit_setting = "similar_max_calls"
     only_warns_fallible = True
@@ -62,7 +63,8 @@ class Similar(BaseDetector):
         ),
         ratio(
             "similar_ratio", 0.85, "Similarity of arguments",
-            "Calls whose arguments are at least this similar count as similar.",
+            "Calls whose arguments are at least this similar count as similar. With the method `sketch`, texts are compared "
+            "word by word: two different words share nothing, however alike they are spelled.",
         ),
         number(
             "similar_max_calls", 6, 2, 100, "Limit for similar calls",
@@ -115,7 +117,8 @@ class Similar(BaseDetector):
             if literal
             else _similar_by_sketch(record, candidates, policy)
         )
-        count = len(found) + 1
+        # Calls of one response cannot learn from each other.
+        count = _rounds(found, record) if values["once_per_round"] else len(found) + 1
         if count < limit or (not literal and all(other.key == record.key for other in found)):
             return Reading(count, limit)
         calls = [*found, record]
@@ -138,6 +141,13 @@ class Similar(BaseDetector):
     def memory_calls(self, values: Mapping[str, Any]) -> int:
         """Return how many calls a session must remember for these settings."""
         return values["similar_window_calls"] + 1 if values["similar_enabled"] else 0
+
+
+def _rounds(found: list[Record], record: Record) -> int:
+    """Count the rounds of these calls and the call in hand; calls without one are a round of their own."""
+    rounds = {other.round or -other.ordinal for other in found}
+    rounds.add(record.round or -record.ordinal)
+    return len(rounds)
 
 
 def _is_evidence(other: Record, run: RunState, policy: Policy) -> bool:

@@ -4,13 +4,17 @@
 
 Counts calls in a row without a result that is new in this run and without a successful change. It covers long cycles,
 shuffled calls and sweeps that start over, which the detectors that compare calls cannot see. Empty results, and a bare
-"ok" for a new call, neither count nor reset the count. An error is never progress, but a new one counts 0.6 calls. Slow
-identical calls count a fifth, calls of tools of the class `poll` a quarter. If the client never reports results, a call
+"ok" for a new call, neither count nor reset the count. Neither does a known result that comes for the first time since
+something was changed or the user spoke: a procedure is followed again for the next piece of work. A message of the user
+resets the count. The results of one model response count once. An error is never progress, but a new one counts 0.6 calls. Slow
+identical calls count a fifth, calls of tools of the class `poll` a quarter. A sweep of searches in ever new words that all
+find nothing ("[]", "No results for …") is advised against at the `stagnation_max_empty`-th; calls of which most arguments stay
+the same, such as one search for several days, do not count. If the client never reports results, a call
 is new if it was not made before, and the limit is doubled.
 
 - **False alarms:** work that tries one thing in several ways before one of them succeeds.
 - **Tuning:** raise `stagnation_max_calls` for agents that read the same things often. The default reaction warns twice,
-  three calls apart, before it stops.
+  three calls apart, then blocks once before it stops.
 - **Cost:** constant per call.
 """
 
@@ -31,7 +35,8 @@ from detection.engine.detectors.base import (
 from detection.engine.field import ladder, number, switch
 from detection.engine.identity import loop_identity
 from detection.engine.memory import ERROR, Record, RunState
-from detection.engine.results import ResultOutcome
+from detection.engine.results import ResultOutcome, found_nothing
+from detection.engine.similarity import shared_fields
 
 if TYPE_CHECKING:
     from detection.engine.policy import Policy
@@ -40,6 +45,7 @@ _MAX_KEYS = 12
 _UNKNOWN_FACTOR = 2
 _NEW_ERROR = 0.6
 _POLL = 0.25
+_HALF = 0.5
 _ENOUGH = 1 - 1e-9
 
 
@@ -53,6 +59,7 @@ class Stagnation(BaseDetector):
     sentence = "The last *$calls calls$span* brought no new result"
     message = "the last $calls calls, up to '$tool', brought no new result"
     advice = "Step back: say what you know, what is missing, and choose a way you have not tried."
+    presets = ("standard",)
     key_settings = ("stagnation_ladder", "stagnation_max_calls")
     limit_setting = "stagnation_max_calls"
     only_warns_fallible = True
@@ -65,6 +72,10 @@ class Stagnation(BaseDetector):
         number(
             "stagnation_max_calls", 5, 2, 1000, "Limit for calls without a new result",
             "Fires on the n-th call in a row without a new result or a successful change.",
+        ),
+        number(
+            "stagnation_max_empty", 4, 0, 100, "Limit for searches that find nothing",
+            "Warns on the n-th search in a row, each for something else, that finds nothing. 0 turns this off.",
         ),
         ladder("stagnation_ladder", "graduated", "Reaction to stagnation"),
     )  # fmt: skip
@@ -96,15 +107,36 @@ class Stagnation(BaseDetector):
         self, own: dict[str, Any], run: RunState, record: Record, outcome: ResultOutcome, policy: Policy
     ) -> Reading:
         """Judge a call by its result."""
+        sweep = own.pop("sweep", None)
+        reading = self._idle(own, run, record, outcome, policy)
+        found = _sweep(own, sweep, run, record, outcome, policy)
+        return found if found.finding is not None and reading.finding is None else reading
+
+    def _idle(
+        self, own: dict[str, Any], run: RunState, record: Record, outcome: ResultOutcome, policy: Policy
+    ) -> Reading:
+        """Count a result that is not new, and begin again at one that is."""
         if run.results == 1:
             # The first result of this client: discard what was counted by calls alone.
             own.clear()
-        if record.is_new and record.status != ERROR:
-            if outcome.is_evidence:
-                own.clear()
+        if outcome.trouble and policy.values["outage_enabled"]:
             return QUIET
-        _count(own, record, poll=policy.traits.tool_class == "poll")
+        if record.status != ERROR:
+            if record.is_new:
+                if outcome.is_evidence:
+                    own.clear()
+                    own["new"] = record.round
+                return QUIET
+            if run.is_first_in_epoch(record, same_call=not outcome.is_evidence):
+                return QUIET
+        if policy.values["once_per_round"] and record.round and record.round == own.get("new"):
+            return QUIET
+        _count(own, record, poll=policy.traits.tool_class == "poll", once=policy.values["once_per_round"])
         return _judge(own, run, record, policy.values["stagnation_max_calls"])
+
+    def on_message(self, own: dict[str, Any]) -> None:
+        """Reset the count: a message of the user is something new."""
+        own.clear()
 
     def on_change(self, own: dict[str, Any], run: RunState, record: Record) -> None:
         """Reset the count: a successful change is progress."""
@@ -115,10 +147,16 @@ class Stagnation(BaseDetector):
         own.clear()
 
 
-def _count(own: dict[str, Any], record: Record, *, poll: bool = False) -> None:
+def _count(own: dict[str, Any], record: Record, *, poll: bool = False, once: bool = False) -> None:
     weight = record.weight if record.status != ERROR else _NEW_ERROR if record.is_new else 1.0
+    if poll and record.status != ERROR:
+        weight = min(weight, _POLL)
     own["calls"] = own.get("calls", 0) + 1
-    own["count"] = own.get("count", 0.0) + (min(weight, _POLL) if poll and record.status != ERROR else weight)
+    # A round counts as much as its weightiest call.
+    in_round = once and record.round and record.round == own.get("round")
+    counted = own["weight"] if in_round else 0.0
+    own["count"] = own.get("count", 0.0) + max(0.0, weight - counted)
+    own["round"], own["weight"] = record.round, max(weight, counted)
     keys = own.setdefault("keys", [])
     if record.key not in keys:
         keys.append(record.key)
@@ -126,6 +164,52 @@ def _count(own: dict[str, Any], record: Record, *, poll: bool = False) -> None:
     seqs = own.setdefault("seqs", [])
     seqs.append(record.seq)
     del seqs[:-MAX_EVIDENCE]
+
+
+def _sweep(
+    own: dict[str, Any],
+    sweep: dict[str, Any] | None,
+    run: RunState,
+    record: Record,
+    outcome: ResultOutcome,
+    policy: Policy,
+) -> Reading:
+    """Count searches in a row that found nothing; anything that is found ends a sweep, and an error does not."""
+    values, limit = policy.values, policy.values["stagnation_max_empty"]
+    if not limit or not policy.traits.reads or record.status == ERROR or not found_nothing(outcome):
+        if sweep is not None and record.status == ERROR:
+            own["sweep"] = sweep
+        return QUIET
+    if sweep is None or sweep["tool"] != record.tool:
+        sweep = {"tool": record.tool, "count": 0, "keys": [], "seqs": [], "sketch": None}
+    own["sweep"] = sweep
+    is_asked = record.key in sweep["keys"]
+    is_parallel = values["once_per_round"] and record.round and record.round == sweep.get("round")
+    is_variant = sweep["sketch"] is not None and shared_fields(record.sketch, sweep["sketch"]) > _HALF
+    if is_asked or is_parallel or is_variant:
+        return QUIET
+    sweep["count"] += 1
+    sweep["round"], sweep["sketch"] = record.round, record.sketch
+    sweep["keys"] = [*sweep["keys"], record.key][-_MAX_KEYS:]
+    sweep["seqs"] = sorted([*sweep["seqs"], record.seq])[-MAX_EVIDENCE:]
+    limit += run.allowance("stagnation")
+    count = sweep["count"]
+    if count < limit:
+        return Reading(count, limit)
+    finding = Finding(
+        kind="stagnation",
+        count=count,
+        limit=limit,
+        confidence=0.6,
+        loop_id=loop_identity("sweep", (record.tool,)),
+        call_keys=tuple(sweep["keys"]),
+        seqs=tuple(sweep["seqs"]),
+        first_seq=sweep["seqs"][0],
+        results="empty",
+        period=len(sweep["keys"]),
+        detail=detail(record.tool, advisory=True),
+    )
+    return Reading(count, limit, finding)
 
 
 def _judge(own: dict[str, Any], run: RunState, record: Record, limit: int) -> Reading:

@@ -23,6 +23,7 @@ CLASS_OF = {
 }
 """The tools that runs for twins are made of."""
 
+READERS = ("lookup", "read_file")
 ACKNOWLEDGEMENTS = ("ok", "Done.")
 NOTHING = ("", "[]", "null")
 
@@ -40,6 +41,7 @@ class Past:
     arguments: Any
     key: Any
     at: float
+    round: str | None = None
     weight: float = 1.0
     call_id: str = ""
     status: str = "pending"
@@ -49,9 +51,17 @@ class Past:
     new: bool | None = None
     result_place: int | None = None
     overtaken: int | None = None
+    asked_before: int | None = None
+    """Where the user spoke after it."""
+    changed: bool = False
+    """Whether it changed something."""
 
     def live(self, place: int) -> bool:
-        """Whether no change had overtaken this call before that observation."""
+        """Whether neither a change nor a message of the user had overtaken this call before that observation."""
+        return self.follows_change(place) and (self.asked_before is None or self.asked_before >= place)
+
+    def follows_change(self, place: int) -> bool:
+        """Whether no change had overtaken this call, whatever the user said."""
         return self.overtaken is None or self.overtaken >= place
 
 
@@ -65,6 +75,34 @@ class History:
     """The call in hand, or the call whose result is in hand; None when the observation counted nothing."""
     is_after_result: bool
     """Whether the observation in hand is a result."""
+    messages: list[int]
+    """Places where the user spoke."""
+
+    def first_since_change(self, one: Past, memory: int) -> bool:
+        """Whether a remembered change or message lies between this answer and the last one like it."""
+        place = one.result_place or 0
+        starts = [change for change in self.past if change.changed and (change.result_place or 0) <= place]
+        events = [(change.result_place or 0, self.past.index(change)) for change in starts]
+        events += [
+            (spoken, sum(1 for call in self.past if call.place < spoken) - 1)
+            for spoken in self.messages
+            if spoken <= place
+        ]
+        if not events:
+            return False
+        last = max(events)[1]
+        calls = [call for call in self.past if call.place < place][-memory:]
+        like = [
+            call
+            for call in calls
+            if call is not one
+            and self.past.index(call) > last
+            and call.result_place is not None
+            and call.result_place < place
+            and call.answer == one.answer
+            and (one.evidence or call.key == one.key)
+        ]
+        return not like and any(self.past.index(call) <= last for call in calls)
 
     def answers(self) -> list[Past]:
         """Answered calls in the order in which their answers came."""
@@ -89,13 +127,20 @@ def history(observations: Sequence[Observation], policy: Policy) -> History:
     seen: set[Any] = set()
     current: Past | None = None
     is_after_result = False
+    messages: list[int] = []
+    aware = policy.get("result_aware")
     for place, one in enumerate(observations):
         current, is_after_result = None, isinstance(one, Result)
         if isinstance(one, Call):
             current = _called(one, place, past, ids, rounds, policy)
         elif isinstance(one, Result):
-            current = _told(one, place, past, seen, changes_count=policy.get("result_aware"))
-    return History(past, len(observations) - 1, current, is_after_result)
+            current = _told(one, place, past, seen, changes_count=aware)
+        elif aware:
+            messages.append(place)
+            for earlier in past:
+                if earlier.asked_before is None:
+                    earlier.asked_before = place
+    return History(past, len(observations) - 1, current, is_after_result, messages)
 
 
 def _called(
@@ -112,7 +157,17 @@ def _called(
         if (call.round, key) in rounds:
             return None
         rounds.add((call.round, key))
-    one = Past(place, call.seq, call.tool, kind_of_tool, call.arguments, key, call.at, call_id=call.call_id)
+    one = Past(
+        place,
+        call.seq,
+        call.tool,
+        kind_of_tool,
+        call.arguments,
+        key,
+        call.at,
+        call.round,
+        call_id=call.call_id,
+    )
     for earlier in past[-8:][::-1]:
         if earlier.key == key:
             one.weight = 0.2 if call.at - earlier.at >= policy.get("slow_gap_seconds") else 1.0
@@ -131,11 +186,17 @@ def _told(
     one.result_place, one.text = place, result.content or ""
     one.status = "error" if result.is_error else "empty" if text in NOTHING else "ok"
     one.evidence = text not in NOTHING and (one.status == "error" or text not in ACKNOWLEDGEMENTS)
+    written = (
+        changes_count and one.kind_of_tool == "change" and one.status != "error" and "already" not in text
+    )
+    if written:
+        one.evidence = False
     one.answer = f"{one.status}:{_cause(text, one.arguments) if one.status == 'error' else text}"
     mark = (one.status == "error", text) if one.evidence else (one.status == "error", text, one.key)
     one.new = mark not in seen
     seen.add(mark)
-    if changes_count and one.kind_of_tool == "change" and one.status != "error" and one.new:
+    if written and one.new:
+        one.changed = True
         for other in past:
             if other.key != one.key and other.overtaken is None:
                 other.overtaken = place
@@ -148,7 +209,8 @@ def _tree(text: str) -> Any:
 
 
 def _cause(text: str, arguments: Any) -> str:
-    """An error without the words of the call's own arguments, but with three-digit codes."""
+    """An error without line numbers and the words of the call's own arguments, but with three-digit codes."""
+    text = re.sub(r"\bline \d+", "~", text)
     own = set(re.findall(r"\w+", json.dumps(arguments)))
 
     def masked(match: re.Match[str]) -> str:

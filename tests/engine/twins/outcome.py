@@ -5,9 +5,10 @@ from __future__ import annotations
 from detection.engine.policy import Policy
 from tests.engine.twins.findings import Expected
 from tests.engine.twins.history import History, Past
-from tests.engine.twins.similarity import alike, edit_similarity
+from tests.engine.twins.similarity import alike, edit_similarity, shared
 
 _NEAR = 0.7
+_HALF = 0.5
 _NEW_RESULTS_THAT_END_A_SERIES = 4
 
 
@@ -23,20 +24,48 @@ def outcome(run: History, policy: Policy) -> Expected | None:
     series = _series(run)
     if not series or current.kind_of_tool == "poll":
         return None
-    count = sum(_weight(one) for one in series) + 1e-9
+    # Of results of one round that follow each other, the first counts.
+    counted = [
+        one
+        for place, one in enumerate(series)
+        if not (place and one.round is not None and series[place - 1].round == one.round)
+    ]
+    count = sum(_weight(one) for one in counted) + 1e-9
     failed = series[-1].status == "error"
     limit = policy.get("outcome_max_errors" if failed else "outcome_max_results")
     near_limit = policy.get("outcome_max_similar")
     near = 1 + 1e-9
     for later, earlier in zip(series[::-1], series[-2::-1], strict=False):
+        if later not in counted:
+            continue
         if alike(later.arguments, earlier.arguments, _NEAR) < _NEAR:
             break
         near += _weight(later)
     if count < limit and near < near_limit:
-        return None
+        refused = _refused(run, series, counted) if failed and current.kind_of_tool == "change" else 0
+        refusals = policy.get("outcome_max_refusals")
+        if not refusals or refused < refusals:
+            return None
+        return Expected("outcome", refused, refusals, "errors", advisory=True)
     if near >= near_limit:
         limit = min(limit, near_limit)
     return Expected("outcome", int(count), limit, "errors" if failed else "equal")
+
+
+def _refused(run: History, series: list[Past], counted: list[Past]) -> int:
+    """Errors for arguments of which at least half stay the same; 0 unless the user spoke after the first of them."""
+    count, first = 1, series[0]
+    for later, earlier in zip(series[::-1], series[-2::-1], strict=False):
+        if later not in counted:
+            continue
+        if (
+            alike(later.arguments, earlier.arguments, _NEAR) < _NEAR
+            and shared(later.arguments, earlier.arguments) < _HALF
+        ):
+            first = later
+            break
+        count += 1
+    return count if any(spoken > (first.result_place or 0) for spoken in run.messages) else 0
 
 
 def _weight(one: Past) -> float:
@@ -46,11 +75,7 @@ def _weight(one: Past) -> float:
 
 def _series(run: History) -> list[Past]:
     answers = [one for one in run.answers() if one.tool == run.current.tool and one.evidence]
-    changes = [
-        one.result_place
-        for one in run.answers()
-        if one.kind_of_tool == "change" and one.status != "error" and one.new and one.tool != run.current.tool
-    ]
+    changes = [one.result_place for one in run.answers() if one.changed and one.tool != run.current.tool]
     series: list[Past] = []
     for one in reversed(answers):
         if series:
@@ -60,9 +85,14 @@ def _series(run: History) -> list[Past]:
                 run.new_results(later.result_place) - run.new_results(one.result_place)
                 >= _NEW_RESULTS_THAT_END_A_SERIES
             )
-            if one.answer != later.answer or overtaken or forgiven:
+            spoken = one.status != "error" and any(
+                one.result_place < message < later.result_place for message in run.messages
+            )
+            if one.answer != later.answer or overtaken or forgiven or spoken:
                 break
         series.insert(0, one)
+    if series and series[-1].status != "error" and any(m > series[-1].result_place for m in run.messages):
+        return []
     # What has changed since the last answer ends the series as well.
     return [] if series and any(change > series[-1].result_place for change in changes) else series
 

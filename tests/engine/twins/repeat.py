@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from itertools import pairwise
+
 from detection.engine.policy import Policy
 from tests.engine.twins.findings import Expected
-from tests.engine.twins.history import History, Past
+from tests.engine.twins.history import READERS, History, Past
 
 _WORDS = {"error": "errors", "empty": "empty", "ok": "equal"}
 
@@ -14,7 +17,9 @@ def repeat(run: History, policy: Policy) -> Expected | None:
     if run.current is None:
         return None
     if run.is_after_result:
-        return _scattered(run, policy) if policy.get("result_aware") else None
+        if not policy.get("result_aware"):
+            return None
+        return _nearly(run, policy) or _scattered(run, policy)
     scope = policy.get("repeat_scope")
     if scope == "consecutive":
         return _in_a_row(run, policy)
@@ -46,15 +51,20 @@ def _counted(run: History, policy: Policy, window: int | None) -> Expected | Non
 def _streak(run: History, policy: Policy) -> list[Past]:
     """Equal calls in a row, the newest last. A change elsewhere or a long pause ends a streak."""
     ttl, ttl_from = policy.get("ttl_seconds"), policy.get("ttl_from")
-    streak = [run.current]
+    newest = run.past[-1]
+    streak = [newest]
     for one in run.past[-2::-1]:
         pause = streak[0].at - one.at
-        if one.key != run.current.key or not one.live(run.now) or (ttl_from == "previous" and pause > ttl):
+        if (
+            one.key != newest.key
+            or not one.follows_change(run.now)
+            or (ttl_from == "previous" and pause > ttl)
+        ):
             break
         streak.insert(0, one)
     if ttl_from == "entry":
         # Each call ages by itself; one exactly as old as the time to live still counts.
-        streak = [one for one in streak if run.current.at - one.at <= ttl]
+        streak = [one for one in streak if newest.at - one.at <= ttl]
     return streak
 
 
@@ -74,9 +84,47 @@ def _in_a_row(run: History, policy: Policy) -> Expected | None:
     if warn_at and same + 1e-9 >= warn_at and known >= min(warn_at, limit) - 1:
         return Expected("repeat", whole, limit, words, advisory=True)
     many = policy.get("max_repeats_changing")
-    if changes and len(streak) >= many and run.current.kind_of_tool not in ("poll", "read"):
+    steady = changes and not _moves([one.text for one in run.answers() if one in streak])
+    if steady and len(streak) >= many and run.current.kind_of_tool not in ("poll", "read"):
         return Expected("repeat", len(streak), many, "changing", advisory=True)
     return None
+
+
+def _moves(texts: list[str]) -> bool:
+    """Whether a figure at some place of the results only ever rises or only ever falls."""
+    rows = [[int(figure) for figure in re.findall(r"(?<![\w.])\d{1,7}(?!\w)", text)[:4]] for text in texts]
+    columns = list(zip(*rows, strict=False))
+    directions = [{(b > a) - (b < a) for a, b in pairwise(column)} - {0} for column in columns]
+    return any(len(direction) == 1 for direction in directions)
+
+
+def _nearly(run: History, policy: Policy) -> Expected | None:
+    """Compare neighbouring results of one streak, from its second call on."""
+    current, streak = run.current, _streak(run, policy)
+    warn_at, share = policy.get("repeat_warn_at"), policy.get("repeat_near_ratio")
+    if current not in streak or not warn_at or share == 1 or current.kind_of_tool == "poll":
+        return None
+    alike, near, last, before = 0, False, None, None
+    for one in (one for one in run.answers() if one in streak):
+        if sum(other.place < one.result_place for other in streak) > 1:
+            words = set(re.findall(r"\w+", re.sub(r"\d", "", one.text)))
+            same = before is not None and one.answer == before.answer
+            nearly = (
+                not same
+                and last is not None
+                and len(words ^ last) >= 4
+                and len(words & last) >= share * len(words | last)
+            )
+            if one.status == "ok" and one.weight == 1 and (same or nearly):
+                alike, near = alike + 1, near or nearly
+            else:
+                alike, near = 1, False
+            last = words
+        before = one
+    limit = warn_at + (current.tool in READERS)
+    if not near or alike + 1 < limit:
+        return None
+    return Expected("repeat", alike + 1, limit, "alike", advisory=True)
 
 
 def _since_last_change(run: History, streak: list[Past]) -> tuple[float, int, int, Past | None]:
@@ -113,11 +161,14 @@ def _scattered(run: History, policy: Policy) -> Expected | None:
     identical = [one for one in run.past if one.key == current.key and one.answer == current.answer]
     window = run.past[-policy.get("scattered_window_calls") :]
     recent = sum(1 for one in identical if one in window and one.live(run.now))
-    in_run = sum(1 for one in identical if one.weight == 1) if current.evidence else 0
+    in_run = 0
+    if current.evidence and (current.status == "error" or current.tool not in READERS):
+        spoken = max((place for place in run.messages if place <= run.now), default=-1)
+        in_run = sum(1 for one in identical if one.weight == 1 and (one.result_place or 0) > spoken)
     results = "errors" if current.status == "error" else "equal"
     for count, limit in (
         (recent, policy.get("scattered_repeats")),
-        (in_run, policy.get("scattered_run_repeats")),
+        (in_run, max(0, policy.get("scattered_run_repeats") - (current.status == "error"))),
     ):
         if limit and count >= limit:
             return Expected("repeat", count, limit, results, advisory=True)

@@ -22,8 +22,21 @@ ARGUMENTS: tuple[Any, ...] = (
     "no json at all",
 )
 TOOLS = ("lookup", "read_file", "edit_file", "job_status", "sleep", "bash")
-ANSWERS = ("three rows found", "nothing like that here", "", "[]", "ok", "Done.")
-ERRORS = ("denied for ann", "denied for bob", "404 page gone", "")
+ANSWERS = (
+    "three rows found",
+    "nothing like that here",
+    "it was there already",
+    "No results for it",
+    "",
+    "[]",
+    "ok",
+    "Done.",
+)
+PAGE = "the page shows a shop with seven aisles of goods and today there are #"
+GOODS = ("apples and pears", "plums, cherries", "many pears, plums")
+ERRORS = (
+    "denied for ann", "denied for bob", "404 page gone", "", "429 Too Many Requests", "the request timed out",
+)  # fmt: skip
 PAUSES = (1.0, 1.0, 1.0, 1.0, 0.0, 19.0, 20.0, 30.0, 120.0, 121.0)
 
 
@@ -34,7 +47,7 @@ class Turn:
     tool: str
     arguments: Any
     answer: str | None
-    """None: no answer ever; `*` in it: a number that rises from turn to turn."""
+    """None: no answer ever; `*` in it: a number that rises from turn to turn; `#`: goods that change."""
     is_error: bool
     pause: float
     late: int
@@ -47,7 +60,7 @@ class Turn:
 
 def turns(arguments: tuple[Any, ...] = ARGUMENTS, answered: bool = True) -> st.SearchStrategy[Turn]:
     """Any one step."""
-    good = st.tuples(st.sampled_from((*ANSWERS, "row * found")), st.just(False))
+    good = st.tuples(st.sampled_from((*ANSWERS, PAGE, "row * found")), st.just(False))
     bad = st.tuples(st.sampled_from((*ERRORS, "crash in line * of 9000")), st.just(True))
     answers = st.one_of(good, good, bad, st.just((None, False)))
     return st.builds(
@@ -101,7 +114,7 @@ def observations(motifs: list[tuple[list[Turn], int]], messages: bool = False) -
             )
             seen.append(call)
             if turn.answer is not None:
-                text = turn.answer.replace("*", f"{number}")
+                text = turn.answer.replace("*", f"{number}").replace("#", GOODS[number % len(GOODS)])
                 waiting.append((number + turn.late, Result(call.call_id, text, turn.is_error, at, number)))
             due = [result for when, result in waiting if when <= number]
             waiting = [one for one in waiting if one[0] > number]
@@ -109,6 +122,6 @@ def observations(motifs: list[tuple[list[Turn], int]], messages: bool = False) -
             if turn.resent:
                 seen += [call, *due]
             number += 1
-        if messages:
+        if messages and times % 2:
             seen.append(Message(at, "user", number))
     return [*seen, *(result for _, result in waiting)]

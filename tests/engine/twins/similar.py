@@ -25,7 +25,10 @@ def similar(run: History, policy: Policy) -> Expected | None:
                 near.append(one)
         elif _idle(one, nobody_answers, policy) and alike(current.arguments, one.arguments, ratio) >= ratio:
             near.append(one)
-    count = len(near) + 1
+    if policy.get("once_per_round"):
+        count = len({one.round or one.place for one in (*near, current)})
+    else:
+        count = len(near) + 1
     if count < limit or (not literal and all(one.key == current.key for one in near)):
         return None
     results = "unknown" if nobody_answers else "errors" if near[-1].status == "error" else "equal"

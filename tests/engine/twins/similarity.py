@@ -55,7 +55,7 @@ def _values_alike(one: Any, other: Any) -> float:
 
 
 def literally_alike(one: Any, other: Any, threshold: float) -> float:
-    """The formula of the `similarity` preset: two empty containers score 0, lists of unlike length score 0."""
+    """The formula of the `similarity` preset: two empty containers score 1, lists of unlike length score 0."""
     if isinstance(one, str) and isinstance(other, str):
         return edit_similarity(one, other)
     if isinstance(one, dict) and isinstance(other, dict):
@@ -65,9 +65,19 @@ def literally_alike(one: Any, other: Any, threshold: float) -> float:
             for n in names
             if n in one and n in other and literally_alike(one[n], other[n], threshold) > threshold
         ]
-        return len(hits) / len(names) if names else 0.0
+        return len(hits) / len(names) if names else 1.0
     if isinstance(one, list) and isinstance(other, list):
-        if not one or len(one) != len(other):
+        if len(one) != len(other):
             return 0.0
+        if not one:
+            return 1.0
         return sum(literally_alike(a, b, threshold) for a, b in zip(one, other, strict=True)) / len(one)
     return float(type(one) is type(other) and one == other)
+
+
+def shared(one: Any, other: Any) -> float:
+    """Return the share of fields with one name and one value; anything but an object is one field."""
+    if not isinstance(one, dict) or not isinstance(other, dict) or not one or not other:
+        return float(one == other)
+    same = sum(1 for name in one if name in other and one[name] == other[name])
+    return same / max(len(one), len(other))

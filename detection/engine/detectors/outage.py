@@ -1,0 +1,124 @@
+"""Different calls of a tool that fail because of the service behind it.
+
+    search("a") → 429   search("b") → 429   search("c") → time-out
+
+Counts errors of one tool in a row that report a rate limit, a time-out or an outage, whatever the arguments. Such errors are
+nobody's loop: neither `outcome` nor `stagnation` counts them while this detector is on. It warns, and never blocks or stops,
+whatever the ladder. Incidents of one tool and one kind of trouble are one pattern, so an outage that hits many sessions is
+seen as one. A result that is no such error ends the series. The results of one model response count once.
+
+- **False alarms:** tools that pass on the errors of the programs they run. Tools of the class `fallible`, such as a
+  shell, are therefore not counted.
+- **Misses:** trouble that is reported as an ordinary result, or in other words than the usual ones.
+- **Tuning:** raise `outage_max_errors` where clients retry by themselves.
+- **Cost:** constant per call.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from detection.engine.calls import Finding
+from detection.engine.detectors.base import (
+    MAX_EVIDENCE,
+    QUIET,
+    BaseDetector,
+    Example,
+    ExampleCall,
+    Reading,
+    detail,
+)
+from detection.engine.field import ladder, number, switch
+from detection.engine.identity import loop_identity
+from detection.engine.memory import Record, RunState, drop_oldest
+from detection.engine.results import ResultOutcome
+
+if TYPE_CHECKING:
+    from detection.engine.policy import Policy
+
+_MAX_TOOLS = 8
+_MAX_KEYS = 12
+
+
+class Outage(BaseDetector):
+    """Counts errors of a provider per tool."""
+
+    kind = "outage"
+    label = "Provider trouble"
+    headline = "Provider trouble"
+    unit = "errors of a provider"
+    sentence = "*$tool* failed *$count times in a row$span* because of its provider: $trouble"
+    message = "'$tool' failed $count times in a row because of its provider"
+    advice = (
+        "Varying the call will not help: wait before the next call, use another source, or report the outage."
+    )
+    presets = ("standard",)
+    key_settings = ("outage_ladder", "outage_max_errors")
+    limit_setting = "outage_max_errors"
+    describes_results = False
+    settings = (
+        switch(
+            "outage_enabled", False, "Detect provider trouble",
+            "Detect calls of one tool that fail because of rate limits, time-outs or outages.", weakens="off",
+        ),
+        number(
+            "outage_max_errors", 3, 2, 100, "Limit for errors of a provider",
+            "Warns on the n-th such error of one tool in a row, whatever the arguments.", unit="errors",
+        ),
+        ladder("outage_ladder", "warn", "Reaction to provider trouble"),
+    )  # fmt: skip
+    examples = {
+        "outage": Example(
+            "different calls, and the provider is in trouble",
+            tuple(
+                ExampleCall(letter, "search", {"q": f"topic {letter}"}, text, is_error=True)
+                for letter, text in zip(
+                    "ABCDEF",
+                    ("429 Too Many Requests", "429 Too Many Requests", "the request timed out") * 2,
+                    strict=True,
+                )
+            ),
+        ),
+    }
+
+    def on_result(
+        self, own: dict[str, Any], run: RunState, record: Record, outcome: ResultOutcome, policy: Policy
+    ) -> Reading:
+        """Judge a call by its result."""
+        if not outcome.trouble:
+            own.pop(record.tool, None)
+            return QUIET
+        series = own.pop(record.tool, None) or {"count": 0, "keys": [], "seqs": []}
+        own[record.tool] = series
+        drop_oldest(own, _MAX_TOOLS)
+        if not (policy.values["once_per_round"] and record.round and record.round == series.get("round")):
+            series["count"] += 1
+        series["round"] = record.round
+        series["seqs"] = sorted([*series["seqs"], record.seq])[-MAX_EVIDENCE:]
+        if record.key not in series["keys"]:
+            series["keys"] = [*series["keys"], record.key][-_MAX_KEYS:]
+        count, limit = series["count"], policy.values["outage_max_errors"] + run.allowance("outage")
+        if count < limit:
+            return Reading(count, limit)
+        finding = Finding(
+            kind="outage",
+            count=count,
+            limit=limit,
+            confidence=0.9,
+            loop_id=loop_identity("outage", (record.tool, outcome.trouble)),
+            call_keys=tuple(series["keys"]),
+            seqs=tuple(series["seqs"]),
+            first_seq=series["seqs"][0],
+            results="errors",
+            detail=detail(record.tool, advisory=True, trouble=outcome.trouble),
+        )
+        return Reading(count, limit, finding)
+
+    def describe(self, finding: Finding) -> str:
+        """Return the finding in words for the agent, without arguments."""
+        trouble = finding.detail.get("trouble")
+        return super().describe(finding) + (f" ({trouble})" if trouble else "")
+
+    def reset(self, own: dict[str, Any], run: RunState, keys: tuple[str, ...]) -> None:
+        """Start counting errors again from zero."""
+        own.clear()

@@ -1,0 +1,208 @@
+"""Which call an id or a result belongs to, and which calls are one round.
+
+Model servers reuse call ids. An id stands for a call within the round that the client named, and without one until a result
+comes. After that, the same id is a new call, and so is another call with the same id.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from detection.engine.arguments import essential
+from detection.engine.calls import Arguments, ObservedCall, ObservedResult
+from detection.engine.identity import Keyer, structured
+from detection.engine.memory import (
+    BLOCKING,
+    MAX_CALL_IDS,
+    PENDING,
+    Record,
+    RunState,
+    State,
+    bounded_name,
+    hash_of,
+)
+from detection.engine.policy import Policy
+
+ASSIGNED = "seq-"
+"""Ids of calls and rounds that LoopGuard assigns have this form, followed by a sequence number."""
+MAX_JOINING_REQUESTS = 8
+"""So many further requests can join a round. Where only some tools report results, a loop of the others is still counted."""
+
+
+class ClosedCall(NamedTuple):
+    """The call that a result belongs to; without `run` and `record` if the call does not count."""
+
+    seq: int
+    run: RunState | None = None
+    record: Record | None = None
+
+
+def is_assigned(name: str) -> bool:
+    """Return whether an id has the form of those that LoopGuard assigns."""
+    return name.startswith(ASSIGNED) and name[len(ASSIGNED) :].isdigit()
+
+
+def named_round(call: ObservedCall) -> int:
+    """Return the hash of the round that the client named, 0 without one."""
+    return hash_of(call.round) if call.round and not is_assigned(call.round) else 0
+
+
+def key_of(keyer: Keyer, tool: str, arguments: Arguments, policy: Policy) -> str:
+    """Return the key of a call under the policy of its tool; with `result_aware`, of what is essential in it."""
+    identity = policy.values["identity"]
+    return keyer.call_key(
+        tool,
+        arguments if identity == "raw" else structured(arguments),
+        identity=identity,
+        ignore=policy.traits.ignore_arguments,
+    )
+
+
+def find_resent(state: State, call: ObservedCall, key: str) -> tuple[bool, Record | None]:
+    """Tell whether a call was sent before, with its record if it has one, and remember its id."""
+    call_hash, round_hash = hash_of(call.call_id), named_round(call)
+    known = state.round_calls if round_hash else state.open_calls
+    name = hash_of(f"{round_hash} {call.call_id}") if round_hash else call_hash
+    if known.add_new(name.to_bytes(4), MAX_CALL_IDS):
+        return False, None
+    namesake = False
+    for run in reversed(state.runs.values()):
+        for record in reversed(run.records):
+            if record.call == call_hash and (not round_hash or record.round == round_hash):
+                if record.key == key:
+                    return True, record
+                if not round_hash:
+                    return False, None
+                namesake = True
+    if round_hash:
+        # Records may be gone by a reset; within its round, the id is still that of the same call.
+        return not namesake, None
+    return any(one[1] == call_hash and one[3] == key for one in state.uncounted), None
+
+
+def round_of(run: RunState, call: ObservedCall) -> int:
+    """Return the hash of the round that a call belongs to, 0 for a call that names neither a round nor a request.
+
+    The calls of one request are a round. A further request joins it while its calls are open and the session reports results:
+    a model does not go on before it has them.
+    """
+    if not call.round:
+        return 0
+    name = hash_of(call.round)
+    current, joined, latest = run.round
+    if name == latest:
+        return current
+    if is_assigned(call.round) and joined < MAX_JOINING_REQUESTS and _can_be_joined(run, current):
+        run.round = (current, joined + 1, name)
+        return current
+    run.round = (name, 0, name)
+    return name
+
+
+def _can_be_joined(run: RunState, current: int) -> bool:
+    """Whether calls of the latest round wait for their results, and none of an earlier round does."""
+    if not run.results:
+        return False
+    is_open = False
+    for record in reversed(run.records):
+        if record.decision in BLOCKING:
+            continue
+        if record.round != current:
+            return is_open and record.status != PENDING
+        if record.status != PENDING:
+            return False
+        is_open = True
+    return is_open
+
+
+def counted_in_round(run: RunState, key: str, round_hash: int) -> Record | None:
+    """Return the identical call of the same round, if there is one."""
+    for record in reversed(run.records):
+        if record.round != round_hash:
+            return None
+        if record.key == key:
+            return record
+    return None
+
+
+def find_closed(state: State, result: ObservedResult, policy: Policy, keyer: Keyer) -> ClosedCall | None:
+    """Return the call that a result belongs to; the ids that it closes stand for no call any more.
+
+    A result names a call id, a tool with or without arguments, or nothing. It belongs to the oldest open call that fits; of
+    several calls with the same id, to one of the latest round.
+    """
+    if result.call_id:
+        call_hash = hash_of(result.call_id)
+        state.open_calls.remove(call_hash.to_bytes(4))
+        return _by_id(state, call_hash) if result.closes is None else _by_seq(state, result.closes)
+    if result.closes is not None:
+        return _by_seq(state, result.closes)
+    state.open_calls.packed = b""
+    return _oldest_that_fits(state, result, policy, keyer)
+
+
+def _oldest_that_fits(
+    state: State, result: ObservedResult, policy: Policy, keyer: Keyer
+) -> ClosedCall | None:
+    key = ""
+    if result.tool and result.arguments is not None:
+        its_policy = policy.for_tool(result.tool)
+        if its_policy.values["result_aware"]:
+            name, arguments = essential(result.tool, structured(result.arguments), its_policy.traits)
+            key = key_of(keyer, name, arguments, its_policy)
+        else:
+            key = key_of(keyer, result.tool, result.arguments, its_policy)
+    tool = bounded_name(result.tool)
+    runs = state.runs
+    if result.run and policy.values["counting_scope"] == "run":
+        name = bounded_name(result.run)
+        runs = {name: runs[name]} if name in runs else {}
+    closed: ClosedCall | None = None
+    for run in runs.values():
+        for record in run.records:
+            is_open = record.status == PENDING and record.decision not in BLOCKING
+            if is_open and (record.key == key if key else not tool or record.tool == tool):
+                if closed is None or record.seq < closed.seq:
+                    closed = ClosedCall(record.seq, run, record)
+                break
+    for place, (seq, _, its_tool, its_key) in enumerate(state.uncounted):
+        if its_key == key if key else not tool or its_tool == tool:
+            if closed is None or seq < closed.seq:
+                del state.uncounted[place]
+                closed = ClosedCall(seq)
+            break
+    return closed
+
+
+def _by_seq(state: State, seq: int) -> ClosedCall | None:
+    for place, known in enumerate(state.uncounted):
+        if known[0] == seq:
+            del state.uncounted[place]
+            return ClosedCall(seq)
+    for run in reversed(state.runs.values()):
+        for record in reversed(run.records):
+            if record.seq == seq:
+                return ClosedCall(seq, run, record)
+            if record.seq < seq:
+                break
+    return None
+
+
+def _by_id(state: State, call_hash: int) -> ClosedCall | None:
+    for place, (seq, known, _, _) in enumerate(state.uncounted):
+        if known == call_hash:
+            del state.uncounted[place]
+            return ClosedCall(seq)
+    latest: ClosedCall | None = None
+    closed: ClosedCall | None = None
+    for run in reversed(state.runs.values()):
+        for record in reversed(run.records):
+            if record.call != call_hash:
+                continue
+            found = ClosedCall(record.seq, run, record)
+            latest = latest or found
+            if record.status == PENDING and record.decision not in BLOCKING:
+                if closed is not None and closed.record is not None and closed.record.round != record.round:
+                    return closed
+                closed = found
+    return closed or latest

@@ -1,0 +1,44 @@
+"""Recognises errors that the service behind a tool causes, not the call: rate limits, time-outs and outages."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+Trouble = Literal["", "rate limit", "time-out", "outage"]
+
+_MAX_CHARS = 400
+# The kinds in the order in which they are looked for: a gateway time-out is one of a gateway.
+_TROUBLES: tuple[tuple[Trouble, re.Pattern[str]], ...] = (
+    (
+        "rate limit",
+        re.compile(
+            r"(?i)\brate[ _-]?limit|\btoo many requests|\b(?:quota|usage limit|set usage) .{0,20}?(?:exceeded|limit|reached)"
+            r"|\b(?:exceeds|exceeded|reached) (?:your|the) .{0,30}?(?:quota|limit)\b|\bthrottl|\bstatus(?: code)?[ :=]{0,2}429\b"
+            r"|\b429 client error|\boverloaded"
+        ),
+    ),
+    (
+        "outage",
+        re.compile(
+            r"(?i)\b(?:internal server error|bad gateway|service (?:is )?(?:temporarily )?unavailable|gateway time-?out)"
+            r"|\b(?:status(?: code)?|http(?:/1\.1)?|error)[ :=]{1,2}50[0234]\b|\b50[0234] server error"
+            r"|\bconnection (?:refused|reset|aborted|closed)|\beconn(?:refused|reset|aborted)|\bupstream (?:error|connect)"
+            r"|\btemporar(?:y|ily) (?:failure|unavailable)|\bremote end closed|\bmax retries exceeded"
+        ),
+    ),
+    (
+        "time-out",
+        re.compile(
+            r"(?i)\btime[ds]? ?out\b|\btimeouts?\b|\btimeout(?:error|exception)|\bdeadline exceeded|\betimedout"
+        ),
+    ),
+)
+
+
+def trouble_of(text: str) -> Trouble:
+    """Return what trouble an error reports in its first 400 characters, or nothing. Costs one pass per kind."""
+    for trouble, pattern in _TROUBLES:
+        if pattern.search(text, 0, _MAX_CHARS):
+            return trouble
+    return ""

@@ -1,0 +1,110 @@
+"""What the words of a name say about a tool or an action: it reads, it writes, or it sends a message."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+Intent = Literal["", "read", "write", "message"]
+
+MESSAGE_VERBS = frozenset(("send", "notify", "reply", "email", "message", "dm"))
+
+# fmt: off
+LOOKS = frozenset((
+    "get", "read", "view", "list", "search", "grep", "find", "fetch", "lookup", "look", "show",
+    "describe", "count", "browse", "inspect", "query", "retrieve", "scan", "explore", "preview",
+    "explain", "summarize", "history", "info", "details", "status", "peek", "goto", "navigate", "visit",
+))
+"""Verbs and nouns of tools that read or navigate."""
+
+_CHECKS = frozenset((
+    "check", "verify", "validate", "compare", "calculate", "compute", "diff", "analyze", "evaluate", "test", "wait",
+))
+WRITE_VERBS = frozenset((
+    "write", "create", "edit", "update", "delete", "remove", "insert", "append", "patch", "rename",
+    "move", "cancel", "book", "add", "set", "put", "post", "save", "store", "submit", "modify",
+    "change", "replace", "exchange", "return", "upload", "publish", "merge", "commit", "push", "assign",
+    "unassign", "apply", "approve", "reject", "archive", "close", "reopen", "complete", "enable",
+    "disable", "deploy", "install", "uninstall", "register", "schedule", "reschedule", "share",
+    "invite", "import", "transfer", "pay", "purchase", "buy", "refund", "reserve", "clear", "reset",
+    "copy", "clone", "fork", "draft", "mark", "tag", "attach", "comment", "record", "generate", "make",
+    "mkdir", "configure", "grant", "revoke", "subscribe", "unsubscribe", "upsert", "overwrite",
+    "rewrite",
+))
+# fmt: on
+"""Verbs of tools that change something."""
+
+PURE_READS = frozenset(("read", "view", "list", "search", "grep", "find", "fetch", "lookup"))
+"""Verbs that make the class `read`, whose changing results are never warned about."""
+
+_MOVES = frozenset(
+    (
+        "scroll",
+        "swipe",
+        "page",
+        "paginate",
+        "pagedown",
+        "pageup",
+        "next",
+        "previous",
+        "prev",
+        "more",
+        "forward",
+        "back",
+        "tab",
+    )
+)
+_READ_VERBS = LOOKS | _CHECKS
+# An agent's own plan: writing it again and again gets nothing done.
+_OWN_STATE = frozenset(
+    ("plan", "plans", "todo", "todos", "thought", "thoughts", "thinking", "goal", "scratchpad")
+)
+_NOUNS = (
+    "file|folder|director(?:y|ies)|dir|issue|page|note|event|task|record|row|table|user|order|message|email|comment"
+    "|item|entr(?:y|ies)|document|doc|text|cell|sheet|branch|node|entit(?:y|ies)|relation|observation|contact|ticket"
+)
+_GLUED = re.compile(
+    f"({'|'.join(sorted(_READ_VERBS | WRITE_VERBS | MESSAGE_VERBS, key=len, reverse=True))})(?:{_NOUNS})s?"
+)
+
+# The prefix of a server, as in `mcp__files__read_file`, `functions.bash` and `fs/read_file`.
+PREFIX = re.compile(r"^.*(?:__|[./:])")
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_MAX_NAME_CHARACTERS = 80
+_MAX_MOVE_CHARACTERS = 40
+
+
+def bare_name(name: str) -> str:
+    """Return a tool's name without the prefix of a server, at most 80 characters."""
+    return PREFIX.sub("", name)[:_MAX_NAME_CHARACTERS]
+
+
+def words_of(name: str) -> list[str]:
+    """Return the words of a name in lower case: `mcp__files__readFile` consists of `read` and `file`."""
+    return _HUMP.sub("_", bare_name(name)).replace("-", "_").lower().split("_")
+
+
+def intent_of(words: list[str]) -> Intent:
+    """Return what a name says: a verb at any place counts, also glued to its object, and a reading one wins."""
+    if not _OWN_STATE.isdisjoint(words):
+        return ""
+    if len(words) == 1 and (glued := _GLUED.fullmatch(words[0])):
+        words = [glued[1]]
+    if not _READ_VERBS.isdisjoint(words):
+        return "read"
+    if words[0] in MESSAGE_VERBS:
+        return "message"
+    return "" if WRITE_VERBS.isdisjoint(words) else "write"
+
+
+def moves_on(tool: str, arguments: object) -> bool:
+    """Return whether a call pages or scrolls, so that an identical one asks for something else."""
+    if not _MOVES.isdisjoint(words_of(tool)):
+        return True
+    values = arguments.values() if isinstance(arguments, Mapping) else (arguments,)
+    return any(
+        not _MOVES.isdisjoint(words_of(value.replace(" ", "_")))
+        for value in values
+        if isinstance(value, str) and len(value) <= _MAX_MOVE_CHARACTERS
+    )

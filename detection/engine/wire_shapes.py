@@ -1,0 +1,226 @@
+"""The forms in which integrations receive a verdict: what each of them can do, and the message in its own format.
+
+The formats of coding agents are those of their hooks: `before` a tool runs, or `after` it with its result. Each of them
+rejects or ignores what it does not know, and then runs the call, so a form has no keys but those documented here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal
+
+from detection.engine.calls import DECISIONS, Decision
+
+Shape = Literal[
+    "text",
+    "openai",
+    "anthropic",
+    "gemini",
+    "mcp",
+    "claude_code",
+    "codex",
+    "gemini_cli",
+    "copilot",
+    "opencode",
+]
+SHAPES: Final[tuple[Shape, ...]] = (
+    "text", "openai", "anthropic", "gemini", "mcp", "claude_code", "codex", "gemini_cli", "copilot", "opencode",
+)  # fmt: skip
+Moment = Literal["before", "after"]
+Action = Literal["run", "run_with_message", "replace", "ask", "wait", "end"]
+
+_CLIENT: Final[tuple[Action, ...]] = ("run", "run_with_message", "replace", "wait", "end")
+ACTIONS: Final[Mapping[Shape, tuple[Action, ...]]] = {
+    "text": _CLIENT,
+    "openai": _CLIENT,
+    "anthropic": _CLIENT,
+    "gemini": _CLIENT,
+    "mcp": ("run", "run_with_message", "replace", "wait", "replace"),
+    "claude_code": ("run", "run_with_message", "replace", "ask", "end"),
+    "codex": ("run", "run_with_message", "replace", "wait", "replace"),
+    "gemini_cli": ("run", "run_with_message", "replace", "wait", "end"),
+    "copilot": ("run", "run_with_message", "replace", "ask", "replace"),
+    "opencode": ("run", "run_with_message", "replace", "wait", "replace"),
+}
+"""What an integration does with each decision, in the order of `DECISIONS`.
+
+`run` the call; `run_with_message`: run it, and the model reads the message with its result; `replace`: do not run it, the
+message is its result; `ask` the user of the coding agent; `wait` for the decision of an operator, then as decided; `end` the
+run. MCP, Codex, Copilot CLI and OpenCode cannot end a run from outside: there every further call is replaced.
+"""
+
+WARNED_WITH_RESULT: Final[frozenset[Shape]] = frozenset(("codex", "gemini_cli"))
+"""Coding agents whose model reads the message of a call that runs only with the result."""
+
+NO_REASON: Final = "The call was not run."
+"""Instead of an empty message, which some coding agents take for an error and then run the call."""
+
+
+def shape_named(name: str) -> Shape | None:
+    """Return the wire shape with this name, or None."""
+    return next((shape for shape in SHAPES if shape == name), None)
+
+
+def action_of(shape: Shape, decision: Decision) -> Action:
+    """Return what an integration does with a decision; see `ACTIONS`."""
+    return ACTIONS[shape][DECISIONS.index(decision)]
+
+
+def answers_always(shape: Shape) -> bool:
+    """Return whether a client of this shape expects an answer even when there is no message: coding agents do."""
+    return shape in _HOOKS
+
+
+def render(
+    shape: Shape,
+    decision: Decision,
+    text: str,
+    call_id: str = "",
+    model: str = "",
+    tool: str = "",
+    *,
+    moment: Moment = "before",
+) -> dict[str, Any] | str:
+    """Return a message in the wire shape of a client.
+
+    Parameters
+    ----------
+    shape : str
+        The protocol of the client, one of `SHAPES`.
+    decision : str
+        The verdict. In the OpenAI shape, `stop` becomes a whole chat completion with `finish_reason: "error"`, and in
+        the Gemini shape a whole response with `finishReason: "OTHER"`.
+    text : str
+        The message.
+    call_id, model, tool : str
+        Id of the call, name of the model and of the tool, for shapes that contain them.
+    moment : {"before", "after"}
+        For coding agents: whether the verdict is on a call, or on its result.
+
+    Raises
+    ------
+    ValueError
+        For an unknown shape.
+    """
+    if shape == "text":
+        return text
+    is_blocked = decision in ("block", "hold", "stop")
+    if shape == "openai":
+        return _openai(decision, text, call_id, model)
+    if shape == "anthropic":
+        return {"type": "tool_result", "tool_use_id": call_id, "content": text, "is_error": is_blocked}
+    if shape == "gemini":
+        return _gemini(decision, text, call_id, model, tool)
+    if shape == "mcp":
+        return {"content": [{"type": "text", "text": text}], "isError": is_blocked}
+    if shape not in _HOOKS:
+        raise ValueError(f"unknown shape {shape!r}; one of {', '.join(SHAPES)}")
+    before, after = _HOOKS[shape]
+    if moment == "before":
+        return before(action_of(shape, decision), text or (NO_REASON if is_blocked else ""))
+    return after(action_of(shape, decision), text)
+
+
+def _openai(decision: Decision, text: str, call_id: str, model: str) -> dict[str, Any]:
+    if decision != "stop":
+        return {"role": "tool", "tool_call_id": call_id, "content": text}
+    return {
+        "id": f"chatcmpl-loopguard-{call_id}" if call_id else "chatcmpl-loopguard",
+        "object": "chat.completion",
+        "model": model,
+        "choices": [
+            {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "error"}
+        ],
+        "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
+    }
+
+
+def _gemini(decision: Decision, text: str, call_id: str, model: str, tool: str) -> dict[str, Any]:
+    if decision == "stop":
+        content = {"role": "model", "parts": [{"text": text}]}
+        response: dict[str, Any] = {
+            "candidates": [{"index": 0, "content": content, "finishReason": "OTHER"}],
+            "modelVersion": model,
+        }
+        return response | ({"responseId": f"loopguard-{call_id}"} if call_id else {})
+    answer = {"error" if decision in ("block", "hold") else "output": text}
+    return {"functionResponse": {"id": call_id, "name": tool, "response": answer}}
+
+
+def _claude_code_before(action: Action, text: str) -> dict[str, Any]:
+    output: dict[str, Any] = {"hookEventName": "PreToolUse"}
+    if action in ("replace", "wait", "end"):
+        output |= {"permissionDecision": "deny", "permissionDecisionReason": text}
+    elif action == "ask":
+        output |= {"permissionDecision": "ask", "permissionDecisionReason": text}
+    elif text:
+        output["additionalContext"] = text
+    # `continue: false` alone would let this call run and end the run only after it.
+    end = {"continue": False, "stopReason": text} if action == "end" else {}
+    return {"hookSpecificOutput": output} | end
+
+
+def _claude_code_after(action: Action, text: str) -> dict[str, Any]:
+    if action == "end":
+        return {"continue": False, "stopReason": text or NO_REASON}
+    return _context("PostToolUse", text)
+
+
+def _codex_before(action: Action, text: str) -> dict[str, Any]:
+    if action in ("run", "run_with_message"):
+        # Any other key than those of a denial makes the hook fail. The message comes with the result.
+        return {}
+    return {
+        "hookSpecificOutput": {
+            "hookEventName": "PreToolUse",
+            "permissionDecision": "deny",
+            "permissionDecisionReason": text,
+        }
+    }
+
+
+def _codex_after(_: Action, text: str) -> dict[str, Any]:
+    return _context("PostToolUse", text)
+
+
+def _gemini_cli_before(action: Action, text: str) -> dict[str, Any]:
+    if action == "end":
+        return {"decision": "deny", "reason": text, "continue": False, "stopReason": text}
+    return {} if action in ("run", "run_with_message") else {"decision": "deny", "reason": text}
+
+
+def _gemini_cli_after(action: Action, text: str) -> dict[str, Any]:
+    if action == "end":
+        return {"continue": False, "stopReason": text or NO_REASON}
+    return _context("AfterTool", text)
+
+
+def _copilot_before(action: Action, text: str) -> dict[str, Any]:
+    if action in ("run", "run_with_message"):
+        return {"additionalContext": text} if text else {}
+    decision = "ask" if action == "ask" else "deny"
+    return {"permissionDecision": decision, "permissionDecisionReason": text}
+
+
+def _copilot_after(_: Action, text: str) -> dict[str, Any]:
+    return {"additionalContext": text} if text else {}
+
+
+def _opencode(action: Action, text: str) -> dict[str, Any]:
+    """Return the form that our own plugin reads: it throws the message of a call that is not to run."""
+    return {"run": action in ("run", "run_with_message"), "message": text}
+
+
+def _context(event: str, text: str) -> dict[str, Any]:
+    return {"hookSpecificOutput": {"hookEventName": event, "additionalContext": text}} if text else {}
+
+
+_Form = Callable[[Action, str], dict[str, Any]]
+_HOOKS: Final[Mapping[Shape, tuple[_Form, _Form]]] = {
+    "claude_code": (_claude_code_before, _claude_code_after),
+    "codex": (_codex_before, _codex_after),
+    "gemini_cli": (_gemini_cli_before, _gemini_cli_after),
+    "copilot": (_copilot_before, _copilot_after),
+    "opencode": (_opencode, _opencode),
+}
+"""Per coding agent, the forms before and after a tool."""

@@ -1,0 +1,116 @@
+"""Recognises writes: calls that change something, and the receipts that they are answered with.
+
+A receipt ("Successfully wrote file a.txt", `{"success": true}`, the changed record with a new id) says that a piece of work is
+done. Many pieces of work have the same receipt, so an identical one is no evidence of a loop.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+from detection.engine.shell_commands import changes_something
+from detection.engine.tool_classes import ToolTraits
+from detection.engine.tool_verbs import intent_of, words_of
+
+Effect = Literal["", "command", "message", "poll", "write"]
+"""What a call intends: nothing known, a shell command that changes something, a message, a poll of a state, or a write."""
+
+# Arguments in which dispatching tools name what they are to do.
+_ACTION_FIELDS = (
+    "action_name",
+    "action",
+    "method",
+    "operation",
+    "command",
+    "tool_name",
+    "function",
+    "op",
+    "subcommand",
+)
+_HTTP_METHODS: Mapping[str, Effect] = {"post": "write", "put": "write", "patch": "write", "delete": "write"}
+# Actions that ask for a state which others change.
+_POLL_ACTIONS = frozenset(("poll", "status", "wait", "tail", "check_status", "get_status"))
+_HTTP_READS = frozenset(("get", "head", "options"))
+_STATEMENT_FIELDS = ("query", "sql", "statement", "command", "q")
+_MAX_ACTION_CHARS = 60
+_SQL_WRITE = re.compile(
+    r"(?is)\W{0,4}(?:with\b.{0,400}?\)\s*)?(?:insert\s+(?:or\s+\w+\s+)?into|replace\s+into|merge\s+into|update\s+\S+\s+set|delete\s+from"
+    r"|truncate|(?:create|alter|drop)\s+(?:or\s+replace\s+)?(?:temp\w*\s+|unique\s+)?(?:table|view|index|schema|database|function|trigger|type|sequence|role|user)"
+    r"|grant|revoke)\b"
+)
+_ACTION = re.compile(r"[A-Za-z][\w.:/-]*")
+# A write that did not happen, in words or in a field.
+_DECLINED = re.compile(
+    r"(?i)\b(?:errors?|fail(?:ed|ure|s)?|not (?:found|allowed|permitted|supported|valid|available|enough|performed|executed)"
+    r"|denied|refused|reject(?:ed|s)|invalid|cannot|can't|could not|couldn't|unable|must (?:be|have|not)|required|missing"
+    r"|unknown|forbidden|no (?:such|match|matches|replacement|changes?|effect)|did not|does not|doesn't|unchanged|nothing to"
+    r"|unauthorized|already)\b(?!\"? ?[:=] ?(?:null|none|false|0\b|\[\]|\{\}|\"\"))"
+    r"|\"(?:success|ok|succeeded|valid)\": ?false"
+)
+# What reports success in its first words does so whatever follows, such as the name of a file.
+_DONE = re.compile(
+    r"(?i)\A\W{0,3}(?:(?!(?:no|not|nothing|never|cannot|errors?|fail\w*|unable|denied|refused)\b)\w+\W{1,2}){0,8}?(?:success\w*|ok|done"
+    r"|wrote|written|created|updated|saved|deleted|added|edited|sent|applied|inserted|removed|moved|renamed|replaced|cancelled"
+    r"|booked|completed)\b(?!\W{1,3}(?:false|0))"
+)
+_MAX_DECLINED_CHARS = 400
+
+
+def effect_of(traits: ToolTraits, arguments: object) -> Effect:
+    """Return what a call intends. An action named in the arguments takes precedence over the tool's name."""
+    tool_class = traits.tool_class
+    if tool_class == "fallible":
+        if (
+            traits.input_argument
+            and isinstance(arguments, Mapping)
+            and not arguments.get(traits.input_argument)
+        ):
+            return "poll"
+        return "command" if changes_something(arguments) else "write" if _is_sql_write(arguments) else ""
+    if tool_class == "message":
+        return "message"
+    if tool_class in ("poll", "wait", "exempt"):
+        return "poll" if tool_class == "poll" else ""
+    if isinstance(arguments, Mapping):
+        named = _named_action(arguments)
+        if named is not None:
+            return named
+    if tool_class == "change":
+        return "write"
+    return "write" if tool_class == "other" and _is_sql_write(arguments) else ""
+
+
+def _named_action(arguments: Mapping[str, object]) -> Effect | None:
+    """Return what the action that a dispatching tool gets intends; None without a known one."""
+    for name in _ACTION_FIELDS:
+        value = arguments.get(name)
+        if not isinstance(value, str) or len(value) > _MAX_ACTION_CHARS or not _ACTION.fullmatch(value):
+            continue
+        lowered = value.lower()
+        if lowered in _POLL_ACTIONS:
+            return "poll"
+        if lowered in _HTTP_READS:
+            return ""
+        if lowered in _HTTP_METHODS:
+            return _HTTP_METHODS[lowered]
+        intent = intent_of(words_of(value))
+        if intent:
+            return "write" if intent == "write" else ""
+    return None
+
+
+def _is_sql_write(arguments: object) -> bool:
+    if isinstance(arguments, Mapping):
+        return any(
+            isinstance(text := arguments[name], str) and _SQL_WRITE.match(text) is not None
+            for name in _STATEMENT_FIELDS
+            if name in arguments
+        )
+    return isinstance(arguments, str) and _SQL_WRITE.match(arguments) is not None
+
+
+def is_declined(text: str) -> bool:
+    """Return whether a result that is no error says at its beginning that the write did not happen."""
+    return _DECLINED.search(text, 0, _MAX_DECLINED_CHARS) is not None and _DONE.match(text) is None

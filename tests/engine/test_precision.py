@@ -1,0 +1,309 @@
+"""Work that looks like a loop and is none, each with the loop beside it that must still be found."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.engine.play import Player
+
+
+def findings(player: Player, *steps) -> list[str]:
+    """Kinds of the findings of these steps: tool, arguments, result, and whether it is an error."""
+    return [
+        finding.kind
+        for tool, arguments, result, *is_error in steps
+        for finding in player.step(tool, arguments, result, is_error=bool(is_error)).findings
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tool", "receipt"),
+    [
+        ("write_file", "Successfully wrote the file to the folder that was given"),
+        ("createfile", '{"success": true, "message": "One more file is in the folder"}'),
+        ("mcp__crm__add_contact_note", "The note was added and everybody who follows it was informed"),
+        ("send_email", "The message was sent to everybody who is in the list of recipients"),
+    ],
+)
+def test_receipts_for_different_pieces_of_work_are_no_loop(tool, receipt):
+    work = [(tool, {"name": f"part {n}", "text": f"text number {n * n}"}, receipt) for n in range(12)]
+    assert findings(Player(), *work) == []
+    assert "repeat" in findings(Player(), *(work[:1] * 4))
+
+
+def test_a_dispatched_write_and_a_written_row_are_work_too():
+    player = Player()
+    receipt = "The request was carried out and one record of the table was affected"
+    assert (
+        findings(player, *(("gateway", {"action_name": "create_event", "n": n}, receipt) for n in range(9)))
+        == []
+    )
+    rows = (("run_query", {"sql": f"INSERT INTO t VALUES ({n})"}, receipt) for n in range(9))
+    assert findings(player, *rows) == []
+    looks = (("run_query", {"sql": f"SELECT * FROM t WHERE n = {n}"}, receipt) for n in range(9))
+    assert "outcome" in findings(player, *looks)
+
+
+def test_a_declined_write_is_no_receipt():
+    declined = "No replacement was performed because the text to replace did not appear in the file"
+    assert "outcome" in findings(
+        Player(),
+        *(("str_replace_editor", {"command": "str_replace", "old": f"w{n}"}, declined) for n in range(8)),
+    )
+
+
+def test_results_of_one_response_count_once():
+    def reading(same_round):
+        player = Player()
+        for n in range(8):
+            player.call("read_file", {"path": f"part {n}.json"}, round="1" if same_round else f"{n}")
+        return [
+            finding.kind
+            for n in range(8)
+            for finding in player.answer("{ }  no content yet", call_id=f"call-{n}").verdict.findings
+        ]
+
+    assert reading(same_round=True) == []
+    assert "outcome" in reading(same_round=False)
+
+
+def walk(case, steps=8):
+    """A procedure that is followed from its start for every piece of work, with a write at its end."""
+    return [
+        *(("goto_node", {"node": n}, f"instructions of node {n} that never change") for n in range(steps)),
+        ("update_order", {"case": case}, "The order was updated as the customer wanted it to be"),
+    ]
+
+
+def test_a_procedure_may_be_followed_again_after_every_change():
+    assert findings(Player(), *(step for case in range(6) for step in walk(case))) == []
+
+
+def test_a_procedure_that_starts_over_without_a_change_is_a_loop():
+    assert "stagnation" in findings(Player(), *walk(0)[:-1], *walk(0)[:-1])
+
+
+def test_after_a_message_of_the_user_looking_again_is_normal_and_failing_again_is_not():
+    player = Player()
+    for _ in range(6):
+        player.message()
+        assert (
+            findings(
+                player,
+                ("get_user", {"id": 7}, "ann, who lives in a street"),
+                ("get_order", {"id": 9}, "two boots"),
+            )
+            == []
+        )
+    refused = ("pay", {"card": "one"}, "this card is not known to the bank at all", True)
+    found = []
+    for _ in range(4):
+        player.message()
+        found += findings(player, refused, ("get_user", {"id": 7}, "ann, who lives in a street"))
+    assert found
+
+
+def test_every_shell_is_one_tool_and_comments_on_a_call_do_not_count():
+    player = Player()
+    found = findings(
+        player,
+        ("Bash", {"command": "make check", "description": "Run the checks"}, "nothing to be done for it"),
+        ("exec_command", {"cmd": "make check", "yield_time_ms": 1000}, "nothing to be done for it"),
+        ("shell", {"command": ["bash", "-lc", "make check"], "timeout_ms": 9}, "nothing to be done for it"),
+        ("Bash", {"command": "make check", "description": "Check again"}, "nothing to be done for it"),
+    )
+    assert "repeat" in found
+    steps = (
+        ("read_file", {"path": "a.py", "task_progress": f"step {n}"}, "one and the same text")
+        for n in range(4)
+    )
+    assert "repeat" in findings(Player(), *steps)
+    other = (
+        ("Bash", {"command": "make check", "cwd": f"/part/{n}"}, f"all well in part {n}") for n in range(4)
+    )
+    assert findings(Player(), *other) == []
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("process", {"action": "poll", "id": 7}),
+        ("write_stdin", {"session_id": 7, "chars": ""}),
+        ("read_bash", {"id": 7}),
+    ],
+)
+def test_a_call_that_only_asks_for_a_state_is_a_poll(tool, arguments):
+    player = Player()
+    assert (
+        findings(player, *((tool, arguments, "still running, nothing to report yet") for _ in range(9))) == []
+    )
+    assert findings(player, (tool, arguments, "still running, nothing to report yet")) == ["repeat"]
+
+
+def test_results_that_move_in_one_direction_are_an_honest_poll():
+    rising = (("get_build", {"id": 7}, f"{n} of 40 steps done") for n in range(30))
+    assert findings(Player(), *rising) == []
+    going_round = (("get_build", {"id": 7}, f"{n % 7} of 40 steps done") for n in range(30))
+    assert "repeat" in findings(Player(), *going_round)
+
+
+def page(goods, visited="9 seconds ago"):
+    return f"A shop with seven aisles, a counter and two doors. Last visited {visited}. Today: {goods}. Nothing is selected."
+
+
+def test_an_action_whose_page_stays_nearly_the_same_is_advised_against():
+    goods = ("apples and plums", "pears, cherries", "grapes, figs", "dates and kiwis", "limes, mangoes")
+    clicks = [("click", {"target": "Select a month"}, page(one)) for one in goods]
+    assert findings(Player(), *clicks[:2]) == []
+    player = Player()
+    verdicts = [player.step(*click) for click in clicks]
+    assert [verdict.decision for verdict in verdicts] == ["allow", "allow", "warn", "allow", "allow"]
+    assert verdicts[2].finding.results == "alike"
+    assert "nearly the same result" in verdicts[2].message
+    assert findings(Player(repeat_near_ratio=1), *clicks) == []
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "results"),
+    [
+        ("scroll", {"direction": "down"}, [page(one) for one in ("apples and plums", "pears, cherries", "grapes, figs")]),
+        ("browser", {"action": "scroll_down"}, [page(one) for one in ("apples and plums", "pears, cherries", "grapes, figs")]),
+        ("click", {"target": "Load more"}, [page(one) for one in ("apples and plums", "pears, cherries", "grapes, figs")]),
+        ("deploy", {"id": 7}, [page(one) for one in ("building", "testing", "ready")]),
+        ("open_door", {"id": 7}, [page(f"{n * n} of 40 people") for n in (4, 2, 3)]),
+        ("read_page", {"id": 7}, [page(one) for one in ("apples and plums", "pears, cherries", "grapes, figs")]),
+        ("job_status", {"id": 7}, [page(one) for one in ("apples and plums", "pears, cherries", "grapes, figs")]),
+    ],
+)  # fmt: skip
+def test_paging_a_state_and_figures_are_no_nearly_identical_results(tool, arguments, results):
+    assert findings(Player(), *((tool, arguments, result) for result in results)) == []
+
+
+def test_times_that_are_told_as_an_age_make_no_new_result():
+    visits = (
+        ("visit", {"url": "a"}, page("apples", ago)) for ago in ("9 seconds ago", "1 minute ago", "3h ago")
+    )
+    assert "repeat" in findings(Player(), *visits)
+
+
+def refusals(card, order="W1"):
+    return ("change_payment", {"order": order, "card": card}, "payment method not found", True)
+
+
+def test_a_write_refused_for_one_reason_although_the_user_was_asked_is_a_loop():
+    player = Player()
+    assert findings(player, refusals("visa_1"), refusals("visa_2")) == []
+    player.message()
+    verdict = player.step(*refusals("visa_3")[:3], is_error=True)
+    assert (verdict.decision, verdict.finding.kind, verdict.finding.count) == ("warn", "outcome", 3)
+
+
+def test_trying_each_known_way_at_once_or_for_other_orders_is_no_loop():
+    assert findings(Player(), *(refusals(f"visa_{n}") for n in range(3))) == []
+    player = Player()
+    for n in range(3):
+        player.message()
+        assert findings(player, refusals(f"visa_{n}", order=f"W{n}")) == []
+
+
+def searches(queries, result="No results for {}", tool="search"):
+    return [(tool, {"q": query}, result.format(query)) for query in queries]
+
+
+QUERIES = (
+    "based",
+    "headquartered",
+    "located",
+    "situated",
+    "residing",
+    "founded",
+    "seated",
+    "home",
+    "origin",
+    "office",
+)
+
+
+@pytest.mark.parametrize(
+    "result", ["[]", "No results for {}", "0 matches for {} in the index", '{{"results": []}}']
+)
+def test_a_sweep_in_ever_new_words_that_finds_nothing_is_advised_against(result):
+    player = Player()
+    verdicts = [player.step(*search) for search in searches(QUERIES, result)]
+    assert next(n for n, verdict in enumerate(verdicts, 1) if verdict.decision == "warn") == 4
+    assert verdicts[3].finding.kind == "stagnation"
+    assert verdicts[3].finding.results == "empty"
+    assert {verdict.decision for verdict in verdicts} == {"allow", "warn"}
+
+
+def test_honest_sweeps_stay_quiet():
+    days = [
+        ("search_flights", {"from": "DEN", "to": "IAH", "date": f"2026-05-{n}"}, "[]") for n in range(10, 25)
+    ]
+    assert findings(Player(), *days) == []
+    with_hits = searches(QUERIES)
+    with_hits[2:2] = [("search", {"q": "seat"}, "The seat of the company is in a town by the sea")]
+    with_hits[6:6] = [("search", {"q": "move"}, "The company moved away from there two years later")]
+    assert findings(Player(), *with_hits[:9]) == []
+    shell = [("bash", {"command": f"grep -rn {query} ."}, "") for query in QUERIES]
+    assert findings(Player(), *shell) == []
+
+
+TROUBLES = (
+    "Error: 429 Too Many Requests. Rate limit reached, try again later",
+    "Tavily search failed: This request exceeds your plan's set usage limit.",
+    "HTTP 503: the service is unavailable",
+    "requests.exceptions.ReadTimeout: the read operation timed out",
+    "connect ECONNREFUSED 10.0.0.7:443",
+    "502 Server Error: Bad Gateway for url: https://example.org/",
+)
+
+
+@pytest.mark.parametrize("error", TROUBLES)
+def test_trouble_of_a_provider_is_advised_about_and_never_stops_a_run(error):
+    for name in ("search", "read_page"):
+        player = Player(outage_ladder="graduated")
+        verdicts = [player.step(name, {"q": query}, error, is_error=True) for query in QUERIES * 3]
+        assert {verdict.decision for verdict in verdicts} == {"allow", "warn"}
+        first = next(verdict for verdict in verdicts if verdict.decision == "warn")
+        assert (first.finding.kind, first.finding.count) == ("outage", 3)
+
+
+def test_trouble_of_a_provider_is_one_pattern_in_every_session():
+    loops = set()
+    for topic in ("cats", "dogs"):
+        player = Player()
+        steps = [player.step("search", {"q": f"{topic} {n}"}, TROUBLES[0], is_error=True) for n in range(3)]
+        loops.add(steps[-1].finding.loop_id)
+    assert len(loops) == 1
+
+
+def test_what_a_shell_reports_is_no_trouble_of_a_provider():
+    steps = [("bash", {"command": f"./check part {n}"}, TROUBLES[3], True) for n in range(6)]
+    assert "outage" not in findings(Player(), *steps)
+    refused = [("search", {"q": query}, "permission denied for this key", True) for query in QUERIES]
+    assert "outcome" in findings(Player(), *refused[:4])
+
+
+def test_one_error_at_another_line_is_the_same_error():
+    steps = [
+        ("run_query", {"sql": f"SELECT {name}"}, f"Error near line {n}, column {n * n}: no such table", True)
+        for n, name in enumerate(QUERIES[:4], 3)
+    ]
+    assert "outcome" in findings(Player(), *steps)
+
+
+def test_the_same_error_of_the_same_call_over_a_run_is_advised_against_one_time_earlier():
+    def over_a_run(*is_error):
+        player = Player(stagnation_enabled=False, scattered_repeats=0)
+        found = []
+        for n in range(4):
+            found += findings(
+                player,
+                ("compute", {"of": "a"}, "this is not possible with these figures", *is_error),
+                *((f"other_{n}", {"n": n, "m": m}, f"answer number {n} and {m}") for m in range(5)),
+            )
+        return found
+
+    assert over_a_run(True) == ["repeat"]
+    assert over_a_run() == []
