@@ -1,7 +1,8 @@
 # ruff: noqa: INP001
-"""Writes the measured tables of `detectors.md` and `evaluation.md` anew: `python docs/figures.py LABELS EVENTS…`.
+"""Updates the measured tables of `detectors.md` and `evaluation.md`: `.venv/bin/python docs/figures.py FOLDER…`.
 
-The recorded runs are not part of the project; the tables are, between marks that this script looks for. Everything
+A folder contains a set of labels, `labels.jsonl.gz`, and its runs, `*.events.jsonl.gz`. All tables but the one per set are about
+the first folder. The recorded runs are not part of the project; the tables are, between marks that this script looks for. Everything
 is measured with the same code as `manage.py evaluate`.
 """
 
@@ -49,11 +50,22 @@ SWEPT: dict[str, tuple[Any, ...]] = {
 }
 
 
-class Runs:
-    """The labelled runs, read once."""
+FEATURES: dict[str, dict[str, Any]] = {
+    "`repeat_near_ratio`": {"repeat_near_ratio": 1.0},
+    "`outcome_max_refusals`": {"outcome_max_refusals": 0},
+    "`stagnation_max_empty`": {"stagnation_max_empty": 0},
+    "`outage_enabled`": {"outage_enabled": False},
+    "`once_per_round`": {"once_per_round": False},
+}
+"""Rules for modern tool use that can be turned off, with the values that do."""
 
-    def __init__(self, labelled: Path, events: Iterable[Path]) -> None:
-        self.labels = labels(read_lines(labelled))
+
+class Runs:
+    """The labelled runs of a folder, read once."""
+
+    def __init__(self, folder: Path, *, with_successes: bool = False) -> None:
+        self.labels = labels(read_lines(folder / "labels.jsonl.gz"), with_successes=with_successes)
+        events = sorted(folder.glob("*.events.jsonl.gz"))
         rows = (row for path in events for row in read_lines(path) if name_of(row) in self.labels)
         self.sessions = list(sessions(rows))
 
@@ -66,7 +78,7 @@ class Runs:
 
 
 def recall(report: Mapping[str, Any]) -> str:
-    """Recall with and without the short runs."""
+    """Return recall with and without the short runs."""
     short = report["by_source"].get(SHORT_RUNS, {"loops": 0, "caught": 0})
     loops, caught = report["loops"] - short["loops"], report["caught"] - short["caught"]
     return f"{_percent(report['caught'], report['loops'])} / {_percent(caught, loops)}"
@@ -86,7 +98,7 @@ def _alarms(report: Mapping[str, Any]) -> str:
 
 
 def per_detector(runs: Runs) -> str:
-    """Each detector alone, all but it, and all together."""
+    """Return the figures of each detector alone, of all but it, and of all together."""
     lines = [
         "| detectors on | recall, all / without intercode | false alarms on healthy runs | healthy runs blocked | median delay, calls | calls saved |",
         "| --- | --- | --- | --- | --- | --- |",
@@ -107,7 +119,7 @@ def per_detector(runs: Runs) -> str:
 
 
 def per_limit(runs: Runs) -> str:
-    """One line per limit and step: what changes against `standard`."""
+    """Return one line per limit and step: the change against `standard`."""
     base = runs.measure({})
     lines = [
         "| limit | standard | tried | loops found | false alarms on healthy runs | healthy runs blocked | median delay | calls saved |",
@@ -130,7 +142,7 @@ def per_limit(runs: Runs) -> str:
 
 
 def per_source(runs: Runs) -> str:
-    """The table of `manage.py evaluate`, with the total once more without the short runs."""
+    """Return the table of `manage.py evaluate`, with a second total without the short runs."""
     report = runs.measure({})
     lines = [
         "| source | loops found | healthy runs with an alarm | healthy runs blocked | median delay | calls saved |",
@@ -147,8 +159,51 @@ def per_source(runs: Runs) -> str:
     return "\n".join(lines)
 
 
+def per_set(folders: Iterable[Path]) -> str:
+    """Return one line per set of labels, with confidence intervals and the runs that ended in success."""
+    lines = [
+        "| set | loops found | healthy runs with an alarm | healthy runs blocked | successful runs with a finding | successful runs blocked |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    names = (("caught", "loops"), ("alarmed", "healthy"), ("blocked", "healthy"),
+             ("successes_alarmed", "successes"), ("successes_blocked", "successes"))  # fmt: skip
+    for folder in folders:
+        report = Runs(folder, with_successes=True).measure({})
+        cells = [_with_interval(report, part, whole) for part, whole in names]
+        lines.append(f"| {folder.name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def per_feature(folders: Iterable[Path]) -> str:
+    """Return the figures of each rule alone and of all but it, for every folder."""
+    sets = {folder.name: Runs(folder) for folder in folders}
+    lines = [f"| rules on | {' | '.join(sets)} |", f"| --- |{' --- |' * len(sets)}"]
+
+    def line(title: str, off: Iterable[str]) -> None:
+        values = {name: value for feature in off for name, value in FEATURES[feature].items()}
+        reports = [runs.measure(values) for runs in sets.values()]
+        cells = [f"{one['caught']} of {one['loops']}, {_alarms(one)}" for one in reports]
+        lines.append(f"| {title} | {' | '.join(cells)} |")
+
+    line("none of them", FEATURES)
+    for feature in FEATURES:
+        line(f"only {feature}", [other for other in FEATURES if other != feature])
+    for feature in FEATURES:
+        line(f"all but {feature}", [feature])
+    line("**all**", [])
+    return "\n".join(lines)
+
+
+def _with_interval(report: Mapping[str, Any], part: str, whole: str) -> str:
+    bounds = report["intervals"][part]
+    if bounds is None:
+        return "–"
+    low, high = (f"{100 * bound:.1f}" for bound in bounds)
+    return f"{report[part]:,} of {report[whole]:,} ({low} to {high} %)"
+
+
 def per_preset(runs: Runs) -> str:
-    """Every preset on the same runs."""
+    """Return the figures of every preset on the same runs."""
     lines = [
         "| preset | recall, all / without intercode | false alarms on healthy runs | healthy runs blocked | median delay | calls saved |",
         "| --- | --- | --- | --- | --- | --- |",
@@ -162,7 +217,7 @@ def per_preset(runs: Runs) -> str:
 
 
 def misses(runs: Runs) -> str:
-    """Names of the runs that were judged wrongly; why is written by hand beside it."""
+    """Return the names of the runs that were judged wrongly; the reasons are written by hand."""
     report = runs.measure({})
     lines = [f"- missed: {source}, `{session}`" for source, session in report["missed"]]
     lines += [f"- alarm: {one[0]}, `{one[1]}`: {one[2]}, {one[3]}" for one in report["false_alarms"]]
@@ -170,7 +225,7 @@ def misses(runs: Runs) -> str:
 
 
 def put(page: str, name: str, text: str) -> None:
-    """Replace what stands between the marks of this name."""
+    """Replace the text between the marks of this name."""
     path = ROOT / "docs" / page
     before, mark, rest = path.read_text().partition(f"<!-- {name} -->\n")
     _, end, after = rest.partition(f"<!-- end {name} -->")
@@ -181,9 +236,12 @@ def put(page: str, name: str, text: str) -> None:
 
 def main() -> None:
     """Measure and write."""
-    if len(sys.argv) < 3:
-        raise SystemExit("usage: python docs/figures.py LABELS.jsonl EVENTS.jsonl…")
-    runs = Runs(Path(sys.argv[1]), [Path(name) for name in sys.argv[2:]])
+    folders = [Path(name) for name in sys.argv[1:]]
+    if not folders:
+        raise SystemExit("usage: .venv/bin/python docs/figures.py FOLDER…")
+    put("evaluation.md", "per set", per_set(folders))
+    put("evaluation.md", "per feature", per_feature(folders))
+    runs = Runs(folders[0])
     put("evaluation.md", "per source", per_source(runs))
     put("evaluation.md", "per preset", per_preset(runs))
     put("evaluation.md", "judged wrongly", misses(runs))

@@ -5,7 +5,8 @@ The ideal is `fire` (at least one warning), `quiet` (no reaction), `no_block` (n
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
 
 from detection.engine import fold
 from detection.engine.calls import Call, Message, Result, Step
@@ -15,19 +16,30 @@ from detection.engine.policy import Policy, resolve
 from detection.engine.results import as_text
 from detection.measuring.differences import Played
 
-_MESSAGES = {"user_message": "user", "user_continue": "continue"}
+_MESSAGES: Mapping[str, Literal["user", "continue"]] = {"user_message": "user", "user_continue": "continue"}
+_BEFORE = frozenset((*_MESSAGES, "stream_retry", "text_part"))
+_IDEALS = frozenset(("fire", "quiet", "no_block", "either"))
+# A message of the agent itself is no observation: LoopGuard watches calls.
+_NO_CALLS = frozenset(("@message", "@condense"))
 
 
 def play(scenario: dict[str, Any], policy: Policy | None = None) -> Played:
     """Play one scenario under a policy, the preset `standard` by default."""
     policy = policy or resolve([])
+    unknown = [*_unknown(scenario)]
+    if unknown:
+        return Played(scenario["id"], {}, tuple(unknown))
     state, keyer = fold.new_state(), Keyer(b"scenario")
+    sent: list[Call] = []
     reactions: list[dict[str, Any]] = []
     for index, entry in enumerate(scenario["calls"]):
         at = float(entry.get("t", index))
         before = entry.get("before")
         if before in _MESSAGES:
-            fold.observe_message(state, Message(at, _MESSAGES[before], index), policy)  # type: ignore[arg-type]
+            fold.observe_message(state, Message(at, _MESSAGES[before], index), policy)
+        if before == "stream_retry":
+            for call in [one for one in sent if one.round == _name(entry.get("round"))]:
+                _note(reactions, index, fold.observe_call(state, call, policy, keyer))
         if entry["tool"].startswith("@"):
             if entry["tool"] == "@condense":
                 fold.observe_message(state, Message(at, "condense", index), policy)
@@ -38,9 +50,10 @@ def play(scenario: dict[str, Any], policy: Policy | None = None) -> Played:
             arguments=entry.get("args"),
             at=at,
             call_id=f"call-{index}",
-            round=None if entry.get("round") is None else str(entry["round"]),
-            run=None if entry.get("run") is None else str(entry["run"]),
+            round=_name(entry.get("round")),
+            run=_name(entry.get("run")),
         )
+        sent.append(call)
         _note(reactions, index, fold.observe_call(state, call, policy, keyer))
         if "result" in entry:
             result = Result(call.call_id, as_text(entry["result"]), entry.get("is_error"), at, index)
@@ -55,6 +68,21 @@ def play(scenario: dict[str, Any], policy: Policy | None = None) -> Played:
     elif ideal == "no_block" and blocked:
         problem = f"expected no blocked call, got {blocked[0]}"
     return Played(scenario["id"], {"ideal": ideal, "acted": reactions}, (problem,) if problem else ())
+
+
+def _name(given: Any) -> str | None:
+    return None if given is None else str(given)
+
+
+def _unknown(scenario: dict[str, Any]) -> Iterator[str]:
+    """Return one line per part of the scenario that this module cannot play."""
+    if scenario["ideal"] not in _IDEALS:
+        yield f"unknown ideal {scenario['ideal']!r}"
+    for entry in scenario["calls"]:
+        if entry.get("before") not in (None, *_BEFORE):
+            yield f"unknown event {entry['before']!r} before a call"
+        if entry["tool"].startswith("@") and entry["tool"] not in _NO_CALLS:
+            yield f"unknown pseudo tool {entry['tool']!r}"
 
 
 def _note(reactions: list[dict[str, Any]], index: int, step: Step) -> None:

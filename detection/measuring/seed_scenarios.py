@@ -1,21 +1,27 @@
 """Plays the scenarios of five known systems, each under its preset, and compares the detections.
 
 Settings and terms of those systems are translated here and nowhere else: the engine has one set of limits
-("fires on the n-th call") and one set of rungs.
+("fires on the n-th call") and one set of rungs. Everything that is decided is decided by the code that runs in production:
+detections by the engine, approvals and rulings of the judge by the services, with rows that are never stored.
 """
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
-from detection.engine import commands, fold
-from detection.engine.calls import Call, Result, Step
+import orjson
+from django.utils import timezone
+
+from detection.engine import commands, fold, wire_shapes
+from detection.engine.calls import Call, Finding, Result, Step, Verdict
 from detection.engine.identity import Keyer
-from detection.engine.judge import Ruling, parse_words
-from detection.engine.memory import State
+from detection.engine.judge import Digest
+from detection.engine.memory import BLOCKING, State
 from detection.engine.policy import (
     ENVIRONMENT,
     FIELDS,
@@ -31,6 +37,14 @@ from detection.engine.policy import (
 )
 from detection.engine.results import as_text
 from detection.measuring.differences import Played
+from detection.models import Approval, Choice, Decider, EventType, JudgeCall, Session
+from detection.models.approvals import ApprovalState
+from detection.services.approvals import outcomes
+from detection.services.approvals.judge_consultation import extension_cap_of
+from detection.services.approvals.open_approvals import new_approval
+from detection.services.judging import judge
+from detection.services.sessions.event_records import EventRecord
+from detection.services.sessions.folding import detection_log_line
 
 Json = dict[str, Any]
 
@@ -57,6 +71,21 @@ _ACTIONS: Mapping[str, Mapping[str, str]] = {
 }
 _RUNGS = {"continue": "observe", "warn": "warn", "terminate": "stop", "stop": "stop"}
 _VERDICTS = {"unclear": "ambiguous", "failed": "error"}
+_LEVELS = {"WARNING": "WARN"}
+_CHOICES = {
+    "keep_enabled": Choice.SKIP,
+    "escape": Choice.SKIP,
+    "disable_for_session": Choice.DISABLE,
+    "allow_once": Choice.ALLOW_ONCE,
+}
+_CHOICE_NAMES = {
+    Choice.SKIP: "keep_enabled",
+    Choice.DISABLE: "disable_for_session",
+    Choice.ALLOW_ONCE: "allow_once",
+}
+_CALLBACKS: Mapping[str, Literal["allow", "stop"]] = {
+    "always_continue": "allow", "continue": "allow", "always_stop": "stop", "stop": "stop",
+}  # fmt: skip
 
 # The engine's name of a setting of 001, and by how many calls it fires later.
 _LEVEL_NAMES: Mapping[str, tuple[str, int]] = {
@@ -73,8 +102,15 @@ _LEVEL_NAMES: Mapping[str, tuple[str, int]] = {
     "max_history": ("window_calls", 0),
 }
 
-# Figures that the engine does not report, or that only explain.
-_NOT_COMPARED = frozenset(("counts", "why", "note"))
+_EXPECTED = frozenset(
+    ("first", "detections", "notices", "config_error", "effective", "final", "tracked", "why", "note")
+)
+_EXPECTED_OF_DETECTION = frozenset((
+    "i", "kind", "action", "count", "counts", "confidence", "detection_count", "pattern_length", "repetitions", "warning",
+    "message_has", "finish_reason", "stopped", "session", "log", "choice", "executed", "verdict", "outcome",
+    "judge_called", "judge_request", "guidance", "why", "note",
+))  # fmt: skip
+_EXPLAINING = frozenset(("why", "note"))
 
 
 def play(scenario: Json) -> Played:
@@ -91,9 +127,11 @@ def play(scenario: Json) -> Played:
         With one line per difference.
     """
     expect = scenario.get("expect", {})
+    unknown = [*_unknown(expect)]
+    if unknown:
+        return Played(scenario["id"], {}, tuple(unknown))
     try:
-        game = _Game(scenario)
-        got = game.play()
+        got = _Game(scenario).play()
     except PolicyError as error:
         got = {"first": None, "detections": [], "config_error": _their_name(scenario, error.field)}
     return Played(scenario["id"], got, tuple(_problems(expect, got)))
@@ -143,10 +181,16 @@ def overrides(system: str, config: Json) -> list[ScopedValues]:
     found.append((SERVER, validate(SERVER, translate(config))))
     found += [
         (scope, validate(scope, translate(config[name])))
-        for name, scope in (("server", SERVER), ("model", _MODEL), ("session", SESSION))
+        for name, scope in (("server", SERVER), ("model", _MODEL))
         if isinstance(config.get(name), dict)
     ]
     return found
+
+
+def _session_values(system: str, config: Json) -> Json:
+    """Return what a session of the scenario overrides from its start."""
+    own = config.get("session")
+    return validate(SESSION, _TRANSLATE[system](own)) if isinstance(own, dict) else {}
 
 
 def _environment(variables: Json) -> Json:
@@ -195,7 +239,10 @@ def _known(config: Json) -> Json:
 
 
 def _proxy(config: Json) -> Json:
-    return _known({name: value for name, value in config.items() if name != "env"})
+    found = _known({name: value for name, value in config.items() if name != "env"})
+    if config.get("count_interleaved"):
+        found |= {"repeat_scope": "window", "window_calls": FIELDS["window_calls"].maximum}
+    return found
 
 
 def _levels(config: Json) -> Json:
@@ -213,8 +260,6 @@ def _levels(config: Json) -> Json:
         found["outcome_method"] = "literal_masked"
     if "actions" in config:
         found["graduated_rungs"] = [_RUNGS.get(action, action) for action in config["actions"]]
-    if config.get("on_loop_detected") in ("continue", "stop"):
-        found["graduated_rungs"] = [_RUNGS[config["on_loop_detected"]]]
     level = config.get("level")
     if level:
         # A scenario of one level is about that level alone.
@@ -233,7 +278,19 @@ def _advisory(config: Json) -> Json:
         found["counting_scope"] = config["scope"]
     if config.get("canonical") or config.get("canonicalise"):
         found["identity"] = "canonical"
+    if "max_iterations" in config:
+        found |= _round_limit(config["max_iterations"], ["block"])
     return found
+
+
+def _round_limit(rounds: int, ladder: str | list[str]) -> Json:
+    return {
+        "budget_enabled": True,
+        "budget_soft_rounds": False,
+        "budget_max_rounds": rounds + 1,
+        "budget_max_calls": 0,
+        "budget_ladder": ladder,
+    }
 
 
 def _interactive(config: Json) -> Json:
@@ -249,12 +306,7 @@ def _interactive(config: Json) -> Json:
     if "max_repeated_tool_calls" in config:
         found |= {"max_repeats": config["max_repeated_tool_calls"] + 1, "mode": "break"}
     if "max_tool_loops" in config:
-        found |= {
-            "budget_enabled": True,
-            "budget_soft_rounds": False,
-            "budget_max_rounds": config["max_tool_loops"] + 1,
-            "budget_ladder": "break",
-        }
+        found |= _round_limit(config["max_tool_loops"], "break")
     return found
 
 
@@ -281,9 +333,10 @@ _TRANSLATE: Mapping[str, Callable[[Json], Json]] = {
 class _Session:
     """A session of the scenario with its own settings."""
 
+    row: Session
     state: State = field(default_factory=fold.new_state)
-    own: Json = field(default_factory=dict)
-    rounds: set[str] = field(default_factory=set)
+    calls: list[tuple[Call, Step]] = field(default_factory=list)
+    is_ended: bool = False
 
 
 class _Game:
@@ -293,57 +346,62 @@ class _Game:
         self.system: str = scenario["system"]
         self.config: Json = scenario.get("config", {})
         self.calls = list(expand(scenario.get("calls", [])))
+        self.expects_end = "final" in scenario.get("expect", {})
         self.overrides = overrides(self.system, self.config)
         self.keyer = Keyer(b"scenario")
         self.sessions: dict[str, _Session] = {}
         self.choices = iter(self.config.get("user_choices", ()))
         self.replies = iter(self.config.get("judge_replies", ()))
+        self.callback = _CALLBACKS.get(self.config.get("on_loop_detected", ""))
         self.detections: list[Json] = []
+        self.notices: list[Json] = []
 
     def play(self) -> Json:
         """Play all calls and return the detections."""
         index = 0
         for entry in self.calls:
-            session = self.sessions.setdefault(str(entry.get("session", "")), _Session())
+            session = self._session(str(entry.get("session", "")))
             if "control" in entry:
                 self._control(entry, session)
                 continue
-            # The original never looks at streamed responses.
-            if not (self.system == "000" and entry.get("stream")):
+            # Integrations of the original system never send streamed responses; the detector does not know about streams.
+            is_unseen = self.system == "000" and entry.get("stream")
+            if not (is_unseen or session.is_ended):
                 self._call(entry, index, session)
             index += 1
         got: Json = {
             "first": self.detections[0]["i"] if self.detections else None,
             "detections": self.detections,
-            "effective": {name: resolve(self.overrides).get(name) for name in FIELDS},
+            "notices": self.notices,
+            "effective": dict(self._policy(self._session("")).values),
+            "tracked": sum(
+                len(run.records) for session in self.sessions.values() for run in session.state.runs.values()
+            ),
         }
-        limit = self.config.get("max_iterations")
-        if limit is not None and any(len(session.rounds) >= limit for session in self.sessions.values()):
-            got["final"] = "answer_without_tools"
+        if self.expects_end:
+            got["final"] = self._final()
         return got
 
+    def _session(self, name: str) -> _Session:
+        if name not in self.sessions:
+            values = _session_values(self.system, self.config)
+            self.sessions[name] = _Session(Session(external_id=name, policy_values=values))
+        return self.sessions[name]
+
     def _policy(self, session: _Session) -> Policy:
-        return resolve([*self.overrides, (SESSION, session.own)])
+        return resolve([*self.overrides, (SESSION, session.row.policy_values)])
 
     def _control(self, entry: Json, session: _Session) -> None:
+        values = session.row.policy_values
         if entry["control"] == "command":
             for command in commands.parse(entry["text"]):
-                session.own = commands.apply(command, session.own)
-                unset = {change.field for change in command.changes if change.value is commands.UNSET}
-                self.overrides = [
-                    (scope, {name: value for name, value in values.items() if name not in unset})
-                    if scope == SESSION
-                    else (scope, values)
-                    for scope, values in self.overrides
-                ]
+                values = commands.apply(command, values)
         else:
-            session.own["enabled"] = entry["control"] == "enable"
+            values = {**values, "enabled": entry["control"] == "enable"}
+        session.row.policy_values = values
 
-    def _call(self, entry: Json, index: int, session: _Session) -> None:
-        policy = self._policy(session)
+    def _observed(self, entry: Json, index: int, session: _Session, policy: Policy) -> tuple[Call, Step]:
         batch = entry.get("batch")
-        if batch is not None:
-            session.rounds.add(str(batch))
         call = Call(
             seq=index,
             tool=entry["tool"],
@@ -353,66 +411,192 @@ class _Game:
             round=None if batch is None else str(batch),
             run=None if entry.get("run") is None else str(entry["run"]),
         )
-        step = fold.observe_call(session.state, call, policy, self.keyer)
-        self._report(step, index, session, policy)
+        return call, fold.observe_call(
+            session.state, call, policy, self.keyer, overrule=self._overrule if self.callback else None
+        )
+
+    def _overrule(self, _verdict: Verdict) -> Literal["allow", "stop"] | None:
+        return self.callback
+
+    def _call(self, entry: Json, index: int, session: _Session) -> None:
+        policy = self._policy(session)
+        counted = _totals(session.state)
+        call, step = self._observed(entry, index, session, policy)
+        session.calls.append((call, step))
+        self._report(step, call, session, policy, counted)
         if "result" in entry:
             result = Result(call.call_id, as_text(entry["result"]), entry.get("is_error"), call.at, index)
-            self._report(
-                fold.observe_result(session.state, result, policy, self.keyer), index, session, policy
+            step = fold.observe_result(
+                session.state, result, policy, self.keyer, overrule=self._overrule if self.callback else None
             )
+            self._report(step, call, session, policy, counted)
 
-    def _report(self, step: Step, index: int, session: _Session, policy: Policy) -> None:
+    def _final(self) -> str:
+        """Ask for one more round, as an agent does that has not finished."""
+        session = [*self.sessions.values()][-1]
+        last = session.calls[-1][0]
+        entry = {
+            "tool": last.tool,
+            "args": {"next": True},
+            "t": last.at + 1,
+            "batch": "next",
+            "run": last.run,
+        }
+        verdict = self._observed(entry, last.seq + 1, session, self._policy(session))[1].verdict
+        return "answer_without_tools" if verdict.decision == "block" else verdict.decision
+
+    def _report(
+        self, step: Step, call: Call, session: _Session, policy: Policy, counted: Mapping[str, int]
+    ) -> None:
+        self.notices += [
+            {
+                "i": call.seq,
+                "kind": "limit_approaching",
+                "used": int(finding.detail["used"]),
+                "limit": int(finding.detail["allowed"]) - 1,
+            }
+            for finding in step.verdict.findings
+            if finding.detail.get("notice")
+        ]
         verdict, finding = step.verdict, step.verdict.finding
-        if step.duplicate or finding is None or verdict.rung is None or finding.detail.get("notice"):
+        line = detection_log_line(session.row.external_id, call.tool, step)
+        if line is None or finding is None or verdict.rung is None:
             return
+        level, _, fields = line
+        level_name = logging.getLevelName(level)
         kinds = _KINDS[self.system]
         kind = kinds.get(f"{finding.kind} {finding.detail.get('scope')}") or kinds.get(
             finding.kind, finding.kind
         )
         got: Json = {
-            "i": index,
+            "i": call.seq,
             "kind": kind,
             "action": _ACTIONS[self.system].get(verdict.rung, verdict.rung),
             "count": finding.count,
+            "counts": {
+                _signature(other): counted.get(known.call_key or "", 0) for other, known in session.calls[:-1]
+            },
+            "session": session.row.external_id,
             "confidence": finding.confidence,
             "detection_count": verdict.detection_number,
             "warning": verdict.decision == "warn",
-            "executed": verdict.decision in ("allow", "warn"),
+            "stopped": verdict.decision == "stop",
+            "executed": verdict.decision not in BLOCKING,
             "message": verdict.message,
+            "finish_reason": _finish_reason(verdict),
+            "log": {
+                "level": _LEVELS.get(level_name, level_name),
+                "toolName": fields["tool"],
+                "callCount": fields["count"],
+            },
         }
         if finding.kind == "cycle":
-            got |= {"pattern_length": finding.period, "repetitions": finding.count}
-        if verdict.rung == "ask":
-            got |= self._ask(session, policy)
+            got |= {"pattern_length": len(finding.pattern), "repetitions": finding.laps}
+        if verdict.decision == "hold":
+            got |= self._held(step, call, session, policy)
         elif finding.kind == "budget":
-            got |= (
-                self._judge(session, policy)
-                if verdict.rung == "judge"
-                else {"outcome": "stop", "judge_called": False}
-            )
+            got |= {"outcome": "stop" if verdict.decision in BLOCKING else "continue", "judge_called": False}
+        # Lists of the first two systems go on after a stop, on purpose.
+        session.is_ended = bool(got["stopped"]) and self.system not in ("000", "001")
         self.detections.append(got)
 
-    def _ask(self, session: _Session, policy: Policy) -> Json:
-        choice = next(self.choices, "keep_enabled")
-        disables = choice == "disable_for_session" or (
-            choice == "prompt_error" and policy.get("unattended_reaction") == "disable"
-        )
-        if disables:
-            session.own["enabled"] = False
-        return {"choice": choice, "executed": disables}
-
-    def _judge(self, session: _Session, policy: Policy) -> Json:
-        reply = next(self.replies, {"error": "no reply"})
-        ruling = parse_words(reply) if isinstance(reply, str) else Ruling("failed")
-        if ruling.accepted:
-            fold.grant_rounds(session.state, policy.get("budget_extension_rounds"))
-        return {
-            "verdict": _VERDICTS.get(ruling.decision, ruling.decision),
-            "outcome": "continue" if ruling.accepted else "stop",
-            "executed": ruling.accepted,
-            "judge_called": True,
-            "guidance": True,
+    def _held(self, step: Step, call: Call, session: _Session, policy: Policy) -> Json:
+        """Decide a held call as a person or the judge does, and apply the outcome to the session."""
+        finding = step.verdict.finding
+        if finding is None:
+            return {}
+        event = EventRecord(
+            type=EventType.CALL, call_id=call.call_id, tool=call.tool, run=call.run or "", seq=call.seq,
+            call_key=step.call_key or "",
+        )  # fmt: skip
+        decider = Decider.JUDGE if step.verdict.rung == "judge" else Decider.PERSON
+        approval = new_approval(session.row, event, finding, policy, decider)
+        if decider == Decider.JUDGE:
+            got, outcome = self._ruling(approval, finding, session, policy)
+        else:
+            choice = next(self.choices, "keep_enabled")
+            if choice in _CHOICES:
+                outcome = outcomes.person_outcome(approval, _CHOICES[choice], 0, "ana")
+            else:
+                outcome = outcomes.unattended_outcome(approval)
+            is_decided = outcome.state == ApprovalState.DECIDED
+            got = {"choice": _CHOICE_NAMES.get(Choice(outcome.choice), choice) if is_decided else choice}
+        outcomes.apply_outcome(approval, outcome, session.row, session.state)
+        is_allowed = outcome.decision == "allow"
+        return got | {
+            "executed": is_allowed,
+            "stopped": outcome.decision == "stop",
+            "outcome": "continue" if is_allowed else "stop",
+            "guidance": outcomes.AFTER_STOP in outcome.message or "Guidance: " in outcome.message,
         }
+
+    def _ruling(
+        self, approval: Approval, finding: Finding, session: _Session, policy: Policy
+    ) -> tuple[Json, outcomes.ApprovalOutcome]:
+        max_rounds = extension_cap_of(policy, approval.kind)
+        steps = [step for _, step in session.calls]
+        digest = Digest(
+            rounds=finding.count,
+            limit=finding.limit,
+            calls=len(steps),
+            distinct_calls=len({step.call_key for step in steps}),
+            new_results=sum(run.new_results for run in session.state.runs.values()),
+            errors=0,
+            tools=Counter(call.tool for call, _ in session.calls),
+            grantable=max_rounds,
+        )
+        request = self.config.get("original_request", "")
+        body = judge.request_body(digest, request, model="scenario", answers="words")
+        call = JudgeCall(at=timezone.now(), outcome="")
+        judge.take_answer(call, self._answer, max_rounds, answers="words")
+        got: Json = {
+            "judge_called": True,
+            "judge_request": {
+                "temperature": body["temperature"],
+                "max_tokens": body["max_tokens"],
+                "prompt": body["messages"][-1]["content"],
+            },
+            "verdict": _VERDICTS.get(call.outcome, str(call.outcome)),
+        }
+        return got, outcomes.judge_outcome(approval, call)
+
+    def _answer(self) -> bytes:
+        reply = next(self.replies, None)
+        if not isinstance(reply, str):
+            raise judge.Unanswered("status_500")
+        message = {"role": "assistant", "content": reply}
+        return orjson.dumps({"choices": [{"index": 0, "finish_reason": "stop", "message": message}]})
+
+
+def _totals(state: State) -> dict[str, int]:
+    """Return how often each call was counted so far, by its key."""
+    counted: Counter[str] = Counter()
+    for run in state.runs.values():
+        counted.update(run.detectors.get("repeat", {}).get("totals", {}))
+    return dict(counted)
+
+
+def _signature(call: Call) -> str:
+    arguments = call.arguments
+    if isinstance(arguments, dict):
+        arguments = "{" + ",".join(f"{name}:{value}" for name, value in arguments.items()) + "}"
+    return f"{call.tool}{arguments}"
+
+
+def _finish_reason(verdict: Verdict) -> str | None:
+    """Return how a response ends that carries the verdict to a client of the OpenAI API."""
+    rendered = wire_shapes.render("openai", verdict.decision, verdict.message)
+    choices = rendered.get("choices") if isinstance(rendered, dict) else None
+    return choices[0]["finish_reason"] if choices else None
+
+
+def _unknown(expect: Json) -> Iterator[str]:
+    """Return one line per expectation that this module does not compare."""
+    for name in expect.keys() - _EXPECTED:
+        yield f"unknown expectation {name!r}"
+    for one in expect.get("detections", []):
+        for name in one.keys() - _EXPECTED_OF_DETECTION:
+            yield f"unknown expectation {name!r} of call {one.get('i')}"
 
 
 def _problems(expect: Json, got: Json) -> Iterator[str]:
@@ -420,7 +604,7 @@ def _problems(expect: Json, got: Json) -> Iterator[str]:
         if expect.get("config_error") != got.get("config_error"):
             yield f"config_error: expected {expect.get('config_error')}, got {got.get('config_error')}"
         return
-    for name in ("first", "final"):
+    for name in ("first", "final", "notices", "tracked"):
         if name in expect and expect[name] != got.get(name):
             yield f"{name}: expected {expect[name]}, got {got.get(name)}"
     for name, value in expect.get("effective", {}).items():
@@ -436,13 +620,31 @@ def _detection_problems(wanted: list[Json], found: list[Json]) -> Iterator[str]:
         return
     for one, other in zip(wanted, found, strict=True):
         for name, value in one.items():
-            if name == "message_has":
-                missing = [part for part in value if part.lower() not in other["message"].lower()]
-                if missing:
-                    yield f"call {one['i']} message: {missing} missing in {other['message']!r}"
-            elif (
-                name not in _NOT_COMPARED
-                and not (name == "kind" and value is None)
-                and other.get(name) != value
-            ):
-                yield f"call {one['i']} {name}: expected {value}, got {other.get(name)}"
+            if name in _EXPLAINING or (name == "kind" and value is None):
+                continue
+            for problem in _value_problems(name, value, other):
+                yield f"call {one['i']} {problem}"
+
+
+def _value_problems(name: str, value: Any, other: Json) -> Iterator[str]:
+    """Compare one expected value of a detection with what was found."""
+    if name == "message_has":
+        yield from _missing_parts("message", value, other["message"])
+    elif name == "judge_request":
+        request = other.get(name, {})
+        yield from _missing_parts("judge_request", value.get("prompt_has", ()), request.get("prompt", ""))
+        for key in value.keys() - {"prompt_has"}:
+            if request.get(key) != value[key]:
+                yield f"judge_request {key}: expected {value[key]}, got {request.get(key)}"
+    elif name == "counts":
+        for signature, count in value.items():
+            if other[name].get(signature) != count:
+                yield f"counts of {signature}: expected {count}, got {other[name].get(signature)}"
+    elif other.get(name) != value:
+        yield f"{name}: expected {value}, got {other.get(name)}"
+
+
+def _missing_parts(name: str, parts: Any, text: str) -> Iterator[str]:
+    missing = [part for part in parts if part.lower() not in text.lower()]
+    if missing:
+        yield f"{name}: {missing} missing in {text!r}"

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import orjson
 
 from detection.engine import fold
-from detection.engine.calls import Call, Result, Verdict
+from detection.engine.calls import Call, Message, Result, Verdict
 from detection.engine.identity import Keyer
 from detection.engine.policy import Policy
 from detection.engine.results import as_text
@@ -39,7 +39,7 @@ def read_lines(path: Path) -> Iterator[Event]:
     OSError
         If the file cannot be read.
     """
-    with _opened(path) as lines:
+    with opened(path) as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
@@ -52,7 +52,8 @@ def read_lines(path: Path) -> Iterator[Event]:
             yield event
 
 
-def _opened(path: Path) -> gzip.GzipFile | BinaryIO:
+def opened(path: Path) -> gzip.GzipFile | BinaryIO:
+    """Open a file for reading, compressed with gzip or not."""
     with path.open("rb") as start:
         packed = start.read(2) == b"\x1f\x8b"
     return gzip.open(path, "rb") if packed else path.open("rb")
@@ -80,34 +81,58 @@ class Judged:
     kinds: tuple[str, ...]
 
 
+def responses(events: Iterable[Event]) -> Iterator[list[Event]]:
+    """Return consecutive events of one model response together; an event without a `turn` is a response of its own."""
+    for (_, turn), group in groupby(events, key=lambda event: (name_of(event), event.get("turn"))):
+        if turn is None:
+            yield from ([event] for event in group)
+        else:
+            yield list(group)
+
+
 def fold_session(events: list[Event], policy: Policy, keyer: Keyer) -> Iterator[Judged]:
-    """Fold a recorded run, call by call. The engine ignores the recorded results of blocked calls."""
+    """Fold a recorded run, call by call. The engine ignores the recorded results of blocked calls.
+
+    The calls of one response are folded before any of their results. `user_before` is a message of the user.
+    """
     state = fold.new_state()
-    for index, event in enumerate(events):
-        call_id = f"{index}"
-        at = _seconds(event.get("ts"), index)
-        turn = event.get("turn")
-        call = Call(
-            seq=int(event.get("seq", index)),
-            tool=str(event.get("tool") or ""),
-            arguments=event.get("arguments"),
-            at=at,
-            call_id=call_id,
-            round=None if turn is None else str(turn),
-            run=None if event.get("run") is None else str(event["run"]),
-        )
-        verdicts = [fold.observe_call(state, call, policy, keyer).verdict]
-        if event.get("result") is not None:
-            result = Result(call_id, as_text(event["result"]), event.get("is_error"), at, call.seq)
-            verdicts.append(fold.observe_result(state, result, policy, keyer).verdict)
-        kinds = tuple(
-            finding.kind
-            for verdict in verdicts
-            for finding in verdict.findings
-            if not finding.detail.get("notice")
-        )
-        strictest = verdicts[0] if verdicts[0].decision != "allow" else verdicts[-1]
-        yield Judged(index, call.seq, strictest, kinds)
+    index = 0
+    for response in responses(events):
+        judged: list[tuple[Event, Call, Verdict]] = []
+        for event in response:
+            call = _call(event, index)
+            index += 1
+            if event.get("user_before"):
+                fold.observe_message(state, Message(call.at, "user", call.seq), policy)
+            judged.append((event, call, fold.observe_call(state, call, policy, keyer).verdict))
+        for position, (event, call, verdict) in enumerate(judged, index - len(judged)):
+            verdicts = [verdict]
+            if event.get("result") is not None:
+                result = Result(
+                    call.call_id, as_text(event["result"]), event.get("is_error"), call.at, call.seq
+                )
+                verdicts.append(fold.observe_result(state, result, policy, keyer).verdict)
+            kinds = tuple(
+                finding.kind
+                for one in verdicts
+                for finding in one.findings
+                if not finding.detail.get("notice")
+            )
+            strictest = verdict if verdict.decision != "allow" else verdicts[-1]
+            yield Judged(position, call.seq, strictest, kinds)
+
+
+def _call(event: Event, index: int) -> Call:
+    turn = event.get("turn")
+    return Call(
+        seq=int(event.get("seq", index)),
+        tool=str(event.get("tool") or ""),
+        arguments=event.get("arguments"),
+        at=_seconds(event.get("ts"), index),
+        call_id=f"{index}",
+        round=None if turn is None else str(turn),
+        run=None if event.get("run") is None else str(event["run"]),
+    )
 
 
 def _seconds(stamp: Any, index: int) -> float:

@@ -19,7 +19,7 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Name the files and the report."""
+        """Declare the arguments."""
         parser.add_argument(
             "files", nargs="+", type=Path, metavar="FILE", help="scenario file of either kind"
         )
@@ -41,12 +41,12 @@ class Command(BaseCommand):
 
 
 def play_file(path: Path) -> list[Played]:
-    """Every scenario of a file, played.
+    """Play every scenario of a file.
 
     Raises
     ------
     CommandError
-        When the file cannot be read or holds no scenarios. Which kind it is shows in its scenarios.
+        When the file cannot be read or contains no scenarios.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))

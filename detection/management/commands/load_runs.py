@@ -1,11 +1,13 @@
-"""``load_runs``: posts recorded runs through the API, where workers evaluate them as those of any agent."""
+"""``load_runs``: posts recorded runs through the API; workers evaluate them."""
 
 from __future__ import annotations
 
+import hashlib
 import time
 from argparse import ArgumentTypeError
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import httpx
 import orjson
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from detection.measuring.traces import TraceError, read_lines
+from detection.measuring.traces import TraceError, read_lines, responses
 
 MAX_BATCH_EVENTS = 500
 MAX_BATCH_BYTES = 1_000_000
@@ -28,7 +30,7 @@ def _positive(text: str) -> int:
 
 
 class Command(BaseCommand):
-    """Post files in the trace form; a second time adds nothing."""
+    """Post files in the trace form; posting them again adds nothing."""
 
     help = "Post recorded runs (trace form, gzipped or not) as events of sessions named source/session."
     requires_system_checks = ()
@@ -69,7 +71,9 @@ class Command(BaseCommand):
         counts: Counter[str] = Counter()
         names: set[str] = set()
         for batch in batches(
-            event for line in first_sessions(read_lines(file), limit) for event in events_of(line)
+            event
+            for response in responses(first_sessions(read_lines(file), limit))
+            for event in events_of(response)
         ):
             names.update(event["session"] for event in batch)
             answer = _post(client, batch)
@@ -96,26 +100,52 @@ def first_sessions(lines: Iterable[dict[str, Any]], limit: int | None) -> Iterat
             yield line
 
 
-def events_of(line: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the event of a recorded call, and that of its result if it has one."""
-    common = {
-        "session": f"{line.get('source')}/{line.get('session')}",
-        "call_id": f"recorded-{line.get('seq')}",
-        "backend": line.get("backend"),
-        "model": line.get("model"),
-        "agent": line.get("agent"),
-        "occurred_at": line.get("ts"),
-    }
-    common = {name: value for name, value in common.items() if value is not None}
-    call = {**common, "type": "call", "tool": line.get("tool"), "arguments": line.get("arguments")}
-    if line.get("turn") is not None:
-        call["round"] = f"turn-{line['turn']}"
-    yield call
-    if line.get("result") is not None:
-        result = {**common, "type": "result", "content": line["result"]}
-        if line.get("is_error") is not None:
-            result["is_error"] = line["is_error"]
-        yield result
+def events_of(response: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the events of one model response: a message of the user before it, its calls, then their results."""
+    results = []
+    for line in response:
+        common = {
+            "session": f"{line.get('source')}/{line.get('session')}",
+            "backend": line.get("backend"),
+            "model": line.get("model"),
+            "agent": line.get("agent"),
+            "occurred_at": _with_offset(line.get("ts")),
+        }
+        common = {name: value for name, value in common.items() if value is not None}
+        if line.get("user_before"):
+            yield {**common, "type": "message", "id": _event_id(line, "message")}
+        common["call_id"] = f"recorded-{line.get('seq')}"
+        call = {
+            **common,
+            "type": "call",
+            "id": _event_id(line, "call"),
+            "tool": line.get("tool"),
+            "arguments": line.get("arguments"),
+        }
+        if line.get("turn") is not None:
+            call["round"] = f"turn-{line['turn']}"
+        yield call
+        if line.get("result") is not None:
+            result = {**common, "type": "result", "id": _event_id(line, "result"), "content": line["result"]}
+            if line.get("is_error") is not None:
+                result["is_error"] = line["is_error"]
+            results.append(result)
+    yield from results
+
+
+def _event_id(line: dict[str, Any], kind: str) -> str:
+    """Return an event id that is the same whenever the file is posted again."""
+    name = f"{line.get('source')}/{line.get('session')}/{line.get('seq')}"
+    return f"recorded-{kind}-{hashlib.blake2b(name.encode(), digest_size=16).hexdigest()}"
+
+
+def _with_offset(stamp: Any) -> Any:
+    """Return a time of a trace as the API accepts it; one without an offset is in UTC."""
+    try:
+        at = datetime.fromisoformat(stamp)
+    except (TypeError, ValueError):
+        return stamp
+    return stamp if at.tzinfo else at.replace(tzinfo=UTC).isoformat()
 
 
 def batches(events: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:

@@ -9,7 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from detection.engine.identity import Keyer
-from detection.engine.policy import ENVIRONMENT, Policy, PolicyError, resolve, validate
+from detection.engine.policy import ENVIRONMENT, PRESETS, SERVER, Policy, PolicyError, resolve, validate
 from detection.measuring.traces import TraceError, fold_session, read_lines, sessions
 
 
@@ -20,7 +20,7 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Name the events and the policy."""
+        """Declare the arguments."""
         parser.add_argument("events", type=Path, metavar="EVENTS.jsonl")
         add_policy(parser)
 
@@ -46,22 +46,23 @@ class Command(BaseCommand):
 
 
 def add_policy(parser: CommandParser) -> None:
-    """The option that both commands share."""
+    """Declare the option `--policy`, which two commands share."""
     parser.add_argument(
-        "--policy", type=Path, metavar="POLICY.json", help="settings as a JSON object, such as a preset"
+        "--policy", metavar="POLICY", help="name of a preset, or a file with settings as a JSON object"
     )
 
 
-def read_policy(path: Path | None) -> Policy:
-    """The policy of a file, `standard` without one.
+def read_policy(name: str | None) -> Policy:
+    """Return the policy of a preset or of a file; `standard` without a name.
 
     Raises
     ------
     CommandError
         When the file cannot be read or a setting is wrong.
     """
-    if path is None:
-        return resolve([])
+    if name is None or name in PRESETS:
+        return resolve([(SERVER, {"preset": name})] if name else [])
+    path = Path(name)
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
