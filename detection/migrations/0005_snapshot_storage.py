@@ -2,13 +2,10 @@
 
 from django.db import migrations
 
+from detection.migrations import _sql_0005
+
 
 class Migration(migrations.Migration):
     dependencies = [("detection", "0004_incident_was_asked")]
 
-    operations = [
-        migrations.RunSQL(
-            "ALTER TABLE detection_trackerstate ALTER COLUMN snapshot SET STORAGE EXTERNAL",
-            "ALTER TABLE detection_trackerstate ALTER COLUMN snapshot SET STORAGE EXTENDED",
-        )
-    ]
+    operations = [migrations.RunSQL(*_sql_0005.PACKED_SNAPSHOTS)]

@@ -26,12 +26,13 @@ from detection.models.attempts import Attempt
 from detection.models.audit import AuditEntry
 from detection.models.events import Event, EventKey, EventType
 from detection.models.incidents import Incident, IncidentActivity
-from detection.models.judge import JudgeCall, JudgeOutcome
+from detection.models.judge import JudgeCall, JudgeLabel, JudgeOutcome
 from detection.models.keys import ApiKey, KeyScope
 from detection.models.limit_notices import LimitNotice
 from detection.models.message_templates import MessageTemplate
 from detection.models.policies import Override, ToolOverride
 from detection.models.projects import Membership, Project, Role
+from detection.models.quarantine import QuarantinedEvent
 from detection.models.session_state import SessionState, StoppedByKind
 from detection.models.sessions import Session, TrackerState
 from detection.models.statistics import CallCount, CountedSession, CountingCursor
@@ -60,6 +61,7 @@ __all__ = [
     "Incident",
     "IncidentActivity",
     "JudgeCall",
+    "JudgeLabel",
     "JudgeOutcome",
     "KeyScope",
     "LimitNotice",
@@ -71,6 +73,7 @@ __all__ = [
     "OutboxState",
     "Override",
     "Project",
+    "QuarantinedEvent",
     "RememberedDecision",
     "Role",
     "Session",

@@ -60,7 +60,7 @@ class AlertEventType(models.TextChoices):
     LABELLED = "labelled", "Labelled"
     UNDONE = "undone", "Undone"
     STILL_OPEN = "still_open", "Still open"
-    NEAR_LIMIT = "session.near_limit", "A session has used most of a budget"
+    NEAR_LIMIT = "session.near_limit", "A session has nearly reached a limit"
     APPROVAL_REQUESTED = "approval.requested", "A call waits for approval"
     APPROVAL_CLOSED = "approval.closed", "An approval was decided or expired"
 
@@ -224,7 +224,7 @@ class OutboxState(models.TextChoices):
 class AlertEvent(models.Model):
     """A change that may be sent, written to this outbox in the transaction of the change.
 
-    `facts` are the values at that time. `incident` is null for events without one, such as a budget nearly used.
+    `facts` are the values at that time. `incident` is null for events without one, such as limit notices.
     """
 
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="+")

@@ -9,9 +9,17 @@ from __future__ import annotations
 
 from django.db import models
 from django.db.models.functions import Now
+from django.utils import timezone
 
 from detection.models.projects import Project
 from detection.models.sessions import Session
+
+DAYS_PER_PARTITION = 7
+
+
+def oldest_kept_day() -> int:
+    """Return the first day, since 1970, whose partition is kept even if it is empty."""
+    return int(timezone.now().timestamp()) // 86_400 - 2 * DAYS_PER_PARTITION
 
 
 class EventType(models.TextChoices):
@@ -43,6 +51,12 @@ class Event(models.Model):
     content_length = models.IntegerField(default=0)
     tail_digest = models.CharField(
         max_length=32, default="", help_text="Keyed digest of a result that was cut."
+    )
+    arguments_digest = models.CharField(
+        max_length=16, default="", help_text="Keyed digest of the arguments of a call."
+    )
+    closes = models.IntegerField(
+        default=0, help_text="Of a result: the sequence number of its call; 0 if there is none."
     )
     is_error = models.BooleanField(null=True)
     round = models.CharField(max_length=256, default="")

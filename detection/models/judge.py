@@ -1,4 +1,4 @@
-"""Consultations of the judge. Written once, never sent back to a model."""
+"""Consultations of the judge. Written once, except for people's labels; never sent back to the judge."""
 
 from __future__ import annotations
 
@@ -19,6 +19,14 @@ class JudgeOutcome(models.TextChoices):
     FAILED = "failed", "Failed, so denied"
     SKIPPED = "skipped", "Not consulted, so denied"
     OBEYED = "obeyed", "Followed instructions in its data, so the judge is disabled"
+
+
+class JudgeLabel(models.TextChoices):
+    """A person's label of a ruling."""
+
+    NONE = "", "Not labelled"
+    RIGHT = "right", "Right"
+    WRONG = "wrong", "Wrong"
 
 
 class JudgeCall(models.Model):
@@ -47,6 +55,12 @@ class JudgeCall(models.Model):
     input_tokens = models.IntegerField(default=0)
     output_tokens = models.IntegerField(default=0)
     cost_usd = models.DecimalField(max_digits=12, decimal_places=6, default=0)
+    label = models.CharField(
+        max_length=5, choices=JudgeLabel.choices, blank=True, default="", db_default="",
+        help_text="What people say about the ruling.",
+    )  # fmt: skip
+    labelled_by = models.CharField(max_length=150, blank=True, default="", db_default="")
+    labelled_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         ordering = ("-at", "-id")
@@ -58,6 +72,7 @@ class JudgeCall(models.Model):
                 condition=models.Q(outcome="accepted") | models.Q(rounds_granted=0),
                 name="judge_grants_only_when_accepted",
             ),
+            models.CheckConstraint(condition=models.Q(label__in=JudgeLabel.values), name="judge_label_known"),
         )
         indexes = (
             models.Index(fields=("project", "-at"), name="judge_call_newest"),

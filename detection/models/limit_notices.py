@@ -1,4 +1,4 @@
-"""Notices that a session has nearly used a budget. People see them, the agent does not."""
+"""Notices that a session has nearly reached a limit. People see them, the agent does not."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from detection.models.sessions import Session
 
 
 class LimitNotice(models.Model):
-    """A budget that a session has nearly used; once per session and limit, also across restarts and rebuilds."""
+    """A limit that a session has nearly reached; once per session and limit, also across restarts and rebuilds."""
 
     session = models.ForeignKey(Session, on_delete=models.CASCADE, related_name="limit_notices")
+    kind = models.CharField(max_length=16, help_text="The detector of the limit.")
     unit = models.CharField(max_length=16, help_text="Unit of the limit: rounds, calls, seconds …")
     used = models.FloatField()
     limit = models.FloatField()
     seq = models.IntegerField(help_text="Sequence number of the call that crossed the threshold.")
+    call_number = models.IntegerField(help_text="Which call of the session that was, from 1.")
     tool = models.CharField(max_length=128)
     at = models.DateTimeField(db_default=Now())
 
     class Meta:
         ordering = ("at", "id")
         constraints = (
-            models.UniqueConstraint(fields=("session", "unit", "limit"), name="one_notice_per_limit"),
+            models.UniqueConstraint(fields=("session", "kind", "unit", "limit"), name="one_notice_per_limit"),
         )
 
     def __str__(self) -> str:

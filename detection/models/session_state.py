@@ -102,7 +102,7 @@ def note_verdict(
     by: str = "",
     reason: str = "",
 ) -> None:
-    """Take the verdict of a call over into who stopped the session; changes the row in memory only.
+    """Update by a verdict who stopped the session; changes the row in memory only.
 
     A guarded call answered `stop` stops the session, and the next call that is allowed (`allow` or `warn`) ends that. An
     observed call has run already: where it would have been stopped, only `would_have_stopped_at_call` is set, once. A

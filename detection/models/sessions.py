@@ -17,6 +17,9 @@ NEW_SESSION_ID = RawSQL(
 )
 """A session's id is the day of its start (days since 1970) above 32 bits of a counter."""
 
+IMPORTED = "import/"
+"""How the integration of an imported session begins."""
+
 
 class Session(models.Model):
     """One agent conversation, named by the client within its project.
@@ -35,6 +38,13 @@ class Session(models.Model):
     model = models.CharField(max_length=200, blank=True, default="")
     parent_external_id = models.CharField(max_length=256, blank=True, default="")
     is_demo = models.BooleanField(default=False)
+    integration = models.CharField(
+        max_length=32,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="How its first event came: guard, events, hooks/<host> or import/<form>.",
+    )
 
     state = models.CharField(
         max_length=16,
@@ -90,7 +100,6 @@ class Session(models.Model):
         db_default=Value([], models.JSONField()),
         help_text="Tools that a person exempted in this session.",
     )
-    quarantined = models.JSONField(default=list, help_text="Quarantined events: [{seq, error}].")
     changed_xid = models.BigIntegerField(
         db_default=RawSQL("pg_current_xact_id()::text::bigint", ()), editable=False
     )
@@ -109,7 +118,7 @@ class Session(models.Model):
             models.CheckConstraint(
                 condition=models.Q(stopped_by_kind="", stopped_at=None)
                 | models.Q(stopped_by_kind__in=("person", "detection"), stopped_at__isnull=False),
-                name="session_stopped_by_somebody",
+                name="session_stop_has_kind_and_time",
             ),
         )
         indexes = (
@@ -136,13 +145,15 @@ class Session(models.Model):
                 name="session_of_demo",
                 condition=models.Q(is_demo=True),
             ),
-            models.Index(
-                fields=("project",), name="session_quarantined", condition=~models.Q(quarantined=[])
-            ),
         )
 
     def __str__(self) -> str:
         return self.external_id
+
+    @property
+    def is_imported(self) -> bool:
+        """Whether the session is a record of the past, which alerts nobody."""
+        return self.integration.startswith(IMPORTED)
 
     @property
     def is_stopped_by_person(self) -> bool:

@@ -153,7 +153,7 @@ def test_stored_rows_get_their_state_and_who_stopped_them():
     make_incident(project=old["project"], session=seen, ended_at=None)
     with connection.cursor() as cursor:
         cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
-        cursor.execute("ALTER TABLE detection_session DROP CONSTRAINT session_stopped_by_somebody")
+        cursor.execute("ALTER TABLE detection_session DROP CONSTRAINT session_stop_has_kind_and_time")
         cursor.execute("UPDATE detection_session SET stopped_by_kind = ''")
         cursor.execute(_sql_0011.DERIVE)
     fields = ("state", "stopped_by_kind", "stopped_by", "would_have_stopped_at_call", "has_active_incident")
