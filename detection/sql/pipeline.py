@@ -1,19 +1,35 @@
-"""Sends the statements that every call needs: prepared on the server, and several writes as one statement.
+"""Sends the statements that every call needs: prepared on the server, and in as few round trips as possible.
 
-Goes below Django's cursors, which bind parameters into the text and so have each statement parsed and planned anew. That,
-and the waiting for one answer after another, is most of what a verdict costs the database. Errors are Django's, and the
-transaction in hand is the caller's. Statements for other occasions belong in the ORM.
+Goes below Django's cursors, which bind parameters into the text, so that each statement is parsed and planned anew, and
+which wait for each answer by itself. The beginning of a transaction travels with its first statements here, and its commit
+with its last ones. Errors are Django's. Statements for other occasions belong in the ORM.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
 
-import psycopg
-from django.db import connection
+from django.db import connection, transaction
+from psycopg import errors, pq
+from psycopg.adapt import PyFormat, Transformer
+from psycopg.types.numeric import Int8
+from psycopg.waiting import Ready, Wait
+
+from detection.sql.postgresql.base import DeadlineConnection
 
 Rows = list[tuple[Any, ...]]
+MAX_PREPARED: Final = 200
+"""Statements that a connection keeps prepared; further ones are planned each time."""
+
+
+class Statement(NamedTuple):
+    """A statement with ``%s`` for each parameter. Use the same text each time: it identifies the prepared statement."""
+
+    text: str
+    parameters: Sequence[Any] = ()
 
 
 class Writes:
@@ -27,29 +43,184 @@ class Writes:
         self._parameters: list[Any] = []
 
     def add(self, text: str, parameters: Sequence[Any]) -> None:
-        """Put a write beside the others; its text must be the same each time, for it is prepared under it."""
+        """Put a write beside the others, as in a `Statement`."""
         self._texts.append(text)
         self._parameters += parameters
 
-    def send(self) -> None:
-        """Send what waits."""
+    def send(self, *, commits: bool = False) -> None:
+        """Send what waits.
+
+        Parameters
+        ----------
+        commits
+            Whether the transaction ends with these writes, see `send`.
+        """
         texts, parameters = self._texts, self._parameters
         self._texts, self._parameters = [], []
         if texts:
             *others, last = texts
             named = ", ".join(f"w{number} AS ({text})" for number, text in enumerate(others))
-            _execute(f"WITH {named} {last}" if others else last, parameters)
+            send(Statement(f"WITH {named} {last}" if others else last, parameters), commits=commits)
 
 
 def fetch(text: str, parameters: Sequence[Any] = ()) -> Rows:
     """Send one statement and return its rows."""
-    return _execute(text, parameters).fetchall()
+    return send(Statement(text, parameters))[0]
 
 
-def _execute(text: str, parameters: Sequence[Any]) -> psycopg.Cursor[Any]:
+@contextmanager
+def pipelined_transaction(*statements: Statement) -> Iterator[list[Rows]]:
+    """Begin a transaction, or a savepoint of the surrounding one, with its first statements; see `send`.
+
+    Yields
+    ------
+    list of Rows
+        The rows of each statement.
+    """
+    with transaction.atomic():
+        yield send(*statements)
+
+
+def send(*statements: Statement, commits: bool = False) -> list[Rows]:
+    """Send statements together, in one round trip.
+
+    The server runs them one after the other. Each has a snapshot of its own, so it sees what others committed while the
+    one before it waited for a lock. One that fails ends the transaction, and those after it are not run.
+
+    Parameters
+    ----------
+    commits
+        Whether nothing follows in the outermost transaction: then its commit travels along. The transaction must be
+        left without another statement. Ignored inside a savepoint, and when Django has marked the transaction as failed.
+
+    Returns
+    -------
+    list of Rows
+        The rows of each statement; none for one that returns nothing.
+    """
     connection.ensure_connection()
-    raw: psycopg.Connection[Any] = connection.connection
-    cursor = psycopg.Cursor(raw)
+    raw: DeadlineConnection = connection.connection
     with connection.wrap_database_errors:
-        cursor.execute(text, parameters, prepare=True)
-    return cursor
+        begins = not raw.autocommit and raw.pgconn.transaction_status == pq.TransactionStatus.IDLE
+        ends = (
+            commits
+            and connection.in_atomic_block
+            and not connection.savepoint_ids
+            and not connection.needs_rollback
+        )
+        exchange = _Exchange(raw)
+        if begins:
+            exchange.add(Statement("BEGIN"))
+        for statement in statements:
+            exchange.add(statement)
+        if ends:
+            exchange.add(Statement("COMMIT"))
+        rows = exchange.run()
+    return rows[begins : len(rows) - ends]
+
+
+class _Exchange:
+    """One round trip of a connection: statements, and then their answers.
+
+    Psycopg's own pipelines send and wait for each statement by itself, and give up the interpreter each time.
+    """
+
+    def __init__(self, raw: DeadlineConnection) -> None:
+        self._raw, self._pgconn = raw, raw.pgconn
+        self._transformer = Transformer(raw)
+        self._statements: list[Statement] = []
+        self._prepared: list[tuple[tuple[str, tuple[int, ...]], bytes]] = []
+        """What this round trip prepares: known to the connection once it succeeded."""
+
+    def add(self, statement: Statement) -> None:
+        """Put a statement after the others."""
+        self._statements.append(statement)
+
+    def run(self) -> list[Rows]:
+        """Send everything and return the rows of each statement.
+
+        Raises
+        ------
+        psycopg.Error
+            That of the first statement that failed.
+        """
+        pgconn = self._pgconn
+        bound = [(statement.text, *self._bind(statement.parameters)) for statement in self._statements]
+        try:
+            pgconn.enter_pipeline_mode()
+            counts = [self._send(*one) for one in bound]
+            pgconn.pipeline_sync()
+            answers = self._raw.wait(self._receive())
+            pgconn.exit_pipeline_mode()
+        except BaseException:
+            pgconn.finish()  # Answers may still come, so the connection is of no use any more.
+            raise
+        for answer in answers:
+            if answer.status == pq.ExecStatus.FATAL_ERROR:
+                raise errors.error_from_result(answer, encoding=self._raw.info.encoding)
+        self._raw.prepared_names.update(self._prepared)
+        places, last = [], -1
+        for count in counts:
+            last += count
+            places.append(last)
+        return [self._rows(answers[place]) for place in places]
+
+    def _bind(self, parameters: Sequence[Any]) -> tuple[Sequence[Any], tuple[int, ...], Sequence[pq.Format]]:
+        """Return the values, types and formats to send."""
+        if not parameters:
+            return (), (), ()
+        # One type for all integers: a statement is prepared for the types of its parameters.
+        values = [Int8(value) if type(value) is int else value for value in parameters]
+        sent = self._transformer.dump_sequence(values, [PyFormat.AUTO] * len(values))
+        return sent, self._transformer.types or (), self._transformer.formats or ()
+
+    def _send(
+        self, text: str, values: Sequence[Any], types: tuple[int, ...], formats: Sequence[pq.Format]
+    ) -> int:
+        """Send a statement; return the number of its answers."""
+        pgconn, raw = self._pgconn, self._raw
+        name = raw.prepared_names.get((text, types))
+        if name is not None:
+            pgconn.send_query_prepared(name, values, formats)
+            return 1
+        if len(raw.prepared_names) >= MAX_PREPARED:
+            pgconn.send_query_params(_numbered(text), values, types, formats)
+            return 1
+        # A failed round trip leaves behind what it prepared, so no name is used twice.
+        raw.names_used += 1
+        name = b"pipeline_%d" % raw.names_used
+        self._prepared.append(((text, types), name))
+        pgconn.send_prepare(name, _numbered(text), types)
+        pgconn.send_query_prepared(name, values, formats)
+        return 2
+
+    def _receive(self) -> Generator[Wait, Ready | int, list[pq.abc.PGresult]]:
+        """Finish sending and collect the answers, with one wait where they come at once."""
+        pgconn = self._pgconn
+        answers: list[pq.abc.PGresult] = []
+        while pgconn.flush():
+            if (yield Wait.RW) & Ready.R:
+                pgconn.consume_input()
+        while True:
+            while pgconn.is_busy():
+                if (yield Wait.R):
+                    pgconn.consume_input()
+            answer = pgconn.get_result()
+            if answer is None:
+                continue
+            if answer.status == pq.ExecStatus.PIPELINE_SYNC:
+                return answers
+            answers.append(answer)
+
+    def _rows(self, answer: pq.abc.PGresult) -> Rows:
+        if not answer.ntuples:
+            return []
+        self._transformer.set_pgresult(answer)
+        return self._transformer.load_rows(0, answer.ntuples, tuple)
+
+
+@lru_cache(maxsize=2 * MAX_PREPARED)
+def _numbered(text: str) -> bytes:
+    """Return the text with numbered parameters."""
+    first, *others = text.split("%s")
+    return "".join((first, *(f"${number}{part}" for number, part in enumerate(others, start=1)))).encode()

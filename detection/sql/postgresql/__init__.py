@@ -1,0 +1,1 @@
+"""Django's PostgreSQL backend whose waits end at the deadline of the request."""

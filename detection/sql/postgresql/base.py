@@ -1,0 +1,68 @@
+"""The backend that `DATABASES` names: as Django's, with waits bounded on the client's side.
+
+Timeouts of the server are no help against a server that does not respond.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+from django.db import DEFAULT_DB_ALIAS
+from django.db.backends.postgresql import base
+from psycopg import errors
+
+from detection.sql.deadlines import remaining_seconds
+
+
+class DeadlineExceeded(psycopg.OperationalError):
+    """The database did not respond within the deadline of the request. The connection is closed."""
+
+
+class DeadlineConnection(psycopg.Connection[Any]):
+    """A connection that is closed when the deadline of its thread passes while it waits for the server.
+
+    Attributes
+    ----------
+    prepared_names : dict
+        The names of statements that `detection.sql.pipeline` has prepared, by text and types of the parameters.
+    names_used : int
+        The number of names that were ever used.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.prepared_names: dict[tuple[str, tuple[int, ...]], bytes] = {}
+        self.names_used = 0
+
+    def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+        """Wait for the server, until the deadline at the latest."""
+        remaining = remaining_seconds() if timeout is None else None
+        if remaining is None:
+            return super().wait(gen, interval, timeout)
+        try:
+            return super().wait(gen, interval, remaining)
+        except errors._WaitTimeout:
+            # The rest of the answer may still come, so the connection is of no use any more. The server notices
+            # that it is closed, gives up what it waits for and rolls back.
+            self.pgconn.finish()
+            raise DeadlineExceeded("no response within the deadline of the request") from None
+
+
+class DatabaseWrapper(base.DatabaseWrapper):
+    """Django's wrapper, with such connections and a bounded wait for one of the pool."""
+
+    def __init__(self, settings_dict: dict[str, Any], alias: str = DEFAULT_DB_ALIAS) -> None:
+        super().__init__(settings_dict, alias)
+        if pool := settings_dict["OPTIONS"].get("pool"):
+            pool["connection_class"] = DeadlineConnection
+
+    def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
+        """Return a connection of the pool, or a new one where there is none."""
+        self.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+        pool = self.pool
+        if pool is None:
+            return DeadlineConnection.connect(**conn_params)
+        pool.open()
+        remaining = remaining_seconds()
+        return pool.getconn(timeout=pool.timeout if remaining is None else min(remaining, pool.timeout))

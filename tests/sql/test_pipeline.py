@@ -1,0 +1,162 @@
+"""Statements that travel together, on a real server."""
+
+import pytest
+from django.db import DataError, OperationalError, connection, transaction
+from django.db.utils import ProgrammingError
+from psycopg import pq
+
+from detection.models import Project
+from detection.sql import pipeline
+from detection.sql.deadlines import deadline
+from detection.sql.pipeline import Statement, Writes, fetch, pipelined_transaction, send
+from tests.support.statements import sent_messages
+from tests.support.threads import in_thread, wait_until_blocked
+
+pytestmark = [pytest.mark.servers, pytest.mark.django_db(transaction=True)]
+
+RENAME = "UPDATE detection_project SET name = %s WHERE slug = 'piped'"
+LOCK = Statement("SELECT id FROM detection_project WHERE slug = 'piped' FOR NO KEY UPDATE")
+NAME = Statement("SELECT name FROM detection_project WHERE slug = 'piped'")
+
+
+@pytest.fixture(autouse=True)
+def project(transactional_db):
+    return Project.objects.create(slug="piped", name="before")
+
+
+def is_in_transaction():
+    return connection.connection.pgconn.transaction_status != pq.TransactionStatus.IDLE
+
+
+def rename_and_fail():
+    send(Statement(RENAME, ("lost",)))
+    fetch("SELECT 1 / 0")
+
+
+def round_trips(messages):
+    return sum(message.split("\t")[2].strip() in ("Sync", "Query") for message in messages)
+
+
+def test_each_statement_has_its_rows():
+    assert send(Statement("SELECT %s::int, %s::text", (1, "a")), Statement("SELECT 2 WHERE false"), NAME) == [
+        [(1, "a")],
+        [],
+        [("before",)],
+    ]
+
+
+def test_a_transaction_takes_two_round_trips_with_its_begin_and_commit():
+    with sent_messages() as messages, pipelined_transaction(LOCK, NAME) as rows:
+        assert is_in_transaction()
+        writes = Writes()
+        writes.add(RENAME, ["after"])
+        writes.send(commits=True)
+        assert not is_in_transaction()
+    assert rows[1] == [("before",)]
+    assert Project.objects.get().name == "after"
+    assert round_trips(messages) == 2
+
+
+def test_a_statement_after_a_lock_sees_what_the_holder_committed(project):
+    found = []
+
+    def wait_and_read():
+        with pipelined_transaction(LOCK, NAME) as rows:
+            found.extend(rows)
+
+    with transaction.atomic():
+        Project.objects.select_for_update().get()
+        waiter = in_thread(wait_and_read)
+        wait_until_blocked()
+        Project.objects.update(name="after")
+    waiter.join()
+    assert found == [[(project.pk,)], [("after",)]]
+
+
+def test_an_error_rolls_everything_back_and_the_connection_stays_usable():
+    with pytest.raises(DataError, match="division by zero"), pipelined_transaction(LOCK):
+        send(
+            Statement(RENAME, ("lost",)),
+            Statement("SELECT 1 / 0"),
+            Statement(RENAME, ("lost",)),
+            commits=True,
+        )
+    assert not is_in_transaction()
+    assert fetch(NAME.text) == [("before",)]
+
+
+def test_a_text_that_failed_can_be_sent_again():
+    for _ in range(2):
+        with pytest.raises(ProgrammingError):
+            send(NAME, Statement("SELECT nothing FROM nowhere"))
+    assert send(NAME, Statement("SELECT %s::int", (2,))) == [[("before",)], [(2,)]]
+
+
+def test_an_error_in_the_block_rolls_back_what_was_sent():
+    with pytest.raises(DataError), pipelined_transaction(LOCK):
+        rename_and_fail()
+    assert fetch(NAME.text) == [("before",)]
+
+
+def test_inside_another_transaction_nothing_is_committed():
+    with transaction.atomic():
+        with pipelined_transaction(LOCK):
+            send(Statement(RENAME, ("lost",)), commits=True)
+            assert is_in_transaction()
+        assert fetch(NAME.text) == [("lost",)]
+        transaction.set_rollback(True)
+    assert fetch(NAME.text) == [("before",)]
+
+
+def test_a_transaction_that_is_marked_as_failed_is_not_committed():
+    with transaction.atomic():
+        transaction.set_rollback(True)
+        send(Statement(RENAME, ("lost",)), commits=True)
+    assert fetch(NAME.text) == [("before",)]
+
+
+def test_hooks_run_after_the_commit():
+    seen = []
+    with pipelined_transaction(LOCK):
+        transaction.on_commit(lambda: seen.append(is_in_transaction()))
+        send(Statement(RENAME, ("after",)), commits=True)
+        assert seen == []
+    assert seen == [False]
+
+
+def test_a_statement_is_prepared_once_whatever_the_size_of_its_integers():
+    text = "SELECT %s::bigint + 1"
+    fetch(text, (1,))
+    with sent_messages() as messages:
+        assert fetch(text, (2**40,)) == [(2**40 + 1,)]
+    assert not any("\tParse\t" in message for message in messages)
+
+
+def test_beyond_the_limit_statements_are_sent_unprepared(monkeypatch):
+    monkeypatch.setattr(pipeline, "MAX_PREPARED", len(connection.connection.prepared_names))
+    before = dict(connection.connection.prepared_names)
+    assert fetch("SELECT %s::text || 'x'", ("y",)) == [("yx",)]
+    assert connection.connection.prepared_names == before
+
+
+def test_large_values_pass_in_both_directions():
+    text = "ö" * 3_000_000
+    assert send(*[Statement("SELECT %s::text", (text,))] * 3) == [[(text,)]] * 3
+
+
+def test_a_lock_is_waited_for_until_the_deadline_and_not_longer():
+    found = []
+
+    def wait():
+        try:
+            with deadline(0.0), pipelined_transaction(LOCK):
+                found.append("locked")
+        except OperationalError as error:
+            found.append(str(error))
+        connection.close()
+        found.append(fetch(NAME.text))
+
+    with transaction.atomic():
+        Project.objects.select_for_update().get()
+        in_thread(wait).join()
+    assert found == ["no response within the deadline of the request", [("before",)]]
