@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import redis
 from celery import current_app
+from django.conf import settings
 from django.db import transaction
 
 from detection.background_publisher import BackgroundPublisher
@@ -11,6 +13,7 @@ EVALUATE, SWEEP, HOUSEKEEPING = "detection.evaluate", "detection.sweep", "detect
 JUDGE, CLOSE_APPROVALS = "detection.judge", "detection.close_approvals"
 SESSIONS_PER_TASK = 20
 """Large enough that sending is cheap compared with the work, small enough that several workers share it."""
+BROKER_TIMEOUT_SECONDS = 0.5
 publisher = BackgroundPublisher("jobs", pause_seconds=0.005)
 
 
@@ -19,14 +22,31 @@ def _send(name: str, *arguments: object) -> None:
     current_app.send_task(name, args=arguments, retry=False, ignore_result=True)
 
 
-def evaluate_after_commit(session_ids: list[int]) -> None:
-    """Enqueue the evaluation of sessions once the current transaction is committed."""
-    transaction.on_commit(lambda: publisher.enqueue(EVALUATE, _send_evaluate, *session_ids), robust=True)
+def waiting_tasks() -> int:
+    """Return how many tasks wait in the broker.
+
+    Raises
+    ------
+    redis.RedisError
+        The broker does not answer within `BROKER_TIMEOUT_SECONDS`.
+    """
+    with redis.Redis.from_url(
+        settings.CELERY_BROKER_URL,
+        socket_connect_timeout=BROKER_TIMEOUT_SECONDS,
+        socket_timeout=BROKER_TIMEOUT_SECONDS,
+    ) as client:
+        prefix = settings.CELERY_BROKER_TRANSPORT_OPTIONS["global_keyprefix"]
+        return int(client.llen(f"{prefix}{settings.CELERY_TASK_DEFAULT_QUEUE}"))
 
 
-def _send_evaluate(session_ids: list[int]) -> None:
-    for first in range(0, len(session_ids), SESSIONS_PER_TASK):
-        _send(EVALUATE, session_ids[first : first + SESSIONS_PER_TASK])
+def evaluate_after_commit(project_id: int, session_ids: list[int]) -> None:
+    """Enqueue the evaluation of a project's sessions once the current transaction is committed."""
+
+    def send(session_ids: list[int]) -> None:
+        for first in range(0, len(session_ids), SESSIONS_PER_TASK):
+            _send(EVALUATE, project_id, session_ids[first : first + SESSIONS_PER_TASK])
+
+    transaction.on_commit(lambda: publisher.enqueue((EVALUATE, project_id), send, *session_ids), robust=True)
 
 
 def judge_after_commit(approval_id: str) -> None:

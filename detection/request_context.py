@@ -11,6 +11,8 @@ import structlog
 from django.conf import settings
 from django.http import HttpRequest, HttpResponseBase
 
+from detection.sql.deadlines import deadline
+
 HEADER = "X-Request-ID"
 _ID = re.compile(r"[A-Za-z0-9._-]{8,64}")
 
@@ -50,7 +52,8 @@ class RequestContextMiddleware:
         identified.client_address = client_address(request, self._trusted_proxies)
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(request_id=request_id)
-        response = self.get_response(request)
+        with deadline(request.META.get("loopguard.deadline")):
+            response = self.get_response(request)
         response.headers[HEADER] = request_id
         return response
 

@@ -24,7 +24,7 @@ NUL_MARK: Final = "\u2400"
 SURROGATE_MARK: Final = "\ufffd"
 _PRUNE_DEPTH: Final = MAX_DEPTH + 16
 _EXACT_DIGITS: Final = 15
-"""A number of no more significant digits than this survives as a double."""
+"""A number with at most this many significant digits survives the conversion to a double."""
 
 _HUGE = 10**MAX_DIGITS
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")

@@ -1,1 +1,1 @@
-"""Commands of the application. Those that need a database live beside those that need none."""
+"""Commands of the application. Some need a database, others do not."""

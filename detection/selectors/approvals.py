@@ -1,4 +1,4 @@
-"""Reads approvals, remembered decisions, consultations of the judge and notices of limits."""
+"""Reads approvals, remembered decisions, consultations of the judge and limit notices."""
 
 from __future__ import annotations
 
@@ -76,26 +76,26 @@ def arguments_of(approvals: Iterable[Approval]) -> dict[int, str]:
 
 
 def count_waiting(project_id: int) -> int:
-    """How many approvals wait, for the navigation."""
+    """Return the number of waiting approvals, for the navigation."""
     return Approval.objects.filter(
         project_id=project_id, state=ApprovalState.OPEN, deadline__gt=timezone.now(), decider=Decider.PERSON
     ).count()
 
 
 def lately_closed(project_id: int, limit: int = 20) -> list[Approval]:
-    """What was closed last."""
+    """Return the approvals that were closed last."""
     rows = Approval.objects.filter(project_id=project_id).exclude(state=ApprovalState.OPEN)
     return [*rows.select_related("session", "incident").order_by("-requested_at", "-id")[:limit]]
 
 
 def remembered(project_id: int) -> list[RememberedDecision]:
-    """Answers that still hold for later sessions."""
+    """Return the remembered decisions that have not expired."""
     rows = RememberedDecision.objects.filter(project_id=project_id, expires_at__gt=timezone.now())
     return [*rows[:MAX_OPEN]]
 
 
 def near_limit(project_id: int, limit: int = 20) -> list[Session]:
-    """Sessions that run and have used most of a budget, with the notices that operators got of them."""
+    """Return running sessions that have nearly reached a limit, with their limit notices."""
     rows = Session.objects.filter(
         project_id=project_id,
         state__in=(SessionState.RUNNING, SessionState.LOOPING),
@@ -112,12 +112,16 @@ def near_limit(project_id: int, limit: int = 20) -> list[Session]:
 def of_incident(incident_id: int) -> tuple[list[Approval], list[JudgeCall]]:
     """Return the approvals and the judge's calls of an incident, oldest first."""
     approvals = Approval.objects.filter(incident_id=incident_id).order_by("requested_at", "id")[:MAX_OPEN]
-    calls = JudgeCall.objects.filter(incident_id=incident_id).order_by("at", "id")[:MAX_OPEN]
+    calls = (
+        JudgeCall.objects.select_related("approval")
+        .filter(incident_id=incident_id)
+        .order_by("at", "id")[:MAX_OPEN]
+    )
     return [*approvals], [*calls]
 
 
 def closed_among(public_ids: Iterable[str], now: datetime) -> set[str]:
-    """Which of these approvals need no waiting any more: closed, overdue or gone. One query, whatever their number."""
+    """Return those of the approvals that are closed, overdue or gone. One query, whatever their number."""
     wanted = set(public_ids)
     still_open = Approval.objects.filter(
         public_id__in=wanted, state=ApprovalState.OPEN, deadline__gt=now

@@ -17,7 +17,7 @@ CHUNK_ROWS = 500
 
 @dataclass(frozen=True, slots=True)
 class AuditFilters:
-    """Filters of the audit; empty ones let everything through.
+    """Filters of the audit; empty ones match everything.
 
     Attributes
     ----------
@@ -26,7 +26,7 @@ class AuditFilters:
     start, end
         Half open.
     with_server
-        Also what was changed for the whole server, in no project.
+        Also changes of the whole server, which belong to no project.
     """
 
     actor: str = ""

@@ -1,12 +1,12 @@
 """Figures for the console: activity of a project, received events, changes, and the health of the processes.
 
-Counts are bounded: no page may cost more because a project is large.
+Counts are bounded, so a page of a large project costs no more.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any
 
 from django.db import connection
@@ -14,6 +14,7 @@ from django.db.models import BooleanField, Count, ExpressionWrapper, Max, Min, Q
 from django.utils import timezone
 
 from detection.models import Attempt, Incident, Session, SessionState
+from detection.models.events import DAYS_PER_PARTITION, oldest_kept_day
 from detection.models.incidents import IncidentStatus
 from detection.models.session_state import shown_state_expression, state_condition
 from detection.selectors.sessions import ALL_SESSIONS, SessionFilters, condition
@@ -165,7 +166,7 @@ def facets(project_id: int, *, sessions: int = 1000) -> Facets:
 
 
 def has_demo(project_id: int) -> bool:
-    """Tell whether the project holds sessions of the demo."""
+    """Return whether the project has sessions of the demo."""
     return (
         Session.objects.filter(project_id=project_id, is_demo=True).exists()
         or Incident.objects.filter(project_id=project_id, is_demo=True).exists()
@@ -175,8 +176,8 @@ def has_demo(project_id: int) -> bool:
 def attempts(project_id: int, limit: int = 50, *, rejected_only: bool = False) -> list[Attempt]:
     """List the newest requests that reached the project's API, rejected ones included.
 
-    Requests without a known key belong to no project; they are shown to everybody who may see this page, since they are
-    what a person who sets up an agent is looking for. They hold no data.
+    Requests without a known key belong to no project; they are shown to everyone who may see this page, because they
+    help to set up an agent. They contain no data.
     """
     rows = Attempt.objects.filter(
         Q(project_id=project_id) | Q(project=None, at__gte=timezone.now() - timedelta(hours=1))
@@ -203,7 +204,7 @@ class Intake:
 
 
 def intake(project_id: int) -> Intake:
-    """Sum up the stored requests of a project, which housekeeping bounds."""
+    """Return the totals of the stored requests of a project, whose number is bounded."""
     rows = Attempt.objects.filter(project_id=project_id)
     total = rows.aggregate(
         requests=Count("pk"),
@@ -237,12 +238,53 @@ def intake(project_id: int) -> Intake:
 
 
 @dataclass(frozen=True, slots=True)
+class PastWeek:
+    """The events of sessions that began in a past week: what deleted ones occupy is given back with all of it.
+
+    Attributes
+    ----------
+    size
+        Bytes on the disk.
+    returned_at
+        When the last session is past its retention, unless it gets another event; None if all are deleted.
+    """
+
+    first_day: date
+    size: int
+    returned_at: datetime | None
+
+
+SHOWN_WEEKS = 3
+_PAST_WEEKS = """
+SELECT day, bytes, (
+    SELECT max(s.last_event_at + make_interval(days => p.retention_days))
+    FROM detection_session s JOIN detection_project p ON p.id = s.project_id
+    WHERE s.id >= day::bigint << 32 AND s.id < (day + %s)::bigint << 32
+) FROM (
+    SELECT split_part(c.relname, '_', 3)::int AS day, pg_total_relation_size(c.oid) AS bytes
+    FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+    WHERE i.inhparent = 'detection_event'::regclass AND c.relname ~ '^detection_event_[0-9]{1,8}$'
+) weeks WHERE day < %s ORDER BY day LIMIT %s
+"""
+
+
+def past_weeks() -> tuple[PastWeek, ...]:
+    """Return the oldest weeks whose events are stored together; costs a scan of their sessions."""
+    with connection.cursor() as cursor:
+        cursor.execute(_PAST_WEEKS, [DAYS_PER_PARTITION, oldest_kept_day(), SHOWN_WEEKS])
+        return tuple(
+            PastWeek(date(1970, 1, 1) + timedelta(days=day), size, returned_at)
+            for day, size, returned_at in cursor.fetchall()
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class SystemStatus:
-    """How the parts are, as the database tells."""
+    """State of detection and size of the database."""
 
     sessions_waiting: int
     oldest_waiting_since: datetime | None
-    parked_sessions: int
+    missed_guard_requests: int
     database_bytes: int
     database_version: str
     connections: int
@@ -254,7 +296,7 @@ class SystemStatus:
 
 
 def system_status(project_id: int) -> SystemStatus:
-    """Ask the database how far detection has come and how large it is; estimates instead of counts."""
+    """Return how far detection has come and how large the database is, by estimates instead of counts."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT count(*), min(pending_since) FROM (SELECT pending_since FROM detection_session"
@@ -268,14 +310,13 @@ def system_status(project_id: int) -> SystemStatus:
             " (SELECT coalesce(sum(greatest(c.reltuples, 0)), 0) FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid"
             "  WHERE i.inhparent = 'detection_event'::regclass),"
             " (SELECT greatest(reltuples, 0) FROM pg_class WHERE oid = 'detection_session'::regclass),"
-            " (SELECT name FROM django_migrations WHERE app = 'detection' ORDER BY id DESC LIMIT 1), now()"
+            " (SELECT name FROM django_migrations WHERE app = 'detection' ORDER BY name DESC LIMIT 1), now()"
         )
         size, version, connections, partitions, events, sessions, migration, now = cursor.fetchone()
-    quarantined = _bounded(Session.objects.filter(project_id=project_id).exclude(quarantined=[]), 100)
     return SystemStatus(
         waiting,
         oldest,
-        quarantined,
+        missed_guard_requests(project_id),
         size,
         version,
         connections,
@@ -285,6 +326,18 @@ def system_status(project_id: int) -> SystemStatus:
         migration or "–",
         now,
     )
+
+
+def missed_guard_requests(project_id: int) -> int:
+    """Count the guard requests of the last hour that were not answered in time."""
+    rows = Attempt.objects.filter(
+        project_id=project_id,
+        at__gt=timezone.now() - timedelta(hours=1),
+        route="guard",
+        status=503,
+        code="unavailable",
+    )
+    return rows.aggregate(missed=Sum("rejected"))["missed"] or 0
 
 
 def incidents_of_session(session_id: int, limit: int = 50) -> list[Incident]:

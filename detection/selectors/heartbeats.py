@@ -1,4 +1,4 @@
-"""When each part did its work last."""
+"""Reads the heartbeats of the parts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PARTS = {"worker": 300.0, "sweeper": 30.0, "beat": 60.0, "housekeeping": 900.0}
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The last work of one part; `at` is None when none is known of."""
+    """The last work of one part; `at` is None if none is known."""
 
     part: str
     at: datetime | None
@@ -22,7 +22,7 @@ class Heartbeat:
 
 
 def heartbeats(now: datetime) -> tuple[Heartbeat, ...]:
-    """Return one heartbeat a part; one query."""
+    """Return the heartbeat of each part; one query."""
     found = cache.get_many([f"heartbeat:{part}" for part in PARTS])
     beats = []
     for part, late_seconds in PARTS.items():

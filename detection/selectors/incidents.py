@@ -23,7 +23,7 @@ _AT_WORK = (IncidentStatus.OPEN.value, IncidentStatus.ACKNOWLEDGED.value, Incide
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncidentFilters:
-    """What a list of incidents is narrowed to; empty fields do not narrow.
+    """Filters of the incident list; empty ones match everything.
 
     Attributes
     ----------
@@ -153,7 +153,7 @@ def _fetch(rows: QuerySet[Incident], limit: int) -> list[IncidentRow]:
 
 
 def export_incidents(project_id: int, filters: IncidentFilters, maximum: int) -> Iterator[IncidentRow]:
-    """Go through up to `maximum` incidents in the order of the list, a bounded number in memory at a time."""
+    """Yield up to `maximum` incidents in the order of the list, with a bounded number in memory."""
     cursor: str | None = ""
     left = maximum
     while cursor is not None and left > 0:
@@ -175,7 +175,7 @@ def get_incident(project_id: int, public_id: str) -> Incident | None:
 
 
 def row_of(incident: Incident) -> IncidentRow:
-    """Return the frozen row of an incident in hand."""
+    """Return the frozen row of an incident."""
     values: list[Any] = []
     for field in fields(IncidentRow):
         value = getattr(incident, field.name)

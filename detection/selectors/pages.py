@@ -35,7 +35,7 @@ class Page(Generic[Row]):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in a list that is sorted by time and id, newest first."""
+    """A position in a list that is sorted by time and id, newest first."""
 
     at: datetime
     id: int
@@ -62,10 +62,10 @@ class Position:
         return position
 
     def beyond(self, time_field: str) -> Q:
-        """Condition of the rows behind this place; the first part alone bounds the index scan."""
+        """Return the condition of the rows after this position; its first part bounds the index scan."""
         return Q(**{f"{time_field}__lte": self.at}) & ~Q(**{time_field: self.at, "id__gte": self.id})
 
 
 def cut(rows: Sequence[Row], limit: int, position: Callable[[Row], str]) -> Page[Row]:
-    """Make a page of up to `limit` rows out of up to `limit` + 1 that were fetched."""
+    """Return a page of up to `limit` rows from up to `limit` + 1 fetched ones."""
     return Page(tuple(rows[:limit]), position(rows[limit - 1]) if len(rows) > limit else None)

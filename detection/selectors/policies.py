@@ -1,12 +1,10 @@
 """Effective settings: the stored overrides of a project, resolved for a call.
 
-Overrides are kept in the process as long as the project's policy version stays the same. The version is read with every
-session lock, so a saved change applies to the next call on every process.
+`policy_cache` keeps them in the process until a change raises the project's policy version.
 """
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,15 +17,15 @@ from detection.engine.policy import Policy, ScopedValues, ToolRule, resolve, sto
 from detection.engine.scopes import ENVIRONMENT, SESSION, Scope
 from detection.engine.tool_classes import ToolClass
 from detection.models import Override, Project, Session, ToolOverride
+from detection.selectors.project_cache import ProjectCache
 
-MAX_PROJECTS, MAX_RESOLVED = 200, 2000
+MAX_RESOLVED = 2000
 
 
 @dataclass(slots=True)
 class ProjectOverrides:
     """The overrides and tool rules that apply to a project at one policy version, and policies resolved from them."""
 
-    version: int
     values: Mapping[Scope, Mapping[str, Any]]
     tool_rules: tuple[ToolRule, ...]
     _resolved: OrderedDict[tuple[str, ...], Policy] = field(default_factory=OrderedDict)
@@ -55,42 +53,19 @@ class ProjectOverrides:
         return resolve(self.below(scope))
 
 
-class PolicyCache:
-    """The overrides of recently used projects; safe to use from several threads."""
-
-    def __init__(self, size: int = MAX_PROJECTS) -> None:
-        self._size = size
-        self._known: OrderedDict[int, ProjectOverrides] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, project: Project) -> ProjectOverrides:
-        """Return a project's overrides at its policy version; two queries when they are not known yet."""
-        known = self._known.get(project.pk)
-        if known is not None and known.version == project.policy_version:
-            return known
-        loaded = load_overrides(project.pk, project.policy_version)
-        with self._lock:
-            self._known[project.pk] = loaded
-            self._known.move_to_end(project.pk)
-            if len(self._known) > self._size:
-                self._known.popitem(last=False)
-        return loaded
-
-
-_cache = PolicyCache()
-overrides_of = _cache.get
-"""Return a project's overrides, from this process's cache."""
-
-
-def load_overrides(project_id: int | None, version: int = 0) -> ProjectOverrides:
+def load_overrides(project_id: int | None) -> ProjectOverrides:
     """Read the overrides that apply to a project, or with None only those of every project; two queries."""
     rows = Override.objects.filter(Q(project_id=project_id) | Q(project=None))
     rules = ToolOverride.objects.filter(project_id=project_id) if project_id else ()
     return ProjectOverrides(
-        version,
         {ENVIRONMENT: settings.TOOL_LOOP_VALUES} | {row.scope: stored_values(row.values) for row in rows},
         tuple(tool_rule(row) for row in rules),
     )
+
+
+policy_cache = ProjectCache(lambda project: load_overrides(project.pk))
+overrides_of = policy_cache.get
+"""Return a project's overrides, from this process's cache."""
 
 
 def tool_rule(row: ToolOverride) -> ToolRule:

@@ -57,6 +57,7 @@ class SessionRow:
     model: str
     parent_external_id: str
     is_demo: bool
+    integration: str
     state: str
     outcome: str
     started_at: datetime
@@ -80,7 +81,6 @@ class SessionRow:
     stopped_by: str
     stop_reason: str
     would_have_stopped_at_call: int | None
-    quarantined: list[dict[str, Any]]
 
     @property
     def is_stopped_by_person(self) -> bool:
@@ -235,10 +235,13 @@ def session_calls(
     results = {
         row[0]: ResultRow(*row[1:])
         for row in Event.objects.filter(
-            session_id=session.id, type=EventType.RESULT, call_id__in=[row[1] for row in found]
-        ).values_list("call_id", *_RESULT_FIELDS)
+            session_id=session.id,
+            type=EventType.RESULT,
+            call_id__in=[row[1] for row in found],
+            closes__in=[row[0] for row in found],
+        ).values_list("closes", *_RESULT_FIELDS)
     }
-    rows = tuple(CallRow(*[*row, results.get(row[1])]) for row in found)
+    rows = tuple(CallRow(*[*row, results.get(row[0])]) for row in found)
     return Page(rows, f"c{last_seq}" if more else None)
 
 

@@ -15,10 +15,9 @@ from django.db import connection
 from django.db.models import Avg, Count, F, Q, QuerySet, Sum
 from django.db.models.functions import Coalesce, Trunc
 
-from detection.models import CallCount, CountingCursor, Incident, JudgeCall
+from detection.models import CallCount, CountingCursor, Incident, JudgeCall, JudgeLabel
 
 By = Literal["hour", "day", "kind", "tool", "model", "backend"]
-BYS: tuple[By, ...] = ("hour", "day", "kind", "tool", "model", "backend")
 MAX_ROWS = 1000
 RUNGS = ("warn", "chance", "block", "ask", "judge", "stop")
 
@@ -89,13 +88,15 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True)
 class JudgeShare:
-    """Consultations of the judge by outcome (see `JudgeOutcome`)."""
+    """Consultations of the judge by outcome (see `JudgeOutcome`); `right` and `wrong` are those that people labelled so."""
 
     outcome: str
     count: int
     average_latency_ms: float
     token_count: int
     cost_usd: float
+    right: int = 0
+    wrong: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,11 +202,13 @@ def _judge(project_id: int, start: datetime, end: datetime) -> tuple[JudgeShare,
             Avg("latency_ms"),
             tokens=Sum(F("input_tokens") + F("output_tokens")),
             cost=Sum("cost_usd"),
+            right=Count("id", filter=Q(label=JudgeLabel.RIGHT)),
+            wrong=Count("id", filter=Q(label=JudgeLabel.WRONG)),
         )
     )
     return tuple(
-        JudgeShare(outcome, count, float(latency or 0), int(tokens or 0), float(cost or 0))
-        for outcome, count, latency, tokens, cost in sorted(rows)
+        JudgeShare(outcome, count, float(latency or 0), int(tokens or 0), float(cost or 0), right, wrong)
+        for outcome, count, latency, tokens, cost, right, wrong in sorted(rows)
     )
 
 

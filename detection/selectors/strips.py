@@ -89,7 +89,6 @@ class Strip:
     cells: tuple[Placed, ...] = ()
     brackets: tuple[Bracket, ...] = ()
     cell_width: float = 4
-    cell_height: float = 16
 
 
 @dataclass(slots=True)
@@ -231,7 +230,6 @@ def large(
         tuple(placed),
         brackets,
         cell_width,
-        height,
     )
 
 

@@ -16,7 +16,7 @@ class Actor:
     Attributes
     ----------
     name
-        A user name, ``key:<public id>``, ``command`` or ``system``.
+        A user name, ``key:<public id>``, ``command``, ``command line`` or ``system``.
     user_id
         Primary key of the user, for a person.
     """

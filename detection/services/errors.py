@@ -40,13 +40,19 @@ class Conflict(ServiceError):
     code, status = "conflict", 409
 
 
+class SessionBusy(ServiceError):
+    """Too many requests wait for the lock of one session."""
+
+    code, status = "unavailable", 503
+
+
 class Invalid(ServiceError):
     """A value is not valid.
 
     Attributes
     ----------
     errors
-        What is wrong by field, one sentence each; `detail` and `field` tell the first.
+        What is wrong by field, one sentence each; `detail` and `field` are those of the first.
     """
 
     code, status = "invalid", 422

@@ -1,7 +1,16 @@
 """Celery tasks and worker threads. Any task may run twice or not at all; the sweeper covers lost ones."""
 
-from detection.tasks import alerts, sweeper
+from detection.tasks import alerts, sweeper, watchdog
 from detection.tasks.evaluation import evaluate, housekeeping, sweep
 from detection.tasks.judge import close_approvals, consult_judge
 
-__all__ = ["alerts", "close_approvals", "consult_judge", "evaluate", "housekeeping", "sweep", "sweeper"]
+__all__ = [
+    "alerts",
+    "close_approvals",
+    "consult_judge",
+    "evaluate",
+    "housekeeping",
+    "sweep",
+    "sweeper",
+    "watchdog",
+]

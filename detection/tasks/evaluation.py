@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import structlog
 from celery import shared_task
-from django.db import DatabaseError
 
 from detection import jobs
-from detection.services.maintenance import heartbeats, retention
+from detection.services.maintenance import retention
+from detection.services.maintenance.heartbeats import heartbeats
 from detection.services.sessions import evaluation
-
-log = structlog.get_logger(__name__)
+from detection.tasks.evaluation_queue import evaluation_queue
 
 
 @shared_task(name=jobs.EVALUATE)
-def evaluate(session_ids: list[int]) -> None:
-    """Evaluate sessions. One without new events costs one query; one that fails is left to the sweeper."""
-    for session_id in session_ids:
-        try:
-            evaluation.evaluate(session_id)
-        except DatabaseError:
-            log.exception("evaluation_failed", session_id=session_id)
-    heartbeats.note("worker")
+def evaluate(project_id: int, session_ids: list[int]) -> None:
+    """Have sessions of a project evaluated by the threads of this worker."""
+    evaluation_queue.add(project_id, session_ids)
 
 
 @shared_task(name=jobs.SWEEP)

@@ -1,17 +1,19 @@
-"""A thread of the worker process that evaluates sessions whose task was lost, without the broker.
+"""A thread of each worker, and of beat, that evaluates sessions whose task was lost, without the broker.
 
-Any number of workers may run one: the sweep takes a lock.
+Any number of processes may run one: the sweep takes a lock. That of beat finds what is left while workers die or hang.
 """
 
 from __future__ import annotations
 
 import structlog
-from celery.signals import worker_init, worker_shutting_down
+from celery.signals import beat_init, worker_init, worker_shutting_down
 
 from detection.services.approvals import decisions
 from detection.services.incidents import triage
-from detection.services.maintenance import heartbeats, retention
+from detection.services.maintenance import retention
+from detection.services.maintenance.heartbeats import heartbeats
 from detection.services.sessions import evaluation
+from detection.sql.advisory_locks import AdvisoryLock
 from detection.tasks.periodic import Periodic
 
 log = structlog.get_logger(__name__)
@@ -23,8 +25,11 @@ MAX_PASSES = 20
 class Sweeper(Periodic):
     """Sweeps every `period_seconds` until it is stopped."""
 
-    def __init__(self, period_seconds: float = PERIOD_SECONDS) -> None:
+    def __init__(
+        self, period_seconds: float = PERIOD_SECONDS, lock: AdvisoryLock = AdvisoryLock.SWEEP
+    ) -> None:
         super().__init__("sweeper", period_seconds, self._sweep)
+        self._lock = lock
         self._is_tidy = False
 
     def _sweep(self) -> None:
@@ -40,7 +45,7 @@ class Sweeper(Periodic):
     def _sweep_until_done(self) -> None:
         rescued = 0
         for _ in range(MAX_PASSES):
-            looked_at = evaluation.sweep()
+            looked_at = evaluation.sweep(self._lock)
             rescued += looked_at
             if not looked_at or self.is_stopped:
                 break
@@ -53,9 +58,18 @@ _sweeper: Sweeper | None = None
 
 
 @worker_init.connect(dispatch_uid="detection.sweeper")
-def _start(**_: object) -> None:
+def _start_in_worker(**_: object) -> None:
+    _start(Sweeper())
+
+
+@beat_init.connect(dispatch_uid="detection.sweeper")
+def _start_in_beat(**_: object) -> None:
+    _start(Sweeper(lock=AdvisoryLock.SWEEP_OUTSIDE_WORKERS))
+
+
+def _start(sweeper: Sweeper) -> None:
     global _sweeper
-    _sweeper = Sweeper()
+    _sweeper = sweeper
     _sweeper.start()
 
 

@@ -55,6 +55,22 @@ def test_recorded_runs_become_sessions_with_strips_and_incidents(
     assert set(rounds) == {"turn-1"}
 
 
+def test_calls_of_one_response_come_before_its_results_and_users_may_speak(
+    live_server, token, tmp_path, capsys
+):
+    lines = [
+        line(seq, "run/3", turn=turn, ts="2026-03-01T12:00:00", user_before=seq == 2)
+        for seq, turn in enumerate((1, 1, 2))
+    ]
+    call_command(
+        "load_runs", str(written(tmp_path / "events", lines)), url=live_server.url, key=token, sessions=1
+    )
+    assert "7 events accepted" in capsys.readouterr().out
+    stored = Event.objects.order_by("seq").values_list("type", "occurred_at__hour")
+    types = ["call", "call", "result", "result", "message", "call", "result"]
+    assert list(stored) == [(kind, 12) for kind in types]
+
+
 def test_loading_twice_adds_nothing(live_server, token, tmp_path, capsys):
     file = written(tmp_path / "events", LINES)
     call_command("load_runs", str(file), url=live_server.url, key=token)

@@ -9,6 +9,10 @@ from io import StringIO
 import pytest
 from django.core.management import CommandError, call_command
 
+from detection.engine.identity import Keyer
+from detection.engine.policy import SESSION, resolve
+from detection.measuring.traces import fold_session
+
 
 def event(seq, session="s", **more):
     return {
@@ -42,7 +46,7 @@ def test_one_line_per_call_that_is_not_simply_allowed(tmp_path, name, opener):
 
     assert run(path) == [
         {"session": "s", "seq": 2, "decision": "warn", "kind": "repeat", "count": 3},
-        {"session": "s", "seq": 3, "decision": "stop", "kind": "repeat", "count": 4},
+        {"session": "s", "seq": 3, "decision": "block", "kind": "repeat", "count": 4},
     ]
 
 
@@ -81,3 +85,23 @@ def test_an_invalid_policy_is_rejected(tmp_path, text):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(CommandError, match="nowhere"):
         run(str(tmp_path / "nowhere.jsonl"))
+
+
+def test_calls_of_one_response_are_folded_before_any_of_their_results():
+    errors = [event(i, arguments={"n": i}, turn=1, result="denied", is_error=True) for i in range(2)]
+    last = event(2, arguments={"n": 2}, turn=1, result=None)
+    policy = resolve([(SESSION, {"outcome_max_errors": 2, "once_per_round": False})])
+
+    # The last call does not know the errors of the others yet.
+    assert [one.kinds for one in fold_session([*errors, last], policy, Keyer())] == [(), ("outcome",), ()]
+    later = [*errors, last | {"turn": 2}]
+    assert [one.kinds for one in fold_session(later, policy, Keyer())] == [(), ("outcome",), ("outcome",)]
+
+
+def test_a_user_who_spoke_between_two_calls_resets_an_attended_session(tmp_path):
+    path = write(tmp_path / "e.jsonl", [event(i, user_before=i == 2) for i in range(4)])
+    policy = tmp_path / "policy.json"
+    policy.write_text('{"attended": true}', encoding="utf-8")
+
+    assert [one["seq"] for one in run(path)] == [2, 3]
+    assert run(path, "--policy", str(policy)) == []

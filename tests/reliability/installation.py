@@ -85,15 +85,13 @@ class Installation:
         server = [
             "granian",
             "--interface",
-            "wsgi",
+            "rsgi",
             "--host",
             "127.0.0.1",
             "--port",
             str(port),
-            "--blocking-threads",
-            "4",
         ]
-        self._launch("web", *server, "--log-level", "warning", "loopguard_site.wsgi:application")
+        self._launch("web", *server, "--log-level", "warning", "loopguard_site.rsgi:application")
         assert wait_until(self._answers, START_SECONDS), self.logs()
 
     def _answers(self) -> bool:
@@ -106,6 +104,10 @@ class Installation:
         return self._launch(
             "worker", "celery", "-A", "loopguard_site", "worker", "-P", "threads", "-c", "2", *quiet
         )
+
+    def start_beat(self) -> subprocess.Popen[bytes]:
+        options = ["-S", "celery.beat:Scheduler", "--pidfile="]
+        return self._launch("beat", "celery", "-A", "loopguard_site", "beat", *options)
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(ProcessLookupError):

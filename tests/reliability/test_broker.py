@@ -67,7 +67,7 @@ def test_with_a_dead_broker_requests_do_not_wait_and_the_sweeper_finds_every_loo
             ).json()["decision"]
             for number in range(4)
         ]
-    assert decisions == ["allow", "allow", "allow", "stop"]
+    assert decisions == ["allow", "allow", "allow", "block"]
     assert wait_until(every_posted_loop_is_found, PATIENCE_SECONDS), running.logs()
     stored = Event.objects.filter(session__external_id__startswith="run-")
     assert stored.count() == REQUESTS * 2

@@ -42,7 +42,6 @@ def test_in_a_large_project_the_newest_sessions_are_counted_and_the_states_at_wo
         ("session_of_demo", lambda project: dashboard.has_demo(project.pk)),
         ("session_of_demo", lambda project: list_sessions(project.pk, SessionFilters(demo=True))),
         ("incident_of_demo", lambda project: dashboard.has_demo(project.pk)),
-        ("session_quarantined", lambda project: dashboard.system_status(project.pk)),
     ],
 )
 def test_what_is_rare_is_looked_for_where_only_the_rare_are(

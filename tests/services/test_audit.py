@@ -15,16 +15,17 @@ from django.db import DatabaseError, connection, transaction
 from django.utils import timezone
 
 from detection import services
+from detection.admin.audit import AREAS
 from detection.engine.scopes import PROJECT, Scope
 from detection.models import Approval, AuditEntry, RememberedDecision, Session
 from detection.services import audit, keys
 from detection.services.alerting import alert_routes, destinations, notifications, silences
-from detection.services.approvals import decisions
+from detection.services.approvals import decisions, judge_consultation
 from detection.services.audit import Actor
 from detection.services.incidents import triage
 from detection.services.maintenance import retention
 from detection.services.policies import message_templates, overrides
-from detection.services.sessions import actions, removal
+from detection.services.sessions import actions, quarantine, removal
 from tests.support.alerts import make_incident, make_route, make_webhook
 from tests.support.http_receiver import receiving
 
@@ -87,6 +88,18 @@ class World:
     def exemption(self):
         decisions.decide(self.pk, self.approval(), "exempt", ANA)
 
+    def ruling(self):
+        approval = Approval.objects.get(public_id=self.approval())
+        approval.judge_calls.create(
+            project=self.project, session_id=approval.session_id, loop_id=approval.loop_id, outcome="denied"
+        )
+        return approval.public_id
+
+    def quarantined(self):
+        session = Session.objects.get(external_id=self.session())
+        session.quarantined_events.create(project=self.project, seq=session.last_seq, type="call", error="x")
+        return "s-1"
+
     def failed(self):
         notifications.send_test(self.pk, self.hook(), ANA)
         return self.project.notifications.get().public_id
@@ -134,6 +147,7 @@ def _changes(w):
         ),
         "approvals.decisions.decide": (w.approval, lambda q: decisions.decide(w.pk, q, "allow_once", ANA)),
         "approvals.decisions.delete_remembered": (w.remembered, lambda r: decisions.delete_remembered(w.pk, r, ANA)),
+        "approvals.judge_consultation.label_ruling": (w.ruling, lambda q: judge_consultation.label_ruling(w.pk, q, "wrong", ANA)),
         "alerting.silences.create_silence": (lambda: None, lambda _: w.silence()),
         "alerting.silences.end_silence": (w.silence, lambda s: silences.end_silence(w.pk, s, ANA)),
         "alerting.alert_routes.save_route": (lambda: None, lambda _: make_route(w.project)),
@@ -144,6 +158,8 @@ def _changes(w):
         "sessions.actions.revoke_exemption": (w.exemption, lambda _: actions.revoke_exemption(w.pk, "s-1", "search_web", ANA)),
         "sessions.actions.set_policy": (w.session, lambda s: actions.set_policy(w.pk, s, {"max_repeats": 9}, ANA)),
         "sessions.actions.run_command": (w.session, lambda s: actions.run_command(w.pk, s, "!/set(tool-loop-max-repeats=9)", ANA)),
+        "sessions.quarantine.retry": (w.quarantined, lambda s: quarantine.retry(w.pk, s, ANA)),
+        "sessions.quarantine.retry_all": (w.quarantined, lambda _: quarantine.retry_all(w.pk, ANA)),
         "sessions.removal.remove_demo": (lambda: None, lambda _: removal.remove_demo(w.pk, ANA)),
         "policies.message_templates.save_template": (lambda: None, lambda _: message_templates.save_template(w.pk, "warn", "", "Careful with $tool.", ANA)),
     }  # fmt: skip
@@ -171,6 +187,7 @@ def test_a_change_leaves_an_entry_in_its_own_transaction(world, name):
     newest = AuditEntry.objects.order_by("-pk").first()
     assert newest.actor == "ana"
     assert newest.project_id == world.pk
+    assert newest.action.partition(".")[0] in AREAS, "the administration filters by area"
     transaction.savepoint_rollback(point)
     assert AuditEntry.objects.count() == before
 

@@ -1,5 +1,6 @@
 """Tasks call services; here they are called as a worker calls them."""
 
+import contextlib
 import time
 from datetime import timedelta
 
@@ -14,8 +15,9 @@ from detection.selectors.heartbeats import heartbeats
 from detection.services.audit import SYSTEM
 from detection.services.ingestion.ingest import ingest
 from detection.services.keys import authenticate, create_key
-from detection.services.maintenance import heartbeats as service
+from detection.services.maintenance.heartbeats import heartbeats as own_heartbeats
 from detection.services.sessions.event_records import EventRecord
+from detection.tasks.evaluation_queue import EvaluationQueue, evaluation_queue
 from detection.tasks.sweeper import Sweeper
 from loopguard_site.celery import app
 
@@ -25,7 +27,7 @@ pytestmark = pytest.mark.servers
 @pytest.fixture
 def session(transactional_db):
     cache.clear()
-    service._noted_at.clear()
+    own_heartbeats.clear()
     token = create_key(Project.objects.create(slug="p", name="P"), "key", SYSTEM)[1]
     ingest(
         authenticate(token),
@@ -43,14 +45,42 @@ def beat_of(part):
     return next(beat for beat in heartbeats(timezone.now()) if beat.part == part)
 
 
+@contextlib.contextmanager
+def worker():
+    """A thread that evaluates what tasks name during the block; all of it is done at its end."""
+    yield
+    queue = EvaluationQueue()
+    for project_id, waiting in evaluation_queue._by_project.items():
+        queue.add(project_id, waiting)
+    evaluation_queue._by_project.clear()
+    queue.start(1)
+    deadline = time.monotonic() + 10
+    while queue._by_project and time.monotonic() < deadline:
+        time.sleep(0.01)
+    queue.stop()
+
+
 def test_a_worker_evaluates_the_session_it_is_told_of(session):
-    run(jobs.EVALUATE, [session.pk])
+    with worker():
+        run(jobs.EVALUATE, session.project_id, [session.pk])
     session.refresh_from_db()
     assert (session.evaluated_seq, session.call_count) == (1, 1)
 
 
 def test_a_session_that_is_gone_is_no_error(session):
-    run(jobs.EVALUATE, [session.pk + 1])
+    with worker():
+        run(jobs.EVALUATE, session.project_id, [session.pk + 1, session.pk])
+    session.refresh_from_db()
+    assert session.evaluated_seq == 1
+
+
+def test_projects_take_turns_and_a_session_waits_once():
+    queue = EvaluationQueue()
+    queue.add(1, [10, 11, 12, 11, 10])
+    queue.add(2, [20])
+    queue.add(1, [13])
+    queue.add(3, [])
+    assert [queue.take() for _ in range(5)] == [10, 20, 11, 12, 13]
 
 
 def test_a_sweep_finds_what_nobody_was_told_of(session):
@@ -68,7 +98,8 @@ def test_housekeeping_runs_twice_without_harm(session):
 
 def test_every_part_shows_when_it_has_worked(session):
     assert beat_of("worker").is_late
-    run(jobs.EVALUATE, [session.pk])
+    with worker():
+        run(jobs.EVALUATE, session.project_id, [session.pk])
     run(jobs.SWEEP)
     run(jobs.HOUSEKEEPING)
     for part in ("worker", "beat", "housekeeping"):

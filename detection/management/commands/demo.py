@@ -13,7 +13,7 @@ from detection.demo.player import KeyRejected, Player
 
 
 class Command(BaseCommand):
-    """Run all scenarios again and again until interrupted."""
+    """Run all scenarios repeatedly until interrupted."""
 
     help = "Run scripted agents, healthy and stuck, through the public API."
     requires_system_checks = ()

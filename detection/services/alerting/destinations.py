@@ -75,7 +75,7 @@ def create_destination(
     kind
         ``webhook`` or ``apprise``.
     address
-        Checked now and with every message.
+        Checked now and with every notification.
 
     Returns
     -------
@@ -156,7 +156,7 @@ def update_destination(
 
 @transaction.atomic
 def add_signing_secret(project_id: int, public_id: str, actor: Actor) -> str:
-    """Add an active secret. Messages carry one signature per active secret, so that the receiver can switch over.
+    """Add an active secret. Notifications carry one signature per active secret, so that the receiver can switch over.
 
     Returns
     -------

@@ -28,6 +28,7 @@ def severity_of(decision: str) -> str:
 def incident_facts(incident: Incident, note: str = "") -> dict[str, Any]:
     """Return the facts of an incident as it is now."""
     evidence = incident.evidence or {}
+    detail = {name: value for name, value in evidence.get("detail", {}).items() if name != "tool"}
     return {
         "id": incident.public_id,
         "loop_id": incident.loop_id,
@@ -44,7 +45,9 @@ def incident_facts(incident: Incident, note: str = "") -> dict[str, Any]:
         "confidence": incident.confidence,
         "results": evidence.get("results", "unknown"),
         "period": evidence.get("period", 1),
-        "unit": (evidence.get("detail") or {}).get("unit", ""),
+        "window_calls": evidence.get("window_calls"),
+        "detail": detail,
+        "unit": detail.get("unit", ""),
         "decision": incident.decision,
         "rung": incident.rung,
         "severity": severity_of(incident.decision),
@@ -60,11 +63,11 @@ def incident_facts(incident: Incident, note: str = "") -> dict[str, Any]:
 
 
 def limit_notice_facts(session: Session, notice: LimitNotice) -> dict[str, Any]:
-    """Return the facts of a budget that is nearly used. Nothing was done, so the severity is info."""
+    """Return the facts of a limit that is nearly reached. Nothing was done, so the severity is info."""
     return {
         "id": "",
         "loop_id": "",
-        "kind": "budget",
+        "kind": notice.kind,
         "tool": notice.tool,
         "agent": session.agent,
         "backend": session.backend,

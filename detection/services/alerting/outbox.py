@@ -25,7 +25,13 @@ from detection.models import (
 from detection.services.alerting import event_facts
 
 KEPT = timedelta(days=30)
-_TYPE_OF_ACTION = {"opened": "opened", "reacted": "escalated", "woke": "woke", "ended": "ended"}
+_TYPE_OF_ACTION = {
+    "opened": "opened",
+    "reacted": "escalated",
+    "woke": "woke",
+    "ended": "ended",
+    "reopened": "reopened",
+}
 
 
 def record_incident_event(incident: Incident, action: str, actor: str = "system", note: str = "") -> None:
@@ -69,7 +75,7 @@ def record_activity(rows: Iterable[IncidentActivity]) -> None:
 
 
 def record_limit_notice(session: Session, notice: LimitNotice) -> None:
-    """Record that a budget is nearly used; must run inside the transaction that stores the notice."""
+    """Record that a limit is nearly reached; must run inside the transaction that stores the notice."""
     AlertEvent.objects.create(
         project_id=session.project_id,
         type=AlertEventType.NEAR_LIMIT,

@@ -1,4 +1,4 @@
-"""Renders notifications: a title, one sentence per alert event, and the payload of webhooks; from `event_facts`.
+"""Renders `event_facts` as notifications: a title, one sentence per alert event, and the payload of webhooks.
 
 Names come from agents and may contain anything. In sentences they are plain text: without line breaks, invisible or
 direction-changing characters, and mentions, links or markup of chat services. Elsewhere in the payload they are JSON.
@@ -73,16 +73,19 @@ def plain(value: object, limit: int = 80) -> str:
 
 
 def _describe(facts: Mapping[str, Any]) -> str:
-    detail = {"tool": plain(facts["tool"])} | ({"unit": plain(facts["unit"])} if facts["unit"] else {})
+    detail = {
+        name: plain(value) if isinstance(value, str) else value for name, value in facts["detail"].items()
+    }
     window = facts["window_seconds"]
     finding = Finding(
         kind=facts["kind"],
         count=facts["count"],
         limit=facts["limit"],
         window_seconds=round(window) if window else None,
+        window_calls=facts["window_calls"],
         results=facts["results"],
         period=facts["period"],
-        detail=detail,
+        detail={**detail, "tool": plain(facts["tool"])},
     )
     return messages.describe(finding)
 

@@ -6,9 +6,9 @@ from typing import Any, cast
 
 from django.conf import settings
 
-from detection.engine import messages
+from detection.engine import wire_shapes
 from detection.engine.calls import Decision
-from detection.models import Approval
+from detection.models import Approval, JudgeCall
 
 
 def approval_reference(approval: Approval) -> dict[str, Any]:
@@ -20,7 +20,27 @@ def approval_reference(approval: Approval) -> dict[str, Any]:
     }
 
 
-def approval_document(approval: Approval, shape: messages.Shape | None = None) -> dict[str, Any]:
+def ruling_document(call: JudgeCall) -> dict[str, Any]:
+    """Return a ruling of the judge."""
+    return {
+        "approval": call.approval.public_id if call.approval else None,
+        "at": call.at.isoformat(),
+        "outcome": call.outcome,
+        "error": call.error,
+        "reason": call.reason,
+        "guidance": call.guidance,
+        "rounds_proposed": call.rounds_proposed,
+        "rounds_granted": call.rounds_granted,
+        "model": call.model,
+        "latency_ms": call.latency_ms,
+        "cost_usd": float(call.cost_usd),
+        "label": call.label or None,
+        "labelled_by": call.labelled_by or None,
+        "labelled_at": call.labelled_at.isoformat() if call.labelled_at else None,
+    }
+
+
+def approval_document(approval: Approval, shape: wire_shapes.Shape | None = None) -> dict[str, Any]:
     """Return an approval, with its message rendered in a wire shape if there is one and it is decided."""
     document: dict[str, Any] = {
         **approval_reference(approval),
@@ -48,7 +68,7 @@ def approval_document(approval: Approval, shape: messages.Shape | None = None) -
     }
     if shape and approval.decision:
         decision = cast("Decision", approval.decision)
-        document["rendered"] = messages.render(
-            shape, decision, approval.message, approval.call_id, approval.session.model
+        document["rendered"] = wire_shapes.render(
+            shape, decision, approval.message, approval.call_id, approval.session.model, approval.tool
         )
     return document

@@ -5,13 +5,18 @@ from __future__ import annotations
 from datetime import timedelta
 
 import structlog
+from django.db import transaction
 from django.utils import timezone
 
 from detection.engine.detectors import detector_for
-from detection.models import Approval, ApprovalState, JudgeCall, JudgeOutcome
+from detection.engine.policy import Policy
+from detection.models import Approval, ApprovalState, JudgeCall, JudgeLabel, JudgeOutcome
 from detection.models.approvals import Decider
 from detection.selectors.policies import effective
+from detection.services import audit
 from detection.services.approvals.outcomes import judge_outcome
+from detection.services.audit import Actor
+from detection.services.errors import Conflict, Invalid, NotFound
 from detection.services.judging import judge
 from detection.services.sessions.locked_session import locked_session
 from detection.sql.advisory_locks import AdvisoryLock, try_lock
@@ -63,9 +68,66 @@ def unclaimed_approvals() -> list[str]:
 def extension_cap(approval: Approval) -> int:
     """Return how many rounds or calls the judge may grant at most, by the session's current settings."""
     session = approval.session
-    policy = effective(session.project, tool=approval.tool, session=session)
+    return extension_cap_of(effective(session.project, tool=approval.tool, session=session), approval.kind)
+
+
+def extension_cap_of(policy: Policy, kind: str) -> int:
+    """Return how many rounds, or calls of a loop, an acceptance grants at most under a policy."""
     rounds = int(policy.values["budget_extension_rounds"])
-    return rounds if detector_for(approval.kind).is_run_limit else min(rounds, judge.MAX_GRACE_CALLS)
+    return rounds if detector_for(kind).is_run_limit else min(rounds, judge.MAX_GRACE_CALLS)
+
+
+def ruling_on(project_id: int, public_id: str) -> JudgeCall:
+    """Return the consultation about an approval.
+
+    Raises
+    ------
+    NotFound
+        If the project has no approval of this id, or the judge was not consulted about it.
+    """
+    call = (
+        JudgeCall.objects.select_related("approval")
+        .filter(project_id=project_id, approval__public_id=public_id)
+        .first()
+    )
+    if call is None:
+        raise NotFound
+    return call
+
+
+def label_ruling(project_id: int, public_id: str, label: str, actor: Actor) -> JudgeCall:
+    """Store a person's label of the ruling on an approval; an empty one removes it.
+
+    Raises
+    ------
+    Invalid
+        For an unknown label.
+    NotFound
+        As `ruling_on` says.
+    Conflict
+        `not_consulted` if the judge was not called, so that there is no ruling to label.
+    """
+    if label not in JudgeLabel.values:
+        raise Invalid("`label` must be right, wrong or empty.", field="label", code="unknown_label")
+    call = ruling_on(project_id, public_id)
+    if not call.was_sent:
+        raise Conflict("The judge was not called, so there is no ruling to label.", code="not_consulted")
+    before = call.label
+    if before == label:
+        return call
+    call.label = label
+    call.labelled_by, call.labelled_at = (actor.name[:150], timezone.now()) if label else ("", None)
+    with transaction.atomic():
+        call.save(update_fields=("label", "labelled_by", "labelled_at"))
+        audit.record(
+            actor,
+            "judge.label",
+            public_id,
+            project_id=project_id,
+            before={"label": before},
+            after={"label": label},
+        )
+    return call
 
 
 def _apply(approval: Approval, call: JudgeCall) -> None:

@@ -38,7 +38,7 @@ from detection.services.approvals.outcomes import (
     unattended_outcome,
 )
 from detection.services.audit import SYSTEM
-from detection.services.incidents import lifecycle, tracker
+from detection.services.incidents.tracker import IncidentTracker
 from detection.services.judging import judge
 from detection.services.sessions.event_records import EventRecord
 from detection.stream.hints import Hint
@@ -48,16 +48,54 @@ JUDGE_TIMEOUT_SECONDS = 15.0
 """Time for a worker to receive the task, plus the judge's own deadline."""
 
 
+def new_approval(
+    session: Session,
+    event: EventRecord,
+    finding: Finding,
+    policy: Policy,
+    decider: str,
+    incident: Incident | None = None,
+) -> Approval:
+    """Return the approval of a held call; nothing is stored. The parameters are those of `OpenApprovals.request`."""
+    is_judge = decider == Decider.JUDGE
+    seconds = JUDGE_TIMEOUT_SECONDS if is_judge else policy.values["answer_timeout_seconds"]
+    now = timezone.now()
+    summary = messages.describe(finding)
+    return Approval(
+        public_id=new_approval_id(),
+        project_id=session.project_id,
+        session=session,
+        incident=incident,
+        decider=decider,
+        seq=event.seq,
+        call_id=event.call_id,
+        call_key=event.call_key,
+        tool=event.tool,
+        agent=event.agent or session.agent,
+        run=event.run,
+        loop_id=finding.loop_id,
+        kind=finding.kind,
+        count=finding.count,
+        limit=finding.limit,
+        window_seconds=finding.window_seconds,
+        unit=str(finding.detail.get("unit", ""))[:16],
+        summary=(summary[:1].upper() + summary[1:])[:300],
+        requested_at=now,
+        deadline=now + timedelta(seconds=seconds),
+        unattended="stop" if is_judge else policy.values["unattended_reaction"],
+    )
+
+
 class OpenApprovals:
     """The open approvals of one locked session. A session that is not held costs no query."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, incidents: IncidentTracker) -> None:
         self.session = session
+        self._incidents = incidents
         self._open: dict[str, Approval] | None = None if session.state == SessionState.HELD else {}
         self._new: list[Approval] = []
         self._changed: dict[str, Approval] = {}
         self._activity: list[tuple[Approval, str, str, str]] = []
-        self._allowed: list[Approval] = []
 
     @property
     def open(self) -> dict[str, Approval]:
@@ -98,38 +136,12 @@ class OpenApprovals:
             known.count = max(known.count, finding.count)
             self._changed[known.public_id] = known
             return known
-        is_judge = decider == Decider.JUDGE
-        seconds = JUDGE_TIMEOUT_SECONDS if is_judge else policy.values["answer_timeout_seconds"]
-        now = timezone.now()
-        summary = messages.describe(finding)
-        approval = Approval(
-            public_id=new_approval_id(),
-            project_id=self.session.project_id,
-            session=self.session,
-            incident=incident,
-            decider=decider,
-            seq=event.seq,
-            call_id=event.call_id,
-            call_key=event.call_key,
-            tool=event.tool,
-            agent=event.agent or self.session.agent,
-            run=event.run,
-            loop_id=finding.loop_id,
-            kind=finding.kind,
-            count=finding.count,
-            limit=finding.limit,
-            window_seconds=finding.window_seconds,
-            unit=str(finding.detail.get("unit", ""))[:16],
-            summary=(summary[:1].upper() + summary[1:])[:300],
-            requested_at=now,
-            deadline=now + timedelta(seconds=seconds),
-            unattended="stop" if is_judge else policy.values["unattended_reaction"],
-        )
+        approval = new_approval(self.session, event, finding, policy, decider, incident)
         self.open[finding.loop_id] = approval
         self._new.append(approval)
         note = f"Decided by: {approval.get_decider_display().lower()}"
         self._activity.append((approval, SYSTEM.name, "approval_requested", note))
-        if is_judge:
+        if decider == Decider.JUDGE:
             jobs.judge_after_commit(approval.public_id)
         return approval
 
@@ -175,7 +187,7 @@ class OpenApprovals:
             self._changed[approval.public_id] = approval
         if outcome.decision == "allow":
             self.session.blocked_count = max(0, self.session.blocked_count - approval.held_calls)
-            self._allowed.append(approval)
+        self._incidents.close_approval(approval)
         done = DONE[outcome.choice].format(by=outcome.raise_by) if outcome.choice else ""
         note = f"{done or outcome.message} ({outcome.reason})" if outcome.reason != "decided" else done
         self._activity.append((approval, outcome.by, f"approval_{outcome.state}", note))
@@ -205,14 +217,6 @@ class OpenApprovals:
             approval.save(force_insert=True)
         for approval in self._changed.values():
             approval.save()
-        for approval in self._allowed:
-            if approval.incident_id:
-                tracker.discount_blocked(approval.incident_id, approval.held_calls)
-        lifecycle.require_acknowledgement_of(
-            approval.incident_id
-            for approval in (*self._new, *self._changed.values())
-            if approval.incident_id and _needs_attention(approval)
-        )
         IncidentActivity.objects.bulk_create(
             IncidentActivity(
                 incident_id=approval.incident_id, actor=actor[:150], action=action, note=note[:1000]
@@ -235,13 +239,6 @@ class OpenApprovals:
         for approval in self._changed.values():
             if not approval.is_open and approval.decider == Decider.PERSON:
                 outbox.record_approval(approval, self.session, AlertEventType.APPROVAL_CLOSED)
-
-
-def _needs_attention(approval: Approval) -> bool:
-    """Whether the approval expired, or the judge stopped the run."""
-    if approval.state == ApprovalState.EXPIRED:
-        return True
-    return approval.state == ApprovalState.DECIDED and approval.decision == "stop"
 
 
 def choose_decider(rung: str | None, session: Session, finding: Finding, policy: Policy) -> str:

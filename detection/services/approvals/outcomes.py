@@ -20,7 +20,7 @@ _UNATTENDED: dict[str, tuple[str, str]] = {
     "disable": (Choice.DISABLE, "allow"),
 }
 _AFTER_BLOCK = "Change the inputs, use another tool, or answer with what you know."
-_AFTER_STOP = "Break the request into smaller steps, or try another approach."
+AFTER_STOP = "Break the request into smaller steps, or try another approach."
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,24 +72,28 @@ def unattended_outcome(approval: Approval) -> ApprovalOutcome:
     decider = "the judge" if approval.decider == Decider.JUDGE else "an operator"
     message = {
         "block": f"The call was not run: {decider} did not approve it in time. {approval.summary}. {_AFTER_BLOCK}",
-        "stop": f"The run was stopped: {decider} did not approve the call in time. {approval.summary}. {_AFTER_STOP}",
+        "stop": f"The run was stopped: {decider} did not approve the call in time. {approval.summary}. {AFTER_STOP}",
         "allow": "The call is allowed: nobody decided in time, and the unattended reaction is to allow it.",
     }[decision]
     return ApprovalOutcome(decision, message, "expired", SYSTEM.name, choice, state=ApprovalState.EXPIRED)
 
 
 def judge_outcome(approval: Approval, call: JudgeCall) -> ApprovalOutcome:
-    """Return the outcome of a consultation. The judge's text is for people and never reaches a model."""
+    """Return the outcome of a consultation.
+
+    The guidance of an acceptance is handed to the agent. The reasons, and everything in a denial, are for people.
+    """
     if call.outcome == JudgeOutcome.ACCEPTED and call.rounds_granted:
+        guidance = f" Guidance: {call.guidance}" if call.guidance else ""
         unit = "rounds" if detector_for(approval.kind).is_run_limit else "calls"
         return ApprovalOutcome(
             "allow",
-            f"The justification was accepted: {call.rounds_granted} more {unit}.",
+            f"The justification was accepted: {call.rounds_granted} more {unit}.{guidance}",
             "accepted",
             "judge",
             granted_rounds=call.rounds_granted,
         )
-    message = f"The run was stopped. {approval.summary}, and no justification was accepted. {_AFTER_STOP}"
+    message = f"The run was stopped. {approval.summary}, and no justification was accepted. {AFTER_STOP}"
     return ApprovalOutcome("stop", message, call.outcome, "judge")
 
 
@@ -115,6 +119,8 @@ def apply_outcome(
         fold.apply_choice(state, approval.loop_id, "skip" if outcome.choice == Choice.SKIP else "allow_once")
     if state is not None and outcome.granted_rounds:
         _grant(approval, outcome.granted_rounds, state)
+    if state is not None:
+        fold.close_hold(state, approval.loop_id)
 
 
 def _raise_limit(approval: Approval, raise_by: int, session: Session, state: State | None) -> None:

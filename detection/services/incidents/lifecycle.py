@@ -5,10 +5,6 @@ Callers hold the row lock of the incident's session, and save the fields that ch
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from django.db.models import Case, F, Value, When
-
 from detection.models import Incident
 from detection.models.incidents import IncidentLabel, IncidentStatus
 
@@ -20,8 +16,8 @@ def settle(incident: Incident) -> None:
     """Give an incident the status that follows from its loop; changes the row in memory only.
 
     An open or snoozed incident whose loop is over becomes `ended`, unless someone has to acknowledge it. Then it is open,
-    or snoozed until its time: a loop that is over cannot get worse. An ended one whose loop is not over, or that someone
-    has to acknowledge, becomes `open`. Acknowledged and resolved ones stay.
+    or snoozed until its time: a loop that is over cannot get worse. An ended one becomes `open` again
+    if its loop continues or someone has to acknowledge it. Acknowledged and resolved ones keep their status.
     """
     is_over = incident.ended_at is not None or incident.label == IncidentLabel.FALSE_ALARM
     can_rest = is_over and not incident.needs_acknowledgement
@@ -37,27 +33,12 @@ def settle(incident: Incident) -> None:
 def require_acknowledgement(incident: Incident) -> None:
     """Note that an incident led to a stop: it stays open until someone acknowledges it. Changes the row in memory only.
 
-    Without effect where someone is at it already (acknowledged, resolved) or labelled it "not a loop".
+    Has no effect on an incident that is acknowledged, resolved or labelled "not a loop".
     """
     is_handled = incident.status in (IncidentStatus.ACKNOWLEDGED, IncidentStatus.RESOLVED)
     if not is_handled and incident.label != IncidentLabel.FALSE_ALARM:
         incident.needs_acknowledgement = True
         settle(incident)
-
-
-def require_acknowledgement_of(incident_ids: Iterable[int]) -> None:
-    """Do the same for stored incidents: their approval was not answered, or ended in a stop. At most one statement."""
-    ids = [*incident_ids]
-    if not ids:
-        return
-    handled = (IncidentStatus.ACKNOWLEDGED, IncidentStatus.RESOLVED)
-    rows = Incident.objects.filter(pk__in=ids).exclude(status__in=handled)
-    rows.exclude(label=IncidentLabel.FALSE_ALARM).update(
-        needs_acknowledgement=True,
-        status=Case(
-            When(status=IncidentStatus.ENDED, then=Value(IncidentStatus.OPEN.value)), default=F("status")
-        ),
-    )
 
 
 def wake(incident: Incident) -> None:

@@ -1,6 +1,6 @@
 """Turns findings into incidents while a session is folded: opens, escalates and ends them, with a snapshot of the evidence.
 
-Only called by evaluation, under the session's lock. What people do with an incident is in `incidents`.
+Only called by evaluation, under the session's lock. What people do with an incident is in `triage`.
 """
 
 from __future__ import annotations
@@ -9,40 +9,42 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import F, Value
-from django.db.models.functions import Greatest
 from django.utils import timezone
 
 from detection.engine.calls import DECISIONS, Finding, Step
 from detection.engine.detectors import detector_for
 from detection.engine.policy import Policy, relevant_fields
 from detection.models import (
+    Approval,
+    ApprovalState,
     Event,
     EventType,
     Incident,
     IncidentActivity,
     LimitNotice,
     Session,
+    call_flags,
 )
 from detection.models.incidents import IncidentLabel, IncidentStatus, new_public_id
 from detection.services import audit
 from detection.services.alerting import outbox
 from detection.services.incidents import lifecycle
+from detection.services.sessions.event_records import EventRecord
 from detection.stream.hints import Hint
 
 QUIET_CALLS = 5
-"""So many calls without the loop, and it counts as left: the agent changed course."""
+"""Calls without the loop after which it has ended: the agent changed course."""
 ABANDONED_AFTER = timedelta(hours=1)
 EVIDENCE_CALLS = 24
 SHARED_CALLS = 2
-"""Incidents with so many calls in common are related."""
+"""Incidents with at least this many calls in common are related."""
 MAX_TRACES = 100
 EVIDENCE_ARGUMENTS_CHARACTERS, EVIDENCE_RESULT_CHARACTERS = 4000, 2000
 _FOUND_FIELDS = (
     "kind", "tool", "count", "limit", "window_seconds", "confidence", "detections", "was_guarded", "calls_blocked",
     "calls_in_loop", "cost_usd", "unshared_calls", "unshared_cost_usd", "decision", "rung", "last_seq", "last_call_number", "evidence", "policy", "last_seen_at",
 )  # fmt: skip
-"""What a finding changes of an incident."""
+"""Fields of an incident that a finding changes."""
 
 
 class IncidentTracker:
@@ -50,32 +52,26 @@ class IncidentTracker:
 
     A session that is not looping has none, so that healthy calls cost no query.
 
-    Parameters
-    ----------
-    is_known
-        Whether the session's row tells if it has any; False looks them up in any case.
-
     Attributes
     ----------
     is_guarded
-        Whether an agent waits for the verdict. Where calls are only reported, they have run already: what a verdict would
-        have stopped is not counted as blocked, and the incident does not claim it.
+        Whether an agent waits for the verdict. A reported call has already run, so it is not counted as blocked, and the
+        incident does not say that it was.
     """
 
-    def __init__(self, session: Session, *, is_known: bool = True) -> None:
+    def __init__(self, session: Session) -> None:
         self.session = session
         self.hints: set[Hint] = set()
         self.is_guarded = False
-        self._active: dict[str, Incident] | None = None
-        if is_known and not session.has_active_incident:
-            self._active = {}
+        self._active: dict[str, Incident] | None = None if session.has_active_incident else {}
         self._new: set[str] = set()
         self._touched: dict[str, Incident] = {}
         self._fields: dict[str, set[str]] = {}
         self._activity: list[IncidentActivity] = []
         self._notices: list[LimitNotice] = []
         self._evidence_seqs: dict[str, set[int]] = {}
-        self._seen_seqs: dict[str, set[int]] = {}
+        self._ended_at_seq: dict[str, int] = {}
+        self._now: tuple[int, datetime] = (session.evaluated_seq, timezone.now())
         self._uncounted_costs: dict[str, tuple[set[int], set[int]]] = {}
 
     @property
@@ -86,6 +82,10 @@ class IncidentTracker:
             self._active = {row.loop_id: row for row in rows}
         return self._active
 
+    def reload(self) -> None:
+        """Read the incidents again: a person changed one in this transaction. What detection changed must be saved already."""
+        self._active = None
+
     @property
     def is_touched(self) -> bool:
         """Whether `save` has anything to write."""
@@ -94,49 +94,61 @@ class IncidentTracker:
     @property
     def has_unended(self) -> bool:
         """Whether an incident is active, however people labelled it."""
-        return any(incident.ended_at is None for incident in self.active.values())
+        return bool(self.active)
 
     @property
     def has_active(self) -> bool:
         """Whether a loop is active that nobody labelled "not a loop"."""
-        return any(
-            incident.ended_at is None and incident.label != IncidentLabel.FALSE_ALARM
-            for incident in self.active.values()
-        )
+        return any(incident.label != IncidentLabel.FALSE_ALARM for incident in self.active.values())
 
-    def observe(self, seq: int, tool: str, step: Step, policy: Policy) -> Incident | None:
-        """Take in what a call (or its result) came to; return the incident of the deciding finding."""
+    def begin(self, event: EventRecord) -> None:
+        """Take the number and time of an event for those of what follows; its result belongs to the evidence of active loops.
+
+        Times of incidents are those of events, so they do not depend on when the events are evaluated.
+        """
+        self._now = event.seq, event.received_at
+        if event.closes and self.active:
+            for incident in self.active.values():
+                copied = {call["seq"] for call in incident.evidence.get("calls", ())}
+                if event.closes in copied | self._evidence_seqs.get(incident.public_id, set()):
+                    self._evidence_seqs.setdefault(incident.public_id, set()).add(event.closes)
+                    self._touch(incident, ("evidence",))
+
+    def observe(self, seq: int, tool: str, step: Step, policy: Policy, event: EventRecord) -> Incident | None:
+        """Apply the findings of a call or its result; return the incident of the deciding finding."""
         in_step: list[Incident] = []
         for finding in () if step.duplicate else step.verdict.findings:
             if finding.detail.get("notice"):
                 self._notices.append(self._notice(seq, tool, finding))
                 continue
-            in_step.append(self._found(seq, tool, finding, step, policy, in_step))
+            incident = self.active.get(finding.loop_id)
+            if incident is None:
+                incident = self._open(seq, tool, finding, policy, in_step, event)
+            else:
+                self._found_again(incident, seq)
+            self._found(incident, seq, finding, step)
+            in_step.append(incident)
         self._leave_quiet_ones()
         deciding = step.verdict.finding
         return self.active.get(deciding.loop_id) if deciding else None
 
-    def _found(
-        self, seq: int, tool: str, finding: Finding, step: Step, policy: Policy, in_step: list[Incident]
-    ) -> Incident:
-        """Put a finding on the incident of its loop identity; `in_step` are those of the same step so far."""
+    def _found_again(self, incident: Incident, seq: int) -> None:
+        self._touch(incident, _FOUND_FIELDS)
+        incident.detections += 1
+        self.hints.add(Hint("incident", incident.public_id))
+        if seq > incident.evidence.get("awaiting", {}).get("seq", seq):
+            self._settle(incident, "went_on")
+
+    def _found(self, incident: Incident, seq: int, finding: Finding, step: Step) -> None:
+        """Record a finding in the incident of its loop."""
         verdict = step.verdict
         is_deciding = verdict.finding is not None and verdict.finding.loop_id == finding.loop_id
         decision = verdict.decision if is_deciding else "allow"
-        incident = self.active.get(finding.loop_id)
-        if incident is None or incident.ended_at is not None:
-            incident = self._open(seq, tool, finding, policy, in_step)
-        else:
-            self._touch(incident, _FOUND_FIELDS)
-            incident.detections += 1
-            self.hints.add(Hint("incident", incident.public_id))
-            if seq > incident.evidence.get("awaiting", {}).get("seq", seq):
-                self._settle(incident, "went_on")
         self._count_calls(incident, seq, finding)
         self._describe(incident, finding)
         incident.last_seq = max(incident.last_seq, seq)
         incident.last_call_number = self.session.call_count
-        incident.last_seen_at = timezone.now()
+        incident.last_seen_at = self._now[1]
         if self.is_guarded:
             incident.was_guarded = True
             incident.calls_blocked += decision in ("block", "hold", "stop")
@@ -147,36 +159,38 @@ class IncidentTracker:
                 self._note(incident, "reacted", f"{verdict.rung}: {verdict.message}"[:1000])
             incident.decision = max(decision, incident.decision, key=DECISIONS.index)
             incident.rung = verdict.rung or incident.rung
+        if is_deciding and verdict.rung:
+            incident.evidence["detection_number"] = verdict.detection_number
         if self.is_guarded and is_deciding and verdict.rung and verdict.rung != "observe":
             incident.evidence["awaiting"] = {"rung": verdict.rung, "seq": seq}
         self._wake(incident, decision)
         self._note_stop(incident, decision)
-        return incident
 
     def _notice(self, seq: int, tool: str, finding: Finding) -> LimitNotice:
-        """Close to a limit, not at it: no incident, and nothing for the agent, but operators get to know."""
+        """Return a notice that a limit is nearly reached. It opens no incident and is for operators only."""
         detail = finding.detail
         return LimitNotice(
             session=self.session,
+            kind=finding.kind,
             unit=str(detail["unit"]),
             used=float(detail["used"]),
             limit=float(detail["allowed"]),
             seq=seq,
+            call_number=self.session.call_count,
             tool=tool,
         )
 
     def _count_calls(self, incident: Incident, seq: int, finding: Finding) -> None:
         """Count the calls that this finding adds to its incident, each once; a run limit counts the calls beyond it."""
         is_run_limit = detector_for(finding.kind).is_run_limit
-        own = self._seen(incident)
+        own = _seen(incident)
         added = ({seq} if is_run_limit else {*finding.seqs, seq}) - own
-        unshared = added.difference(*(self._seen(other) for other in self.active.values()))
+        unshared = added.difference(*(_seen(other) for other in self.active.values()))
         incident.calls_in_loop += len(added)
         incident.unshared_calls += len(unshared)
         if not is_run_limit:
             # Evidence is bounded, so the first finding of a long loop may name fewer calls than it counts.
             incident.calls_in_loop = max(incident.calls_in_loop, finding.count * max(1, finding.period))
-        own |= added
         incident.evidence["seqs"] = _joined(incident.evidence.get("seqs"), sorted(added))
         costs, unshared_costs = self._uncounted_costs.setdefault(incident.public_id, (set(), set()))
         costs |= added
@@ -186,9 +200,6 @@ class IncidentTracker:
             # The calls before a limit was reached are its context and do not change later.
             self._evidence_seqs.setdefault(incident.public_id, set()).update((*finding.seqs, seq))
 
-    def _seen(self, incident: Incident) -> set[int]:
-        return self._seen_seqs.setdefault(incident.public_id, set(incident.evidence.get("seqs", ())))
-
     def _group_of(self, finding: Finding, in_step: list[Incident]) -> str | None:
         """Return the group of incidents that the finding belongs to: found in the same step, or about the same calls."""
         if in_step:
@@ -197,9 +208,9 @@ class IncidentTracker:
             return None
         keys, seqs = set(finding.call_keys), set(finding.seqs)
         for incident in reversed(self.active.values()):
-            if incident.ended_at is None and not detector_for(incident.kind).is_run_limit:
+            if not detector_for(incident.kind).is_run_limit:
                 shared_keys = keys & set(incident.evidence.get("keys", ()))
-                if shared_keys or len(seqs & self._seen(incident)) >= SHARED_CALLS:
+                if shared_keys or len(seqs & _seen(incident)) >= SHARED_CALLS:
                     return incident.group_id
         return None
 
@@ -208,11 +219,25 @@ class IncidentTracker:
         incident.window_seconds, incident.confidence = finding.window_seconds, finding.confidence
         evidence = incident.evidence
         evidence["keys"] = _joined(evidence.get("keys"), finding.call_keys)
-        evidence |= {"results": finding.results, "period": finding.period, "detail": dict(finding.detail)}
+        evidence |= {
+            "results": finding.results,
+            "period": finding.period,
+            "window_calls": finding.window_calls,
+            "pattern": [*finding.pattern],
+            "laps": finding.laps,
+            "detail": dict(finding.detail),
+        }
 
     def _open(
-        self, seq: int, tool: str, finding: Finding, policy: Policy, in_step: list[Incident]
+        self,
+        seq: int,
+        tool: str,
+        finding: Finding,
+        policy: Policy,
+        in_step: list[Incident],
+        event: EventRecord,
     ) -> Incident:
+        """Open an incident for a finding; `in_step` are the incidents of the same step so far."""
         session, public_id = self.session, new_public_id()
         fields = policy.for_tool(tool).explain(relevant_fields(finding.kind))
         incident = Incident(
@@ -221,9 +246,9 @@ class IncidentTracker:
             project_id=session.project_id,
             session=session,
             session_name=session.external_id,
-            agent=session.agent,
-            backend=session.backend,
-            model=session.model,
+            agent=event.agent or session.agent,
+            backend=event.backend or session.backend,
+            model=event.model or session.model,
             is_demo=session.is_demo,
             loop_id=finding.loop_id,
             kind=finding.kind,
@@ -236,7 +261,7 @@ class IncidentTracker:
             policy=fields,
             evidence={},
             status=IncidentStatus.OPEN,
-            opened_at=timezone.now(),
+            opened_at=self._now[1],
         )
         self._new.add(incident.public_id)
         self._touch(incident, ())
@@ -248,7 +273,7 @@ class IncidentTracker:
     def _wake(self, incident: Incident, decision: str) -> None:
         if incident.status != IncidentStatus.SNOOZED:
             return
-        is_over = incident.snoozed_until is not None and incident.snoozed_until <= timezone.now()
+        is_over = incident.snoozed_until is not None and incident.snoozed_until <= self._now[1]
         is_worse = incident.snoozed_until_worse and decision in ("block", "hold", "stop")
         if is_over or is_worse:
             lifecycle.wake(incident)
@@ -256,15 +281,14 @@ class IncidentTracker:
             self._note(incident, "woke", "it got worse" if is_worse else "the time was over")
 
     def _leave_quiet_ones(self) -> None:
-        """End the loops that were not found for some calls; related ones end together, as one may speak for the others."""
+        """End the loops that were not found for `QUIET_CALLS` calls; related ones end together."""
         last_found: dict[str, int] = {}
         for incident in self.active.values():
             key = self._quiet_key(incident)
             last_found[key] = max(last_found.get(key, 0), incident.last_call_number)
-        for incident in self.active.values():
-            is_quiet = self.session.call_count - last_found[self._quiet_key(incident)] >= QUIET_CALLS
-            if incident.ended_at is None and is_quiet:
-                self._end(incident, timezone.now(), recovered=True)
+        for incident in [*self.active.values()]:
+            if self.session.call_count - last_found[self._quiet_key(incident)] >= QUIET_CALLS:
+                self._end(incident, self._now[1], recovered=True)
 
     @staticmethod
     def _quiet_key(incident: Incident) -> str:
@@ -272,16 +296,14 @@ class IncidentTracker:
         return incident.public_id if is_run_limit else incident.group_id
 
     def end_all(self, at: datetime) -> None:
-        """The session ended, and its loops with it."""
-        for incident in self.active.values():
-            if incident.ended_at is None:
-                self._end(incident, at, recovered=self.session.call_count > incident.last_call_number)
+        """End all loops, because the session has ended."""
+        for incident in [*self.active.values()]:
+            self._end(incident, at, recovered=self.session.call_count > incident.last_call_number)
 
     def abandon(self, at: datetime) -> None:
-        """End the loops of a session that sends nothing any more; what became of the last reactions is unknown."""
-        for incident in self.active.values():
-            if incident.ended_at is None:
-                self._note_end(incident, at, recovered=False, note="abandoned")
+        """End the loops of a session that sends nothing any more; the outcome of the last reactions is unknown."""
+        for incident in [*self.active.values()]:
+            self._note_end(incident, at, recovered=False, note="abandoned")
 
     def _end(self, incident: Incident, at: datetime, *, recovered: bool) -> None:
         self._settle(incident, "recovered" if recovered else "stopped")
@@ -290,30 +312,68 @@ class IncidentTracker:
 
     def _note_end(self, incident: Incident, at: datetime, *, recovered: bool, note: str) -> None:
         incident.ended_at, incident.recovered = at, recovered
+        self._ended_at_seq[incident.public_id] = self._now[0]
+        del self.active[incident.loop_id]
         lifecycle.settle(incident)
         self._touch(incident, ("ended_at", "recovered", *lifecycle.STATUS_FIELDS))
         self._note(incident, "ended", note)
         self.hints.add(Hint("incident", incident.public_id, "ended"))
 
     def decide_anew(self, step: Step, decision: str, message: str) -> None:
-        """Take over that the call just observed got another verdict than its ladder gave it."""
+        """Record that the call just observed got another verdict than that of its ladder."""
         finding = step.verdict.finding
         incident = self.active.get(finding.loop_id) if finding else None
         if incident is not None:
-            incident.decision = max(decision, incident.decision, key=DECISIONS.index)
-            self._touch(incident, ("decision",))
+            self._raise_decision(incident, decision, message)
             self._note_stop(incident, decision)
-            self._note(incident, "reacted", f"{decision}: {message}"[:1000])
+
+    def close_approval(self, approval: Approval) -> None:
+        """Apply the end of an approval to its incident; costs a query if the incident is over.
+
+        Calls that are allowed after all do not count as blocked. After a stop, that is the decision of the incident. After a
+        stop, and if nobody decided in time, someone has to acknowledge the incident.
+        """
+        incident = self._incident_of(approval)
+        if incident is None:
+            return
+        if approval.decision == "allow":
+            incident.calls_blocked = max(0, incident.calls_blocked - approval.held_calls)
+            self._touch(incident, ("calls_blocked",))
+        if approval.decision == "stop" and approval.state != ApprovalState.WITHDRAWN:
+            self._raise_decision(incident, "stop", approval.message)
+            self._require_acknowledgement(incident)
+        elif approval.state == ApprovalState.EXPIRED:
+            self._require_acknowledgement(incident)
+
+    def _incident_of(self, approval: Approval) -> Incident | None:
+        known = (*self.active.values(), *self._touched.values())
+        for incident in known:
+            if incident is approval.incident or (incident.pk and incident.pk == approval.incident_id):
+                return incident
+        return Incident.objects.filter(pk=approval.incident_id).first() if approval.incident_id else None
+
+    def _raise_decision(self, incident: Incident, decision: str, message: str) -> None:
+        incident.decision = max(decision, incident.decision, key=DECISIONS.index)
+        self._touch(incident, ("decision",))
+        self._note(incident, "reacted", f"{decision}: {message}"[:1000])
 
     def _note_stop(self, incident: Incident, decision: str) -> None:
         if decision == "stop" and self.is_guarded:
-            lifecycle.require_acknowledgement(incident)
-            self._touch(incident, lifecycle.STATUS_FIELDS)
+            self._require_acknowledgement(incident)
 
-    def stopped(self) -> None:
-        """Settle the last reactions as `stopped`, because a person stopped the session."""
-        for incident in self.active.values():
+    def _require_acknowledgement(self, incident: Incident) -> None:
+        before = incident.status
+        lifecycle.require_acknowledgement(incident)
+        self._touch(incident, lifecycle.STATUS_FIELDS)
+        if before == IncidentStatus.ENDED and incident.status == IncidentStatus.OPEN:
+            self._note(incident, "reopened", "someone has to acknowledge it")
+            self.hints.add(Hint("incident", incident.public_id, "reopened"))
+
+    def stop(self, at: datetime) -> None:
+        """End the loops, because a person stopped the session: none of its calls runs until someone resumes it."""
+        for incident in [*self.active.values()]:
             self._settle(incident, "stopped")
+            self._note_end(incident, at, recovered=False, note="the session was stopped")
 
     def _settle(self, incident: Incident, outcome: str) -> None:
         """Record the outcome of the last reaction: the agent `recovered`, `went_on`, or was `stopped`.
@@ -345,25 +405,39 @@ class IncidentTracker:
             return
         self._gather_evidence()
         self._add_costs()
-        # Ended ones first: only one incident of a loop may be active at any time.
-        for incident in sorted(self._touched.values(), key=lambda row: row.ended_at is None):
+        # In the order in which they changed: a loop's incident has ended before its next one opens.
+        for incident in self._touched.values():
             if incident.public_id in self._new:
                 incident.save(force_insert=True)
             else:
                 incident.save(update_fields=self._fields[incident.public_id])
         IncidentActivity.objects.bulk_create(self._activity)
         audit.record_incidents(self._activity)
-        outbox.record_activity(self._activity)
+        if not self.session.is_imported:
+            outbox.record_activity(self._activity)
+        for pending in (
+            self._new,
+            self._touched,
+            self._fields,
+            self._activity,
+            self._evidence_seqs,
+            self._ended_at_seq,
+            self._uncounted_costs,
+        ):
+            pending.clear()
 
     def _save_notices(self) -> None:
         """Store new notices and their alert events. A limit has one notice, even if the budget is counted again."""
-        known = set(LimitNotice.objects.filter(session=self.session).values_list("unit", "limit"))
+        known = set(LimitNotice.objects.filter(session=self.session).values_list("kind", "unit", "limit"))
         for notice in self._notices:
-            if (notice.unit, notice.limit) not in known:
-                known.add((notice.unit, notice.limit))
+            limit = (notice.kind, notice.unit, notice.limit)
+            if limit not in known:
+                known.add(limit)
                 notice.save(force_insert=True)
-                outbox.record_limit_notice(self.session, notice)
+                if not self.session.is_imported:
+                    outbox.record_limit_notice(self.session, notice)
                 self.hints.add(Hint("session", self.session.external_id, "near_limit"))
+        self._notices.clear()
 
     def _add_costs(self) -> None:
         """Add the cost of the counted calls. One query of two columns."""
@@ -380,7 +454,10 @@ class IncidentTracker:
             )
 
     def _gather_evidence(self) -> None:
-        """Copy the calls that make each loop, with their results, into the incident: the calls go with retention."""
+        """Copy the calls that make each loop, with their results, into the incident: retention deletes the calls.
+
+        Results that come after the loop has ended do not belong to the evidence.
+        """
         wanted = {name: sorted(seqs)[-EVIDENCE_CALLS:] for name, seqs in self._evidence_seqs.items()}
         seqs = {seq for some in wanted.values() for seq in some}
         seqs |= {self._touched[name].first_seq for name in self._new}
@@ -391,11 +468,12 @@ class IncidentTracker:
             for row in Event.objects.filter(session_id=self.session.pk, seq__in=seqs, type=EventType.CALL)
         }
         results = {
-            row.call_id: row
+            row.closes: row
             for row in Event.objects.filter(
                 session_id=self.session.pk,
                 type=EventType.RESULT,
                 call_id__in={call.call_id for call in calls.values()},
+                closes__in=[*calls],
             )
         }
         for name, own in wanted.items():
@@ -404,7 +482,9 @@ class IncidentTracker:
                 incident.first_call_number = calls[incident.first_seq].call_number
             known = {call["seq"]: call for call in incident.evidence.get("calls", ())}
             known |= {
-                seq: evidence_of(calls[seq], results.get(calls[seq].call_id)) for seq in own if seq in calls
+                seq: evidence_of(calls[seq], results.get(seq), self._ended_at_seq.get(name))
+                for seq in own
+                if seq in calls
             }
             incident.evidence["calls"] = [known[seq] for seq in sorted(known)][-EVIDENCE_CALLS:]
             if detector_for(incident.kind).spans_tools:
@@ -412,19 +492,20 @@ class IncidentTracker:
                 incident.tool = " → ".join(dict.fromkeys(call["tool"] for call in lap))[:128]
 
 
-def discount_blocked(incident_id: int, calls: int) -> None:
-    """Take calls that were allowed after all out of an incident's count of blocked ones."""
-    rows = Incident.objects.filter(pk=incident_id)
-    rows.update(calls_blocked=Greatest(F("calls_blocked") - calls, Value(0)))
-
-
 def _joined(known: list[Any] | None, new: Iterable[Any]) -> list[Any]:
-    """Return both without doubles, the newest last, bounded."""
+    """Return both lists as one without duplicates, the newest last, bounded."""
     return [*dict.fromkeys([*(known or ()), *new])][-MAX_TRACES:]
 
 
-def evidence_of(call: Event, result: Event | None) -> dict[str, Any]:
-    """Return one call of the evidence, with its result where there is one, cut to what a page needs."""
+def _seen(incident: Incident) -> set[int]:
+    return {*incident.evidence.get("seqs", ())}
+
+
+def evidence_of(call: Event, result: Event | None, until_seq: int | None = None) -> dict[str, Any]:
+    """Return one call of the evidence, with its result where there is one up to `until_seq`, cut to what a page needs."""
+    flags = call.flags
+    if result is not None and until_seq is not None and result.seq > until_seq:
+        result, flags = None, call_flags.of_call("pending", call.decision)
     found: dict[str, Any] = {
         "seq": call.seq,
         "number": call.call_number,
@@ -432,7 +513,7 @@ def evidence_of(call: Event, result: Event | None) -> dict[str, Any]:
         "arguments": (call.arguments or "")[:EVIDENCE_ARGUMENTS_CHARACTERS],
         "call_key": call.call_key,
         "decision": call.decision,
-        "flags": call.flags,
+        "flags": flags,
         "at": call.received_at.isoformat(),
         "cost_usd": float(call.cost_usd),
     }

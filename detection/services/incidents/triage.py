@@ -13,6 +13,7 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
+from detection.engine.detectors import detector_for
 from detection.models import Incident, IncidentActivity
 from detection.models.incidents import IncidentLabel, IncidentStatus
 from detection.services import audit
@@ -41,12 +42,26 @@ def _locked(project_id: int, public_id: str) -> Iterator[Incident]:
         if session_id is not None:
             with suppress(NotFound):  # removed by now; the incident stays
                 locked = stack.enter_context(locked_session(session_id))
+                locked.incidents.save()  # what overdue approvals changed of it
         incident = rows.select_for_update().first()
         if incident is None:
             raise NotFound
         yield incident
         if locked is not None:
-            locked.reload_incidents()
+            locked.incidents.reload()
+
+
+def _related(incident: Incident) -> list[Incident]:
+    """Lock the other incidents of the same group whose loops are active: they are about the same calls."""
+    if incident.session_id is None:
+        return []
+    rows = Incident.objects.select_for_update().filter(session_id=incident.session_id, ended_at=None)
+    return [*rows.filter(group_id=incident.group_id).exclude(pk=incident.pk).order_by("pk")]
+
+
+def _note_along(incident: Incident, note: str = "") -> str:
+    """Return the note of a change that was made to a related incident along with this one."""
+    return f"with {incident.public_id}{': ' if note else ''}{note}"
 
 
 def _change(incident: Incident, actor: Actor, action: str, note: str = "", **fields: Any) -> Incident:
@@ -97,15 +112,24 @@ def acknowledge(project_id: int, public_id: str, actor: Actor) -> Incident:
 
 
 def resolve(project_id: int, public_id: str, actor: Actor, note: str = "") -> Incident:
-    """Close an incident and its loop. If the loop continues in the session, that is a new incident."""
+    """Close an incident and its loop, with the active incidents about the same calls.
+
+    If the loop continues in the session, that is a new incident.
+    """
     with _locked(project_id, public_id) as incident:
-        if incident.status == IncidentStatus.RESOLVED:
-            return incident
-        now = timezone.now()
-        return _change(
-            incident, actor, "resolved", note, status=IncidentStatus.RESOLVED, resolved_at=now,
-            ended_at=incident.ended_at or now, needs_acknowledgement=False, **_AWAKE,
-        )  # fmt: skip
+        if incident.status != IncidentStatus.RESOLVED:
+            for one in _related(incident):
+                _resolve(one, actor, _note_along(incident, note))
+            _resolve(incident, actor, note)
+        return incident
+
+
+def _resolve(incident: Incident, actor: Actor, note: str) -> None:
+    now = timezone.now()
+    _change(
+        incident, actor, "resolved", note, status=IncidentStatus.RESOLVED, resolved_at=now,
+        ended_at=incident.ended_at or now, needs_acknowledgement=False, **_AWAKE,
+    )  # fmt: skip
 
 
 def reopen(project_id: int, public_id: str, actor: Actor) -> Incident:
@@ -154,7 +178,7 @@ def snooze(
 
 
 def label(project_id: int, public_id: str, actor: Actor, value: str, note: str = "") -> Incident:
-    """Set whether an incident was a loop.
+    """Set whether an incident was a loop; active incidents about the same calls that had the same label get it, too.
 
     Parameters
     ----------
@@ -166,12 +190,20 @@ def label(project_id: int, public_id: str, actor: Actor, value: str, note: str =
             raise Invalid("`label` must be true_loop, false_alarm or empty.", field="label")
         if incident.label == value:
             return incident
-        fields: dict[str, Any] = {"label": value}
-        if value == IncidentLabel.FALSE_ALARM:
-            fields["needs_acknowledgement"] = False
-            if incident.status == IncidentStatus.ACKNOWLEDGED:
-                fields["status"] = IncidentStatus.ENDED
-        return _change(incident, actor, "labelled", note, **fields)
+        if not detector_for(incident.kind).is_run_limit:
+            for one in _related(incident):
+                if one.label == incident.label and not detector_for(one.kind).is_run_limit:
+                    _label(one, actor, value, _note_along(incident, note))
+        return _label(incident, actor, value, note)
+
+
+def _label(incident: Incident, actor: Actor, value: str, note: str) -> Incident:
+    fields: dict[str, Any] = {"label": value}
+    if value == IncidentLabel.FALSE_ALARM:
+        fields["needs_acknowledgement"] = False
+        if incident.status == IncidentStatus.ACKNOWLEDGED:
+            fields["status"] = IncidentStatus.ENDED
+    return _change(incident, actor, "labelled", note, **fields)
 
 
 def comment(project_id: int, public_id: str, actor: Actor, note: str) -> Incident:
@@ -183,7 +215,7 @@ def comment(project_id: int, public_id: str, actor: Actor, note: str) -> Inciden
 
 
 def undo(project_id: int, public_id: str, actor: Actor) -> Incident:
-    """Undo the last change of the same person, within ten minutes.
+    """Undo the last change of the same person, within ten minutes, and what it changed of related incidents.
 
     Raises
     ------
@@ -191,17 +223,37 @@ def undo(project_id: int, public_id: str, actor: Actor) -> Incident:
         ``nothing_to_undo``.
     """
     with _locked(project_id, public_id) as incident:
-        last = incident.activity.filter(action__in=(*_UNDOABLE, "undone")).order_by("-at", "-id").first()
-        is_own = last is not None and last.actor == actor.name and timezone.now() - last.at <= UNDO_WITHIN
-        if last is None or last.action == "undone" or not is_own:
+        last = _undoable(incident, actor)
+        if last is None:
             raise Conflict("There is no change of yours to undo.", code="nothing_to_undo")
-        fields = dict(last.before)
-        for name in ("snoozed_until", "resolved_at", "ended_at"):
-            if fields.get(name):
-                fields[name] = datetime.fromisoformat(fields[name])
-        if "ended_at" in fields and fields["ended_at"] is None and _has_successor(incident):
-            fields.pop("ended_at")
-        return _change(incident, actor, "undone", f"undid: {last.action}", **fields)
+        note = _note_along(incident, last.note)[:1000]
+        along = IncidentActivity.objects.filter(
+            incident__group_id=incident.group_id, action=last.action, note=note
+        )
+        for one in (
+            Incident.objects.select_for_update().filter(pk__in=along.values("incident")).order_by("pk")
+        ):
+            change = _undoable(one, actor)
+            if change is not None and change.note == note:
+                _undo(one, actor, change)
+        return _undo(incident, actor, last)
+
+
+def _undoable(incident: Incident, actor: Actor) -> IncidentActivity | None:
+    """Return the last change of an incident, if this person may undo it."""
+    last = incident.activity.filter(action__in=(*_UNDOABLE, "undone")).order_by("-at", "-id").first()
+    is_own = last is not None and last.actor == actor.name and timezone.now() - last.at <= UNDO_WITHIN
+    return last if last is not None and last.action != "undone" and is_own else None
+
+
+def _undo(incident: Incident, actor: Actor, change: IncidentActivity) -> Incident:
+    fields = dict(change.before)
+    for name in ("snoozed_until", "resolved_at", "ended_at"):
+        if fields.get(name):
+            fields[name] = datetime.fromisoformat(fields[name])
+    if "ended_at" in fields and fields["ended_at"] is None and _has_successor(incident):
+        fields.pop("ended_at")
+    return _change(incident, actor, "undone", f"undid: {change.action}", **fields)
 
 
 def _require_unresolved(incident: Incident) -> None:
@@ -246,15 +298,15 @@ ACTIONS: dict[str, Callable[..., Incident]] = {
 def bulk(
     project_id: int, public_ids: list[str], action: str, actor: Actor, **arguments: Any
 ) -> dict[str, str]:
-    """Do one thing to several incidents, each in its own transaction.
+    """Apply one action to several incidents, each in its own transaction.
 
     Returns
     -------
     dict
-        Per id ``done`` or the code of what stood against it.
+        By id: ``done``, or the code of the error.
     """
     if action not in ACTIONS:
-        raise Invalid(f"An action is one of {', '.join(ACTIONS)}.", field="action")
+        raise Invalid(f"`action` must be one of {', '.join(ACTIONS)}.", field="action")
     outcome = {}
     for public_id in dict.fromkeys(public_ids):
         try:

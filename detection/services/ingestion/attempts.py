@@ -25,7 +25,6 @@ from detection.stream.publisher import publish_now
 log = structlog.get_logger(__name__)
 FLUSH_SECONDS = 0.5
 MAX_WAITING = 500
-publisher = BackgroundPublisher("attempts")
 
 
 @dataclass(slots=True)
@@ -41,66 +40,112 @@ class _Note:
 
 
 _Key = tuple[int | None, str, int, str, str]
-_waiting: dict[_Key, _Note] = {}
-_lock = threading.Lock()
 
 
-def note(
-    project_id: int | None,
-    route: str,
-    status: int,
-    code: str = "",
-    detail: str = "",
-    key_hint: str = "",
-    *,
-    accepted: int = 0,
-    duplicate: int = 0,
-    altered: int = 0,
-    rejected: int = 0,
-) -> None:
-    """Record one attempt.
+class AttemptRecorder:
+    """Collects attempts in memory, and writes them from the thread of its publisher.
 
     Parameters
     ----------
-    project_id
-        None when the key was not recognised; a readable `key_hint` then still finds the project.
-    code, detail
-        Code and detail of the error in the response.
-    accepted, duplicate, altered, rejected
-        Numbers of events.
+    max_waiting : int
+        Different attempts that may wait to be written.
     """
-    key = (project_id, route, status, code, key_hint)
-    with _lock:
-        known = _waiting.get(key)
-        if known is None:
-            if len(_waiting) >= MAX_WAITING:
-                return
-            known = _waiting[key] = _Note(detail[:280])
-        known.times += 1
-        for name, number in (
-            ("accepted", accepted),
-            ("duplicate", duplicate),
-            ("altered", altered),
-            ("rejected", rejected),
-        ):
-            known.counts[name] += number
-    if settings.ATTEMPTS_IN_BACKGROUND:
-        publisher.enqueue("flush", lambda _: _flush_soon())
+
+    def __init__(self, max_waiting: int = MAX_WAITING) -> None:
+        self._max_waiting = max_waiting
+        self._waiting: dict[_Key, _Note] = {}
+        self._lock = threading.Lock()
+        self._publisher = BackgroundPublisher("attempts")
+
+    def note(
+        self,
+        project_id: int | None,
+        route: str,
+        status: int,
+        code: str = "",
+        detail: str = "",
+        key_hint: str = "",
+        *,
+        accepted: int = 0,
+        duplicate: int = 0,
+        altered: int = 0,
+        rejected: int = 0,
+    ) -> None:
+        """Record one attempt.
+
+        Parameters
+        ----------
+        project_id
+            None when the key was not recognised; a readable `key_hint` then still finds the project.
+        code, detail
+            Code and detail of the error in the response.
+        accepted, duplicate, altered, rejected
+            Numbers of events.
+        """
+        key = (project_id, route, status, code, key_hint)
+        with self._lock:
+            known = self._waiting.get(key)
+            if known is None:
+                if len(self._waiting) >= self._max_waiting:
+                    return
+                known = self._waiting[key] = _Note(detail[:280])
+            known.times += 1
+            for name, number in (
+                ("accepted", accepted),
+                ("duplicate", duplicate),
+                ("altered", altered),
+                ("rejected", rejected),
+            ):
+                known.counts[name] += number
+        if settings.ATTEMPTS_IN_BACKGROUND:
+            self._publisher.enqueue("flush", lambda _: self._flush_soon())
+
+    def flush(self) -> int:
+        """Write the collected attempts; return the number of rows."""
+        with self._lock:
+            notes, self._waiting = self._waiting, {}
+        if not notes:
+            return 0
+        try:
+            projects = _projects_of({key[4] for key in notes if key[0] is None and key[4]})
+            rows = [_row(key, noted, key[0] or projects.get(key[4])) for key, noted in notes.items()]
+            Attempt.objects.bulk_create(rows)
+        except DatabaseError:
+            self._keep(notes)
+            raise
+        for project_id in {row.project_id for row in rows if row.project_id}:
+            publish_now(project_id, Hint("attempt"))
+        return len(rows)
+
+    def _keep(self, notes: dict[_Key, _Note]) -> None:
+        """Keep attempts for the next write, as this one failed."""
+        with self._lock:
+            for key, noted in notes.items():
+                newer = self._waiting.pop(key, None)
+                if newer is not None:
+                    noted.times += newer.times
+                    noted.counts = {
+                        name: number + newer.counts[name] for name, number in noted.counts.items()
+                    }
+                if len(self._waiting) < self._max_waiting:
+                    self._waiting[key] = noted
+
+    def clear(self) -> None:
+        """Drop the collected attempts."""
+        with self._lock:
+            self._waiting = {}
+
+    def _flush_soon(self) -> None:
+        time.sleep(FLUSH_SECONDS)
+        try:
+            self.flush()
+        except DatabaseError as error:
+            log.warning("attempts_not_written", error=str(error)[:200])
+        finally:
+            connection.close()
 
 
-def flush() -> int:
-    """Write the collected attempts; return the number of rows."""
-    with _lock:
-        notes = dict(_waiting)
-        _waiting.clear()
-    if not notes:
-        return 0
-    projects = _projects_of({key[4] for key in notes if key[0] is None and key[4]})
-    rows = [_row(key, noted, key[0] or projects.get(key[4])) for key, noted in notes.items()]
-    Attempt.objects.bulk_create(rows)
-    for project_id in {row.project_id for row in rows if row.project_id}:
-        publish_now(project_id, Hint("attempt"))
-    return len(rows)
+recorder = AttemptRecorder()
 
 
 def _row(key: _Key, noted: _Note, project_id: int | None) -> Attempt:
@@ -124,13 +169,3 @@ def _projects_of(hints: set[str]) -> dict[str, int]:
     by_id = {hint.removeprefix(PREFIX): hint for hint in hints}
     rows = ApiKey.objects.filter(public_id__in=by_id).values_list("public_id", "project_id")
     return {by_id[public_id]: project_id for public_id, project_id in rows}
-
-
-def _flush_soon() -> None:
-    time.sleep(FLUSH_SECONDS)
-    try:
-        flush()
-    except DatabaseError as error:
-        log.warning("attempts_not_written", error=str(error)[:200])
-    finally:
-        connection.close()

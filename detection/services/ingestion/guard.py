@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from django.utils import timezone
 
-from detection.engine import messages
+from detection.engine import fold, messages
 from detection.engine.calls import DECISIONS, Step
 from detection.engine.policy import Policy, relevant_fields
 from detection.models import Approval, Decider, Event, EventType, Session
 from detection.services.approvals.documents import approval_reference
 from detection.services.approvals.open_approvals import choose_decider
 from detection.services.ingestion import ingest
+from detection.services.ingestion.call_identity import CallIdentity
 from detection.services.ingestion.ingest import note_first_event
+from detection.services.ingestion.session_queue import session_queue
 from detection.services.keys import Principal
 from detection.services.sessions.actions import stopped_message
 from detection.services.sessions.evaluation import evaluate
 from detection.services.sessions.event_records import EventRecord
-from detection.services.sessions.folding import EventEvaluationError, Folding, finding_as_dict
+from detection.services.sessions.folding import EventEvaluationError, Folding, Quarantine, finding_as_dict
 from detection.services.sessions.locked_session import LockedSession, locked_session_of_agent
+from detection.sql.retries import retry_conflicts
 
 CORE_SETTINGS = ("enabled", "preset", "mode", "max_repeats", "ttl_seconds")
 """Settings in a verdict without a finding; one with a finding has those of its detector."""
@@ -32,6 +36,8 @@ class GuardRequest:
 
     Attributes
     ----------
+    integration
+        What sends them: ``guard``, or ``hooks/`` and the name of the coding agent.
     results, calls
         Events of the same session, checked by the parser; `calls` may be empty to report results only.
     """
@@ -41,6 +47,7 @@ class GuardRequest:
     model: str = ""
     agent: str = ""
     parent_session: str = ""
+    integration: str = "guard"
     results: tuple[EventRecord, ...] = ()
     calls: tuple[EventRecord, ...] = ()
 
@@ -51,9 +58,11 @@ class CallVerdict:
 
     Attributes
     ----------
+    rung, detection_number
+        The reaction of the ladder, if any, and its number; see `engine.calls.Verdict`.
     approval
         Of a held call: id, deadline and the address that waits for the decision.
-    wordings
+    message_by_shape
         The message by wire shape, where the project has a template for that shape.
     """
 
@@ -65,7 +74,9 @@ class CallVerdict:
     policy: dict[str, Any] = field(default_factory=dict)
     duplicate: bool = False
     approval: dict[str, Any] | None = None
-    wordings: dict[str, str] = field(default_factory=dict)
+    message_by_shape: dict[str, str] = field(default_factory=dict)
+    rung: str | None = None
+    detection_number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,22 +95,40 @@ def guard(principal: Principal, request: GuardRequest) -> GuardResponse:
     Returns
     -------
     GuardResponse
-        After commit. A call whose id is known gets the verdict that it got the first time. When detection itself fails
+        After commit. A call that was sent before gets the verdict that it got the first time. When detection itself fails
         on a call, the call is allowed and quarantined with its error.
+
+    Raises
+    ------
+    SessionBusy
+        If too many requests wait for the session.
     """
-    ingest.prepare((*request.results, *request.calls), principal.digest_secret)
-    quarantined: dict[int, str] = {}
+    events = (*request.results, *request.calls)
+    ingest.prepare(events, principal.digest_secret)
+    quarantine = Quarantine(events)
     while True:
         try:
-            with locked_session_of_agent(principal, request.session) as locked:
-                folding = Folding(locked, quarantined)
-                if locked.is_lagging and folding.catch_up():
-                    raise _LaggingError(locked.session.pk)
-                return _verdicts(folding, request)
+            return _evaluate(principal, request, quarantine)
         except EventEvaluationError as error:
-            quarantined[error.seq] = str(error)[:300]
+            if quarantine.is_new(error.event):
+                quarantine.add(error)
+            else:
+                evaluate(error.event.session_id)
         except _LaggingError as error:
             evaluate(error.session_id)
+
+
+@retry_conflicts
+def _evaluate(principal: Principal, request: GuardRequest, quarantine: Quarantine) -> GuardResponse:
+    ingest.forget_numbers((*request.results, *request.calls))
+    with (
+        session_queue.place(principal.project_id, request.session),
+        locked_session_of_agent(principal, request.session) as locked,
+    ):
+        folding = Folding(locked, quarantine)
+        if locked.is_lagging and folding.catch_up():
+            raise _LaggingError(locked.session.pk)
+        return _verdicts(folding, request)
 
 
 class _LaggingError(Exception):
@@ -111,34 +140,39 @@ class _LaggingError(Exception):
 
 
 def _verdicts(folding: Folding, request: GuardRequest) -> GuardResponse:
-    """Number, fold and store the new events of a request, and answer it."""
+    """Number, fold and store the new events of a request, and return its verdicts."""
     locked, events = folding.locked, (*request.results, *request.calls)
     session, now = locked.session, timezone.now()
     locked.incidents.is_guarded = True
     _take_over_names(session, request)
-    known = ingest.known_calls((session.pk, event.type, event.call_id) for event in events if event.call_id)
+    fresh_ids = ingest.claim_ids(session.project, {event.session: session for event in events}, events)
+    identity = CallIdentity((session.pk, event) for event in events if session.last_seq)
+    request_round = ""
     fresh: list[EventRecord] = []
     notices: list[CallVerdict] = []
     verdicts: list[CallVerdict] = []
-    by_call_id: dict[str, CallVerdict] = {}
+    by_seq: dict[int, CallVerdict] = {}
     for event in events:
-        is_call, place = event.type == EventType.CALL, (session.pk, event.type, event.call_id)
-        if event.call_id and place in known:
+        is_call = event.type == EventType.CALL
+        is_known_id = bool(event.id) and not fresh_ids.pop(event.id, False)
+        repeated = identity.repeated_by(session.pk, event)
+        if is_known_id or repeated is not None:
             if is_call:
-                verdicts.append(by_call_id.get(event.call_id) or _stored_verdict(locked, event.call_id))
+                repeated = repeated or identity.latest_like(session.pk, event)
+                verdicts.append(_first_verdict(folding, event, repeated, by_seq))
             continue
-        known.add(place)
-        ingest.number(event, session, now)
+        ingest.number(event, session, now, identity, request_round=request_round)
         fresh.append(event)
         verdict = _verdict(folding, event)
         if is_call:
+            request_round = request_round or (event.round if "round" in event.assigned else "")
             verdicts.append(verdict)
-            by_call_id[event.call_id] = verdict
+            by_seq[event.seq] = verdict
         elif verdict.decision != "allow":
             notices.append(verdict)
     if not session.project.stores_payloads:
-        for event in fresh:
-            event.arguments = event.content = None
+        # Copies: the events are folded again if this transaction has to be repeated.
+        fresh = [replace(event, arguments=None, content=None) for event in fresh]
     locked.events.store(fresh)
     session.evaluated_seq, session.last_event_at = session.last_seq, now
     if session.project.first_event_at is None:
@@ -148,6 +182,7 @@ def _verdicts(folding: Folding, request: GuardRequest) -> GuardResponse:
 
 
 def _take_over_names(session: Session, request: GuardRequest) -> None:
+    session.integration = session.integration or request.integration
     session.agent = request.agent or session.agent
     session.backend = request.backend or session.backend
     session.model = request.model or session.model
@@ -174,12 +209,14 @@ def _verdict(folding: Folding, row: EventRecord) -> CallVerdict:
             "incident": verdict.incident,
             "finding": verdict.finding,
             "policy": verdict.policy,
+            "rung": verdict.rung,
+            "detection_number": verdict.detection_number,
             "delivered": True,
         }
         if verdict.approval:
             row.verdict["approval"] = verdict.approval["id"]
-        if verdict.wordings:
-            row.verdict["wordings"] = verdict.wordings
+        if verdict.message_by_shape:
+            row.verdict["message_by_shape"] = verdict.message_by_shape
     return verdict
 
 
@@ -196,9 +233,10 @@ def _held(
     decider = choose_decider(step.verdict.rung, locked.session, finding, policy)
     if not decider:
         text = messages.message("stop", finding, policy, folding.templates.by_rung)
-        wordings = folding.templates.for_shapes("stop", finding, policy)
+        message_by_shape = folding.templates.for_shapes("stop", finding, policy)
         folding.replace_decision(row, step, "stop", text)
-        return replace(verdict, decision="stop", message=text, wordings=wordings)
+        fold.close_hold(locked.tracker, finding.loop_id)
+        return replace(verdict, decision="stop", message=text, message_by_shape=message_by_shape)
     known = locked.approvals.find_remembered(row, finding) if decider == Decider.PERSON else None
     incident = locked.incidents.active.get(finding.loop_id)
     approval = locked.approvals.request(row, finding, policy, incident, decider=decider)
@@ -219,7 +257,7 @@ def _with_approval(verdict: CallVerdict, approval: Approval | None) -> CallVerdi
         decision=approval.decision,
         message=approval.message,
         approval=approval_reference(approval),
-        wordings={},
+        message_by_shape={},
     )
 
 
@@ -229,18 +267,22 @@ def _verdict_of_step(folding: Folding, row: EventRecord, step: Step, policy: Pol
         found = None  # for operators only: who knows that its limit is close behaves otherwise
     incident = folding.locked.incidents.active.get(found.loop_id) if found else None
     message = step.verdict.message
-    wordings = folding.templates.for_shapes(step.verdict.rung, found, policy) if found and message else {}
+    message_by_shape = (
+        folding.templates.for_shapes(step.verdict.rung, found, policy) if found and message else {}
+    )
     return CallVerdict(
         call_id=row.call_id,
         decision=step.verdict.decision,
         message=message,
-        wordings=wordings,
+        message_by_shape=message_by_shape,
         incident=incident.public_id if incident else None,
         finding=finding_as_dict(found),
         policy=explain(
             policy, row.tool or (step.cell.tool if step.cell else ""), found.kind if found else None
         ),
         duplicate=step.duplicate,
+        rung=step.verdict.rung if found else None,
+        detection_number=step.verdict.detection_number if found else 0,
     )
 
 
@@ -249,8 +291,18 @@ def explain(policy: Policy, tool: str, kind: str | None) -> dict[str, Any]:
     return policy.for_tool(tool).explain(relevant_fields(kind) if kind else CORE_SETTINGS)
 
 
-def _stored_verdict(locked: LockedSession, call_id: str) -> CallVerdict:
-    row = Event.objects.get(session_id=locked.session.pk, type=EventType.CALL, call_id=call_id)
+def _first_verdict(
+    folding: Folding, event: EventRecord, repeated: EventRecord | None, by_seq: Mapping[int, CallVerdict]
+) -> CallVerdict:
+    """Return the verdict that a call got when it was sent first, in this request or before."""
+    if repeated is None:  # its event id is that of another event
+        policy = explain(folding.locked.policy_for(event), event.tool, None)
+        return CallVerdict(event.call_id, "allow", policy=policy, duplicate=True)
+    return by_seq.get(repeated.seq) or _stored_verdict(folding.locked, repeated.call_id, repeated.seq)
+
+
+def _stored_verdict(locked: LockedSession, call_id: str, seq: int) -> CallVerdict:
+    row = Event.objects.get(session_id=locked.session.pk, seq=seq)
     stored = row.verdict or {}
     approval = locked.approvals.find(public_id=stored["approval"]) if stored.get("approval") else None
     verdict = CallVerdict(
@@ -261,6 +313,8 @@ def _stored_verdict(locked: LockedSession, call_id: str) -> CallVerdict:
         finding=stored.get("finding"),
         policy=stored.get("policy", {}),
         duplicate=True,
-        wordings=stored.get("wordings", {}),
+        message_by_shape=stored.get("message_by_shape", {}),
+        rung=stored.get("rung"),
+        detection_number=stored.get("detection_number", 0),
     )
     return _with_approval(verdict, approval)

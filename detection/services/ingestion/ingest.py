@@ -6,29 +6,38 @@ Parsing and limits belong to the API; what a call means belongs to evaluation.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+import orjson
 from django.db import connection
 from django.utils import timezone
 
 from detection import jobs
+from detection.engine.open_calls import ASSIGNED
 from detection.models import EventType, Project, Session
+from detection.services.ingestion.call_identity import CallIdentity
 from detection.services.ingestion.redaction import Redactor
 from detection.services.keys import Principal
 from detection.services.sessions.event_records import EventRecord, store
 from detection.services.sessions.locked_session import locked_sessions_of_batch
+from detection.sql.retries import retry_conflicts
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit
 
 STORED_RESULT_CHARACTERS = 16_384
+ASSIGNED_NAMES = ("call_id", "round", "agent", "backend", "model")
+"""What an event gets from its session, its request or its call if the client does not name it."""
+COST_DECIMALS = 6
+"""As stored, so that a cost counts the same before and after."""
 
 
 @dataclass(slots=True)
 class Accepted:
-    """What became of a batch: positions refer to the events as given."""
+    """The outcome of a batch; positions refer to the events as given."""
 
     accepted: int = 0
     duplicate: int = 0
@@ -36,7 +45,7 @@ class Accepted:
     sessions: list[str] = field(default_factory=list)
 
 
-def ingest(principal: Principal, events: Sequence[EventRecord]) -> Accepted:
+def ingest(principal: Principal, events: Sequence[EventRecord], *, integration: str = "events") -> Accepted:
     """Store a batch.
 
     Parameters
@@ -45,23 +54,32 @@ def ingest(principal: Principal, events: Sequence[EventRecord]) -> Accepted:
         The key it came with; decides the project.
     events
         At most 1,000, in the order in which they are to count. They are redacted and numbered in place.
+    integration
+        What sends them; see `Session.integration`.
 
     Returns
     -------
     Accepted
-        After commit. An event whose id, or whose (session, type, call id), is known counts as duplicate.
+        After commit. An event whose id is known counts as duplicate, and so does one that repeats an open call or the result
+        of a call; see `call_identity`.
     """
-    done = Accepted()
     if not events:
-        return done
+        return Accepted()
     prepare(events, principal.digest_secret)
+    return _store(principal, events, integration)
+
+
+@retry_conflicts
+def _store(principal: Principal, events: Sequence[EventRecord], integration: str) -> Accepted:
+    done = Accepted()
+    forget_numbers(events)
     with locked_sessions_of_batch(principal, {event.session for event in events}) as by_name:
         project = by_name[events[0].session].project
-        fresh = _fresh(project, by_name, events, done)
+        fresh = _fresh(project, by_name, events, done, integration)
         store(fresh)
         if project.first_event_at is None:
             note_first_event(project)
-        jobs.evaluate_after_commit([session.pk for session in by_name.values()])
+        jobs.evaluate_after_commit(project.pk, [session.pk for session in by_name.values()])
         publish_after_commit(project.pk, Hint("attempt"))
     done.accepted = len(fresh)
     done.sessions = [*by_name]
@@ -72,25 +90,68 @@ def prepare(events: Iterable[EventRecord], secret: bytes) -> None:
     """Redact events in place, and cut their texts to what is stored; to be done once, before any lock is taken."""
     redactor = Redactor(secret)
     for event in events:
+        event.assigned = tuple(name for name in ASSIGNED_NAMES if not getattr(event, name))
         if event.arguments is not None:
             event.arguments = redactor.arguments(event.arguments)
+        if event.type == EventType.CALL or event.arguments is not None:
+            event.arguments_digest = _digest_of_arguments(event.arguments, secret)
+        event.cost_usd = round(event.cost_usd, COST_DECIMALS)
         if event.content is not None:
             content = redactor.content(event.content)
-            event.content_length = len(content)
-            if len(content) > STORED_RESULT_CHARACTERS:
-                event.tail_digest = hashlib.blake2b(content.encode(), key=secret, digest_size=16).hexdigest()
+            event.content_length = max(event.content_length, len(content))
+            if event.tail_digest or len(content) > STORED_RESULT_CHARACTERS:
+                # The digest that came with a content which was cut before stands for the whole.
+                whole = event.tail_digest or content
+                event.tail_digest = hashlib.blake2b(whole.encode(), key=secret, digest_size=16).hexdigest()
             event.content = content[:STORED_RESULT_CHARACTERS]
 
 
-def number(event: EventRecord, session: Session, now: datetime) -> None:
-    """Give an event its place in a locked session."""
+def _digest_of_arguments(arguments: str | None, secret: bytes) -> str:
+    """Return a digest that does not depend on the order of keys."""
+    text = (arguments or "{}").encode("utf-8", "surrogatepass")
+    with suppress(orjson.JSONDecodeError):
+        text = orjson.dumps(orjson.loads(text), option=orjson.OPT_SORT_KEYS)
+    return hashlib.blake2b(text, key=secret, digest_size=8).hexdigest()
+
+
+def number(
+    event: EventRecord, session: Session, now: datetime, identity: CallIdentity, *, request_round: str = ""
+) -> None:
+    """Give a new event its sequence number in a locked session, and the names that it lacks.
+
+    Parameters
+    ----------
+    request_round
+        The round of a call whose client named none. Without it, each call is a request of its own; the engine decides whether
+        a request joins the round before it.
+    """
     session.last_seq += 1
     event.session_id, event.seq, event.received_at = session.pk, session.last_seq, now
-    event.call_id = event.call_id or f"seq-{event.seq}"
+    event.agent = event.agent or session.agent
+    event.backend = event.backend or session.backend
+    event.model = event.model or session.model
+    assigned = f"{ASSIGNED}{event.seq}"
+    if event.type == EventType.CALL:
+        event.call_id = event.call_id or assigned
+        event.round = event.round or request_round or assigned
+    identity.add(event)
+    if event.type == EventType.RESULT:
+        event.arguments = None
 
 
-def _note_about(event: EventRecord, session: Session) -> None:
-    """Take over what an event says about its session."""
+def forget_numbers(events: Iterable[EventRecord]) -> None:
+    """Undo what a transaction that was rolled back has put on events."""
+    for event in events:
+        if event.seq:
+            for name in event.assigned:
+                setattr(event, name, "")
+            event.seq, event.closes = 0, 0
+            event.decision, event.flags, event.verdict, event.reply = "allow", "", None, ""
+
+
+def note_about(event: EventRecord, session: Session, integration: str) -> None:
+    """Copy what an event says about its session to the row; its integration is that of its first event."""
+    session.integration = session.integration or integration
     session.agent = event.agent or session.agent
     session.backend = event.backend or session.backend
     session.model = event.model or session.model
@@ -98,38 +159,35 @@ def _note_about(event: EventRecord, session: Session) -> None:
 
 
 def _fresh(
-    project: Project, by_name: dict[str, Session], events: Sequence[EventRecord], done: Accepted
+    project: Project,
+    by_name: dict[str, Session],
+    events: Sequence[EventRecord],
+    done: Accepted,
+    integration: str,
 ) -> list[EventRecord]:
     """Number the events that are new and return them; count the others."""
-    fresh_ids = _claim_ids(project, by_name, events)
-    known = known_calls(
-        (by_name[event.session].pk, event.type, event.call_id)
-        for event in events
-        if event.call_id and event.type in (EventType.CALL, EventType.RESULT)
+    fresh_ids = claim_ids(project, by_name, events)
+    identity = CallIdentity(
+        (by_name[event.session].pk, event) for event in events if by_name[event.session].last_seq
     )
     now = timezone.now()
     fresh = []
     for index, event in enumerate(events):
         session = by_name[event.session]
-        place = (session.pk, event.type, event.call_id)
-        is_call_or_result = event.type in (EventType.CALL, EventType.RESULT)
-        if (event.id and not fresh_ids.pop(event.id, False)) or (
-            is_call_or_result and event.call_id and place in known
-        ):
+        is_known_id = event.id and not fresh_ids.pop(event.id, False)
+        if is_known_id or identity.repeated_by(session.pk, event) is not None:
             done.duplicate += 1
             continue
-        if is_call_or_result and event.call_id:
-            known.add(place)
-        number(event, session, now)
-        _note_about(event, session)
+        note_about(event, session, integration)
+        number(event, session, now, identity)
         fresh.append(event)
         if event.altered:
             done.altered.append({"index": index, "marks": event.altered.split(",")})
     return fresh
 
 
-def _claim_ids(
-    project: Project, by_name: dict[str, Session], events: Sequence[EventRecord]
+def claim_ids(
+    project: Project, by_name: Mapping[str, Session], events: Sequence[EventRecord]
 ) -> dict[str, bool]:
     """Claim the event ids of the client; return true for each id that is new, once."""
     ids = {event.id: by_name[event.session].pk for event in events if event.id}
@@ -145,34 +203,6 @@ def _claim_ids(
             [project.pk, digests, [ids[by_digest[digest]] for digest in digests]],
         )
         return {by_digest[bytes(row[0])]: True for row in cursor.fetchall()}
-
-
-_FEW_PLACES = 200
-"""Up to here looking up every session with every call id is cheaper than a join."""
-
-
-def known_calls(places: Iterable[tuple[int, str, str]]) -> set[tuple[int, str, str]]:
-    """Return which of the (session id, type, call id) are stored already."""
-    wanted = {*places}
-    if not wanted:
-        return set()
-    sessions, call_ids = sorted({place[0] for place in wanted}), sorted({place[2] for place in wanted})
-    with connection.cursor() as cursor:
-        if len(sessions) * len(call_ids) <= _FEW_PLACES:
-            # Plain values let the planner leave every other partition out, which a join does not: a quarter of the time.
-            cursor.execute(
-                "SELECT session_id, type, call_id FROM detection_event WHERE session_id = ANY(%s::bigint[])"
-                " AND type IN ('call', 'result') AND call_id = ANY(%s::text[])",
-                [sessions, call_ids],
-            )
-        else:
-            cursor.execute(
-                "SELECT e.session_id, e.type, e.call_id FROM unnest(%s::bigint[], %s::text[], %s::text[])"
-                " AS w (session_id, type, call_id)"
-                " JOIN detection_event e ON e.session_id = w.session_id AND e.type = w.type AND e.call_id = w.call_id",
-                [list(column) for column in zip(*wanted, strict=True)],
-            )
-        return wanted.intersection(tuple(row) for row in cursor.fetchall())
 
 
 def note_first_event(project: Project) -> None:

@@ -71,7 +71,7 @@ _LONG_NUMBER = re.compile(r"\d[\d -]{11,}\d")
 
 
 def is_suspicious(text: str) -> bool:
-    """Tell, cheaply and rather too often than too seldom, whether a text may hold a secret."""
+    """Return whether a text may contain a secret: a cheap check that errs on the side of yes."""
     lowered = text.lower()
     for hint in _HINTS:
         if hint in lowered:
@@ -154,7 +154,7 @@ class Redactor:
 
 @lru_cache(maxsize=4096)
 def is_sensitive(key: str) -> bool:
-    """Tell whether a field of this name holds a secret; ``userPassword`` and ``user_password`` are one name."""
+    """Return whether a field of this name contains a secret; ``userPassword`` and ``user_password`` are one name."""
     spelled = _CAMEL.sub("_", key)
     return bool(SENSITIVE_KEY.match(spelled)) and not PAGING_KEY.search(spelled)
 

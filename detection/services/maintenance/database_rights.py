@@ -1,7 +1,7 @@
 """Rights of LoopGuard's database role: it works on every table and can only add to the audit log.
 
-The owner of the tables migrates, and applies these rights after that; doing it again changes nothing. Does not belong
-here: what people and keys may do.
+The owner of the tables migrates, and applies these rights after that; applying them again changes nothing. Does not
+belong here: what people and keys may do.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ def grant(owner: str, role: str, password: str) -> None:
     owner
         Alias of the connection of the role that owns the tables.
     role, password
-        Whom to grant it to. Made when it does not exist, and given this password, as far as the owner may do that.
+        The role that gets them. It is created with this password if it does not exist and the owner may create roles.
 
     Raises
     ------
     NoSuchRole
-        It does not exist, and the owner must not create it.
+        If the role does not exist and the owner may not create it.
     """
     connection = connections[owner]
     with transaction.atomic(using=owner), connection.cursor() as cursor:

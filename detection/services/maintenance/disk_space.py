@@ -1,4 +1,4 @@
-"""Free space on the disk of an embedded database, read at most every few seconds.
+"""Free space on the disk of an embedded database.
 
 The disk of a database elsewhere is not known; that database reports by itself when its disk is full.
 """
@@ -14,7 +14,9 @@ import structlog
 from django.conf import settings
 
 log = structlog.get_logger(__name__)
-CACHE_SECONDS: Final = 2.0
+CACHE_SECONDS: Final = 0.25
+LEAST_FREE_BYTES: Final = 4 * 16 * 1024**2
+"""The log of PostgreSQL grows by segments of 16 MB. With less, it may stop at any write, also one of retention."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class DiskMonitor:
         self._usage: DiskUsage | None = None
 
     def usage(self) -> DiskUsage | None:
-        """Return the disk usage; None if the disk is not known. Costs a system call every few seconds."""
+        """Return the disk usage; None if the disk is not known. Costs a system call every `CACHE_SECONDS`."""
         folder, now = settings.DATABASE_FOLDER, time.monotonic()
         if now < self._expires_at and folder == self._folder:
             return self._usage
@@ -73,5 +75,5 @@ def _read(folder: str) -> DiskUsage | None:
         log.warning("storage_unknown", folder=folder, error=str(error)[:200])
         return None
     # Space that is reserved for root is not available to the database.
-    min_free = min(settings.MIN_FREE_SHARE * usage.total, settings.MIN_FREE_BYTES)
-    return DiskUsage(usage.total, usage.free, min_free)
+    wanted = min(settings.MIN_FREE_SHARE * usage.total, settings.MIN_FREE_BYTES)
+    return DiskUsage(usage.total, usage.free, max(wanted, LEAST_FREE_BYTES) if wanted else 0)

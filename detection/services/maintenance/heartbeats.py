@@ -15,24 +15,35 @@ KEPT_SECONDS = 7 * 24 * 3600
 STEP_SECONDS = 5.0
 """Minimum time between two heartbeats of a part in one process."""
 
-_noted_at: dict[str, float] = {}
-_lock = threading.Lock()
+
+class Heartbeats:
+    """The heartbeats of this process."""
+
+    def __init__(self) -> None:
+        self._noted_at: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def note(self, part: Part, **did: int) -> None:
+        """Note that a part has just finished its work.
+
+        Parameters
+        ----------
+        part
+            The part.
+        did
+            Numbers of what it did; heartbeats within one step are not added up.
+        """
+        now = time.monotonic()
+        with self._lock:
+            if now - self._noted_at.get(part, -STEP_SECONDS) < STEP_SECONDS and not any(did.values()):
+                return
+            self._noted_at[part] = now
+        beat = {"at": time.time(), "by": f"{socket.gethostname()}/{os.getpid()}", **did}
+        cache.set(f"heartbeat:{part}", beat, KEPT_SECONDS)
+
+    def clear(self) -> None:
+        """Forget when heartbeats were noted; the next one of each part is noted at once."""
+        self._noted_at.clear()
 
 
-def note(part: Part, **did: int) -> None:
-    """Note that `part` has just finished something.
-
-    Parameters
-    ----------
-    part
-        Which one.
-    did
-        What it did, in numbers; what calls within one step did is not added up.
-    """
-    now = time.monotonic()
-    with _lock:
-        if now - _noted_at.get(part, -STEP_SECONDS) < STEP_SECONDS and not any(did.values()):
-            return
-        _noted_at[part] = now
-    beat = {"at": time.time(), "by": f"{socket.gethostname()}/{os.getpid()}", **did}
-    cache.set(f"heartbeat:{part}", beat, KEPT_SECONDS)
+heartbeats = Heartbeats()

@@ -10,6 +10,7 @@ from django.db import connection
 from django.utils import timezone
 
 from detection.models import EventKey, Project, Session, SessionState
+from detection.models.events import oldest_kept_day
 from detection.services.alerting import outbox
 from detection.services.errors import NotFound
 from detection.services.incidents.tracker import ABANDONED_AFTER
@@ -20,7 +21,6 @@ from detection.sql.advisory_locks import AdvisoryLock, try_lock
 log = structlog.get_logger(__name__)
 
 WEEKS_AHEAD = 8
-DAYS_PER_PARTITION = 7
 MAX_BATCHES = 50
 ATTEMPTS_KEPT = 500
 EVENT_IDS_KEPT = timedelta(days=7)
@@ -47,7 +47,7 @@ def end_abandoned() -> int:
     Returns
     -------
     int
-        How many sessions. A session that another transaction holds is not abandoned, and left alone.
+        Number of sessions. A session that another transaction has locked is not abandoned.
     """
     quiet = timezone.now() - ABANDONED_AFTER
     rows = Session.objects.filter(has_active_incident=True, last_event_at__lt=quiet).exclude(
@@ -78,9 +78,8 @@ def purge(project: Project) -> int:
 
 def drop_empty_partitions() -> list[str]:
     """Drop empty partitions of past weeks, with the rights of the database owner."""
-    oldest_kept = int(timezone.now().timestamp()) // 86_400 - 2 * DAYS_PER_PARTITION
     with connection.cursor() as cursor:
-        cursor.execute("SELECT detection_drop_empty_partitions(%s)", [oldest_kept])
+        cursor.execute("SELECT detection_drop_empty_partitions(%s)", [oldest_kept_day()])
         return [name for (name,) in cursor.fetchall()]
 
 

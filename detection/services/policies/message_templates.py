@@ -7,8 +7,6 @@ window, but no text of an agent: a quoted argument feeds the loop.
 from __future__ import annotations
 
 import re
-import threading
-from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -16,11 +14,12 @@ from typing import Any
 from django.db import transaction
 from django.db.models import F
 
-from detection.engine import messages
+from detection.engine import messages, wire_shapes
 from detection.engine.calls import Finding
 from detection.engine.policy import Policy, resolve
 from detection.engine.reactions import DECISION_OF
 from detection.models import MessageTemplate, Project
+from detection.selectors.project_cache import ProjectCache
 from detection.services import audit
 from detection.services.audit import Actor
 from detection.services.errors import Invalid
@@ -30,10 +29,7 @@ from detection.stream.publisher import publish_after_commit
 PLACEHOLDERS = ("tool", "count", "limit", "window")
 RUNGS = tuple(messages.TEMPLATES)
 MAX_CHARACTERS = 1000
-MAX_PROJECTS = 200
 _PLACEHOLDER = re.compile(r"\$(?:\$|(\w+)|\{([^${}]*+)\}|)")
-_cache: OrderedDict[int, tuple[int, CustomTemplates]] = OrderedDict()
-_lock = threading.Lock()
 _SAMPLE = Finding(
     kind="repeat", count=4, limit=4, window_seconds=120, detail={"tool": "search_web"}, results="equal"
 )
@@ -66,22 +62,18 @@ class CustomTemplates:
         }
 
 
-def templates_of(project: Project) -> CustomTemplates:
-    """Return the custom templates of a project. Costs a dictionary look-up, and one query after a change of its settings."""
-    known = _cache.get(project.pk)
-    if known is not None and known[0] == project.policy_version:
-        return known[1]
+def load_templates(project: Project) -> CustomTemplates:
+    """Read the custom templates of a project; one query."""
     rows = list(MessageTemplate.objects.filter(project=project).values_list("rung", "shape", "text"))
-    templates = CustomTemplates(
+    return CustomTemplates(
         {rung: text for rung, shape, text in rows if not shape},
         {(rung, shape): text for rung, shape, text in rows if shape},
     )
-    with _lock:
-        _cache[project.pk] = (project.policy_version, templates)
-        _cache.move_to_end(project.pk)
-        if len(_cache) > MAX_PROJECTS:
-            _cache.popitem(last=False)
-    return templates
+
+
+template_cache = ProjectCache(load_templates)
+templates_of = template_cache.get
+"""Return the custom templates of a project, from this process's cache."""
 
 
 def check(rung: str, shape: str, text: str) -> str:
@@ -95,9 +87,9 @@ def check(rung: str, shape: str, text: str) -> str:
     """
     if rung not in RUNGS:
         raise Invalid(f"`rung` must be one of {', '.join(RUNGS)}.", field="rung", code="invalid_value")
-    if shape not in ("", *messages.SHAPES):
+    if shape not in ("", *wire_shapes.SHAPES):
         raise Invalid(
-            f"`shape` must be one of {', '.join(messages.SHAPES)}, or empty for all.",
+            f"`shape` must be one of {', '.join(wire_shapes.SHAPES)}, or empty for all.",
             field="shape",
             code="invalid_value",
         )
@@ -152,11 +144,11 @@ def save_template(project_id: int, rung: str, shape: str, text: str, actor: Acto
 
 
 def list_templates(project_id: int) -> list[EffectiveTemplate]:
-    """Every rung's text for all shapes, with the texts that a project has for single shapes, in the order of the rungs."""
+    """List every rung's template for all shapes, with the project's templates for single shapes, in the order of the rungs."""
     own = {(row.rung, row.shape): row for row in MessageTemplate.objects.filter(project_id=project_id)}
     listed = []
     for rung in RUNGS:
-        for shape in ("", *messages.SHAPES):
+        for shape in ("", *wire_shapes.SHAPES):
             row = own.get((rung, shape))
             if row is not None:
                 listed.append(EffectiveTemplate(rung, shape, row.text, True, row.updated_at))
@@ -169,6 +161,14 @@ def preview(rung: str, shape: str, text: str) -> dict[str, Any] | str:
     """Return what an agent would get for a repeated search, in a wire shape; an empty text previews the default."""
     own = {rung: check(rung, shape, text)} if text.strip() else None
     message = messages.message(rung, _SAMPLE, resolve([]), own)
-    return messages.render(
-        messages.shape_named(shape) or "text", DECISION_OF[rung], message, "call_7", "gpt-5"
+    known, decision = wire_shapes.shape_named(shape) or "text", DECISION_OF[rung]
+    is_late = decision == "warn" and known in wire_shapes.WARNED_WITH_RESULT
+    return wire_shapes.render(
+        known,
+        decision,
+        message,
+        "call_7",
+        "gpt-5",
+        str(_SAMPLE.detail["tool"]),
+        moment="after" if is_late else "before",
     )

@@ -236,7 +236,7 @@ def _stored(project_id: int | None, scope: Scope) -> Override | None:
 
 
 def _lock(project_id: int | None) -> None:
-    """Let changes of a project's overrides wait for one another; calls are not held up."""
+    """Serialize changes of a project's overrides; calls do not wait for them."""
     rows = Project.objects.all() if project_id is None else Project.objects.filter(pk=project_id)
     list(rows.order_by("pk").select_for_update(no_key=True).values_list("pk"))
 

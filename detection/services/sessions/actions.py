@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from django.utils import timezone
@@ -14,7 +15,7 @@ from detection.models import Session, StoppedByKind
 from detection.models.session_state import clear_stop
 from detection.services import audit
 from detection.services.audit import Actor
-from detection.services.errors import Conflict, Invalid
+from detection.services.errors import Conflict, Invalid, NotFound
 from detection.services.policies.overrides import checked
 from detection.services.sessions import chat_commands
 from detection.services.sessions.chat_commands import CommandOut
@@ -31,7 +32,7 @@ def stop(project_id: int, external_id: str, actor: Actor, reason: str = "") -> S
             session.stopped_by_kind, session.stopped_at = StoppedByKind.PERSON, timezone.now()
             session.stopped_by, session.stop_reason = actor.name[:150], reason.strip()[:300]
             locked.approvals.withdraw("session_stopped", "stop", stopped_message(session), actor.name)
-            locked.incidents.stopped()
+            locked.incidents.stop(session.stopped_at)
             audit.record(
                 actor,
                 "session.stop",
@@ -43,7 +44,7 @@ def stop(project_id: int, external_id: str, actor: Actor, reason: str = "") -> S
 
 
 def stopped_message(session: Session) -> str:
-    """Say that a person stopped the session, in the words that the agent's user gets to read."""
+    """Return the message that a person stopped the session, as the user of the agent reads it."""
     reason = f" Reason given: {session.stop_reason}" if session.stop_reason else ""
     return (
         f"This session was stopped by {session.stopped_by or 'an operator'} in LoopGuard.{reason} "
@@ -91,9 +92,12 @@ def stop_many(project_id: int, external_ids: list[str] | None, actor: Actor, rea
         external_ids = list(
             rows.order_by("-last_event_at").values_list("external_id", flat=True)[:MAX_STOPPED_AT_ONCE]
         )
+    stopped = 0
     for external_id in external_ids:
-        stop(project_id, external_id, actor, reason)
-    return len(external_ids)
+        with suppress(NotFound):  # removed meanwhile
+            stop(project_id, external_id, actor, reason)
+            stopped += 1
+    return stopped
 
 
 def set_policy(project_id: int, external_id: str, values: dict[str, Any], actor: Actor) -> Session:
@@ -122,7 +126,7 @@ def set_policy(project_id: int, external_id: str, values: dict[str, Any], actor:
 
 
 def run_command(project_id: int, external_id: str, text: str, actor: Actor) -> CommandOut:
-    """Carry out in-chat commands for a client without the gateway."""
+    """Run in-chat commands for a client without the gateway."""
     with locked_session_by_name(project_id, external_id) as locked:
         out = chat_commands.run_in_chat(locked.session, locked.overrides, text, actor)
         if not out.lines:

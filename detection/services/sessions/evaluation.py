@@ -12,17 +12,22 @@ from django.db import DatabaseError, connection
 
 from detection import jobs
 from detection.services.errors import NotFound
-from detection.services.sessions.folding import EventEvaluationError, Folding
+from detection.services.sessions import folding
+from detection.services.sessions.folding import EventEvaluationError, Folding, Quarantine
 from detection.services.sessions.locked_session import locked_session
 from detection.sql.advisory_locks import AdvisoryLock, try_lock
+from detection.sql.retries import retry_conflicts
 
 log = structlog.get_logger(__name__)
 
 SWEEP_AFTER = timedelta(seconds=2)
 """A task reaches a worker at once; after this time it was lost."""
 SWEEP_SESSIONS = 200
+FEWEST_EVENTS = 16
+"""Events of the transaction after one that failed. Each of them costs a transaction more if it fails as well."""
 
 
+@retry_conflicts
 def evaluate(session_id: int, *, wait: bool = True) -> int:
     """Fold what a session has received since the last evaluation.
 
@@ -36,33 +41,47 @@ def evaluate(session_id: int, *, wait: bool = True) -> int:
     Returns
     -------
     int
-        How many events were folded. What is left beyond one batch is put before a worker again.
+        Number of events folded. The rest beyond one batch is enqueued again.
     """
-    quarantined: dict[int, str] = {}
+    quarantine, limit, evaluated = Quarantine(), folding.BATCH_EVENTS, 0
     while True:
+        before = 0
         try:
             with locked_session(session_id, wait=wait) as locked:
                 session = locked.session
                 before = session.evaluated_seq
-                if before < session.last_seq and Folding(locked, quarantined).catch_up():
-                    jobs.evaluate_after_commit([session_id])
-                return session.evaluated_seq - before
+                is_left = before < session.last_seq and Folding(locked, quarantine).catch_up(limit)
+                evaluated += session.evaluated_seq - before
+                if is_left and evaluated >= folding.BATCH_EVENTS:
+                    jobs.evaluate_after_commit(session.project_id, [session_id])
         except EventEvaluationError as error:
-            quarantined[error.seq] = str(error)[:300]
+            # The events before it are folded again. So that many such events take linear time, the next transaction
+            # ends soon after it, and those that succeed grow.
+            quarantine.add(error)
+            limit = max(FEWEST_EVENTS, error.event.seq - before)
+            continue
         except NotFound:
-            return 0
+            return evaluated
+        if not is_left or evaluated >= folding.BATCH_EVENTS:
+            return evaluated
+        limit = min(2 * limit, folding.BATCH_EVENTS)
 
 
-def sweep() -> int:
+def sweep(lock: AdvisoryLock = AdvisoryLock.SWEEP) -> int:
     """Evaluate the sessions whose task was lost; the projects take turns.
+
+    Parameters
+    ----------
+    lock
+        Only one sweep with this lock runs at a time, wherever it is started; a second one returns at once. Outside
+        the workers it is another lock, as a worker may hang while it holds its own.
 
     Returns
     -------
     int
-        How many sessions were evaluated; near zero while broker and workers run. Only one sweep runs at a time,
-        wherever it is started; a second one returns at once.
+        How many sessions were evaluated; near zero while broker and workers run.
     """
-    with try_lock(AdvisoryLock.SWEEP) as is_locked:
+    with try_lock(lock) as is_locked:
         if not is_locked:
             return 0
         with connection.cursor() as cursor:

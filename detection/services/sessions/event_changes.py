@@ -1,4 +1,4 @@
-"""What a transaction writes to the event table of one session: new events, and what evaluation puts on stored ones."""
+"""Writes of a transaction to the event table of one session: new events, and the outcome of evaluation on stored ones."""
 
 from __future__ import annotations
 
@@ -22,17 +22,22 @@ class EventChanges:
         self._new: Sequence[EventRecord] = ()
         self._evaluated: list[EventRecord] = []
         self._result_flags: dict[int, str] = {}
+        self._quarantined: list[tuple[EventRecord, str, str]] = []
 
     def store(self, events: Sequence[EventRecord]) -> None:
-        """Have new events stored, with what evaluation has put on them by the time of writing."""
+        """Add new events to the writes, with the outcome of evaluation."""
         self._new = events
 
     def note_evaluated(self, event: EventRecord) -> None:
-        """Have what evaluation put on a stored event written."""
+        """Add the outcome of evaluation on a stored event to the writes."""
         self._evaluated.append(event)
 
+    def quarantine(self, event: EventRecord, error: str, traceback: str) -> None:
+        """Add an event whose evaluation raised to the quarantined ones, or replace its error there."""
+        self._quarantined.append((event, error, traceback))
+
     def add_call(self, event: EventRecord) -> None:
-        """Put a call on the strip."""
+        """Add a call to the strip."""
         strip = self._session.strip
         strip.append([event.seq, event.call_key[:6], event.flags, event.call_number])
         del strip[:-STRIP_CELLS]
@@ -45,8 +50,16 @@ class EventChanges:
             if cell[0] == event.seq:
                 cell[2] = event.flags
 
+    def replace_call(self, event: EventRecord) -> None:
+        """Put the outcome of another evaluation of a stored call on its row, and on its cell of the strip."""
+        self.note_evaluated(event)
+        for cell in reversed(self._session.strip):
+            if cell[0] == event.seq:
+                cell[1:3] = [event.call_key[:6], event.flags]
+                break
+
     def put_result(self, seq: int, flag: str) -> None:
-        """Put what a result brought on its call, in the strip and in the table."""
+        """Add the flags of a result to its call, in the strip and in the table."""
         self._result_flags[seq] = flag
         for cell in reversed(self._session.strip):
             if cell[0] == seq:
@@ -59,10 +72,11 @@ class EventChanges:
         event_records.add_store(writes, self._new)
         self._add_evaluated(writes)
         self._add_result_flags(writes)
-        self._new, self._evaluated, self._result_flags = (), [], {}
+        self._add_quarantined(writes)
+        self._new, self._evaluated, self._result_flags, self._quarantined = (), [], {}, []
 
     def _put_results_on_rows(self) -> None:
-        """Where the call is still to be written, its flags travel with it."""
+        """Add the flags to calls that are not written yet."""
         by_seq = {event.seq: event for event in (*self._evaluated, *self._new)}
         for seq in self._result_flags.keys() & by_seq.keys():
             by_seq[seq].flags = call_flags.with_result(by_seq[seq].flags, self._result_flags.pop(seq))
@@ -106,3 +120,23 @@ class EventChanges:
                 "UPDATE detection_event SET flags = left(%s || translate(flags, %s, ''), 12) WHERE session_id = %s AND seq = %s",
                 [flag, call_flags.RESULT_FLAGS + flag, session_id, seq],
             )
+
+    def _add_quarantined(self, writes: Writes) -> None:
+        if not self._quarantined:
+            return
+        events = [event for event, _, _ in self._quarantined]
+        writes.add(
+            "INSERT INTO detection_quarantinedevent AS q (project_id, session_id, seq, type, tool, error, traceback)"
+            " SELECT %s, %s, * FROM unnest(%s::int[], %s::text[], %s::text[], %s::text[], %s::text[])"
+            " ON CONFLICT (session_id, seq) DO UPDATE"
+            " SET error = excluded.error, traceback = excluded.traceback, at = now()",
+            [
+                self._session.project_id,
+                self._session.pk,
+                [event.seq for event in events],
+                [event.type for event in events],
+                [event.tool for event in events],
+                [error for _, error, _ in self._quarantined],
+                [traceback for _, _, traceback in self._quarantined],
+            ],
+        )

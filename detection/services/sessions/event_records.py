@@ -38,6 +38,12 @@ class EventRecord:
         Compact JSON text of the object, or the raw text that the model wrote.
     content
         Text of a result or message, a JSON result as compact JSON text; of an end its outcome.
+    assigned
+        The names that the client did not give, of those that ingestion adds.
+    arguments_digest
+        Keyed digest of the arguments of a call, or of those that a result names instead of a call id.
+    closes
+        Of a result: the sequence number of its call, 0 if there is none.
     altered
         Comma-separated marks of what the parser changed, such as ``nul``.
     received_at
@@ -63,6 +69,9 @@ class EventRecord:
     occurred_at: datetime | None = None
     altered: str = ""
 
+    assigned: tuple[str, ...] = ()
+    arguments_digest: str = ""
+    closes: int = 0
     content_length: int = 0
     tail_digest: str = ""
 
@@ -89,8 +98,8 @@ class EventRecord:
         return self.tail_digest.translate(_HEX_AS_LETTERS)
 
 
-_FROM_CLIENT = frozenset(("session", "parent_session", "id"))
-_NAMES = tuple(field.name for field in fields(EventRecord) if field.name not in _FROM_CLIENT)
+_NOT_STORED = frozenset(("session", "parent_session", "id", "assigned"))
+_NAMES = tuple(field.name for field in fields(EventRecord) if field.name not in _NOT_STORED)
 _COLUMNS = ", ".join(_NAMES)
 _SELECTED = _COLUMNS.replace("cost_usd", "cost_usd::float8")
 _COPY = f"COPY detection_event ({_COLUMNS}) FROM STDIN"
@@ -113,7 +122,11 @@ def last(session_id: int, up_to_seq: int, limit: int) -> list[EventRecord]:
 
 
 def _records(rows: Iterable[tuple[Any, ...]]) -> list[EventRecord]:
-    return [EventRecord(**dict(zip(_NAMES, row, strict=True))) for row in rows]
+    records = []
+    for *values, verdict in rows:  # the verdict, which is last, comes as text
+        known = dict(zip(_NAMES[:-1], values, strict=True))
+        records.append(EventRecord(**known, verdict=orjson.loads(verdict) if verdict else None))
+    return records
 
 
 def add_store(writes: Writes, events: Sequence[EventRecord]) -> None:

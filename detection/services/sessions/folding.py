@@ -5,7 +5,9 @@ Guard and workers share it. The engine evaluates events; the owner of the sessio
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+import traceback
+from collections.abc import Iterable
 from typing import Any
 
 import structlog
@@ -25,46 +27,76 @@ log = structlog.get_logger(__name__)
 
 BATCH_EVENTS = 1000
 """Events folded in one transaction; a longer backlog takes several, so that no lock is held for long."""
-MAX_QUARANTINED = 20
+MAX_ERROR_CHARACTERS, MAX_TRACEBACK_CHARACTERS = 300, 8000
 
 
 class EventEvaluationError(Exception):
     """Folding an event failed. It is to be quarantined, and the session continues without it."""
 
-    def __init__(self, seq: int, error: Exception) -> None:
-        super().__init__(f"event {seq}: {type(error).__name__}: {error}")
-        self.seq = seq
+    def __init__(self, event: EventRecord, error: Exception) -> None:
+        super().__init__(_storable(f"{event.type}: {type(error).__name__}: {error}")[:MAX_ERROR_CHARACTERS])
+        self.event = event
+        # Text, because the objects of a traceback keep all that was read for the transaction.
+        self.traceback = _storable("".join(traceback.format_exception(error)))[-MAX_TRACEBACK_CHARACTERS:]
+
+
+def _storable(text: str) -> str:
+    """Return a text without what PostgreSQL cannot store, which an error may quote from anywhere."""
+    return text.encode("utf-8", "replace").decode().replace("\x00", "?")
+
+
+class Quarantine:
+    """The quarantined events of one request or task, over all its attempts.
+
+    Parameters
+    ----------
+    new
+        Events of the request. They get another sequence number with every attempt, so they are known by their records;
+        stored events are read anew and known by their numbers.
+    """
+
+    def __init__(self, new: Iterable[EventRecord] = ()) -> None:
+        self._new = {id(event) for event in new}
+        self._errors: dict[tuple[bool, int], EventEvaluationError] = {}
+
+    def add(self, error: EventEvaluationError) -> None:
+        """Quarantine the event that raised."""
+        self._errors[self._key(error.event)] = error
+
+    def is_new(self, event: EventRecord) -> bool:
+        """Return whether the event came with the request."""
+        return id(event) in self._new
+
+    def error_of(self, event: EventRecord) -> EventEvaluationError | None:
+        """Return the error of a quarantined event, None for any other."""
+        return self._errors.get(self._key(event)) if self._errors else None
+
+    def _key(self, event: EventRecord) -> tuple[bool, int]:
+        is_new = self.is_new(event)
+        return is_new, id(event) if is_new else event.seq
 
 
 class Folding:
     """Folds events of one locked session.
 
     When an event raises `EventEvaluationError`, leave the session's block by that exception, so that nothing is written,
-    and begin again with the event among `quarantined`.
-
-    Parameters
-    ----------
-    quarantined
-        Sequence numbers of quarantined events, each with its error.
+    and begin again with the event in `quarantine`.
     """
 
-    def __init__(self, locked: LockedSession, quarantined: Mapping[int, str]) -> None:
+    def __init__(self, locked: LockedSession, quarantine: Quarantine) -> None:
         self.locked = locked
-        self.quarantined = quarantined
+        self.quarantine = quarantine
         self.templates = message_templates.templates_of(locked.session.project)
-        session = locked.session
-        for seq, error in quarantined.items():
-            session.quarantined = [*session.quarantined, {"seq": seq, "error": error}][-MAX_QUARANTINED:]
 
-    def catch_up(self) -> bool:
-        """Fold stored events after the cursor; tell whether some are left."""
-        session = self.locked.session
-        waiting = event_records.after(session.pk, session.evaluated_seq, BATCH_EVENTS)
+    def catch_up(self, limit: int | None = None) -> bool:
+        """Fold stored events after the cursor, at most `limit` or else `BATCH_EVENTS`; return whether some are left."""
+        session, limit = self.locked.session, limit or BATCH_EVENTS
+        waiting = event_records.after(session.pk, session.evaluated_seq, limit)
         for event in waiting:
             self.fold(event)
             self.locked.events.note_evaluated(event)
             session.evaluated_seq = event.seq
-        if len(waiting) < BATCH_EVENTS:
+        if len(waiting) < limit:
             session.evaluated_seq = session.last_seq
         return session.evaluated_seq < session.last_seq
 
@@ -81,11 +113,11 @@ class Folding:
         EventEvaluationError
             When anything but the database failed.
         """
-        if event.seq in self.quarantined:
-            if event.type == EventType.CALL:
-                event.flags = call_flags.PENDING
-                self._count(event)
+        known_error = self.quarantine.error_of(event)
+        if known_error is not None:
+            self._pass_over(event, known_error)
             return None
+        self.locked.incidents.begin(event)
         try:
             if event.type == EventType.CALL:
                 return self._fold_call(event)
@@ -99,8 +131,16 @@ class Folding:
             raise
         except Exception as error:
             log.exception("event_quarantined", session=self.locked.session.external_id, seq=event.seq)
-            raise EventEvaluationError(event.seq, error) from error
+            raise EventEvaluationError(event, error) from error
         return None
+
+    def _pass_over(self, event: EventRecord, error: EventEvaluationError) -> None:
+        """Note a quarantined event; a quarantined call is allowed and counted, whatever raised halfway."""
+        self.locked.events.quarantine(event, str(error), error.traceback)
+        if event.type == EventType.CALL:
+            event.call_key, event.decision, event.flags = "", "allow", call_flags.PENDING
+            self._count(event)
+            self._note_verdict(event, Step())
 
     def _fold_call(self, event: EventRecord) -> Step:
         locked = self.locked
@@ -112,7 +152,7 @@ class Folding:
         event.flags = call_flags.of_call(step.cell.result if step.cell else "pending", event.decision)
         self._count(event)
         self._note_verdict(event, step)
-        locked.incidents.observe(event.seq, event.tool, step, policy)
+        locked.incidents.observe(event.seq, event.tool, step, policy, event)
         self._meter(step)
         return step
 
@@ -127,6 +167,10 @@ class Folding:
             seq=event.seq,
         )
         self._log_detection(event.tool, step)
+        finding = step.verdict.finding
+        if step.verdict.decision == "hold" and finding is not None and not locked.incidents.is_guarded:
+            # A call that has run already opens no approval.
+            fold.close_hold(locked.tracker, finding.loop_id)
         return step
 
     def _fold_result(self, event: EventRecord) -> Step:
@@ -139,7 +183,7 @@ class Folding:
         if step.cell is not None:
             flags = call_flags.of_result(step.cell.result, step.verdict.decision)
             locked.events.put_result(step.cell.seq, flags)
-            locked.incidents.observe(step.cell.seq, step.cell.tool, step, policy)
+            locked.incidents.observe(step.cell.seq, step.cell.tool, step, policy, event)
             self._log_detection(step.cell.tool, step)
         self._meter(step)
         return step
@@ -204,19 +248,10 @@ class Folding:
 
     def _log_detection(self, tool: str, step: Step) -> None:
         """Log, once it is committed, that a loop was detected and reacted to."""
-        verdict, session = step.verdict, self.locked.session.external_id
-        finding = verdict.finding
-        is_notice = finding is not None and bool(finding.detail.get("notice"))
-        if finding is not None and verdict.rung is not None and not (step.duplicate or is_notice):
-            fields = {
-                "session": session,
-                "tool": tool,
-                "detector": finding.kind,
-                "count": finding.count,
-                "limit": finding.limit,
-                "decision": verdict.decision,
-            }
-            transaction.on_commit(lambda: log.warning("loop_detected", **fields))
+        line = detection_log_line(self.locked.session.external_id, tool, step)
+        if line is not None:
+            level, event, fields = line
+            transaction.on_commit(lambda: log.log(level, event, **fields))
 
     def _meter(self, step: Step) -> None:
         session, meter = self.locked.session, step.verdict.meter
@@ -228,6 +263,26 @@ class Folding:
             )
         for kind, error in step.faults:
             log.error("detector_failed", detector=kind, error=error, session=session.external_id)
+
+
+def detection_log_line(session: str, tool: str, step: Step) -> tuple[int, str, dict[str, Any]] | None:
+    """Return level, name and fields of the log line of a detection; None if the ladder did not react."""
+    verdict, finding = step.verdict, step.verdict.finding
+    if finding is None or verdict.rung is None or step.duplicate or finding.detail.get("notice"):
+        return None
+    return (
+        logging.WARNING,
+        "loop_detected",
+        {
+            "session": session,
+            "tool": tool,
+            "detector": finding.kind,
+            "count": finding.count,
+            "limit": finding.limit,
+            "rung": verdict.rung,
+            "decision": verdict.decision,
+        },
+    )
 
 
 def finding_as_dict(finding: Any) -> dict[str, Any] | None:
@@ -243,4 +298,7 @@ def finding_as_dict(finding: Any) -> dict[str, Any] | None:
         "confidence": finding.confidence,
         "results": finding.results,
         "period": finding.period,
+        "tool": finding.detail.get("tool", ""),
+        "pattern": [*finding.pattern],
+        "laps": finding.laps,
     }

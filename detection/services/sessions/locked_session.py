@@ -8,7 +8,7 @@ follow the commit. No other package writes these rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 from django.db import transaction
@@ -26,7 +26,8 @@ from detection.services.keys import Principal
 from detection.services.sessions import session_rows, tracker_state
 from detection.services.sessions.event_changes import EventChanges
 from detection.services.sessions.event_records import EventRecord
-from detection.sql.pipeline import Writes
+from detection.services.sessions.tracker_state import Outcome
+from detection.sql.pipeline import Rows, Statement, Writes, pipelined_transaction, send
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit
 
@@ -37,7 +38,7 @@ class LockedSession:
     Attributes
     ----------
     session : Session
-        The row. Changed fields are written when the block ends; `state` is derived then and is not to be set.
+        The row. Changed fields are written when the block ends; `state` is derived then and must not be set.
     overrides : ProjectOverrides
         The project's stored overrides.
     keyer : Keyer
@@ -50,14 +51,15 @@ class LockedSession:
         The calls on hold. Costs no query for a session without one.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, tracker_rows: Rows) -> None:
         project = session.project
         self.session = session
         self.overrides = overrides_of(project)
         self.keyer = Keyer(bytes(project.digest_secret))
         self.events = EventChanges(session)
         self.incidents = IncidentTracker(session)
-        self.approvals = OpenApprovals(session)
+        self.approvals = OpenApprovals(session, self.incidents)
+        self._tracker_rows = tracker_rows
         self._tracker: State | None = None
         self._before = session_rows.saved_values(session)
         if self.approvals.has_overdue:
@@ -70,14 +72,20 @@ class LockedSession:
 
     @property
     def tracker(self) -> State:
-        """The engine's state, written with the rest once it was read here. One query the first time.
+        """The engine's state, written with the rest once it was read here.
 
         A state of an older version is rebuilt from the stored events.
         """
         if self._tracker is None:
-            self._tracker = tracker_state.read(self.session, self.policy_for, self.keyer)
+            self._tracker = tracker_state.load(self._tracker_rows, self.session, self.policy_for, self.keyer)
             self._tracker.exempt = list(self.session.exempt_tools)
         return self._tracker
+
+    def rebuild_tracker(self, retried: Collection[int]) -> list[Outcome]:
+        """Fold the stored events again, with the quarantined ones of these numbers; return what became of all events."""
+        self._tracker, outcomes = tracker_state.rebuild(self.session, self.policy_for, self.keyer, retried)
+        self._tracker.exempt = list(self.session.exempt_tools)
+        return outcomes
 
     def policy_for(self, event: EventRecord) -> Policy:
         """Return the settings in effect for an event, before tool rules."""
@@ -89,12 +97,8 @@ class LockedSession:
             session.policy_values,
         )
 
-    def reload_incidents(self) -> None:
-        """Read the incidents anew: a person changed one in this transaction."""
-        self.incidents = IncidentTracker(self.session, is_known=False)
-
     def save(self) -> None:
-        """Write what changed; done by the end of the block. Nothing is sent when nothing did."""
+        """Write what changed and commit; done by the end of the block. Nothing is sent when nothing changed."""
         session, writes = self.session, Writes()
         self.events.add_writes(writes)
         if self.incidents.is_touched:
@@ -117,9 +121,9 @@ class LockedSession:
         elif values == self._before and not self.incidents.hints:
             return
         session_rows.add_save(writes, session, values)
-        writes.send()
         hint = Hint("session", session.external_id)
         publish_after_commit(session.project_id, hint, *self.incidents.hints)
+        writes.send(commits=True)
 
 
 @contextmanager
@@ -136,7 +140,8 @@ def locked_session(session_id: int, *, wait: bool = True) -> Iterator[LockedSess
     NotFound
         If the session does not exist, or without `wait` if another transaction holds the lock.
     """
-    with transaction.atomic(), _written(session_rows.lock_by_id(session_id, wait=wait)) as locked:
+    reads = session_rows.by_id(session_id, wait=wait), tracker_state.by_id(session_id)
+    with pipelined_transaction(*reads) as rows, _written(*rows) as locked:
         yield locked
 
 
@@ -149,18 +154,23 @@ def locked_session_by_name(project_id: int, external_id: str) -> Iterator[Locked
     NotFound
         When the project has no such session.
     """
-    with transaction.atomic(), _written(session_rows.lock_by_name(project_id, external_id)) as locked:
+    with pipelined_transaction(*_reads(project_id, external_id)) as rows, _written(*rows) as locked:
         yield locked
 
 
 @contextmanager
 def locked_session_of_agent(principal: Principal, external_id: str) -> Iterator[LockedSession]:
     """Lock the session that an agent names, or create it, and write the changes of the block."""
-    with (
-        transaction.atomic(),
-        _written(session_rows.lock_or_create(principal, [external_id])[external_id]) as locked,
-    ):
-        yield locked
+    reads = _reads(principal.project_id, external_id)
+    with pipelined_transaction(*reads) as rows:
+        while not rows[0]:  # a session can be removed between both statements
+            _, *rows = send(session_rows.create(principal, [external_id]), *reads)
+        with _written(*rows) as locked:
+            yield locked
+
+
+def _reads(project_id: int, external_id: str) -> tuple[Statement, Statement]:
+    return session_rows.by_name(project_id, external_id), tracker_state.by_name(project_id, external_id)
 
 
 @contextmanager
@@ -180,9 +190,10 @@ def locked_sessions_of_batch(principal: Principal, names: Iterable[str]) -> Iter
 
 
 @contextmanager
-def _written(session: Session | None) -> Iterator[LockedSession]:
-    if session is None:
+def _written(locked_rows: Rows, tracker_rows: Rows) -> Iterator[LockedSession]:
+    if not locked_rows:
         raise NotFound
-    locked = LockedSession(session)
+    (session,) = session_rows.sessions_of(locked_rows)
+    locked = LockedSession(session, tracker_rows)
     yield locked
     locked.save()

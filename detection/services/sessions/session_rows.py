@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from operator import attrgetter
-from typing import Any
 
 import orjson
 from django.db import connection, models
 
 from detection.models import Project, Session
 from detection.services.keys import Principal
-from detection.sql.pipeline import Writes, fetch
+from detection.sql.pipeline import Rows, Statement, Writes, send
 
 
 class _Reader:
@@ -41,13 +40,45 @@ _SELECT = (
     f"SELECT {_session.columns}, {_project.columns}"  # noqa: S608 - columns of our own models
     " FROM detection_session s JOIN detection_project p ON p.id = s.project_id WHERE"
 )
+_LOCK = "FOR NO KEY UPDATE OF s"
+"""Nobody changes the key of a session, so rows that refer to it may be inserted by others meanwhile."""
+_CREATE = (
+    "INSERT INTO detection_session (project_id, external_id, is_demo, agent, backend, model, parent_external_id,"
+    " state, outcome, last_seq, evaluated_seq, call_count, blocked_count, token_count, cost_usd, last_tool,"
+    " meter_kind, meter_count, meter_limit, strip, policy_values, stopped_by, stop_reason)"
+    " SELECT %s, name, %s, '', '', '', '', 'running', '', 0, 0, 0, 0, 0, 0, '', '', 0, 0, '[]', '{}', '', ''"
+    " FROM unnest(%s::text[]) AS name WHERE NOT EXISTS"
+    " (SELECT FROM detection_session s WHERE s.project_id = %s AND s.external_id = name)"
+    " ORDER BY name ON CONFLICT (project_id, external_id) DO NOTHING"
+)
 
 
-def _fetch(condition: str, *parameters: str | int | list[str]) -> list[Session]:
-    found = fetch(f"{_SELECT} {condition}", parameters)
+def by_id(session_id: int, *, wait: bool = True) -> Statement:
+    """Return the statement that locks one session by its row id.
+
+    Parameters
+    ----------
+    wait
+        False: find nothing when another transaction holds the lock.
+    """
+    return Statement(f"{_SELECT} s.id = %s {_LOCK}{'' if wait else ' SKIP LOCKED'}", (session_id,))
+
+
+def by_name(project_id: int, external_id: str) -> Statement:
+    """Return the statement that locks one session by its name in the project."""
+    return Statement(f"{_SELECT} s.project_id = %s AND s.external_id = %s {_LOCK}", (project_id, external_id))
+
+
+def create(principal: Principal, names: list[str]) -> Statement:
+    """Return the statement that creates those sessions of these names that do not exist."""
+    return Statement(_CREATE, (principal.project_id, principal.is_demo, names, principal.project_id))
+
+
+def sessions_of(rows: Rows) -> list[Session]:
+    """Return the sessions that such a statement has locked, each with its project."""
     sessions = []
     width = len(_session.names)
-    for row in found:
+    for row in rows:
         session = _session.instance(row[:width])
         assert isinstance(session, Session)  # noqa: S101 - says to the type checker what _Reader was made for
         session.project = _project.instance(row[width:])  # type: ignore[assignment]
@@ -55,78 +86,47 @@ def _fetch(condition: str, *parameters: str | int | list[str]) -> list[Session]:
     return sessions
 
 
-def lock_by_id(session_id: int, *, wait: bool = True) -> Session | None:
-    """Lock one session by its row id.
-
-    Parameters
-    ----------
-    wait
-        False: return None when another transaction holds the lock.
-    """
-    rows = _fetch(f"s.id = %s FOR UPDATE OF s{'' if wait else ' SKIP LOCKED'}", session_id)
-    return rows[0] if rows else None
-
-
-def lock_by_name(project_id: int, external_id: str) -> Session | None:
-    """Lock one session by its name in the project."""
-    return lock_by_names(project_id, [external_id]).get(external_id)
-
-
-def lock_by_names(project_id: int, names: list[str]) -> dict[str, Session]:
-    """Lock the sessions of these names that exist, in one order, so that batches cannot deadlock."""
-    rows = _fetch(
-        "s.project_id = %s AND s.external_id = ANY(%s) ORDER BY s.external_id FOR UPDATE OF s",
-        project_id,
-        names,
-    )
-    return {row.external_id: row for row in rows}
-
-
 def lock_or_create(principal: Principal, names: Iterable[str]) -> dict[str, Session]:
-    """Lock the sessions of these names and create those that do not exist; always in one order."""
+    """Lock the sessions of these names and create those that do not exist, in one order, so that batches cannot deadlock.
+
+    Several sessions are created before any is locked: a transaction that waits for the creation of a session holds no
+    other one, which would allow a deadlock.
+    """
     ordered = sorted(set(names))
-    found = lock_by_names(principal.project_id, ordered)
-    missing = [name for name in ordered if name not in found]
-    if missing:
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "INSERT INTO detection_session (project_id, external_id, is_demo, agent, backend, model, parent_external_id,"
-                " state, outcome, last_seq, evaluated_seq, call_count, blocked_count, token_count, cost_usd, last_tool,"
-                " meter_kind, meter_count, meter_limit, strip, policy_values, stopped_by, stop_reason, quarantined)"
-                " SELECT %s, name, %s, '', '', '', '', 'running', '', 0, 0, 0, 0, 0, 0, '', '', 0, 0, '[]', '{}', '', '', '[]'"
-                " FROM unnest(%s::text[]) AS name ORDER BY name ON CONFLICT (project_id, external_id) DO NOTHING",
-                [principal.project_id, principal.is_demo, missing],
-            )
-        found |= lock_by_names(principal.project_id, missing)
-    return {name: found[name] for name in ordered}
+    lock = Statement(
+        f"{_SELECT} s.project_id = %s AND s.external_id = ANY(%s) ORDER BY s.external_id {_LOCK}",
+        (principal.project_id, ordered),
+    )
+    found = sessions_of(send(lock)[0]) if len(ordered) == 1 else []
+    while len(found) < len(ordered):  # a session can be removed between both statements
+        found = sessions_of(send(create(principal, ordered), lock)[1])
+    return {session.external_id: session for session in found}
 
 
 SAVED = (
     "state", "outcome", "ended_at", "last_seq", "evaluated_seq", "pending_since", "call_count", "blocked_count",
-    "token_count", "cost_usd", "last_tool", "meter_kind", "meter_count", "meter_limit", "strip", "policy_values", "quarantined",
+    "token_count", "cost_usd", "last_tool", "meter_kind", "meter_count", "meter_limit", "strip", "policy_values",
     "agent", "backend", "model", "parent_external_id", "last_event_at", "stopped_by_kind", "stopped_at", "stopped_by",
-    "stop_reason", "would_have_stopped_at_call", "has_active_incident", "exempt_tools",
+    "stop_reason", "would_have_stopped_at_call", "has_active_incident", "exempt_tools", "integration", "started_at",
 )  # fmt: skip
 """The columns that `add_save` writes: all that changes after a session was created, but for the change cursor."""
-_JSON_COLUMNS = frozenset({"strip", "policy_values", "quarantined", "exempt_tools"})
+# One parameter instead of one for every column, of which each takes its time on the way.
 _SAVE = (
-    f"UPDATE detection_session SET {', '.join(f'{name} = %s' for name in SAVED)},"  # noqa: S608 - columns of our own
-    " changed_xid = pg_current_xact_id()::text::bigint WHERE id = %s"
+    f"UPDATE detection_session s SET {', '.join(f'{name} = v.{name}' for name in SAVED)},"  # noqa: S608 - columns of our own
+    " changed_xid = pg_current_xact_id()::text::bigint"
+    " FROM json_populate_record(NULL::detection_session, %s::json) AS v WHERE s.id = %s"
 )
 _values = attrgetter(*SAVED)
 
 
-def saved_values(session: Session) -> list[Any]:
-    """Return the values of `SAVED` as they are stored."""
-    return [
-        orjson.dumps(value).decode() if name in _JSON_COLUMNS else value
-        for name, value in zip(SAVED, _values(session), strict=True)
-    ]
+def saved_values(session: Session) -> bytes:
+    """Return the values of `SAVED` as one JSON object."""
+    return orjson.dumps(dict(zip(SAVED, _values(session), strict=True)), default=str)
 
 
-def add_save(writes: Writes, session: Session, values: list[Any]) -> None:
+def add_save(writes: Writes, session: Session, values: bytes) -> None:
     """Add the write of a locked session's row, from `saved_values`; moves the change cursor of the live pages."""
-    writes.add(_SAVE, [*values, session.pk])
+    writes.add(_SAVE, [values.decode(), session.pk])
 
 
 def save_received(sessions: Iterable[Session]) -> None:
@@ -135,10 +135,10 @@ def save_received(sessions: Iterable[Session]) -> None:
     with connection.cursor() as cursor:
         cursor.execute(
             "UPDATE detection_session s SET last_seq = v.last_seq, agent = v.agent, backend = v.backend, model = v.model,"
-            " parent_external_id = v.parent, last_event_at = now(), changed_xid = pg_current_xact_id()::text::bigint,"
+            " parent_external_id = v.parent, integration = v.integration, last_event_at = now(), changed_xid = pg_current_xact_id()::text::bigint,"
             " pending_since = CASE WHEN s.evaluated_seq < v.last_seq THEN coalesce(s.pending_since, now()) ELSE s.pending_since END"
-            " FROM unnest(%s::bigint[], %s::int[], %s::text[], %s::text[], %s::text[], %s::text[])"
-            " AS v (id, last_seq, agent, backend, model, parent) WHERE s.id = v.id",
+            " FROM unnest(%s::bigint[], %s::int[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[])"
+            " AS v (id, last_seq, agent, backend, model, parent, integration) WHERE s.id = v.id",
             [
                 [row.pk for row in rows],
                 [row.last_seq for row in rows],
@@ -146,5 +146,6 @@ def save_received(sessions: Iterable[Session]) -> None:
                 [row.backend for row in rows],
                 [row.model for row in rows],
                 [row.parent_external_id for row in rows],
+                [row.integration for row in rows],
             ],
         )

@@ -227,6 +227,20 @@ def test_the_payload_links_to_the_incident_and_says_what_happened(project, setti
     assert "'search_web' was called with identical arguments 4 times within 120s" in body["data"]["text"]
 
 
+def test_the_sentence_about_a_slow_loop_names_all_calls(project):
+    evidence = {"results": "equal", "detail": {"tool": "search_web", "calls": 11}, "window_calls": None}
+    incident = make_incident(project, count=3, window_seconds=600, evidence=evidence)
+    text = rendering.sentence("opened", "system", event_facts.incident_facts(incident))
+    assert "'search_web' was called with identical arguments 11 times within 600s" in text
+
+
+def test_the_sentence_about_scattered_calls_names_their_window(project):
+    evidence = {"results": "equal", "detail": {"scope": "scattered"}, "window_calls": 20}
+    incident = make_incident(project, window_seconds=None, evidence=evidence)
+    text = rendering.sentence("opened", "system", event_facts.incident_facts(incident))
+    assert "returned the same result 4 times in the last 20 calls" in text
+
+
 def test_old_settled_rows_go_and_waiting_ones_stay(project, target):
     make_route(project, target)
     note(project)

@@ -134,11 +134,40 @@ def test_exempt_frees_the_tool_in_this_session_and_no_other_tool(asking, agent):
     assert hold(agent, tool="other").decision == "hold"
 
 
-def test_a_policy_that_forgets_a_detected_loop_raises_the_limit_of_the_session(project, agent):
+@pytest.fixture
+def interactive(project):
+    """A project in which the answer to a held call resets all counters."""
     overrides.save_override(project.pk, PROJECT, {"preset": "interactive"}, OPERATOR)
-    decisions.decide(project.pk, hold(agent).approval["id"], "raise", OPERATOR, raise_by=2)
-    assert session_of(project).policy_values == {"max_repeats": 6}
-    assert [agent.asks(agent.call()).decision for _ in range(6)] == ["allow"] * 5 + ["hold"]
+    return project
+
+
+@pytest.mark.parametrize("choice", ["skip", "allow_once"])
+def test_resending_does_not_bypass_a_hold_whose_answer_resets_the_counters(choice, interactive, agent):
+    first, *resent = [agent.asks().verdicts[0] for _ in range(8)][3:]
+    assert {verdict.decision for verdict in (first, *resent)} == {"hold"}
+    assert {verdict.approval["id"] for verdict in resent} == {first.approval["id"]}
+    assert Approval.objects.get().held_calls == 5
+    decisions.decide(interactive.pk, first.approval["id"], choice, OPERATOR)
+    again = [agent.asks().verdicts[0] for _ in range(5)]
+    assert [verdict.decision for verdict in again] == ["allow"] * 3 + ["hold"] * 2
+    assert again[-1].approval["id"] != first.approval["id"]
+
+
+def test_an_approval_that_expires_resets_the_counters_too(interactive, agent):
+    make_overdue(hold(agent, times=5).approval["id"])
+    assert [agent.asks().decision for _ in range(4)] == ["allow"] * 3 + ["hold"]
+
+
+def test_observed_calls_reset_the_counters_at_once(interactive, agent):
+    agent.posts(*[agent.call() for _ in range(8)])
+    evaluation.evaluate(session_of(interactive).pk)
+    given = Event.objects.filter(type="call").order_by("seq").values_list("decision", flat=True)
+    assert list(given) == (["allow"] * 3 + ["hold"]) * 2
+
+
+def test_raise_lets_a_loop_whose_answer_resets_the_counters_go_that_much_further(interactive, agent):
+    decisions.decide(interactive.pk, hold(agent).approval["id"], "raise", OPERATOR, raise_by=2)
+    assert [agent.asks().decision for _ in range(6)] == ["allow"] * 5 + ["hold"]
 
 
 @pytest.mark.parametrize(
@@ -254,7 +283,7 @@ def test_stopping_the_session_meanwhile_stops_the_call_that_waits(asking, agent)
     assert (approval.state, approval.decision, approval.reason) == ("withdrawn", "stop", "session_stopped")
     assert "enough" in approval.message
     actions.resume(asking.pk, "s-1", OPERATOR)
-    assert session_of(asking).state == SessionState.LOOPING
+    assert session_of(asking).state == SessionState.RUNNING
     assert agent.asks(agent.call()).decision == "allow"
 
 
@@ -353,7 +382,7 @@ def test_what_came_of_each_reaction_is_stored_on_the_incident(project, agent):
 def test_a_person_who_stops_the_session_ends_what_a_reaction_was_for(project, agent):
     hold(agent)
     actions.stop(project.pk, "s-1", OPERATOR)
-    assert reactions_of(Incident.objects.get()) == {"stop": {"stopped": 1}}
+    assert reactions_of(Incident.objects.get()) == {"chance": {"stopped": 1}}
 
 
 def test_the_choices_match_the_answers_of_the_engine(asking, agent):

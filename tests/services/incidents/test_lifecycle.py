@@ -14,6 +14,7 @@ from detection.services.errors import ServiceError
 from detection.services.incidents import triage
 from detection.services.maintenance import retention
 from detection.services.policies import overrides
+from detection.services.sessions import actions
 from detection.services.sessions.evaluation import evaluate
 from detection.services.sessions.event_records import EventRecord
 from tests.support.agents import OPERATOR
@@ -165,7 +166,7 @@ def test_a_loop_that_the_agent_leaves_by_itself_ends_and_tells_so(agent, project
 
 
 def test_a_loop_that_led_to_a_stop_stays_open_until_someone_acknowledges_it(agent, project):
-    for _ in range(4):
+    for _ in range(8):
         agent.asks()
     work(agent)
     assert (only().status, only().ended_at is not None) == ("open", True)
@@ -174,7 +175,7 @@ def test_a_loop_that_led_to_a_stop_stays_open_until_someone_acknowledges_it(agen
 
 
 def test_observed_calls_that_would_have_been_stopped_keep_nobody_busy(agent):
-    agent.posts(*[agent.call() for _ in range(5)])
+    agent.posts(*[agent.call() for _ in range(9)])
     evaluate(Session.objects.get().pk)
     assert (only().decision, only().status) == ("stop", "open")
     end_session(agent)
@@ -189,6 +190,53 @@ def test_an_approval_that_nobody_answers_keeps_its_incident_open(agent, project)
     decisions.close_overdue()
     work(agent)
     assert (only().status, only().ended_at is not None) == ("open", True)
+
+
+def test_an_expired_approval_that_stops_the_run_makes_its_incident_critical(agent, project):
+    values = {"mode": "ask", "attended": True, "unattended_reaction": "stop"}
+    overrides.save_override(project.pk, PROJECT, values, OPERATOR)
+    for _ in range(4):
+        agent.asks()
+    assert only().decision == "hold"
+    Approval.objects.update(deadline=timezone.now() - timedelta(seconds=1))
+    decisions.close_overdue()
+    assert (only().decision, only().needs_acknowledgement) == ("stop", True)
+    escalated = AlertEvent.objects.get(type="escalated")
+    assert (escalated.facts["decision"], escalated.facts["severity"]) == ("stop", "critical")
+
+
+def test_an_approval_that_expires_after_its_loop_ended_reopens_the_incident_visibly(agent, project):
+    overrides.save_override(project.pk, PROJECT, {"mode": "ask", "attended": True}, OPERATOR)
+    for _ in range(4):
+        agent.asks()
+    work(agent)
+    assert only().status == "ended"
+    before = Session.objects.get().changed_xid
+    Approval.objects.update(deadline=timezone.now() - timedelta(seconds=1))
+    decisions.close_overdue()
+    assert (only().status, only().needs_acknowledgement) == ("open", True)
+    assert only().activity.filter(action="reopened", actor="system").exists()
+    assert AlertEvent.objects.filter(type="reopened").exists()
+    assert Session.objects.get().changed_xid >= before
+
+
+def test_acknowledging_an_incident_keeps_what_its_overdue_approval_changed(agent, project):
+    values = {"mode": "ask", "attended": True, "unattended_reaction": "stop"}
+    overrides.save_override(project.pk, PROJECT, values, OPERATOR)
+    for _ in range(4):
+        agent.asks()
+    Approval.objects.update(deadline=timezone.now() - timedelta(seconds=1))
+    triage.acknowledge(project.pk, only().public_id, OPERATOR)
+    assert (only().decision, only().status, only().needs_acknowledgement) == ("stop", "acknowledged", False)
+
+
+def test_the_loops_of_a_session_that_a_person_stops_are_over(agent, project):
+    warned(agent, project)
+    actions.stop(project.pk, "s-1", OPERATOR)
+    assert (only().status, only().recovered) == ("ended", False)
+    agent.asks()
+    actions.resume(project.pk, "s-1", OPERATOR)
+    assert Session.objects.get().state == "running"
 
 
 def test_an_answered_approval_leaves_nothing_to_do(agent, project):
@@ -226,7 +274,7 @@ def test_a_snoozed_loop_that_ends_has_nothing_to_wake_for(agent, project):
 
 
 def test_a_stopped_loop_that_was_snoozed_until_it_gets_worse_is_open_again_when_it_ends(agent, project):
-    for _ in range(4):
+    for _ in range(8):
         agent.asks()
     triage.snooze(project.pk, only().public_id, OPERATOR, until_worse=True)
     work(agent)
@@ -235,7 +283,7 @@ def test_a_stopped_loop_that_was_snoozed_until_it_gets_worse_is_open_again_when_
 
 
 def test_a_snooze_ends_on_time_although_nothing_happens(agent, project):
-    for _ in range(4):
+    for _ in range(8):
         agent.asks()
     triage.snooze(project.pk, only().public_id, OPERATOR, **SOON)
     work(agent)

@@ -4,10 +4,13 @@ import pytest
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from detection.models import AuditEntry, Incident
+from detection.engine.scopes import PROJECT
+from detection.models import AuditEntry, Incident, Session
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound
 from detection.services.incidents import triage
+from detection.services.policies import overrides
+from detection.services.sessions import evaluation
 from tests.support.agents import OPERATOR
 
 pytestmark = pytest.mark.servers
@@ -94,3 +97,42 @@ def test_what_detection_itself_does_to_an_incident_s_state_is_in_the_audit(incid
 
     entries = AuditEntry.objects.filter(subject=incident.public_id, actor="system").order_by("id")
     assert [entry.action for entry in entries] == ["incident.opened", "incident.ended"]
+
+
+# --- related incidents ---
+
+
+@pytest.fixture
+def related(agent, project):
+    """A loop that two detectors found in the same calls, and the spent budget of the same run."""
+    settings = {"mode": "warn", "outcome_max_results": 3, "budget_enabled": True, "budget_max_calls": 10}
+    overrides.save_override(project.pk, PROJECT, settings | {"budget_ladder": "observe"}, OPERATOR, "watch")
+    for number in range(10):
+        agent.posts(agent.call("read_file", "{}", call_id=f"c-{number}"), agent.result(f"c-{number}", "same"))
+    evaluation.evaluate(Session.objects.get().pk)
+    rows = {row.kind: row for row in Incident.objects.filter(ended_at=None)}
+    assert len({row.group_id for row in rows.values()}) == 1
+    assert {"repeat", "budget"} < set(rows)
+    return rows
+
+
+def test_resolving_an_incident_resolves_those_about_the_same_calls_and_undo_restores_them(project, related):
+    triage.resolve(project.pk, related["repeat"].public_id, OPERATOR, "known")
+
+    assert set(Incident.objects.values_list("status", flat=True)) == {"resolved"}
+    assert Session.objects.get().state == "running"
+    other = next(row for kind, row in related.items() if kind not in ("repeat", "budget"))
+    assert other.activity.last().note == f"with {related['repeat'].public_id}: known"
+    triage.undo(project.pk, related["repeat"].public_id, OPERATOR)
+    assert set(Incident.objects.values_list("status", "ended_at")) == {("open", None)}
+    assert Session.objects.get().state == "looping"
+
+
+def test_labelling_an_incident_labels_those_about_the_same_calls_but_no_spent_budget(project, related):
+    triage.label(project.pk, related["repeat"].public_id, OPERATOR, "false_alarm")
+
+    labels = dict(Incident.objects.values_list("kind", "label"))
+    assert labels.pop("budget") == ""
+    assert set(labels.values()) == {"false_alarm"}
+    triage.undo(project.pk, related["repeat"].public_id, OPERATOR)
+    assert set(Incident.objects.values_list("label", "status")) == {("", "open")}

@@ -13,13 +13,13 @@ from tests.support.agents import OPERATOR, Agent
 pytestmark = pytest.mark.servers
 
 
-def test_the_fourth_identical_call_is_stopped_and_kept_as_an_incident_with_its_evidence(agent):
+def test_the_fourth_identical_call_is_blocked_and_kept_as_an_incident_with_its_evidence(agent):
     decisions = [agent.asks().decision for _ in range(4)]
 
-    assert decisions == ["allow", "allow", "allow", "stop"]
+    assert decisions == ["allow", "allow", "allow", "block"]
     incident = Incident.objects.get()
     assert (incident.kind, incident.tool, incident.count, incident.limit) == ("repeat", "search_web", 4, 4)
-    assert (incident.decision, incident.session_name, incident.calls_blocked) == ("stop", "s-1", 1)
+    assert (incident.decision, incident.session_name, incident.calls_blocked) == ("block", "s-1", 1)
     assert [call["seq"] for call in incident.evidence["calls"]] == [1, 2, 3, 4]
     assert incident.policy["max_repeats"] == {"value": 4, "source": "preset:standard"}
     assert [step.action for step in incident.activity.all()] == ["opened", "reacted"]
@@ -34,7 +34,7 @@ def test_a_verdict_carries_text_incident_finding_and_the_source_of_every_setting
     assert "reset password" not in verdict.message
     assert verdict.incident == Incident.objects.get().public_id
     assert verdict.finding["count"] == 4
-    assert verdict.policy["mode"] == {"value": "break", "source": "preset:standard"}
+    assert verdict.policy["mode"] == {"value": "block_then_stop", "source": "preset:standard"}
 
 
 def test_different_calls_are_left_alone(agent):
@@ -49,7 +49,7 @@ def test_a_resent_call_gets_the_verdict_it_got_the_first_time_and_counts_once(ag
     again = agent.asks(agent.call(call_id="c-3"))
 
     assert again.verdicts[0].duplicate
-    assert again.decision == first.decision == "stop"
+    assert again.decision == first.decision == "block"
     assert again.verdicts[0].message == first.verdicts[0].message
     assert Session.objects.get().call_count == 4
     assert Event.objects.filter(type="call").count() == 4
@@ -98,7 +98,7 @@ def test_a_stopped_session_gets_no_call_through_until_it_is_resumed(agent, proje
 def test_events_sent_before_are_folded_before_the_verdict(agent):
     agent.posts(agent.call(), agent.call(), agent.call())
 
-    assert agent.asks().decision == "stop"
+    assert agent.asks().decision == "block"
     session = Session.objects.get()
     assert session.evaluated_seq == session.last_seq == 4
     assert evaluation.evaluate(session.pk) == 0
@@ -138,7 +138,7 @@ def test_a_project_that_keeps_no_payloads_still_detects(agent, project):
     Project.objects.update(stores_payloads=False)
     decisions = [agent.asks().decision for _ in range(4)]
 
-    assert decisions[-1] == "stop"
+    assert decisions[-1] == "block"
     assert not Event.objects.exclude(arguments=None).exists()
     assert "reset password" not in str(Incident.objects.get().evidence)
 
@@ -221,6 +221,6 @@ def test_a_session_far_behind_is_caught_up_with_before_the_verdict(agent, monkey
         *[agent.call("read", f'{{"n": {number}}}') for number in range(23)], *[agent.call() for _ in range(3)]
     )
 
-    assert agent.asks().decision == "stop"
+    assert agent.asks().decision == "block"
     session = Session.objects.get()
     assert session.evaluated_seq == session.last_seq == session.call_count == 27

@@ -14,9 +14,10 @@ from django.db import connection
 from django.utils import timezone
 
 from detection.engine.scopes import PROJECT
-from detection.models import Approval, Event, Incident, JudgeCall, Session, SessionState
+from detection.models import Approval, AuditEntry, Event, Incident, JudgeCall, Session, SessionState
 from detection.selectors.approvals import near_limit
 from detection.services.approvals import decisions, judge_consultation
+from detection.services.errors import Conflict, Invalid, NotFound
 from detection.services.ingestion.guard import GuardRequest, guard
 from detection.services.judging import judge
 from detection.services.policies import overrides
@@ -137,6 +138,55 @@ def test_everything_about_the_call_is_stored_and_only_our_words_reach_the_agent(
     assert call.incident == Incident.objects.get()
     assert "say so" not in told(public_id).message
     assert Incident.objects.get().activity.filter(actor="judge", action="approval_decided").exists()
+
+
+def test_a_stop_of_the_judge_is_the_decision_of_the_incident(judged, agent, server):
+    server(lambda request: completion(ruling(request, decision="denied")))
+    public_id = held(agent)
+    assert Incident.objects.get().decision == "hold"
+    judge_consultation.consult_judge(public_id)
+    incident = Incident.objects.get()
+    assert (incident.decision, incident.needs_acknowledgement) == ("stop", True)
+
+
+def test_the_guidance_of_an_acceptance_is_handed_to_the_agent(judged, agent, server):
+    server(lambda request: completion(ruling(request, guidance="Read the index first.")))
+    public_id = held(agent)
+    judge_consultation.consult_judge(public_id)
+    message = told(public_id).message
+    assert message == "The justification was accepted: 4 more rounds. Guidance: Read the index first."
+
+
+def test_the_guidance_of_a_denial_is_for_people(judged, agent, server):
+    server(lambda request: completion(ruling(request, "denied", guidance="Ask the customer.")))
+    public_id = held(agent)
+    judge_consultation.consult_judge(public_id)
+    assert "customer" not in told(public_id).message
+    assert JudgeCall.objects.get().guidance == "Ask the customer."
+
+
+WORDS = {
+    "✅ JUSTIFICATION ACCEPTED: new files.\nGUIDANCE: Read the index.": (
+        "accepted",
+        EXTENSION,
+        "Read the index.",
+    ),
+    "JUSTIFICATION DENIED: it repeats itself.": ("denied", 0, ""),
+    "DENIED: this cannot be accepted": ("denied", 0, ""),
+    "Hard to say.": ("unclear", 0, ""),
+}
+
+
+@pytest.mark.parametrize("text", WORDS)
+def test_a_judge_may_answer_in_words_where_its_endpoint_knows_no_schema(text, judged, agent, server):
+    outcome, granted, guidance = WORDS[text]
+    running = server(lambda request: completion(text), answers="words")
+    assert judge_consultation.consult_judge(held(agent)) == outcome
+    call = JudgeCall.objects.get()
+    assert (call.rounds_granted, call.guidance) == (granted, guidance)
+    (request,) = running.requests
+    assert "response_format" not in request
+    assert "JUSTIFICATION ACCEPTED" in request["messages"][0]["content"]
 
 
 def test_asking_twice_asks_once(judged, agent, server):
@@ -452,6 +502,36 @@ def test_a_judge_that_obeys_a_decoy_is_switched_off(judged, principal, server, m
     assert rounds(Agent(principal, "s-2"), LIMIT)[-1].decision == "stop"
 
 
+def test_a_person_labels_a_ruling_and_may_change_or_remove_the_label(judged, agent, server):
+    server(lambda request: completion(ruling(request)))
+    public_id = held(agent)
+    judge_consultation.consult_judge(public_id)
+    call = judge_consultation.label_ruling(judged.pk, public_id, "wrong", OPERATOR)
+    assert (call.label, call.labelled_by) == ("wrong", OPERATOR.name)
+    judge_consultation.label_ruling(judged.pk, public_id, "right", OPERATOR)
+    judge_consultation.label_ruling(judged.pk, public_id, "right", OPERATOR)
+    changes = AuditEntry.objects.filter(action="judge.label").order_by("pk").values_list("before", "after")
+    assert [*changes] == [({"label": ""}, {"label": "wrong"}), ({"label": "wrong"}, {"label": "right"})]
+    judge_consultation.label_ruling(judged.pk, public_id, "", OPERATOR)
+    call = JudgeCall.objects.get()
+    assert (call.label, call.labelled_by, call.labelled_at) == ("", "", None)
+
+
+def test_only_rulings_of_the_project_can_be_labelled(judged, agent, server, settings):
+    server(lambda request: completion(ruling(request)))
+    public_id = held(agent)
+    with pytest.raises(NotFound):
+        judge_consultation.label_ruling(judged.pk, public_id, "right", OPERATOR)
+    judge_consultation.consult_judge(public_id)
+    with pytest.raises(NotFound):
+        judge_consultation.label_ruling(judged.pk + 1, public_id, "right", OPERATOR)
+    with pytest.raises(Invalid, match="right, wrong or empty"):
+        judge_consultation.label_ruling(judged.pk, public_id, "perhaps", OPERATOR)
+    JudgeCall.objects.update(was_sent=False)
+    with pytest.raises(Conflict, match="not called"):
+        judge_consultation.label_ruling(judged.pk, public_id, "right", OPERATOR)
+
+
 # --- the environment
 
 
@@ -498,6 +578,11 @@ def test_the_environment_names_the_endpoint():
             "LOOPGUARD_JUDGE_URL": "https://a.example",
             "LOOPGUARD_JUDGE_MODEL": "m",
             "LOOPGUARD_JUDGE_DAILY_COST_USD": "nan",
+        },
+        {
+            "LOOPGUARD_JUDGE_URL": "https://a.example",
+            "LOOPGUARD_JUDGE_MODEL": "m",
+            "LOOPGUARD_JUDGE_ANSWERS": "xml",
         },
     ],
 )

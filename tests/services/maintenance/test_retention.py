@@ -46,7 +46,7 @@ def test_the_incident_of_a_session_that_nobody_hears_of_ends(agent):
 
 
 def test_a_stopped_session_stays_stopped_when_its_loop_is_abandoned(agent):
-    for _ in range(4):
+    for _ in range(8):
         agent.asks()
     Session.objects.update(last_event_at=timezone.now() - timedelta(hours=2))
     retention.housekeeping()

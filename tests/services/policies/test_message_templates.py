@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from detection.engine.messages import SHAPES
 from detection.engine.scopes import PROJECT
-from detection.models import AuditEntry, Event, Incident, MessageTemplate, Project, Session
+from detection.engine.wire_shapes import SHAPES
+from detection.models import AuditEntry, Event, Incident, MessageTemplate, Project, QuarantinedEvent, Session
 from detection.services import keys
 from detection.services.errors import Invalid
 from detection.services.policies import message_templates, overrides
@@ -17,7 +17,7 @@ from tests.support.agents import OPERATOR, Agent
 
 
 def stopped(agent):
-    return [agent.asks().verdicts[0] for _ in range(4)][-1]
+    return [agent.asks().verdicts[0] for _ in range(8)][-1]
 
 
 def test_an_own_text_holds_from_the_next_verdict_on_and_the_default_comes_back(project, agent):
@@ -25,7 +25,7 @@ def test_an_own_text_holds_from_the_next_verdict_on_and_the_default_comes_back(p
     text = "$tool: $count of $limit within $window. It costs $$5."
     message_templates.save_template(project.pk, "stop", "", text, OPERATOR)
     assert re.fullmatch(
-        r"search_web: 5 of 4 within \d seconds\. It costs \$5\.", agent.asks().verdicts[0].message
+        r"search_web: 9 of 4 within \d seconds\. It costs \$5\.", agent.asks().verdicts[0].message
     )
     message_templates.save_template(project.pk, "stop", "", "", OPERATOR)
     assert agent.asks().verdicts[0].message.startswith(default[:20])
@@ -35,9 +35,9 @@ def test_an_own_text_holds_from_the_next_verdict_on_and_the_default_comes_back(p
 def test_a_shape_may_have_a_text_of_its_own(project, agent):
     message_templates.save_template(project.pk, "stop", "mcp", "Stop calling $tool.", OPERATOR)
     verdict = stopped(agent)
-    assert verdict.wordings == {"mcp": "Stop calling search_web."}
+    assert verdict.message_by_shape == {"mcp": "Stop calling search_web."}
     assert "Tool call loop detected" in verdict.message
-    assert Event.objects.order_by("seq").last().verdict["wordings"] == verdict.wordings
+    assert Event.objects.order_by("seq").last().verdict["message_by_shape"] == verdict.message_by_shape
 
 
 def test_the_templates_of_other_projects_do_not_change(project, agent):
@@ -79,7 +79,7 @@ def test_only_rungs_that_speak_and_shapes_that_exist_have_texts(rung, shape, pro
 def test_a_tool_with_a_hostile_name_cannot_break_out_of_its_line(project, principal):
     message_templates.save_template(project.pk, "stop", "", "Stop $tool now.", OPERATOR)
     agent = Agent(principal)
-    verdict = [agent.asks(agent.call(tool="a$count\u202eb")).verdicts[0] for _ in range(4)][-1]
+    verdict = [agent.asks(agent.call(tool="a$count\u202eb")).verdicts[0] for _ in range(8)][-1]
     assert verdict.message == "Stop a$countb now."
 
 
@@ -108,7 +108,8 @@ def test_values_that_do_not_fit_together_are_refused_and_nothing_is_parked(proje
     session = Session.objects.get()
     evaluation.evaluate(session.pk)
     session.refresh_from_db()
-    assert (session.policy_values, session.quarantined) == ({}, [])
+    assert session.policy_values == {}
+    assert not QuarantinedEvent.objects.exists()
 
 
 def test_a_stop_after_a_chance_is_answered_with_the_same_words_as_the_activity_has(project, agent):
@@ -120,8 +121,7 @@ def test_a_stop_after_a_chance_is_answered_with_the_same_words_as_the_activity_h
 
 def test_the_activity_of_an_incident_has_the_words_that_the_agent_got(project, agent):
     message_templates.save_template(project.pk, "stop", "", "Enough of $tool within $window.", OPERATOR)
-    for _ in range(4):
-        answer = agent.asks()
-    assert answer.verdicts[0].message.startswith("Enough of search_web within ")
-    note = Incident.objects.get().activity.get(action="reacted").note
-    assert note == f"stop: {answer.verdicts[0].message}"
+    messages = [agent.asks().verdicts[0].message for _ in range(8)]
+    assert messages[7].startswith("Enough of search_web within ")
+    notes = Incident.objects.get().activity.filter(action="reacted").order_by("id")
+    assert [row.note for row in notes] == [f"chance: {messages[3]}", f"stop: {messages[7]}"]

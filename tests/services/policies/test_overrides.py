@@ -134,7 +134,7 @@ def test_one_invalid_command_does_not_void_the_others_in_the_text(project, agent
     assert out.lines == (
         "tool-loop-max-repeats must be between 2 and 1,000.",
         "tool-loop-ttl is now 60.",
-        "tool-loop-mode is now break (from preset:standard).",
+        "tool-loop-mode is now block_then_stop (from preset:standard).",
     )
     assert Session.objects.get().policy_values == {"ttl_seconds": 60}
 

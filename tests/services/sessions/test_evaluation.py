@@ -4,8 +4,10 @@ import pytest
 from django.utils import timezone
 
 from detection.engine import fold, snapshot
-from detection.models import Event, Incident, Session, TrackerState
+from detection.models import Event, Incident, QuarantinedEvent, Session, TrackerState
 from detection.services.sessions import evaluation, folding
+from detection.services.sessions.event_records import EventRecord
+from tests.support.threads import in_thread, wait_until_blocked
 
 pytestmark = pytest.mark.servers
 
@@ -36,7 +38,7 @@ def test_an_outdated_state_is_rebuilt_from_the_stored_calls(agent):
     with pytest.raises(snapshot.SnapshotVersionError):
         snapshot.load(b'{"v":-1}')
 
-    assert agent.asks().decision == "stop"
+    assert agent.asks().decision == "block"
 
 
 def test_a_poisonous_event_is_parked_with_its_error_and_the_session_goes_on(agent, monkeypatch):
@@ -54,8 +56,10 @@ def test_a_poisonous_event_is_parked_with_its_error_and_the_session_goes_on(agen
     session.refresh_from_db()
 
     assert session.evaluated_seq == 5
-    assert [entry["seq"] for entry in session.quarantined] == [2]
-    assert "ZeroDivisionError" in session.quarantined[0]["error"]
+    row = session.quarantined_events.get()
+    assert (row.seq, row.type, row.tool) == (2, "call", "poison")
+    assert row.error == "call: ZeroDivisionError: no way"
+    assert 'raise ZeroDivisionError("no way")' in row.traceback
     assert session.call_count == 5
     assert Incident.objects.get().count == 4
 
@@ -67,8 +71,48 @@ def test_a_poisonous_call_at_the_guard_is_allowed_and_parked(agent, monkeypatch)
     monkeypatch.setattr(fold, "observe_call", broken)
 
     assert agent.asks().decision == "allow"
-    assert Session.objects.get().quarantined[0]["seq"] == 1
+    assert QuarantinedEvent.objects.get().seq == 1
     assert Event.objects.count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_call_is_quarantined_although_another_request_took_its_number(agent, monkeypatch):
+    sound, others = fold.observe_call, []
+
+    def brittle(state, call, *rest):
+        if call.tool != "poison":
+            return sound(state, call, *rest)
+        if not others:
+            others.append(in_thread(lambda: agent.asks(agent.call("other", "{}"))))
+            wait_until_blocked()
+        raise KeyError("lost")
+
+    monkeypatch.setattr(fold, "observe_call", brittle)
+    unnamed = EventRecord(type="call", session="s-1", tool="poison", arguments="{}", tokens=3)
+    verdict = agent.asks(unnamed).verdicts[0]
+    others[0].join()
+
+    session = Session.objects.get()
+    calls = {row.tool: row for row in Event.objects.all()}
+    number = calls["poison"].seq  # usually 2: the other request waited for the lock
+    assert {calls["other"].seq, number} == {1, 2}
+    assert calls["poison"].call_id == verdict.call_id == f"seq-{number}"
+    assert (calls["other"].call_key != "", calls["poison"].call_key) == (True, "")
+    assert QuarantinedEvent.objects.get().seq == number
+    assert (session.call_count, session.token_count) == (2, 3)
+
+
+def test_a_quarantined_call_continues_a_session_that_detection_stopped(agent, monkeypatch):
+    def broken(*_):
+        raise KeyError("lost")
+
+    for _ in range(8):
+        agent.asks()
+    assert Session.objects.get().state == "stopped"
+    monkeypatch.setattr(fold, "observe_call", broken)
+
+    assert agent.asks(agent.call("other", "{}")).decision == "allow"
+    assert Session.objects.get().stopped_by_kind == ""
 
 
 def test_the_sweeper_finds_what_no_worker_was_told_of(agent):
@@ -96,8 +140,6 @@ def test_a_resolved_loop_that_goes_on_is_a_new_incident(agent, project):
 
 
 def test_a_session_that_ends_ends_its_incidents(agent):
-    from detection.services.sessions.event_records import EventRecord
-
     agent.posts(*[agent.call() for _ in range(4)], EventRecord(type="end", session="s-1", content="failed"))
     evaluation.evaluate(Session.objects.get().pk)
 
@@ -141,6 +183,6 @@ def test_what_was_only_reported_is_not_told_as_stopped(agent):
         agent.asks()
     asked = Incident.objects.get()
 
-    assert (reported.decision, reported.was_guarded, reported.calls_blocked) == ("stop", False, 0)
+    assert (reported.decision, reported.was_guarded, reported.calls_blocked) == ("block", False, 0)
     assert asked.was_guarded
     assert asked.calls_blocked == Session.objects.get().blocked_count > 0

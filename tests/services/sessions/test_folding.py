@@ -4,6 +4,7 @@ import logging
 
 import pytest
 
+from detection import logs
 from detection.engine.scopes import PROJECT
 from detection.models import Event, Incident, Session, TrackerState
 from detection.selectors.sessions import command_replies, session_calls
@@ -11,9 +12,11 @@ from detection.selectors.strips import cells_of, title
 from detection.services.approvals import decisions
 from detection.services.errors import Conflict
 from detection.services.policies import overrides
-from detection.services.sessions import actions, evaluation
+from detection.services.sessions import actions, evaluation, folding
 from detection.services.sessions.event_records import EventRecord
+from loopguard_site import env
 from tests.support.agents import OPERATOR
+from tests.support.statements import sent_messages
 
 
 def message(text):
@@ -36,6 +39,20 @@ def test_where_detection_is_disabled_nothing_is_tracked(agent, project, monkeypa
     assert used == []
     assert not TrackerState.objects.exists()
     assert (session.call_count, session.state, session.evaluated_seq) == (3, "ended", 6)
+
+
+def test_a_call_sends_less_where_detection_is_disabled(agent, project):
+    def size(messages):
+        return sum(int(message.split("\t")[1]) for message in messages)
+
+    agent.asks()
+    with sent_messages() as enabled:
+        agent.asks()
+    disable(project)
+    agent.asks()  # reads the changed settings
+    with sent_messages() as disabled:
+        agent.asks()
+    assert 0 < size(disabled) < 0.7 * size(enabled)
 
 
 def test_disabling_keeps_the_state_of_before(agent, project):
@@ -77,9 +94,8 @@ def test_a_quarantined_call_has_its_number_too(agent, monkeypatch):
 
 def test_an_incident_knows_the_number_of_its_first_call(agent):
     agent.asks(agent.call("read", "{}"), results=[])
-    agent.asks(results=[agent.result("call_0")])
-    for _ in range(3):
-        agent.asks()
+    for number in range(4):
+        agent.asks(results=[agent.result(f"call_{number}")])
     incident = Incident.objects.get()
     assert (incident.first_seq, incident.first_call_number) == (3, 2)
     assert [call["number"] for call in incident.evidence["calls"]] == [2, 3, 4, 5]
@@ -135,5 +151,39 @@ def test_each_detection_is_one_warning_with_tool_count_and_session(agent, caplog
     lines = [record.msg for record in caplog.records if record.levelno == logging.WARNING]
     (line,) = [line for line in lines if line["event"] == "loop_detected"]
     assert {name: line[name] for name in ("tool", "count", "limit", "detector", "decision", "session")} == {
-        "tool": "search_web", "count": 4, "limit": 4, "detector": "repeat", "decision": "stop", "session": "s-1",
+        "tool": "search_web", "count": 4, "limit": 4, "detector": "repeat", "decision": "block", "session": "s-1",
     }  # fmt: skip
+
+
+@pytest.fixture
+def log_at():
+    """Return a function that sets the lowest level of the log lines."""
+
+    def set_level(level):
+        logs.formatter(level=level)
+        vars(folding.log).pop("bind", None)  # a logger keeps the level of its first line
+
+    yield set_level
+    set_level("INFO")
+
+
+@pytest.mark.parametrize(("variable", "lines"), [("debug", 2), ("", 0), ("WARNING", 0)])
+def test_the_log_level_decides_whether_each_call_has_a_line_with_its_signature(
+    agent, caplog, log_at, variable, lines
+):
+    caplog.set_level(logging.DEBUG, logger="detection")
+    log_at(env.read({"LOOPGUARD_MODE": "test", "LOOPGUARD_LOG_LEVEL": variable}).log_level)
+    agent.asks()
+    agent.asks(agent.call("read_file", "{}"))
+    found = [record.msg for record in caplog.records if record.msg["event"] == "call_signature"]
+    assert len(found) == lines
+    assert len({line["signature"] for line in found}) == lines
+    assert {(line["session"], line["tool"]) for line in found} <= {
+        ("s-1", "search_web"),
+        ("s-1", "read_file"),
+    }
+
+
+def test_an_unknown_log_level_ends_the_start_with_the_name_of_the_variable():
+    with pytest.raises(env.EnvironmentProblem, match="LOOPGUARD_LOG_LEVEL must be one of DEBUG, INFO"):
+        env.read({"LOOPGUARD_MODE": "test", "LOOPGUARD_LOG_LEVEL": "loud"})

@@ -1,12 +1,9 @@
 import asyncio
-import threading
-import time
 from datetime import timedelta
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from channels.layers import get_channel_layer
-from django.db import connection
 from django.utils import timezone
 
 from detection.engine import fold
@@ -17,10 +14,11 @@ from detection.services.incidents import triage
 from detection.services.keys import Principal
 from detection.services.maintenance import retention
 from detection.services.sessions import actions
-from detection.services.sessions.folding import Folding
+from detection.services.sessions.folding import Folding, Quarantine
 from detection.services.sessions.locked_session import locked_session
 from detection.stream.hints import project_group
 from tests.support.agents import OPERATOR, Agent
+from tests.support.threads import in_thread, wait_until_blocked
 
 pytestmark = pytest.mark.servers
 
@@ -29,27 +27,6 @@ pytestmark = pytest.mark.servers
 def racing(transactional_db):
     project = Project.objects.create(slug="race", name="Race")
     return Agent(Principal(0, "x", project.pk, "race", frozenset(), False, None, b"secret"))
-
-
-def in_thread(do):
-    def run():
-        do()
-        connection.close()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    return thread
-
-
-def wait_until_blocked():
-    """Wait until a connection waits for a lock."""
-    for _ in range(500):
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
-            if cursor.fetchone()[0]:
-                return
-        time.sleep(0.01)
-    raise AssertionError("nobody waits")
 
 
 @async_to_sync
@@ -144,7 +121,7 @@ def test_the_state_that_a_waiting_call_reads_is_the_one_that_it_waited_for(racin
     with locked_session(session_id) as locked:
         thread = in_thread(second)
         wait_until_blocked()
-        Folding(locked, {}).catch_up()
+        Folding(locked, Quarantine()).catch_up()
     thread.join()
     assert seen == [(2, 2)]
 
@@ -157,7 +134,7 @@ def test_an_acknowledgement_during_an_evaluation_is_kept(racing):
         assert locked.incidents.active
         thread = in_thread(lambda: triage.acknowledge(project_id, incident.public_id, OPERATOR))
         wait_until_blocked()
-        Folding(locked, {}).catch_up()
+        Folding(locked, Quarantine()).catch_up()
     thread.join()
     incident.refresh_from_db()
     assert (incident.status, incident.detections) == ("acknowledged", 2)
@@ -169,7 +146,7 @@ def test_a_finding_writes_only_what_findings_change(agent):
     with locked_session(incident.session_id) as locked:
         assert locked.incidents.active
         Incident.objects.update(status="acknowledged", label="true_loop")
-        Folding(locked, {}).catch_up()
+        Folding(locked, Quarantine()).catch_up()
     incident.refresh_from_db()
     assert (incident.status, incident.label, incident.detections) == ("acknowledged", "true_loop", 2)
 
@@ -224,3 +201,10 @@ def test_stopping_withdraws_and_writes_the_reason_once(agent, project):
     actions.stop(project.pk, "s-1", OPERATOR, "again")
     session = Session.objects.get()
     assert (session.state, session.stopped_by, session.stop_reason) == ("stopped", "ana", "runs wild")
+
+
+def test_stopping_several_sessions_passes_over_those_that_are_gone(agent, principal, project):
+    agent.asks()
+    Agent(principal, "s-2").asks()
+    assert actions.stop_many(project.pk, ["s-1", "removed", "s-2"], OPERATOR) == 2
+    assert set(Session.objects.values_list("state", flat=True)) == {"stopped"}

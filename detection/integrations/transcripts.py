@@ -1,0 +1,197 @@
+"""Recorded runs of agents, read into events of the API: one reader per form, each a stream that keeps no run in memory.
+
+The events of a session come in the order in which they are to count, with the times of the record where it has any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, Literal
+
+import orjson
+
+from detection.integrations.session_names import bounded, session_name
+from detection.strict_json import compact
+
+Event = dict[str, Any]
+MessageShape = Literal["openai", "anthropic", "responses"]
+MESSAGE_SHAPES: Final[tuple[MessageShape, ...]] = ("openai", "anthropic", "responses")
+_NOT_PROMPTS: Final = ("<command-", "<local-command", "<system-reminder", "[Request interrupted", "Caveat:")
+"""Text that a coding agent puts where a prompt of its user would be."""
+
+
+class TranscriptError(ValueError):
+    """The text is no transcript of the form."""
+
+
+def claude_code_events(lines: Iterable[bytes]) -> Iterator[Event]:
+    """Yield the events of a session file of Claude Code, one JSON object per line.
+
+    A model response is several lines with one message id, each with the usage of the whole; it counts once. A line that is not
+    JSON is skipped, because the last line of a run that was killed is cut.
+    """
+    counted: set[str] = set()
+    for line in lines:
+        try:
+            entry = orjson.loads(line)
+        except ValueError:
+            continue
+        if isinstance(entry, dict) and isinstance(entry.get("message"), dict):
+            yield from _claude_code_entry(entry, counted)
+
+
+def _claude_code_entry(entry: dict[str, Any], counted: set[str]) -> Iterator[Event]:
+    message = entry["message"]
+    main = session_name(_text(entry, "sessionId"), program="claude-code")
+    sub_agent = _text(entry, "agentId") or ("sidechain" if entry.get("isSidechain") is True else "")
+    common: Event = {
+        "session": session_name(main, sub_agent) if sub_agent else main,
+        "parent_session": main if sub_agent else None,
+        "agent": "claude-code",
+        "occurred_at": entry.get("timestamp"),
+    }
+    if entry.get("type") == "assistant":
+        response = _text(message, "id") or _text(entry, "uuid")
+        common |= {"round": response, "model": _text(message, "model"), "backend": "anthropic"}
+        usage = None if response in counted else _usage(message.get("usage"), entry.get("costUSD"))
+        for block in _blocks(message.get("content")):
+            if block.get("type") == "tool_use":
+                yield _call(common, block.get("id"), block.get("name"), block.get("input"), usage)
+                counted.add(response)
+                usage = None
+    elif entry.get("type") == "user" and not entry.get("isMeta") and not entry.get("isCompactSummary"):
+        yield from _user_message(common, message.get("content"), is_person=not sub_agent)
+
+
+def message_events(messages: Any, shape: MessageShape, session: str) -> Iterator[Event]:
+    """Yield the events of a list of messages, as a client sends it to its model server.
+
+    Parameters
+    ----------
+    messages
+        The list: `messages` of OpenAI's chat completions or of Anthropic, `input` of OpenAI's responses.
+    shape
+        Whose messages they are.
+    session
+        Name of the session.
+
+    Raises
+    ------
+    TranscriptError
+        If it is no list of objects.
+    """
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        raise TranscriptError("A transcript must be a list of messages.")
+    for number, message in enumerate(messages):
+        common: Event = {"session": session, "round": f"message-{number}"}
+        if shape == "openai":
+            yield from _chat_message(common, message)
+        elif shape == "anthropic":
+            if message.get("role") == "assistant":
+                for block in _blocks(message.get("content")):
+                    if block.get("type") == "tool_use":
+                        yield _call(common, block.get("id"), block.get("name"), block.get("input"))
+            elif message.get("role") == "user":
+                yield from _user_message(common, message.get("content"), is_person=True)
+        else:
+            yield from _responses_item(common, message)
+
+
+def _chat_message(common: Event, message: dict[str, Any]) -> Iterator[Event]:
+    role, content = message.get("role"), message.get("content")
+    if role == "user":
+        yield _said(common, _joined(content))
+    elif role == "tool":
+        yield _result(common, message.get("tool_call_id"), _joined(content) or content, None)
+    elif role == "assistant":
+        for call in _blocks(message.get("tool_calls")):
+            function = call.get("function") or call.get("custom") or {}
+            arguments = function.get("arguments", function.get("input"))
+            yield _call(common, call.get("id"), function.get("name"), arguments)
+
+
+def _responses_item(common: Event, item: dict[str, Any]) -> Iterator[Event]:
+    kind = item.get("type", "message")
+    common = common | {"round": None}
+    if kind in ("function_call", "custom_tool_call"):
+        arguments = item.get("arguments", item.get("input"))
+        yield _call(common, item.get("call_id"), item.get("name"), arguments)
+    elif kind == "local_shell_call":
+        yield _call(common, item.get("call_id"), "local_shell", item.get("action"))
+    elif isinstance(kind, str) and kind.endswith("_call_output"):
+        output = item.get("output")
+        yield _result(common, item.get("call_id"), _joined(output) or output, None)
+    elif kind == "message" and item.get("role") == "user":
+        yield _said(common, _joined(item.get("content")))
+
+
+def _user_message(common: Event, content: Any, *, is_person: bool) -> Iterator[Event]:
+    """Yield the results in a message of the user's side, or the prompt that it is."""
+    results = [block for block in _blocks(content) if block.get("type") == "tool_result"]
+    for block in results:
+        answer = block.get("content")
+        yield _result(common, block.get("tool_use_id"), _joined(answer) or answer, block.get("is_error"))
+    text = _joined(content).strip()
+    if not results and is_person and text and not text.startswith(_NOT_PROMPTS):
+        yield _said(common, text)
+
+
+def _call(common: Event, call_id: Any, tool: Any, arguments: Any, usage: Event | None = None) -> Event:
+    return common | {
+        "type": "call",
+        "call_id": bounded(call_id) if isinstance(call_id, str) else None,
+        "tool": bounded(tool, 128) if isinstance(tool, str) and tool else "unnamed",
+        "arguments": arguments
+        if arguments is None or isinstance(arguments, (dict, str))
+        else compact(arguments),
+        "usage": usage,
+    }
+
+
+def _result(common: Event, call_id: Any, content: Any, is_error: Any) -> Event:
+    return common | {
+        "type": "result",
+        "round": None,
+        "call_id": bounded(call_id) if isinstance(call_id, str) else None,
+        "content": content if content is None or isinstance(content, str) else compact(content),
+        "is_error": is_error if isinstance(is_error, bool) else None,
+    }
+
+
+def _said(common: Event, text: str) -> Event:
+    return common | {"type": "message", "round": None, "content": text}
+
+
+def _usage(usage: Any, cost: Any) -> Event | None:
+    """Return the usage of a response; what it read from a cache counts as input."""
+    if not isinstance(usage, dict):
+        return None
+    inputs = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+    return {
+        "input_tokens": sum(_count(usage.get(name)) for name in inputs),
+        "output_tokens": _count(usage.get("output_tokens")),
+        "cost_usd": cost
+        if isinstance(cost, (int, float)) and not isinstance(cost, bool) and cost >= 0
+        else None,
+    }
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+
+
+def _blocks(content: Any) -> list[dict[str, Any]]:
+    return [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
+
+
+def _joined(content: Any) -> str:
+    """Return the text of a message: plain, or the parts that are text. Empty if another part has more to say."""
+    if isinstance(content, str):
+        return content
+    texts = [block.get("text") for block in _blocks(content)]
+    return "\n".join(text for text in texts if isinstance(text, str))
+
+
+def _text(data: dict[str, Any], key: str) -> str:
+    value = data.get(key)
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,47 @@
+"""What a process keeps of its projects as long as their policy version stays the same."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from detection.models import Project
+
+MAX_PROJECTS = 200
+
+Value = TypeVar("Value")
+
+
+class ProjectCache(Generic[Value]):
+    """A value of each recently used project at its policy version; safe to use from several threads.
+
+    The version is read with every session lock, so a saved change applies to the next call on every process.
+
+    Parameters
+    ----------
+    load : callable
+        Reads the value of a project.
+    size : int
+        Projects that are kept; the one loaded first is dropped.
+    """
+
+    def __init__(self, load: Callable[[Project], Value], size: int = MAX_PROJECTS) -> None:
+        self._load = load
+        self._size = size
+        self._known: OrderedDict[int, tuple[int, Value]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, project: Project) -> Value:
+        """Return the value of a project. Costs a dictionary look-up, and its queries when the version is new."""
+        known = self._known.get(project.pk)
+        if known is not None and known[0] == project.policy_version:
+            return known[1]
+        value = self._load(project)
+        with self._lock:
+            self._known[project.pk] = (project.policy_version, value)
+            self._known.move_to_end(project.pk)
+            if len(self._known) > self._size:
+                self._known.popitem(last=False)
+        return value

@@ -1,0 +1,199 @@
+"""Recognises events that were sent before, and finds the call that a result belongs to.
+
+Decided once, when an event gets its number, from the stored events and those before it in the request: the outcome does not
+depend on how a history is split into requests, nor on how far it is evaluated. `detection.engine.open_calls` does the same for
+users of the library, who have no stored events.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from detection.engine.open_calls import is_assigned
+from detection.models import EventType
+from detection.services.sessions.event_records import EventRecord
+from detection.sql.pipeline import fetch
+
+SAME_ID_EVENTS = 32
+"""So many of the latest events with one call id are compared. A model server may use one id ten thousand times."""
+LATEST_EVENTS = 128
+"""A result without a call id belongs to a call among so many of the latest calls and results of the session."""
+_FEW_IDS = 8
+"""Up to here one subquery per id is faster than a join: each opens one partition only."""
+
+_COLUMNS = (
+    "session_id",
+    "seq",
+    "type",
+    "call_id",
+    "tool",
+    "arguments_digest",
+    "round",
+    "run",
+    "closes",
+    "decision",
+)
+_EVENTS = (
+    f"SELECT {', '.join(_COLUMNS)}, verdict IS NOT NULL FROM detection_event WHERE type IN ('call', 'result')"  # noqa: S608 - constants
+)
+_WITH_ID = f"({_EVENTS} AND session_id = %s AND call_id = %s ORDER BY seq DESC LIMIT {SAME_ID_EVENTS})"
+_WITH_IDS = (
+    "SELECT e.* FROM unnest(%s::bigint[], %s::text[]) AS w (its_session, its_id) CROSS JOIN LATERAL"  # noqa: S608 - constants
+    f" ({_EVENTS}"
+    f" AND session_id = w.its_session AND call_id = w.its_id ORDER BY seq DESC LIMIT {SAME_ID_EVENTS}) e"
+)
+_LATEST = f"({_EVENTS} AND session_id = %s ORDER BY seq DESC LIMIT {LATEST_EVENTS})"
+
+Place = tuple[int, str]
+
+
+class CallIdentity:
+    """The calls and results that the events of one request may refer to, of sessions locked by this transaction.
+
+    Parameters
+    ----------
+    events
+        All events of the request with the row ids of their sessions, omitting sessions without any event. Costs one query,
+        and another one if a result has no call id.
+    """
+
+    def __init__(self, events: Iterable[tuple[int, EventRecord]]) -> None:
+        self._by_id: defaultdict[Place, deque[EventRecord]] = defaultdict(_same_id)
+        self._latest: defaultdict[int, deque[EventRecord]] = defaultdict(_latest)
+        places: set[Place] = set()
+        sessions: set[int] = set()
+        for session_id, event in events:
+            if event.call_id:
+                places.add((session_id, event.call_id))
+            elif event.type == EventType.RESULT:
+                sessions.add(session_id)
+        for row in _rows_with_ids(sorted(places)):
+            self._by_id[row.session_id, row.call_id].append(row)
+        for row in _latest_rows(sorted(sessions)):
+            self._latest[row.session_id].append(row)
+
+    def repeated_by(self, session_id: int, event: EventRecord) -> EventRecord | None:
+        """Return the stored event that a call or result repeats, None if it is new.
+
+        A call id stands for a call within the round that the client named, and without one until a result comes. With other
+        arguments it is another call. A result is repeated if its call has one already.
+        """
+        if not event.call_id:
+            return None
+        known = self._by_id.get((session_id, event.call_id), ())
+        if event.type == EventType.CALL:
+            return _same_call(known, event)
+        if _open_call(known, event) is not None:
+            return None
+        return next((one for one in reversed(known) if one.type == EventType.RESULT), None)
+
+    def latest_like(self, session_id: int, event: EventRecord) -> EventRecord | None:
+        """Return the latest call with the id, tool and arguments of a call, open or not."""
+        known = self._by_id.get((session_id, event.call_id), ())
+        return next((one for one in reversed(known) if _is_same(one, event)), None)
+
+    def add(self, event: EventRecord) -> None:
+        """Note a new event that has its number. A result without a call id gets that of its call."""
+        if event.type == EventType.RESULT:
+            known = self._by_id.get((event.session_id, event.call_id), ()) if event.call_id else None
+            latest = self._latest[event.session_id]
+            call = _open_call(latest, event) if known is None else _open_call(known, event)
+            if call is not None:
+                event.closes, event.call_id = call.seq, call.call_id
+        elif event.type != EventType.CALL:
+            return
+        if event.call_id:
+            self._by_id[event.session_id, event.call_id].append(event)
+        self._latest[event.session_id].append(event)
+
+
+def _same_id() -> deque[EventRecord]:
+    return deque(maxlen=SAME_ID_EVENTS)
+
+
+def _latest() -> deque[EventRecord]:
+    return deque(maxlen=LATEST_EVENTS)
+
+
+def _same_call(known: Iterable[EventRecord], call: EventRecord) -> EventRecord | None:
+    known = [*known]
+    closed = {one.closes for one in known}
+    for one in reversed(known):
+        if _is_same(one, call):
+            both_named = _is_named(one.round) and _is_named(call.round)
+            if one.round == call.round if both_named else one.seq not in closed:
+                return one
+    return None
+
+
+def _is_same(one: EventRecord, call: EventRecord) -> bool:
+    return (
+        one.type == EventType.CALL
+        and one.tool == call.tool
+        and one.arguments_digest == call.arguments_digest != ""
+    )
+
+
+def _is_named(round_id: str) -> bool:
+    return bool(round_id) and not is_assigned(round_id)
+
+
+def _open_call(known: Iterable[EventRecord], result: EventRecord) -> EventRecord | None:
+    """Return the oldest open call that fits a result; of calls with one id, of the latest round.
+
+    Blocked calls have no result of their own. One that names their id belongs to them nevertheless:
+    it is the message that the model got instead.
+    """
+    known = [*known]
+    closed = {one.closes for one in known}
+    fitting = [
+        one
+        for one in known
+        if one.type == EventType.CALL
+        and one.seq not in closed
+        and _fits(one, result, by_id=bool(result.call_id))
+    ]
+    ran = [one for one in fitting if not _was_blocked(one)]
+    if not result.call_id:
+        return ran[0] if ran else None
+    latest = ran or fitting
+    return next((one for one in latest if one.round == latest[-1].round), None)
+
+
+def _fits(call: EventRecord, result: EventRecord, *, by_id: bool) -> bool:
+    if by_id:
+        return True
+    return (
+        (not result.tool or call.tool == result.tool)
+        and (not result.arguments_digest or call.arguments_digest == result.arguments_digest)
+        and (not result.run or call.run == result.run)
+    )
+
+
+def _was_blocked(call: EventRecord) -> bool:
+    """Whether the guard answered that the call must not run; a reported call has run whatever its evaluation says."""
+    return call.verdict is not None and call.decision in ("block", "stop")
+
+
+def _rows_with_ids(places: Sequence[Place]) -> list[EventRecord]:
+    if not places:
+        return []
+    if len(places) <= _FEW_IDS:
+        return _read(
+            " UNION ALL ".join([_WITH_ID] * len(places)), [value for place in places for value in place]
+        )
+    return _read(_WITH_IDS, [list(column) for column in zip(*places, strict=True)])
+
+
+def _latest_rows(sessions: Sequence[int]) -> list[EventRecord]:
+    return _read(" UNION ALL ".join([_LATEST] * len(sessions)), sessions) if sessions else []
+
+
+def _read(text: str, parameters: Sequence[Any]) -> list[EventRecord]:
+    rows = [
+        EventRecord(**dict(zip(_COLUMNS, row, strict=False)), verdict={} if row[-1] else None)
+        for row in fetch(text, parameters)
+    ]
+    return sorted(rows, key=lambda row: (row.session_id, row.seq))

@@ -1,0 +1,97 @@
+"""Hooks of coding agents: the guard before a tool, its result afterwards, and what else the session should know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from detection.engine.calls import DECISIONS, Decision
+from detection.engine.open_calls import is_assigned
+from detection.engine.wire_shapes import WARNED_WITH_RESULT, Shape
+from detection.integrations.hosts import HookEvent, Host
+from detection.models import Event, EventType
+from detection.services.ingestion.guard import CallVerdict, GuardRequest, GuardResponse, guard
+from detection.services.ingestion.ingest import ingest
+from detection.services.keys import Principal
+from detection.services.sessions.event_records import EventRecord
+
+
+@dataclass(frozen=True, slots=True)
+class HookAnswer:
+    """The response to a hook, before it has the form of its host.
+
+    Attributes
+    ----------
+    verdict
+        The verdict on the call, or the strictest finding about the result; None without either.
+    """
+
+    decision: Decision = "allow"
+    message: str = ""
+    verdict: CallVerdict | None = None
+    response: GuardResponse | None = None
+
+
+def handle_hook(
+    principal: Principal, host: Host, event: HookEvent, records: Sequence[EventRecord]
+) -> HookAnswer:
+    """Record what a hook reports, and evaluate the call that it asks about.
+
+    Parameters
+    ----------
+    host
+        The coding agent; a project may have message templates for the form of its responses.
+    event
+        The hook.
+    records
+        Its events, checked by the parser.
+    """
+    if event.moment in ("prompt", "end"):
+        ingest(principal, records, integration=f"hooks/{host.name}")
+    if event.moment not in ("before_tool", "after_tool"):
+        return HookAnswer()
+    is_call = event.moment == "before_tool"
+    request = GuardRequest(
+        session=event.session,
+        agent=event.agent,
+        model=event.model,
+        parent_session=event.parent_session,
+        integration=f"hooks/{host.name}",
+        calls=tuple(records) if is_call else (),
+        results=() if is_call else tuple(records),
+    )
+    response = guard(principal, request)
+    if is_call:
+        verdict = response.verdicts[0]
+        return _answer(host.shape, verdict, response)
+    if response.notices:
+        return _answer(host.shape, max(response.notices, key=_strength), response)
+    return HookAnswer("warn", _late_warning(principal, host.shape, records[0]))
+
+
+def _strength(verdict: CallVerdict) -> int:
+    return DECISIONS.index(cast("Decision", verdict.decision))
+
+
+def _answer(shape: Shape, verdict: CallVerdict, response: GuardResponse) -> HookAnswer:
+    message = verdict.message_by_shape.get(shape, verdict.message)
+    return HookAnswer(cast("Decision", verdict.decision), message, verdict, response)
+
+
+def _late_warning(principal: Principal, shape: Shape, result: EventRecord) -> str:
+    """Return the message of the call that has run, for agents that show it only with the result; one query."""
+    if shape not in WARNED_WITH_RESULT:
+        return ""
+    # A result without an id that fits no open call is taken for that of the latest call of its tool.
+    has_id = bool(result.call_id) and not is_assigned(result.call_id)
+    its_call = {"call_id": result.call_id} if has_id else {"tool": result.tool}
+    calls = Event.objects.filter(
+        session__project_id=principal.project_id,
+        session__external_id=result.session,
+        type=EventType.CALL,
+        **its_call,
+    )
+    row = calls.order_by("-seq").values_list("decision", "verdict").first()
+    verdict = row[1] if row is not None and row[0] == "warn" else None
+    return str(verdict.get("message_by_shape", {}).get(shape) or verdict["message"]) if verdict else ""

@@ -1,0 +1,101 @@
+"""The sessions that tasks have named to this worker, evaluated project by project in turn.
+
+A task only adds sessions, so that the broker's queue, which knows one order only, never has a backlog. A session takes a
+slice of at most one transaction per turn and queues again with what is left. What is lost with a worker is found by the
+sweeper.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import Any, Final
+
+import structlog
+from celery.signals import worker_init, worker_shutting_down
+from django.db import close_old_connections, connection
+
+from detection.services.maintenance.heartbeats import heartbeats
+from detection.services.sessions import evaluation
+
+log = structlog.get_logger(__name__)
+MAX_QUEUED_PER_PROJECT: Final = 10_000
+STOP_SECONDS: Final = 8.0
+
+
+class EvaluationQueue:
+    """Waiting sessions by project, each once."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition(threading.Lock())
+        self._by_project: dict[int, dict[int, None]] = {}
+        self._threads: list[threading.Thread] = []
+        self._is_stopped = False
+
+    def add(self, project_id: int, session_ids: Iterable[int]) -> None:
+        """Queue sessions; above the limit of a project they are left to the sweeper."""
+        with self._changed:
+            waiting = self._by_project.setdefault(project_id, {})
+            for session_id in session_ids:
+                if len(waiting) < MAX_QUEUED_PER_PROJECT:
+                    waiting[session_id] = None
+            if waiting:
+                self._changed.notify(len(waiting))
+            else:
+                del self._by_project[project_id]
+
+    def take(self) -> int | None:
+        """Wait for a session and return it: of the project whose last turn is longest ago. None when stopped."""
+        with self._changed:
+            while not self._by_project and not self._is_stopped:
+                self._changed.wait()
+            if self._is_stopped:
+                return None
+            project_id, waiting = next(iter(self._by_project.items()))
+            session_id = next(iter(waiting))
+            del waiting[session_id], self._by_project[project_id]
+            if waiting:
+                self._by_project[project_id] = waiting  # behind the others
+            return session_id
+
+    def start(self, threads: int) -> None:
+        """Start the threads that evaluate."""
+        self._threads = [
+            threading.Thread(target=self._run, name=f"evaluation-{number}", daemon=True)
+            for number in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Wait a few seconds for the current slices to end."""
+        with self._changed:
+            self._is_stopped = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join(STOP_SECONDS)
+
+    def _run(self) -> None:
+        while (session_id := self.take()) is not None:
+            try:
+                close_old_connections()
+                evaluation.evaluate(session_id)
+                heartbeats.note("worker")
+            except Exception:
+                # The thread continues with other sessions; the sweeper tries this one again.
+                log.exception("evaluation_failed", session_id=session_id)
+            finally:
+                connection.close()
+
+
+evaluation_queue = EvaluationQueue()
+
+
+@worker_init.connect(dispatch_uid="detection.evaluation_queue")
+def _start(sender: Any, **_: object) -> None:
+    evaluation_queue.start(sender.concurrency if isinstance(sender.concurrency, int) else 1)
+
+
+@worker_shutting_down.connect(dispatch_uid="detection.evaluation_queue")
+def _stop(**_: object) -> None:
+    evaluation_queue.stop()

@@ -1,0 +1,184 @@
+"""Past runs of our own writing, in the forms of the programs that record them."""
+
+import gzip
+import json
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from detection.models import AlertEvent, Event, Incident, Project, Session
+
+pytestmark = pytest.mark.django_db
+USAGE = {"input_tokens": 100, "cache_read_input_tokens": 900, "output_tokens": 50}
+
+
+@pytest.fixture(autouse=True)
+def project(db):
+    return Project.objects.create(slug="default", name="Default")
+
+
+def claude_code(calls, session="5d1c", step_seconds=5, **more):
+    """A session in which each of `calls` is one model response with its result."""
+    yield {"type": "summary", "summary": "Fix the tests"}
+    yield {"type": "user", "sessionId": session, "message": {"role": "user", "content": "Fix the tests"},
+           "timestamp": "2026-03-01T12:00:00.000Z", **more}  # fmt: skip
+    for number, command in enumerate(calls, 1):
+        seconds = number * step_seconds
+        at = f"2026-03-01T12:{seconds // 60:02}:{seconds % 60:02}.000Z"
+        common = {"sessionId": session, "timestamp": at, **more}
+        message = {"id": f"msg_{number}", "role": "assistant", "model": "claude-x", "usage": USAGE}
+        use = {"type": "tool_use", "id": f"toolu_{number}", "name": "Bash", "input": {"command": command}}
+        yield {
+            "type": "assistant",
+            **common,
+            "message": message | {"content": [{"type": "text", "text": "I see"}]},
+        }
+        yield {"type": "assistant", **common, "message": message | {"content": [use]}}
+        is_error = command.startswith("make")
+        said = "2 failed" if is_error else f"the text of {command}"
+        use_id = f"toolu_{number}"
+        result = {"type": "tool_result", "tool_use_id": use_id, "content": said, "is_error": is_error}
+        yield {"type": "user", **common, "message": {"role": "user", "content": [result]}}
+
+
+def written(path, lines, *, packed=False):
+    text = "\n".join(json.dumps(line) for line in lines).encode()
+    path.write_bytes(gzip.compress(text) if packed else text)
+    return path
+
+
+def run(*arguments, capsys):
+    call_command("import_transcripts", *map(str, arguments))
+    return capsys.readouterr().out
+
+
+def test_a_folder_of_claude_code_sessions_tells_what_loops_cost(tmp_path, capsys):
+    (tmp_path / "project").mkdir()
+    written(tmp_path / "project" / "a.jsonl", claude_code(["make test"] * 8))
+    written(tmp_path / "b.jsonl.gz", claude_code([f"cat {n}" for n in range(8)], "77aa"), packed=True)
+    said = run("claude-code", tmp_path, "--usd-per-million-tokens", "3", "15", capsys=capsys)
+
+    looping, healthy = (Session.objects.get(external_id=name) for name in ("5d1c", "77aa"))
+    assert (looping.call_count, looping.token_count, looping.model) == (8, 8 * 1050, "claude-x")
+    assert float(looping.cost_usd) == pytest.approx(8 * (1000 * 3 + 50 * 15) / 1e6)
+    assert (looping.state, looping.integration) == ("ended", "import/claude-code")
+    assert looping.started_at.isoformat() == "2026-03-01T12:00:00+00:00"
+    assert looping.last_event_at.isoformat() == "2026-03-01T12:00:40+00:00"
+    assert not healthy.incidents.exists()
+    incident = looping.incidents.first()
+    assert "2 sessions, 16 calls" in said
+    assert "in 1 sessions" in said
+    assert f"/p/default/incidents/{incident.public_id}" in said
+    assert "$0.0" in said
+
+
+def test_an_import_alerts_nobody_and_leaves_nothing_to_do(tmp_path, capsys):
+    run("claude-code", written(tmp_path / "a.jsonl", claude_code(["make test"] * 8)), capsys=capsys)
+    assert Incident.objects.exists()
+    assert not AlertEvent.objects.exists()
+    assert not Incident.objects.exclude(status="ended").exists()
+    assert not Session.objects.exclude(evaluated_seq=Session.objects.get().last_seq).exists()
+
+
+def test_importing_again_adds_nothing_and_a_record_that_has_grown_continues(tmp_path, capsys):
+    lines = list(claude_code(["make test"] * 8))
+    file = written(tmp_path / "a.jsonl", lines[:12])
+    run("claude-code", file, capsys=capsys)
+    stored = Event.objects.count()
+    assert "New events: 0." in run("claude-code", file, capsys=capsys)
+    assert Event.objects.count() == stored
+    run("claude-code", written(file, lines), capsys=capsys)
+    assert Event.objects.count() == 17
+    assert Session.objects.get().call_count == 8
+
+
+def test_times_of_the_record_count_and_not_those_of_the_import(tmp_path, capsys):
+    """Hours apart, the same successful call is no loop within its time to live."""
+    lines = list(claude_code(["date"] * 5, step_seconds=700))
+    for line in lines:
+        for block in line.get("message", {}).get("content", []) if line["type"] == "user" else []:
+            if isinstance(block, dict):
+                block["content"] = line["timestamp"]
+    run("claude-code", written(tmp_path / "a.jsonl", lines), capsys=capsys)
+    assert not Incident.objects.exists()
+
+
+def test_sub_agents_are_sessions_of_their_own(tmp_path, capsys):
+    written(tmp_path / "a.jsonl", [
+        *claude_code(["make"]), *claude_code(["ls"], agentId="a7f", isSidechain=True)
+    ])  # fmt: skip
+    run("claude-code", tmp_path, capsys=capsys)
+    child = Session.objects.get(external_id="5d1c/a7f")
+    assert (child.parent_external_id, child.call_count) == ("5d1c", 1)
+    assert not Event.objects.filter(session_id=child.pk, type="message").exists()
+
+
+def test_a_session_that_was_recorded_live_is_left_as_it_is(tmp_path, capsys, project):
+    Session.objects.create(project=project, external_id="5d1c", integration="hooks/claude-code")
+    said = run("claude-code", written(tmp_path / "a.jsonl", claude_code(["make"])), capsys=capsys)
+    assert "1 sessions were recorded live" in said
+    assert not Event.objects.exists()
+
+
+CALL = {"id": "call_1", "type": "function", "function": {"name": "search", "arguments": '{"q": "x"}'}}
+LISTS = {
+    "openai": [
+        {"role": "system", "content": "s"}, {"role": "user", "content": "find it"},
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "nothing"},
+    ],
+    "anthropic": [
+        {"role": "user", "content": [{"type": "text", "text": "find it"}]},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "call_1", "name": "search", "input": {"q": "x"}}]},
+        {"role": "user", "content": [
+            {"type": "tool_result", "tool_use_id": "call_1", "content": [{"type": "text", "text": "nothing"}]},
+        ]},
+    ],
+    "responses": [
+        {"role": "user", "content": [{"type": "input_text", "text": "find it"}]},
+        {"type": "reasoning", "summary": []},
+        {"type": "function_call", "call_id": "call_1", "name": "search", "arguments": '{"q": "x"}'},
+        {"type": "function_call_output", "call_id": "call_1", "output": "nothing"},
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", LISTS)
+def test_message_lists_become_sessions(shape, tmp_path, capsys):
+    written(tmp_path / "runs.jsonl", [LISTS[shape], {"messages": LISTS[shape]}])
+    (tmp_path / "one.json").write_text(json.dumps(LISTS[shape]))
+    run(shape, tmp_path, capsys=capsys)
+    assert Session.objects.count() == 3
+    for session in Session.objects.all():
+        events = Event.objects.filter(session_id=session.pk).order_by("seq")
+        assert [event.type for event in events] == ["message", "call", "result"]
+        assert [event.content for event in events] == ["find it", None, "nothing"]
+        assert (events[1].tool, json.loads(events[1].arguments)) == ("search", {"q": "x"})
+
+
+def test_the_trace_form_is_accepted(tmp_path, capsys):
+    lines = [
+        {"source": "own", "session": name, "seq": seq, "ts": f"2026-03-01T12:00:0{seq}+00:00", "tool": "search",
+         "arguments": {"q": "same"}, "result": "nothing", "is_error": False}
+        for name in ("a", "b") for seq in range(6)
+    ]  # fmt: skip
+    assert "2 sessions, 12 calls" in run("trace", written(tmp_path / "t.jsonl", lines), capsys=capsys)
+
+
+def test_what_cannot_be_read_is_named_and_the_rest_is_imported(tmp_path, capsys):
+    (tmp_path / "broken.json").write_text('{"messages": 7}')
+    (tmp_path / "fine.json").write_text(json.dumps(LISTS["openai"]))
+    with pytest.raises(CommandError, match="1 files could not be read"):
+        run("openai", tmp_path, capsys=capsys)
+    assert Session.objects.count() == 1
+    with pytest.raises(CommandError, match=r"has no \.jsonl or \.json file"):
+        run("openai", tmp_path / "nowhere", capsys=capsys)
+
+
+def test_a_project_has_to_be_named_if_there_are_several(tmp_path, capsys):
+    Project.objects.create(slug="second", name="Second")
+    file = written(tmp_path / "a.jsonl", claude_code(["make"]))
+    with pytest.raises(CommandError, match="default, second"):
+        run("claude-code", file, capsys=capsys)
+    run("claude-code", file, "--project", "second", capsys=capsys)
+    assert Session.objects.get().project.slug == "second"

@@ -1,0 +1,111 @@
+"""What clients get from `web` while the database hangs, a session is locked, or bodies never end."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
+
+import httpx
+import psycopg
+import pytest
+from django.db import connection
+
+from detection.models import Session
+from detection.services.sessions.removal import delete_sessions
+from tests.support.projects import make_key, make_project
+
+from .frozen_database import FreezableDatabase
+from .installation import Installation, wait_until
+
+pytestmark = [pytest.mark.servers, pytest.mark.django_db]
+MORE_THAN_THREADS = 16
+BUDGET = {"LoopGuard-Timeout-Ms": "300"}
+
+
+class Web:
+    """A running `web` and the way to its database."""
+
+    def __init__(self, url: str, token: str, database: FreezableDatabase) -> None:
+        self.database = database
+        self.client = httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=20)
+
+    def guard(self, session: str = "s-1", **headers: str) -> httpx.Response:
+        calls = [{"tool": "search_web", "arguments": {"q": "x"}}]
+        return self.client.post("/api/v1/guard", json={"session": session, "calls": calls}, headers=headers)
+
+    def missed(self) -> float:
+        lines = self.client.get("/metrics", headers={"Authorization": ""}).text.splitlines()
+        return sum(
+            float(line.split()[-1]) for line in lines if line.startswith("loopguard_guard_missed_total{")
+        )
+
+
+@pytest.fixture(scope="module")
+def web(django_db_setup, django_db_blocker, tmp_path_factory) -> Iterator[Web]:
+    with django_db_blocker.unblock():
+        project, database = make_project("deadlines"), FreezableDatabase()
+        folder = tmp_path_factory.mktemp("web")
+        installation = Installation(os.environ["REDIS_URL"], folder, DATABASE_URL=database.url)
+        try:
+            installation.start_web()
+            yield Web(installation.url, make_key(project), database)
+        finally:
+            installation.stop()
+            database.close()
+            delete_sessions([*Session.objects.filter(project=project).values_list("pk", flat=True)])
+            project.delete()
+            connection.close()
+
+
+def test_a_frozen_database_delays_the_guard_no_longer_than_its_deadline(web):
+    assert web.guard().status_code == 200
+    missed = web.missed()
+    with ThreadPoolExecutor(MORE_THAN_THREADS) as agents:
+        with web.database.frozen():
+            answers = [
+                agents.submit(web.guard, f"s-{number}", **BUDGET) for number in range(MORE_THAN_THREADS)
+            ]
+            documents = [answer.result() for answer in answers]
+            assert web.client.get("/healthz").status_code == 200
+            assert web.client.get("/readyz").status_code == 503
+        assert {answer.status_code for answer in documents} == {503}
+        assert {answer.json()["code"] for answer in documents} == {"unavailable"}
+        assert all(int(answer.headers["Retry-After"]) > 0 for answer in documents)
+    assert wait_until(lambda: web.guard().status_code == 200, 10)
+    assert web.missed() - missed >= MORE_THAN_THREADS
+
+
+def test_a_locked_session_delays_nobody_else(web):
+    assert web.guard("locked").status_code == 200
+    with (
+        ThreadPoolExecutor(MORE_THAN_THREADS) as agents,
+        psycopg.connect(**connection.get_connection_params()) as other,
+    ):
+        other.execute("SELECT FROM detection_session WHERE external_id = 'locked' FOR UPDATE")
+        answers = [agents.submit(web.guard, "locked") for _ in range(MORE_THAN_THREADS)]
+        assert [web.guard("free").status_code for _ in range(5)] == [200] * 5
+        assert {answer.result().status_code for answer in answers} == {503}
+    assert wait_until(lambda: web.guard("locked").status_code == 200, 10)
+
+
+def test_bodies_that_never_end_keep_no_thread(web):
+    at = urlsplit(str(web.client.base_url))
+    head = "POST {} HTTP/1.1\r\nHost: {}\r\nContent-Length: 100000\r\n{}\r\n"
+    token = f"Authorization: {web.client.headers['Authorization']}\r\nContent-Type: application/json\r\n"
+    unfinished = []
+    for number in range(3 * MORE_THAN_THREADS):
+        path, headers = (("/sign-in", ""), ("/api/v1/guard", token), ("/api/v1/events", token))[number % 3]
+        unfinished.append(socket.create_connection((at.hostname or "", at.port or 0)))
+        unfinished[-1].sendall(head.format(path, at.netloc, headers).encode() + b"name=a")
+    assert web.client.get("/healthz").status_code == 200
+    assert web.client.get("/sign-in").status_code == 200
+    assert web.guard("free").status_code == 200
+    unfinished[0].settimeout(20)
+    answer = b"".join(iter(lambda: unfinished[0].recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b'"code":"body_timeout"' in answer
+    for one in unfinished:
+        one.close()
