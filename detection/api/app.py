@@ -8,6 +8,7 @@ from django.http import HttpRequest, HttpResponse
 from ninja import NinjaAPI, Schema
 from ninja.openapi.docs import DocsBase
 from ninja.openapi.schema import OpenAPISchema
+from ninja.operation import Operation
 
 from detection import __version__
 from detection.api import problems
@@ -17,6 +18,7 @@ from detection.api.routes import (
     alerting,
     approvals,
     audit,
+    hooks,
     incidents,
     message_templates,
     policies,
@@ -63,6 +65,7 @@ _PATH_PARAMETERS = {
     "approval_id": "Id of the approval.",
     "backend": "LLM backend, percent-encoded.",
     "destination_id": "Id of the destination.",
+    "host": "Name of the coding agent.",
     "incident_id": "Id of the incident.",
     "model": "Model, percent-encoded.",
     "notification_id": "Id of the notification.",
@@ -87,6 +90,11 @@ class LoopGuardAPI(NinjaAPI):
     """Ninja's API with the schemas, errors and path parameters that Ninja does not describe by itself."""
 
     _openapi: OpenAPISchema | None = None
+
+    def get_openapi_operation_id(self, operation: Operation) -> str:
+        """Return the name of a route's function in camel case, such as `listSessions`."""
+        first, *others = operation.view_func.__name__.split("_")
+        return first + "".join(map(str.capitalize, others))
 
     def get_openapi_schema(self, **_: Any) -> OpenAPISchema:
         """Return the OpenAPI document; built once per process."""
@@ -131,6 +139,7 @@ api = LoopGuardAPI(
 )
 problems.install(api)
 api.add_router("", agents.router)
+api.add_router("", hooks.router)
 api.add_router("", sessions.router)
 api.add_router("", incidents.router)
 api.add_router("", policies.router)

@@ -68,7 +68,7 @@ class ApiKeyAuth(HttpBearer):
             api_request.key_hint = keys.hint(token) if token.isascii() and keys.looks_like_key(token) else ""
             log.info("key_rejected", key=api_request.key_hint, address=api_request.client_address)
             raise Problem(401, "unknown_key", "The key is unknown, revoked or expired.", headers=_CHALLENGE)
-        api_request.principal = principal
+        api_request.principal = request.META["loopguard.principal"] = principal
         self._check_rate(api_request)
         if self.scope not in principal.scopes:
             log.info("scope_missing", key=principal.public_id, scope=self.scope)

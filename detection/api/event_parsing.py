@@ -6,20 +6,24 @@ compares both.
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Final
 
 from detection.api.problems import Problem, of_json
+from detection.engine.open_calls import is_assigned
 from detection.services.ingestion.guard import GuardRequest
 from detection.services.sessions.event_records import EventRecord
 from detection.strict_json import Cleaner, Doubled, JsonProblem, compact, join, loads, shorten
 
 MAX_EVENTS: Final = 1_000
 MAX_EVENT_BYTES: Final = 256 * 1024
+KEPT_CHARACTERS: Final = 16_384
+"""Of a content that is cut here; at least as many as are stored."""
 MAX_TOKENS: Final = 2**31 - 1
 MAX_COST_USD: Final = 100_000
 EARLIEST_YEAR, LATEST_YEAR = 1971, 9998
@@ -37,11 +41,20 @@ NAME_LENGTHS: Final = {
     "model": 200,
     "agent": 128,
 }
-RESERVED_CALL_ID: Final = "seq-"
-"""Calls without an id get one of this form from us; a result may name it, a call may not claim it."""
 
 _EVENT_FIELDS = frozenset(
-    (*NAME_LENGTHS, "type", "arguments", "content", "is_error", "occurred_at", "usage", "outcome")
+    (
+        *NAME_LENGTHS,
+        "type",
+        "arguments",
+        "content",
+        "is_error",
+        "occurred_at",
+        "usage",
+        "outcome",
+        "content_digest",
+        "content_length",
+    )
 )
 _GUARD_FIELDS = frozenset(
     ("session", "run", "round", "backend", "model", "agent", "parent_session", "results", "calls")
@@ -91,7 +104,7 @@ def events_of(body: bytes, *, is_ndjson: bool) -> Batch:
     _check_number(len(events))
     is_large = len(body) > MAX_EVENT_BYTES
     for index, data in enumerate(events):
-        _add(batch, index, data, _size(data) if is_large else 0)
+        _add(batch, index, data, event_size(data) if is_large else 0)
     return batch
 
 
@@ -124,7 +137,8 @@ def _check_number(number: int) -> None:
         )
 
 
-def _size(data: Any) -> int:
+def event_size(data: Any) -> int:
+    """Return the size of an event in bytes."""
     try:
         return len(compact(data).encode("utf-8", "surrogatepass"))
     except (TypeError, ValueError):
@@ -148,13 +162,13 @@ def event_record(
     Raises
     ------
     Problem
-        422 with the field to blame, or 413 for an event beyond 256 KB.
+        422 with the field to blame, or 413 for an event that is beyond 256 KB without its content.
     """
     if not isinstance(data, dict):
         raise Problem(422, "invalid_type", "An event must be an object.")
-    if size > MAX_EVENT_BYTES:
-        raise Problem(413, "event_too_large", f"An event can have at most {MAX_EVENT_BYTES:,} bytes.")
     kind = kind or _event_type(data)
+    if size > MAX_EVENT_BYTES:
+        data = _without_end(data, kind)
     if shared and data.get("session") not in (None, shared["session"]):
         raise Problem(422, "invalid_value", "`session` must be the session of the request.", path="session")
     names: dict[str, Any] = {**shared}
@@ -171,7 +185,10 @@ def event_record(
         arguments = _arguments(data.get("arguments"), cleaner)
         tokens, cost_usd = _usage(data.get("usage"))
     else:
-        content = _content(kind, data, names, cleaner)
+        content = _content(kind, data, cleaner)
+        names |= _digest_of_content(data)
+        if kind == "result" and not names.get("call_id"):
+            arguments = _arguments_of_unnamed_call(data, names, cleaner)
     marks = cleaner.marks
     if isinstance(data, Doubled):
         marks["duplicate_key"] = None
@@ -190,6 +207,43 @@ def event_record(
     )
 
 
+def _without_end(data: dict[str, Any], kind: str) -> dict[str, Any]:
+    """Return an event that is too large with only the beginning of its content, and with the digest and length of the whole."""
+    content = data.get("content")
+    rest = {key: value for key, value in data.items() if key != "content"}
+    if kind == "call" or content is None or event_size(rest) > MAX_EVENT_BYTES:
+        raise Problem(
+            413,
+            "event_too_large",
+            f"An event without its content can have at most {MAX_EVENT_BYTES:,} bytes.",
+        )
+    text = content if isinstance(content, str) else compact(content)
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return (
+        {"content_digest": digest, "content_length": len(text)} | rest | {"content": text[:KEPT_CHARACTERS]}
+    )
+
+
+def _digest_of_content(data: dict[str, Any]) -> dict[str, Any]:
+    """Read the digest and the length of a content of which only the beginning was sent."""
+    given: dict[str, Any] = {}
+    if data.get("content_digest") is not None:
+        given["tail_digest"] = name(data, "content_digest", 128)
+    length = data.get("content_length")
+    if length is not None:
+        if not isinstance(length, int) or isinstance(length, bool):
+            raise Problem(422, "invalid_type", "`content_length` must be an integer.", path="content_length")
+        if not 0 <= length <= MAX_TOKENS:
+            raise Problem(
+                422,
+                "out_of_range",
+                f"`content_length` must be between 0 and {MAX_TOKENS:,}.",
+                path="content_length",
+            )
+        given["content_length"] = length
+    return given
+
+
 def _event_type(data: dict[str, Any]) -> str:
     kind: Any = data.get("type")
     if kind not in EVENT_TYPES:
@@ -201,14 +255,14 @@ def _event_type(data: dict[str, Any]) -> str:
 def _check_call(names: dict[str, str]) -> None:
     if not names.get("tool"):
         raise Problem(422, "missing", "`tool` is required.", path="tool")
-    call_id = names.get("call_id", "")
-    if call_id.startswith(RESERVED_CALL_ID) and call_id[len(RESERVED_CALL_ID) :].isdigit():
-        raise Problem(
-            422,
-            "reserved_name",
-            "`call_id` must not have the form seq-<number>, which LoopGuard assigns.",
-            path="call_id",
-        )
+    for key in ("call_id", "round"):
+        if is_assigned(names.get(key, "")):
+            raise Problem(
+                422,
+                "reserved_name",
+                f"`{key}` must not have the form seq-<number>, which LoopGuard assigns.",
+                path=key,
+            )
 
 
 def name(data: dict[str, Any], key: str, length: int) -> str:
@@ -242,7 +296,17 @@ def _arguments(value: Any, cleaner: Cleaner) -> str | None:
     raise Problem(422, "invalid_type", "`arguments` must be an object or JSON text.", path="arguments")
 
 
-def _content(kind: str, data: dict[str, Any], names: dict[str, Any], cleaner: Cleaner) -> str | None:
+def _arguments_of_unnamed_call(data: dict[str, Any], names: dict[str, Any], cleaner: Cleaner) -> str | None:
+    """Read the arguments by which a result without a call id names its call."""
+    arguments = _arguments(data.get("arguments"), cleaner)
+    if arguments is not None and not names.get("tool"):
+        raise Problem(
+            422, "missing", "`tool` is required in a result that names its call by `arguments`.", path="tool"
+        )
+    return arguments
+
+
+def _content(kind: str, data: dict[str, Any], cleaner: Cleaner) -> str | None:
     """Read the text of a result or message, or the outcome of a run."""
     if kind == "end":
         outcome = "completed" if data.get("outcome") is None else data["outcome"]
@@ -251,8 +315,6 @@ def _content(kind: str, data: dict[str, Any], names: dict[str, Any], cleaner: Cl
                 422, "invalid_value", f"`outcome` must be one of {', '.join(OUTCOMES)}.", path="outcome"
             )
         return str(outcome)
-    if kind == "result" and not names.get("call_id"):
-        raise Problem(422, "missing", "`call_id` is required.", path="call_id")
     value = data.get("content")
     if value is None:
         return None
@@ -333,13 +395,12 @@ def guard_of(body: bytes) -> tuple[GuardRequest, list[dict[str, Any]]]:
     document = loads(body)
     if not isinstance(document, dict):
         raise Problem(422, "invalid_type", "The body must be an object.")
-    if len(body) > MAX_EVENT_BYTES and any(_size(item) > MAX_EVENT_BYTES for item in _items(document)):
-        raise Problem(413, "event_too_large", f"A call or result can have at most {MAX_EVENT_BYTES:,} bytes.")
+    is_large = len(body) > MAX_EVENT_BYTES
     shared = {key: name(document, key, NAME_LENGTHS[key]) for key in _SHARED if document.get(key) is not None}
     if not shared.get("session"):
         raise Problem(422, "missing", "`session` is required.", path="session")
-    results = tuple(_parts(document, "results", "result", shared))
-    calls = tuple(_parts(document, "calls", "call", shared))
+    results = tuple(_parts(document, "results", "result", shared, is_large=is_large))
+    calls = tuple(_parts(document, "calls", "call", shared, is_large=is_large))
     if not results and not calls:
         raise Problem(422, "missing", "`calls` or `results` must contain at least one entry.", path="calls")
     if len(results) + len(calls) > MAX_EVENTS:
@@ -366,14 +427,9 @@ def _altered(
     return altered
 
 
-def _items(document: dict[str, Any]) -> Iterable[Any]:
-    for key in ("results", "calls"):
-        value = document.get(key)
-        if isinstance(value, list):
-            yield from value
-
-
-def _parts(document: dict[str, Any], key: str, kind: str, shared: dict[str, str]) -> Iterator[EventRecord]:
+def _parts(
+    document: dict[str, Any], key: str, kind: str, shared: dict[str, str], *, is_large: bool
+) -> Iterator[EventRecord]:
     items = document.get(key)
     if items is None:
         return
@@ -381,7 +437,7 @@ def _parts(document: dict[str, Any], key: str, kind: str, shared: dict[str, str]
         raise Problem(422, "invalid_type", f"`{key}` must be a list.", path=key)
     for index, data in enumerate(items):
         try:
-            yield event_record(data, kind, shared)
+            yield event_record(data, kind, shared, size=event_size(data) if is_large else 0)
         except Problem as problem:
             problem.path = join(f"{key}[{index}]", problem.path)
             raise
@@ -399,7 +455,7 @@ def _reject_unknown(document: dict[str, Any], known: frozenset[str]) -> None:
 
 
 def strict_document(body: bytes) -> Any:
-    """Read the body of a route that changes settings: what is only marked in events is an error here.
+    """Read the body of a route that changes settings: what events only mark as altered is an error here.
 
     Raises
     ------

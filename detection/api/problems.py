@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 import structlog
@@ -18,13 +18,15 @@ from ninja.errors import HttpError, ValidationError
 from detection.api import prometheus
 from detection.api.requests import as_api_request
 from detection.selectors.pages import BadCursor
-from detection.services.errors import ServiceError
-from detection.services.ingestion import attempts
+from detection.services.errors import ServiceError, SessionBusy
+from detection.services.ingestion.attempts import recorder
+from detection.services.keys import Principal
 from detection.services.maintenance.disk_space import disk_monitor
 from detection.strict_json import JsonProblem, join
 
 log = structlog.get_logger(__name__)
 CONTENT_TYPE = "application/problem+json"
+GuardMiss = Literal["waiting", "running", "database", "session"]
 
 CODE_OF_STATUS = {
     400: "bad_request",
@@ -80,26 +82,44 @@ def of_json(problem: JsonProblem, prefix: str = "") -> Problem:
 
 def respond(request: HttpRequest, problem: Problem) -> HttpResponse:
     """Return the response of a problem."""
+    as_api_request(request).problem = problem
+    return HttpResponse(
+        document_of(problem, getattr(request, "request_id", "")),
+        status=problem.status,
+        content_type=CONTENT_TYPE,
+        headers=headers_of(problem),
+    )
+
+
+def document_of(problem: Problem, request_id: str) -> bytes:
+    """Return the problem document."""
     document: dict[str, Any] = {
         "type": f"/api/v1/docs#{problem.code}",
         "title": HTTPStatus(problem.status).phrase,
         "status": problem.status,
         "code": problem.code,
         "detail": problem.detail,
-        "request_id": getattr(request, "request_id", ""),
+        "request_id": request_id,
     }
     if problem.path:
         document["path"] = problem.path
     if problem.errors:
         document["errors"] = problem.errors
+    return orjson.dumps(document)
+
+
+def headers_of(problem: Problem) -> dict[str, str]:
+    """Return the headers of the response to a problem."""
     headers = dict(problem.headers)
     if problem.status in (429, 503):
         # Spread out, so that clients do not retry at the same moment.
         headers.setdefault("Retry-After", str(random.randint(1, 3)))  # noqa: S311
-    as_api_request(request).problem = problem
-    return HttpResponse(
-        orjson.dumps(document), status=problem.status, content_type=CONTENT_TYPE, headers=headers
-    )
+    return headers
+
+
+def unavailable(detail: str) -> Problem:
+    """Return the problem of a request that could not be answered in time."""
+    return Problem(503, "unavailable", detail)
 
 
 def storage_full() -> Problem:
@@ -157,7 +177,7 @@ def _of_database(error: Exception) -> Problem | None:
         return storage_full()
     if isinstance(error, (OperationalError, InterfaceError)):
         log.warning("database_unavailable", error=str(error)[:200])
-        return Problem(503, "unavailable", "The database is unavailable. Try again.")
+        return unavailable("The database is unavailable. Try again.")
     if isinstance(error, IntegrityError):
         log.warning("write_conflict", error=str(error)[:200])
         return Problem(409, "conflict", "The object was changed at the same time. Try again.")
@@ -184,7 +204,7 @@ def _hint(item: dict[str, Any]) -> str:
         return "Required."
     if item["type"] == "extra_forbidden":
         return "Unknown field."
-    text = str(item["msg"]).removeprefix("Value error, ")
+    text = str(item["msg"]).removeprefix("Value error, ").replace("Input should", "Must")
     return f"{text[:1].upper()}{text[1:]}".rstrip(".") + "."
 
 
@@ -193,7 +213,11 @@ def install(api: NinjaAPI) -> None:
 
     def handle(request: HttpRequest, error: Any) -> HttpResponse:
         problem = of_exception(error)
-        _note(request, problem)
+        if getattr(request, "attempt", "") == "guard" and problem.code == "unavailable":
+            reason: GuardMiss = "session" if isinstance(error, SessionBusy) else "database"
+            note_missed_guard(reason, problem, getattr(request, "principal", None))
+        else:
+            _note(request, problem)
         return respond(request, problem)
 
     for kind in (Exception, Http404, HttpError, ValidationError):
@@ -207,13 +231,28 @@ def _note(request: HttpRequest, problem: Problem) -> None:
         return
     principal = getattr(request, "principal", None)
     prometheus.REQUESTS.labels(route, str(problem.status), problem.code).inc()
-    attempts.note(
+    recorder.note(
         principal.project_id if principal else None,
         route,
         problem.status,
         problem.code,
         f"{problem.path}: {problem.detail}" if problem.path else problem.detail,
         f"lg_{principal.public_id}" if principal else getattr(request, "key_hint", ""),
+    )
+
+
+def note_missed_guard(reason: GuardMiss, problem: Problem, principal: Principal | None) -> None:
+    """Count a guard request that was not answered in time, and show it on the Connect screen."""
+    prometheus.GUARD_MISSES.labels(reason).inc()
+    prometheus.REQUESTS.labels("guard", str(problem.status), problem.code).inc()
+    recorder.note(
+        principal.project_id if principal else None,
+        "guard",
+        problem.status,
+        problem.code,
+        problem.detail,
+        f"lg_{principal.public_id}" if principal else "",
+        rejected=1,
     )
 
 
@@ -231,6 +270,9 @@ class ProblemMiddleware:
             return response
         code = CODE_OF_STATUS.get(status, "rejected")
         detail = _DETAILS.get(status, HTTPStatus(status).phrase)
+        invalid = getattr(request, "invalid_input", None)
+        if invalid is not None:
+            code, detail = invalid.code, invalid.detail
         kept = {name: response.headers[name] for name in ("Allow", "Retry-After") if name in response.headers}
         return respond(request, Problem(status, code, detail, headers=kept))
 

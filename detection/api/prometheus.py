@@ -52,6 +52,13 @@ VERDICT_SECONDS = Histogram(
     buckets=_BUCKETS,
     registry=REGISTRY,
 )
+GUARD_MISSES = Counter(
+    "loopguard_guard_missed_total",
+    "Guard requests answered 503 at their deadline: while waiting for a thread, while running, because the database did"
+    " not respond, or because too many waited for the session.",
+    ("reason",),
+    registry=REGISTRY,
+)
 _PUBLISH_FAILURES = Gauge(
     "loopguard_publish_failures",
     "Batches that could not be sent to the broker and items that were dropped, since this process started.",
@@ -63,10 +70,7 @@ _BACKLOG_SQL: Final = """
 SELECT count(*), coalesce(extract(epoch FROM now() - min(pending_since)), 0)::float
 FROM detection_session WHERE evaluated_seq < last_seq
 """
-_QUARANTINED_SQL: Final = """
-SELECT coalesce(sum(jsonb_array_length(quarantined)), 0)::int
-FROM detection_session WHERE last_event_at > now() - interval '1 hour'
-"""
+_QUARANTINED_SQL: Final = "SELECT count(*) FROM detection_quarantinedevent"
 _INCIDENTS_SQL: Final = "SELECT status, count(*) FROM detection_incident GROUP BY status"
 
 
@@ -104,7 +108,7 @@ class DatabaseCollector(Collector):
         )
         quarantined_events = GaugeMetricFamily(
             "loopguard_quarantined_events",
-            "Quarantined events in sessions of the last hour.",
+            "Events whose evaluation failed and was not retried with success.",
             value=quarantined,
         )
         sessions = GaugeMetricFamily(

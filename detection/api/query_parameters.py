@@ -8,7 +8,7 @@ from ninja import Schema
 
 from detection.api.problems import Problem
 from detection.api.requests import ApiRequest, actor_of
-from detection.engine import messages
+from detection.engine import wire_shapes
 from detection.services.audit import Actor
 from detection.services.errors import NotFound
 from detection.strict_json import shorten
@@ -18,7 +18,7 @@ RENDER_PARAMETER: Final = {
     "in": "query",
     "name": "render",
     "required": False,
-    "schema": {"type": "string", "enum": [*messages.SHAPES]},
+    "schema": {"type": "string", "enum": [*wire_shapes.SHAPES]},
     "description": "Adds `rendered`, the message in this wire shape.",
 }
 """How `rendered_shape` is described."""
@@ -44,12 +44,12 @@ def check_parameter_names(request: ApiRequest, allowed: list[str]) -> None:
         )
 
 
-def rendered_shape(request: ApiRequest) -> messages.Shape | None:
+def rendered_shape(request: ApiRequest) -> wire_shapes.Shape | None:
     """Return the wire shape in the query, if there is one."""
     name = request.GET.get("render", "")
-    shape = messages.shape_named(name)
+    shape = wire_shapes.shape_named(name)
     if name and shape is None:
-        allowed = ", ".join(messages.SHAPES)
+        allowed = ", ".join(wire_shapes.SHAPES)
         raise Problem(422, "invalid_value", f"`render` must be one of {allowed}.", path="render")
     return shape
 
@@ -71,14 +71,3 @@ def existing(row: Row | None) -> Row:
 def target(request: ApiRequest, name: str) -> tuple[int, str, Actor]:
     """Return the first arguments of a service that changes one object: project id, the object's name, caller."""
     return request.principal.project_id, existing_name(name), actor_of(request)
-
-
-def new_name(name: str, field: str, max_length: int) -> str:
-    """Return a name under which something is stored."""
-    if not name.isprintable() or not name.strip():
-        raise Problem(
-            422, "invalid_characters", f"`{field}` must contain printable characters only.", path=field
-        )
-    if len(name) > max_length:
-        raise Problem(422, "too_long", f"`{field}` must have at most {max_length} characters.", path=field)
-    return name

@@ -67,13 +67,13 @@ def read_body(request: HttpRequest) -> bytes:
     is_packed = encoding.endswith("gzip")
     limit = MAX_PACKED_BYTES if is_packed else MAX_BODY_BYTES
     declared = request.META.get("CONTENT_LENGTH") or ""
-    if declared.isdigit() and int(declared) > limit:
-        raise _too_large()
+    if declared.isdecimal() and int(declared) > limit:
+        raise too_large()
     try:
         body = _read(_stream(request, has_length=bool(declared)), limit)
     except (UnreadablePostError, OSError) as error:
         raise Problem(400, "incomplete_body", "The body is shorter than its `Content-Length`.") from error
-    if declared.isdigit() and len(body) < int(declared):
+    if declared.isdecimal() and len(body) < int(declared):
         raise Problem(400, "incomplete_body", "The body is shorter than its `Content-Length`.")
     return _unpack(body) if is_packed else body
 
@@ -93,7 +93,7 @@ def _read(stream: _Readable, limit: int) -> bytes:
         chunks.append(chunk)
         size += len(chunk)
         if size > limit:
-            raise _too_large()
+            raise too_large()
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
@@ -104,13 +104,14 @@ def _unpack(packed: bytes) -> bytes:
     except zlib.error as error:
         raise Problem(400, "broken_encoding", "The body is not valid gzip.") from error
     if len(body) > MAX_BODY_BYTES:
-        raise _too_large()
+        raise too_large()
     if not unpacker.eof or unpacker.unused_data:
         raise Problem(400, "broken_encoding", "The body is not one complete gzip stream.")
     return body
 
 
-def _too_large() -> Problem:
+def too_large() -> Problem:
+    """Return the problem of a body above the limit."""
     return Problem(
         413,
         "too_large",

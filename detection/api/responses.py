@@ -12,7 +12,15 @@ import orjson
 from django.conf import settings
 from django.http import HttpResponse
 
-from detection.models import Incident, IncidentActivity, LimitNotice, Override, Session, ToolOverride
+from detection.models import (
+    Incident,
+    IncidentActivity,
+    LimitNotice,
+    Override,
+    QuarantinedEvent,
+    Session,
+    ToolOverride,
+)
 from detection.models.session_state import shown_state
 from detection.selectors import incidents
 from detection.selectors.incidents import IncidentRow
@@ -81,6 +89,7 @@ def session_document(row: SessionRow | Session, project: str) -> dict[str, Any]:
         "model": row.model,
         "parent_session": row.parent_external_id or None,
         "is_demo": row.is_demo,
+        "integration": row.integration,
         "started_at": as_time(row.started_at),
         "last_event_at": as_time(row.last_event_at),
         "ended_at": as_time(row.ended_at),
@@ -132,6 +141,8 @@ def call_document(row: CallRow) -> dict[str, Any]:
         "decision": row.decision,
         "message": verdict.get("message", ""),
         "incident": verdict.get("incident"),
+        "rung": verdict.get("rung"),
+        "detection_number": verdict.get("detection_number", 0),
         "finding": verdict.get("finding"),
         "result": result
         and {
@@ -170,6 +181,7 @@ def incident_document(row: IncidentRow | Incident, project: str) -> dict[str, An
         "window_seconds": row.window_seconds,
         "confidence": row.confidence,
         "decision": row.decision,
+        "rung": row.rung or None,
         "detections": row.detections,
         "was_guarded": row.was_guarded,
         "calls_blocked": row.calls_blocked,
@@ -204,14 +216,28 @@ def activity_document(entry: IncidentActivity) -> dict[str, Any]:
 
 
 def notice_document(notice: LimitNotice) -> dict[str, Any]:
-    """Return a notice that a session has nearly used a budget."""
+    """Return a limit notice."""
     return {
+        "kind": notice.kind,
         "unit": notice.unit,
         "used": notice.used,
         "limit": notice.limit,
         "seq": notice.seq,
+        "call_number": notice.call_number or None,
         "tool": notice.tool,
         "at": as_time(notice.at),
+    }
+
+
+def quarantined_event_document(row: QuarantinedEvent) -> dict[str, Any]:
+    """Return a quarantined event."""
+    return {
+        "seq": row.seq,
+        "type": row.type,
+        "tool": row.tool,
+        "error": row.error,
+        "traceback": row.traceback,
+        "at": as_time(row.at),
     }
 
 

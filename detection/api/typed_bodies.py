@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+from django.core.exceptions import RequestDataTooBig
 from django.http import HttpRequest
 from ninja import Schema
 from ninja.errors import ValidationError
@@ -11,6 +12,8 @@ from ninja.parser import Parser
 from pydantic import ValidationError as PydanticError
 
 from detection.api import event_parsing, request_bodies
+from detection.api.problems import of_json
+from detection.strict_json import JsonProblem
 
 Body = TypeVar("Body", bound=Schema)
 
@@ -20,7 +23,12 @@ class StrictParser(Parser):
 
     def parse_body(self, request: HttpRequest) -> Any:
         """Return the document, or raise a `Problem`."""
-        return event_parsing.strict_document(request.body)
+        try:
+            return event_parsing.strict_document(request.body)
+        except JsonProblem as problem:
+            raise of_json(problem) from problem
+        except RequestDataTooBig as error:
+            raise request_bodies.too_large() from error
 
 
 def described(schema: type[Schema], *, required: bool = False) -> dict[str, Any]:

@@ -12,7 +12,6 @@ import math
 import random
 import re
 import secrets
-import weakref
 from collections import defaultdict
 from http import HTTPStatus
 from typing import Any, cast
@@ -35,7 +34,7 @@ from django.db import DatabaseError
 from django.utils import timezone
 from redis.exceptions import RedisError
 
-from detection.engine import messages
+from detection.engine import wire_shapes
 from detection.models import KeyScope
 from detection.selectors.approvals import closed_among
 from detection.services import keys
@@ -45,7 +44,7 @@ from detection.services.errors import ServiceError
 from detection.stream.hints import approval_group
 
 log = structlog.get_logger(__name__)
-PATH = re.compile(r"/api/v1/approvals/(apr_[0-9a-z]{1,40})")
+PATH = re.compile(r"/api/v1/approvals/([a-z]{3}_[0-9a-z]{1,40})")
 MAX_WAIT_SECONDS = 60.0
 POLL_SECONDS = 1.0
 MAX_WAITERS = 5_000
@@ -147,19 +146,18 @@ class ApprovalWaiters:
                 await get_channel_layer().group_discard(approval_group(public_id), self._channel)
 
 
-_by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, ApprovalWaiters] = weakref.WeakKeyDictionary()
-
-
-def waiters() -> ApprovalWaiters:
-    """Return the waiting agents of the running event loop."""
-    return _by_loop.setdefault(asyncio.get_running_loop(), ApprovalWaiters())
-
-
 class ApprovalLongPoll:
-    """ASGI middleware that serves approvals and passes all other requests on."""
+    """ASGI middleware that serves approvals and passes all other requests on.
+
+    Attributes
+    ----------
+    waiters : ApprovalWaiters
+        The waiting agents. They belong to one event loop, and so does the middleware.
+    """
 
     def __init__(self, application: ASGI3Application) -> None:
         self._application = application
+        self.waiters = ApprovalWaiters()
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         """Respond when the approval is closed, or after the requested time."""
@@ -170,7 +168,7 @@ class ApprovalLongPoll:
         request = cast("HTTPScope", scope)
         request_id = f"req_{secrets.token_hex(12)}"
         gone = asyncio.create_task(_until_disconnected(receive))
-        work = asyncio.create_task(_answer(request, found[1]))
+        work = asyncio.create_task(_response(request, found[1], self.waiters))
         try:
             await asyncio.wait((gone, work), return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
@@ -197,19 +195,18 @@ async def _until_disconnected(receive: ASGIReceiveCallable) -> None:
         pass
 
 
-async def _answer(request: HTTPScope, public_id: str) -> dict[str, Any]:
+async def _response(request: HTTPScope, public_id: str, waiters: ApprovalWaiters) -> dict[str, Any]:
     wait_seconds, shape = _parameters(request)
     project_id = await database_sync_to_async(_project_of)(request)
     document, seconds_left = await _read(project_id, public_id, shape)
     if document["state"] != "open" or wait_seconds <= 0:
         return document
-    waiting = waiters()
-    if len(waiting) >= MAX_WAITERS:
+    if len(waiters) >= MAX_WAITERS:
         raise LongPollError(503, "too_many_waiting", "Too many agents are waiting. Retry in a moment.")
     loop = asyncio.get_running_loop()
     until = loop.time() + wait_seconds
     due = loop.time() + seconds_left
-    async with waiting.event_for(public_id) as event:
+    async with waiters.event_for(public_id) as event:
         while document["state"] == "open" and loop.time() < until:
             # It may have been closed before the event was registered, so read again before each wait.
             document, seconds_left = await _read(project_id, public_id, shape)
@@ -226,7 +223,7 @@ async def _answer(request: HTTPScope, public_id: str) -> dict[str, Any]:
 
 
 async def _read(
-    project_id: int, public_id: str, shape: messages.Shape | None
+    project_id: int, public_id: str, shape: wire_shapes.Shape | None
 ) -> tuple[dict[str, Any], float]:
     def read() -> tuple[dict[str, Any], float]:
         approval = decisions.find(project_id, public_id)
@@ -242,7 +239,7 @@ async def _read(
     return found
 
 
-def _parameters(request: HTTPScope) -> tuple[float, messages.Shape | None]:
+def _parameters(request: HTTPScope) -> tuple[float, wire_shapes.Shape | None]:
     given = dict(parse_qsl(request["query_string"].decode("latin-1"), keep_blank_values=True))
     unknown = given.keys() - {"wait", "render"}
     if unknown:
@@ -252,10 +249,10 @@ def _parameters(request: HTTPScope) -> tuple[float, messages.Shape | None]:
             f"`{min(unknown)[:60]}` is not a parameter of this route. Allowed: `wait`, `render`.",
             min(unknown)[:60],
         )
-    shape = messages.shape_named(given.get("render", ""))
+    shape = wire_shapes.shape_named(given.get("render", ""))
     if given.get("render") and shape is None:
         raise LongPollError(
-            422, "invalid_value", f"`render` must be one of {', '.join(messages.SHAPES)}.", "render"
+            422, "invalid_value", f"`render` must be one of {', '.join(wire_shapes.SHAPES)}.", "render"
         )
     try:
         seconds = float(given.get("wait") or 0)

@@ -13,7 +13,7 @@ from django.core.signals import request_finished, request_started
 from django.db import close_old_connections
 
 from detection.api.rate_limits import rate_limiter
-from detection.services.ingestion import attempts
+from detection.services.ingestion.attempts import recorder
 from detection.services.keys import principal_cache
 from loopguard_site.wsgi import application
 from tests.support.projects import make_key, make_project
@@ -37,7 +37,7 @@ def other_project(db):
 @pytest.fixture(autouse=True)
 def _nothing_left_over():
     yield
-    attempts._waiting.clear()
+    recorder.clear()
     principal_cache.clear()
     rate_limiter.clear()
 
@@ -153,7 +153,7 @@ class Api:
         return self.post("/guard", {"session": session, "calls": [call], **about})
 
     def loop(self, session="s-1", times=4, **about):
-        """Repeat one call until the guard stops it; the last answer."""
+        """Repeat one call until the guard blocks it, or more often; the last answer."""
         return [self.call(session, **about) for _ in range(times)][-1].json()
 
 

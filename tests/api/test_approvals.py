@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from django.utils import timezone
 
-from detection.models import Approval
+from detection.models import Approval, JudgeCall, Session
 
 
 @pytest.fixture
@@ -85,3 +86,32 @@ def test_the_answer_comes_in_a_wire_shape(api, held):
     assert told["rendered"] == {"content": [{"type": "text", "text": told["message"]}], "isError": True}
     assert api.get(f"/approvals/{held['id']}", render="html").status_code == 422
     assert api.get(f"/approvals/{held['id']}", waite=1).json()["code"] == "unknown_parameter"
+
+
+@pytest.fixture
+def judged(api, project):
+    """The id of an approval that the judge denied."""
+    approval = Approval.objects.create(
+        project=project, session=Session.objects.create(project=project, external_id="judged"), decider="judge",
+        seq=1, call_id="c", tool="t", loop_id="a", kind="budget", count=6, limit=6, state="decided", decision="stop",
+        requested_at=timezone.now(), deadline=timezone.now(), unattended="stop", decided_by="judge",
+        decided_at=timezone.now(),
+    )  # fmt: skip
+    JudgeCall.objects.create(
+        project=project, approval=approval, loop_id="a", session_id=approval.session_id, outcome="denied", reason="No.",
+    )  # fmt: skip
+    return approval.public_id
+
+
+def test_a_ruling_is_read_and_labelled(api, judged):
+    assert (
+        api.get(f"/approvals/{judged}/ruling").json().items()
+        >= {"outcome": "denied", "reason": "No.", "label": None}.items()
+    )
+    answer = api.post(f"/approvals/{judged}/ruling/label", {"label": "wrong"})
+    assert answer.status_code == 200
+    assert answer.json()["label"] == "wrong"
+    assert answer.json()["labelled_by"].startswith("key:")
+    assert api.get(f"/approvals/{judged}/ruling").json() == answer.json()
+    assert api.post(f"/approvals/{judged}/ruling/label", {"label": "maybe"}).status_code == 422
+    assert api.get("/approvals/apr_none/ruling").status_code == 404

@@ -9,6 +9,7 @@ from django.db import transaction
 from django.test import override_settings
 
 from detection.api.app import api as ninja_api
+from detection.models import Approval
 from detection.services import keys
 from detection.services.audit import SYSTEM
 from tests.support.http_receiver import receiving
@@ -26,6 +27,7 @@ ROUTES = [
 SCOPES = {
     ("POST", "/events"): "ingest",
     ("POST", "/guard"): "guard",
+    ("POST", "/hooks/{host}"): "guard",
     ("POST", "/sessions/{session}/commands"): "guard",
     ("GET", "/approvals/{approval_id}"): "guard",
     ("GET", "/audit"): "admin",
@@ -34,6 +36,12 @@ SCOPES = {
 BODIES = {
     ("POST", "/events"): {"type": "call", "session": "s-1", "tool": "t"},
     ("POST", "/guard"): {"session": "s-1", "calls": [{"tool": "t"}]},
+    ("POST", "/hooks/{host}"): {
+        "hook_event_name": "PreToolUse",
+        "session_id": "s-1",
+        "tool_name": "Bash",
+        "tool_input": {},
+    },
     ("POST", "/sessions/{session}/commands"): {"text": "!/set(tool-loop-max-repeats=6)"},
     ("PATCH", "/sessions/{session}/policy"): {"max_repeats": 6},
     ("POST", "/sessions/{session}/revoke-exemption"): {"tool": "search_web"},
@@ -49,6 +57,7 @@ BODIES = {
     ("PUT", "/message-templates/{rung}"): {"text": "No more of $tool."},
     ("POST", "/message-templates/preview"): {"rung": "block", "text": "No more of $tool."},
     ("POST", "/approvals/{approval_id}/decision"): {"choice": "skip"},
+    ("POST", "/approvals/{approval_id}/ruling/label"): {"label": "right"},
     ("POST", "/alerts/destinations"): {"name": "other hook", "kind": "webhook", "address": "{address}"},
     ("PATCH", "/alerts/destinations/{destination_id}"): {"name": "renamed"},
     ("POST", "/alerts/routes"): {"name": "some", "destinations": ["{destination_id}"]},
@@ -67,7 +76,7 @@ NAMES_A_FOREIGN_THING = {
     ("PUT", "/alerts/routes/{route_id}"),
     ("POST", "/alerts/notifications/resend"),
 }
-MAKES_ITS_OWN = {("POST", "/events"), ("POST", "/guard")}
+MAKES_ITS_OWN = {("POST", "/events"), ("POST", "/guard"), ("POST", "/hooks/{host}")}
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +125,7 @@ def _made(api, address):
         "agent": "triage",
         "backend": "openai",
         "model": "gpt-5",
+        "host": "claude-code",
         "pattern": "exempt_*",
         "rung": "block",
     }
@@ -133,6 +143,10 @@ def _approvals(api):
     first, second = api.get("/approvals").json()["items"]
     api.post(f"/approvals/{second['id']}/decision", {"choice": "skip", "remember": True})
     remembered = api.get("/approvals/remembered").json()["items"][0]
+    approval = Approval.objects.get(public_id=first["id"])
+    approval.judge_calls.create(
+        project=approval.project, session_id=approval.session_id, loop_id=approval.loop_id, outcome="denied"
+    )
     return {"approval_id": first["id"], "remembered_id": remembered["id"]}
 
 
@@ -186,7 +200,7 @@ def test_another_projects_objects_do_not_exist(as_other, project, things, method
         assert answer.status_code in (404, 422)
     elif method == "PUT":
         assert answer.status_code == 200  # makes the other project's own
-    elif "{" in path or (method, path) == ("DELETE", "/overrides"):
+    elif ("{" in path and (method, path) not in MAKES_ITS_OWN) or (method, path) == ("DELETE", "/overrides"):
         assert (answer.status_code, answer.json()["code"]) == (404, "not_found"), answer.text
     else:
         assert answer.status_code < 300, answer.text

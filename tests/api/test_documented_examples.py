@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import html
 import re
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -27,9 +29,13 @@ def decision(request, api, project):
     return request.param
 
 
+def lines_of_the_readme():
+    section = README.read_text(encoding="utf-8").split("## Guard an agent in a few lines")[1]
+    return re.search(r"```python\n(.*?)```", section, re.DOTALL)[1]
+
+
 def test_the_lines_of_the_readme_run_a_call_only_when_it_is_allowed(live_server, key, decision):
-    section = README.read_text(encoding="utf-8").split("## Guard an agent in five lines")[1]
-    lines = re.search(r"```python\n(.*?)```", section, re.DOTALL)[1]
+    lines = lines_of_the_readme()
     assert "http://127.0.0.1:8300" in lines
     names = {"key": key, TOOL: lambda query: f"results for {query}"}
     exec(lines.replace("http://127.0.0.1:8300", live_server.url), names)
@@ -37,6 +43,49 @@ def test_the_lines_of_the_readme_run_a_call_only_when_it_is_allowed(live_server,
     has_run = names["result"] == "results for reset password"
     assert has_run is (decision in ("allow", "warn"))
     assert has_run or names["result"] == names["verdict"]["message"] != ""
+
+
+@pytest.fixture
+def unavailable():
+    """The address of a server that answers nothing but 503."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.send_response(503)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("has_server", [True, False])
+@pytest.mark.parametrize("closed", [False, True])
+def test_without_a_verdict_the_examples_run_a_call_unless_its_tool_fails_closed(
+    unavailable, monkeypatch, has_server, closed
+):
+    url = unavailable if has_server else "http://127.0.0.1:9"
+    lines = lines_of_the_readme().replace("http://127.0.0.1:8300", url)
+    names = {"key": "lg_x", TOOL: lambda query: f"results for {query}"}
+    exec(lines.replace("delete_repository", TOOL if closed else "x"), names)
+    assert (names["result"] == "results for reset password") is not closed
+    assert closed is ("No verdict" in names["result"])
+
+    monkeypatch.setenv("LOOPGUARD_KEY", "lg_x")
+    page = render_to_string("console/snippets/python.html", {"public_url": url})
+    names = {}
+    snippet = html.unescape(re.search(r"<pre[^>]*>(.*?)</pre>", page, re.DOTALL)[1])
+    exec(snippet.replace("delete_repository", TOOL if closed else "x"), names)
+    may_run, message = names["check"](SESSION, "call_7", TOOL, ARGUMENTS)
+    assert may_run is not closed
+    assert "No verdict" in message
 
 
 def test_the_python_snippet_of_the_connect_page_runs_a_call_only_when_it_is_allowed(
@@ -49,3 +98,17 @@ def test_the_python_snippet_of_the_connect_page_runs_a_call_only_when_it_is_allo
     may_run, message = names["check"](SESSION, "call_7", TOOL, ARGUMENTS)
     assert may_run is (decision in ("allow", "warn"))
     assert bool(message) is (decision != "allow")
+
+
+def test_the_snippet_of_the_connect_page_runs_a_call_three_times(live_server, key, monkeypatch, capsys):
+    page = render_to_string("console/snippets/client.html", {"public_url": live_server.url})
+    monkeypatch.setenv("LOOPGUARD_KEY", key)
+    snippets = re.findall(r"<pre[^>]*>(.*?)</pre>", page, re.DOTALL)
+    names = {}
+    # The whole suite may run beside it.
+    code = html.unescape(snippets[1]).replace("fail_closed=", "budget_seconds=20, fail_closed=")
+    exec(code, names)
+    assert names["guard"].flush(20)
+    printed = [line for line in capsys.readouterr().out.splitlines() if line]
+    assert [line == "0 results" for line in printed] == [True, True, False, True, False]
+    assert "search_web" in printed[4]

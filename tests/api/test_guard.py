@@ -1,23 +1,91 @@
 """POST /api/v1/guard."""
 
+import contextlib
+import hashlib
+import time
+
 import pytest
 
 from detection.models import Event
+from detection.selectors import dashboard
+from detection.services.ingestion import session_queue
+from detection.services.ingestion.attempts import recorder
+from detection.sql.deadlines import deadline
 
 
-def test_the_fourth_identical_call_is_stopped_with_its_incident_and_the_source_of_every_setting(api):
+def test_the_fourth_identical_call_is_blocked_with_its_incident_and_the_source_of_every_setting(api):
     decisions = [api.call().json()["decision"] for _ in range(3)]
     answer = api.call(backend="openai", model="gpt-5").json()
     assert decisions == ["allow", "allow", "allow"]
-    assert answer["decision"] == "stop"
+    assert answer["decision"] == "block"
     verdict = answer["verdicts"][0]
     assert verdict["finding"]["kind"] == "repeat"
     assert verdict["finding"]["count"] == 4
     assert verdict["policy"]["max_repeats"]["source"] == "preset:standard"
-    assert verdict["message"].startswith("Tool call loop detected")
+    assert verdict["policy"]["mode"] == {"value": "block_then_stop", "source": "preset:standard"}
+    assert verdict["message"].startswith("The call was not run.")
+    assert verdict["message"].endswith("The same call again will not be run.")
     assert answer["links"]["incident"].endswith(f"/p/support/incidents/{verdict['incident']}")
     assert answer["links"]["session"].endswith("/p/support/sessions/s-1")
     assert api.get(f"/incidents/{verdict['incident']}").json()["count"] == 4
+
+
+def test_a_repeated_call_is_warned_about_blocked_four_times_and_then_stopped(api):
+    """Results are sent with the next call, as agents do; every 4th to 7th call is blocked, the 8th ends the run."""
+    decisions, messages = [], []
+    results = []
+    for n in range(9):
+        call = {"call_id": f"c{n}", "tool": "search_web", "arguments": {"q": "reset"}}
+        answer = api.post("/guard", {"session": "s-1", "results": results, "calls": [call]}).json()
+        decisions.append(answer["decision"])
+        messages.append(answer["verdicts"][0]["message"])
+        results = [{"call_id": f"c{n}", "content": "0 hits", "is_error": False}] if n < 3 else []
+    assert decisions == ["allow", "allow", "warn"] + ["block"] * 4 + ["stop"] * 2
+    assert messages[6].endswith("The same call again will end the session.")
+    assert messages[7].startswith("Tool call loop detected")
+    assert api.get("/sessions/s-1").json()["state"] == "stopped"
+    assert api.call(tool="read_file").json()["decision"] == "allow"
+
+
+def test_a_different_call_is_not_blocked_and_gives_a_new_chance(api):
+    assert api.loop("s-1")["decision"] == "block"
+    assert api.get("/sessions/s-1").json()["state"] == "looping"
+    assert api.call("s-1", tool="read_file").json()["decision"] == "allow"
+    assert [api.call("s-1").json()["decision"] for _ in range(8)] == ["allow"] * 3 + ["block"] * 4 + ["stop"]
+
+
+def test_verdicts_calls_and_incidents_name_the_rung_the_detection_and_the_laps_of_the_pattern(api):
+    def call(number):
+        tool = ("read_file", "edit_file")[number % 2]
+        return {
+            "session": "s-1",
+            "calls": [{"call_id": f"c{number}", "tool": tool, "arguments": {"path": "a"}}],
+        }
+
+    verdicts = [api.post("/guard", call(number)).json()["verdicts"][0] for number in range(8)]
+    verdict = verdicts[-1]
+    pattern = {"pattern": ["read_file", "edit_file"], "laps": 4}
+    assert (verdict["rung"], verdict["detection_number"]) == ("warn", 1)
+    assert verdict["finding"].items() >= {**pattern, "tool": "edit_file", "period": 2}.items()
+    incident = api.get(f"/incidents/{verdict['incident']}").json()
+    assert incident.items() >= {**pattern, "rung": "warn", "detection_number": 1}.items()
+    shown = api.get("/sessions/s-1/calls").json()["items"][-1]
+    assert (shown["rung"], shown["detection_number"]) == ("warn", 1)
+    assert shown["finding"] == verdict["finding"]
+    assert (verdicts[0]["rung"], verdicts[0]["detection_number"]) == (None, 0)
+    resent = api.post("/guard", call(7)).json()["verdicts"][0]
+    assert (resent["duplicate"], resent["rung"], resent["finding"]) == (True, "warn", verdict["finding"])
+
+
+def test_the_result_of_a_gemini_call_names_its_tool(api):
+    call = {"tool": "t", "arguments": {}}
+    answers = [
+        api.post("/guard?render=gemini", {"session": "s-1", "calls": [{**call, "call_id": f"c{n}"}],
+                 "results": [{"call_id": f"c{n - 1}", "content": "same"}] if n else []}).json()
+        for n in range(3)
+    ]  # fmt: skip
+    rendered = answers[-1]["verdicts"][0]["rendered"]
+    assert rendered["functionResponse"].items() >= {"id": "c2", "name": "t"}.items()
 
 
 def test_verdicts_come_in_the_order_of_the_calls_and_the_strictest_decides(api):
@@ -30,8 +98,8 @@ def test_verdicts_come_in_the_order_of_the_calls_and_the_strictest_decides(api):
     ]
     answer = api.post("/guard", {"session": "s-1", "calls": calls}).json()
     assert [verdict["call_id"] for verdict in answer["verdicts"]] == ["b", "a", "c"]
-    assert [verdict["decision"] for verdict in answer["verdicts"]] == ["stop", "allow", "allow"]
-    assert answer["decision"] == "stop"
+    assert [verdict["decision"] for verdict in answer["verdicts"]] == ["block", "allow", "allow"]
+    assert answer["decision"] == "block"
 
 
 def test_a_resent_call_gets_the_verdict_that_it_got_the_first_time(api):
@@ -42,29 +110,32 @@ def test_a_resent_call_gets_the_verdict_that_it_got_the_first_time(api):
     assert Event.objects.count() == 1
 
 
-@pytest.mark.parametrize("shape", ["openai", "anthropic", "mcp", "text", "claude_code"])
+@pytest.mark.parametrize("shape", ["openai", "anthropic", "gemini", "mcp", "text", "claude_code", "codex"])
 def test_the_message_is_rendered_in_the_shape_that_the_client_speaks(api, shape):
     loops = [
         api.post(
             "/guard?render=" + shape,
             {"session": "s-1", "model": "gpt-5", "calls": [{"call_id": f"c{n}", "tool": "t"}]},
         ).json()
-        for n in range(4)
+        for n in range(8)
     ]
-    first, last = loops[0]["verdicts"][0], loops[3]["verdicts"][0]
+    first, last = loops[0]["verdicts"][0], loops[7]["verdicts"][0]
     message, rendered = last["message"], last["rendered"]
-    assert (first["rendered"] is None) == (shape != "claude_code")
+    assert (first["rendered"] is None) == (shape not in ("claude_code", "codex"))
     if shape == "text":
         assert rendered == message
     elif shape == "openai":
         assert rendered["choices"][0]["message"]["content"] == message
         assert rendered["model"] == "gpt-5"
     elif shape == "anthropic":
-        assert (rendered["tool_use_id"], rendered["is_error"]) == ("c3", True)
+        assert (rendered["tool_use_id"], rendered["is_error"]) == ("c7", True)
+    elif shape == "gemini":
+        assert rendered["candidates"][0]["content"]["parts"] == [{"text": message}]
     elif shape == "mcp":
         assert rendered["isError"] is True
     else:
-        assert rendered == {"continue": False, "stopReason": message}
+        assert rendered["hookSpecificOutput"]["permissionDecisionReason"] == message
+        assert rendered.get("stopReason") == (message if shape == "claude_code" else None)
 
 
 def test_an_unknown_shape_is_rejected(api):
@@ -92,6 +163,22 @@ def test_one_invalid_call_rejects_the_request_and_stores_nothing(api):
     assert api.post("/guard", {"session": "s-1", "calls": {}}).json()["code"] == "invalid_type"
 
 
+def test_a_large_result_is_cut_instead_of_rejected_wherever_that_is_done(api):
+    digest = hashlib.blake2b(("x" * 300_000).encode(), digest_size=16).hexdigest()
+    whole = {"call_id": "a", "content": "x" * 300_000}
+    cut = {"call_id": "b", "content": "x" * 16_384, "content_digest": digest, "content_length": 300_000}
+    other = cut | {"call_id": "c", "content_digest": "another"}
+    calls = [{"call_id": one, "tool": "read", "arguments": {"path": one}} for one in "abc"]
+    api.post("/guard", {"session": "s-1", "calls": calls})
+    assert api.post("/guard", {"session": "s-1", "results": [whole, cut, other]}).status_code == 200
+    rows = {row.call_id: row for row in Event.objects.filter(type="result")}
+    assert {row.content_length for row in rows.values()} == {300_000}
+    assert len({row.content for row in rows.values()}) == 1
+    assert rows["a"].tail_digest == rows["b"].tail_digest != rows["c"].tail_digest
+    huge = {"tool": "t", "arguments": {"q": "x" * 300_000}}
+    assert api.post("/guard", {"session": "s-1", "calls": [huge]}).json()["code"] == "event_too_large"
+
+
 def test_altered_and_unknown_fields_are_reported(api):
     body = '{"session": "s-1", "metadata": {}, "calls": [{"tool": "t", "arguments": {"q": "\\u0000"}}]}'
     answer = api.raw("/guard", body).json()
@@ -115,3 +202,27 @@ def test_a_call_costs_few_queries(api, django_assert_max_num_queries):
     api.call()
     with django_assert_max_num_queries(12):
         api.call(tool="read_file")
+
+
+@pytest.mark.parametrize("given", ["0", "-5", "1.5", "soon", "\u00b2", "9" * 10])
+def test_a_time_to_wait_must_be_a_number_of_milliseconds(api, given):
+    answer = api.post(
+        "/guard",
+        {"session": "s", "calls": [{"tool": "t"}]},
+        headers={"LoopGuard-Timeout-Ms": given.encode("latin-1")},
+    )
+    assert (answer.status_code, answer.json()["path"]) == (422, "LoopGuard-Timeout-Ms")
+
+
+def test_of_many_requests_for_a_session_that_is_not_unlocked_only_a_few_wait(api, project, monkeypatch):
+    monkeypatch.setattr(session_queue, "STUCK_SECONDS", 0.02)
+    with deadline(time.monotonic() + 60), contextlib.ExitStack() as waiting:
+        for _ in range(session_queue.MAX_INSIDE):
+            waiting.enter_context(session_queue.session_queue.place(project.pk, "s"))
+        answer = api.call(session="s")
+        assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+        assert "Retry-After" in answer.headers
+        assert api.call(session="other").status_code == 200
+    assert api.call(session="s").status_code == 200
+    recorder.flush()
+    assert dashboard.missed_guard_requests(project.pk) == 1

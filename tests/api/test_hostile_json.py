@@ -1,6 +1,7 @@
 """Every row of the hostile-JSON table gives its promised answer, on every route, on the outside and inside strings."""
 
 import json
+import re
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -178,6 +179,24 @@ def test_no_body_makes_any_route_fail_or_answer_in_anything_but_json(api, path, 
             assert answer.headers["content-type"] == "application/problem+json"
             assert answer.json()["code"]
             assert answer.json()["request_id"] == answer.headers["x-request-id"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (b"{", 400, "not_json"),
+        (b'{"values": {"max_repeats": 1e400}}', 422, "number_range"),
+        (b"[" * 1100 + b"]" * 1100, 422, "too_deep"),
+        (b'{"values": "' + b"x" * 2 * 1024 * 1024 + b'"}', 413, "too_large"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_every_route_with_a_body_responds_with_the_code_of_the_parser(api, body, status, code):
+    for path, method in OPERATIONS:
+        if path in ("/api/v1/events", "/api/v1/guard", "/api/v1/hooks/{host}"):
+            continue  # the table above, and the tests of hooks
+        answer = api.raw(re.sub(r"{\w+}", "block", path.removeprefix("/api/v1")), body, method=method)
+        assert (answer.status_code, answer.json()["code"]) == (status, code), path
 
 
 json_values = st.recursive(

@@ -42,7 +42,7 @@ def test_the_list_is_filtered_and_paged(api, incident):
 def test_the_detail_has_evidence_settings_activity_and_neighbours(api, incident):
     neighbour = api.loop("s-2")["verdicts"][0]["incident"]
     detail = api.get(f"/incidents/{incident}").json()
-    assert (detail["count"], detail["limit"], detail["kind"], detail["decision"]) == (4, 4, "repeat", "stop")
+    assert (detail["count"], detail["limit"], detail["kind"], detail["decision"]) == (4, 4, "repeat", "block")
     assert detail["evidence"]
     assert detail["policy"]
     assert [item["id"] for item in detail["neighbours"]] == [neighbour]

@@ -5,7 +5,8 @@ from typing import get_args
 import pytest
 
 from detection.api.routes import message_templates as route
-from detection.engine.messages import SHAPES, TEMPLATES
+from detection.engine.messages import TEMPLATES
+from detection.engine.wire_shapes import SHAPES, Shape
 from detection.models import AuditEntry, MessageTemplate
 
 
@@ -15,7 +16,7 @@ def texts_of(api):
 
 def test_the_described_rungs_and_shapes_are_those_of_the_engine():
     assert get_args(route.Rung) == tuple(TEMPLATES)
-    assert get_args(route.AnyShape) == ("", *SHAPES)
+    assert get_args(Shape) == SHAPES
 
 
 def test_the_default_of_every_rung_is_listed_with_the_placeholders(api):
@@ -35,10 +36,10 @@ def test_a_template_is_saved_takes_effect_on_the_next_verdict_and_is_deleted(api
     assert put.json()["is_own"]
     assert put.json()["updated_at"].endswith("+00:00")
     assert api.get("/message-templates").json()["version"] > version
-    assert api.loop("s-1")["verdicts"][0]["message"] == "Enough of search_web after 4."
+    assert api.loop("s-1", times=8)["verdicts"][0]["message"] == "Enough of search_web after 8."
     assert api.delete("/message-templates/stop").status_code == 204
     assert texts_of(api)["stop", ""]["text"] == TEMPLATES["stop"]
-    assert api.loop("s-2")["verdicts"][0]["message"].startswith("Tool call loop detected")
+    assert api.loop("s-2", times=8)["verdicts"][0]["message"].startswith("Tool call loop detected")
 
 
 def test_a_template_for_one_wire_shape_coexists_with_the_one_for_all(api):
@@ -47,8 +48,7 @@ def test_a_template_for_one_wire_shape_coexists_with_the_one_for_all(api):
         "PUT", "/message-templates/stop", params={"shape": "mcp"}, json={"text": "For MCP: $$5 for $limit."}
     )
     assert put.json()["shape"] == "mcp"
-    for _ in range(3):
-        api.call("s-1")
+    api.loop("s-1", times=7)
     call = {"session": "s-1", "calls": [{"tool": "search_web", "arguments": {"q": "reset"}}]}
     verdict = api.request("POST", "/guard", params={"render": "mcp"}, json=call).json()["verdicts"][0]
     assert verdict["rendered"]["content"][0]["text"] == "For MCP: $5 for 4."
@@ -114,9 +114,9 @@ def test_hostile_text_stays_text(api):
         "</script><img src=x onerror=alert(1)> {{ 7*7 }} {% debug %} %s %(x)s {tool} '; DROP TABLE--  ü 你好"
     )
     assert api.put("/message-templates/stop", {"text": hostile}).json()["text"] == hostile
-    assert api.loop()["verdicts"][0]["message"] == hostile
+    assert api.loop(times=8)["verdicts"][0]["message"] == hostile
     draft = api.post("/message-templates/preview", {"rung": "stop", "text": hostile}).json()
-    assert draft["rendered"]["claude_code"] == {"continue": False, "stopReason": hostile}
+    assert draft["rendered"]["claude_code"]["stopReason"] == hostile
 
 
 @pytest.mark.parametrize("rung", TEMPLATES)
@@ -142,10 +142,10 @@ def test_an_empty_draft_is_the_default(api):
 
 
 def test_templates_of_another_project_are_inaccessible(api, as_other):
-    api.put("/message-templates/stop", {"text": "Ours."})
+    api.put("/message-templates/chance", {"text": "Ours."})
     assert not any(item["is_own"] for item in as_other.get("/message-templates").json()["items"])
-    assert as_other.delete("/message-templates/stop").status_code == 404
-    as_other.put("/message-templates/stop", {"text": "Theirs."})
+    assert as_other.delete("/message-templates/chance").status_code == 404
+    as_other.put("/message-templates/chance", {"text": "Theirs."})
     assert api.loop()["verdicts"][0]["message"] == "Ours."
     assert as_other.loop()["verdicts"][0]["message"] == "Theirs."
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 import schemathesis
+from django.db import connection
 from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
@@ -95,8 +97,19 @@ def test_the_docs_page_shows_every_operation_and_loads_nothing_from_elsewhere(ws
     ("path", "method"),
     [(path, method) for path, operations in DESCRIPTION["paths"].items() for method in operations],
 )
-def test_answers_to_whatever_the_description_allows_are_those_it_promises(api, path, method):
+@pytest.mark.parametrize(
+    ("mode", "examples"),
+    [
+        (GenerationMode.POSITIVE, 6),
+        pytest.param(GenerationMode.POSITIVE, 300, marks=pytest.mark.long),
+        pytest.param(GenerationMode.NEGATIVE, 300, marks=pytest.mark.long),
+    ],
+)
+def test_answers_are_those_that_the_description_promises(api, path, method, mode, examples):
     api.loop("0")
+    connection.cursor().execute(
+        "SET LOCAL idle_in_transaction_session_timeout = 0"
+    )  # many cases take long to generate
     operation = schemathesis.openapi.from_dict(DESCRIPTION)[path][method.upper()]
     checks = (
         not_a_server_error,
@@ -106,13 +119,13 @@ def test_answers_to_whatever_the_description_allows_are_those_it_promises(api, p
     )
 
     @settings(
-        max_examples=6,
+        max_examples=examples,
         deadline=None,
         database=None,
         suppress_health_check=list(HealthCheck),
         phases=[Phase.generate],
     )
-    @given(case=operation.as_strategy())
+    @given(case=operation.as_strategy(generation_mode=mode))
     def ask(case):
         request = case.as_transport_kwargs(base_url="http://127.0.0.1")
         answer = api.request(

@@ -1,9 +1,12 @@
 """healthz, readyz and metrics."""
 
+import re
+
 import pytest
 from django.db import connections
 
 from detection.api import operations
+from loopguard_site import layout
 
 ROOT = "http://127.0.0.1"
 
@@ -46,11 +49,15 @@ def test_metrics_are_for_this_machine_and_for_keys_with_the_scope_admin(wsgi_cli
     }
     assert figures['loopguard_ingest_requests_total{code="not_json",route="events",status="400"}'] >= 1
     assert figures['loopguard_ingest_events_total{outcome="rejected",reason="missing"}'] >= 1
-    assert figures['loopguard_guard_verdicts_total{decision="stop"}'] >= 1
+    assert figures['loopguard_guard_verdicts_total{decision="block"}'] >= 1
     assert figures["loopguard_verdict_seconds_count"] >= 4
     assert figures["loopguard_database_up"] == 1
     assert figures["loopguard_unprocessed_sessions"] == 1
     assert figures['loopguard_incidents{status="open"}'] == 1
+    pages = "".join(page.read_text() for page in (layout.ROOT / "docs").glob("*.md"))
+    documented = set(re.findall(r"\bloopguard_(?!client\b)[a-z_]+(?=[`{])", pages))
+    missing = documented - {line.split()[2] for line in lines if line.startswith("# TYPE")}
+    assert missing <= {"loopguard_storage_free_bytes", "loopguard_storage_full"}  # where the disk is known
 
 
 def test_a_key_sees_nothing_of_another_project(api, as_other, wsgi_client):

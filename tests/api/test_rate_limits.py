@@ -5,7 +5,7 @@ from django.test import Client
 
 from detection.api.rate_limits import RateLimiter, rate_limiter
 from detection.models import Attempt, Event, Role
-from detection.services.ingestion import attempts
+from detection.services.ingestion.attempts import recorder
 from loopguard_site import env
 from tests.support.projects import make_key, make_member
 
@@ -96,7 +96,7 @@ def test_rejected_requests_are_counted_and_shown_with_the_key(api, key, project,
     for _ in range(3):
         refused(api.call())
     refused(api.get("/sessions"))
-    attempts.flush()
+    recorder.flush()
     shown = [
         (one.route, one.code, one.key_hint) for one in Attempt.objects.filter(status=429).order_by("route")
     ]

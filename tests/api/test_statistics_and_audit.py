@@ -79,6 +79,12 @@ def test_the_judge_s_rulings_are_counted_for_people_and_machines(api, project, c
 
     assert {outcome: row["count"] for outcome, row in told.items()} == {"accepted": 1, "denied": 2}
     assert (told["denied"]["average_latency_ms"], told["denied"]["token_count"]) == (500.0, 200)
+    JudgeCall.objects.filter(latency_ms__lt=500).update(label="right")
+    JudgeCall.objects.filter(latency_ms=600).update(label="wrong")
+    labelled = {
+        row["outcome"]: (row["right"], row["wrong"]) for row in api.get("/statistics").json()["judge"]
+    }
+    assert labelled == {"accepted": (1, 0), "denied": (1, 1)}
     line = f'loopguard_judge_calls_total{{outcome="denied",project="{project.slug}"}} 2.0'
     assert line in admin_client.get("/metrics").content.decode()
 

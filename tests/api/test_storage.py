@@ -1,13 +1,16 @@
 """A disk that is nearly full stops what would fill it further, and nothing else; PostgreSQL's own word for it counts too."""
 
 import math
+from datetime import timedelta
 
 import pytest
 from django.db import connection
 from django.test import Client
+from django.utils import timezone
 
-from detection.models import Event, Role
-from detection.services.ingestion import attempts
+from detection.models import Event, Role, Session
+from detection.services.ingestion.attempts import recorder
+from detection.services.maintenance import retention
 from detection.services.maintenance.disk_space import disk_monitor
 from loopguard_site import env
 from tests.support.projects import make_member
@@ -59,7 +62,7 @@ def test_reading_stopping_and_settings_go_on(api, disk):
 def test_the_refusals_stand_on_the_connect_screen_and_in_the_metrics(api, disk, project):
     disk(1.0)
     refused(api.call())
-    attempts.flush()
+    recorder.flush()
     assert [(row["status"], row["code"]) for row in project.attempts.values("status", "code")] == [
         (503, "storage_full")
     ]
@@ -68,6 +71,24 @@ def test_the_refusals_stand_on_the_connect_screen_and_in_the_metrics(api, disk, 
     disk(0.0)
     lines = api.client.get(f"{ROOT}/metrics", headers=api.headers).text.splitlines()
     assert "loopguard_storage_full 0.0" in lines
+
+
+def test_sign_in_and_retention_go_on_and_every_page_names_the_reason(api, disk, project):
+    api.loop()
+    Session.objects.update(last_event_at=timezone.now() - timedelta(days=400))
+    make_member(project, username="ana")
+    disk(1.0)
+    client = Client()
+    client.post("/sign-in", {"username": "ana", "password": "right horse"})
+    assert "new events and guard requests are rejected" in client.get(f"/p/{project.slug}/incidents").text
+    assert retention.purge(project) == 1
+    disk(0.0)
+    assert "Read-only" not in client.get(f"/p/{project.slug}/incidents").text
+
+
+def test_however_small_the_disk_some_segments_of_the_log_must_be_free(disk):
+    disk(1e-12)
+    assert disk_monitor.usage().min_free == 4 * 16 * 1024**2
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,15 @@ def held(project, **values):
 answer = sync_to_async(decisions.decide)
 
 
+@pytest.fixture(autouse=True)
+def long_poll():
+    """Create the middleware anew, as it belongs to one event loop."""
+    served = application.application_mapping["http"]
+    application.application_mapping["http"] = fresh = approval_long_poll.ApprovalLongPoll(served._application)
+    yield fresh
+    application.application_mapping["http"] = served
+
+
 def client(token=""):
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     transport = httpx.ASGITransport(application)
@@ -63,11 +72,11 @@ async def until(check):
             await asyncio.sleep(0.01)
 
 
-async def test_the_wait_ends_with_the_decision_and_not_before(project, monkeypatch):
+async def test_the_wait_ends_with_the_decision_and_not_before(project, monkeypatch, long_poll):
     monkeypatch.setattr(approval_long_poll, "POLL_SECONDS", 60.0)  # only a hint of the broker ends the wait
     public_id, token = await held(project)
     waiting = asyncio.create_task(wait_for(token, public_id))
-    await until(lambda: public_id in approval_long_poll.waiters()._joined)
+    await until(lambda: public_id in long_poll.waiters._joined)
     assert not waiting.done()
     await answer(project.pk, public_id, "allow_once", OPERATOR)
     told = (await waiting).json()
@@ -77,7 +86,7 @@ async def test_the_wait_ends_with_the_decision_and_not_before(project, monkeypat
         "allow_once",
         "ana",
     )
-    assert len(approval_long_poll.waiters()) == 0
+    assert len(long_poll.waiters) == 0
 
 
 async def test_without_a_broker_the_decision_comes_with_the_next_poll(project, settings):
@@ -106,6 +115,13 @@ async def test_a_long_poll_that_times_out_returns_the_open_approval(project):
     assert (told["state"], told["decision"], told["message"]) == ("open", None, "")
 
 
+async def test_an_approval_with_an_id_of_an_earlier_version_can_be_waited_for(project):
+    _, token = await held(project)
+    await sync_to_async(Approval.objects.update)(public_id="que_0123456789")
+    response = await wait_for(token, "que_0123456789", seconds=0)
+    assert (response.status_code, response.json()["id"]) == (200, "que_0123456789")
+
+
 async def test_stopping_the_session_ends_the_wait(project):
     public_id, token = await held(project)
     waiting = asyncio.create_task(wait_for(token, public_id))
@@ -114,7 +130,7 @@ async def test_stopping_the_session_ends_the_wait(project):
     assert (await waiting).json()["decision"] == "stop"
 
 
-async def test_many_agents_wait_for_one_query_a_second(project, monkeypatch):
+async def test_many_agents_wait_for_one_query_a_second(project, monkeypatch, long_poll):
     looks = []
 
     def counted(public_ids, now):
@@ -125,7 +141,7 @@ async def test_many_agents_wait_for_one_query_a_second(project, monkeypatch):
     monkeypatch.setattr(approval_long_poll, "closed_among", counted)
     public_id, token = await held(project)
     waiting = [asyncio.create_task(wait_for(token, public_id)) for _ in range(40)]
-    await until(lambda: len(approval_long_poll.waiters()) == 40 and looks)
+    await until(lambda: len(long_poll.waiters) == 40 and looks)
     await answer(project.pk, public_id, "skip", OPERATOR)
     assert {told.json()["decision"] for told in await asyncio.gather(*waiting)} == {"block"}
     assert len(looks) < 40
@@ -179,7 +195,7 @@ async def test_other_paths_go_on_to_the_site(project):
         assert (await http.get("/healthz")).status_code == 200
 
 
-async def test_an_agent_that_hangs_up_leaves_no_place_behind(project):
+async def test_an_agent_that_hangs_up_leaves_no_place_behind(project, long_poll):
     public_id, token = await held(project)
     scope = {
         "type": "http", "method": "GET", "path": f"/api/v1/approvals/{public_id}", "query_string": b"wait=20",
@@ -191,11 +207,11 @@ async def test_an_agent_that_hangs_up_leaves_no_place_behind(project):
     async def send(event):
         sent.append(event)
 
-    serving = asyncio.create_task(approval_long_poll.ApprovalLongPoll(application)(scope, incoming.get, send))
-    await until(lambda: len(approval_long_poll.waiters()) == 1)
+    serving = asyncio.create_task(long_poll(scope, incoming.get, send))
+    await until(lambda: len(long_poll.waiters) == 1)
     await incoming.put({"type": "http.disconnect"})
     await asyncio.wait_for(serving, 30)
-    assert len(approval_long_poll.waiters()) == 0
+    assert len(long_poll.waiters) == 0
     assert sent == []
 
 

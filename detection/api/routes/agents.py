@@ -12,7 +12,7 @@ from ninja import Router
 
 from detection.api import event_parsing, prometheus
 from detection.api.auth import ApiKeyAuth
-from detection.api.problems import check_disk_space
+from detection.api.problems import Problem, check_disk_space
 from detection.api.query_parameters import RENDER_PARAMETER, rendered_shape
 from detection.api.request_bodies import JSON, NDJSON
 from detection.api.requests import ApiRequest
@@ -25,15 +25,27 @@ from detection.api.schemas.agents import (
     IngestResultSchema,
 )
 from detection.api.typed_bodies import described
-from detection.engine import messages
+from detection.engine import wire_shapes
 from detection.models import KeyScope
-from detection.services.ingestion import attempts
+from detection.services.ingestion.attempts import recorder
 from detection.services.ingestion.guard import CallVerdict, GuardRequest, GuardResponse, guard
 from detection.services.ingestion.ingest import Accepted, ingest
+from detection.services.ingestion.lag import project_lag
 from detection.services.keys import Principal
 
 router = Router(tags=["agents"])
 MAX_LINKS = 20
+LAG_SECONDS_PER_WEIGHT = 5.0
+"""For each so many seconds of lag, the requests of a project weigh once more."""
+
+TIMEOUT_HEADER = "LoopGuard-Timeout-Ms"
+_TIMEOUT_PARAMETER = {
+    "in": "header",
+    "name": TIMEOUT_HEADER,
+    "required": False,
+    "schema": {"type": "integer", "minimum": 1},
+    "description": "How long the client waits, in milliseconds; at most 1500. After this time the response is 503.",
+}
 
 _events_auth = ApiKeyAuth(KeyScope.INGEST, (JSON, NDJSON), attempt="events")
 _guard_auth = ApiKeyAuth(KeyScope.GUARD, (JSON,), attempt="guard")
@@ -47,7 +59,6 @@ def _reference(schema: type) -> dict[str, str]:
     "/events",
     auth=_events_auth,
     response={202: IngestResultSchema},
-    operation_id="sendEvents",
     summary="Send events",
     openapi_extra={
         "requestBody": {
@@ -66,6 +77,10 @@ def send_events(request: ApiRequest) -> HttpResponse:
     principal = request.principal
     batch = event_parsing.events_of(request.body, is_ndjson=request.media_type == NDJSON)
     done = ingest(principal, batch.events)
+    # Stored events cost more than their request while the workers have not caught up with the project.
+    request.META["loopguard.weight"] = (
+        1.0 + project_lag.seconds(principal.project_id) / LAG_SECONDS_PER_WEIGHT
+    )
     altered = [{"index": batch.positions[item["index"]], "marks": item["marks"]} for item in done.altered]
     _count_events(request, principal, done, batch, time.perf_counter() - started)
     return json_response(
@@ -103,7 +118,7 @@ def _count_events(
     for code, number in Counter(item["code"] for item in batch.rejected).items():
         prometheus.EVENTS.labels("rejected", code).inc(number)
     first = batch.rejected[0] if batch.rejected else None
-    attempts.note(
+    recorder.note(
         principal.project_id,
         "events",
         202,
@@ -121,10 +136,9 @@ def _count_events(
     "/guard",
     auth=_guard_auth,
     response={200: GuardResponseSchema},
-    operation_id="guardCalls",
     summary="Evaluate calls",
     openapi_extra={
-        "parameters": [RENDER_PARAMETER],
+        "parameters": [RENDER_PARAMETER, _TIMEOUT_PARAMETER],
         **described(GuardRequestSchema, required=True),
     },
 )
@@ -132,6 +146,7 @@ def guard_calls(request: ApiRequest) -> HttpResponse:
     """Evaluate calls before they run. The response comes after commit."""
     check_disk_space()
     principal = request.principal
+    _check_timeout(request)
     shape = rendered_shape(request)
     guard_request, altered = event_parsing.guard_of(request.body)
     started = time.perf_counter()
@@ -141,12 +156,24 @@ def guard_calls(request: ApiRequest) -> HttpResponse:
     return json_response(guard_document(request, principal, guard_request, out, shape, altered))
 
 
+def _check_timeout(request: ApiRequest) -> None:
+    """Reject a time to wait that the front of `web` could not read."""
+    given = request.META.get("HTTP_LOOPGUARD_TIMEOUT_MS", "1")
+    if not (given.isascii() and given.isdigit() and len(given) < 10 and int(given)):
+        raise Problem(
+            422,
+            "invalid",
+            f"`{TIMEOUT_HEADER}` must be a number of milliseconds, 1 or more.",
+            path=TIMEOUT_HEADER,
+        )
+
+
 def guard_document(
     request: ApiRequest,
     principal: Principal,
     guard_request: GuardRequest,
     out: GuardResponse,
-    shape: messages.Shape | None,
+    shape: wire_shapes.Shape | None,
     altered: list[dict[str, Any]],
 ) -> dict[str, Any]:
     """Return the response to a guard request."""
@@ -154,9 +181,10 @@ def guard_document(
     notices = [_verdict(notice, shape) for notice in out.notices]
     if shape:
         for verdict, call in zip(verdicts, guard_request.calls, strict=True):
-            _render(verdict, shape, call.model)
+            _render(verdict, shape, call.model, call.tool)
         for notice in notices:
-            _render(notice, shape, guard_request.model)
+            tool = (notice["finding"] or {}).get("tool", "")
+            _render(notice, shape, guard_request.model, tool, "after")
     links = {"session": session_link(principal.project_slug, out.session)}
     incident = next((given.incident for given in out.verdicts if given.incident), None)
     if incident:
@@ -174,13 +202,15 @@ def guard_document(
     return document
 
 
-def _verdict(verdict: CallVerdict, shape: messages.Shape | None) -> dict[str, Any]:
+def _verdict(verdict: CallVerdict, shape: wire_shapes.Shape | None) -> dict[str, Any]:
     document = {
         "call_id": verdict.call_id,
         "decision": verdict.decision,
         # The project may have a message template for this wire shape.
-        "message": verdict.wordings.get(shape or "", verdict.message),
+        "message": verdict.message_by_shape.get(shape or "", verdict.message),
         "incident": verdict.incident,
+        "rung": verdict.rung,
+        "detection_number": verdict.detection_number,
         "finding": verdict.finding,
         "policy": verdict.policy,
         "duplicate": verdict.duplicate,
@@ -190,11 +220,18 @@ def _verdict(verdict: CallVerdict, shape: messages.Shape | None) -> dict[str, An
     return document
 
 
-def _render(document: dict[str, Any], shape: messages.Shape, model: str) -> None:
-    # A hook always expects a response; the other shapes have a message or nothing.
-    has_something = bool(document["message"]) or shape == "claude_code"
+def _render(
+    document: dict[str, Any],
+    shape: wire_shapes.Shape,
+    model: str,
+    tool: str,
+    moment: wire_shapes.Moment = "before",
+) -> None:
+    has_something = bool(document["message"]) or wire_shapes.answers_always(shape)
     document["rendered"] = (
-        messages.render(shape, document["decision"], document["message"], document["call_id"], model)
+        wire_shapes.render(
+            shape, document["decision"], document["message"], document["call_id"], model, tool, moment=moment
+        )
         if has_something
         else None
     )
@@ -207,7 +244,7 @@ def _count_guard(principal: Principal, out: GuardResponse, altered: int, seconds
     for verdict in out.verdicts:
         prometheus.VERDICTS.labels(verdict.decision).inc()
         duplicates += verdict.duplicate
-    attempts.note(
+    recorder.note(
         principal.project_id,
         "guard",
         200,

@@ -15,6 +15,7 @@ from detection.api.alert_responses import (
     silence_document,
 )
 from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ
+from detection.api.pages import page_response
 from detection.api.query_parameters import check_parameters, existing, existing_name, target
 from detection.api.requests import ApiRequest, actor_of
 from detection.api.responses import empty_response, json_response, list_response
@@ -60,7 +61,6 @@ def _values(body: MatchersSchema, *left_out: str) -> dict[str, Any]:
     "/alerts/destinations",
     auth=READ,
     response={200: PageSchema[DestinationSchema]},
-    operation_id="listDestinations",
     summary="List destinations",
 )
 def list_destinations(request: ApiRequest) -> HttpResponse:
@@ -73,7 +73,6 @@ def list_destinations(request: ApiRequest) -> HttpResponse:
     "/alerts/destinations",
     auth=ADMIN_WITH_BODY,
     response={201: CreatedDestinationSchema},
-    operation_id="createDestination",
     summary="Create a destination",
 )
 def create_destination(request: ApiRequest, body: Body[DestinationRequestSchema]) -> HttpResponse:
@@ -88,7 +87,6 @@ def create_destination(request: ApiRequest, body: Body[DestinationRequestSchema]
     "/alerts/destinations/{destination_id}",
     auth=ADMIN_WITH_BODY,
     response={200: DestinationSchema},
-    operation_id="updateDestination",
     summary="Update a destination",
 )
 def update_destination(
@@ -103,7 +101,6 @@ def update_destination(
     "/alerts/destinations/{destination_id}",
     auth=ADMIN,
     response={204: None},
-    operation_id="deleteDestination",
     summary="Delete a destination",
 )
 def delete_destination(request: ApiRequest, destination_id: str) -> HttpResponse:
@@ -116,10 +113,9 @@ def delete_destination(request: ApiRequest, destination_id: str) -> HttpResponse
     "/alerts/destinations/{destination_id}/test",
     auth=ADMIN,
     response={200: NotificationDetailSchema},
-    operation_id="testDestination",
     summary="Send a test notification",
 )
-def send_test(request: ApiRequest, destination_id: str) -> HttpResponse:
+def test_destination(request: ApiRequest, destination_id: str) -> HttpResponse:
     """Send a test notification and wait up to a few seconds for the outcome."""
     message = notifications.send_test(*target(request, destination_id))
     return _notification(request, message.public_id)
@@ -129,10 +125,9 @@ def send_test(request: ApiRequest, destination_id: str) -> HttpResponse:
     "/alerts/destinations/{destination_id}/secrets",
     auth=ADMIN,
     response={201: SigningSecretSchema},
-    operation_id="addSigningSecret",
     summary="Add a signing secret",
 )
-def add_secret(request: ApiRequest, destination_id: str) -> HttpResponse:
+def add_signing_secret(request: ApiRequest, destination_id: str) -> HttpResponse:
     """Add a signing secret. Notifications carry one signature per active secret, at most three; the oldest is removed."""
     secret = destinations.add_signing_secret(*target(request, destination_id))
     return json_response({"signing_secret": secret}, 201)
@@ -142,10 +137,9 @@ def add_secret(request: ApiRequest, destination_id: str) -> HttpResponse:
     "/alerts/destinations/{destination_id}/secrets",
     auth=ADMIN,
     response={204: None},
-    operation_id="removeOldSigningSecrets",
     summary="Remove old signing secrets",
 )
-def remove_old_secrets(request: ApiRequest, destination_id: str) -> HttpResponse:
+def remove_old_signing_secrets(request: ApiRequest, destination_id: str) -> HttpResponse:
     """Remove every signing secret except the newest."""
     destinations.remove_old_secrets(*target(request, destination_id))
     return empty_response()
@@ -155,7 +149,6 @@ def remove_old_secrets(request: ApiRequest, destination_id: str) -> HttpResponse
     "/alerts/routes",
     auth=READ,
     response={200: PageSchema[RouteSchema]},
-    operation_id="listRoutes",
     summary="List routes",
 )
 def list_routes(request: ApiRequest) -> HttpResponse:
@@ -168,7 +161,6 @@ def list_routes(request: ApiRequest) -> HttpResponse:
     "/alerts/routes",
     auth=ADMIN_WITH_BODY,
     response={201: RouteSchema},
-    operation_id="createRoute",
     summary="Create a route",
 )
 def create_route(request: ApiRequest, body: Body[RouteRequestSchema]) -> HttpResponse:
@@ -181,7 +173,6 @@ def create_route(request: ApiRequest, body: Body[RouteRequestSchema]) -> HttpRes
     "/alerts/routes/{route_id}",
     auth=ADMIN_WITH_BODY,
     response={200: RouteSchema},
-    operation_id="updateRoute",
     summary="Update a route",
 )
 def update_route(request: ApiRequest, route_id: str, body: Body[RouteRequestSchema]) -> HttpResponse:
@@ -197,7 +188,6 @@ def update_route(request: ApiRequest, route_id: str, body: Body[RouteRequestSche
     "/alerts/routes/{route_id}",
     auth=ADMIN,
     response={204: None},
-    operation_id="deleteRoute",
     summary="Delete a route",
 )
 def delete_route(request: ApiRequest, route_id: str) -> HttpResponse:
@@ -210,7 +200,6 @@ def delete_route(request: ApiRequest, route_id: str) -> HttpResponse:
     "/alerts/silences",
     auth=READ,
     response={200: PageSchema[SilenceSchema]},
-    operation_id="listSilences",
     summary="List silences",
 )
 def list_silences(request: ApiRequest, query: Query[SilenceQuerySchema]) -> HttpResponse:
@@ -224,7 +213,6 @@ def list_silences(request: ApiRequest, query: Query[SilenceQuerySchema]) -> Http
     "/alerts/silences",
     auth=ADMIN_WITH_BODY,
     response={201: SilenceSchema},
-    operation_id="createSilence",
     summary="Create a silence",
 )
 def create_silence(request: ApiRequest, body: Body[SilenceRequestSchema]) -> HttpResponse:
@@ -240,7 +228,6 @@ def create_silence(request: ApiRequest, body: Body[SilenceRequestSchema]) -> Htt
     "/alerts/silences/{silence_id}",
     auth=ADMIN,
     response={204: None},
-    operation_id="endSilence",
     summary="End a silence",
 )
 def end_silence(request: ApiRequest, silence_id: str) -> HttpResponse:
@@ -253,22 +240,18 @@ def end_silence(request: ApiRequest, silence_id: str) -> HttpResponse:
     "/alerts/notifications",
     auth=READ,
     response={200: PageSchema[NotificationSchema]},
-    operation_id="listNotifications",
     summary="List notifications",
 )
 def list_notifications(request: ApiRequest, query: Query[NotificationQuerySchema]) -> HttpResponse:
     """List notifications, newest first."""
-    check_parameters(request, NotificationQuerySchema)
     filters = NotificationFilters(**query.dict(exclude={"cursor", "limit"}))
-    page = selector.list_notifications(request.principal.project_id, filters, query.cursor, query.limit)
-    return list_response((notification_document(row) for row in page.items), page.next_cursor)
+    return page_response(request, query, filters, selector.list_notifications, notification_document)
 
 
 @router.post(
     "/alerts/notifications/resend",
     auth=ADMIN_WITH_BODY,
     response={200: ResendResultSchema},
-    operation_id="resendNotifications",
     summary="Resend notifications",
 )
 def resend_notifications(request: ApiRequest, body: Body[ResendRequestSchema]) -> HttpResponse:
@@ -282,7 +265,6 @@ def resend_notifications(request: ApiRequest, body: Body[ResendRequestSchema]) -
     "/alerts/notifications/{notification_id}",
     auth=READ,
     response={200: NotificationDetailSchema},
-    operation_id="getNotification",
     summary="Get a notification",
 )
 def get_notification(request: ApiRequest, notification_id: str) -> HttpResponse:

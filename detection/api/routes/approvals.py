@@ -6,10 +6,10 @@ from django.http import HttpResponse
 from ninja import Body, Query, Router
 
 from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ, ApiKeyAuth
+from detection.api.pages import page_response
 from detection.api.query_parameters import (
     RENDER_PARAMETER,
     check_parameter_names,
-    check_parameters,
     existing_name,
     rendered_shape,
 )
@@ -20,13 +20,16 @@ from detection.api.schemas.approvals import (
     ApprovalSchema,
     DecisionRequestSchema,
     RememberedDecisionSchema,
+    RulingLabelRequestSchema,
+    RulingSchema,
 )
 from detection.api.schemas.common import PageSchema
 from detection.models import KeyScope
 from detection.selectors import approvals as selector
 from detection.selectors.approvals import ApprovalFilters
 from detection.services.approvals import decisions as services
-from detection.services.approvals.documents import approval_document
+from detection.services.approvals import judge_consultation
+from detection.services.approvals.documents import approval_document, ruling_document
 from detection.services.errors import NotFound
 
 router = Router(tags=["approvals"])
@@ -37,25 +40,21 @@ _wait = ApiKeyAuth(KeyScope.GUARD)
     "/approvals",
     auth=READ,
     response={200: PageSchema[ApprovalSchema]},
-    operation_id="listApprovals",
     summary="List approvals",
 )
 def list_approvals(request: ApiRequest, query: Query[ApprovalQuerySchema]) -> HttpResponse:
     """List approvals, newest first."""
-    check_parameters(request, ApprovalQuerySchema)
     filters = ApprovalFilters(**query.dict(exclude={"cursor", "limit"}))
-    page = selector.list_approvals(request.principal.project_id, filters, query.cursor, query.limit)
-    return list_response((approval_document(row) for row in page.items), page.next_cursor)
+    return page_response(request, query, filters, selector.list_approvals, approval_document)
 
 
 @router.get(
     "/approvals/remembered",
     auth=READ,
     response={200: PageSchema[RememberedDecisionSchema]},
-    operation_id="listRememberedDecisions",
     summary="List remembered decisions",
 )
-def list_remembered(request: ApiRequest) -> HttpResponse:
+def list_remembered_decisions(request: ApiRequest) -> HttpResponse:
     """List the decisions that apply to later sessions automatically."""
     rows = selector.remembered(request.principal.project_id)
     return list_response(
@@ -69,10 +68,9 @@ def list_remembered(request: ApiRequest) -> HttpResponse:
     "/approvals/remembered/{int:remembered_id}",
     auth=ADMIN,
     response={204: None},
-    operation_id="deleteRememberedDecision",
     summary="Delete a remembered decision",
 )
-def delete_remembered(request: ApiRequest, remembered_id: int) -> HttpResponse:
+def delete_remembered_decision(request: ApiRequest, remembered_id: int) -> HttpResponse:
     """Delete a remembered decision. The next such call is held again."""
     if remembered_id >= 2**63:
         raise NotFound
@@ -84,7 +82,6 @@ def delete_remembered(request: ApiRequest, remembered_id: int) -> HttpResponse:
     "/approvals/{approval_id}",
     auth=_wait,
     response={200: ApprovalSchema},
-    operation_id="getApproval",
     summary="Get an approval",
     openapi_extra={
         "parameters": [
@@ -110,7 +107,6 @@ def get_approval(request: ApiRequest, approval_id: str) -> HttpResponse:
     "/approvals/{approval_id}/decision",
     auth=ADMIN_WITH_BODY,
     response={200: ApprovalSchema},
-    operation_id="decideApproval",
     summary="Decide an approval",
 )
 def decide_approval(request: ApiRequest, approval_id: str, body: Body[DecisionRequestSchema]) -> HttpResponse:
@@ -124,3 +120,29 @@ def decide_approval(request: ApiRequest, approval_id: str, body: Body[DecisionRe
         remember=body.remember,
     )
     return json_response(approval_document(approval))
+
+
+@router.get(
+    "/approvals/{approval_id}/ruling",
+    auth=READ,
+    response={200: RulingSchema},
+    summary="Get the judge's ruling on an approval",
+)
+def get_ruling(request: ApiRequest, approval_id: str) -> HttpResponse:
+    """Return what the judge answered about an approval."""
+    call = judge_consultation.ruling_on(request.principal.project_id, existing_name(approval_id))
+    return json_response(ruling_document(call))
+
+
+@router.post(
+    "/approvals/{approval_id}/ruling/label",
+    auth=ADMIN_WITH_BODY,
+    response={200: RulingSchema},
+    summary="Label the judge's ruling on an approval",
+)
+def label_ruling(request: ApiRequest, approval_id: str, body: Body[RulingLabelRequestSchema]) -> HttpResponse:
+    """Label a ruling as right or wrong, for the statistics. Responds 409 `not_consulted` if the judge was not called."""
+    call = judge_consultation.label_ruling(
+        request.principal.project_id, existing_name(approval_id), body.label, actor_of(request)
+    )
+    return json_response(ruling_document(call))

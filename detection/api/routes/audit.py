@@ -8,9 +8,10 @@ from ninja import Query, Router
 
 from detection import exports
 from detection.api.auth import ADMIN
+from detection.api.pages import page_response
 from detection.api.query_parameters import check_parameters
 from detection.api.requests import ApiRequest
-from detection.api.responses import LIST_AS_FILE, list_response
+from detection.api.responses import LIST_AS_FILE
 from detection.api.schemas.audit import (
     AuditEntrySchema,
     AuditExportQuerySchema,
@@ -32,24 +33,20 @@ def _filters(query: AuditFiltersSchema) -> AuditFilters:
     "/audit",
     auth=ADMIN,
     response={200: PageSchema[AuditEntrySchema]},
-    operation_id="listAuditEntries",
     summary="List audit entries",
 )
-def list_audit(request: ApiRequest, query: Query[AuditQuerySchema]) -> HttpResponse:
+def list_audit_entries(request: ApiRequest, query: Query[AuditQuerySchema]) -> HttpResponse:
     """List changes in the project, newest first."""
-    check_parameters(request, AuditQuerySchema)
-    page = audit.list_entries(request.principal.project_id, _filters(query), query.cursor, query.limit)
-    return list_response((exports.audit_document(row) for row in page.items), page.next_cursor)
+    return page_response(request, query, _filters(query), audit.list_entries, exports.audit_document)
 
 
 @router.get(
     "/audit/export",
     auth=ADMIN,
-    operation_id="exportAuditEntries",
     summary="Export audit entries",
     openapi_extra=LIST_AS_FILE,
 )
-def export_audit(request: ApiRequest, query: Query[AuditExportQuerySchema]) -> HttpResponseBase:
+def export_audit_entries(request: ApiRequest, query: Query[AuditExportQuerySchema]) -> HttpResponseBase:
     """Export up to 10,000 changes as JSON lines or CSV."""
     check_parameters(request, AuditExportQuerySchema)
     principal = request.principal

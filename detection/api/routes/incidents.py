@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from django.http import HttpResponse
@@ -12,6 +13,7 @@ from ninja import Body, Query, Router
 
 from detection import exports
 from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ
+from detection.api.pages import page_response
 from detection.api.query_parameters import check_parameters, existing, existing_name, target
 from detection.api.requests import ApiRequest, actor_of
 from detection.api.responses import (
@@ -19,7 +21,6 @@ from detection.api.responses import (
     activity_document,
     incident_document,
     json_response,
-    list_response,
 )
 from detection.api.schemas.common import PageSchema
 from detection.api.schemas.incidents import (
@@ -61,22 +62,17 @@ def _changed(request: ApiRequest, incident: Incident) -> HttpResponse:
     "/incidents",
     auth=READ,
     response={200: PageSchema[IncidentSchema]},
-    operation_id="listIncidents",
     summary="List incidents",
 )
 def list_incidents(request: ApiRequest, query: Query[IncidentQuerySchema]) -> HttpResponse:
     """List incidents, most recently detected first."""
-    check_parameters(request, IncidentQuerySchema)
-    principal = request.principal
-    page = incidents.list_incidents(principal.project_id, _filters(query), query.cursor, query.limit)
-    rows = (incident_document(row, principal.project_slug) for row in page.items)
-    return list_response(rows, page.next_cursor)
+    document = partial(incident_document, project=request.principal.project_slug)
+    return page_response(request, query, _filters(query), incidents.list_incidents, document)
 
 
 @router.get(
     "/incidents/export",
     auth=READ,
-    operation_id="exportIncidents",
     summary="Export incidents",
     openapi_extra=LIST_AS_FILE,
 )
@@ -96,7 +92,6 @@ def export_incidents(request: ApiRequest, query: Query[IncidentExportQuerySchema
     "/incidents/bulk",
     auth=ADMIN_WITH_BODY,
     response={200: BulkActionResultSchema},
-    operation_id="updateIncidents",
     summary="Update several incidents",
 )
 def update_incidents(request: ApiRequest, body: Body[BulkActionRequestSchema]) -> HttpResponse:
@@ -116,7 +111,6 @@ def update_incidents(request: ApiRequest, body: Body[BulkActionRequestSchema]) -
     "/incidents/{incident_id}",
     auth=READ,
     response={200: IncidentDetailSchema},
-    operation_id="getIncident",
     summary="Get an incident",
 )
 def get_incident(request: ApiRequest, incident_id: str) -> HttpResponse:
@@ -124,6 +118,9 @@ def get_incident(request: ApiRequest, incident_id: str) -> HttpResponse:
     incident, slug = _incident(request, incident_id), request.principal.project_slug
     document = incident_document(incident, slug)
     document["evidence"] = incident.evidence
+    document["pattern"] = incident.evidence.get("pattern", [])
+    document["laps"] = incident.evidence.get("laps", 0)
+    document["detection_number"] = incident.evidence.get("detection_number", 0)
     document["policy"] = incident.policy
     document["activity"] = [activity_document(entry) for entry in incident.activity.all()]
     document["related"] = [incident_document(row, slug) for row in incidents.related(incident)]
@@ -134,7 +131,6 @@ def get_incident(request: ApiRequest, incident_id: str) -> HttpResponse:
 @router.get(
     "/incidents/{incident_id}/strip.svg",
     auth=READ,
-    operation_id="getIncidentStrip",
     summary="Get an incident's strip",
     openapi_extra={
         "responses": {
@@ -145,7 +141,7 @@ def get_incident(request: ApiRequest, incident_id: str) -> HttpResponse:
         }
     },
 )
-def get_strip(request: ApiRequest, incident_id: str) -> HttpResponse:
+def get_incident_strip(request: ApiRequest, incident_id: str) -> HttpResponse:
     """Draw the calls around the loop as a static SVG. It contains no text of the agent, no scripts and no links."""
     picture = strip_images.of_incident(_incident(request, incident_id))
     response = HttpResponse(picture, content_type="image/svg+xml")
@@ -157,10 +153,9 @@ def get_strip(request: ApiRequest, incident_id: str) -> HttpResponse:
     "/incidents/{incident_id}/acknowledge",
     auth=ADMIN,
     response={200: IncidentSchema},
-    operation_id="acknowledgeIncident",
     summary="Acknowledge an incident",
 )
-def acknowledge(request: ApiRequest, incident_id: str) -> HttpResponse:
+def acknowledge_incident(request: ApiRequest, incident_id: str) -> HttpResponse:
     """Mark that a person takes care of the incident."""
     return _changed(
         request,
@@ -172,11 +167,10 @@ def acknowledge(request: ApiRequest, incident_id: str) -> HttpResponse:
     "/incidents/{incident_id}/resolve",
     auth=ADMIN,
     response={200: IncidentSchema},
-    operation_id="resolveIncident",
     summary="Resolve an incident",
     openapi_extra=described(NoteRequestSchema),
 )
-def resolve(request: ApiRequest, incident_id: str) -> HttpResponse:
+def resolve_incident(request: ApiRequest, incident_id: str) -> HttpResponse:
     """Close the incident. If the loop is detected again, a new incident is opened."""
     note = optional_body(request, NoteRequestSchema).note
     return _changed(
@@ -189,10 +183,9 @@ def resolve(request: ApiRequest, incident_id: str) -> HttpResponse:
     "/incidents/{incident_id}/reopen",
     auth=ADMIN,
     response={200: IncidentSchema},
-    operation_id="reopenIncident",
     summary="Reopen an incident",
 )
-def reopen(request: ApiRequest, incident_id: str) -> HttpResponse:
+def reopen_incident(request: ApiRequest, incident_id: str) -> HttpResponse:
     """Open a resolved, snoozed or acknowledged incident again."""
     return _changed(request, services.reopen(*target(request, incident_id)))
 
@@ -201,10 +194,9 @@ def reopen(request: ApiRequest, incident_id: str) -> HttpResponse:
     "/incidents/{incident_id}/undo",
     auth=ADMIN,
     response={200: IncidentSchema},
-    operation_id="undoIncidentAction",
     summary="Undo the last action",
 )
-def undo(request: ApiRequest, incident_id: str) -> HttpResponse:
+def undo_incident_action(request: ApiRequest, incident_id: str) -> HttpResponse:
     """Undo the last action of this key on the incident, within ten minutes."""
     return _changed(request, services.undo(*target(request, incident_id)))
 
@@ -213,10 +205,9 @@ def undo(request: ApiRequest, incident_id: str) -> HttpResponse:
     "/incidents/{incident_id}/snooze",
     auth=ADMIN_WITH_BODY,
     response={200: IncidentSchema},
-    operation_id="snoozeIncident",
     summary="Snooze an incident",
 )
-def snooze(request: ApiRequest, incident_id: str, body: Body[SnoozeRequestSchema]) -> HttpResponse:
+def snooze_incident(request: ApiRequest, incident_id: str, body: Body[SnoozeRequestSchema]) -> HttpResponse:
     """Hide the incident until a given time, or until the loop reaches a stricter reaction."""
     until = body.until
     if until is None and body.hours is not None:
@@ -235,10 +226,9 @@ def snooze(request: ApiRequest, incident_id: str, body: Body[SnoozeRequestSchema
     "/incidents/{incident_id}/label",
     auth=ADMIN_WITH_BODY,
     response={200: IncidentSchema},
-    operation_id="labelIncident",
     summary="Label an incident",
 )
-def label(request: ApiRequest, incident_id: str, body: Body[LabelRequestSchema]) -> HttpResponse:
+def label_incident(request: ApiRequest, incident_id: str, body: Body[LabelRequestSchema]) -> HttpResponse:
     """Record whether the incident was a loop."""
     return _changed(
         request,
@@ -254,10 +244,9 @@ def label(request: ApiRequest, incident_id: str, body: Body[LabelRequestSchema])
     "/incidents/{incident_id}/comment",
     auth=ADMIN_WITH_BODY,
     response={200: IncidentSchema},
-    operation_id="commentIncident",
     summary="Comment on an incident",
 )
-def comment(request: ApiRequest, incident_id: str, body: Body[CommentRequestSchema]) -> HttpResponse:
+def comment_incident(request: ApiRequest, incident_id: str, body: Body[CommentRequestSchema]) -> HttpResponse:
     """Add a comment to the activity."""
     return _changed(
         request,

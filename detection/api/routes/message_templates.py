@@ -20,7 +20,7 @@ from detection.api.schemas.message_templates import (
     PreviewSchema,
     ShapeQuerySchema,
 )
-from detection.engine.messages import Shape
+from detection.engine.wire_shapes import Shape
 from detection.models import Project
 from detection.services.errors import NotFound
 from detection.services.policies import message_templates as services
@@ -30,7 +30,6 @@ router = Router(tags=["message templates"])
 Rung = Literal["warn", "chance", "block", "ask", "judge", "stop"]
 # Documented here; the service checks it, with a code of its own.
 _LENGTH: JsonDict = {"maxLength": services.MAX_CHARACTERS}
-AnyShape = Literal["", "text", "openai", "anthropic", "mcp", "claude_code"]
 
 
 def _document(template: EffectiveTemplate) -> dict[str, Any]:
@@ -54,7 +53,6 @@ def _own(project_id: int, rung: str, shape: str) -> EffectiveTemplate:
     "/message-templates",
     auth=READ,
     response={200: MessageTemplateListSchema},
-    operation_id="listMessageTemplates",
     summary="List message templates",
 )
 def list_message_templates(request: ApiRequest) -> HttpResponse:
@@ -74,7 +72,6 @@ def list_message_templates(request: ApiRequest) -> HttpResponse:
     "/message-templates/preview",
     auth=ADMIN_WITH_BODY,
     response={200: PreviewSchema},
-    operation_id="previewMessageTemplate",
     summary="Preview a message template",
 )
 def preview_message_template(request: ApiRequest, body: Body[PreviewRequestSchema]) -> HttpResponse:
@@ -87,7 +84,6 @@ def preview_message_template(request: ApiRequest, body: Body[PreviewRequestSchem
     "/message-templates/{rung}",
     auth=ADMIN_WITH_BODY,
     response={200: MessageTemplateSchema},
-    operation_id="putMessageTemplate",
     summary="Update a message template",
 )
 def put_message_template(
@@ -108,7 +104,6 @@ def put_message_template(
     "/message-templates/{rung}",
     auth=ADMIN,
     response={204: None},
-    operation_id="deleteMessageTemplate",
     summary="Delete a message template",
 )
 def delete_message_template(

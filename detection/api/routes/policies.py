@@ -62,7 +62,6 @@ def _scope(agent: str = "", backend: str = "", model: str = "") -> Scope:
     "/overrides",
     auth=READ,
     response={200: PageSchema[OverrideSchema]},
-    operation_id="listOverrides",
     summary="List overrides",
 )
 def list_overrides(request: ApiRequest, query: Query[OverrideQuerySchema]) -> HttpResponse:
@@ -81,7 +80,6 @@ def list_overrides(request: ApiRequest, query: Query[OverrideQuerySchema]) -> Ht
     "/overrides",
     auth=ADMIN_WITH_BODY,
     response={200: OverrideSchema},
-    operation_id="putOverride",
     summary="Update an override",
     openapi_extra=_OVERRIDE_BODY,
 )
@@ -97,7 +95,6 @@ def put_override(
     "/overrides",
     auth=ADMIN,
     response={204: None},
-    operation_id="deleteOverride",
     summary="Delete an override",
 )
 def delete_override(request: ApiRequest, query: Query[OverrideRemovalQuerySchema]) -> HttpResponse:
@@ -110,7 +107,6 @@ def delete_override(request: ApiRequest, query: Query[OverrideRemovalQuerySchema
     "/overrides/{backend}/{path:model}",
     auth=READ,
     response={200: OverrideSchema},
-    operation_id="getModelOverride",
     summary="Get the override of a model",
 )
 def get_model_override(request: ApiRequest, backend: str, model: str) -> HttpResponse:
@@ -122,7 +118,6 @@ def get_model_override(request: ApiRequest, backend: str, model: str) -> HttpRes
     "/overrides/{backend}/{path:model}",
     auth=ADMIN_WITH_BODY,
     response={200: OverrideSchema},
-    operation_id="putModelOverride",
     summary="Update the override of a model",
     openapi_extra=_OVERRIDE_BODY,
 )
@@ -137,7 +132,6 @@ def put_model_override(
     "/overrides/{backend}/{path:model}",
     auth=ADMIN,
     response={204: None},
-    operation_id="deleteModelOverride",
     summary="Delete the override of a model",
 )
 def delete_model_override(
@@ -151,7 +145,6 @@ def delete_model_override(
     "/overrides/{backend}",
     auth=READ,
     response={200: OverrideSchema},
-    operation_id="getBackendOverride",
     summary="Get the override of a backend",
 )
 def get_backend_override(request: ApiRequest, backend: str) -> HttpResponse:
@@ -163,7 +156,6 @@ def get_backend_override(request: ApiRequest, backend: str) -> HttpResponse:
     "/overrides/{backend}",
     auth=ADMIN_WITH_BODY,
     response={200: OverrideSchema},
-    operation_id="putBackendOverride",
     summary="Update the override of a backend",
     openapi_extra=_OVERRIDE_BODY,
 )
@@ -176,7 +168,6 @@ def put_backend_override(request: ApiRequest, backend: str, body: Body[dict[str,
     "/overrides/{backend}",
     auth=ADMIN,
     response={204: None},
-    operation_id="deleteBackendOverride",
     summary="Delete the override of a backend",
 )
 def delete_backend_override(
@@ -190,7 +181,6 @@ def delete_backend_override(
     "/agent-overrides/{path:agent}",
     auth=READ,
     response={200: OverrideSchema},
-    operation_id="getAgentOverride",
     summary="Get the override of an agent",
 )
 def get_agent_override(request: ApiRequest, agent: str) -> HttpResponse:
@@ -202,7 +192,6 @@ def get_agent_override(request: ApiRequest, agent: str) -> HttpResponse:
     "/agent-overrides/{path:agent}",
     auth=ADMIN_WITH_BODY,
     response={200: OverrideSchema},
-    operation_id="putAgentOverride",
     summary="Update the override of an agent",
     openapi_extra=_OVERRIDE_BODY,
 )
@@ -215,7 +204,6 @@ def put_agent_override(request: ApiRequest, agent: str, body: Body[dict[str, Any
     "/agent-overrides/{path:agent}",
     auth=ADMIN,
     response={204: None},
-    operation_id="deleteAgentOverride",
     summary="Delete the override of an agent",
 )
 def delete_agent_override(request: ApiRequest, agent: str, query: Query[RemovalQuerySchema]) -> HttpResponse:
@@ -295,7 +283,6 @@ def _delete(request: ApiRequest, scope: Scope, note: str) -> HttpResponse:
     "/tool-rules",
     auth=READ,
     response={200: PageSchema[ToolRuleSchema]},
-    operation_id="listToolRules",
     summary="List tool rules",
 )
 def list_tool_rules(request: ApiRequest) -> HttpResponse:
@@ -308,7 +295,6 @@ def list_tool_rules(request: ApiRequest) -> HttpResponse:
     "/tool-rules/{path:pattern}",
     auth=READ,
     response={200: ToolRuleSchema},
-    operation_id="getToolRule",
     summary="Get a tool rule",
 )
 def get_tool_rule(request: ApiRequest, pattern: str) -> HttpResponse:
@@ -323,7 +309,6 @@ def get_tool_rule(request: ApiRequest, pattern: str) -> HttpResponse:
     "/tool-rules/{path:pattern}",
     auth=ADMIN_WITH_BODY,
     response={200: ToolRuleSchema},
-    operation_id="putToolRule",
     summary="Update a tool rule",
 )
 def put_tool_rule(request: ApiRequest, pattern: str, body: Body[ToolRuleRequestSchema]) -> HttpResponse:
@@ -347,7 +332,6 @@ def put_tool_rule(request: ApiRequest, pattern: str, body: Body[ToolRuleRequestS
     "/tool-rules/{path:pattern}",
     auth=ADMIN,
     response={204: None},
-    operation_id="deleteToolRule",
     summary="Delete a tool rule",
 )
 def delete_tool_rule(request: ApiRequest, pattern: str, query: Query[RemovalQuerySchema]) -> HttpResponse:
@@ -360,7 +344,6 @@ def delete_tool_rule(request: ApiRequest, pattern: str, query: Query[RemovalQuer
     "/policy",
     auth=READ,
     response={200: EffectivePolicySchema},
-    operation_id="getPolicy",
     summary="Get the effective policy",
 )
 def get_policy(request: ApiRequest, query: Query[PolicyQuerySchema]) -> HttpResponse:

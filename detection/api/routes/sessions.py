@@ -7,12 +7,14 @@ name of a session ends in such a part itself, the longer name is tried, too.
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from django.http import HttpResponse
 from ninja import Body, Query, Router
 
 from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ, ApiKeyAuth
+from detection.api.pages import page_response
 from detection.api.query_parameters import check_parameters, existing, existing_name, target
 from detection.api.request_bodies import JSON
 from detection.api.requests import ApiRequest, actor_of
@@ -21,8 +23,8 @@ from detection.api.responses import (
     command_reply_document,
     incident_document,
     json_response,
-    list_response,
     notice_document,
+    quarantined_event_document,
     session_document,
 )
 from detection.api.schemas.common import PageSchema
@@ -49,6 +51,7 @@ from detection.services.sessions import actions as services
 router = Router(tags=["sessions"])
 _command = ApiKeyAuth(KeyScope.GUARD, (JSON,))
 SHOWN_INCIDENTS = 20
+SHOWN_QUARANTINED = 100
 
 
 def _session(request: ApiRequest, name: str) -> Session:
@@ -59,24 +62,19 @@ def _session(request: ApiRequest, name: str) -> Session:
     "/sessions",
     auth=READ,
     response={200: PageSchema[SessionSchema]},
-    operation_id="listSessions",
     summary="List sessions",
 )
 def list_sessions(request: ApiRequest, query: Query[SessionQuerySchema]) -> HttpResponse:
     """List sessions, most recently active first."""
-    check_parameters(request, SessionQuerySchema)
-    principal = request.principal
     filters = SessionFilters(**query.dict(exclude={"cursor", "limit"}))
-    page = sessions.list_sessions(principal.project_id, filters, query.cursor, query.limit)
-    rows = (session_document(row, principal.project_slug) for row in page.items)
-    return list_response(rows, page.next_cursor)
+    document = partial(session_document, project=request.principal.project_slug)
+    return page_response(request, query, filters, sessions.list_sessions, document)
 
 
 @router.get(
     "/session-counts",
     auth=READ,
     response={200: SessionCountsSchema},
-    operation_id="getSessionCounts",
     summary="Get the number of sessions by state",
 )
 def get_session_counts(request: ApiRequest, query: Query[SessionFilterSchema]) -> HttpResponse:
@@ -90,7 +88,6 @@ def get_session_counts(request: ApiRequest, query: Query[SessionFilterSchema]) -
     "/sessions/{path:session}/calls",
     auth=READ,
     response={200: CallPageSchema},
-    operation_id="listCalls",
     summary="List the calls of a session",
 )
 def list_calls(request: ApiRequest, session: str, query: Query[CallQuerySchema]) -> HttpResponse:
@@ -116,7 +113,6 @@ def list_calls(request: ApiRequest, session: str, query: Query[CallQuerySchema])
     "/sessions/{path:session}/commands",
     auth=_command,
     response={200: CommandResultSchema},
-    operation_id="runCommands",
     summary="Run in-chat commands",
 )
 def run_commands(request: ApiRequest, session: str, body: Body[CommandRequestSchema]) -> HttpResponse:
@@ -132,7 +128,6 @@ def run_commands(request: ApiRequest, session: str, body: Body[CommandRequestSch
     "/sessions/{path:session}/policy",
     auth=ADMIN_WITH_BODY,
     response={200: SessionDetailSchema},
-    operation_id="updateSessionPolicy",
     summary="Update the overrides of a session",
 )
 def update_session_policy(request: ApiRequest, session: str, body: Body[dict[str, Any]]) -> HttpResponse:
@@ -149,7 +144,6 @@ def update_session_policy(request: ApiRequest, session: str, body: Body[dict[str
     "/sessions/{path:session}/stop",
     auth=ADMIN,
     response={200: SessionSchema},
-    operation_id="stopSession",
     summary="Stop a session",
     openapi_extra=described(StopRequestSchema),
 )
@@ -164,7 +158,6 @@ def stop_session(request: ApiRequest, session: str) -> HttpResponse:
     "/sessions/{path:session}/resume",
     auth=ADMIN,
     response={200: SessionSchema},
-    operation_id="resumeSession",
     summary="Resume a session",
 )
 def resume_session(request: ApiRequest, session: str) -> HttpResponse:
@@ -177,7 +170,6 @@ def resume_session(request: ApiRequest, session: str) -> HttpResponse:
     "/sessions/{path:session}/revoke-exemption",
     auth=ADMIN_WITH_BODY,
     response={200: SessionDetailSchema},
-    operation_id="revokeExemption",
     summary="Revoke the exemption of a tool",
 )
 def revoke_exemption(request: ApiRequest, session: str, body: Body[RevokeExemptionSchema]) -> HttpResponse:
@@ -206,11 +198,10 @@ for _word in ("commands", "policy", "stop", "resume", "revoke-exemption"):
     "/sessions/{path:session}",
     auth=READ,
     response={200: SessionDetailSchema},
-    operation_id="getSession",
     summary="Get a session",
 )
 def get_session(request: ApiRequest, session: str) -> HttpResponse:
-    """Return a session with its effective settings, its budgets that are nearly used, and its newest incidents."""
+    """Return a session with its effective settings, its limit notices, and its newest incidents."""
     return _detail(request, _session(request, session))
 
 
@@ -224,7 +215,9 @@ def _detail(request: ApiRequest, session: Session) -> HttpResponse:
     document["policy_values"] = session.policy_values
     document["policy"] = policy.explain(policy.values)
     document["exempt_tools"] = session.exempt_tools
-    document["quarantined"] = session.quarantined
+    document["quarantined_count"] = session.quarantined_events.count()
+    newest = session.quarantined_events.order_by("-id")[:SHOWN_QUARANTINED]
+    document["quarantined"] = [quarantined_event_document(row) for row in newest]
     document["limit_notices"] = [notice_document(notice) for notice in session.limit_notices.all()]
     document["incidents"] = [incident_document(row, project.slug) for row in own.items]
     return json_response(document)

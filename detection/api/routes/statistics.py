@@ -37,7 +37,6 @@ def numbers_document(numbers: Numbers) -> dict[str, Any]:
     auth=READ,
     response={200: StatisticsSchema},
     by_alias=True,
-    operation_id="getStatistics",
     summary="Get statistics",
 )
 def get_statistics(request: ApiRequest, query: Query[StatisticsQuerySchema]) -> HttpResponse:

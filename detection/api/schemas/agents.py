@@ -8,19 +8,35 @@ from typing import Any, Literal
 from ninja import Field, Schema
 
 from detection.api import event_parsing
-from detection.api.schemas.common import Decision, FindingSchema, Name128, Name200, Name256, SettingSchema
+from detection.api.schemas.common import (
+    Decision,
+    FindingSchema,
+    Name128,
+    Name200,
+    Name256,
+    Rung,
+    SettingSchema,
+)
 
 EventTypeName = Literal["call", "result", "message", "end"]
 
 _SESSION = "Your name for the session, unique within the project."
+_ID = "Idempotency key within the project: an event with a known one is a duplicate."
+_CALL_OF_RESULT = (
+    "Of a result: id of its call. Without it, the result belongs to the oldest open call that fits."
+)
+_TOOL_OF_RESULT = "Of a result without `call_id`: the tool of its call."
+_ARGUMENTS_OF_RESULT = "Of a result without `call_id`: the arguments of its call, beside `tool`."
 _RUN = "Id of the run within the session."
-_ROUND = "Id of the model response. Calls of one response share it."
+_ROUND = "Id of the model response. Calls of one response share it. Without it, the calls of a guard request are one round."
 _BACKEND = "LLM backend, as in `openai`."
 _MODEL = "Model name, as in `gpt-5`."
 _AGENT = "Name of the agent."
 _PARENT = "Session of the agent that started this one."
 _ARGUMENTS = "Arguments of the call, as an object or as the JSON text that the model wrote."
 _CONTENT = "Text of the result or message. Any other value is stored as JSON text."
+_CONTENT_DIGEST = "Digest of the whole, if `content` is only its beginning. Any digest, always the same one."
+_CONTENT_LENGTH = "Length of the whole in characters, if `content` is only its beginning."
 _IS_ERROR = "Whether the tool reported an error. Null if unknown."
 _OCCURRED_AT = (
     "When it happened, in ISO 8601 with an offset. Shown to people; windows use the time of receipt."
@@ -40,15 +56,15 @@ class EventSchema(Schema):
 
     type: EventTypeName = Field(description="Kind of event.")
     session: Name256 = Field(min_length=1, description=_SESSION)
-    id: Name256 | None = Field(None, description="Idempotency key within the project.")
+    id: Name256 | None = Field(None, description=_ID)
     run: Name256 | None = Field(None, description=_RUN)
     round: Name256 | None = Field(None, description=_ROUND)
-    call_id: Name256 | None = Field(
-        None, description="Id of the call. A result names the call it belongs to."
-    )
-    tool: Name128 | None = Field(None, description="Name of the tool. Required for calls.")
-    arguments: dict[str, Any] | str | None = Field(None, description=_ARGUMENTS)
+    call_id: Name256 | None = Field(None, description=f"Id of the call. {_CALL_OF_RESULT}")
+    tool: Name128 | None = Field(None, description=f"Name of the tool. Required for calls. {_TOOL_OF_RESULT}")
+    arguments: dict[str, Any] | str | None = Field(None, description=f"{_ARGUMENTS} {_ARGUMENTS_OF_RESULT}")
     content: Any = Field(None, description=_CONTENT)
+    content_digest: str | None = Field(None, max_length=128, description=_CONTENT_DIGEST)
+    content_length: int | None = Field(None, ge=0, le=2**31 - 1, description=_CONTENT_LENGTH)
     is_error: bool | None = Field(None, description=_IS_ERROR)
     occurred_at: datetime | None = Field(None, description=_OCCURRED_AT)
     backend: Name128 | None = Field(None, description=_BACKEND)
@@ -99,8 +115,13 @@ class IngestResultSchema(Schema):
 class GuardResultSchema(Schema):
     """The result of an earlier call."""
 
-    call_id: Name256 = Field(min_length=1, description="Id of the call that this is the result of.")
+    id: Name256 | None = Field(None, description=_ID)
+    call_id: Name256 | None = Field(None, description=_CALL_OF_RESULT)
+    tool: Name128 | None = Field(None, description=_TOOL_OF_RESULT)
+    arguments: dict[str, Any] | str | None = Field(None, description=_ARGUMENTS_OF_RESULT)
     content: Any = Field(None, description=_CONTENT)
+    content_digest: str | None = Field(None, max_length=128, description=_CONTENT_DIGEST)
+    content_length: int | None = Field(None, ge=0, le=2**31 - 1, description=_CONTENT_LENGTH)
     is_error: bool | None = Field(None, description=_IS_ERROR)
     occurred_at: datetime | None = Field(None, description=_OCCURRED_AT)
 
@@ -108,6 +129,7 @@ class GuardResultSchema(Schema):
 class GuardCallSchema(Schema):
     """A call that the agent wants to make."""
 
+    id: Name256 | None = Field(None, description=_ID)
     tool: Name128 = Field(min_length=1, description="Name of the tool.")
     call_id: Name256 | None = Field(None, description="Id of the call. Assigned if absent.")
     arguments: dict[str, Any] | str | None = Field(None, description=_ARGUMENTS)
@@ -147,6 +169,10 @@ class VerdictSchema(Schema):
     decision: Decision = Field(description="What to do with the call.")
     message: str = Field(description="Message for the model, or for the user after `stop`.")
     incident: str | None = Field(description="Id of the incident, if there is one.")
+    rung: Rung | None = Field(description="The reaction of the escalation ladder, if it reacted.")
+    detection_number: int = Field(
+        description="Number of the detection: of this loop or, with `escalation_scope` `session`, in the run."
+    )
     finding: FindingSchema | None = Field(description="What was detected, if anything.")
     policy: dict[str, SettingSchema] = Field(description="The settings that applied, each with its source.")
     duplicate: bool = Field(

@@ -9,10 +9,10 @@ from ninja import Field, Schema
 from pydantic import StringConstraints
 
 from detection.api.schemas.common import (
-    CursorQuerySchema,
     FindingKind,
     Name128,
     Name200,
+    PageQuerySchema,
     ShortText,
     StrictSchema,
     Timestamp,
@@ -166,7 +166,7 @@ class SilenceSchema(SilenceRequestSchema):
 
     id: str = Field(description="Id of the silence.")
     created_by: str = Field(description="Who created it.")
-    suppressed_count: int = Field(description="Number of alert events that it suppressed.")
+    suppressed_count: int = Field(description="Number of alert events that the silence suppressed.")
 
 
 class SilenceQuerySchema(Schema):
@@ -175,13 +175,12 @@ class SilenceQuerySchema(Schema):
     ended: bool = Field(False, description="List ended silences instead of active and planned ones.")
 
 
-class NotificationQuerySchema(CursorQuerySchema):
+class NotificationQuerySchema(PageQuerySchema):
     """Filters of the notification list."""
 
     state: Literal["", "waiting", "sending", "delivered", "failed"] = Field("", description="State.")
     destination: ShortText = Field("", description="Id of a destination.")
     incident: ShortText = Field("", description="Id of an incident.")
-    limit: int = Field(50, ge=1, le=500, description="Notifications per page.")
 
 
 class DeliveryAttemptSchema(Schema):

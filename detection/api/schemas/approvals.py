@@ -7,20 +7,19 @@ from typing import Any, Literal
 
 from ninja import Field, Schema
 
-from detection.api.schemas.common import CursorQuerySchema, ShortText, StrictSchema
+from detection.api.schemas.common import PageQuerySchema, ShortText, StrictSchema
 from detection.services.approvals.decisions import MAX_RAISE
 
 ChoiceName = Literal["skip", "allow_once", "raise", "exempt", "disable"]
 
 
-class ApprovalQuerySchema(CursorQuerySchema):
+class ApprovalQuerySchema(PageQuerySchema):
     """Filters of the approval list."""
 
     state: Literal["", "open", "decided", "expired", "withdrawn"] = Field("", description="State.")
     session: ShortText = Field("", description="Your name for the session.")
     tool: ShortText = Field("", description="Tool.")
     agent: ShortText = Field("", description="Agent.")
-    limit: int = Field(50, ge=1, le=500, description="Approvals per page.")
 
 
 class ApprovalSchema(Schema):
@@ -66,6 +65,35 @@ class DecisionRequestSchema(StrictSchema):
     raise_by: int = Field(0, ge=0, le=MAX_RAISE, description="For `raise`: by how much to raise the limit.")
     remember: bool = Field(
         False, description="Decide later approvals of this agent, tool and detector alike, for 90 days."
+    )
+
+
+class RulingSchema(Schema):
+    """What the judge answered about an approval."""
+
+    approval: str | None = Field(description="Id of the approval.")
+    at: datetime = Field(description="When the judge was consulted.")
+    outcome: Literal["accepted", "denied", "unclear", "failed", "skipped", "obeyed"] = Field(
+        description="Outcome of the consultation."
+    )
+    error: str = Field(description="Stable code of the error, if there was one.")
+    reason: str = Field(description="The judge's reason.")
+    guidance: str = Field(description="The judge's guidance. An acceptance hands it to the agent.")
+    rounds_proposed: int = Field(description="Rounds that the judge proposed.")
+    rounds_granted: int = Field(description="Rounds, or calls of the loop, that were granted.")
+    model: str = Field(description="Model of the judge.")
+    latency_ms: int = Field(description="Latency in milliseconds.")
+    cost_usd: float = Field(description="Cost in US dollars.")
+    label: Literal["right", "wrong"] | None = Field(description="A person's label of the ruling.")
+    labelled_by: str | None = Field(description="Who labelled it.")
+    labelled_at: datetime | None = Field(description="When it was labelled.")
+
+
+class RulingLabelRequestSchema(StrictSchema):
+    """A label of a ruling."""
+
+    label: Literal["right", "wrong", ""] = Field(
+        description="Whether the ruling was right. Empty removes the label."
     )
 
 

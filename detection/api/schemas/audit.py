@@ -8,7 +8,7 @@ from typing import Any, Literal
 from ninja import Field, Schema
 
 from detection import exports
-from detection.api.schemas.common import CursorQuerySchema, ShortText, Timestamp
+from detection.api.schemas.common import PageQuerySchema, ShortText, Timestamp
 
 
 class AuditFiltersSchema(Schema):
@@ -23,10 +23,8 @@ class AuditFiltersSchema(Schema):
     end: Timestamp | None = Field(None, description="End of the time span, exclusive.")
 
 
-class AuditQuerySchema(AuditFiltersSchema, CursorQuerySchema):
+class AuditQuerySchema(AuditFiltersSchema, PageQuerySchema):
     """Filters of the audit list."""
-
-    limit: int = Field(50, ge=1, le=500, description="Entries per page.")
 
 
 class AuditExportQuerySchema(AuditFiltersSchema):

@@ -42,6 +42,7 @@ Name128 = Annotated[str, StringConstraints(max_length=128)]
 Name200 = Annotated[str, StringConstraints(max_length=200)]
 Name256 = Annotated[str, StringConstraints(max_length=256)]
 Decision = Literal["allow", "warn", "block", "hold", "stop"]
+Rung = Literal["observe", "warn", "chance", "block", "ask", "judge", "stop"]
 FindingKind = Annotated[
     str, AfterValidator(_known_kind), WithJsonSchema({"type": "string", "enum": [*KINDS]})
 ]
@@ -61,10 +62,11 @@ class StrictSchema(Schema):
     model_config = ConfigDict(extra="forbid")
 
 
-class CursorQuerySchema(Schema):
-    """Where a page of a list starts."""
+class PageQuerySchema(Schema):
+    """Which page of a list."""
 
     cursor: ShortText = Field("", description="`next_cursor` of the previous page. Empty for the first page.")
+    limit: int = Field(50, ge=1, le=500, description="Rows per page.")
 
 
 class ProblemSchema(Schema):
@@ -112,6 +114,11 @@ class FindingSchema(Schema):
     window_calls: int | None = Field(description="Length of the window in calls, if the detector has one.")
     confidence: float = Field(description="Confidence of the finding, 0 to 1.")
     results: str = Field(
-        description="What the calls returned: `equal`, `changing`, `errors`, `empty` or `unknown`."
+        description="What the calls returned: `equal`, `alike`, `changing`, `errors`, `empty` or `unknown`."
     )
     period: int = Field(description="Number of calls in one lap of the loop. 1 for a single repeated call.")
+    tool: str = Field("", description="Tool of the call at which it was found.")
+    pattern: list[str] = Field(
+        [], description="Tools of one lap of a cycle, in order. Empty for other detectors."
+    )
+    laps: int = Field(0, description="Laps of a cycle so far. 0 for other detectors.")

@@ -9,9 +9,10 @@ from ninja import Field, Schema
 from pydantic import StringConstraints
 
 from detection.api.schemas.common import (
-    CursorQuerySchema,
     FindingKindFilter,
     Note,
+    PageQuerySchema,
+    Rung,
     ShortText,
     StrictSchema,
     Timestamp,
@@ -41,10 +42,8 @@ class IncidentFiltersSchema(Schema):
     session: ShortText = Field("", description="Your name for the session.")
 
 
-class IncidentQuerySchema(IncidentFiltersSchema, CursorQuerySchema):
+class IncidentQuerySchema(IncidentFiltersSchema, PageQuerySchema):
     """Filters of the incident list."""
-
-    limit: int = Field(50, ge=1, le=500, description="Incidents per page.")
 
 
 class IncidentExportQuerySchema(IncidentFiltersSchema):
@@ -74,6 +73,7 @@ class IncidentSchema(Schema):
     window_seconds: float | None = Field(description="Length of the time window in seconds, if any.")
     confidence: float = Field(description="Confidence of the finding, 0 to 1.")
     decision: str = Field(description="The strictest decision so far.")
+    rung: Rung | None = Field(description="The reaction of the escalation ladder behind it, if it reacted.")
     detections: int = Field(description="How often the loop was detected.")
     was_guarded: bool = Field(
         description="Whether calls were sent to the guard. If not, nothing was blocked."
@@ -115,6 +115,14 @@ class ActivitySchema(Schema):
 class IncidentDetailSchema(IncidentSchema):
     """An incident with its evidence, settings and activity."""
 
+    pattern: list[str] = Field(
+        description="Tools of one lap of a cycle, in order. Empty for other detectors."
+    )
+    laps: int = Field(description="Laps of a cycle so far. 0 for other detectors.")
+    detection_number: int = Field(
+        description="Number of the latest detection that the ladder reacted to: of this loop or, with `escalation_scope` "
+        "`session`, in the run."
+    )
     evidence: dict[str, Any] = Field(description="Calls and counts that the finding rests on.")
     policy: dict[str, Any] = Field(description="The effective settings when it was opened.")
     activity: list[ActivitySchema] = Field(description="Activity, oldest first.")

@@ -9,11 +9,11 @@ from ninja import Field, Schema
 from pydantic.config import JsonDict
 
 from detection.api.schemas.common import StrictSchema
-from detection.engine.messages import Shape
+from detection.engine.wire_shapes import Shape
 from detection.services.policies.message_templates import MAX_CHARACTERS
 
 RungName = Literal["warn", "chance", "block", "ask", "judge", "stop"]
-ShapeName = Literal["", "text", "openai", "anthropic", "mcp", "claude_code"]
+ShapeName = Literal["", Shape]
 # Described here; the service enforces it, with its own error codes.
 _LENGTH: JsonDict = {"maxLength": MAX_CHARACTERS}
 

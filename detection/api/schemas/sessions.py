@@ -9,11 +9,12 @@ from ninja import Field, Schema
 from pydantic import ConfigDict
 
 from detection.api.schemas.common import (
-    CursorQuerySchema,
     Decision,
     FindingSchema,
     Name128,
+    PageQuerySchema,
     PageSchema,
+    Rung,
     SettingSchema,
     ShortText,
     StrictSchema,
@@ -32,13 +33,12 @@ class SessionFilterSchema(Schema):
     demo: bool | None = Field(None, description="True for demo sessions only, false for all others.")
 
 
-class SessionQuerySchema(CursorQuerySchema, SessionFilterSchema):
+class SessionQuerySchema(PageQuerySchema, SessionFilterSchema):
     """Filters of the session list."""
 
     state: Literal["", "running", "looping", "held", "stopped", "idle", "ended"] = Field(
         "", description="State."
     )
-    limit: int = Field(50, ge=1, le=500, description="Sessions per page.")
 
 
 class SessionCountsSchema(Schema):
@@ -58,7 +58,7 @@ class SessionCountsSchema(Schema):
     )
 
 
-class CallQuerySchema(CursorQuerySchema):
+class CallQuerySchema(PageQuerySchema):
     """A page of the call list."""
 
     limit: int = Field(100, ge=1, le=500, description="Calls per page.")
@@ -92,6 +92,9 @@ class SessionSchema(Schema):
     model: str = Field(description="Model.")
     parent_session: str | None = Field(description="Session of the agent that started this one.")
     is_demo: bool = Field(description="Whether the demo created it.")
+    integration: str = Field(
+        description="How it came in: `guard`, `events`, `hooks/<host>` or `import/<form>`."
+    )
     started_at: datetime = Field(description="When the first event was received.")
     last_event_at: datetime = Field(description="When the last event was received.")
     ended_at: datetime | None = Field(description="When it ended.")
@@ -113,12 +116,16 @@ class SessionSchema(Schema):
 
 
 class LimitNoticeSchema(Schema):
-    """A budget that a session has nearly used. People are notified once; the agent is not."""
+    """A limit that a session has nearly reached. People are notified once; the agent is not."""
 
-    unit: str = Field(description="Unit of the budget: rounds, calls, seconds, tokens or US dollars.")
+    kind: str = Field(description="Detector of the limit.")
+    unit: str = Field(description="Unit of the limit: rounds, calls, seconds, tokens or US dollars.")
     used: float = Field(description="Amount used.")
-    limit: float = Field(description="The budget.")
+    limit: float = Field(description="The limit.")
     seq: int = Field(description="Sequence number of the call that crossed the threshold.")
+    call_number: int | None = Field(
+        description="Number of that call, from 1. Null if it is no longer stored."
+    )
     tool: str = Field(description="Tool of that call.")
     at: datetime = Field(description="When.")
 
@@ -127,7 +134,11 @@ class QuarantinedEventSchema(Schema):
     """An event whose evaluation raised an error."""
 
     seq: int = Field(description="Sequence number of the event.")
+    type: str = Field(description="Type of the event.")
+    tool: str = Field(description="Tool of a call.")
     error: str = Field(description="The error.")
+    traceback: str = Field(description="The end of its traceback, at most 8,000 characters.")
+    at: datetime = Field(description="When the evaluation last failed.")
 
 
 class SessionDetailSchema(SessionSchema):
@@ -136,8 +147,11 @@ class SessionDetailSchema(SessionSchema):
     policy_values: dict[str, Any] = Field(description="Overrides of this session.")
     policy: dict[str, SettingSchema] = Field(description="Effective settings, each with its source.")
     exempt_tools: list[str] = Field(description="Tools that a person exempted in this session.")
-    quarantined: list[QuarantinedEventSchema] = Field(description="Events whose evaluation raised an error.")
-    limit_notices: list[LimitNoticeSchema] = Field(description="Budgets that are nearly used, oldest first.")
+    quarantined_count: int = Field(description="Number of events whose evaluation raised an error.")
+    quarantined: list[QuarantinedEventSchema] = Field(description="The newest 100 of them, newest first.")
+    limit_notices: list[LimitNoticeSchema] = Field(
+        description="Limits that are nearly reached, oldest first."
+    )
     incidents: list[IncidentSchema] = Field(description="The newest incidents of the session.")
 
 
@@ -174,6 +188,8 @@ class CallSchema(Schema):
     decision: Decision = Field(description="The decision.")
     message: str = Field(description="The message, if there was one.")
     incident: str | None = Field(description="Id of the incident, if there is one.")
+    rung: Rung | None = Field(description="The reaction of the escalation ladder, if the guard returned one.")
+    detection_number: int = Field(description="Number of the detection, as in the verdict.")
     finding: FindingSchema | None = Field(description="What was detected, if anything.")
     result: ResultSchema | None = Field(description="The result, if it was received.")
 

@@ -76,6 +76,8 @@ class JudgeOutcomeSchema(Schema):
     average_latency_ms: float = Field(description="Average latency in milliseconds.")
     token_count: int = Field(description="Tokens used.")
     cost_usd: float = Field(description="Cost in US dollars.")
+    right: int = Field(description="Rulings that people labelled right.")
+    wrong: int = Field(description="Rulings that people labelled wrong.")
 
 
 class StatisticsSchema(Schema):

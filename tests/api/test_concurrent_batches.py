@@ -1,0 +1,121 @@
+"""Clients that share sessions: their transactions wait for one another, but none fails."""
+
+import collections
+import json
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+from django.db import connection, connections
+from django.test import Client
+
+from detection.models import Event, Session
+from tests.support.projects import make_key, make_project
+
+pytestmark = pytest.mark.servers
+CLIENTS = 3
+WINDOW = 8
+"""So many sessions are shared at a time; every third batch replaces the oldest one by a new name."""
+
+
+@pytest.fixture
+def key(transactional_db):
+    return make_key(make_project("shared"))
+
+
+def post(key, *names):
+    events = [{"type": "call", "session": name, "tool": "search", "arguments": {}} for name in names]
+    client = Client(headers={"Authorization": f"Bearer {key}"})
+    answer = client.post("/api/v1/events", json.dumps({"events": events}), content_type="application/json")
+    connection.close()
+    return answer
+
+
+@pytest.fixture
+def other():
+    """A transaction of somebody else."""
+    with psycopg.connect(**connections["default"].get_connection_params()) as transaction:
+        yield transaction
+
+
+def wait_for_lock(other):
+    """Wait until another transaction waits for a lock."""
+    while not other.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone()[0]:
+        pass
+
+
+def test_a_batch_holds_no_session_while_it_waits_for_the_creation_of_another(key, other):
+    post(key, "a")
+    with ThreadPoolExecutor() as pool:
+        other.execute(
+            "INSERT INTO detection_session (project_id, external_id, agent, backend, model, parent_external_id, is_demo, state, outcome,"
+            " last_seq, evaluated_seq, call_count, blocked_count, token_count, cost_usd, last_tool, meter_kind, meter_count, meter_limit,"
+            " strip, policy_values, stopped_by, stop_reason) SELECT project_id, 'b', '', '', '', '', false, 'running', '',"
+            " 0, 0, 0, 0, 0, 0, '', '', 0, 0, '[]', '{}', '', '' FROM detection_session"
+        )
+        answer = pool.submit(post, key, "a", "b")
+        wait_for_lock(other)
+        other.execute("SELECT FROM detection_session WHERE external_id = 'a' FOR NO KEY UPDATE NOWAIT")
+        other.commit()
+        assert answer.result().status_code == 202
+    assert Session.objects.get(external_id="b").last_seq == 1
+
+
+def test_a_batch_that_postgresql_ended_in_a_deadlock_is_stored_all_the_same(key, other):
+    post(key, "a", "b")
+    lock = "SELECT FROM detection_session WHERE external_id = %s FOR NO KEY UPDATE"
+    with ThreadPoolExecutor() as pool:
+        other.execute(lock, ["b"])
+        answer = pool.submit(post, key, "a", "b")
+        wait_for_lock(other)
+        other.execute(lock, ["a"])
+        other.commit()
+        assert answer.result().json()["accepted"] == 2
+    assert [*Session.objects.values_list("last_seq", flat=True)] == [2, 2]
+    assert [*Event.objects.order_by("session_id", "seq").values_list("call_id", flat=True)] == [
+        "seq-1",
+        "seq-2",
+    ] * 2
+
+
+@pytest.mark.parametrize("batches", [90, pytest.param(10_000, marks=pytest.mark.long)])
+def test_three_clients_sharing_young_sessions_are_never_turned_away(key, settings, batches):
+    settings.KEY_REQUESTS_PER_SECOND = 0
+    statuses = collections.Counter()
+    numbers = iter(range(batches))
+    lock = threading.Lock()
+
+    def send(seed):
+        client, chance = Client(headers={"Authorization": f"Bearer {key}"}), random.Random(seed)
+        while True:
+            with lock:
+                number = next(numbers, None)
+            if number is None:
+                break
+            young = [f"s-{number // 3 + place}" for place in range(WINDOW)]
+            names = chance.sample(young, chance.randint(2, 5))
+            events = [
+                {"type": "call", "session": name, "call_id": f"c-{number}", "tool": "search", "arguments": {}}
+                for name in names
+            ]
+            path, body = "/api/v1/events", {"events": events}
+            if number % 10 == 0:
+                calls = [{"call_id": f"c-{number}", "tool": "search", "arguments": {}}]
+                path, body = "/api/v1/guard", {"session": names[0], "calls": calls}
+            answer = client.post(path, json.dumps(body), content_type="application/json")
+            statuses[answer.status_code] += 1
+        connection.close()
+
+    threads = [threading.Thread(target=send, args=(seed,)) for seed in range(CLIENTS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert statuses.keys() == {200, 202}
+    assert statuses.total() == batches
+    for session in Session.objects.all():
+        seqs = Event.objects.filter(session_id=session.pk).order_by("seq").values_list("seq", flat=True)
+        assert [*seqs] == [*range(1, session.last_seq + 1)]

@@ -1,0 +1,70 @@
+"""The lines that the Connect page shows for coding agents, run by the shell against a real server."""
+
+import html
+import json
+import re
+import subprocess
+
+import pytest
+from django.template.loader import render_to_string
+
+from detection.integrations.hosts import HOSTS, hook_line, hook_settings
+from detection.models import Event
+
+pytestmark = pytest.mark.django_db(transaction=True)
+BODY = {
+    "session_id": "s",
+    "hook_event_name": "PreToolUse",
+    "tool_name": "Bash",
+    "tool_input": {"command": "make"},
+}
+
+
+@pytest.fixture
+def shell(tmp_path, key):
+    """A shell of a user who has stored the key as the page says."""
+    page = html.unescape(render_to_string("console/snippets/key_file.html"))
+    store = re.search(r"<pre[^>]*>(.*?)</pre>", page, re.DOTALL)[1].replace("lg_…", key)
+
+    def run(line, body=""):
+        env = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+        return subprocess.run(
+            ["sh", "-c", line], env=env, input=body, capture_output=True, text=True, timeout=30, check=False
+        )
+
+    assert run(store).returncode == 0
+    assert (tmp_path / ".loopguard" / "curl").stat().st_mode & 0o777 == 0o600
+    return run
+
+
+@pytest.mark.parametrize("host", HOSTS.values(), ids=lambda host: host.name)
+def test_the_line_of_a_host_is_answered(host, shell, live_server):
+    done = shell(hook_line(host, live_server.url), json.dumps(BODY))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert isinstance(json.loads(done.stdout), dict)
+    assert Event.objects.get().tool == "Bash"
+
+
+@pytest.mark.parametrize("body", [json.dumps(BODY), "no json", "{}"])
+def test_without_an_answer_the_line_ends_well_and_says_nothing(body, shell, live_server):
+    codex = HOSTS["codex"]
+    away = shell(hook_line(codex, "http://127.0.0.1:9"), body)
+    rejected = shell(hook_line(codex, live_server.url), "[]")
+    for done in (away, rejected):
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_an_unknown_key_ends_well(shell, live_server, tmp_path):
+    file = tmp_path / ".loopguard" / "curl"
+    file.write_text('header = "Authorization: Bearer lg_unknown"')
+    done = shell(hook_line(HOSTS["codex"], live_server.url), json.dumps(BODY))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("host", [host for host in HOSTS.values() if host.hooks], ids=lambda host: host.name)
+def test_the_settings_contain_the_line_for_every_moment(host):
+    hooks = hook_settings(host, "http://x")["hooks"]
+    assert tuple(hooks) == host.hooks
+    assert all(
+        hook_line(host, "http://x") in json.dumps(entry).replace('\\"', '"') for entry in hooks.values()
+    )

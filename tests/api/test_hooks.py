@@ -1,0 +1,264 @@
+"""POST /api/v1/hooks/{host}: the bodies are those that the programs send."""
+
+import orjson
+import pytest
+
+from detection.models import Event, Incident, Session
+from detection.services.ingestion.attempts import recorder
+
+BEFORE = {
+    "claude-code": {
+        "session_id": "5d1c", "transcript_path": "/home/u/5d1c.jsonl", "cwd": "/src", "permission_mode": "default",
+        "hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_input": {"command": "make test", "description": "Run"},
+    },
+    "codex": {
+        "session_id": "019a", "turn_id": "t1", "transcript_path": None, "cwd": "/src", "hook_event_name": "PreToolUse",
+        "model": "gpt-5", "permission_mode": "default", "tool_name": "Bash", "tool_input": {"command": "make test"},
+    },
+    "gemini-cli": {
+        "session_id": "g1", "transcript_path": "", "cwd": "/src", "hook_event_name": "BeforeTool",
+        "timestamp": "2026-11-22T12:00:00.000Z", "tool_name": "run_shell_command", "tool_input": {"command": "make test"},
+    },
+    "copilot": {
+        "session_id": "c1", "timestamp": "2026-11-22T12:00:00.000Z", "cwd": "/src", "hook_event_name": "PreToolUse",
+        "tool_name": "bash", "tool_input": {"command": "make test"},
+    },
+    "opencode": {
+        "session_id": "ses_1", "hook_event_name": "tool.execute.before", "tool_name": "bash",
+        "tool_input": {"command": "make test"},
+    },
+}  # fmt: skip
+AFTER_NAMES = {"gemini-cli": "AfterTool", "opencode": "tool.execute.after"}
+WITH_IDS = ("claude-code", "codex", "opencode")
+
+
+class HookedAgent:
+    """A coding agent that repeats one call, and asks its hook before and after."""
+
+    def __init__(self, api, host):
+        self.api, self.host, self.calls = api, host, 0
+
+    def send(self, body):
+        answer = self.api.post(f"/hooks/{self.host}", body)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def before(self, **more):
+        self.calls += 1
+        ids = {"tool_use_id": f"toolu_{self.calls}"} if self.host in WITH_IDS else {}
+        return self.send(BEFORE[self.host] | ids | more)
+
+    def after(self, response="2 failed", **more):
+        ids = {"tool_use_id": f"toolu_{self.calls}"} if self.host in WITH_IDS else {}
+        name = {"hook_event_name": AFTER_NAMES.get(self.host, "PostToolUse"), "tool_response": response}
+        return self.send(BEFORE[self.host] | ids | name | more)
+
+
+def is_denied(host, answer):
+    if host == "opencode":
+        return not answer["run"]
+    if host == "gemini-cli":
+        return answer.get("decision") == "deny"
+    return (answer.get("hookSpecificOutput") or answer).get("permissionDecision") == "deny"
+
+
+@pytest.mark.parametrize("host", BEFORE)
+def test_three_of_ten_identical_calls_run_and_the_incident_names_the_agent(host, api):
+    agent = HookedAgent(api, host)
+    runs = 0
+    for _ in range(10):
+        if not is_denied(host, agent.before()):
+            runs += 1
+            agent.after()
+    assert runs == 3
+    session, incident = Session.objects.get(), Incident.objects.get()
+    assert session.external_id == BEFORE[host]["session_id"]
+    assert (session.agent, incident.tool) == (host, BEFORE[host]["tool_name"])
+    assert Event.objects.filter(type="call").count() == 10
+    assert Event.objects.filter(type="result").count() == 3
+
+
+@pytest.mark.parametrize("host", BEFORE)
+def test_different_calls_are_left_alone(host, api):
+    agent = HookedAgent(api, host)
+    for number in range(20):
+        assert not is_denied(host, agent.before(tool_input={"command": f"cat part-{number}.txt"}))
+        agent.after(response=f"text {number}")
+    assert not Incident.objects.exists()
+
+
+@pytest.mark.parametrize("host", BEFORE)
+def test_the_model_reads_a_warning_before_or_with_the_result(host, api):
+    api.put("/overrides", {"values": {"mode": "warn"}})
+    agent = HookedAgent(api, host)
+    answers = [(agent.before(), agent.after()) for _ in range(6)]
+    assert not any(is_denied(host, before) for before, _ in answers)
+    said = ["WARNING" in str(before) + str(after) for before, after in answers]
+    assert 2 <= said.index(True) <= 3
+    assert said.count(True) < 4
+
+
+def test_a_sub_agent_has_a_session_of_its_own(api):
+    agent = HookedAgent(api, "claude-code")
+    agent.before()
+    agent.before(agent_id="a7f", agent_type="Explore")
+    child = Session.objects.get(external_id="5d1c/a7f")
+    assert (child.parent_external_id, child.agent) == ("5d1c", "Explore")
+    agent.send(
+        {
+            "session_id": "5d1c",
+            "hook_event_name": "SubagentStop",
+            "agent_id": "a7f",
+            "stop_hook_active": False,
+        }
+    )
+    assert Event.objects.get(type="end").session_id == child.pk
+
+
+@pytest.mark.parametrize(
+    ("more", "is_stored"),
+    [
+        ({}, True),
+        ({"source": "user"}, True),
+        ({"source": "sdk"}, True),
+        ({"source": "loop_wakeup"}, False),
+        ({"source": "schedule_wakeup"}, False),
+        ({"agent_id": "a7f"}, False),
+    ],
+)
+def test_only_the_prompt_of_a_user_is_one(api, more, is_stored):
+    HookedAgent(api, "claude-code").send(
+        {"session_id": "5d1c", "hook_event_name": "UserPromptSubmit", "prompt": "Fix the tests", **more}
+    )
+    assert Event.objects.filter(type="message", content="Fix the tests").exists() == is_stored
+    assert Session.objects.filter(integration="hooks/claude-code").exists() == is_stored
+
+
+@pytest.mark.parametrize("name", ["Stop", "PreCompact", "Notification", "PostToolBatch", "SomethingNew"])
+def test_other_moments_are_answered_and_change_nothing(api, name):
+    assert HookedAgent(api, "claude-code").send({"session_id": "5d1c", "hook_event_name": name}) == {}
+    assert not Session.objects.exists()
+
+
+def test_a_program_without_an_id_has_a_session_for_its_folder(api):
+    agent = HookedAgent(api, "copilot")
+    for place in ("/src", "/src", "/other"):
+        agent.before(session_id="", cwd=place)
+    names = sorted(Session.objects.values_list("external_id", flat=True))
+    assert len(names) == 2
+    assert all(name.startswith("copilot-") for name in names)
+
+
+@pytest.mark.parametrize(
+    ("response", "content", "is_error"),
+    [
+        ("plain", "plain", None),
+        ("no\n<shellId: 7 completed with exit code 1>", "no\n<completed with exit code 1>", None),
+        ({"stdout": "out", "stderr": "err", "interrupted": False}, "out\nerr", None),
+        ({"llmContent": "text", "returnDisplay": "t", "error": {"message": "no"}}, "text", True),
+        ({"resultType": "failure", "textResultForLlm": "no such file"}, "no such file", True),
+        ({"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "isError": True}, "a\nb", True),
+        ([{"type": "text", "text": "a"}], "a", None),
+        ({"filePath": "x", "lines": 3}, '{"filePath":"x","lines":3}', None),
+        ([{"type": "image"}], '[{"type":"image"}]', None),
+        (None, None, None),
+    ],
+)  # fmt: skip
+def test_the_text_of_a_result_is_found_in_every_form(api, response, content, is_error):
+    agent = HookedAgent(api, "claude-code")
+    agent.before()
+    agent.after(response=response)
+    result = Event.objects.get(type="result")
+    assert (result.content, result.is_error) == (content, is_error)
+
+
+def test_large_contents_and_arguments_are_cut_and_stay_different(api):
+    agent = HookedAgent(api, "claude-code")
+    for end in ("1", "1", "2"):
+        agent.before(tool_name="Write", tool_input={"file_path": "a", "content": "x" * 400_000 + end})
+        agent.after(response={"stdout": "y" * 400_000 + end})
+    calls, results = (Event.objects.filter(type=kind).order_by("seq") for kind in ("call", "result"))
+    assert [row.call_key == calls[0].call_key for row in calls] == [True, True, False]
+    assert [row.tail_digest == results[0].tail_digest for row in results] == [True, True, False]
+    assert {row.content_length for row in results} == {400_001}
+    assert max(len(row.arguments) for row in calls) < 20_000
+
+
+def test_a_failed_tool_is_an_error(api):
+    agent = HookedAgent(api, "claude-code")
+    agent.before()
+    failed = {"hook_event_name": "PostToolUseFailure", "tool_use_id": "toolu_1", "error": "Exit code 2"}
+    agent.send(BEFORE["claude-code"] | failed)
+    result = Event.objects.get(type="result")
+    assert (result.content, result.is_error) == ("Exit code 2", True)
+
+
+@pytest.mark.parametrize(
+    ("host", "body", "status"),
+    [
+        ("cobol", {}, 422),
+        ("codex", [], 422),
+        ("codex", {"session_id": "s"}, 422),
+        ("codex", {"session_id": "s", "hook_event_name": "PreToolUse"}, 422),
+    ],
+)
+def test_what_is_no_hook_is_an_error_that_the_connect_page_shows(api, host, body, status):
+    answer = api.post(f"/hooks/{host}", body)
+    assert (answer.status_code, answer.headers["Content-Type"]) == (status, "application/problem+json")
+    assert not Session.objects.exists()
+
+
+def test_a_hook_is_an_attempt_of_its_host(api, project):
+    HookedAgent(api, "codex").before()
+    recorder.flush()
+    attempt = project.attempts.get()
+    assert (attempt.route, attempt.status, attempt.accepted) == ("hooks/codex", 200, 1)
+    assert attempt.key_hint.startswith("lg_")
+
+
+def test_names_that_are_too_long_are_shortened(api):
+    agent = HookedAgent(api, "claude-code")
+    agent.before(tool_name="mcp__" + "x" * 300, session_id="s" * 300 + "1")
+    agent.before(tool_name="mcp__" + "x" * 300, session_id="s" * 300 + "2")
+    assert Session.objects.count() == 2
+    assert all(len(tool) <= 128 for tool in Event.objects.values_list("tool", flat=True))
+
+
+def test_the_type_that_curl_sends_by_itself_is_accepted(api):
+    body, form = orjson.dumps(BEFORE["codex"]), "application/x-www-form-urlencoded"
+    answer = api.raw("/hooks/codex", body, content_type=form)
+    assert (answer.status_code, answer.json()) == (200, {})
+
+
+@pytest.mark.parametrize("host", BEFORE)
+def test_a_held_call_does_not_run_and_gets_the_decision_when_it_is_made_again(host, api):
+    api.put("/overrides", {"values": {"mode": "ask"}})
+    agent = HookedAgent(api, host)
+    for _ in range(3):
+        agent.before()
+    held = agent.before()
+    asks = host in ("claude-code", "copilot")
+    assert ("'ask'" in str(held)) == asks
+    assert is_denied(host, held) != asks
+    assert "on hold" in str(held)
+    approval = api.get("/approvals").json()["items"][0]
+    again = agent.before()
+    assert "on hold" in str(again)
+    assert api.get("/approvals").json()["items"][0]["held_calls"] == 2
+    api.post(f"/approvals/{approval['id']}/decision", {"choice": "allow_once"})
+    allowed = agent.before()
+    assert not is_denied(host, allowed)
+    assert "on hold" not in str(allowed)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (b"{", 400, "not_json"),
+        (b'{"session_id": "' + b"x" * 2 * 1024 * 1024 + b'"}', 413, "too_large"),
+    ],
+    ids=("cut", "large"),
+)
+def test_a_body_that_cannot_be_read_has_the_code_of_the_parser(api, body, status, code):
+    answer = api.raw("/hooks/codex", body)
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
