@@ -80,5 +80,5 @@ class NotificationPage(ReadOnlyMixin, ProjectAdmin):
     @admin.display(description="console")
     def page(self, notification: Notification) -> str:
         """Link to the notification in the console."""
-        url = reverse("console:delivery", args=[notification.project.slug, notification.public_id])
+        url = reverse("console:notification", args=[notification.project.slug, notification.public_id])
         return format_html('<a href="{}">open</a>', url)

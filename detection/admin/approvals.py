@@ -42,14 +42,14 @@ class JudgeCallPage(ReadOnlyMixin, ProjectAdmin):
     """Calls of the judge."""
 
     list_display = (
-        "at", "project", "outcome", "error", "was_sent", "model", "rounds_granted", "latency_ms", "cost_usd", "incident",
+        "at", "project", "outcome", "error", "was_sent", "model", "rounds_granted", "latency_ms", "cost_usd", "label", "incident",
     )  # fmt: skip
-    list_filter = ("outcome", "was_sent", "at", ("project", ProjectFilter))
+    list_filter = ("outcome", "label", "was_sent", "at", ("project", ProjectFilter))
     search_fields = ("incident__public_id__exact", "approval__public_id__exact", "error", "model", "host")
     list_select_related = ("project", "incident")
     ordering = ("-id",)
     fields = (
         "at", "project", "incident", "approval", "outcome", "error", "was_sent", "host", "model", "request", "response", "reason",
         "guidance", "rounds_proposed", "rounds_granted", "policy_version", "latency_ms", "input_tokens", "output_tokens",
-        "cost_usd",
+        "cost_usd", "label", "labelled_by", "labelled_at",
     )  # fmt: skip

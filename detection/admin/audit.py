@@ -12,8 +12,8 @@ from detection.admin.base import ProjectAdmin, ProjectFilter, ReadOnlyMixin
 from detection.models import AuditEntry
 
 AREAS = (
-    "delivery", "demo", "destination", "incident", "key", "member", "policy", "project", "approval", "retention", "route",
-    "session", "silence", "text",
+    "approval", "demo", "destination", "incident", "judge", "key", "member", "message_template", "notification", "operator",
+    "policy", "project", "retention", "route", "session", "silence",
 )  # fmt: skip
 
 

@@ -66,7 +66,7 @@ class KeyPage(ProjectAdmin):
             expires_at=obj.expires_at,
         )
         obj.pk, obj.public_id, obj._state.adding = made.pk, made.public_id, False
-        messages.warning(request, f"Key created: {token} Copy it now, it is not shown again.")
+        messages.warning(request, f"Key created. Copy the token now, it is not shown again: {token}")
 
     def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> Any:
         """Do nothing; the service writes the audit."""

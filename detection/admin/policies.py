@@ -24,7 +24,7 @@ _ANY_TOOL = Scope("tool", pattern="*")
 
 
 def _style(field: forms.Field) -> None:
-    """Give a generated field the look of the admin's own, where that is installed."""
+    """Style a generated field like the fields of the theme, where it is installed."""
     try:
         from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
     except ImportError:
@@ -118,7 +118,7 @@ class ToolRuleAdminForm(StoredOverrideForm):
 
 def _note_of(request: HttpRequest) -> str:
     note: str = request.POST.get("note", "")
-    return note.replace("\x00", "")[: overrides.MAX_NOTE_CHARACTERS]
+    return note[: overrides.MAX_NOTE_CHARACTERS]
 
 
 class StoredOverrideAdmin(ProjectAdmin):
@@ -147,7 +147,7 @@ class StoredOverrideAdmin(ProjectAdmin):
     def get_form(
         self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any
     ) -> type[forms.ModelForm[Any]]:
-        """Tell the form what the service rejected; see `changeform_view`."""
+        """Pass the error of the service to the form; see `changeform_view`."""
         form = super().get_form(request, obj, change, **kwargs)
         form.service_error = getattr(request, "service_error", None)
         return form  # type: ignore[no-any-return]

@@ -107,7 +107,7 @@ class SessionPage(ReadOnlyMixin, ProjectAdmin):
     fields = (
         "external_id", "project", "state", "outcome", "agent", "backend", "model", "started_at", "last_event_at",
         "call_count", "blocked_count", "policy_values", "stopped_by_kind",
-        "stopped_at", "stopped_by", "stop_reason", "would_have_stopped_at_call", "quarantined",
+        "stopped_at", "stopped_by", "stop_reason", "would_have_stopped_at_call",
     )  # fmt: skip
 
     @admin.display(description="console")

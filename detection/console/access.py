@@ -1,6 +1,6 @@
 """Access to the pages of a project: a signed-in member with the required role.
 
-The projects of others answer 404, not 403.
+A project of others is not found (404) instead of forbidden (403).
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ TABS = (
     ("destinations", "Destinations"),
     ("routes", "Routes"),
     ("silences", "Silences"),
-    ("deliveries", "Notifications"),
+    ("notifications", "Notifications"),
 )
 STATES = {
     "ok": ("ok", "Working"),
@@ -82,14 +82,14 @@ def _page(request: ProjectRequest, tab: str = "", **more: Any) -> HttpResponse:
         state, destination = request.GET.get("state", ""), request.GET.get("destination", "")[:40]
         if state not in NotificationState.values:
             state = ""
-        filters = NotificationFilters(state, destination.replace("\x00", ""))
+        filters = NotificationFilters(state, destination)
         try:
             found = selector.list_notifications(
                 project_id, filters, request.GET.get("cursor", "")[:30], PAGE_ROWS
             )
         except BadCursor as error:
             raise Http404 from error
-        context["deliveries"] = [(row, STATES[row.state]) for row in found.items]
+        context["notifications"] = [(row, STATES[row.state]) for row in found.items]
         context["next_cursor"] = found.next_cursor
         context["states"] = [
             ("", "All", not state),
@@ -106,7 +106,7 @@ def _silence_form(given: QueryDict | None, query: QueryDict) -> dict[str, Any]:
             name: given.get(name, "") for name in ("reason", "hours", "tools", "agents", "models")
         }
         return form | {"loop": loop, "is_of_loop": bool(given.get("loop")), "kinds": given.getlist("kinds")}
-    filled = {name: query.get(name, "")[:300].replace("\x00", "") for name in ("tool", "agent", "loop")}
+    filled = {name: query.get(name, "")[:300] for name in ("tool", "agent", "loop")}
     return {
         "tools": filled["tool"], "agents": filled["agent"], "loop": filled["loop"], "is_of_loop": True,
         "hours": SILENCE_SPANS[1][0] if filled["loop"] else "",
@@ -150,7 +150,7 @@ def _back(request: ProjectRequest, tab: str) -> HttpResponse:
 
 
 def _text(form: QueryDict, name: str) -> str:
-    return form.get(name, "").replace("\x00", "").strip()
+    return form.get(name, "").strip()
 
 
 def _create_destination(request: ProjectRequest, _: str) -> HttpResponse | None:
@@ -190,7 +190,7 @@ def _test(request: ProjectRequest, public_id: str) -> HttpResponse:
         messages.success(request, "Test delivered.")
     else:
         messages.error(request, "The test was not delivered. See the attempt.")
-    return redirect("console:delivery", request.project.slug, message.public_id)
+    return redirect("console:notification", request.project.slug, message.public_id)
 
 
 def _add_secret(request: ProjectRequest, public_id: str) -> HttpResponse:
@@ -251,7 +251,7 @@ ACTIONS: dict[str, tuple[Role, str, Callable[[ProjectRequest, str], HttpResponse
     "delete_route": (Role.ADMIN, "routes", _delete_route),
     "silence": (Role.OPERATOR, "silences", _silence),
     "end_silence": (Role.OPERATOR, "silences", _end_silence),
-    "resend": (Role.OPERATOR, "deliveries", _resend),
+    "resend": (Role.OPERATOR, "notifications", _resend),
 }
 
 
@@ -283,7 +283,7 @@ def alert_route(request: ProjectRequest, public_id: str = "") -> HttpResponse:
         except ServiceError as error:
             problem = error.detail
         else:
-            messages.success(request, "The route is saved.")
+            messages.success(request, "Route saved.")
             return _back(request, "routes")
     chosen = set(row.destinations.values_list("public_id", flat=True)) if row.pk else set()
     form = request.POST if request.method == "POST" else None
@@ -317,15 +317,22 @@ def alert_route(request: ProjectRequest, public_id: str = "") -> HttpResponse:
                 ),
                 (
                     "event_types",
-                    "Other alerts (none selected in both lists: all)",
+                    "Other alerts (all, if none is selected in either list)",
                     [(v, w) for v, w in EVENT_TYPES if "." in v],
                 ),
-                ("severities", "Severities (none selected: all)", Severity.choices),
-                ("kinds", "Detectors (none selected: all)", [(one.kind, one.label) for one in DETECTORS]),
+                ("severities", "Severities (all, if none is selected)", Severity.choices),
+                (
+                    "kinds",
+                    "Detectors (all, if none is selected)",
+                    [(one.kind, one.label) for one in DETECTORS],
+                ),
                 (
                     "group_by",
                     "Group by",
-                    [(field, field) for field in routing.GROUP_FIELDS],
+                    [
+                        (name, "Detector" if name == "kind" else name.capitalize())
+                        for name in routing.GROUP_FIELDS
+                    ],
                 ),
             )
         ],
@@ -398,7 +405,7 @@ def _route_values(form: QueryDict) -> dict[str, Any]:
 @never_cache
 @in_project()
 @require_safe
-def delivery(request: ProjectRequest, public_id: str) -> HttpResponse:
+def notification(request: ProjectRequest, public_id: str) -> HttpResponse:
     """Show a notification with its alerts, attempts and payload; responses of receivers are for admins."""
     row = selector.get_notification(request.project.pk, public_id)
     if row is None:
@@ -412,4 +419,4 @@ def delivery(request: ProjectRequest, public_id: str) -> HttpResponse:
         "text": document["data"]["text"] if document else "",
         "payload": orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() if document else "",
     }
-    return render(request, "alerts/delivery.html", context)
+    return render(request, "alerts/notification.html", context)

@@ -18,7 +18,9 @@ from detection.engine.reactions import DECISION_OF
 from detection.models import Approval, Incident, Role
 from detection.models.approvals import DONE
 from detection.selectors import approvals as selector
+from detection.selectors.incidents import get_incident
 from detection.services.approvals import decisions as service
+from detection.services.approvals import judge_consultation
 from detection.services.errors import ServiceError
 
 SHOWN_ARGUMENTS = 1000
@@ -134,7 +136,7 @@ def decide(request: ProjectRequest) -> HttpResponse:
     try:
         approval = service.decide(
             request.project.pk,
-            request.POST.get("id", "")[:64].replace("\x00", ""),
+            request.POST.get("id", "")[:64],
             request.POST.get("choice", ""),
             actor_of(request),
             raise_by=by,
@@ -162,6 +164,24 @@ def delete_remembered(request: ProjectRequest) -> HttpResponse:
     except ServiceError as error:
         messages.error(request, error.detail)
     return redirect("console:approvals", request.project.slug)
+
+
+@in_project(Role.OPERATOR)
+@require_POST
+def label_ruling(request: ProjectRequest) -> HttpResponse:
+    """Label a ruling of the judge, and return to its incident."""
+    label = request.POST.get("label", "")
+    try:
+        judge_consultation.label_ruling(
+            request.project.pk, request.POST.get("id", "")[:64], label, actor_of(request)
+        )
+        messages.success(request, f"Ruling labelled {label}." if label else "Label removed.")
+    except ServiceError as error:
+        messages.error(request, error.detail)
+    public_id = request.POST.get("incident", "")[:64]
+    if get_incident(request.project.pk, public_id) is None:
+        return redirect("console:approvals", request.project.slug)
+    return redirect("console:incident", request.project.slug, public_id)
 
 
 def _rung_order(reaction: tuple[str, Any]) -> int:

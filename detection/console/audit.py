@@ -28,7 +28,7 @@ def _filters(request: ProjectRequest) -> AuditFilters:
     kind = request.GET.get("kind", "")
     return AuditFilters(
         action=kind if kind in dict(KINDS) else "",
-        actor=request.GET.get("actor", "")[:150].replace("\x00", ""),
+        actor=request.GET.get("actor", "")[:150],
         with_server=True,
     )
 

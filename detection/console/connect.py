@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 from django.conf import settings
 from django.contrib import messages
 from django.http import HttpResponse
@@ -11,10 +12,12 @@ from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
-from detection.console import permalinks
+from detection.console import client_wheel, permalinks
 from detection.console.access import ProjectRequest, in_project
+from detection.integrations.hosts import HOSTS, hook_settings
 from detection.models import ApiKey, Role, Session
 from detection.selectors import dashboard
+from detection.selectors.integrations import heard_integrations
 from detection.services.ingestion import guard
 from detection.services.ingestion.guard import GuardRequest
 from detection.services.keys import Principal
@@ -38,9 +41,21 @@ SAMPLE_CALLS = (
 def page(request: ProjectRequest) -> HttpResponse:
     """Show the three steps."""
     project = request.project
+    integrations = heard_integrations(project.pk)
     context: dict[str, Any] = {
         "public_url": settings.PUBLIC_URL,
+        "client_requirement": client_wheel.requirement(),
         "has_key": ApiKey.objects.filter(project=project, revoked_at=None).exists(),
+        "coding_agents": [
+            (
+                host,
+                orjson.dumps(hook_settings(host, settings.PUBLIC_URL), option=orjson.OPT_INDENT_2).decode(),
+            )
+            for host in HOSTS.values()
+            if host.hooks
+        ],
+        "integrations": integrations,
+        "observed_only": any(one.unguarded_sessions for one in integrations),
         "first_session": Session.objects.filter(project=project, is_demo=False).order_by("id").first(),
         **_attempts(request),
     }

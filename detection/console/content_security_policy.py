@@ -49,7 +49,7 @@ class ContentSecurityPolicyMiddleware:
         self._page, self._admin = _written(base), _written(base | _ADMIN)
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
-        """Answer with the policy on the response."""
+        """Return the response with the policy."""
         response = self.get_response(request)
         policy = self._admin if request.path.startswith("/admin/") else self._page
         response.headers.setdefault("Content-Security-Policy", policy)

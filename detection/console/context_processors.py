@@ -16,6 +16,7 @@ from detection.console import preferences
 from detection.console.access import ProjectRequest
 from detection.models import Membership, Role
 from detection.selectors import approvals, dashboard
+from detection.services.maintenance.disk_space import disk_monitor
 
 NAVIGATION = (
     (
@@ -49,7 +50,7 @@ SECTION_OF = {
     "message_templates": "policies",
     "alert_route": "alerts",
     "new_alert_route": "alerts",
-    "delivery": "alerts",
+    "notification": "alerts",
 }
 
 
@@ -68,7 +69,7 @@ class NavigationItem:
 
     @property
     def is_in_tab_bar(self) -> bool:
-        """Whether a narrow screen shows it at the bottom."""
+        """Whether narrow screens show the entry in the bar at the bottom."""
         return self.name in TAB_BAR
 
 
@@ -91,6 +92,7 @@ def console(request: HttpRequest) -> dict[str, Any]:
         "live_url": live_url(project.slug),
         "navigation": SimpleLazyObject(partial(_navigation, project, page)),
         "projects": SimpleLazyObject(partial(_projects, request)),
+        "storage_is_full": disk_monitor.is_full(),
     }
     return context
 

@@ -1,28 +1,21 @@
-"""Error pages with the id of the request, without a stack trace.
-
-An unknown path below ``/api/`` gets a problem document instead of a page.
-"""
+"""Error pages with the id of the request, without a stack trace. Below ``/api/``, problem documents replace them."""
 
 from __future__ import annotations
 
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
 
-def _answer(request: HttpRequest, status: int, code: str, title: str, detail: str) -> HttpResponse:
+def _answer(request: HttpRequest, status: int, title: str, detail: str) -> HttpResponse:
     request_id = getattr(request, "request_id", "")
-    if request.path.startswith("/api/"):
-        problem = {
-            "type": "about:blank",
-            "title": title,
-            "status": status,
-            "code": code,
-            "detail": detail,
-            "request_id": request_id,
-        }
-        return JsonResponse(problem, status=status, content_type="application/problem+json")
     context = {"status": status, "title": title, "detail": detail, "request_id": request_id}
     return render(request, "console/error.html", context, status=status)
+
+
+def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """Return the page for a request that is malformed."""
+    detail = getattr(exception, "detail", "The request is not valid.")
+    return _answer(request, 400, "Bad request", detail)
 
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
@@ -30,7 +23,6 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
     return _answer(
         request,
         404,
-        "not_found",
         "Page not found",
         "The address may be wrong, the page may have been deleted, or you are not a member of its project.",
     )
@@ -38,9 +30,7 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
     """Return the page for a missing permission."""
-    return _answer(
-        request, 403, "forbidden", "Permission denied", "Your role in this project does not allow it."
-    )
+    return _answer(request, 403, "Permission denied", "Your role in this project does not allow it.")
 
 
 def csrf_failed(request: HttpRequest, reason: str = "") -> HttpResponse:
@@ -48,7 +38,6 @@ def csrf_failed(request: HttpRequest, reason: str = "") -> HttpResponse:
     return _answer(
         request,
         403,
-        "csrf_failed",
         "Form expired",
         "The form was open for too long, or cookies are disabled. Go back, reload the page and submit it again.",
     )
@@ -59,7 +48,6 @@ def server_error(request: HttpRequest) -> HttpResponse:
     return _answer(
         request,
         500,
-        "internal_error",
         "Internal error",
         "The request failed on the server. Retry. If the error persists, search the server log for the request id.",
     )

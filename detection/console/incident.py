@@ -51,6 +51,7 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         "lines": incident_text.evidence(incident),
         "message": message,
         "did": incident_text.did(incident),
+        "detections_of": _counted_detections(incident),
         "did_chip": incident_text.DECISION_CHIPS[incident.decision],
         "settings": incident_text.settings_then(incident.policy, incident.kind),
         "activity": activity,
@@ -85,6 +86,12 @@ def _mute_url(request: ProjectRequest, incident: Incident) -> str:
 def _exactly(name: str) -> str:
     """Return the pattern that fits this name only."""
     return "".join(f"[{character}]" if character in "*?[" else character for character in name)
+
+
+def _counted_detections(incident: Incident) -> str:
+    """Return what the detection number counts, by the settings at that time."""
+    scope = incident.policy.get("escalation_scope", {}).get("value", "loop")
+    return "all loops of the run" if scope == "session" else "this loop"
 
 
 def _strip(incident: Incident) -> Strip | None:

@@ -80,10 +80,8 @@ class Part:
 def sentence(incident: Incident) -> tuple[Part, ...]:
     """Return the sentence that summarizes the incident and the reaction."""
     calls = incident.evidence.get("calls", [])
-    seconds = _seconds(calls)
-    span = (
-        f" in {f'{seconds:.0f} s' if seconds < 120 else formatting.span(seconds)}" if len(calls) > 1 else ""
-    )
+    # The evidence is bounded: of a longer loop it spans only the last calls.
+    span = _span(_seconds(calls)) if 1 < incident.calls_in_loop <= len(calls) else ""
     evidence = incident.evidence
     values = placeholders(
         incident.tool or "the session",
@@ -112,6 +110,8 @@ def _results(incident: Incident) -> str:
         return f", and all {known} known results were the same. "
     if results == "errors":
         return ", and the results were errors. "
+    if results == "alike":
+        return ", and the results were nearly the same. "
     if results == "changing":
         return ", although the results changed. "
     if results == "empty":
@@ -126,7 +126,6 @@ def did(incident: Incident | IncidentRow) -> str:
 
 
 def _reaction(incident: Incident, calls: list[dict[str, Any]]) -> tuple[Part, ...]:
-    warned = next((n for n, call in enumerate(calls, 1) if call.get("decision") == "warn"), 0)
     if incident.decision == "allow":
         return (Part("It was recorded only, as the policy requires no reaction"),)
     if not incident.was_guarded:
@@ -136,16 +135,27 @@ def _reaction(incident: Incident, calls: list[dict[str, Any]]) -> tuple[Part, ..
         )
     if incident.decision == "warn":
         return (Part("The agent was "), Part("warned", True))
-    strict = next((n for n, call in enumerate(calls, 1) if call.get("decision") == incident.decision), 0)
+    strict = _first(calls, incident.decision)
+    earlier = [
+        f"{DID[decision]} {preposition} the {formatting.ordinal(at)} call"
+        for decision, preposition in (("warn", "at"), ("block", "from"))
+        if decision != incident.decision and 0 < (at := _first(calls, decision)) < strict
+    ]
+    subject = "The agent was " if incident.decision == "stop" or earlier else "The call was "
+    lead = f"{', '.join(earlier)} and " if earlier else ""
     where = f" at the {formatting.ordinal(strict)} call" if strict else ""
-    lead = (
-        f"The agent was warned at the {formatting.ordinal(warned)} call and "
-        if warned and warned < strict
-        else "The call was "
-    )
-    if incident.decision == "stop" and not (warned and warned < strict):
-        lead = "The agent was "
-    return (Part(lead), Part(f"{DID[incident.decision]}{where}", True))
+    return (Part(subject + lead), Part(f"{DID[incident.decision]}{where}", True))
+
+
+def _first(calls: list[dict[str, Any]], decision: str) -> int:
+    """Return the place of the first call with a decision, from 1; 0 without one."""
+    return next((place for place, call in enumerate(calls, 1) if call.get("decision") == decision), 0)
+
+
+def _span(seconds: float) -> str:
+    if seconds < 1:
+        return " within one second"
+    return f" in {f'{seconds:.0f} s' if seconds < 120 else formatting.span(seconds)}"
 
 
 def _seconds(calls: list[dict[str, Any]]) -> float:

@@ -6,8 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 from django.contrib import messages
-from django.http import HttpResponse
-from django.shortcuts import redirect, render
+from django.http import HttpResponse, HttpResponseRedirect
+from django.shortcuts import render
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.http import url_has_allowed_host_and_scheme
@@ -57,7 +57,7 @@ def filters_of(request: ProjectRequest) -> tuple[str, selector.IncidentFilters]:
     """Read tab and filters from the address."""
     tab = request.GET.get("tab", "open")
     tab = tab if tab in dict(TABS) else "open"
-    given = {name: request.GET.get(name, "")[:256].replace("\x00", "") for name in ("q", *FILTERS)}
+    given = {name: request.GET.get(name, "")[:256] for name in ("q", *FILTERS)}
     if given["kind"] not in KINDS:
         given["kind"] = ""
     status = tab if tab in selector.STATUSES else ""
@@ -129,14 +129,14 @@ def act(request: ProjectRequest) -> HttpResponse:
         return _comment(request, ids[0], back)
     if not ids:
         messages.error(request, "No incident was selected.")
-        return redirect(back)
+        return HttpResponseRedirect(back)
     try:
         outcome = service.bulk(
             request.project.pk, ids, action, actor_of(request), **arguments_of(request, action, span)
         )
     except ServiceError as error:
         messages.error(request, error.detail)
-        return redirect(back)
+        return HttpResponseRedirect(back)
     done = [public_id for public_id, code in outcome.items() if code == "done"]
     failed = len(outcome) - len(done)
     if done:
@@ -146,7 +146,7 @@ def act(request: ProjectRequest) -> HttpResponse:
     if failed:
         codes = ", ".join(sorted({code.replace("_", " ") for code in outcome.values() if code != "done"}))
         messages.error(request, f"{failed} could not be changed: {codes}.")
-    return redirect(back)
+    return HttpResponseRedirect(back)
 
 
 def _comment(request: ProjectRequest, public_id: str, back: str) -> HttpResponse:
@@ -154,7 +154,7 @@ def _comment(request: ProjectRequest, public_id: str, back: str) -> HttpResponse
         service.comment(request.project.pk, public_id, actor_of(request), request.POST.get("note", ""))
     except ServiceError as error:
         messages.error(request, error.detail)
-    return redirect(back)
+    return HttpResponseRedirect(back)
 
 
 def _back(request: ProjectRequest) -> str:

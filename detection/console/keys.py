@@ -28,7 +28,7 @@ def page(request: ProjectRequest) -> HttpResponse:
     if request.method == "POST":
         days = request.POST.get("lifetime", "")
         expires = timezone.now() + timedelta(days=int(days)) if days in dict(LIFETIMES) and days else None
-        name = request.POST.get("name", "").replace("\x00", "").strip()
+        name = request.POST.get("name", "").strip()
         try:
             made, token = service.create_key(
                 request.project,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import messages
-from django.http import HttpResponse
+from django.http import HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
@@ -30,7 +30,7 @@ FILTERS = ("agent", "backend", "model", "tool")
 
 def filters_of(request: ProjectRequest) -> selector.SessionFilters:
     """Read the filters from the address; an unknown state is ignored."""
-    given = {name: request.GET.get(name, "")[:200].replace("\x00", "") for name in ("q", "state", *FILTERS)}
+    given = {name: request.GET.get(name, "")[:200] for name in ("q", "state", *FILTERS)}
     if given["state"] not in selector.STATES:
         given["state"] = ""
     return selector.SessionFilters(**given, demo=None)
@@ -106,7 +106,7 @@ def stop(request: ProjectRequest) -> HttpResponse:
         known = None if everything else [n for n in names if selector.get_session(request.project.pk, n)]
         count = service.stop_many(request.project.pk, known, actor_of(request), reason)
         messages.success(request, f"{count} session{'' if count == 1 else 's'} stopped.")
-    return redirect(_back(request))
+    return HttpResponseRedirect(_back(request))
 
 
 @in_project(Role.ADMIN)

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import OrderedDict
 from datetime import datetime
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import orjson
 from django.db import connection
@@ -26,21 +26,41 @@ from detection.models import Role
 from detection.models.session_state import shown_state
 from detection.selectors import sessions as selector
 
-Key = TypeVar("Key")
 Value = TypeVar("Value")
 MAX_CACHED_ROWS = 2000
-MAX_CACHED_ANSWERS = 64
-ANSWER_SECONDS = 1.0
+MAX_CACHED_RESPONSES = 64
+RESPONSE_SECONDS = 1.0
 """Ages and states by the clock may be this old."""
 
-_rendered: OrderedDict[tuple[object, ...], str] = OrderedDict()
-_answers: OrderedDict[tuple[object, ...], tuple[float, bytes]] = OrderedDict()
-_lock = threading.Lock()
+
+class RecentCache(Generic[Value]):
+    """The values that were stored last, by key; safe to use from several threads.
+
+    Parameters
+    ----------
+    size : int
+        Values that are kept; the oldest is dropped.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._values: OrderedDict[tuple[object, ...], Value] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: tuple[object, ...]) -> Value | None:
+        """Return the value of a key, None if there is none."""
+        return self._values.get(key)
+
+    def put(self, key: tuple[object, ...], value: Value) -> None:
+        """Store a value."""
+        with self._lock:
+            self._values[key] = value
+            if len(self._values) > self._size:
+                self._values.popitem(last=False)
 
 
-def current_cursor(project_id: int) -> str:
-    """Return the cursor of a page rendered now; take it before the rows are read."""
-    return selector.changed_since(project_id, "").cursor
+row_cache: RecentCache[str] = RecentCache(MAX_CACHED_ROWS)
+response_cache: RecentCache[tuple[float, bytes]] = RecentCache(MAX_CACHED_RESPONSES)
 
 
 @in_project()
@@ -49,7 +69,7 @@ def live_rows(request: ProjectRequest) -> HttpResponse:
     """Return the rows that changed since the cursor ``since``, under the filters of the address.
 
     All open pages fetch at once after a change. Requests with the same address share one response until the next commit,
-    for at most `ANSWER_SECONDS`.
+    for at most `RESPONSE_SECONDS`.
     """
     seen = selector.visible()
     key = (
@@ -60,16 +80,16 @@ def live_rows(request: ProjectRequest) -> HttpResponse:
         preferences.of(request).time,
     )
     # The key does not cover the changes of an open transaction.
-    known = None if connection.in_atomic_block else _answers.get(key)
-    if known is None or time.monotonic() - known[0] > ANSWER_SECONDS:
-        known = time.monotonic(), _answer(request, seen)
-        _keep(_answers, key, known, MAX_CACHED_ANSWERS)
+    known = None if connection.in_atomic_block else response_cache.get(key)
+    if known is None or time.monotonic() - known[0] > RESPONSE_SECONDS:
+        known = time.monotonic(), _response_body(request, seen)
+        response_cache.put(key, known)
     return HttpResponse(
         known[1], content_type="application/json", headers={"Cache-Control": "private, no-store"}
     )
 
 
-def _answer(request: ProjectRequest, seen: str) -> bytes:
+def _response_body(request: ProjectRequest, seen: str) -> bytes:
     project, now = request.project, timezone.now()
     changes = selector.changed_since(project.pk, request.GET.get("since", ""), seen=seen)
     page = selector.list_sessions(project.pk, live_page.filters_of(request), "", live_page.PAGE_ROWS)
@@ -116,15 +136,8 @@ def _html(request: ProjectRequest, stored: selector.SessionRow, row: SessionLine
         request.membership.allows(Role.OPERATOR),
         preferences.of(request).time,
     )
-    known = _rendered.get(key)
+    known = row_cache.get(key)
     if known is None:
         known = render_to_string("live/_row.html", {"row": row}, request)
-        _keep(_rendered, key, known, MAX_CACHED_ROWS)
+        row_cache.put(key, known)
     return known
-
-
-def _keep(cache: OrderedDict[Key, Value], key: Key, value: Value, limit: int) -> None:
-    with _lock:
-        cache[key] = value
-        if len(cache) > limit:
-            cache.popitem(last=False)

@@ -30,8 +30,13 @@ SHAPE_WORDS = {
     "text": "Plain text",
     "openai": "OpenAI",
     "anthropic": "Anthropic",
+    "gemini": "Gemini",
     "mcp": "MCP",
     "claude_code": "Claude Code hook",
+    "codex": "Codex hook",
+    "gemini_cli": "Gemini CLI hook",
+    "copilot": "Copilot CLI hook",
+    "opencode": "OpenCode plugin",
 }
 
 

@@ -27,14 +27,14 @@ from detection.services.errors import ServiceError
 from detection.services.policies import overrides as service
 
 CLASS_HELP = {
-    "read": "reads something",
-    "change": "changes something",
+    "read": "reads data",
+    "change": "changes data",
     "poll": "asks for a state that others change",
     "wait": "only lets time pass",
     "message": "sends a message to someone",
     "fallible": "often fails in normal work, like a shell",
     "exempt": "never evaluated",
-    "other": "nothing special",
+    "other": "none of the others",
 }
 SAVED = "Override saved. It takes effect on the next call."
 
@@ -73,7 +73,7 @@ def _url(slug: str, scope: Scope) -> str:
 def _tree(
     request: ProjectRequest, stored: ProjectOverrides, current: Scope | None
 ) -> list[tuple[str, list[Node]]]:
-    """Group the scopes that have an override, and those of agents and models that made calls lately, under titles."""
+    """Group the scopes that have an override, and those of agents and models with recent calls, under titles."""
     seen = dashboard.facets(request.project.pk)
     known = {scope for scope in stored.values if scope.kind in STORED_KINDS} | {SERVER, PROJECT}
     known |= {Scope.of(agent=agent) for agent in seen.agents}
@@ -175,7 +175,7 @@ def _delete(request: ProjectRequest, scope: Scope) -> HttpResponse:
 
 
 def _reason(request: ProjectRequest) -> str:
-    return request.POST.get("note", "").replace("\x00", "")[: service.MAX_NOTE_CHARACTERS]
+    return request.POST.get("note", "")[: service.MAX_NOTE_CHARACTERS]
 
 
 class ToolRuleForm(OverrideForm):
@@ -203,7 +203,7 @@ def _lines(text: str) -> list[str]:
 @require_http_methods(["GET", "HEAD", "POST"])
 def tool_rule(request: ProjectRequest) -> HttpResponse:
     """Show one tool rule or an empty one, save it, or delete it."""
-    project, pattern = request.project, request.GET.get("pattern", "")[:128].replace("\x00", "")
+    project, pattern = request.project, request.GET.get("pattern", "")[:128]
     stored = overrides_of(project)
     rule = ToolOverride.objects.select_related("updated_by").filter(project=project, pattern=pattern).first()
     if pattern and rule is None and request.method == "GET" and "new" not in request.GET:
@@ -287,7 +287,7 @@ def history(request: ProjectRequest) -> HttpResponse:
         entry = request.POST.get("entry", "")
         try:
             service.restore(
-                project.pk, int(entry) if entry.isdigit() and len(entry) < 19 else 0, actor_of(request)
+                project.pk, int(entry) if entry.isdecimal() and len(entry) < 19 else 0, actor_of(request)
             )
             messages.success(request, "Override restored. It takes effect on the next call.")
         except ServiceError as error:

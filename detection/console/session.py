@@ -21,6 +21,7 @@ from detection.forms import OverrideForm, form_groups
 from detection.models import Incident, Role, Session, call_flags
 from detection.selectors import dashboard, policies
 from detection.selectors import sessions as selector
+from detection.selectors.integrations import is_observed_only
 from detection.selectors.pages import Page
 from detection.selectors.sessions import CallRow
 from detection.selectors.strips import HUES, Cell, Strip, hues, large
@@ -65,6 +66,7 @@ def _show(request: ProjectRequest, name: str) -> HttpResponse:
     context: dict[str, Any] = {
         "session": session,
         "row": session_row(session, timezone.now()),
+        "is_observed_only": is_observed_only(session),
         "meter_words": meter_words(session.meter_kind),
         "tab": tab,
         "tabs": (("timeline", "Timeline"), ("table", "Table"), ("settings", "Settings")),
@@ -80,6 +82,7 @@ def _show(request: ProjectRequest, name: str) -> HttpResponse:
         "is_newest": "before" not in request.GET,
         "chosen_seq": chosen,
         "session_url": permalinks.session_url(request.project.slug, session.external_id),
+        "quarantined_count": session.quarantined_events.count(),
         "command_replies": selector.command_replies(session, limit=SHOWN_REPLIES)[::-1],
     }
     if chosen:
@@ -306,6 +309,7 @@ def _save_settings(request: ProjectRequest, session: Session, url: str) -> HttpR
     context = {
         "session": session,
         "row": session_row(session, timezone.now()),
+        "is_observed_only": is_observed_only(session),
         "tab": "settings",
         "tabs": (("timeline", "Timeline"), ("table", "Table"), ("settings", "Settings")),
         "session_url": url,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import structlog
 from django.contrib.auth import authenticate, get_user_model, login
-from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect, render
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import render
 from django.urls import reverse
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.cache import never_cache
@@ -26,12 +26,12 @@ def sign_in(request: HttpRequest) -> HttpResponse:
     """Show the form, or check a login. Unknown accounts get the same response after the same work."""
     after = _after(request)
     if request.user.is_authenticated:
-        return redirect(after)
+        return HttpResponseRedirect(after)
     context = {"next": request.POST.get("next", request.GET.get("next", "")), "username": "", "error": ""}
     if request.method != "POST":
         return render(request, "console/sign_in.html", context)
-    username = request.POST.get("username", "")[:MAX_NAME_CHARACTERS].replace("\x00", "")
-    password = request.POST.get("password", "")[:MAX_PASSWORD_CHARACTERS].replace("\x00", "")
+    username = request.POST.get("username", "")[:MAX_NAME_CHARACTERS]
+    password = request.POST.get("password", "")[:MAX_PASSWORD_CHARACTERS]
     address = getattr(request, "client_address", None) or request.META.get("REMOTE_ADDR", "")
     wait = sign_in_throttle.wait_seconds(username, address)
     if wait:
@@ -52,7 +52,7 @@ def sign_in(request: HttpRequest) -> HttpResponse:
     sign_in_throttle.succeeded(username, address)
     login(request, user)
     log.info("signed_in", username=get_user_model().get_username(user), address=address)
-    return redirect(after)
+    return HttpResponseRedirect(after)
 
 
 def _after(request: HttpRequest) -> str:

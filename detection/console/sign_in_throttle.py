@@ -30,7 +30,7 @@ def _places(username: str, address: str) -> tuple[tuple[str, int], ...]:
 
 
 def wait_seconds(username: str, address: str) -> int:
-    """Return how long this account at this address has to wait before the next try; 0 for not at all."""
+    """Return how long this account at this address has to wait before the next try; 0 if it does not."""
     now, longest = time.time(), 0.0
     for key, _ in _places(username, address):
         _, not_before = cache.get(key, (0, 0.0))

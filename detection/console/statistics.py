@@ -89,7 +89,7 @@ def _floor(moment: datetime, step: By) -> datetime:
 
 
 def _filled(rows: tuple[Row, ...], start: datetime, end: datetime, step: By) -> list[Point]:
-    """Return a point for every step, so that an hour without work is a gap to zero and not a slope across it."""
+    """Return a point for every step, so that an hour without calls is drawn as zero."""
     known = {datetime.fromisoformat(row.key): row.numbers for row in rows}
     stride = timedelta(hours=1) if step == "hour" else timedelta(days=1)
     points, moment = [], start

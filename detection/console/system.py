@@ -11,23 +11,24 @@ import redis
 from django.conf import settings
 from django.http import HttpResponse
 from django.shortcuts import render
+from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
-from detection import __version__
+from detection import __version__, jobs
 from detection.console import formatting
 from detection.console.access import ProjectRequest, in_project
 from detection.selectors import dashboard, heartbeats
 from detection.selectors.audit import audit_weakness
+from detection.selectors.quarantine import QuarantineCounts, quarantine_counts
 from detection.services.maintenance.disk_space import DiskUsage, disk_monitor
 
 SLOW_SECONDS, LATE_SECONDS = 5, 30
 NEARLY_FULL = 2
 """The disk counts as nearly full below this multiple of the required free space."""
-BROKER_PATIENCE_SECONDS = 0.5
 _WORK = {
     "worker": ("Workers", "Evaluate stored events. They are idle without work."),
-    "sweeper": ("Sweeper", "Thread of each worker that finds unevaluated sessions, every 5 s."),
+    "sweeper": ("Sweeper", "Finds unevaluated sessions every 5 s, in each worker and in beat."),
     "beat": ("Schedule", "Periodic tasks: from beat through the broker to a worker, every 5 s."),
     "housekeeping": ("Housekeeping", "Partitions, retention and abandoned sessions, every 5 min."),
 }
@@ -60,21 +61,19 @@ def page(request: ProjectRequest) -> HttpResponse:
             else f"lagging: {status.sessions_waiting} sessions waiting, the oldest for {formatting.span(lag)}",
             "Workers evaluate stored events. Without the broker, the sweeper does within 15 s.",
         ),
+        _guard(status.missed_guard_requests),
         broker,
         *_workers(status.sessions_waiting > 0),
         _audit(audit_weakness()),
-        _part(
-            "Quarantined events",
-            "slow" if status.parked_sessions else "ok",
-            f"in {status.parked_sessions} sessions" if status.parked_sessions else "none",
-            "An event whose evaluation failed is quarantined with its error. Its session continues.",
-        ),
+        _quarantined(quarantine_counts(request.project.pk))
+        | {"url": reverse("console:quarantine", args=[request.project.slug])},
     ]
     context = {
         "parts": parts,
         "is_well": all(part["state"] == "ok" for part in parts),
         "status": status,
         "size": _size(status.database_bytes),
+        "weeks": [(week, _size(week.size)) for week in dashboard.past_weeks()],
         "versions": _versions(),
         "urls": (("Pages and API", settings.PUBLIC_URL), ("Live socket", settings.LIVE_URL)),
     }
@@ -108,6 +107,14 @@ def _disk(usage: DiskUsage | None) -> list[dict[str, str]]:
     return [_part("Disk", "ok", words, about)]
 
 
+def _guard(missed: int) -> dict[str, str]:
+    about = "Answers within 1.5 s or the client's own limit, else with 503 unavailable: the client decides alone then."
+    if missed:
+        words = f"{missed:,} request{'s' if missed > 1 else ''} missed the deadline in the last hour"
+        return _part("Guard", "slow", words, about)
+    return _part("Guard", "ok", "no deadline missed in the last hour", about)
+
+
 def _workers(has_work: bool) -> list[dict[str, str]]:
     """Return the last work of each part: a process that runs without working is failing."""
     now, parts = timezone.now(), []
@@ -126,18 +133,19 @@ def _audit(weakness: str) -> dict[str, str]:
     return part | ({"word": "Unprotected"} if weakness else {})
 
 
+def _quarantined(counts: QuarantineCounts) -> dict[str, str]:
+    about = "An event whose evaluation failed is quarantined with its error. Its session continues."
+    if counts.events:
+        words = f"{counts.events:,} in {counts.sessions:,} session{'s' if counts.sessions > 1 else ''}"
+        return _part("Quarantined events", "slow", words, about) | {"word": "Needs retry"}
+    return _part("Quarantined events", "ok", "none", about)
+
+
 def _broker() -> dict[str, Any]:
     about = "Notifies workers and open pages. No data is lost without it."
+    start = time.perf_counter()
     try:
-        client = redis.Redis.from_url(
-            settings.CELERY_BROKER_URL,
-            socket_connect_timeout=BROKER_PATIENCE_SECONDS,
-            socket_timeout=BROKER_PATIENCE_SECONDS,
-        )
-        start = time.perf_counter()
-        client.ping()
-        waiting = client.llen(f"loopguard:{settings.CELERY_TASK_DEFAULT_QUEUE}")
-        client.close()
+        waiting = jobs.waiting_tasks()
     except redis.RedisError as error:
         return _part("Broker", "bad", f"does not answer ({type(error).__name__})", about)
     return _part(

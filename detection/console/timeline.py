@@ -67,7 +67,7 @@ class ToolLane:
 
     @property
     def line(self) -> float:
-        """Where the line below the lane is."""
+        """Position of the line below the lane."""
         return self.y + LANE_HEIGHT
 
 
@@ -98,7 +98,7 @@ class Timeline:
 
     @property
     def band_height(self) -> float:
-        """How tall a loop's background is."""
+        """Height of the background of a loop."""
         return self.height - 20
 
 

@@ -69,7 +69,7 @@ function options(box, step, isBars) {
         fill: names.length === 1 || name === "blocked" ? token(`${looks[index]}-soft`) : undefined,
         width: name === "checks" ? 1.5 : 2,
         dash: name === "warned" ? [6, 3] : undefined,
-        value: (_, count) => (count === null ? "–" : count.toLocaleString("en")),
+        value: (_, count, __, place) => (place === null ? "–" : (count ?? 0).toLocaleString("en")),
         paths: isBars ? uPlot.paths.bars({ size: [0.8, 40] }) : uPlot.paths.stepped({ align: 1 }),
         points: { show: false },
       })),
@@ -84,9 +84,11 @@ function draw() {
   for (const box of document.querySelectorAll("[data-chart]")) {
     const isBars = box.dataset.shape === "bars";
     const columns = [data.at, ...box.dataset.chart.split(" ").map((name) => data[name])];
+    // An empty bar would be drawn as a dash on the axis.
+    const withoutZeros = (column, index) => (index ? column.map((count) => count || null) : column);
     // A line needs one point more to draw the last step.
     const extended = (column, index) => [...column, column.at(-1) + (index ? 0 : step)];
-    charts.push(new uPlot(options(box, step, isBars), isBars ? columns : columns.map(extended), box));
+    charts.push(new uPlot(options(box, step, isBars), columns.map(isBars ? withoutZeros : extended), box));
   }
 }
 

@@ -151,7 +151,7 @@ def test_deleting_a_strict_override_needs_a_reason(world):
         refused = world.client.post(url, {"post": "yes"}, follow=True)
         assert "This weakens detection" in refused.content.decode()
         assert type(row).objects.filter(pk=row.pk).exists()
-        done = world.client.post(url, {"post": "yes", "note": "not\x00 needed"}, follow=True)
+        done = world.client.post(url, {"post": "yes", "note": "not needed"}, follow=True)
         assert "deleted successfully" in done.content.decode()
         assert not type(row).objects.filter(pk=row.pk).exists()
         assert AuditEntry.objects.latest("pk").after["note"] == "not needed"

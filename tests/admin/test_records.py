@@ -68,7 +68,7 @@ def test_a_message_is_shown_with_its_attempts(records):
     attempt = rows["notification"].attempts.get()
     page = text_of(world.client, f"/admin/detection/notification/{rows['notification'].pk}/change/")
     assert str(attempt.status) in page
-    assert f"/p/{world.project.slug}/alerts/deliveries/" in text_of(
+    assert f"/p/{world.project.slug}/alerts/notifications/" in text_of(
         world.client, "/admin/detection/notification/"
     )
 

@@ -20,7 +20,7 @@ from tests.support.projects import make_member, make_project
 
 ANA = Actor("ana")
 SHOTS = os.environ.get("LOOPGUARD_SCREENSHOTS")
-TABS = ("destinations", "routes", "silences", "deliveries")
+TABS = ("destinations", "routes", "silences", "notifications")
 
 
 @pytest.fixture
@@ -79,22 +79,22 @@ def test_statistics_draw_their_charts_and_offer_them_as_a_table(page, site):
 
 
 def test_alerts_have_no_serious_accessibility_problems_on_any_tab(page, site):
-    for path in (*(f"alerts?tab={tab}" for tab in TABS), "alerts/routes/new"):
+    for number, path in enumerate((*(f"alerts?tab={tab}" for tab in TABS), "alerts/routes/new")):
         page.goto(f"{site.url}/p/support/{path}")
         expect(page.get_by_role("heading").first).to_be_visible()
         look(page, path.replace("/", "-"))
-        assert complaints(page) == [], path
+        assert complaints(page, number) == [], path
     assert page.noise == []
 
 
 def test_a_message_opens_from_the_log_and_pages_fit_a_phone(page, site):
-    page.goto(f"{site.url}/p/support/alerts?tab=deliveries")
+    page.goto(f"{site.url}/p/support/alerts?tab=notifications")
     page.get_by_role("link", name="Loop detected: search_web").click()
     expect(page.get_by_role("heading", name="Alerts", exact=True)).to_be_visible()
     look(page, "alerts-message")
     assert complaints(page) == []
     page.set_viewport_size({"width": 390, "height": 844})
-    for path in ("alerts", "alerts?tab=deliveries", "statistics"):
+    for path in ("alerts", "alerts?tab=notifications", "statistics"):
         page.goto(f"{site.url}/p/support/{path}")
         look(page, f"phone-{path.partition('?')[2] or path}")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path

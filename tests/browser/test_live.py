@@ -51,10 +51,10 @@ def test_a_new_session_appears_without_a_reload(live, project):
 
 
 def test_a_stopped_loop_shows_on_its_row(live, project):
-    loop(project, "first", calls=4)
+    loop(project, "first", calls=8)
     expect(live.locator('tr[data-session="first"] .chip')).to_have_text("Stopped", timeout=3000)
     expect(live.locator('tr[data-session="first"]')).to_contain_text("by detection")
-    ask(project, "first", 4, tool="read_file")
+    ask(project, "first", 8, tool="read_file")
     expect(live.locator('tr[data-session="first"] .chip')).to_have_text("Looping", timeout=3000)
 
 
@@ -126,7 +126,7 @@ def test_a_session_that_became_idle_shows_so_without_a_change(live, project):
 def test_an_abandoned_loop_leaves_the_open_page(live, project, site):
     observed = [
         EventRecord(type="call", session="first", call_id=f"seen-{n}", tool="read_file", arguments="{}")
-        for n in range(5)
+        for n in range(9)
     ]
     ingest(principal(project), observed)
     evaluate(Session.objects.get().pk)

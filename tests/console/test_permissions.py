@@ -33,13 +33,14 @@ RIGHTS = {
     "policy_history": (READ, ADMINISTER),
     "approvals": (READ, None),
     "decide_approval": (None, OPERATE),
+    "label_ruling": (None, OPERATE),
     "delete_remembered": (None, OPERATE),
     "message_templates": (READ, ADMINISTER),
     "alerts": (READ, None),
     "alerts_act": (None, OPERATE),
     "new_alert_route": (ADMINISTER, ADMINISTER),
     "alert_route": (ADMINISTER, ADMINISTER),
-    "delivery": (READ, None),
+    "notification": (READ, None),
     "statistics": (READ, None),
     "connect": (READ, None),
     "connect_attempts": (READ, None),
@@ -48,10 +49,11 @@ RIGHTS = {
     "revoke_key": (None, ADMINISTER),
     "ingest": (READ, None),
     "system": (READ, None),
+    "quarantine": (READ, OPERATE),
     "audit": (READ, None),
     "audit_export": (READ, None),
 }
-WITHOUT_PROJECT = {"home", "sign_in", "sign_out", "preferences", None}
+WITHOUT_PROJECT = {"home", "sign_in", "sign_out", "preferences", "client_wheel", None}
 NAMES = [pattern.name for pattern in urlpatterns if pattern.name in RIGHTS]
 ORDER = list(Role.values)
 
@@ -75,7 +77,7 @@ def address(name, world):
         "incident": [world.incident.public_id],
         "create_exception": [world.incident.public_id],
     }
-    more |= {"alert_route": [alert_route(world)], "delivery": [message(world)]}
+    more |= {"alert_route": [alert_route(world)], "notification": [message(world)]}
     url = reverse(f"console:{name}", args=[world.project.slug, *more.get(name, [])])
     return (
         f"{url}?name={world.session.external_id}&call=1"

@@ -5,15 +5,18 @@ import html
 import io
 import json
 import re
+from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.db import connection
 from django.test import Client
 
 from detection.engine import fold
-from detection.models import ApiKey, AuditEntry, Override, Role, Session, ToolOverride
+from detection.models import ApiKey, AuditEntry, Incident, Override, Role, Session, ToolOverride
 from detection.services import audit
 from detection.services.audit import SYSTEM, Actor
 from detection.services.ingestion.ingest import ingest
+from detection.services.maintenance import retention
 from detection.services.sessions.evaluation import evaluate
 from detection.services.sessions.event_records import EventRecord
 from detection.services.sessions.locked_session import locked_session
@@ -177,9 +180,28 @@ def test_an_incident_says_in_one_sentence_what_happened_and_what_was_done(world)
     shown = text(world.client.get(f"{world.base}/incidents/{world.incident.public_id}"))
     assert "search_web was called 4 times" in shown
     assert "with identical arguments, and all 3 known results were the same." in shown
-    assert "stopped at the 4th call" in shown
+    assert "blocked at the 4th call" in shown
     assert "identical" in shown
     assert "from preset standard" in shown
+
+
+def test_an_incident_with_several_reactions_names_each_reaction(world):
+    incident = loop(world.project, "hammering", calls=9, model="gpt-5-mini")
+    shown = text(world.client.get(f"{world.base}/incidents/{incident.public_id}"))
+    assert (
+        "The agent was warned at the 3rd call, blocked from the 4th call and stopped at the 8th call."
+        in shown
+    )
+
+
+def test_an_incident_of_a_cycle_names_its_pattern_and_how_often_the_ladder_reacted(world):
+    for number in range(8):
+        ask(world.project, "cycling", number, tool=("read_file", "edit_file")[number % 2], model="gpt-5-mini")
+    incident = Incident.objects.get(session_name="cycling", kind="cycle")
+    shown = text(world.client.get(f"{world.base}/incidents/{incident.public_id}"))
+    # Markup between two words leaves a space before a comma or a point.
+    assert "Pattern read_file → edit_file , 4 laps" in shown
+    assert "Strictest reaction: warn . Reactions to this loop: 1" in shown
 
 
 def test_an_incident_stays_readable_when_its_session_is_gone(world):
@@ -239,7 +261,7 @@ def test_a_saved_override_changes_the_next_verdict_and_the_history_restores_it(w
     world.client.post(url, {"set_max_repeats": "2"})
     assert ask(world.project, "override", 1).decision == "allow"
     answer(world.project, "override", 1, "0 results")
-    assert ask(world.project, "override", 2).decision == "stop"
+    assert ask(world.project, "override", 2).decision == "block"
     entry = AuditEntry.objects.filter(action="policy.save").latest("pk")
     world.client.post(f"{world.base}/policies/history", {"entry": entry.pk})
     assert Override.objects.get(model="gpt-5").values == {"max_repeats": 5}
@@ -392,3 +414,27 @@ def test_an_error_page_shows_no_secrets(world):
     assert page.status_code == 404
     assert "Page not found" in text(page)
     assert "Traceback" not in page.content.decode()
+
+
+def test_the_system_page_says_when_the_space_of_deleted_sessions_comes_free(world):
+    url = f"{world.base}/system"
+    assert "space comes free by the week" in text(world.client.get(url))
+    with connection.cursor() as cursor:
+        for day in (20_006, 20_013):
+            cursor.execute(
+                f"CREATE TABLE detection_event_{day} PARTITION OF detection_event FOR VALUES FROM (%s) TO (%s)",
+                [day << 32, (day + 7) << 32],
+            )
+    old = datetime(2024, 11, 1, tzinfo=UTC)
+    for number in range(2):
+        Session.objects.create(
+            id=(20_013 << 32) + number, project=world.project, external_id=f"old-{number}", started_at=old,
+            last_event_at=old + timedelta(days=10 * number),
+        )  # fmt: skip
+    world.project.retention_days = 60
+    world.project.save()
+    words = text(world.client.get(url))
+    assert "of the week of 10 Oct 2024 come free within minutes" in words
+    assert "of the week of 17 Oct 2024 come free about 10 Jan 2025" in words
+    assert retention.drop_empty_partitions() == ["detection_event_20006"]
+    assert "week of 10 Oct 2024" not in text(world.client.get(url))

@@ -81,5 +81,14 @@ def test_the_administration_has_no_sign_in_of_its_own(client):
     assert client.get("/admin/login/?next=/admin/")["Location"] == "/sign-in?next=/admin/"
 
 
-def test_odd_bytes_in_the_form_are_a_wrong_password_and_no_error(client):
-    assert send(client, "a\x00b", "\x00").status_code == 422
+def test_a_nul_character_in_the_form_is_a_bad_request_with_a_reason(client):
+    answer = send(client, "a\x00b", "\x00")
+    assert answer.status_code == 400
+    assert b"The request contains a NUL character." in answer.content
+
+
+@pytest.mark.parametrize("wanted", ["foo", "x:y", "²", "/p/x/live"])
+def test_a_sign_in_redirects_to_any_address_of_this_site(client, wanted):
+    make_member(make_project(), username="ana")
+    answer = send(client, "ana", "right horse", next=wanted)
+    assert (answer.status_code, answer["Location"]) == (302, {"²": "%C2%B2", "x:y": "/"}.get(wanted, wanted))
