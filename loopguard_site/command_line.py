@@ -62,7 +62,7 @@ def run_with_django() -> None:
 
 
 def adopt_environment() -> None:
-    """Take the environment of the LoopGuard that runs on the data folder.
+    """Use the environment of the LoopGuard that runs on the data folder.
 
     Nothing changes where the environment names a database or a key. Where nothing runs, a
     throw-away key serves commands that need no database.

@@ -18,6 +18,8 @@ _FREE_SPACE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?(%|MB|GB)", re.ASCII)
 MODES = ("embedded", "production", "test")
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 MIN_SECRET_LENGTH = 32
+MAX_WEB_THREADS = 12
+"""The connections of the database that a process holds."""
 OWNER_VARIABLE = "LOOPGUARD_OWNER_DATABASE_URL"
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
 
@@ -51,6 +53,8 @@ class Environment:
         Folder of the database files, on a disk of this machine; empty when unknown.
     min_free
         Free space that this disk must keep to accept events: a share from 0 to 1, and bytes. The smaller one counts.
+    web_threads
+        How many requests `web` answers at a time; the others wait for their turn.
     """
 
     mode: str
@@ -68,6 +72,7 @@ class Environment:
     owner_database: dict[str, object] | None = None
     database_folder: str = ""
     min_free: tuple[float, float] = (0.0, 0.0)
+    web_threads: int = 1
 
 
 def read(env: Mapping[str, str] = os.environ) -> Environment:
@@ -100,7 +105,7 @@ def read(env: Mapping[str, str] = os.environ) -> Environment:
     if not hosts:
         hosts = (str(urlsplit(public_url).hostname), "127.0.0.1", "localhost", "[::1]")
     proxies = env.get("LOOPGUARD_TRUSTED_PROXIES", "0")
-    if not proxies.isdigit():
+    if not proxies.isdecimal():
         raise EnvironmentProblem(
             "LOOPGUARD_TRUSTED_PROXIES must be the number of reverse proxies in front of LoopGuard, 0 or more."
         )
@@ -131,6 +136,7 @@ def read(env: Mapping[str, str] = os.environ) -> Environment:
         key_requests_per_second=_requests_per_second(env.get("LOOPGUARD_KEY_REQUESTS_PER_SECOND", "1000")),
         database_folder=env.get("LOOPGUARD_DATABASE_FOLDER", ""),
         min_free=_min_free(env.get("LOOPGUARD_MIN_FREE", "") or "5%, 500 MB"),
+        web_threads=_web_threads(env.get("LOOPGUARD_WEB_THREADS", "")),
     )
 
 
@@ -162,6 +168,17 @@ def _requests_per_second(text: str) -> float:
             f"LOOPGUARD_KEY_REQUESTS_PER_SECOND must be a number of requests, 0 for no limit, not {text!r}."
         )
     return number
+
+
+def _web_threads(text: str) -> int:
+    """Return the number of threads: by default more than cores, as some wait for the database."""
+    if not text:
+        return min(2 * (os.cpu_count() or 1) + 1, MAX_WEB_THREADS)
+    if not text.isdecimal() or not 1 <= int(text) <= MAX_WEB_THREADS:
+        raise EnvironmentProblem(
+            f"LOOPGUARD_WEB_THREADS must be between 1 and {MAX_WEB_THREADS}, not {text!r}."
+        )
+    return int(text)
 
 
 def _min_free(text: str) -> tuple[float, float]:

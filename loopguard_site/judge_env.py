@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
+from typing import Literal
 from urllib.parse import urlsplit
 
 from loopguard_site.env import EnvironmentProblem
@@ -26,6 +27,8 @@ class JudgeEndpoint:
         Prices per million tokens.
     quotes_arguments
         Whether the judge gets shortened, fenced argument texts besides figures.
+    answers
+        ``json`` for endpoints that follow a schema, ``words`` for the others.
     """
 
     url: str
@@ -36,6 +39,7 @@ class JudgeEndpoint:
     input_usd: Decimal = Decimal(3)
     output_usd: Decimal = Decimal(15)
     quotes_arguments: bool = False
+    answers: Literal["json", "words"] = "json"
 
     @property
     def host(self) -> str:
@@ -73,6 +77,9 @@ def read(env: Mapping[str, str]) -> JudgeEndpoint | None:
     model = env.get("LOOPGUARD_JUDGE_MODEL", "").strip()
     if not model:
         raise EnvironmentProblem("LOOPGUARD_JUDGE_MODEL must name the model when LOOPGUARD_JUDGE_URL is set.")
+    answers = env.get("LOOPGUARD_JUDGE_ANSWERS", "").strip() or "json"
+    if answers not in ("json", "words"):
+        raise EnvironmentProblem(f"LOOPGUARD_JUDGE_ANSWERS must be json or words, not {answers!r}.")
     pairs = [item.partition("=") for item in env.get("LOOPGUARD_JUDGE_KEYS", "").split(",") if "=" in item]
     return JudgeEndpoint(
         url=url,
@@ -83,6 +90,7 @@ def read(env: Mapping[str, str]) -> JudgeEndpoint | None:
         input_usd=_amount(env, "LOOPGUARD_JUDGE_INPUT_USD_PER_MILLION", "3"),
         output_usd=_amount(env, "LOOPGUARD_JUDGE_OUTPUT_USD_PER_MILLION", "15"),
         quotes_arguments=env.get("LOOPGUARD_JUDGE_QUOTES_ARGUMENTS", "").lower() in ("1", "true", "yes"),
+        answers="words" if answers == "words" else "json",
     )
 
 

@@ -16,7 +16,7 @@ ROOT = _PACKAGE.parent
 
 
 def is_checkout() -> bool:
-    """Tell whether LoopGuard runs from its repository, not from an installed wheel."""
+    """Return whether LoopGuard runs from its repository, not from an installed wheel."""
     return not _INSTALLED_ASSETS.is_dir()
 
 
@@ -28,6 +28,12 @@ def program() -> str:
 def asset_folder(name: str) -> Path:
     """Return the folder of the sources of ``templates`` or ``static``."""
     return (ROOT if is_checkout() else _INSTALLED_ASSETS) / name
+
+
+def client_wheel() -> Path | None:
+    """Return the wheel of the Python client: part of an installation; in a checkout, what `manage.py package` built."""
+    folder = ROOT / "dist" if is_checkout() else _INSTALLED_ASSETS / "client"
+    return max(folder.glob("loopguard_client-*.whl"), default=None, key=lambda file: file.stat().st_mtime)
 
 
 def data_folder() -> Path:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from detection.engine import policy
 from loopguard_site import env as environment
-from loopguard_site import judge_env, layout
+from loopguard_site import heartbeat, judge_env, layout
 
 try:
     ENV = environment.read()
@@ -32,6 +32,7 @@ ALERT_ALLOWED_NETWORKS = ENV.alert_allowed_networks
 KEY_REQUESTS_PER_SECOND = ENV.key_requests_per_second
 DATABASE_FOLDER = ENV.database_folder
 MIN_FREE_SHARE, MIN_FREE_BYTES = ENV.min_free
+HEARTBEAT_FILE = os.environ.get(heartbeat.VARIABLE, "")
 HTTPS = PUBLIC_URL.startswith("https:")
 
 INSTALLED_APPS = [
@@ -53,6 +54,7 @@ MIDDLEWARE = [
     "detection.console.content_security_policy.ContentSecurityPolicyMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "detection.api.problems.ProblemMiddleware",
+    "detection.request_input.RequestInputMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -81,17 +83,27 @@ TEMPLATES = [
 ]
 
 # One statement may not hold a thread, and one forgotten transaction may not hold the vacuum.
-_TIMEOUTS = "-c statement_timeout=15000 -c lock_timeout=5000 -c idle_in_transaction_session_timeout=30000"
+# A server process whose client is gone gives up what it waits for.
+# Only the statements of every call have parameters when they reach the server: planning them anew takes longer than they do.
+_SERVER_OPTIONS = (
+    "-c statement_timeout=15000 -c lock_timeout=5000 -c idle_in_transaction_session_timeout=30000"
+    " -c client_connection_check_interval=1000 -c plan_cache_mode=force_generic_plan"
+)
 
 
 def _database(parameters: dict[str, object], **options: object) -> dict[str, object]:
     given = cast("dict[str, object]", parameters.get("OPTIONS", {}))
-    options = {**given, "connect_timeout": 5, "options": _TIMEOUTS, **options}
-    return {**parameters, "ENGINE": "django.db.backends.postgresql", "OPTIONS": options}
+    options = {**given, "connect_timeout": 5, "options": _SERVER_OPTIONS, **options}
+    return {**parameters, "ENGINE": "detection.sql.postgresql", "OPTIONS": options}
 
 
 # The pool of tests would keep the test database open when it is to be dropped.
-_POOL = {"pool": {"min_size": 1, "max_size": 12, "timeout": 5}} if ENV.mode != "test" else {}
+# It stops to try a server that is away soon, and begins again with the next request: its pauses would grow to a minute.
+_POOL = (
+    {"pool": {"min_size": 1, "max_size": 12, "timeout": 5, "reconnect_timeout": 5}}
+    if ENV.mode != "test"
+    else {}
+)
 # The statements of every call are prepared: a pooler in between must know prepared statements.
 DATABASES = {"default": _database(ENV.database, prepare_threshold=5, **_POOL)}
 if ENV.owner_database is not None:
@@ -143,6 +155,7 @@ LOGIN_URL, LOGIN_REDIRECT_URL, LOGOUT_REDIRECT_URL = "console:sign_in", "console
 LANGUAGE_CODE, TIME_ZONE, USE_I18N, USE_TZ = "en", "UTC", False, True
 STATIC_URL, STATIC_ROOT = "static/", layout.collected_static_folder()
 STATICFILES_DIRS = [layout.asset_folder("static")]
+CLIENT_WHEEL = layout.client_wheel()
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {

@@ -14,6 +14,7 @@ urlpatterns = [
     path("admin/", admin.site.urls),
     path("", include("detection.console.urls")),
 ]
+handler400 = "detection.console.error_pages.bad_request"
 handler404 = "detection.console.error_pages.not_found"
 handler403 = "detection.console.error_pages.forbidden"
 handler500 = "detection.console.error_pages.server_error"

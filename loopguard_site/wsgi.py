@@ -1,4 +1,4 @@
-"""Entry point of ``web``: API, pages and admin under WSGI."""
+"""The WSGI application: API, pages and admin. ``loopguard_site.rsgi`` serves it."""
 
 import os
 

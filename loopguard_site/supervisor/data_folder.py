@@ -1,7 +1,7 @@
 """The data folder of one LoopGuard, and the lock on it.
 
-Contains `lock` (locked while a supervisor runs), `running.json` (its processes, for a second
-start and for other commands), `secret_key`, and the folders of the embedded servers.
+Contains `lock` (locked while a supervisor runs), `running.json` (its address and environment, for
+a second start and for other commands), `secret_key`, and the folders of the embedded servers.
 """
 
 import fcntl
@@ -18,6 +18,8 @@ from . import children
 from .errors import AlreadyRunning, SupervisorError
 
 _LEFTOVER_TIMEOUT_SECONDS = 15.0
+_MARK = "_LOOPGUARD_SUPERVISED"
+"""In the environment of every child: the data folder whose supervisor started it."""
 
 
 class DataFolder:
@@ -73,10 +75,13 @@ class DataFolder:
             write_private(file, secrets.token_urlsafe(48))
         return file.read_text(encoding="utf-8").strip()
 
+    def mark(self) -> dict[str, str]:
+        """Return the environment that shows, also after a crash, that a process was started for this folder."""
+        return {_MARK: str(self.path)}
+
     def note_running(self, url: str, environment: dict[str, str], pids: Iterable[int]) -> None:
-        """Write `running.json`, for a second start, for other commands, and for the start after a crash."""
-        processes = [{"pid": pid, "started": children.started_at(pid)} for pid in pids]
-        note = {"pid": os.getpid(), "url": url, "environment": environment, "processes": processes}
+        """Write `running.json`, for a second start and for other commands."""
+        note = {"pid": os.getpid(), "url": url, "environment": environment, "processes": [*pids]}
         write_private(self._running, json.dumps(note, indent=1))
 
     def running_environment(self) -> dict[str, str] | None:
@@ -106,22 +111,19 @@ class DataFolder:
         return f"LoopGuard is already running at {note['url']} (process {note['pid']}, data in {self.path})."
 
     def _end_leftovers(self) -> None:
-        """End the processes of a killed supervisor; there are some only where the system has no parent-death signal."""
-        left = [p["pid"] for p in self._note().get("processes", []) if self._is_same(p)]
-        for pid in left:
-            os.kill(pid, signal.SIGTERM)
-        deadline = time.monotonic() + _LEFTOVER_TIMEOUT_SECONDS
-        for pid in left:
-            children.wait_until_gone(pid, max(0.0, deadline - time.monotonic()))
-            children.kill_group(pid)
-        self._running.unlink(missing_ok=True)
+        """End the processes of a killed supervisor, which may hold the port: helpers of a dead child, or a frozen one.
 
-    @staticmethod
-    def _is_same(process: dict[str, Any]) -> bool:
-        return (
-            children.is_alive(process["pid"])
-            and children.started_at(process["pid"]) == process["started"] != ""
-        )
+        They are known by their environment, as process ids may have been used again since. Linux only.
+        """
+        for number, seconds in ((signal.SIGTERM, _LEFTOVER_TIMEOUT_SECONDS), (signal.SIGKILL, 1.0)):
+            left = children.with_environment(_MARK, str(self.path))
+            for pid in left:
+                children.send(pid, number)
+                children.send(pid, signal.SIGCONT)  # a frozen one meets the signal only then
+            deadline = time.monotonic() + seconds
+            for pid in left:
+                children.wait_until_gone(pid, max(0.0, deadline - time.monotonic()))
+        self._running.unlink(missing_ok=True)
 
     def _note(self) -> dict[str, Any]:
         try:

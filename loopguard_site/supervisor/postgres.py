@@ -5,7 +5,6 @@ here: tables, migrations, backups, the rights of roles.
 """
 
 import contextlib
-import os
 import re
 import secrets
 import shutil
@@ -23,14 +22,18 @@ from psycopg import sql
 from . import children
 from .accounts import Account, unprivileged_account
 from .binaries import postgres_bin
+from .disk_reserve import SEGMENT_BYTES, DiskReserve
 from .errors import SupervisorError
 from .homes import reachable_home
 
 _FIRST_NUMBER = re.compile(r"(\d+)")
 USER = "loopguard"
 _PORT = 5432  # only names the socket file; no TCP port is opened
+_SOCKET_LOCK = f".s.PGSQL.{_PORT}.lock"
 _SOCKET_PATH_LIMIT_BYTES = 107
 _STOP_TIMEOUT_SECONDS = 60.0
+_KILL_TIMEOUT_SECONDS = 5.0
+_LARGE_DISK_BYTES = 20 * 1024**3
 _START_ATTEMPTS = 10
 
 
@@ -45,6 +48,11 @@ class EmbeddedPostgres:
     durable : bool
         False is faster and unsafe after a power cut; for throw-away data only.
 
+    Attributes
+    ----------
+    has_released_reserve : bool
+        Whether a start needed the disk space that is kept back for it.
+
     Notes
     -----
     First start 0.7 s, later ones 0.1 s. When this process dies the kernel tells the server to
@@ -54,6 +62,7 @@ class EmbeddedPostgres:
 
     def __init__(self, folder: Path, *, durable: bool = True) -> None:
         self.folder = folder
+        self.has_released_reserve = False
         self.durable = durable
         self.child: subprocess.Popen[bytes] | None = None
         self._account: Account | None = None
@@ -62,6 +71,7 @@ class EmbeddedPostgres:
         self._short_folder: Path | None = None
         self._password = secrets.token_urlsafe(24)
         self._is_locked = False
+        self._reserve: DiskReserve | None = None
 
     @property
     def log(self) -> Path:
@@ -81,7 +91,8 @@ class EmbeddedPostgres:
     def start(self) -> None:
         """Create the cluster when there is none, start the server and wait until it answers.
 
-        Blocks until crash recovery has finished, however long it takes.
+        Blocks until crash recovery has finished, however long it takes. On a full disk, the space kept back for this
+        is released.
 
         Raises
         ------
@@ -93,6 +104,9 @@ class EmbeddedPostgres:
         self.folder.mkdir(parents=True, exist_ok=True)
         home = reachable_home(self.folder, self._account)
         self._cluster = home / "cluster"
+        if self.durable:
+            self._reserve = DiskReserve(home)
+            self.has_released_reserve = self._reserve.release_if_needed()
         programs = postgres_bin(home, self._account)
         self._make_cluster(programs)
         self._check_version(programs)
@@ -117,6 +131,11 @@ class EmbeddedPostgres:
             known = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [name]).fetchone()
             if known is None:
                 connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+
+    def keep_disk_reserve(self) -> None:
+        """Keep disk space back for the next start on a full disk, as soon as there is space."""
+        if self._reserve is not None and self._reserve.fill():
+            self.has_released_reserve = False
 
     def stop(self) -> None:
         """Shut the server down, rolling back what is open; nothing happens when it does not run."""
@@ -159,7 +178,7 @@ class EmbeddedPostgres:
             **(self._account.popen_arguments() if self._account else {}),
         )
         if done.returncode != 0:
-            raise SupervisorError(f"initdb could not make a database cluster:\n{done.stdout}{done.stderr}")
+            raise SupervisorError(f"initdb could not create a database cluster:\n{done.stdout}{done.stderr}")
         if self._cluster.exists():
             self._cluster.rmdir()
         partial.rename(self._cluster)
@@ -180,27 +199,28 @@ class EmbeddedPostgres:
             )
 
     def _end_leftover_server(self) -> None:
-        """End a server that still runs on this cluster, and remove a pid file that names another process.
+        """End a server that still runs on this cluster, and remove the lock files of one that is dead.
 
-        PostgreSQL itself refuses to start when the number in a stale file belongs to any
-        process of the same account, which happens after a reboot.
+        PostgreSQL itself refuses to start when the number in a stale file belongs to any process of the same
+        account, also to a zombie, which happens after a reboot.
         """
         pid_file = self._cluster / "postmaster.pid"
         try:
             pid = int(pid_file.read_text(encoding="utf-8").split("\n", 1)[0])
         except (FileNotFoundError, ValueError):
-            pid_file.unlink(missing_ok=True)
-            return
-        if not self._is_our_server(pid):
-            pid_file.unlink(missing_ok=True)
-            return
-        # Its supervisor is dead, so it may be shutting down already.
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGINT)
-        if not children.wait_until_gone(pid, _STOP_TIMEOUT_SECONDS):
-            raise SupervisorError(
-                f"A PostgreSQL server (process {pid}) still runs on {self._cluster}. Stop it first."
-            )
+            pid = 0
+        if pid and self._is_our_server(pid):
+            # Its supervisor is dead, so it may be shutting down already.
+            children.send(pid, signal.SIGINT)
+            children.send(pid, signal.SIGCONT)  # a frozen one meets the signal only then
+            children.wait_until_gone(pid, _STOP_TIMEOUT_SECONDS)
+        # What is frozen still holds the shared memory. The start recovers what was committed.
+        for left in [int(process.name) for process in Path("/proc").glob("[0-9]*")]:
+            if self._is_our_server(left):
+                children.send(left, signal.SIGKILL)
+                children.wait_until_gone(left, _KILL_TIMEOUT_SECONDS)
+        for file in (pid_file, self._cluster / _SOCKET_LOCK):
+            file.unlink(missing_ok=True)
 
     def _is_our_server(self, pid: int) -> bool:
         if not children.is_alive(pid):
@@ -235,6 +255,7 @@ class EmbeddedPostgres:
         command += _settings(
             {"listen_addresses": "", "port": str(_PORT), "max_connections": "200", "log_checkpoints": "off"}
         )
+        command += _settings(_log_sizes(shutil.disk_usage(self._cluster).total))
         if not self.durable:
             command += _settings({"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"})
         with self.log.open("ab") as log:
@@ -271,6 +292,14 @@ class EmbeddedPostgres:
 
     def _log_tail(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace")[-2000:] if self.log.exists() else ""
+
+
+def _log_sizes(disk_bytes: int) -> dict[str, str]:
+    """Return the sizes of the write-ahead log on a small disk, of which PostgreSQL's defaults would take most."""
+    if disk_bytes >= _LARGE_DISK_BYTES:
+        return {}
+    most = max(4 * SEGMENT_BYTES, disk_bytes // 20)
+    return {"max_wal_size": f"{most // 1024**2}MB", "min_wal_size": f"{2 * SEGMENT_BYTES // 1024**2}MB"}
 
 
 def _settings(values: dict[str, str]) -> Sequence[str]:

@@ -3,6 +3,7 @@
 One loop in the main thread does all of it. Does not belong here: the commands.
 """
 
+import contextlib
 import os
 import selectors
 import signal
@@ -12,10 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from loopguard_site import heartbeat
+
 from . import children
 from .console import Console
 
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 30.0
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 5.0
+_HANG_SECONDS, _FIRST_HEARTBEAT_SECONDS = 30.0, 120.0
+_LONGEST_TICK_SECONDS = 1.0
 _HEALTHY_AFTER_SECONDS = 60.0
 _LONGEST_LINE_BYTES = 64 * 1024
 
@@ -34,6 +39,8 @@ class Process:
         Whether it is restarted when it ends; false for the demo player.
     status : int or None
         Last exit status; negative for a signal.
+    heartbeat : Path or None
+        File that it touches while it works; without one, it is not watched.
     """
 
     name: str
@@ -45,6 +52,9 @@ class Process:
     due: float | None = 0.0
     pause_seconds: float = _FIRST_PAUSE_SECONDS
     unfinished_line: bytes = field(default=b"", repr=False)
+    heartbeat: Path | None = None
+    last_heartbeat: int | None = None
+    silent_seconds: float = 0.0
 
     @property
     def pid(self) -> int | None:
@@ -83,6 +93,7 @@ class Fleet:
         self._console = console
         self._changed = changed
         self._selector = selectors.DefaultSelector()
+        self._ticked_at = time.monotonic()
 
     def pids(self) -> list[int]:
         """Return the process ids of all running children."""
@@ -93,8 +104,10 @@ class Fleet:
         self.processes.append(process)
 
     def tick(self, timeout_seconds: float = 0.5) -> None:
-        """Start children that are due, print output, notice exits; takes at most `timeout_seconds`."""
+        """Start children that are due, print output, notice exits and hangs; takes at most `timeout_seconds`."""
         now = time.monotonic()
+        # This process may have been frozen itself.
+        passed_seconds, self._ticked_at = min(now - self._ticked_at, _LONGEST_TICK_SECONDS), now
         for process in self.processes:
             if process.child is None and process.due is not None and process.due <= now:
                 self._start(process)
@@ -102,6 +115,8 @@ class Fleet:
         for process in self.processes:
             if process.child is not None and process.child.poll() is not None:
                 self._note_end(process)
+            elif process.child is not None and process.heartbeat is not None:
+                self._check_heartbeat(process, process.heartbeat, passed_seconds)
 
     def end(self, timeout_seconds: float, hurry: Callable[[], bool]) -> None:
         """End all children: signal them, wait while they finish work in flight, kill the rest.
@@ -130,9 +145,33 @@ class Fleet:
                 self._read_rest(process)
                 process.child, process.due = None, None
 
+    def _check_heartbeat(self, process: Process, file: Path, passed_seconds: float) -> None:
+        """Kill a child whose heartbeat has stopped; it is restarted like any other."""
+        try:
+            beat = file.stat().st_mtime_ns
+        except OSError:
+            return
+        if beat != process.last_heartbeat:
+            process.last_heartbeat, process.silent_seconds = beat, 0.0
+            return
+        process.silent_seconds += passed_seconds
+        has_beaten = beat != 0
+        limit = _HANG_SECONDS if has_beaten else _FIRST_HEARTBEAT_SECONDS
+        if process.silent_seconds > limit and process.child is not None:
+            self._console.say(f"{process.name} hangs: no heartbeat for {limit:g} s. Killing it.")
+            children.kill_group(process.child.pid)
+            process.silent_seconds = 0.0  # it takes a moment to die
+
     def _start(self, process: Process) -> None:
+        environment = {**self._environment}
+        if process.heartbeat is not None:
+            process.last_heartbeat, process.silent_seconds = 0, 0.0
+            with contextlib.suppress(OSError):  # a full disk: it is not watched
+                process.heartbeat.touch()
+                os.utime(process.heartbeat, ns=(0, 0))
+                environment[heartbeat.VARIABLE] = str(process.heartbeat)
         process.child = children.launch(
-            process.command, cwd=self._folder, env=self._environment, stdout=subprocess.PIPE
+            process.command, cwd=self._folder, env=environment, stdout=subprocess.PIPE
         )
         process.started, process.due = time.monotonic(), None
         if process.child.stdout is not None:

@@ -32,7 +32,7 @@ _OWNER_URL = "LOOPGUARD_OWNER_DATABASE_URL"
 _READY_TIMEOUT_SECONDS = 120.0
 _END_TIMEOUT_SECONDS = 25.0
 _SERVER_PAUSE_SECONDS = 5.0
-_MOST_WEB_THREADS = 12
+_RESERVE_PERIOD_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Supervisor:
         self._console = Console()
         self._folder = DataFolder(options.data)
         self._servers: list[EmbeddedPostgres | EmbeddedValkey] = []
-        self._servers_due = 0.0
+        self._servers_due = self._reserve_due = 0.0
         self._environment: dict[str, str] = {}
         self._owner: dict[str, str] = {}
         self._fleet: Fleet | None = None
@@ -88,6 +88,7 @@ class Supervisor:
                 while not self._stops_asked:
                     fleet.tick()
                     self._revive_servers()
+                    self._keep_disk_reserve()
             except _Interrupted:
                 pass
             finally:
@@ -109,7 +110,7 @@ class Supervisor:
         self._environment = self._common_environment(port)
         self._start_servers()
         shown = self._prepare()
-        *first, beat = _processes(options.host, port)
+        *first, beat = _processes(options.host, port, self._folder.path)
         fleet = self._fleet = self._make_fleet(first, {})
         try:
             self._wait_until_ready(fleet, port)
@@ -158,6 +159,8 @@ class Supervisor:
             self._servers.append(postgres)
             self._console.say("Starting PostgreSQL.")
             postgres.start()
+            if postgres.has_released_reserve:
+                self._say_full(postgres)
             postgres.create_database(_DATABASE)
             self._owner = {_OWNER_URL: postgres.url(_DATABASE)}
             runtime = postgres.url(_DATABASE, _RUNTIME_ROLE, secrets.token_urlsafe(24))
@@ -193,13 +196,17 @@ class Supervisor:
     def _make_fleet(self, processes: list[Process], more: Mapping[str, str]) -> Fleet:
         # `python -m` finds modules of the working directory first; an installation must not pick up a user's.
         folder = ROOT if is_checkout() else self._folder.path
-        return Fleet(processes, {**self._environment, **more}, folder, self._console, self._note_running)
+        environment = {**self._environment, **more, **self._folder.mark()}
+        return Fleet(processes, environment, folder, self._console, self._note_running)
 
     def _note_running(self) -> None:
         servers = [server.child.pid for server in self._servers if server.child is not None]
         own = self._fleet.pids() if self._fleet is not None else []
         environment = {**self._environment, **self._owner}
-        self._folder.note_running(self._environment["LOOPGUARD_URL"], environment, [*servers, *own])
+        try:
+            self._folder.note_running(self._environment["LOOPGUARD_URL"], environment, [*servers, *own])
+        except OSError as problem:  # a full disk ends nothing
+            self._console.say(f"{self._folder.path} cannot be written: {problem.strerror}.")
 
     def _wait_until_ready(self, fleet: Fleet, port: int) -> None:
         deadline = time.monotonic() + _READY_TIMEOUT_SECONDS
@@ -223,10 +230,25 @@ class Supervisor:
             self._console.say(f"{type(server).__name__.removeprefix('Embedded')} died. Restarting it.")
             try:
                 server.start()
+                if isinstance(server, EmbeddedPostgres) and server.has_released_reserve:
+                    self._say_full(server)
                 self._note_running()
             except SupervisorError as problem:
                 self._console.say(str(problem))
                 self._servers_due = time.monotonic() + _SERVER_PAUSE_SECONDS
+
+    def _keep_disk_reserve(self) -> None:
+        if time.monotonic() < self._reserve_due:
+            return
+        self._reserve_due = time.monotonic() + _RESERVE_PERIOD_SECONDS
+        for server in self._servers:
+            if isinstance(server, EmbeddedPostgres):
+                server.keep_disk_reserve()
+
+    def _say_full(self, postgres: EmbeddedPostgres) -> None:
+        self._console.say(
+            f"The disk of {postgres.cluster} is full. LoopGuard is read-only: it rejects new events until there is space."
+        )
 
     def _end(self) -> None:
         asked_before = max(self._stops_asked, 1)
@@ -238,16 +260,11 @@ class Supervisor:
         self._console.say("Stopped.")
 
 
-def web_threads() -> int:
-    """Return the number of threads of `web`: more than cores, as some wait for the database, within its pool."""
-    return min(2 * (os.cpu_count() or 1) + 1, _MOST_WEB_THREADS)
-
-
-def _processes(host: str, port: int) -> list[Process]:
+def _processes(host: str, port: int, data: Path) -> list[Process]:
     """Return the four processes; docs/operations.md has the same commands."""
     module = [sys.executable, "-W", "ignore:You're running the worker with superuser", "-m"]
-    web = ["granian", "--interface", "wsgi", "--host", host, "--port", str(port), "--http", "1", "--no-ws"]
-    web += ["--blocking-threads", os.environ.get("LOOPGUARD_WEB_THREADS", str(web_threads()))]
+    web = ["granian", "--interface", "rsgi", "--host", host, "--port", str(port), "--http", "1", "--no-ws"]
+    web += ["--backpressure", "8192"]  # connections; what runs at a time is up to the front
     web += ["--workers-kill-timeout", "15", "--respawn-failed-workers", "--log-level", "warning"]
     live = ["uvicorn", "--host", host, "--port", str(port + 1), "--lifespan", "off", "--no-access-log"]
     live += ["--log-level", "warning", "--timeout-graceful-shutdown", "5"]
@@ -257,10 +274,10 @@ def _processes(host: str, port: int) -> list[Process]:
     # The schedule needs no file: every entry runs again soon after a start.
     beat = ["beat", "-S", "celery.beat:Scheduler", "-l", "WARNING", "--pidfile="]
     return [
-        Process("web", [*module, *web, "loopguard_site.wsgi:application"]),
+        Process("web", [*module, *web, "loopguard_site.rsgi:application"]),
         Process("live", [*module, *live, "loopguard_site.asgi:application"]),
-        Process("worker", [*module, *celery, *worker]),
-        Process("beat", [*module, *celery, *beat]),
+        Process("worker", [*module, *celery, *worker], heartbeat=data / "worker.heartbeat"),
+        Process("beat", [*module, *celery, *beat], heartbeat=data / "beat.heartbeat"),
     ]
 
 

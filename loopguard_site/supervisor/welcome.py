@@ -1,4 +1,4 @@
-"""The text that `up` prints when LoopGuard answers: addresses, login, and a shell line that stops a loop."""
+"""The text that `up` prints when LoopGuard answers: addresses, login, and a shell line whose last call is blocked."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +22,7 @@ def welcome(environment: Mapping[str, str], data: Path, shown: Mapping[str, str]
     lines += [
         f"  Data      {data}",
         "",
-        "Try it: this sends the same tool call four times. The fourth is answered `stop`.",
+        "Try it: this sends the same tool call four times. The 4th call is blocked.",
         "",
     ]
     lines.append(curl_line(url, shown.get("api_key", "$LOOPGUARD_KEY")))

@@ -41,10 +41,10 @@ class Run:
         self._started.append(up)
         return up
 
-    def start(self) -> tuple[subprocess.Popen[bytes], dict[str, str]]:
+    def start(self, *more: str) -> tuple[subprocess.Popen[bytes], dict[str, str]]:
         """Start the command and wait until it is ready."""
         self.ready_file.unlink(missing_ok=True)
-        up = self.launch("--ready-file", str(self.ready_file))
+        up = self.launch("--ready-file", str(self.ready_file), *more)
         deadline = time.monotonic() + 120
         while not self.ready_file.exists():
             assert up.poll() is None, self.log.read_text()
@@ -57,8 +57,7 @@ class Run:
         return json.loads((self.data / "running.json").read_text())["environment"]
 
     def pids(self) -> list[int]:
-        note = json.loads((self.data / "running.json").read_text())
-        return [process["pid"] for process in note["processes"]]
+        return json.loads((self.data / "running.json").read_text())["processes"]
 
     def kill(self) -> None:
         """End everything that still runs, at once."""

@@ -1,13 +1,13 @@
 """The data folder and the claim on it."""
 
-import json
 import os
+import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from loopguard_site.supervisor import children
+from loopguard_site.supervisor import children, data_folder
 from loopguard_site.supervisor.data_folder import DataFolder, write_private
 from loopguard_site.supervisor.errors import AlreadyRunning, SupervisorError
 
@@ -63,26 +63,31 @@ def test_children_do_not_keep_the_claim_of_a_dead_supervisor(tmp_path):
         child.wait()
 
 
-def test_what_a_killed_supervisor_left_is_ended_by_the_next_claim(tmp_path):
-    left = subprocess.Popen(["sleep", "60"], start_new_session=True)
-    bystander = subprocess.Popen(["sleep", "60"], start_new_session=True)
+def test_what_a_killed_supervisor_left_is_ended_by_the_next_claim(tmp_path, monkeypatch):
+    monkeypatch.setattr(data_folder, "_LEFTOVER_TIMEOUT_SECONDS", 1.0)
+
+    def start(command, mark):
+        return subprocess.Popen(
+            command, env={**os.environ, **mark}, start_new_session=True, stdout=subprocess.PIPE, text=True
+        )
+
+    ours, of_others = DataFolder(tmp_path).mark(), DataFolder(tmp_path / "other").mark()
+    sleeping, frozen, bystander = (start(["sleep", "60"], mark) for mark in (ours, ours, of_others))
+    frozen.send_signal(signal.SIGSTOP)
+    leader = start(["sh", "-c", "sleep 60 >/dev/null & echo $!; kill -9 $$"], ours)
+    helper = int(leader.stdout.readline())
+    leader.wait()
     try:
-        note = {
-            "pid": 1,
-            "url": "http://127.0.0.1:8300",
-            "processes": [
-                {"pid": left.pid, "started": children.started_at(left.pid)},
-                {"pid": bystander.pid, "started": "another time: the number was used again"},
-            ],
-        }
-        write_private(tmp_path / "running.json", json.dumps(note))
         with DataFolder(tmp_path):
-            assert left.wait(5) != 0
+            assert (sleeping.wait(5), frozen.wait(5)) == (-signal.SIGTERM, -signal.SIGTERM)
+            assert children.wait_until_gone(helper, 5)
             assert bystander.poll() is None
     finally:
-        for process in (left, bystander):
+        for process in (sleeping, frozen, bystander):
             process.kill()
             process.wait()
+            process.stdout.close()
+        leader.stdout.close()
 
 
 def test_other_commands_get_the_surroundings_of_what_runs_and_only_while_it_runs(tmp_path):

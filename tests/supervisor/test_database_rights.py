@@ -23,6 +23,14 @@ from tests.support.audit_rights import even_the_owner_meets_triggers, only_adds_
 from .running import ROOT, Run, running_in
 
 WITHOUT_PASSWORDS = "local all all trust\nlocal replication all trust\n"
+OLD_VERSIONS_CODE = """
+from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
+from django.db.migrations.loader import MigrationLoader
+executor = MigrationExecutor(connection)
+executor.loader = MigrationLoader(connection, replace_migrations=False)
+executor.migrate([("detection", "0005_snapshot_storage")])
+"""
 OPERATORS_CODE = """
 from django.core.management import call_command
 from detection.services.maintenance import retention
@@ -66,7 +74,7 @@ def make_old_data(run: Run) -> None:
             "LOOPGUARD_MODE": "embedded",
             "LOOPGUARD_SECRET_KEY": "x" * 40,
         }
-        command = [sys.executable, "manage.py", "migrate", "-v", "0", "detection", "0005"]
+        command = [sys.executable, "manage.py", "shell", "-v", "0", "-c", OLD_VERSIONS_CODE]
         subprocess.run(command, cwd=ROOT, env=environment, check=True)
         with psycopg.connect(server.url("loopguard"), autocommit=True) as connection:
             connection.execute(

@@ -92,17 +92,23 @@ def test_a_killed_server_recovers_what_was_committed(server_folder):
         postgres.stop()
 
 
-def test_a_pid_file_that_names_another_process_of_the_same_account_does_not_stop_the_start(postgres):
+@pytest.mark.parametrize("is_zombie", [False, True])
+def test_lock_files_that_name_another_process_of_the_same_account_do_not_stop_the_start(postgres, is_zombie):
     postgres.start()
     postgres.stop()
     cluster = postgres.folder / "cluster"
     account = unprivileged_account()
-    bystander = subprocess.Popen(["sleep", "60"], **(account.popen_arguments() if account else {}))
+    command = ["true"] if is_zombie else ["sleep", "60"]
+    bystander = subprocess.Popen(command, **(account.popen_arguments() if account else {}))
     try:
-        (cluster / "postmaster.pid").write_text(f"{bystander.pid}\n{cluster}\n1\n5432\n{cluster}\n\n")
+        if is_zombie:
+            os.waitid(os.P_PID, bystander.pid, os.WEXITED | os.WNOWAIT)
+        lock = f"{bystander.pid}\n{cluster}\n1\n5432\n{cluster}\n\n"
+        for name in ("postmaster.pid", ".s.PGSQL.5432.lock"):
+            (cluster / name).write_text(lock)
         postgres.start()
         assert setting(postgres, "port") == "5432"
-        assert bystander.poll() is None
+        assert is_zombie or bystander.poll() is None
     finally:
         bystander.kill()
         bystander.wait()

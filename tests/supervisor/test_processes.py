@@ -4,10 +4,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from loopguard_site.supervisor import children
+from loopguard_site import heartbeat
+from loopguard_site.supervisor import children, processes
 from loopguard_site.supervisor.console import Console
 from loopguard_site.supervisor.processes import Fleet, Process
 
@@ -38,7 +40,7 @@ def fleet(console: Kept, tmp_path: Path) -> Iterator[Fleet]:
     fleet.end(0, lambda: True)
 
 
-def script(name: str, text: str, **options: bool) -> Process:
+def script(name: str, text: str, **options: Any) -> Process:
     return Process(name, [sys.executable, "-c", text], **options)
 
 
@@ -73,6 +75,25 @@ def test_a_child_that_dies_is_started_again_with_growing_pauses(fleet, console):
     assert console.said_by("loopguard")[:2] == [
         "frail ended (status 3). Restarting it in 0.5 s.",
         "frail ended (status 3). Restarting it in 1 s.",
+    ]
+
+
+def test_a_child_whose_heartbeat_stops_is_replaced(fleet, console, tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "_HANG_SECONDS", 0.4)
+    process = script(
+        "worker",
+        "import os, signal, time\n"
+        "print('up', flush=True)\n"
+        "time.sleep(0.6)\n"  # a start may take longer
+        f"for _ in range(3): os.utime(os.environ['{heartbeat.VARIABLE}']); time.sleep(0.2)\n"
+        "os.kill(os.getpid(), signal.SIGSTOP)",
+        heartbeat=tmp_path / "worker.heartbeat",
+    )
+    fleet.add(process)
+    tick_until(fleet, lambda: console.said_by("worker") == ["up", "up"])
+    assert console.said_by("loopguard") == [
+        "worker hangs: no heartbeat for 0.4 s. Killing it.",
+        "worker ended (SIGKILL). Restarting it in 0.5 s.",
     ]
 
 

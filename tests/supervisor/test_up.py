@@ -1,6 +1,7 @@
 """`manage.py up` as an operator runs it: the whole of LoopGuard, really started."""
 
 import json
+import random
 import signal
 import subprocess
 import sys
@@ -28,7 +29,7 @@ def test_a_first_start_a_crash_and_a_second_start_keep_the_data_and_leave_no_pro
     assert ready["password"] in printed
     output = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True).stdout
     answers = [json.loads(text) for text in output.splitlines() if text]
-    assert [answer["decision"] for answer in answers] == ["allow", "allow", "allow", "stop"]
+    assert [answer["decision"] for answer in answers] == ["allow", "allow", "allow", "block"]
 
     # A second start names the address of the first one.
     second = subprocess.run(
@@ -45,18 +46,19 @@ def test_a_first_start_a_crash_and_a_second_start_keep_the_data_and_leave_no_pro
     )  # fmt: skip
     assert count.stdout.strip() == "1"
 
-    # A kill leaves no process behind (on Linux, whose kernel tells children of their parent's death).
+    # A kill leaves no process behind (on Linux, whose kernel tells children of their parent's death). Where more dies
+    # at the same moment, helpers may remain that hold the port; the next start ends them.
     before, pids = run.servers(), run.pids()
     assert len(pids) >= 5
-    up.kill()
+    for pid in (up.pid, *random.sample(pids, 3)):
+        children.send(pid, signal.SIGKILL)
     up.wait()
-    if sys.platform == "linux":
-        assert all(children.wait_until_gone(pid, 20) for pid in pids)
 
-    # The next start finds the data, shows no secrets again and gives the database roles new passwords.
+    # The next start, on the same port, finds the data, shows no secrets again and gives the database roles new passwords.
     run.environment["LOOPGUARD_MIN_FREE"] = "100%"
-    up, again = run.start()
-    assert set(again) == {"url", "live_url"}
+    up, again = run.start("--port", ready["url"].rpartition(":")[2])
+    assert again == {"url": ready["url"], "live_url": ready["live_url"]}
+    assert not any(children.is_alive(pid) for pid in pids)
     now = run.servers()
     for address in ("DATABASE_URL", "LOOPGUARD_OWNER_DATABASE_URL"):
         assert now[address] != before[address]
@@ -107,7 +109,7 @@ def test_a_taken_port_is_reported_before_anything_starts(run):
 
 
 def test_a_start_that_fails_still_shows_the_new_login(run):
-    up = run.launch(LOOPGUARD_WEB_THREADS="none")  # `web` rejects it and never answers
+    up = run.launch(GRANIAN_BACKLOG="none")  # `web` rejects it and never answers
     deadline = time.monotonic() + 120
     while "web ended (status 2)" not in run.log.read_text():
         assert up.poll() is None, run.log.read_text()

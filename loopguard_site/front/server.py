@@ -1,0 +1,199 @@
+"""The RSGI application: from Granian's request to the thread that answers it, and the response at the deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import random
+import threading
+import time
+from typing import Any, Final
+
+import structlog
+
+from detection.api import problems
+from detection.api.problems import Problem
+from detection.services.keys import Principal
+from loopguard_site.front import traffic
+from loopguard_site.front.bodies import BodyReader, BodyTimeout
+from loopguard_site.front.traffic import Traffic
+from loopguard_site.front.turns import Turns, WaitingRequest
+from loopguard_site.front.wsgi_calls import Application, Responder, RsgiScope, environ_of
+
+log = structlog.get_logger(__name__)
+MARGIN_SECONDS: Final = 0.05
+"""The thread's deadline is so much earlier, so that its own response, which knows the reason, is in time."""
+MAX_PAYERS: Final = 10_000
+_HEALTHY: Final = b'{"status":"ok"}'
+_JSON: Final = [("content-type", "application/json"), ("cache-control", "no-store")]
+_TOO_SLOW = Problem(
+    408,
+    "body_timeout",
+    "The body did not arrive in time. Send it within five seconds, or at 64 KiB per second.",
+    headers={"Connection": "close"},
+)
+_TOO_MANY = Problem(429, "too_many_waiting", "Too many requests of this key are waiting. Retry later.")
+
+
+class ServedRequest(WaitingRequest):
+    """One request, from the end of its body to its response."""
+
+    __slots__ = ("_claims", "_front", "environ", "loop", "protocol", "responded")
+
+    def __init__(
+        self,
+        front: Front,
+        kind: Traffic,
+        payer: tuple[str, str],
+        body: bytes,
+        scope: RsgiScope,
+        protocol: Any,
+    ) -> None:
+        super().__init__(kind, payer, len(body))
+        self._front, self.protocol, self.loop = front, protocol, front.loop
+        self.environ = environ_of(scope, body)
+        self.responded: asyncio.Future[None] = self.loop.create_future()
+        self._claims = [True]
+
+    def claim(self) -> bool:
+        """Tell the first caller, in whichever thread, that the response is its to give."""
+        try:
+            return self._claims.pop()
+        except IndexError:
+            return False
+
+    def answer(self) -> None:
+        """Call the application and send its response; in a thread."""
+        responder = Responder(self.protocol, self.loop, self.claim)
+        result: Any = None
+        try:
+            result = self._front.application(self.environ, responder.start)
+            responder.send(result)
+        except Exception:
+            log.exception("response_failed", path=self.environ["PATH_INFO"])
+        finally:
+            if hasattr(result, "close"):
+                result.close()
+            self._front.note_payer(self.environ)
+            self.weight = self.environ.get("loopguard.weight", 1.0)
+            self.loop.call_soon_threadsafe(self.end)
+
+    def respond(self, problem: Problem) -> bool:
+        """Respond with a problem, in the event loop; False if there is a response by now."""
+        is_first = self.claim()
+        if is_first:
+            respond(self.protocol, problem)
+            self.end()
+        return is_first
+
+    def end(self) -> None:
+        """Let Granian forget the request."""
+        if not self.responded.done():
+            self.responded.set_result(None)
+
+
+class Front:
+    """Granian's RSGI application.
+
+    Parameters
+    ----------
+    application
+        The WSGI application that answers everything but the health check.
+    threads
+        How many threads call it, besides one for probes.
+    """
+
+    loop: asyncio.AbstractEventLoop
+
+    def __init__(self, application: Application, threads: int) -> None:
+        self.application = application
+        self._threads = threads
+        self._turns = Turns(threads)
+        self._probes: queue.SimpleQueue[ServedRequest] = queue.SimpleQueue()
+        self._principals: dict[str, Principal] = {}
+
+    def __rsgi_init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Start the threads; called once in the process that serves."""
+        self.loop = loop
+        self._bodies = BodyReader(loop)
+        for number in range(self._threads):
+            threading.Thread(target=self._serve, name=f"web-{number}", daemon=True).start()
+        threading.Thread(target=self._serve_probes, name="web-probes", daemon=True).start()
+
+    async def __rsgi__(self, scope: RsgiScope, protocol: Any) -> None:
+        """Answer one request."""
+        path = scope.path
+        if path == "/healthz":
+            protocol.response_bytes(200, _JSON, _HEALTHY)
+            return
+        headers = scope.headers
+        length = headers.get("content-length")
+        body = b""
+        has_body = (length is not None and length != "0") or "transfer-encoding" in headers
+        # Without a key, the API does not need the body.
+        if has_body and (not path.startswith("/api/") or "authorization" in headers):
+            try:
+                body = await self._bodies.read(protocol, length)
+            except BodyTimeout:
+                respond(protocol, _TOO_SLOW)
+                return
+        kind = traffic.traffic_of(path)
+        seconds = traffic.seconds_of(kind, headers.get(traffic.BUDGET_HEADER))
+        call = ServedRequest(self, kind, self._payer(scope), body, scope, protocol)
+        call.environ["loopguard.deadline"] = time.monotonic() + seconds - min(MARGIN_SECONDS, seconds / 10)
+        if kind == Traffic.PROBE:
+            self._probes.put(call)
+        elif not self._turns.put(call):
+            call.respond(_TOO_MANY)
+            return
+        timer = self.loop.call_later(seconds, self._expire, call)
+        await call.responded
+        timer.cancel()
+
+    def note_payer(self, environ: dict[str, Any]) -> None:
+        """Remember whose key a request came with, once the application has accepted it."""
+        principal = environ.get("loopguard.principal")
+        if principal is not None:
+            if len(self._principals) >= MAX_PAYERS:
+                self._principals.clear()
+            self._principals[environ["HTTP_AUTHORIZATION"]] = principal
+
+    def _payer(self, scope: RsgiScope) -> tuple[str, str]:
+        """Return the project and key that a request is charged to; of an unknown key, the client's address."""
+        principal = self._principals.get(scope.headers.get("authorization", ""))
+        if principal is None:
+            return scope.client.rpartition(":")[0], ""
+        return principal.project_slug, principal.public_id
+
+    def _expire(self, call: ServedRequest) -> None:
+        """Respond in place of a thread: the deadline has passed."""
+        is_waiting = call.traffic != Traffic.PROBE and self._turns.leave(call)
+        problem = problems.unavailable("The request was not answered within its deadline.")
+        if call.respond(problem) and call.traffic == Traffic.GUARD:
+            principal = self._principals.get(call.environ.get("HTTP_AUTHORIZATION", ""))
+            problems.note_missed_guard("waiting" if is_waiting else "running", problem, principal)
+
+    def _serve(self) -> None:
+        while True:
+            call = self._turns.take()
+            try:
+                call.answer()
+            finally:
+                self._turns.done(call)
+
+    def _serve_probes(self) -> None:
+        while True:
+            call = self._probes.get()
+            if not call.responded.done():
+                call.answer()
+
+
+def respond(protocol: Any, problem: Problem) -> None:
+    """Send the response of a problem."""
+    request_id = f"req_{random.getrandbits(96):024x}"
+    headers = {
+        "content-type": problems.CONTENT_TYPE,
+        "x-request-id": request_id,
+        **problems.headers_of(problem),
+    }
+    protocol.response_bytes(problem.status, [*headers.items()], problems.document_of(problem, request_id))

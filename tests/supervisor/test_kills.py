@@ -1,0 +1,56 @@
+"""Whatever was killed or frozen, at whatever moment: the next start succeeds."""
+
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from loopguard_site.supervisor import children
+
+from .running import Run
+
+KILLS = 50
+
+
+def descendants(pid: int) -> list[int]:
+    """Return a process and all that it started."""
+    parents = {}
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = file.read_text(errors="replace").rpartition(")")[2].split()
+        except OSError:
+            continue
+        parents[int(file.parent.name)] = int(fields[1])
+    found = [pid]
+    for known in found:
+        found += [child for child, parent in parents.items() if parent == known]
+    return found
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(2))
+def test_a_start_after_a_kill_at_any_moment_succeeds(run: Run, seed: int) -> None:
+    rng = random.Random(seed)
+    up, ready = run.start()
+    port = ready["url"].rpartition(":")[2]
+    frozen: list[int] = []
+    for _ in range(KILLS // 2):
+        alive = descendants(up.pid)[1:]
+        rng.shuffle(alive)
+        stopped, killed = alive[:1], alive[1 : rng.randrange(1, len(alive) + 1)] if alive else []
+        for pid in stopped:
+            children.send(pid, signal.SIGSTOP)
+        for pid in (*killed, up.pid):
+            children.send(pid, signal.SIGKILL)
+        up.wait()
+        frozen += stopped
+        up = run.launch("--port", port)
+        time.sleep(rng.uniform(0, 12))
+        assert up.poll() is None, run.log.read_text()
+    children.send(up.pid, signal.SIGKILL)
+    up.wait()
+    up, again = run.start("--port", port)
+    assert again["url"] == ready["url"]
+    assert not any(children.is_alive(pid) for pid in frozen)
