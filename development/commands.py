@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from development import locks, quality, suite
+from development import clients, locks, quality, suite
 from development import package as distribution
 from development import release as releases
 
@@ -12,12 +12,14 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def test(arguments: Sequence[str]) -> int:
-    """Run the test suite on embedded servers; arguments are those of pytest."""
+    """Run the test suite on embedded servers; arguments are those of pytest. `test clients` runs those of clients."""
+    if arguments[:1] == ["clients"]:
+        return clients.run(ROOT, arguments[1:])
     return suite.run(ROOT, arguments)
 
 
 def check_all(arguments: Sequence[str]) -> int:
-    """Run every check that CI runs; --no-tests leaves out the suite."""
+    """Run every check that CI runs; --no-tests skips the suite."""
     return quality.check_all(ROOT, arguments)
 
 

@@ -1,4 +1,4 @@
-"""The lock files: how they are made, and what is wrong with them.
+"""The lock files: creates and checks them.
 
 Each contains all pins of the one before it, so one environment serves all of them.
 """

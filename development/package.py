@@ -18,10 +18,12 @@ from manage import pip_command
 
 PACKAGES = ("detection", "loopguard_site")
 ASSETS = ("templates", "static")
+CLIENT = Path("clients/python")
+CLIENT_IN_WHEEL = "loopguard_site/assets/client/loopguard_client-"
 
 
 def package(root: Path) -> int:
-    """Build sdist and wheel into `dist/`, then install the wheel and run it; return the exit status.
+    """Build sdist and wheel of server and client into `dist/`, then install and run them; return the exit status.
 
     Needs a package index. Takes about a minute, most of it for the installation.
 
@@ -32,11 +34,12 @@ def package(root: Path) -> int:
     """
     dist = root / "dist"
     shutil.rmtree(dist, ignore_errors=True)
+    client = build(root / CLIENT, dist)
     wheel = build(root, dist)
     if found := problems(root, wheel):
         print("\n".join(found), file=sys.stderr)
         return 1
-    with installed(wheel, root / "requirements.lock") as environment:
+    with installed(wheel, root / "requirements.lock", client) as environment:
         status = try_out(root, environment)
     if status == 0:
         print(f"In {dist}: {', '.join(sorted(file.name for file in dist.iterdir()))}")
@@ -53,22 +56,27 @@ def build(root: Path, folder: Path, *targets: str) -> Path:
     folder : Path
         Created when missing.
     targets : str
-        `wheel`, `sdist` or both; both when left out.
+        `wheel`, `sdist` or both; both by default.
     """
     chosen = [word for target in targets for word in ("-t", target)]
     subprocess.run([sys.executable, "-m", "hatchling", "build", "-d", folder, *chosen], cwd=root, check=True)
-    return next(folder.glob("*.whl"))
+    return max(folder.glob("*.whl"), key=lambda file: file.stat().st_mtime_ns)
 
 
 def problems(root: Path, wheel: Path) -> list[str]:
     """Return what is missing from the wheel or should not be in it, one sentence per file."""
     with zipfile.ZipFile(wheel) as archive:
-        packed = {name for name in archive.namelist() if ".dist-info/" not in name}
+        names = archive.namelist()
+        packed = {
+            name for name in names if ".dist-info/" not in name and not name.startswith(CLIENT_IN_WHEEL)
+        }
+        packed_client = [name for name in names if name.startswith(CLIENT_IN_WHEEL)]
     expected = set(source_files(root, PACKAGES))
     expected |= {f"loopguard_site/assets/{name}" for name in source_files(root, ASSETS)}
     return [
         *(f"{name} is missing from the wheel." for name in sorted(expected - packed)),
         *(f"{name} should not be in the wheel." for name in sorted(packed - expected)),
+        *([] if len(packed_client) == 1 else ["The wheel must contain one wheel of the client."]),
     ]
 
 
@@ -83,8 +91,8 @@ def source_files(root: Path, folders: Iterable[str]) -> list[str]:
 
 
 @contextlib.contextmanager
-def installed(wheel: Path, lock: Path) -> Iterator[Path]:
-    """Install a wheel with the locked dependencies into a new environment; removed at the end.
+def installed(wheel: Path, lock: Path, *others: Path) -> Iterator[Path]:
+    """Install a wheel with the locked dependencies, and wheels without any, into a new environment; removed at the end.
 
     Raises
     ------
@@ -98,7 +106,7 @@ def installed(wheel: Path, lock: Path) -> Iterator[Path]:
         venv.create(environment, symlinks=True)
         pip = [*pip_command(), "--python", environment / "bin" / "python", "--quiet"]
         install = ["install", "--no-compile"]  # most modules are never imported
-        for arguments in ([*install, "-r", lock], [*install, "--no-deps", wheel], ["check"]):
+        for arguments in ([*install, "-r", lock], [*install, "--no-deps", wheel, *others], ["check"]):
             subprocess.run([*pip, *arguments], check=True)
         yield environment
     finally:
@@ -106,7 +114,7 @@ def installed(wheel: Path, lock: Path) -> Iterator[Path]:
 
 
 def try_out(root: Path, environment: Path) -> int:
-    """Start and stop an installation from an empty working folder; return the exit status."""
+    """Start and stop an installation from an empty working folder, and run the client's command; return the exit status."""
     empty = environment.parent / "empty"
     empty.mkdir()
     kept = {
@@ -114,6 +122,12 @@ def try_out(root: Path, environment: Path) -> int:
     }
     command = [root / ".ci" / "fresh_start", environment.parent, environment / "bin" / "loopguard-server"]
     status = subprocess.run(command, cwd=empty, env=kept, check=False).returncode
+    status = (
+        status
+        or subprocess.run(
+            [environment / "bin" / "loopguard", "--help"], cwd=empty, env=kept, check=False
+        ).returncode
+    )
     if left := [file.name for file in empty.iterdir()]:
         print(f"Files were left in the working folder: {', '.join(left)}.", file=sys.stderr)
         return 1

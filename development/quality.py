@@ -30,7 +30,7 @@ def check_all(root: Path, arguments: Sequence[str]) -> int:
     root : Path
         The checkout.
     arguments : sequence of str
-        `--no-tests` leaves out the suite; anything else is passed to pytest.
+        `--no-tests` skips the suite; anything else is passed to pytest.
     """
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         results = [pool.submit(_run, root, *check) for check in _checks()]
@@ -76,7 +76,7 @@ class _Result:
 
 def _run(root: Path, name: str, command: Sequence[str], extra: Mapping[str, str]) -> _Result:
     started = time.monotonic()
-    environment = {**os.environ, "LOOPGUARD_BOOTSTRAP": "0", **extra}
+    environment = {**os.environ, **suite.kept_bytecode(), "LOOPGUARD_BOOTSTRAP": "0", **extra}
     done = subprocess.run(
         command,
         cwd=root,

@@ -43,7 +43,7 @@ def release(root: Path) -> int:
 
 def check_metadata(root: Path) -> int:
     """Check that a package index will accept and render what `package` built; return the exit status."""
-    files = sorted((root / "dist").glob("loopguard_server-*"))
+    files = sorted((root / "dist").glob("loopguard_*"))
     return subprocess.run(
         [sys.executable, "-m", "twine", "check", "--strict", *files], check=False
     ).returncode
@@ -59,7 +59,7 @@ def sbom(root: Path) -> int:
 
 
 def unready(root: Path) -> list[str]:
-    """Return what keeps the checkout from being released, one sentence each."""
+    """Return why the checkout cannot be released yet, one sentence per reason."""
     found = []
     if not re.fullmatch(r"\d+\.\d+\.\d+", __version__):
         found.append(f"The version {__version__} in detection/__init__.py must be of the form 1.2.3.")

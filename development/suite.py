@@ -1,4 +1,4 @@
-"""How the test suite is run: shared among processes or not, with its bytecode kept.
+"""Runs the test suite, in one process or several, with cached bytecode.
 
 Does not belong here: servers, order and choice of the tests, which tests/conftest.py decides.
 """
@@ -47,7 +47,7 @@ def pytest_command(root: Path, arguments: Sequence[str]) -> list[str]:
 def kept_bytecode() -> dict[str, str]:
     """Return an environment that caches bytecode, in `.venv` where nothing may be written beside the sources.
 
-    The suite starts Python often; without a cache each start takes two seconds more.
+    Checks and suite start Python often; without a cache each start takes two seconds more.
     """
     if not os.environ.get("PYTHONDONTWRITEBYTECODE"):
         return {}

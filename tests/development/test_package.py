@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+import loopguard_client
 import manage
 from detection import __version__
 from development.commands import COMMANDS
-from development.package import build, problems
+from development.package import build, problems, source_files
 from development.release import vendored_components
 from loopguard_site.command_line import CHECKOUT_ONLY
 
@@ -36,11 +37,32 @@ def test_the_wheel_contains_code_templates_static_files_and_migrations_and_no_te
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         entry_points = archive.read(f"loopguard_server-{__version__}.dist-info/entry_points.txt").decode()
-    assert "detection/migrations/0001_initial.py" in names
+    assert "detection/migrations/0001_squashed_0017_limit_notice_calls.py" in names
     assert "loopguard_site/assets/templates/console/sign_in.html" in names
     assert "loopguard_site/assets/static/css/base.css" in names
     assert not [name for name in names if name.startswith(("tests/", "development/", "docs/"))]
     assert "loopguard-server = loopguard_site.command_line:main" in entry_points
+
+
+def test_the_wheel_contains_the_wheel_of_the_client_which_needs_nothing_else(wheel, tmp_path):
+    with zipfile.ZipFile(wheel) as archive:
+        packed = [name for name in archive.namelist() if name.startswith("loopguard_site/assets/client/")]
+        archive.extract(packed[0], tmp_path)
+    assert [Path(name).name for name in packed] == [
+        f"loopguard_client-{loopguard_client.__version__}-py3-none-any.whl"
+    ]
+    with zipfile.ZipFile(tmp_path / packed[0]) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+        information = f"loopguard_client-{loopguard_client.__version__}.dist-info"
+        metadata = archive.read(f"{information}/METADATA").decode()
+        assert (
+            "loopguard = loopguard_client.command_line:main"
+            in archive.read(f"{information}/entry_points.txt").decode()
+        )
+    assert names == set(source_files(ROOT / "clients" / "python", ["loopguard_client"]))
+    assert [
+        line for line in metadata.splitlines() if line.startswith("Requires-Dist") and "extra" not in line
+    ] == []
 
 
 def test_a_missing_and_a_stray_file_are_found(wheel, tmp_path):

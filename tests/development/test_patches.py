@@ -8,6 +8,7 @@ STANDARD_LIBRARY = {"getaddrinfo", "randbelow"}
 """Name resolution and chance, which no configuration controls."""
 FAULTS = {
     ("services/sessions/test_evaluation.py", "observe_call"): "a defect of the engine",
+    ("services/sessions/test_quarantine.py", "observe_call"): "a defect of the engine, and its fix",
     (
         "services/sessions/test_folding.py",
         "observe_call",

@@ -1,0 +1,191 @@
+"""The command ``loopguard``."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from loopguard_client import mcp
+from loopguard_client.credentials import ENVIRONMENT, Credentials
+from loopguard_client.guard import BUDGET_SECONDS, Guard
+from loopguard_client.hooks.check import check
+from loopguard_client.hooks.opencode import ALL_HOSTS
+from loopguard_client.hooks.settings_files import Change, SettingsProblem, installation, removal
+from loopguard_client.transport import NoAnswer, Transport
+
+
+class Problem(Exception):
+    """What a person has to know; the command then ends with 1."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status: 0, 1 for a problem, 2 for wrong arguments."""
+    parser = _parser()
+    chosen = parser.parse_args(arguments)
+    try:
+        run: Callable[[argparse.Namespace], int] = chosen.run
+        return run(chosen)
+    except (Problem, SettingsProblem, ValueError, OSError) as problem:
+        print(problem, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="loopguard", description="Guard agents with a LoopGuard server.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    login = commands.add_parser("login", help="store address and API key of the server for this account")
+    login.add_argument("url", metavar="URL", help="address of the server, such as http://127.0.0.1:8300")
+    login.set_defaults(run=_login)
+
+    hooks = commands.add_parser("hooks", help="guard a coding agent by its hooks")
+    actions = hooks.add_subparsers(required=True, metavar="ACTION")
+    for name, run, text in (
+        ("install", _install, "add the hooks of LoopGuard to the settings of a coding agent"),
+        ("check", _check, "run an installed hook, and say what keeps it from working"),
+        ("uninstall", _uninstall, "remove the hooks of LoopGuard, and nothing else"),
+    ):
+        action = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        action.add_argument("host", metavar="HOST", choices=ALL_HOSTS, help=", ".join(ALL_HOSTS))
+        action.set_defaults(run=run)
+        if name != "check":
+            action.add_argument("--dry-run", action="store_true", help="show the change, and change nothing")
+        if name == "install":
+            action.add_argument(
+                "--url", metavar="URL", default="", help="address of the server; else the stored one"
+            )
+            action.add_argument(
+                "--fail-closed",
+                action="store_true",
+                help="calls do not run while the server is away; by default they do",
+            )
+    wrapper = commands.add_parser(
+        "mcp", help="guard the tools of an MCP server on stdio: loopguard mcp -- COMMAND …"
+    )
+    wrapper.add_argument("--session", default="", help="name of the session; a new one by default")
+    wrapper.add_argument("--agent", default="", help="name of the agent; that of the MCP client by default")
+    wrapper.add_argument(
+        "--fail-closed",
+        action="append",
+        default=[],
+        metavar="TOOL",
+        help="tool, or pattern of tools, that does not run without a verdict",
+    )
+    wrapper.add_argument(
+        "--budget-seconds",
+        type=float,
+        default=BUDGET_SECONDS,
+        metavar="N",
+        help="how long a check may take (default 0.25)",
+    )
+    wrapper.add_argument(
+        "server", nargs="+", metavar="COMMAND", help="the server and its arguments, after --"
+    )
+    wrapper.set_defaults(run=_mcp)
+    return parser
+
+
+def _mcp(chosen: argparse.Namespace) -> int:
+    logging.basicConfig(level=logging.WARNING, format="loopguard: %(message)s", stream=sys.stderr)
+    return mcp.run(
+        Guard(agent=chosen.agent, fail_closed=chosen.fail_closed), chosen.server, session=chosen.session
+    )
+
+
+def _login(chosen: argparse.Namespace) -> int:
+    print(f"Stored in {_credentials(chosen.url, store=True)[1]}.")
+    return 0
+
+
+def _credentials(url: str, *, store: bool) -> tuple[Credentials, str]:
+    """Return address and key, asking for the key if it is neither stored nor in the environment; store what is new."""
+    stored = Credentials.stored()
+    url = url or os.environ.get(ENVIRONMENT[0], "") or (stored.url if stored else "")
+    if not url:
+        raise Problem(
+            "The address of LoopGuard is not known: add --url, such as --url http://127.0.0.1:8300."
+        )
+    key = os.environ.get(ENVIRONMENT[1], "") or (stored.key if stored and stored.url == url else "")
+    if not key:
+        key = (getpass.getpass("API key: ") if sys.stdin.isatty() else sys.stdin.readline()).strip()
+    found = Credentials(Transport(url, key, "loopguard-client").url, key)
+    if not store or found == stored:
+        return found, ""
+    _try(found)
+    return found, str(found.store())
+
+
+def _try(found: Credentials) -> None:
+    """Ask the server whether it accepts a key before it is stored."""
+    try:
+        # An empty request is not a call: it is rejected as incomplete if the key is accepted.
+        response = Transport(found.url, found.key, "loopguard-client").send_here(
+            "POST", "/guard", {}, seconds=5.0
+        )
+    except NoAnswer as error:
+        print(f"Warning: {error} The key is stored without having been tried.", file=sys.stderr)
+        return
+    if response.status in (401, 403):
+        raise Problem(
+            f"{found.url} does not accept this key: {response.document.get('detail')} Nothing was stored."
+        )
+    if response.status != 422:
+        raise Problem(f"{found.url} answered {response.status}, as LoopGuard does not. Nothing was stored.")
+
+
+def _install(chosen: argparse.Namespace) -> int:
+    host = ALL_HOSTS[chosen.host]
+    found, stored = _credentials(chosen.url, store=not chosen.dry_run)
+    change = installation(host, found.url, fail_closed=chosen.fail_closed)
+    if chosen.dry_run:
+        return _show(change)
+    if stored:
+        print(f"Key stored in {stored}.")
+    _make(
+        change,
+        f"The hooks of LoopGuard are installed in {change.file} already.",
+        f"Hooks installed in {change.file}.",
+    )
+    if host.next_step:
+        print(host.next_step)
+        return 0
+    print(f"Restart {host.title} if it runs, and try the hooks: loopguard hooks check {host.name}")
+    return 0
+
+
+def _uninstall(chosen: argparse.Namespace) -> int:
+    change = removal(ALL_HOSTS[chosen.host])
+    if chosen.dry_run:
+        return _show(change)
+    _make(change, f"{change.file} has no hooks of LoopGuard.", f"Hooks removed from {change.file}.")
+    return 0
+
+
+def _make(change: Change, if_done: str, if_made: str) -> None:
+    if not change.is_needed:
+        print(if_done)
+        return
+    backup = change.make()
+    print(if_made)
+    if backup is not None:
+        print(f"The file as it was: {backup}")
+
+
+def _show(change: Change) -> int:
+    print(change.difference() if change.is_needed else f"{change.file} would not change.")
+    return 0
+
+
+def _check(chosen: argparse.Namespace) -> int:
+    is_ok = True
+    for finding in check(ALL_HOSTS[chosen.host]):
+        print(f"{'ok      ' if finding.is_ok else 'PROBLEM '} {finding.text}", flush=True)
+        is_ok = is_ok and finding.is_ok
+    print("The hooks work." if is_ok else "The hooks do not work as they should.")
+    return 0 if is_ok else 1

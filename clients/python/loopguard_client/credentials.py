@@ -1,0 +1,110 @@
+"""Address and key of the server: given, from the environment, or from a file that only its owner may read.
+
+The key is stored as a configuration file of curl, because the hooks of coding agents are a line of curl: the key then is
+neither in an argument, which other accounts can see, nor in a variable, which hosts remove.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ENVIRONMENT = ("LOOPGUARD_URL", "LOOPGUARD_KEY")
+JSON_LINE = 'header = "Content-Type: application/json"'
+_KEY_LINE = re.compile(r'^header = "Authorization: Bearer (lg_[0-9a-zA-Z_-]+)"$', re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Where the server is, and how to be let in."""
+
+    url: str
+    key: str
+
+    def __repr__(self) -> str:
+        return f"Credentials(url={self.url!r})"
+
+    @classmethod
+    def find(cls, url: str = "", key: str = "") -> Credentials:
+        """Return what is given, completed from the environment and from what ``loopguard login`` stored.
+
+        Raises
+        ------
+        ValueError
+            Something is missing; the text says what to do.
+        """
+        stored = cls.stored()
+        url = url or os.environ.get(ENVIRONMENT[0], "") or (stored.url if stored else "")
+        key = key or os.environ.get(ENVIRONMENT[1], "") or (stored.key if stored else "")
+        missing = " and ".join(
+            word for word, value in (("the address of LoopGuard", url), ("an API key", key)) if not value
+        )
+        if missing:
+            raise ValueError(
+                f"Missing {missing}. Pass `url` and `key`, set {' and '.join(ENVIRONMENT)}, or run `loopguard login URL`."
+            )
+        return cls(url, key)
+
+    @classmethod
+    def stored(cls) -> Credentials | None:
+        """Return what ``loopguard login`` stored, if that is complete."""
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            url = json.loads((folder() / "client.json").read_text(encoding="utf-8"))["url"]
+            key = stored_key()
+            if key and isinstance(url, str):
+                return cls(url, key)
+        return None
+
+    def store(self) -> Path:
+        """Write both files, readable by this account only; return the one with the key.
+
+        Raises
+        ------
+        OSError
+            The folder cannot be written.
+        """
+        folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_private(folder() / "client.json", json.dumps({"url": self.url}) + "\n")
+        lines = ("# For curl -K. Keep it private.", f'header = "Authorization: Bearer {self.key}"', JSON_LINE)
+        write_private(curl_file(), "\n".join((*lines, "")))
+        return curl_file()
+
+
+def folder() -> Path:
+    """Return the folder of this account's settings."""
+    return Path.home() / ".loopguard"
+
+
+def stored_key() -> str:
+    """Return the key that the hooks use, also if a person wrote the file; empty if there is none."""
+    try:
+        found = _KEY_LINE.search(curl_file().read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return ""
+    return found[1] if found else ""
+
+
+def curl_file() -> Path:
+    """Return the file with the key."""
+    return folder() / "curl"
+
+
+def write_private(file: Path, text: str, mode: int = 0o600) -> None:
+    """Replace a file at once, with its mode from the beginning."""
+    partial = file.with_name(f".{file.name}.{os.getpid()}")
+    partial.unlink(missing_ok=True)
+    handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        os.fchmod(handle, mode)
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        partial.replace(file)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,112 @@
+"""CrewAI: hooks that guard every tool of every crew of this process.
+
+Needs crewai 1.x. Tested with 1.15.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from crewai.hooks import (
+    register_after_tool_call_hook,
+    register_before_tool_call_hook,
+    unregister_after_tool_call_hook,
+    unregister_before_tool_call_hook,
+)
+
+from loopguard_client import wire
+from loopguard_client.calls import Verdict
+from loopguard_client.guard import Guard
+from loopguard_client.session import Session
+
+MAX_VERDICTS: Final = 1_000
+
+
+class CrewStopped(BaseException):
+    """The crew must end. CrewAI catches every exception of a hook but those that derive from `BaseException`.
+
+    Attributes
+    ----------
+    verdict : Verdict
+        Why; the text is its message.
+    """
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(verdict.message)
+        self.verdict = verdict
+
+
+def guard_crews(guard: Guard, *, session: str = "") -> Callable[[], None]:
+    """Guard the tools of all crews of this process, also of those that exist already.
+
+    A blocked call gets the message as its result. ``stop`` raises `CrewStopped` out of ``kickoff``. CrewAI answers
+    identical calls from its cache unless a tool or agent disables it; they count all the same.
+
+    Parameters
+    ----------
+    guard
+        The guard of the process.
+    session
+        Name of the session. By default that of the surrounding ``with guard.session(…)``, else the id of the crew.
+
+    Returns
+    -------
+    callable
+        Ends it.
+    """
+    pending: OrderedDict[tuple[Any, ...], deque[tuple[Session, Verdict]]] = OrderedDict()
+    lock = threading.Lock()
+
+    def before(context: Any) -> bool | None:
+        current = _session(guard, session, context)
+        verdict = current.check(context.tool_name, _arguments(context))
+        if verdict.decision == "stop":
+            raise CrewStopped(verdict)
+        with lock:
+            pending.setdefault(_key(context), deque()).append((current, verdict))
+            while len(pending) > MAX_VERDICTS:
+                pending.popitem(last=False)
+        return None if verdict.may_run else False
+
+    def after(context: Any) -> str | None:
+        # The hooks of a call have no id in common; identical calls have the same result here.
+        with lock:
+            waiting = pending.get(key := _key(context))
+            current, verdict = waiting.popleft() if waiting else (None, None)
+            if not waiting:
+                pending.pop(key, None)
+        if current is None or verdict is None:
+            return None
+        if not verdict.may_run:
+            return verdict.message
+        current.result(verdict, context.tool_result)
+        return verdict.with_warning(str(context.tool_result)) if verdict.decision == "warn" else None
+
+    register_before_tool_call_hook(before)
+    register_after_tool_call_hook(after)
+
+    def undo() -> None:
+        unregister_before_tool_call_hook(before)
+        unregister_after_tool_call_hook(after)
+
+    return undo
+
+
+def _key(context: Any) -> tuple[Any, ...]:
+    return id(context.agent), wire.key(context.tool_name, wire.arguments(_arguments(context)))
+
+
+def _arguments(context: Any) -> dict[str, Any]:
+    return context.tool_input if isinstance(context.tool_input, dict) else {"input": context.tool_input}
+
+
+def _session(guard: Guard, name: str, context: Any) -> Session:
+    agent = str(getattr(context.agent, "role", "") or "").strip()
+    current = guard.surrounding_session()
+    if not name and current is not None:
+        return current
+    name = name or str(getattr(context.crew, "id", "") or "") or str(id(context.agent))
+    return guard.session(name, agent=agent)

@@ -1,0 +1,271 @@
+"""Finds out whether the hooks of a coding agent work, by running them as the agent does."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import socket
+import stat
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from loopguard_client import credentials, wire
+from loopguard_client.hooks.hosts import AWAY, Host
+from loopguard_client.hooks.opencode import PluginHost
+from loopguard_client.hooks.settings_files import SettingsProblem, parsed_settings
+from loopguard_client.transport import NoAnswer, Transport
+
+PROGRAM_SECONDS: Final = 30.0
+_ADDRESS = re.compile(r"https?://[^\s'\"]+(?=/api/v1/hooks/)")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was checked."""
+
+    is_ok: bool
+    text: str
+
+
+def check(host: Host | PluginHost) -> Iterator[Finding]:
+    """Check the hooks of a host, from its settings to the server; stop where the rest is pointless.
+
+    Sends one call and its result to the server, in a session named ``loopguard-check-…``.
+    """
+    file = host.settings_file()
+    key = _key()
+    yield key
+    if isinstance(host, PluginHost):
+        yield from _check_plugin(host, file)
+        return
+    try:
+        document = parsed_settings(host)
+    except SettingsProblem as problem:
+        yield Finding(False, str(problem))
+        return
+    commands = host.installed_commands(document)
+    missing = [hook for hook in (host.before, *host.other_hooks) if hook not in commands]
+    if missing:
+        yield Finding(
+            False,
+            f"{file} has no hook of LoopGuard for {', '.join(missing)}: run `loopguard hooks install {host.name}`.",
+        )
+    else:
+        yield Finding(True, f"{file} has the {len(commands)} hooks of LoopGuard.")
+    yield from _disabled(host, document)
+    if host.before not in commands or not key.is_ok:
+        return
+    yield from _fire(host, commands[host.before])
+    if host.name == "codex":
+        yield _codex_trust(host, file, commands)
+
+
+def _key() -> Finding:
+    file = credentials.curl_file()
+    try:
+        found = file.stat()
+    except OSError as error:
+        return Finding(False, f"{file} cannot be read ({error.strerror}): run `loopguard login URL`.")
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        return Finding(False, f"{file} can be read by other accounts: run `chmod 600 {file}`.")
+    if not credentials.stored_key():
+        return Finding(False, f"{file} has no key in the form that is expected: run `loopguard login URL`.")
+    return Finding(True, f"{file} has a key, and only this account can read it.")
+
+
+def _disabled(host: Host, document: dict[str, Any]) -> Iterator[Finding]:
+    """Report settings that keep hooks from running."""
+    hooks = document.get("hooksConfig") or {}
+    reasons = {
+        "disableAllHooks": document.get("disableAllHooks") is True,
+        "allowManagedHooksOnly": document.get("allowManagedHooksOnly") is True,
+        "hooksConfig.enabled": isinstance(hooks, dict) and hooks.get("enabled") is False,
+        "hooksConfig.disabled": isinstance(hooks, dict) and "loopguard" in (hooks.get("disabled") or ()),
+    }
+    for name, is_set in reasons.items():
+        if is_set:
+            yield Finding(
+                False, f"`{name}` in {host.settings_file()} keeps {host.title} from running these hooks."
+            )
+
+
+def _fire(host: Host, command: str) -> Iterator[Finding]:
+    """Run the hook before a tool as the host does, with the server and without."""
+    if shutil.which("curl") is None:
+        yield Finding(False, "`curl` is not installed; the hooks need it.")
+        return
+    found = _ADDRESS.search(command)
+    if found is None:
+        yield Finding(False, f"The hook has no address: {command}")
+        return
+    body = json.dumps(host.sample(wire.new_id("loopguard-check-")[:28]))
+    status, output = _run(command, body)
+    if status == 0 and _is_answer(output):
+        yield Finding(True, f"A call sent through the hook was heard by {found[0]}.")
+    else:
+        yield Finding(False, f"A call sent through the hook got no answer: {_reason(host, found[0], body)}")
+    with _nobody() as nowhere:
+        status, output = _run(command.replace(found[0], nowhere), body)
+    if status == 0 and not output.strip():
+        yield Finding(True, "While the server is away, the hook ends without an error and calls run.")
+    elif status == 2 and AWAY in command:
+        yield Finding(True, "While the server is away, the hook denies: calls do not run.")
+    else:
+        yield Finding(
+            False, f"While the server is away, the hook ends with {status}: {host.title} may deny every call."
+        )
+
+
+def _run(command: str, body: str) -> tuple[int, str]:
+    try:
+        done = subprocess.run(
+            ["/bin/sh", "-c", command],
+            input=body,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            timeout=PROGRAM_SECONDS,
+            cwd=tempfile.gettempdir(),
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return -1, str(error)
+    return done.returncode, done.stdout
+
+
+def _is_answer(output: str) -> bool:
+    try:
+        return isinstance(json.loads(output), dict)
+    except ValueError:
+        return False
+
+
+def _reason(host: Host | PluginHost, url: str, body: str) -> str:
+    """Return why the server does not answer, which the hook itself does not say."""
+    try:
+        response = Transport(url, credentials.stored_key(), "loopguard-client/check").send_here(
+            "POST", f"/hooks/{host.name}", json.loads(body), seconds=5.0
+        )
+    except (NoAnswer, ValueError) as error:
+        return str(error)
+    if response.status == 200:
+        return "the same call sent without curl is answered. Run the hook's command by hand, without `-s`, to see what curl says."
+    detail = response.document.get("detail") or "no reason given"
+    return f"{url} answered {response.status}: {detail}"
+
+
+@contextlib.contextmanager
+def _nobody() -> Iterator[str]:
+    """Yield an address at which nothing listens, and nothing else will meanwhile."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{taken.getsockname()[1]}"
+
+
+def _check_plugin(host: PluginHost, file: Path) -> Iterator[Finding]:
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    found = _ADDRESS.search(text)
+    if not host.is_ours(text) or found is None:
+        yield Finding(
+            False, f"{file} is not the plugin of LoopGuard: run `loopguard hooks install {host.name}`."
+        )
+        return
+    is_closed = host.plugin(found[0], fail_closed=True) == text
+    if not is_closed and host.plugin(found[0]) != text:
+        yield Finding(False, f"{file} is of another version: run `loopguard hooks install {host.name}`.")
+        return
+    yield Finding(True, f"{file} is the plugin of LoopGuard.")
+    body = {
+        "hook_event_name": "tool.execute.before",
+        "sessionID": wire.new_id("loopguard-check-")[:28],
+        "callID": "check",
+        "tool": "loopguard_check",
+        "args": {},
+    }
+    if key := credentials.stored_key():
+        try:
+            response = Transport(found[0], key, "loopguard-client/check").send_here(
+                "POST", f"/hooks/{host.name}", body, seconds=5.0
+            )
+        except NoAnswer as error:
+            yield Finding(False, f"A call sent as the plugin does got no answer: {error}")
+        else:
+            is_ok = response.status == 200 and "run" in response.document
+            detail = response.document.get("detail") or "no reason given"
+            text = f"was heard by {found[0]}." if is_ok else f"got {response.status}: {detail}"
+            yield Finding(is_ok, f"A call sent as the plugin does {text}")
+    consequence = "calls do not run" if is_closed else "calls run"
+    yield Finding(True, f"While the server is away, {consequence}.")
+
+
+def _codex_trust(host: Host, file: Path, commands: dict[str, str]) -> Finding:
+    """Ask Codex whether it trusts the hooks; it skips others without a word."""
+    program = shutil.which(host.program)
+    if program is None:
+        return Finding(
+            False, f"`{host.program}` is not on the PATH, so nothing can say whether it trusts the hooks."
+        )
+    requests: list[dict[str, Any]] = [
+        {"id": 1, "method": "initialize", "params": {"clientInfo": {"name": "loopguard", "version": "1"}}},
+        {"method": "initialized"},
+        {"id": 2, "method": "hooks/list", "params": {"cwds": [tempfile.gettempdir()]}},
+    ]
+    listed = _app_server(program, requests)
+    if listed is None:
+        return Finding(False, f"`{host.program} app-server` does not say whether it trusts the hooks.")
+    ours = [hook for hook in listed if hook.get("command") in commands.values()]
+    if len(ours) < len(commands):
+        return Finding(False, f"Codex does not load the hooks of {file}.")
+    untrusted = [hook["eventName"] for hook in ours if hook.get("trustStatus") not in ("trusted", "managed")]
+    disabled = [hook["eventName"] for hook in ours if hook.get("enabled") is False]
+    if untrusted:
+        return Finding(False, f"Codex does not trust the hooks for {', '.join(untrusted)}. {host.next_step}")
+    if disabled:
+        return Finding(
+            False,
+            f"The hooks for {', '.join(disabled)} are disabled in Codex: start `codex` and enter /hooks.",
+        )
+    return Finding(True, "Codex trusts the hooks.")
+
+
+def _app_server(program: str, requests: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
+    """Return the hooks that Codex lists, or None if it does not answer."""
+    try:
+        process = subprocess.Popen(
+            [program, "app-server"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=os.environ,
+        )
+    except OSError:
+        return None
+    # Killing it ends the loop below if it never answers.
+    ends = threading.Timer(PROGRAM_SECONDS, process.kill)
+    ends.start()
+    try:
+        if process.stdin is None or process.stdout is None:
+            return None
+        process.stdin.write("".join(f"{json.dumps(request)}\n" for request in requests))
+        process.stdin.flush()
+        for line in process.stdout:
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                message = json.loads(line)
+                if message.get("id") == 2:
+                    return [hook for entry in message["result"]["data"] for hook in entry["hooks"]]
+    except OSError:
+        return None
+    finally:
+        ends.cancel()
+        process.kill()
+        process.communicate()
+    return None

@@ -1,0 +1,234 @@
+"""Coding agents: where each keeps its hooks, and in which form.
+
+Does not belong here: files (`settings_files`), and what the server makes of a hook.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from loopguard_client import credentials
+
+HOOK_SECONDS: Final = 3
+"""How long curl waits. The hosts wait longer."""
+HOST_SECONDS: Final = 10
+LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1")
+AWAY: Final = "LoopGuard is away, and this hook fails closed."
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A coding agent.
+
+    Attributes
+    ----------
+    name, title, program : str
+        Its name in commands and for people, and its program.
+    home : tuple of str
+        Environment variable of its folder, and the folder below the home folder.
+    file : str
+        The settings file in its folder.
+    before : str
+        The hook that may block a call.
+    other_hooks : tuple of str
+        Further hooks.
+    matches : bool
+        Whether hooks of tools need a pattern of tools.
+    is_own_file : bool
+        Whether the file has nothing but our hooks.
+    next_step : str
+        What a person has to do after the installation.
+    """
+
+    name: str
+    title: str
+    program: str
+    home: tuple[str, str]
+    file: str
+    before: str
+    other_hooks: tuple[str, ...]
+    matches: bool = True
+    is_own_file: bool = False
+    next_step: str = ""
+
+    def settings_file(self) -> Path:
+        """Return the settings file of this account."""
+        variable, folder = self.home
+        base = Path(os.environ.get(variable, "")) if variable else Path()
+        return (base if base.is_absolute() else Path.home() / folder) / self.file
+
+    def command(self, url: str, *, fail_closed: bool = False) -> str:
+        """Return the line of shell that a hook runs.
+
+        It prints the answer of the server, which is in the form of the host, and ends with 0 on any failure of its
+        own; with `fail_closed` it ends with 2, which means *deny* to every host.
+        """
+        local = " --noproxy '*'" if urlsplit(url).hostname in LOCAL_NAMES else ""
+        key = shlex.quote(str(credentials.curl_file()))
+        send = f"curl -q -sf -m {HOOK_SECONDS}{local} -K {key} --data-binary @- {shlex.quote(self.address(url))} 2>/dev/null"
+        return f"{send} || {{ echo '{AWAY}' >&2; exit 2; }}" if fail_closed else f"{send} || true"
+
+    def address(self, url: str) -> str:
+        """Return the address of this host's hooks."""
+        return f"{url.rstrip('/')}/api/v1/hooks/{self.name}"
+
+    def is_ours(self, handler: Any) -> bool:
+        """Tell whether a handler of the settings is one of LoopGuard."""
+        if not isinstance(handler, Mapping):
+            return False
+        command = handler.get("command", handler.get("bash"))
+        return isinstance(command, str) and f"/api/v1/hooks/{self.name}" in command
+
+    def handlers(self, url: str, *, fail_closed: bool) -> dict[str, dict[str, Any]]:
+        """Return the handler of each hook."""
+        return {
+            hook: self._handler(self.command(url, fail_closed=fail_closed and hook == self.before))
+            for hook in (self.before, *self.other_hooks)
+        }
+
+    def _handler(self, command: str) -> dict[str, Any]:
+        if self.name == "copilot":
+            return {"type": "command", "bash": command, "timeoutSec": HOST_SECONDS}
+        if self.name == "gemini-cli":  # milliseconds
+            return {
+                "type": "command",
+                "name": "loopguard",
+                "command": command,
+                "timeout": HOST_SECONDS * 1000,
+            }
+        return {"type": "command", "command": command, "timeout": HOST_SECONDS}
+
+    def with_hooks(
+        self, document: Mapping[str, Any], url: str, *, fail_closed: bool = False
+    ) -> dict[str, Any]:
+        """Return settings with the hooks of LoopGuard, and with all others as they were."""
+        changed = self.without_hooks(document)
+        hooks = dict(changed.get("hooks") or {})
+        for hook, handler in self.handlers(url, fail_closed=fail_closed).items():
+            entry: dict[str, Any] = handler
+            if not self.is_own_file:
+                is_of_tools = self.matches and "Tool" in hook
+                entry = {**({"matcher": "*"} if is_of_tools else {}), "hooks": [handler]}
+            hooks[hook] = [*(hooks.get(hook) or []), entry]
+        changed["hooks"] = hooks
+        return {"version": 1, **changed} if self.is_own_file else changed
+
+    def without_hooks(self, document: Mapping[str, Any]) -> dict[str, Any]:
+        """Return settings without the hooks of LoopGuard. What becomes empty by that is removed."""
+        changed = dict(document)
+        hooks = changed.get("hooks")
+        if not isinstance(hooks, Mapping):
+            return changed
+        kept: dict[str, Any] = {}
+        for hook, groups in hooks.items():
+            left = (
+                [one for group in groups if (one := self._without(group)) is not None]
+                if isinstance(groups, list)
+                else groups
+            )
+            if left or groups == []:
+                kept[hook] = left
+        if kept or not hooks:
+            changed["hooks"] = kept
+        else:
+            del changed["hooks"]
+        return changed
+
+    def _without(self, group: Any) -> Any:
+        if self.is_ours(group):
+            return None
+        if not isinstance(group, Mapping) or not isinstance(group.get("hooks"), list):
+            return group
+        left = [handler for handler in group["hooks"] if not self.is_ours(handler)]
+        if len(left) == len(group["hooks"]):
+            return group
+        return {**group, "hooks": left} if left else None
+
+    def installed_commands(self, document: Mapping[str, Any]) -> dict[str, str]:
+        """Return the command of LoopGuard in each hook that has one."""
+        found: dict[str, str] = {}
+        hooks = document.get("hooks")
+        for hook, groups in hooks.items() if isinstance(hooks, Mapping) else ():
+            for group in groups if isinstance(groups, list) else ():
+                handlers: Sequence[Any] = group.get("hooks", [group]) if isinstance(group, Mapping) else ()
+                for handler in handlers if isinstance(handlers, list) else ():
+                    if self.is_ours(handler):
+                        found[hook] = str(handler.get("command", handler.get("bash")))
+        return found
+
+    def sample(self, session: str) -> dict[str, Any]:
+        """Return the body of a hook before a tool, as the host sends it."""
+        return {
+            "session_id": session,
+            "hook_event_name": self.before,
+            "cwd": "/",
+            "tool_name": "loopguard_check",
+            "tool_input": {"check": session},
+            "tool_use_id": f"check-{session}",
+        }
+
+
+HOSTS: Final[Mapping[str, Host]] = {
+    host.name: host
+    for host in (
+        Host(
+            name="claude-code",
+            title="Claude Code",
+            program="claude",
+            home=("CLAUDE_CONFIG_DIR", ".claude"),
+            file="settings.json",
+            before="PreToolUse",
+            other_hooks=(
+                "PostToolUse",
+                "PostToolUseFailure",
+                "UserPromptSubmit",
+                "SubagentStop",
+                "SessionEnd",
+            ),
+        ),
+        Host(
+            name="codex",
+            title="Codex CLI",
+            program="codex",
+            home=("CODEX_HOME", ".codex"),
+            file="hooks.json",
+            before="PreToolUse",
+            other_hooks=("PostToolUse", "UserPromptSubmit"),
+            next_step=(
+                "Codex skips hooks that nobody has trusted, without a word. Start `codex`, enter /hooks, and trust the "
+                "hooks of LoopGuard; after every change again. Then run `loopguard hooks check codex`."
+            ),
+        ),
+        Host(
+            name="gemini-cli",
+            title="Gemini CLI",
+            program="gemini",
+            home=("", ".gemini"),
+            file="settings.json",
+            before="BeforeTool",
+            other_hooks=("AfterTool", "BeforeAgent", "SessionEnd"),
+        ),
+        Host(
+            name="copilot",
+            title="Copilot CLI",
+            program="copilot",
+            home=("COPILOT_HOME", ".copilot"),
+            file="hooks/loopguard.json",
+            before="PreToolUse",
+            other_hooks=(
+                "PostToolUse",
+                "PostToolUseFailure",
+                "UserPromptSubmit",
+                "SubagentStop",
+                "SessionEnd",
+            ),
+            is_own_file=True,
+        ),
+    )
+}

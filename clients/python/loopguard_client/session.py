@@ -1,0 +1,524 @@
+"""One conversation or run of an agent: its calls, their results, and what the server does not have yet.
+
+The steps of a check are a generator that yields requests, so that threads and event loops share one implementation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextvars import ContextVar, Token
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
+
+from loopguard_client import fallback, wire
+from loopguard_client.calls import STRENGTH, Call, Verdict
+from loopguard_client.transport import NoAnswer, Rejected, Response
+
+if TYPE_CHECKING:
+    from loopguard_client.guard import Guard
+
+MAX_EVENTS_BEFORE_CALL: Final = 200
+"""Events that a check sends along; more of them are left to the background sender."""
+MAX_OPEN_CALLS: Final = 1_000
+STOP_AFTER: Final = 8
+"""The identical call with this number ends the run while the server is away, as with its preset `standard`."""
+
+current_session: ContextVar[Session | None] = ContextVar("loopguard_session", default=None)
+
+Steps = Generator["Request", Response, list[Verdict]]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request that a check needs, and how long it may take from now."""
+
+    method: str
+    path: str
+    document: Mapping[str, Any] | None
+    seconds: float
+    wait_url: str = ""
+
+
+@dataclass(slots=True)
+class _Checked:
+    """A call on its way: what is sent, and what identical calls have in common."""
+
+    call: Call
+    event: dict[str, Any]
+    key: str
+
+
+class Session:
+    """The calls of one agent, in order. Safe with threads and event loops. Create it with `Guard.session`.
+
+    Attributes
+    ----------
+    name : str
+        Its name on the server.
+    """
+
+    def __init__(
+        self, guard: Guard, name: str, *, agent: str, backend: str, model: str, parent: str, is_new: bool
+    ) -> None:
+        self.guard = guard
+        self.name = wire.name(name)
+        self.agent, self.backend, self.model, self.parent = agent, backend, model, parent
+        self._is_new = is_new
+        self._tokens: list[Token[Session | None]] = []
+        self.reset()
+
+    def reset(self) -> None:
+        """Start empty, as after a fork: the parent process delivers its own events."""
+        self._lock = threading.Lock()
+        self.outbox: deque[dict[str, Any]] = deque()
+        self._counter = fallback.LocalCounter()
+        self._open: OrderedDict[str, _Checked] = OrderedDict()
+        self._used_ids: OrderedDict[str, int] = OrderedDict()
+        self._stopped = ""
+
+    # Calls
+
+    def check(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | str | None = None,
+        *,
+        call_id: str = "",
+        round: str = "",  # noqa: A002 (the word of the API)
+    ) -> Verdict:
+        """Return the verdict on one call; see `check_calls`."""
+        return self.check_calls([Call(tool, {} if arguments is None else arguments, call_id)], round=round)[0]
+
+    async def acheck(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | str | None = None,
+        *,
+        call_id: str = "",
+        round: str = "",  # noqa: A002 (the word of the API)
+    ) -> Verdict:
+        """Return the verdict on one call without blocking the event loop; see `check_calls`."""
+        verdicts = await self.acheck_calls(
+            [Call(tool, {} if arguments is None else arguments, call_id)], round=round
+        )
+        return verdicts[0]
+
+    def check_calls(self, calls: Sequence[Call], *, round: str = "") -> list[Verdict]:  # noqa: A002
+        """Return the verdicts on the calls of one model response, in their order, with one request.
+
+        Takes at most the budget of the guard, or for a held call the time to wait for its approval. Never raises for a
+        server that is away: the client decides then, and the verdict says so.
+
+        Parameters
+        ----------
+        calls
+            Calls that the agent wants to make now.
+        round
+            Id of the model response. With it, identical calls of the response count once, and all of them run; without it,
+            each counts.
+        """
+        steps = self._check(calls, round)
+        try:
+            request = next(steps)
+            while True:
+                try:
+                    response = self.guard.wait(request)
+                except NoAnswer as error:
+                    request = steps.throw(error)
+                else:
+                    request = steps.send(response)
+        except StopIteration as done:
+            return list(done.value)
+
+    async def acheck_calls(self, calls: Sequence[Call], *, round: str = "") -> list[Verdict]:  # noqa: A002
+        """Return the verdicts without blocking the event loop; see `check_calls`."""
+        steps = self._check(calls, round)
+        try:
+            request = next(steps)
+            while True:
+                try:
+                    response = await self.guard.await_(request)
+                except NoAnswer as error:
+                    request = steps.throw(error)
+                except asyncio.CancelledError:
+                    steps.close()
+                    raise
+                else:
+                    request = steps.send(response)
+        except StopIteration as done:
+            return list(done.value)
+
+    def result(self, call: Verdict | str, content: Any = None, *, is_error: bool = False) -> None:
+        """Report the result of a call. Returns at once; it is sent with the next check, or within a second.
+
+        Parameters
+        ----------
+        call
+            The verdict of the call, or its id.
+        content
+            Text, or any value: other values are sent as JSON. Without content, only that the call has ended.
+        is_error
+            Whether the call failed.
+        """
+        call_id = call if isinstance(call, str) else call.call_id
+        text = wire.content(content)
+        with self._lock:
+            checked = self._open.pop(call_id, None)
+            event = self._event("result", call_id=checked.event["call_id"] if checked else wire.name(call_id))
+            event |= {"content": text, "is_error": is_error}
+            if checked is not None:
+                self._counter.observe_result(checked.key, wire.digest(f"{is_error}{text}"))
+            self.outbox.append(event)
+        self.guard.wake()
+
+    def call(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | str | None = None,
+        *,
+        call_id: str = "",
+        round: str = "",  # noqa: A002 (the word of the API)
+    ) -> GuardedCall:
+        """Return a context manager, for ``with`` and ``async with``, around one call.
+
+        Entering it raises `CallBlocked` or `RunStopped` if the call must not run.
+        """
+        return GuardedCall(self, Call(tool, {} if arguments is None else arguments, call_id), round)
+
+    # The run
+
+    def user_message(self, text: str) -> None:
+        """Report a message of the user. It starts a new run: repeating a call after it is no loop."""
+        with self._lock:
+            self._counter.clear()
+            self.outbox.append(self._event("message", role="user") | {"content": wire.content(text)})
+        self.guard.wake()
+
+    def end(self, outcome: Literal["completed", "failed", "cancelled"] = "completed") -> None:
+        """Report that the run has ended."""
+        with self._lock:
+            self.outbox.append(self._event("end", outcome=outcome))
+        self.guard.wake()
+
+    def __enter__(self) -> Self:
+        self._tokens.append(current_session.set(self))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(ValueError, IndexError):  # entered in another context
+            current_session.reset(self._tokens.pop())
+        if self._is_new:
+            self.end("completed" if kind is None else "failed")
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, trace)
+
+    # What the server does not have yet
+
+    def waiting(self, limit: int = 1_000_000) -> list[dict[str, Any]]:
+        """Return the events that the server has not acknowledged, oldest first."""
+        with self._lock:
+            return [event for event, _ in zip(self.outbox, range(limit), strict=False)]
+
+    def delivered(self, events: Iterable[dict[str, Any]]) -> None:
+        """Forget events that the server has, or will never accept."""
+        known = {event["id"] for event in events}
+        with self._lock:
+            self.outbox = deque(event for event in self.outbox if event["id"] not in known)
+
+    def drop_oldest(self, number: int) -> int:
+        """Drop events that nothing can store any more; return how many."""
+        with self._lock:
+            dropped = min(number, len(self.outbox))
+            for _ in range(dropped):
+                self.outbox.popleft()
+        return dropped
+
+    # Steps of a check
+
+    def _check(self, calls: Sequence[Call], round_: str) -> Steps:
+        if not calls:
+            return []
+        checked = [self._checked(call, round_) for call in calls]
+        if not round_:
+            _count_copies(checked)
+        deadline = time.monotonic() + self.guard.budget_seconds
+        permitted = self.guard.breaker.permits()
+        if not permitted:
+            return self._decide_all(checked, self.guard.breaker.reason)
+        try:
+            response = yield from self._ask(checked, round_, deadline)
+            verdicts = self._verdicts(checked, response)
+        except NoAnswer as error:
+            self.guard.note_failure(error)
+            return self._decide_all(checked, str(error))
+        except GeneratorExit:
+            self.guard.breaker.abandoned()
+            self._abandon(checked)
+            raise
+        self.guard.breaker.succeeded()
+        with self._lock:
+            self._counter.clear()
+            self._stopped = next((one.message for one in verdicts if one.decision == "stop"), "")
+        for index, verdict in enumerate(verdicts):
+            if verdict.decision == "hold" and self.guard.hold_seconds > 0:
+                verdicts[index] = yield from self._held(verdict)
+        self._remember(checked, verdicts)
+        return verdicts
+
+    def _ask(
+        self, checked: list[_Checked], round_: str, deadline: float
+    ) -> Generator[Request, Response, Response]:
+        """Send what the server does not have yet, then the calls."""
+        before = self.waiting(MAX_EVENTS_BEFORE_CALL + 1)
+        if len(before) > MAX_EVENTS_BEFORE_CALL:
+            before = []
+        elif any(event["type"] != "result" for event in before):
+            response = yield Request("POST", "/events", {"events": before}, _left(deadline))
+            self.guard.settle(self, before, response)
+            before = []
+        document: dict[str, Any] = {
+            "session": self.name,
+            **self._about(round_),
+            "results": before,
+            "calls": [one.event for one in checked],
+        }
+        response = yield Request("POST", "/guard", document, _left(deadline))
+        try:
+            self.guard.raise_for_status(response)
+        except Rejected:
+            # One value is beyond the limits of the API. Digests never are; results can be rejected one by one.
+            for one in checked:
+                one.event["arguments"] = wire.cut(one.event["arguments"])
+            document["results"] = before = []
+            response = yield Request("POST", "/guard", document, _left(deadline))
+            self.guard.raise_for_status(response)
+        self.delivered(before)
+        return response
+
+    def _verdicts(self, checked: list[_Checked], response: Response) -> list[Verdict]:
+        given = response.document.get("verdicts")
+        if not isinstance(given, list) or len(given) != len(checked):
+            raise NoAnswer("The server gave no verdict for each call.")
+        return [_verdict(one, data) for one, data in zip(checked, given, strict=True)]
+
+    def _held(self, verdict: Verdict) -> Generator[Request, Response, Verdict]:
+        """Wait until the approval of a held call is decided."""
+        approval = str(verdict.approval.get("id", ""))
+        wait_url = str(verdict.approval.get("wait_url", ""))
+        deadline = time.monotonic() + self.guard.hold_seconds
+        while approval and (left := deadline - time.monotonic()) > 0:
+            wait = max(1, min(30, int(left)))
+            started = time.monotonic()
+            try:
+                response = yield Request(
+                    "GET", f"/approvals/{approval}?wait={wait}", None, wait + 5.0, wait_url
+                )
+            except NoAnswer:
+                wait_url = ""  # the address for live connections may be out of reach; the API answers at once
+            else:
+                decision = response.document.get("decision")
+                if response.status == 200 and decision in STRENGTH:
+                    return replace(
+                        verdict, decision=decision, message=str(response.document.get("message") or "")
+                    )
+                if response.status in (401, 403, 404):
+                    break
+            yield Request("SLEEP", "", None, max(0.0, 1.0 - (time.monotonic() - started)))
+        message = verdict.message or f"`{verdict.tool}` needs an approval, and nobody has decided yet."
+        return replace(verdict, decision="block", message=f"{message} It did not run. Try something else.")
+
+    def _decide_all(self, checked: list[_Checked], reason: str) -> list[Verdict]:
+        """Decide without the server, and keep the calls until it is back."""
+        verdicts = []
+        for one in checked:
+            verdicts.append(verdict := self._decide(one, reason))
+            with self._lock:
+                self.outbox.append(one.event | {"type": "call", "session": self.name, **self._about()})
+                if not verdict.may_run:
+                    refused = self._event("result", call_id=one.event["call_id"])
+                    self.outbox.append(refused | {"content": verdict.message, "is_error": True})
+        self._remember(checked, verdicts)
+        self.guard.note_unguarded(len(checked))
+        return verdicts
+
+    def _decide(self, one: _Checked, reason: str) -> Verdict:
+        tool = one.call.tool
+        with self._lock:
+            number = self._counter.count(one.key)
+            stopped = self._stopped
+        verdict = Verdict(
+            tool=tool, call_id=one.call.call_id, decision="allow", source="client", reason=reason
+        )
+        if stopped:
+            return replace(verdict, decision="stop", message=stopped)
+        if number >= fallback.LIMIT:
+            text = f"This is call {number} of `{tool}` with the same arguments and no new result. It did not run. "
+            if number >= STOP_AFTER:
+                return replace(verdict, decision="stop", message=f"{text}The run ends here.")
+            return replace(
+                verdict,
+                decision="block",
+                message=f"{text}Change the arguments, use another tool, or say what is missing.",
+            )
+        if self.guard.fails_closed(tool):
+            text = f"`{tool}` did not run: it needs a verdict of LoopGuard, which is away. Try again later."
+            return replace(verdict, decision="block", message=text)
+        return verdict
+
+    # Bookkeeping
+
+    def _checked(self, call: Call, round_: str) -> _Checked:
+        tool, arguments = wire.name(call.tool, "tool") or "unnamed", wire.arguments(call.arguments)
+        if not call.call_id:
+            call = replace(call, call_id=wire.new_id("call_"))
+        event: dict[str, Any] = {
+            "id": wire.new_id("evt_"),
+            "tool": tool,
+            "arguments": arguments,
+            "occurred_at": _now(),
+        }
+        if round_:
+            event["round"] = wire.name(round_)
+        with self._lock:
+            event["call_id"] = self._unique_id(call.call_id)
+        return _Checked(call, event, wire.key(tool, arguments))
+
+    def _unique_id(self, call_id: str) -> str:
+        """Return the id to send. Model servers use ids again; an id whose call has ended gets a number."""
+        sent = wire.name(call_id)
+        if sent.startswith("seq-"):
+            sent = f"client-{sent}"[: wire.MAX_NAME]
+        used = self._used_ids.get(sent, 0)
+        if call_id in self._open:
+            return str(self._open[call_id].event["call_id"])
+        self._used_ids[sent] = used + 1
+        self._used_ids.move_to_end(sent)
+        if len(self._used_ids) > MAX_OPEN_CALLS:
+            self._used_ids.popitem(last=False)
+        return f"{sent[: wire.MAX_NAME - 8]}~{used + 1}" if used else sent
+
+    def _remember(self, checked: list[_Checked], verdicts: list[Verdict]) -> None:
+        with self._lock:
+            for one, verdict in zip(checked, verdicts, strict=True):
+                if verdict.may_run:
+                    self._open[one.call.call_id] = one
+            while len(self._open) > MAX_OPEN_CALLS:
+                self._open.popitem(last=False)
+
+    def _abandon(self, checked: list[_Checked]) -> None:
+        """Report calls whose agent was cancelled while it waited: they may be stored and never run."""
+        with self._lock:
+            for one in checked:
+                self.outbox.append(one.event | {"type": "call", "session": self.name, **self._about()})
+                ended = self._event("result", call_id=one.event["call_id"])
+                self.outbox.append(ended | {"content": "Cancelled before it ran.", "is_error": True})
+        self.guard.wake()
+
+    def _event(self, kind: str, **values: Any) -> dict[str, Any]:
+        return {
+            "type": kind, "id": wire.new_id("evt_"), "session": self.name, "occurred_at": _now(), **values
+        }  # fmt: skip
+
+    def _about(self, round_: str = "") -> dict[str, str]:
+        about = {
+            "round": wire.name(round_),
+            "agent": wire.name(self.agent, "agent"),
+            "backend": wire.name(self.backend, "backend"),
+            "model": wire.name(self.model, "model"),
+            "parent_session": wire.name(self.parent),
+        }
+        return {field: value for field, value in about.items() if value}
+
+
+class GuardedCall:
+    """One call in a ``with`` block; the block runs only if the call may run.
+
+    Attributes
+    ----------
+    verdict : Verdict
+        After entering.
+    """
+
+    verdict: Verdict
+
+    def __init__(self, session: Session, call: Call, round_: str) -> None:
+        self._session, self._call, self._round = session, call, round_
+        self._has_result = False
+
+    def result(self, content: Any) -> Any:
+        """Report the result, and return it for the model: a text has the warning, if there is one, in front of it."""
+        self._has_result = True
+        self._session.result(self.verdict, content)
+        return self.verdict.with_warning(content) if isinstance(content, str) else content
+
+    def __enter__(self) -> Self:
+        self.verdict = self._session.check_calls([self._call], round=self._round)[0]
+        self.verdict.raise_if_refused()
+        return self
+
+    async def __aenter__(self) -> Self:
+        self.verdict = (await self._session.acheck_calls([self._call], round=self._round))[0]
+        self.verdict.raise_if_refused()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._has_result:
+            return
+        text = f"{type(error).__name__}: {error}" if error is not None else None
+        self._session.result(self.verdict, text, is_error=error is not None)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, trace)
+
+
+def _count_copies(checked: Sequence[_Checked]) -> None:
+    """Give each further copy of a call a round of its own: the copies of one model response would count once and all run."""
+    seen = set()
+    for one in checked:
+        if one.key in seen:
+            one.event["round"] = one.event["id"]
+        seen.add(one.key)
+
+
+def _verdict(one: _Checked, data: Any) -> Verdict:
+    if not isinstance(data, dict) or data.get("decision") not in STRENGTH:
+        raise NoAnswer("The server gave a verdict that this client does not know.")
+    return Verdict(
+        tool=one.call.tool,
+        call_id=one.call.call_id,
+        decision=data["decision"],
+        message=str(data.get("message") or ""),
+        incident=str(data.get("incident") or ""),
+        finding=data.get("finding") or {},
+        approval=data.get("approval") or {},
+    )
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise NoAnswer("The time of the call was over before the server answered.")
+    return left
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,63 @@
+"""The snippet for Google ADK, with a scripted model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip(
+    "google.adk", reason="google-adk is not installed: python3 manage.py test clients --install"
+)
+
+from google.adk.agents import LlmAgent
+from google.adk.agents.run_config import RunConfig, StreamingMode
+from google.adk.models import BaseLlm, LlmResponse
+from google.adk.runners import InMemoryRunner
+from google.genai import types
+
+from .snippets import snippet
+
+MODEL_CALLS = 10
+
+
+class ScriptedModel(BaseLlm):
+    """Makes the same calls in each of its first answers, then says that it is done."""
+
+    parallel: int = 1
+    asked: int = 0
+
+    async def generate_content_async(self, *_: Any, **__: Any) -> Any:
+        self.asked += 1
+        call = types.FunctionCall(name="search", args={"q": "x"})
+        parts = [types.Part(function_call=call) for _ in range(self.parallel)]
+        if self.asked > MODEL_CALLS:
+            parts = [types.Part(text="done")]
+        yield LlmResponse(content=types.Content(role="model", parts=parts))
+
+
+@pytest.mark.parametrize("mode", [StreamingMode.NONE, StreamingMode.SSE])
+@pytest.mark.parametrize("parallel", [1, 6])
+async def test_three_identical_calls_run_and_the_eighth_ends_the_run(guard, server, tool, mode, parallel):
+    model = ScriptedModel(model="scripted", parallel=parallel)
+    plugin = snippet("google.adk.plugins")["LoopGuardPlugin"](guard)
+    runner = InMemoryRunner(
+        agent=LlmAgent(name="finder", model=model, tools=[tool.search]), app_name="test", plugins=[plugin]
+    )
+    session = await runner.session_service.create_session(app_name="test", user_id="u")
+    question = types.Content(role="user", parts=[types.Part(text="Find x.")])
+    answers = []
+    async for event in runner.run_async(
+        user_id="u", session_id=session.id, new_message=question, run_config=RunConfig(streaming_mode=mode)
+    ):
+        answers += [response.response for response in event.get_function_responses()]
+    assert tool.runs == 3
+    assert model.asked == (8 if parallel == 1 else 2)
+    if parallel == 1:
+        assert answers[0] == {"result": "0 hits"}
+        assert answers[2]["result"] == "0 hits"
+        assert "search" in answers[3]["error"]
+    assert guard.flush(20)
+    calls = server.calls(session.id)
+    assert {call["agent"] for call in calls} == {"finder"}
+    assert [call["decision"] for call in calls].count("block") == 4

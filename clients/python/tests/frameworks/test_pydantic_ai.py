@@ -1,0 +1,105 @@
+"""pydantic-ai with its own scripted model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip(
+    "pydantic_ai", reason="pydantic-ai is not installed: python3 manage.py test clients --install"
+)
+
+from pydantic_ai import Agent
+from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart, ToolReturnPart
+from pydantic_ai.models.function import DeltaToolCall, FunctionModel
+
+from loopguard_client import Guard, RunStopped
+from loopguard_client.pydantic_ai import LoopGuard
+
+MODEL_CALLS = 10
+
+
+class Script:
+    """Makes the same calls in each of its first answers, then says that it is done."""
+
+    def __init__(self, parallel: int = 1, queries: list[str] | None = None) -> None:
+        self.asked = 0
+        self.history: list[Any] = []
+        self._steps = [[query] for query in queries] if queries else [["x"] * parallel] * MODEL_CALLS
+        self.model = FunctionModel(self.answer, stream_function=self.stream)
+
+    def _next(self, messages: list[Any]) -> list[str]:
+        self.asked += 1
+        self.history = messages
+        return self._steps[self.asked - 1] if self.asked <= len(self._steps) else []
+
+    def answer(self, messages: list[Any], _: Any) -> ModelResponse:
+        calls = [
+            ToolCallPart("search", {"q": query}, f"call_{self.asked}_{at}")
+            for at, query in enumerate(self._next(messages))
+        ]
+        return ModelResponse(calls or [TextPart("done")])
+
+    async def stream(self, messages: list[Any], _: Any) -> Any:
+        queries = self._next(messages)
+        for at, query in enumerate(queries):
+            yield {
+                at: DeltaToolCall("search", '{"q": "' + query + '"}', tool_call_id=f"call_{self.asked}_{at}")
+            }
+        if not queries:
+            yield "done"
+
+    def results(self) -> list[Any]:
+        return [
+            part.content
+            for message in self.history
+            for part in message.parts
+            if isinstance(part, ToolReturnPart)
+        ]
+
+
+async def play(agent: Agent, *, streamed: bool) -> Any:
+    if not streamed:
+        return (await agent.run("Find x.")).output
+    async with agent.run_stream("Find x.") as run:
+        return await run.get_output()
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("parallel", [1, 6])
+async def test_three_identical_calls_run_and_the_eighth_ends_the_run(
+    guard, server, tool, name, streamed, parallel
+):
+    script = Script(parallel)
+    agent = Agent(
+        script.model, name="finder", tools=[tool.search], capabilities=[LoopGuard(guard, session=name)]
+    )
+    with pytest.raises(RunStopped, match="search"):
+        await play(agent, streamed=streamed)
+    assert tool.runs == 3
+    assert script.asked == (8 if parallel == 1 else 2)
+    assert guard.flush(20)
+    calls = server.calls(name)
+    assert {call["agent"] for call in calls} == {"finder"}
+    if parallel == 1:
+        assert script.results()[:2] == ["0 hits"] * 2
+        assert script.results()[2].endswith("\n\n0 hits")
+        assert script.results()[3] == calls[3]["message"]
+        assert [call["result"]["content"] for call in calls[:3]] == ["0 hits"] * 3
+
+
+async def test_a_healthy_run_is_untouched(guard, tool):
+    script = Script(queries=tool.queries)
+    agent = Agent(script.model, tools=[tool.search], capabilities=[LoopGuard(guard)])
+    assert await play(agent, streamed=False) == "done"
+    assert tool.runs == 12
+
+
+async def test_an_agent_runs_on_while_loopguard_is_away(tool):
+    away = Guard("http://127.0.0.1:9", "lg_x")
+    agent = Agent(Script().model, tools=[tool.search], capabilities=[LoopGuard(away)])
+    with pytest.raises(RunStopped):
+        await play(agent, streamed=False)
+    assert tool.runs == 3
+    assert away.degraded

@@ -1,0 +1,227 @@
+"""`loopguard hooks check` and `loopguard login` against a real server, and against everything that keeps hooks from working."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from loopguard_client import credentials
+from loopguard_client.command_line import main
+from loopguard_client.hooks.hosts import HOSTS
+from loopguard_client.hooks.opencode import ALL_HOSTS
+
+from .proxy import Proxy
+
+CODEX = shutil.which("codex")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for variable in (
+        "CLAUDE_CONFIG_DIR",
+        "CODEX_HOME",
+        "COPILOT_HOME",
+        "OPENCODE_CONFIG_DIR",
+        "XDG_CONFIG_HOME",
+    ):
+        monkeypatch.delenv(variable, raising=False)
+    for variable in credentials.ENVIRONMENT:
+        monkeypatch.delenv(variable, raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def codex(tmp_path, monkeypatch):
+    """A program that lists hooks as Codex does, and trusts those that its file names."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    program = folder / "codex"
+    program.write_text(
+        f"""#!{shutil.which("python3")}
+import json, os, sys
+trusted = os.path.exists({str(tmp_path / "trusted")!r})
+for line in sys.stdin:
+    request = json.loads(line)
+    if request.get("method") == "hooks/list":
+        document = json.load(open({str(tmp_path / ".codex/hooks.json")!r}))
+        hooks = [
+            {{"eventName": name, "command": handler["command"], "enabled": True, "trustStatus": "trusted" if trusted else "untrusted"}}
+            for name, groups in document["hooks"].items() for group in groups for handler in group["hooks"]
+        ]
+        print(json.dumps({{"id": request["id"], "result": {{"data": [{{"cwd": "/", "hooks": hooks}}]}}}}), flush=True)
+    elif "id" in request:
+        print(json.dumps({{"id": request["id"], "result": {{}}}}), flush=True)
+"""
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return tmp_path / "trusted"
+
+
+def install(monkeypatch, name: str, url: str, key: str, *more: str) -> None:
+    monkeypatch.setenv("LOOPGUARD_KEY", key)
+    assert main(["hooks", "install", name, "--url", url, *more]) == 0
+    monkeypatch.delenv("LOOPGUARD_KEY")
+
+
+@pytest.mark.parametrize("name", [name for name in ALL_HOSTS if name != "codex"])
+def test_an_installed_hook_is_heard(server, monkeypatch, capsys, name):
+    install(monkeypatch, name, server.url, server.key)
+    assert main(["hooks", "check", name]) == 0
+    output = capsys.readouterr().out
+    assert f"heard by {server.url}" in output
+    assert "calls run" in output
+    assert server.key not in output
+
+
+def test_a_key_file_written_by_hand_is_enough(server, monkeypatch, capsys):
+    install(monkeypatch, "claude-code", server.url, server.key)
+    shutil.rmtree(credentials.folder())
+    credentials.folder().mkdir()
+    credentials.curl_file().touch(0o600)
+    credentials.curl_file().write_text(f'header = "Authorization: Bearer {server.key}"\n')
+    assert main(["hooks", "check", "claude-code"]) == 0
+
+
+def test_codex_hooks_do_not_work_until_they_are_trusted(server, monkeypatch, capsys, codex):
+    install(monkeypatch, "codex", server.url, server.key)
+    assert "trust the hooks of LoopGuard" in capsys.readouterr().out
+    assert main(["hooks", "check", "codex"]) == 1
+    output = capsys.readouterr().out
+    assert f"heard by {server.url}" in output
+    assert "PROBLEM  Codex does not trust the hooks for PreToolUse" in output
+    codex.touch()
+    assert main(["hooks", "check", "codex"]) == 0
+    assert "Codex trusts the hooks." in capsys.readouterr().out
+
+
+def test_without_codex_nothing_says_that_the_hooks_are_trusted(server, monkeypatch, capsys):
+    install(monkeypatch, "codex", server.url, server.key)
+    curl = shutil.which("curl")
+    monkeypatch.setenv("PATH", str(Path(curl or "").parent))
+    if shutil.which("codex"):
+        pytest.skip("codex is in the folder of curl")
+    assert main(["hooks", "check", "codex"]) == 1
+    assert "`codex` is not on the PATH" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(CODEX is None, reason="codex is not installed")
+def test_the_real_codex_lists_and_trusts_the_hooks(server, monkeypatch, capsys, home):
+    install(monkeypatch, "codex", server.url, server.key)
+    assert main(["hooks", "check", "codex"]) == 1
+    assert "does not trust the hooks for preToolUse, postToolUse, userPromptSubmit" in capsys.readouterr().out
+    requests = [
+        {"id": 1, "method": "initialize", "params": {"clientInfo": {"name": "test", "version": "1"}}},
+        {"method": "initialized"},
+        {"id": 2, "method": "hooks/list", "params": {"cwds": ["/"]}},
+    ]
+    process = subprocess.Popen(
+        [CODEX, "app-server"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    process.stdin.write("".join(json.dumps(request) + "\n" for request in requests))
+    process.stdin.flush()
+    answers = (json.loads(line) for line in process.stdout)
+    listed = next(answer for answer in answers if answer.get("id") == 2)["result"]["data"][0]["hooks"]
+    process.kill()
+    process.communicate()
+    trust = "".join(
+        f'[hooks.state."{hook["key"]}"]\ntrusted_hash = "{hook["currentHash"]}"\n' for hook in listed
+    )
+    (home / ".codex" / "config.toml").write_text(trust)
+    assert main(["hooks", "check", "codex"]) == 0
+    assert "Codex trusts the hooks." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["claude-code", "gemini-cli", "copilot", "opencode"])
+def test_fail_closed_is_shown(server, monkeypatch, capsys, name):
+    install(monkeypatch, name, server.url, server.key, "--fail-closed")
+    assert main(["hooks", "check", name]) == 0
+    assert "calls do not run" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("mode", "reason"),
+    [("refuse", "failed"), ("fail", "answered 500"), ("busy", "answered 503")],
+)
+def test_the_reason_is_shown_when_the_server_does_not_answer(server, monkeypatch, capsys, mode, reason):
+    with Proxy(server.url).running() as proxy:
+        install(monkeypatch, "claude-code", proxy.url, server.key)
+        proxy.mode = mode
+        assert main(["hooks", "check", "claude-code"]) == 1
+    output = capsys.readouterr().out
+    assert "PROBLEM  A call sent through the hook got no answer" in output
+    assert reason in output
+    assert "calls run" in output
+
+
+def test_a_missing_server_is_named(server, monkeypatch, capsys):
+    with Proxy(server.url).running() as proxy:
+        install(monkeypatch, "claude-code", proxy.url, server.key)
+    assert main(["hooks", "check", "claude-code"]) == 1
+    assert f"No server listens at {proxy.url}." in capsys.readouterr().out
+
+
+def test_a_key_that_does_not_work_any_more_is_named(server, monkeypatch, capsys):
+    install(monkeypatch, "claude-code", server.url, server.key)
+    credentials.Credentials(server.url, server.key[:-4] + "0000").store()
+    assert main(["hooks", "check", "claude-code"]) == 1
+    assert "answered 401" in capsys.readouterr().out
+
+
+def test_a_key_that_others_can_read_is_named(server, monkeypatch, capsys):
+    install(monkeypatch, "claude-code", server.url, server.key)
+    credentials.curl_file().chmod(0o644)
+    assert main(["hooks", "check", "claude-code"]) == 1
+    assert "chmod 600" in capsys.readouterr().out
+
+
+def test_missing_and_disabled_hooks_are_named(server, monkeypatch, capsys):
+    install(monkeypatch, "claude-code", server.url, server.key)
+    file = HOSTS["claude-code"].settings_file()
+    document = json.loads(file.read_text())
+    del document["hooks"]["PostToolUse"]
+    file.write_text(json.dumps({**document, "disableAllHooks": True}))
+    assert main(["hooks", "check", "claude-code"]) == 1
+    output = capsys.readouterr().out
+    assert "no hook of LoopGuard for PostToolUse" in output
+    assert "`disableAllHooks`" in output
+
+
+def test_a_hook_that_would_deny_every_call_without_a_server_is_named(server, monkeypatch, capsys):
+    install(monkeypatch, "claude-code", server.url, server.key)
+    file = HOSTS["claude-code"].settings_file()
+    file.write_text(file.read_text().replace(" || true", ""))
+    assert main(["hooks", "check", "claude-code"]) == 1
+    assert "the hook ends with 7" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ALL_HOSTS)
+def test_nothing_installed_is_a_problem(name, capsys):
+    assert main(["hooks", "check", name]) == 1
+    assert f"loopguard hooks install {name}" in capsys.readouterr().out
+
+
+def test_login_stores_a_key_that_the_server_accepts(server, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.StringIO(server.key + "\n"))
+    assert main(["login", server.url]) == 0
+    assert credentials.Credentials.stored() == credentials.Credentials(server.url, server.key)
+    assert server.key not in capsys.readouterr().out
+
+
+def test_login_rejects_a_wrong_key(server, monkeypatch, capsys):
+    monkeypatch.setenv("LOOPGUARD_KEY", "lg_wrong")
+    assert main(["login", server.url]) == 1
+    assert "does not accept this key" in capsys.readouterr().err
+    assert credentials.Credentials.stored() is None
+
+
+def test_without_an_address_install_says_what_to_do(capsys):
+    assert main(["hooks", "install", "claude-code"]) == 1
+    assert "--url" in capsys.readouterr().err

@@ -1,0 +1,218 @@
+"""Changes of the settings of coding agents: files only, without a server."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from loopguard_client import credentials
+from loopguard_client.command_line import main
+from loopguard_client.hooks.hosts import HOSTS
+from loopguard_client.hooks.opencode import ALL_HOSTS
+from loopguard_client.hooks.settings_files import SettingsProblem, installation
+
+URL = "http://127.0.0.1:9"
+OTHERS = {
+    "model": "opus",
+    "hooks": {
+        "PreToolUse": [
+            {"matcher": "Bash", "hooks": [{"type": "command", "command": "./mine.sh"}]},
+            {"hooks": [{"type": "command", "command": "curl http://elsewhere/api/v1/hooks/other"}]},
+        ],
+        "BeforeTool": [{"matcher": "x", "hooks": [{"type": "command", "command": "./mine.sh"}]}],
+        "Notification": [],
+    },
+    "größe": 1,
+}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch) -> Path:
+    """An account of its own, with a stored key."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in (
+        "CLAUDE_CONFIG_DIR",
+        "CODEX_HOME",
+        "COPILOT_HOME",
+        "OPENCODE_CONFIG_DIR",
+        "XDG_CONFIG_HOME",
+        "LOOPGUARD_URL",
+        "LOOPGUARD_KEY",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    credentials.Credentials(URL, "lg_key").store()
+    return tmp_path
+
+
+@pytest.fixture(params=ALL_HOSTS)
+def host(request):
+    return ALL_HOSTS[request.param]
+
+
+def written(host, document) -> str:
+    file = host.settings_file()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text := json.dumps(document, indent=4, ensure_ascii=False) + "\n")
+    return text
+
+
+def backups(host) -> list[Path]:
+    return list(host.settings_file().parent.glob("*.before-loopguard-*"))
+
+
+def test_the_key_is_in_a_file_of_this_account_only():
+    file = credentials.curl_file()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    assert 'header = "Authorization: Bearer lg_key"\n' in file.read_text()
+    assert credentials.Credentials.stored() == credentials.Credentials(URL, "lg_key")
+
+
+def test_installing_into_nothing_and_removing_leaves_nothing(host, capsys):
+    assert main(["hooks", "install", host.name]) == 0
+    text = host.settings_file().read_text()
+    assert f"/api/v1/hooks/{host.name}" in text
+    assert "lg_key" not in text
+    assert main(["hooks", "install", host.name]) == 0
+    assert "already" in capsys.readouterr().out
+    assert host.settings_file().read_text() == text
+    assert main(["hooks", "uninstall", host.name]) == 0
+    if host.settings_file().exists():
+        assert json.loads(host.settings_file().read_text()) == {}
+    assert main(["hooks", "uninstall", host.name]) == 0
+
+
+@pytest.mark.parametrize("host", HOSTS.values(), ids=HOSTS)
+def test_other_settings_and_hooks_stay_as_they_were(host):
+    before = written(host, OTHERS)
+    assert main(["hooks", "install", host.name]) == 0
+    changed = json.loads(host.settings_file().read_text())
+    assert host.settings_file().read_text().splitlines()[1].startswith('    "')
+    assert list(changed["hooks"])[:3] == list(OTHERS["hooks"])
+    for hook, groups in OTHERS["hooks"].items():
+        assert changed["hooks"][hook][: len(groups)] == groups
+    assert set(host.installed_commands(changed)) == {host.before, *host.other_hooks}
+    assert backups(host)[0].read_text() == before
+    assert main(["hooks", "uninstall", host.name]) == 0
+    left = json.loads(host.settings_file().read_text())
+    left.pop("version", None)
+    assert left == OTHERS
+
+
+def test_a_dry_run_shows_the_change_and_changes_nothing(host, capsys):
+    assert main(["hooks", "install", host.name, "--dry-run"]) == 0
+    assert f"/api/v1/hooks/{host.name}" in capsys.readouterr().out
+    assert not host.settings_file().exists()
+    main(["hooks", "install", host.name])
+    text = host.settings_file().read_text()
+    capsys.readouterr()
+    assert main(["hooks", "uninstall", host.name, "--dry-run"]) == 0
+    assert capsys.readouterr().out.startswith("--- ")
+    assert host.settings_file().read_text() == text
+
+
+def test_another_address_replaces_the_hooks(host):
+    main(["hooks", "install", host.name])
+    installation(host, "http://other:1").make()
+    text = host.settings_file().read_text()
+    assert "http://other:1/api/v1" in text
+    assert URL not in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"hooks": {}, // mine\n}',
+        "[]",
+        '{"hooks": []}',
+        '{"hooks": {"PreToolUse": {}}}',
+        '{"a": 1, "a": 2}',
+        "\x00",
+        '{"hooks": ',
+    ],
+)
+def test_settings_that_cannot_be_kept_are_not_changed(text, capsys):
+    host = HOSTS["claude-code"]
+    written(host, {})
+    host.settings_file().write_text(text)
+    assert main(["hooks", "install", host.name]) == 1
+    assert "Nothing was changed" in capsys.readouterr().err
+    assert host.settings_file().read_text() == text
+    assert backups(host) == []
+
+
+def test_mode_and_links_are_kept(home):
+    host = HOSTS["claude-code"]
+    written(host, OTHERS)
+    real = home / "dotfiles.json"
+    host.settings_file().rename(real)
+    host.settings_file().symlink_to(real)
+    real.chmod(0o640)
+    main(["hooks", "install", host.name])
+    assert host.settings_file().is_symlink()
+    assert stat.S_IMODE(real.stat().st_mode) == 0o640
+    assert "/api/v1/hooks/claude-code" in real.read_text()
+
+
+def test_a_change_by_another_program_is_not_overwritten():
+    host = HOSTS["claude-code"]
+    written(host, OTHERS)
+    change = installation(host, URL)
+    written(host, {"model": "sonnet"})
+    with pytest.raises(SettingsProblem, match="another program"):
+        change.make()
+    assert json.loads(host.settings_file().read_text()) == {"model": "sonnet"}
+
+
+def test_windows_line_ends_are_kept():
+    host = HOSTS["gemini-cli"]
+    written(host, {})
+    host.settings_file().write_bytes(b'{\r\n\t"theme": "x"\r\n}\r\n')
+    main(["hooks", "install", host.name])
+    content = host.settings_file().read_bytes()
+    assert content.count(b"\n") == content.count(b"\r\n") > 3
+    assert b'\r\n\t"hooks"' in content
+
+
+@pytest.mark.parametrize(
+    "variable", ["CLAUDE_CONFIG_DIR", "CODEX_HOME", "COPILOT_HOME", "OPENCODE_CONFIG_DIR"]
+)
+def test_folders_of_the_environment_are_used(variable, tmp_path, monkeypatch):
+    monkeypatch.setenv(variable, str(tmp_path / "elsewhere"))
+    assert (
+        sum(host.settings_file().is_relative_to(tmp_path / "elsewhere") for host in ALL_HOSTS.values()) == 1
+    )
+
+
+@pytest.mark.parametrize("fail_closed", [False, True])
+@pytest.mark.parametrize("host", HOSTS.values(), ids=HOSTS)
+def test_a_hook_without_a_server_lets_calls_run_unless_it_fails_closed(host, fail_closed):
+    installation(host, URL, fail_closed=fail_closed).make()
+    commands = host.installed_commands(json.loads(host.settings_file().read_text()))
+    for hook in (host.before, host.other_hooks[0]):
+        command = commands[hook]
+        done = subprocess.run(
+            ["/bin/sh", "-c", command], input="{}", capture_output=True, text=True, check=False
+        )
+        assert done.stdout == ""
+        denies = fail_closed and hook == host.before
+        assert (done.returncode, bool(done.stderr)) == ((2, True) if denies else (0, False))
+
+
+def test_the_command_runs_as_a_module(home):
+    done = subprocess.run(
+        [sys.executable, "-m", "loopguard_client", "hooks", "install", "claude-code", "--dry-run"],
+        cwd=Path(credentials.__file__).parents[1],
+        env={**os.environ, "HOME": str(home)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "PreToolUse" in done.stdout

@@ -1,0 +1,71 @@
+"""Runs the tests of the clients: those of the client itself here, those of each framework in an environment of its own.
+
+Frameworks exclude each other's dependencies. Each has a file of pinned requirements; its environment is created with
+`--install`, and without one its tests are skipped visibly.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import venv
+from collections.abc import Sequence
+from pathlib import Path
+
+from development.test_server import running_server
+from manage import pip_command
+
+TESTS = Path("clients/python/tests")
+
+
+def run(root: Path, arguments: Sequence[str]) -> int:
+    """Run the tests of the clients against one server and return 1 if any failed.
+
+    Parameters
+    ----------
+    root : Path
+        The checkout.
+    arguments : sequence of str
+        `--install` creates missing environments and renews those of other requirements; names of frameworks run only
+        these; anything else is passed to pytest.
+    """
+    requirements = {
+        file.stem: file for file in sorted((root / TESTS / "frameworks/requirements").glob("*.txt"))
+    }
+    chosen = [word for word in arguments if word in requirements]
+    passed_on = [word for word in arguments if word not in requirements and word != "--install"]
+    results: dict[str, str] = {}
+    with running_server() as server:
+        environment = {
+            **os.environ,
+            "LOOPGUARD_TEST_SERVER": json.dumps({"url": server["url"], "key": server["api_key"]}),
+        }
+
+        def test(python: str | Path, *what: str | Path) -> str:
+            command = [python, "-m", "pytest", *what, *passed_on]
+            status = subprocess.run(command, cwd=root, env=environment, check=False).returncode
+            return "passed" if status == 0 else "FAILED"
+
+        if not chosen:
+            results["client"] = test(sys.executable, TESTS, f"--ignore={TESTS / 'frameworks'}")
+        for name in chosen or requirements:
+            python = _python(name, requirements[name], install="--install" in arguments)
+            results[name] = (
+                test(python, TESTS / "frameworks" / f"test_{name}.py")
+                if python
+                else "SKIPPED: not installed; run `python3 manage.py test clients --install`"
+            )
+    print("\n".join(f"{name}: {result}" for name, result in results.items()), flush=True)
+    return 1 if "FAILED" in results.values() else 0
+
+
+def _python(name: str, requirements: Path, *, install: bool) -> Path | None:
+    """Return the Python of a framework's environment, if it is installed."""
+    folder = Path(os.environ.get("LOOPGUARD_FRAMEWORKS") or Path(sys.prefix, "frameworks")) / name
+    python, stamp = folder / "bin" / "python", folder / "requirements.txt"
+    if install and not (stamp.exists() and stamp.read_bytes() == requirements.read_bytes()):
+        venv.create(folder, clear=True, symlinks=True)
+        pip = [*pip_command(), "--python", python, "--quiet", "install", "-r", requirements]
+        subprocess.run(pip, check=True)
+        stamp.write_bytes(requirements.read_bytes())
+    return python if python.exists() else None

@@ -1,0 +1,58 @@
+"""A LoopGuard installation for tests of other programs: started from this checkout, on a data folder of its own.
+
+Uses the standard library only: tests of clients run in environments of their own.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+START_SECONDS = 120.0
+STOP_SECONDS = 30.0
+_NOT_INHERITED = ("DATABASE_URL", "REDIS_URL", "DJANGO_SETTINGS_MODULE")
+
+
+@contextlib.contextmanager
+def running_server() -> Iterator[dict[str, str]]:
+    """Run `manage.py up`; yields what its ready file says, and stops it at the end.
+
+    Raises
+    ------
+    RuntimeError
+        It was not ready after two minutes; the text is its output.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="lg-client-"))
+    folder.chmod(0o711)  # the unprivileged account of the embedded servers must pass through
+    ready, log = folder / "ready.json", folder / "up.log"
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _NOT_INHERITED and not name.startswith(("LOOPGUARD_", "PYTEST_", "COV_"))
+    }
+    command = ["python3", "manage.py", "up", "--port", "0", f"--data={folder}/data", f"--ready-file={ready}"]
+    try:
+        with log.open("wb") as output:
+            up = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=output)
+        try:
+            deadline = time.monotonic() + START_SECONDS
+            while not ready.exists():
+                if up.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError(log.read_text(encoding="utf-8"))
+                time.sleep(0.1)
+            yield json.loads(ready.read_text(encoding="utf-8"))
+        finally:
+            up.send_signal(signal.SIGINT)
+            try:
+                up.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                up.kill()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
