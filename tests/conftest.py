@@ -27,11 +27,15 @@ from loopguard_site.supervisor.postgres import EmbeddedPostgres
 from loopguard_site.supervisor.valkey import EmbeddedValkey
 
 _HERE = Path(__file__).parent
-_WITHOUT_DJANGO = [_HERE / package for package in ("development", "engine", "supervisor")]
-_SLOW_PACKAGES = ("reliability", "supervisor", "demo")
+_ROOT = _HERE.parent
+_WITHOUT_DJANGO = [
+    *(_HERE / package for package in ("development", "docs", "engine", "supervisor")), _ROOT / "clients"
+]  # fmt: skip
+_SLOW_PACKAGES = ("reliability", "supervisor", "demo", "python")
 """These start whole installations. They run first: at the end, one of them would leave the other processes idle."""
 _SHARED_FIXTURES = {
     "tests/reliability/test_database_rights.py",
+    "tests/reliability/test_deadlines.py",
     "tests/supervisor/test_database_rights.py",
     "tests/supervisor/test_manage.py",
 }
@@ -56,14 +60,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if deselected:
         config.hook.pytest_deselected(items=deselected)
         items[:] = [item for item in items if (item.get_closest_marker("long") is not None) == is_long]
-    items.sort(key=lambda item: item.path.relative_to(_HERE).parts[0] not in _SLOW_PACKAGES)
+    for item in items if is_long else []:
+        item.add_marker(pytest.mark.timeout(0))  # each of these has its own deadlines
+    items.sort(key=lambda item: item.path.relative_to(_ROOT).parts[1] not in _SLOW_PACKAGES)
 
 
 class _Scheduling(LoadScopeScheduling):
-    """Hands out tests one by one, but files of `_SHARED_FIXTURES` whole and first."""
+    """Hands out tests one by one, but files of `_SHARED_FIXTURES` and the tests of clients whole and first."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
+        if file.startswith("clients/"):
+            return "clients"  # they share one installation
         return file if file in _SHARED_FIXTURES else nodeid
 
 
