@@ -7,58 +7,86 @@ import os
 import platform
 import sys
 from collections.abc import Iterable
+from functools import partial
 
-from benchmarks import detectors, engine, http, live, pages, start
-from benchmarks.report import HEAD, Figure
+from benchmarks import detectors, engine, fairness, freezes, http, kills, live, pages, start
+from benchmarks.report import HEAD, MARKDOWN_HEAD, Figure
 from benchmarks.stack import Stack
 
-PARTS = ("engine", "detectors", "guard", "events", "incident", "live", "pages", "start")
+PARTS = (
+    "engine",
+    "detectors",
+    "guard",
+    "events",
+    "incident",
+    "live",
+    "fairness",
+    "freezes",
+    "pages",
+    "start",
+    "kills",
+)
 
 
 def main() -> None:
-    """Measure what is asked for; exit 1 when a promise that must hold does not."""
+    """Measure the selected speeds; exit 1 when one misses its required limit."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"only some of {', '.join(PARTS)}")
     parser.add_argument("--seconds", type=float, default=15.0, help="how long each load runs (default 15)")
     parser.add_argument("--viewers", type=int, default=100, help="open live pages (default 100)")
+    parser.add_argument("--markdown", action="store_true", help="print rows for docs/benchmarks.md")
     options = parser.parse_args()
     parts = set(options.parts or PARTS)
     if unknown := parts - set(PARTS):
         parser.error(f"unknown part {', '.join(sorted(unknown))}")
     load = os.getloadavg()[0]
     print(
-        f"Python {platform.python_version()}, {os.cpu_count()} cores, load before {load:.1f}\n\n{HEAD}",
+        f"Python {platform.python_version()}, {os.cpu_count()} cores, load before {load:.1f}\n\n{MARKDOWN_HEAD if options.markdown else HEAD}",
         flush=True,
     )
-    missed = 0
+    sys.exit(1 if _run(parts, options) else 0)
+
+
+def _run(parts: set[str], options: argparse.Namespace) -> int:
+    """Run the parts; return how many promises were missed."""
+    missed, show = 0, partial(_show, markdown=options.markdown)
     if "engine" in parts:
         missed += show(engine.run())
     if "detectors" in parts:
         missed += show(detectors.run())
-    if parts & {"guard", "events", "incident", "live"}:
-        with Stack() as stack:
-            if "guard" in parts:
-                missed += show(http.guard(stack, options.seconds))
-            if "events" in parts:
-                missed += show(http.events(stack, options.seconds))
-            if "incident" in parts:
-                missed += show(http.commit_to_incident(stack, options.seconds))
-            if "live" in parts:
-                missed += show(live.run(stack, options.viewers, events=max(5, int(options.seconds))))
+    for group in (("guard", "events", "incident", "live"), ("fairness", "freezes")):
+        if parts.intersection(group):
+            with Stack() as stack:
+                missed += sum(show(_measure(part, stack, options)) for part in group if part in parts)
     if "pages" in parts:
         # Of its own: the others measure without a month of work in the tables.
         with Stack() as stack:
             missed += show(pages.run(stack))
     if "start" in parts:
         missed += show(start.run())
-    sys.exit(1 if missed else 0)
+    if "kills" in parts:
+        missed += show(kills.run())
+    return missed
 
 
-def show(figures: Iterable[Figure]) -> int:
+def _measure(part: str, stack: Stack, options: argparse.Namespace) -> list[Figure]:
+    seconds: float = options.seconds
+    if part == "guard":
+        return http.guard(stack, seconds)
+    if part == "events":
+        return http.events(stack, seconds)
+    if part == "incident":
+        return http.commit_to_incident(stack, seconds)
+    if part == "live":
+        return live.run(stack, options.viewers, events=max(5, int(seconds)))
+    return fairness.run(stack, seconds) if part == "fairness" else freezes.run(stack)
+
+
+def _show(figures: Iterable[Figure], *, markdown: bool) -> int:
     """Print figures; return how many promises were missed."""
     missed = 0
     for figure in figures:
-        print(figure.line(), flush=True)
+        print(figure.row() if markdown else figure.line(), flush=True)
         missed += figure.standing == "MISSED"
     return missed
 

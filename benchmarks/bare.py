@@ -1,4 +1,4 @@
-"""The yardstick: a view of the same server that inserts one row, commits and answers."""
+"""The bare endpoint: a view of the same server that inserts one row, commits and responds."""
 
 from django.db import connection
 from django.http import HttpRequest, JsonResponse

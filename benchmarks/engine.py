@@ -1,4 +1,4 @@
-"""What a call costs in the engine alone, early and late in a session, and what its state weighs."""
+"""Cost of a call in the engine alone, early and late in a session, and size of its state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LENGTHS = (100, 1_000, 10_000)
 
 
 def _session(rng: random.Random) -> Iterator[tuple[str, dict[str, object], str, bool]]:
-    """Yield tool, arguments, result and failure of believable calls, one in ten repeating an earlier one."""
+    """Yield tool, arguments, result and failure of realistic calls; one in ten repeats an earlier one."""
     tools = ("read_file", "edit_file", "bash", "search_web", "get_job_status", "run_sql")
     earlier: list[tuple[str, dict[str, object], str, bool]] = []
     number = 0

@@ -1,7 +1,7 @@
-"""A month of work in the database: real runs, played through the API once and then copied by the database itself.
+"""A month of data in the database: runs that are played through the API once and then copied within the database.
 
-Everything the pages show of a copy was made by LoopGuard for the run it is a copy of: strips, keys, verdicts, evidence.
-Times, names, states, labels and whatever people do are varied by the copy's number.
+LoopGuard created everything that pages show of a copy for the original run: strips, keys, verdicts, evidence.
+Times, names, states, labels and actions of people vary by the number of the copy.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def fill(stack: Stack) -> dict[str, int]:
 
 
 def _play(stack: Stack) -> None:
-    """Play the demo's gallery twice, some runs with long texts, and one of ten thousand calls."""
+    """Play the demo's scenarios twice, some runs with long texts, and one of ten thousand calls."""
     key, fixed = stack.shown["api_key"], random.Random(1)
     player = Player(url=stack.url, key=key, agents=12, speed=300, rounds=2, tell=lambda _: None, random=fixed)
     asyncio.run(player.play())
@@ -69,7 +69,7 @@ def _long_run() -> Iterator[list[dict[str, object]]]:
 
 
 def _wordy_runs() -> Iterator[list[dict[str, object]]]:
-    """Runs that work for a while, then do the same thing again and again."""
+    """Yield runs that work for a while and then repeat the same call."""
     for run in range(WORDY_RUNS):
         for start in (0, WORDY_CALLS // 2):
             yield [
@@ -106,7 +106,7 @@ def _wait_until_evaluated(database: Database, seconds: float = 120.0) -> None:
 
 
 def _copy_runs(database: Database) -> None:
-    """Copy sessions with their events, and some of their incidents with all that belongs to them."""
+    """Copy sessions with their events, and some of their incidents with their related rows."""
     for statement in _COPIES:
         database.execute(statement)
     later = "c.last_at - (c.of_last - t.{})"

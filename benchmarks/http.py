@@ -1,4 +1,4 @@
-"""Speeds over HTTP: the guard beside the bare endpoint, batches of events, and how soon an incident is stored."""
+"""Speeds over HTTP: the guard beside the bare endpoint, batches of events, and the time until an incident is stored."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BEHIND = "SELECT count(*) FROM detection_session WHERE evaluated_seq < last_seq
 
 
 def guard(stack: Stack, seconds: float) -> list[Figure]:
-    """Ask guard and the bare endpoint by turns, so that both see the same machine."""
+    """Send requests to guard and to the bare endpoint by turns, under the same conditions."""
     bare, asked = Measured(), Measured()
     keep_asking(stack.url, stack.headers, requests.guard, clients=CLIENTS, seconds=1)
     for turn in range(TURNS):
@@ -76,7 +76,7 @@ def _wait_for_workers(database: psycopg.Connection[tuple[object, ...]], seconds:
 
 
 def commit_to_incident(stack: Stack, seconds: float) -> list[Figure]:
-    """Post loops into half the load that must be borne, and watch for their incidents."""
+    """Post loops during half of the required load, and wait for their incidents."""
     ended = threading.Event()
     pacers = [threading.Thread(target=_keep_pace, args=(stack, client, ended)) for client in range(2)]
     for pacer in pacers:
@@ -118,7 +118,7 @@ def _seconds_to_incident(
 
 
 def _keep_pace(stack: Stack, client: int, ended: threading.Event) -> None:
-    """Send half of the half load."""
+    """Send a quarter of the required load."""
     connection = Connection(stack.url, stack.headers)
     pause, number, due = 200 / HALF_LOAD_EVENTS_PER_SECOND, 0, time.perf_counter()
     while not ended.is_set():

@@ -1,4 +1,4 @@
-"""How soon an event is a row on open live pages: hint on the socket, the script's pause, the fetched row."""
+"""Time from an event to its row on open live pages: hint on the socket, pause of the script, fetched row."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FETCHERS = 16
 
 
 def run(stack: Stack, viewers: int, events: int) -> list[Figure]:
-    """Open the pages, send events one by one, and take the time until each page has the row."""
+    """Open the pages, send events one by one, and measure the time until each page has the row."""
     seconds = asyncio.run(_measure(stack, viewers, events))
     return [
         Figure(f"event to row, {viewers} viewers, p50", percentile(seconds, 0.5), "s"),

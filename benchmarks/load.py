@@ -1,4 +1,4 @@
-"""A small client that costs little: keep-alive sockets in threads, each sending as soon as it was answered."""
+"""A small client that costs little: keep-alive sockets in threads; each sends as soon as it has a response."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Connection:
 
 @dataclass
 class Measured:
-    """What a run of clients came to."""
+    """Results of a run of clients."""
 
     seconds: float = 0.0
     latencies: list[float] = field(default_factory=list)
@@ -60,15 +60,15 @@ class Measured:
 
     @property
     def per_second(self) -> float:
-        """Requests a second."""
+        """Requests per second."""
         return len(self.latencies) / self.seconds
 
     def milliseconds(self, share: float) -> float:
-        """Return a percentile of the answering time."""
+        """Return a percentile of the response time in milliseconds."""
         return 1000 * percentile(self.latencies, share)
 
     def add(self, other: Measured) -> None:
-        """Take in another run of the same kind."""
+        """Add the results of another run."""
         self.seconds += other.seconds
         self.latencies += other.latencies
         self.refused += other.refused
@@ -77,12 +77,12 @@ class Measured:
 def keep_asking(
     url: str, headers: dict[str, str], request: Callable[[int, int], Request], *, clients: int, seconds: float
 ) -> Measured:
-    """Let `clients` ask for `seconds`, each one request at a time.
+    """Send requests from several clients for `seconds`, each one at a time.
 
     Parameters
     ----------
     request
-        Makes a client's n-th request: path and body.
+        Returns a client's n-th request: path and body.
     """
     measured = Measured()
     lock = threading.Lock()

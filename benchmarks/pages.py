@@ -1,4 +1,4 @@
-"""How long the lists take on a database with a million events: every list page of the console and every list of the API.
+"""Response times of every list of the console and the API on a database with a million events.
 
 A month of work is laid down by `history`; then each page is asked for by one client, one request after the other, signed
 in as the operator (or with a key, for the API), and the time is taken from sending the request to having the whole
@@ -27,7 +27,7 @@ _RUN = quote(history.LONG_RUN, safe="")
 
 
 def run(stack: Stack) -> Iterator[Figure]:
-    """Fill the stack's database and ask for every list."""
+    """Fill the database of the stack and request every list."""
     found = history.fill(stack)
     for table in ("event", "session", "incident"):
         yield Figure(f"{table}s in the database", found[table], "rows")
@@ -35,7 +35,7 @@ def run(stack: Stack) -> Iterator[Figure]:
 
 
 def ask(url: str, cookie: str, headers: dict[str, str]) -> Iterator[Figure]:
-    """Ask for every list of a server that was filled."""
+    """Request every list of a filled server."""
     with (
         httpx.Client(base_url=f"{url}/p/default/", headers={"Cookie": cookie}, timeout=60) as browser,
         httpx.Client(base_url=f"{url}/api/v1/", headers=headers, timeout=60) as program,
@@ -83,9 +83,9 @@ def _deep(program: httpx.Client, path: str) -> str:
 
 def _pages(program: httpx.Client) -> dict[str, str]:
     incident = program.get("incidents", params={"limit": 1}).json()["items"][0]["id"]
-    alerts = ("destinations", "routes", "silences", "deliveries")
-    tabs = ("open", "acknowledged", "snoozed", "resolved", "not_a_loop", "all")
-    states = ("running", "looping", "waiting", "stopped", "idle", "ended")
+    alerts = ("destinations", "routes", "silences", "notifications")
+    tabs = ("open", "acknowledged", "snoozed", "ended", "resolved", "not_a_loop", "all")
+    states = ("running", "looping", "held", "stopped", "idle", "ended")
     return {
         "Live": "live",
         **{f"Live, {state}": f"live?state={state}" for state in states},
@@ -110,7 +110,7 @@ def _pages(program: httpx.Client) -> dict[str, str]:
         **{f"Statistics, {span}": f"statistics?span={span}" for span in ("24h", "30d", "365d")},
         "Statistics, 30d by tool": "statistics?span=30d&by=tool",
         **{f"Alerts, {tab}": f"alerts?tab={tab}" for tab in alerts},
-        "Alerts, failed deliveries": "alerts?tab=deliveries&state=failed",
+        "Alerts, failed notifications": "alerts?tab=notifications&state=failed",
         "Connect": "connect",
         "Ingest": "ingest",
         "Audit": "audit",
@@ -141,7 +141,7 @@ def _lists(program: httpx.Client) -> dict[str, str]:
         "statistics, a week by hour": "statistics?by=hour",
         "statistics, a month by day": f"statistics?by=day&from={month}",
         "statistics, a month by tool": f"statistics?by=tool&from={month}",
-        "alerts, deliveries": "alerts/deliveries",
+        "alerts, notifications": "alerts/notifications",
         "incidents' export, first bytes": "incidents/export",
         "audit's export, first bytes": "audit/export",
     }

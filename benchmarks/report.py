@@ -1,4 +1,4 @@
-"""One line a figure, with what was promised."""
+"""One line per figure, with its required and desired value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Figure:
     Attributes
     ----------
     must, aim
-        The promise; the smaller the better unless `more_is_better`.
+        Required and desired value; less is better unless `more_is_better`.
     text
         How the value is printed, `value` and `unit` by default.
     """
@@ -26,7 +26,7 @@ class Figure:
 
     @property
     def standing(self) -> str:
-        """Say which promise holds."""
+        """Return whether the value is within the required and the desired value, in words."""
         if self.must is None:
             return ""
         sign = -1 if self.more_is_better else 1
@@ -38,7 +38,16 @@ class Figure:
         """Return the printed line."""
         return f"{self.name:<58} {_number(self.value):>10} {self.unit:<9} {_number(self.must):>9} {_number(self.aim):>9}  {self.standing}"
 
+    def row(self) -> str:
+        """Return the row of a table in Markdown, as in docs/benchmarks.md."""
+        must, aim = (
+            f"{_number(limit)} {self.unit}" if limit is not None else "" for limit in (self.must, self.aim)
+        )
+        return f"| {self.name} | {_number(self.value)} {self.unit} | {must} | {aim} | {_STANDINGS[self.standing]} |"
 
+
+_STANDINGS = {"": "", "aim": "target", "must": "required", "MISSED": "**missed**"}
+MARKDOWN_HEAD = "| figure | measured | required | target | |\n| --- | ---: | ---: | ---: | --- |"
 HEAD = f"{'':<58} {'measured':>10} {'':<9} {'must':>9} {'aim':>9}"
 
 

@@ -1,4 +1,4 @@
-"""The requests that the load is made of."""
+"""The requests of the load."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PADDING = "a sentence of about the length that arguments have in real runs, once
 
 
 def guard(client: int, number: int) -> Request:
-    """A client's n-th approval: the result of the call before, and a call of about half a kilobyte."""
+    """Return a client's n-th guard request: the result of its previous call, and a call of about half a kilobyte."""
     session, at = divmod(number, CALLS_PER_SESSION)
     results = (
         []
@@ -29,12 +29,12 @@ def guard(client: int, number: int) -> Request:
 
 
 def bare(client: int, number: int) -> Request:
-    """The same body, for the bare endpoint."""
+    """Return the same body, for the bare endpoint."""
     return "/bare", guard(client, number)[1]
 
 
 def events(client: int, number: int, *, per_request: int = 100) -> Request:
-    """A batch: five sessions of ten calls with their results."""
+    """Return a batch: five sessions of ten calls with their results."""
     batch = []
     for at in range(per_request // 2):
         place = number * per_request // 2 + at
@@ -48,7 +48,7 @@ def events(client: int, number: int, *, per_request: int = 100) -> Request:
 
 
 def loop(session: str) -> Request:
-    """A session that has made the same call four times."""
+    """Return a session that has made the same call four times."""
     batch = []
     for at in range(4):
         common = {"session": session, "call_id": f"c{at}"}

@@ -1,4 +1,4 @@
-"""LoopGuard with embedded servers of its own in a temporary folder, ended with everything it started."""
+"""LoopGuard with embedded servers of its own in a temporary folder, ended with all its processes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,18 @@ import psycopg
 
 from loopguard_site.supervisor import children
 from loopguard_site.supervisor.postgres import EmbeddedPostgres
-from loopguard_site.supervisor.up import web_threads
 from loopguard_site.supervisor.valkey import EmbeddedValkey
 
 ROOT = Path(__file__).resolve().parents[1]
 START_SECONDS = 60.0
+_CREATE_KEY = """
+import sys, django
+django.setup()
+from detection.models import Project
+from detection.services import audit, keys
+project = Project.objects.create(slug=sys.argv[1], name=sys.argv[1])
+print(keys.create_key(project, "benchmark", audit.SYSTEM)[1])
+"""
 _CREATE = "CREATE TABLE IF NOT EXISTS bare (id bigserial PRIMARY KEY, body text NOT NULL, at timestamptz NOT NULL DEFAULT now())"
 
 
@@ -66,6 +73,22 @@ class Stack:
         """Open a connection to the database."""
         return psycopg.connect(self._environment["DATABASE_URL"], autocommit=True)
 
+    def postgres_pids(self) -> list[int]:
+        """Return the processes of the database server."""
+        server = self._postgres.child
+        if server is None:
+            return []
+        children_of = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
+        return [server.pid, *(int(pid) for pid in children_of)]
+
+    def create_key(self, project: str) -> str:
+        """Create a project with a key; return the token."""
+        command = [sys.executable, "-c", _CREATE_KEY, project]
+        done = subprocess.run(
+            command, cwd=ROOT, env=self._environment, check=True, capture_output=True, text=True
+        )
+        return done.stdout.strip()
+
     def session_cookie(self) -> str:
         """Sign in as the operator; return the cookie header of the browser."""
         with httpx.Client(base_url=self.url, follow_redirects=True) as browser:
@@ -102,8 +125,8 @@ class Stack:
         with self.connect() as database:
             database.execute(_CREATE)
         web, live = (str(port) for port in self._ports)
-        self._launch("granian", "--interface", "wsgi", "--port", web, "--http", "1", "--no-ws", "--blocking-threads", str(web_threads()),
-                     "--log-level", "warning", "loopguard_site.wsgi:application")  # fmt: skip
+        self._launch("granian", "--interface", "rsgi", "--port", web, "--http", "1", "--no-ws",
+                     "--log-level", "warning", "loopguard_site.rsgi:application")  # fmt: skip
         self._launch("uvicorn", "--port", live, "--lifespan", "off", "--no-access-log", "--log-level", "warning",
                      "loopguard_site.asgi:application")  # fmt: skip
         self._launch("celery", "-A", "loopguard_site", "worker", "-P", "threads", "-c", "4", "-l", "WARNING",
