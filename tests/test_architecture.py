@@ -22,7 +22,7 @@ def hops(title):
 def found(name):
     """The object of a dotted name, and the module that it is in."""
     parts = name.split(".")
-    for length in range(len(parts) - 1, 0, -1):
+    for length in range(len(parts), 0, -1):
         try:
             thing = import_module(".".join(parts[:length]))
         except ModuleNotFoundError:
@@ -33,7 +33,7 @@ def found(name):
     raise AssertionError(f"no module in {name}")
 
 
-@pytest.mark.parametrize("name", sorted(set(re.findall(r"`(detection\.[\w.]+)`", PAGE))))
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`((?:detection|loopguard_site)\.[\w.]+)`", PAGE))))
 def test_what_the_page_names_exists(name):
     assert found(name)
 
@@ -44,7 +44,10 @@ def test_a_walk_stays_within_its_bound(title):
 
 
 def test_an_event_passes_few_files_in_few_shapes():
-    assert len({found(name)[1] for name in hops("Event to live row")}) <= MAX_FILES
+    steps = hops("Event to live row")
+    files = {found(name)[1] for name in steps}
+    assert len(files) <= MAX_FILES
+    assert f"{len(steps)} hops in {len(files)} files." in section("Event to live row")
     shapes = re.search(r"Its shapes: (.*?)\.\n", section("Event to live row"), re.DOTALL)
     assert shapes is not None
     assert len(shapes[1].split(",")) <= MAX_SHAPES

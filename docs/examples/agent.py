@@ -1,7 +1,7 @@
 # ruff: noqa: INP001
-"""An agent loop with a guard in it. The model is a script: it searches, gets stuck, and changes course after a message.
+"""An agent loop with the guard. The model is a script: it searches, gets stuck, and changes course after a message.
 
-Run it from the project's folder: `python docs/examples/agent.py`.
+Run it from the project's folder: `.venv/bin/python -m docs.examples.agent`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def model() -> Iterator[str]:
 
 def main() -> str:
     """Play the loop; return the last answer."""
-    guard = Guard("standard", mode="chance_then_break")
+    guard = Guard("standard")
     queries = model()
     query, answer = next(queries), ""
     for number in range(1, 10):

@@ -25,6 +25,10 @@ _CATEGORIES: dict[object, Callable[[str], bool]] = {
 }
 
 
+# As plain numbers: operations on flags create objects, and these are used millions of times.
+_IGNORECASE, _MULTILINE, _DOTALL = int(re.IGNORECASE), int(re.MULTILINE), int(re.DOTALL)
+
+
 class TooManySteps(Exception):
     """The pattern takes more steps than were allowed."""
 
@@ -42,7 +46,7 @@ class StepCounter:
 
     def __init__(self, pattern: re.Pattern[str], most: int) -> None:
         self._flags = pattern.flags
-        self._parsed = list(parser.parse(pattern.pattern, pattern.flags & ~re.DEBUG))
+        self._parsed = _plain(parser.parse(pattern.pattern, pattern.flags & ~re.DEBUG))
         self._most = most
         self.steps = 0
         self._text = ""
@@ -82,13 +86,13 @@ class StepCounter:
         if code is op.AT:
             return self._is_at(argument, place) and rest(place)
         if code is op.BRANCH:
-            return any(self._match(list(branch), 0, place, rest) for branch in argument[1])
+            return any(self._match(branch, 0, place, rest) for branch in argument[1])
         if code is op.SUBPATTERN:
             return self._subpattern(argument, place, rest)
         if code in (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT):
             return self._repeat(code, argument, place, rest)
         if code is op.ATOMIC_GROUP:
-            end = self._first_end(list(argument), place)
+            end = self._first_end(argument, place)
             return end is not None and rest(end)
         if code in (op.ASSERT, op.ASSERT_NOT):
             return self._looks(argument, place) == (code is op.ASSERT) and rest(place)
@@ -110,13 +114,12 @@ class StepCounter:
             return rest(end)
 
         try:
-            return self._match(list(items), 0, place, close)
+            return self._match(items, 0, place, close)
         finally:
             self._flags = before
 
     def _repeat(self, code: object, argument: tuple, place: int, rest: Continue) -> bool:
-        least, most, body = argument
-        items = list(body)
+        least, most, items = argument
         if len(items) == 1 and items[0][0] in (op.LITERAL, op.NOT_LITERAL, op.IN, op.ANY):
             return self._repeat_one(code, items[0], least, most, place, rest)
         if code is op.POSSESSIVE_REPEAT:
@@ -158,12 +161,11 @@ class StepCounter:
         return ends[0] if self._match(items, 0, place, lambda end: ends.append(end) or True) else None
 
     def _looks(self, argument: tuple, place: int) -> bool:
-        direction, items = argument
+        direction, items, width = argument
         if direction > 0:
-            return self._first_end(list(items), place) is not None
-        widths = items.getwidth()
-        start = place - widths[0]
-        return start >= 0 and self._first_end(list(items), start) is not None
+            return self._first_end(items, place) is not None
+        start = place - width
+        return start >= 0 and self._first_end(items, start) is not None
 
     def _is_one(self, code: object, argument: object, place: int) -> bool:
         self.steps += 1
@@ -173,8 +175,8 @@ class StepCounter:
             return False
         char = self._text[place]
         if code is op.ANY:
-            return char != "\n" or bool(self._flags & re.DOTALL)
-        forms = {char, char.lower(), char.upper()} if self._flags & re.IGNORECASE else {char}
+            return char != "\n" or bool(self._flags & _DOTALL)
+        forms = {char, char.lower(), char.upper()} if self._flags & _IGNORECASE else {char}
         if code is op.IN:
             return any(_is_in(argument, form) for form in forms)
         return (chr(argument) in forms) == (code is op.LITERAL)  # type: ignore[arg-type]
@@ -183,7 +185,7 @@ class StepCounter:
         text = self._text
         if where in (op.AT_BEGINNING, op.AT_BEGINNING_STRING):
             return place == 0 or bool(
-                where is op.AT_BEGINNING and self._flags & re.MULTILINE and text[place - 1] == "\n"
+                where is op.AT_BEGINNING and self._flags & _MULTILINE and text[place - 1] == "\n"
             )
         if where in (op.AT_END, op.AT_END_STRING):
             return place == len(text) or (where is op.AT_END and text[place:] == "\n")
@@ -191,6 +193,24 @@ class StepCounter:
         before = place > 0 and is_word(text[place - 1])
         after = place < len(text) and is_word(text[place])
         return (before != after) == (where is op.AT_BOUNDARY)
+
+
+def _plain(items: parser.SubPattern) -> list[tuple]:
+    """Return a parsed pattern as lists, which are quicker to read."""
+    plain = []
+    for code, argument in items:
+        if code is op.BRANCH:
+            argument = None, [_plain(branch) for branch in argument[1]]
+        elif code is op.SUBPATTERN:
+            argument = *argument[:3], _plain(argument[3])
+        elif code in (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT):
+            argument = *argument[:2], _plain(argument[2])
+        elif code is op.ATOMIC_GROUP:
+            argument = _plain(argument)
+        elif code in (op.ASSERT, op.ASSERT_NOT):
+            argument = argument[0], _plain(argument[1]), argument[1].getwidth()[0]
+        plain.append((code, argument))
+    return plain
 
 
 def _is_in(items: list, char: str) -> bool:
