@@ -24,7 +24,7 @@ from detection.services.sessions.event_records import EventRecord
 from loopguard_site.asgi import application
 from loopguard_site.supervisor.valkey import free_port
 
-pytestmark = [pytest.mark.servers, pytest.mark.django_db(transaction=True)]
+pytestmark = pytest.mark.django_db(transaction=True)
 OPERATOR = Actor("ana")
 
 
@@ -72,6 +72,7 @@ async def until(check):
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.servers
 async def test_the_wait_ends_with_the_decision_and_not_before(project, monkeypatch, long_poll):
     monkeypatch.setattr(approval_long_poll, "POLL_SECONDS", 60.0)  # only a hint of the broker ends the wait
     public_id, token = await held(project)
@@ -122,6 +123,7 @@ async def test_an_approval_with_an_id_of_an_earlier_version_can_be_waited_for(pr
     assert (response.status_code, response.json()["id"]) == (200, "que_0123456789")
 
 
+@pytest.mark.servers
 async def test_stopping_the_session_ends_the_wait(project):
     public_id, token = await held(project)
     waiting = asyncio.create_task(wait_for(token, public_id))

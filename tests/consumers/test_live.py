@@ -12,7 +12,7 @@ from detection.stream.publisher import publish_now
 
 from .conftest import open_page, sign_in, socket_to
 
-pytestmark = [pytest.mark.servers, pytest.mark.django_db(transaction=True)]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 async def next_hints(socket):
@@ -21,6 +21,7 @@ async def next_hints(socket):
     return frame["hints"]
 
 
+@pytest.mark.servers
 async def test_a_member_gets_hints_of_changes(project, member):
     async with open_page(project, member) as socket:
         publish_now(project.pk, Hint("session", "run-7"))
@@ -36,6 +37,7 @@ async def test_the_first_frame_carries_the_cursor_to_go_on_from(project, member)
     await socket.leave()
 
 
+@pytest.mark.servers
 async def test_many_changes_of_one_object_are_one_hint(project, member):
     async with open_page(project, member) as socket:
         layer = get_channel_layer()
@@ -63,6 +65,7 @@ async def test_more_changes_than_can_wait_become_one_resync(project, member, mon
         assert all(len(frame.get("hints", [])) <= 300 for frame in frames)
 
 
+@pytest.mark.servers
 async def test_hints_of_other_projects_are_never_sent(project, member):
     other = await Project.objects.acreate(slug="other", name="Other")
     async with open_page(project, member) as socket:
@@ -103,6 +106,7 @@ async def test_what_is_not_theirs_and_what_does_not_exist_close_alike(path, proj
     assert await socket.closing_code() == 4404
 
 
+@pytest.mark.servers
 async def test_signing_out_closes_the_socket_of_that_browser_only(project, member, async_client):
     await sync_to_async(async_client.force_login)(member.user)
     elsewhere = await sync_to_async(sign_in)(member.user)

@@ -20,7 +20,7 @@ from tests.support.projects import make_key, make_project
 from .frozen_database import FreezableDatabase
 from .installation import Installation, wait_until
 
-pytestmark = [pytest.mark.servers, pytest.mark.django_db]
+pytestmark = pytest.mark.django_db
 MORE_THAN_THREADS = 16
 BUDGET = {"LoopGuard-Timeout-Ms": "300"}
 
@@ -60,6 +60,7 @@ def web(django_db_setup, django_db_blocker, tmp_path_factory) -> Iterator[Web]:
             connection.close()
 
 
+@pytest.mark.servers
 def test_a_frozen_database_delays_the_guard_no_longer_than_its_deadline(web):
     assert web.guard().status_code == 200
     missed = web.missed()
@@ -78,6 +79,7 @@ def test_a_frozen_database_delays_the_guard_no_longer_than_its_deadline(web):
     assert web.missed() - missed >= MORE_THAN_THREADS
 
 
+@pytest.mark.servers
 def test_a_locked_session_delays_nobody_else(web):
     assert web.guard("locked").status_code == 200
     with (

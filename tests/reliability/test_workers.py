@@ -87,7 +87,6 @@ def expected(project):
     return outcome(twin)
 
 
-@pytest.mark.servers
 @pytest.mark.parametrize(
     ("seed", "kills"), [(4, 3), *(pytest.param(seed, 15, marks=pytest.mark.long) for seed in range(8))]
 )
@@ -107,7 +106,6 @@ def test_a_worker_that_is_killed_again_and_again_changes_no_result(
     assert outcome(project) == expected
 
 
-@pytest.mark.servers
 def test_without_any_worker_the_schedule_process_evaluates_what_was_sent(project, token, install):
     install(web=False, worker=False).start_beat()
     send(token)
