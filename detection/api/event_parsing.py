@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Final
@@ -21,6 +21,7 @@ from detection.services.sessions.event_records import EventRecord
 from detection.strict_json import Cleaner, Doubled, JsonProblem, compact, join, loads, shorten
 
 MAX_EVENTS: Final = 1_000
+MAX_MESSAGES: Final = 10_000
 MAX_EVENT_BYTES: Final = 256 * 1024
 KEPT_CHARACTERS: Final = 16_384
 """Of a content that is cut here; at least as many as are stored."""
@@ -57,8 +58,10 @@ _EVENT_FIELDS = frozenset(
     )
 )
 _GUARD_FIELDS = frozenset(
-    ("session", "run", "round", "backend", "model", "agent", "parent_session", "results", "calls")
-)
+    (
+        "session", "run", "round", "backend", "model", "agent", "parent_session", "results", "calls", "messages", "shape",
+    )
+)  # fmt: skip
 _NOTHING_SHARED: Mapping[str, str] = MappingProxyType({})
 _SHARED = ("session", "run", "round", "backend", "model", "agent", "parent_session")
 
@@ -379,8 +382,15 @@ def _number(usage: dict[str, Any], key: str, maximum: int, *, whole: bool) -> fl
     return float(value) if not whole else value
 
 
-def guard_of(body: bytes) -> tuple[GuardRequest, list[dict[str, Any]]]:
+def guard_of(document: dict[str, Any], size: int) -> tuple[GuardRequest, list[dict[str, Any]]]:
     """Read a body of the guard route. One invalid call rejects the whole request, because the agent waits for one response.
+
+    Parameters
+    ----------
+    document
+        The parsed body.
+    size
+        Its bytes.
 
     Returns
     -------
@@ -392,39 +402,58 @@ def guard_of(body: bytes) -> tuple[GuardRequest, list[dict[str, Any]]]:
     Problem
         With the path of the field at fault.
     """
-    document = loads(body)
-    if not isinstance(document, dict):
-        raise Problem(422, "invalid_type", "The body must be an object.")
-    is_large = len(body) > MAX_EVENT_BYTES
-    shared = {key: name(document, key, NAME_LENGTHS[key]) for key in _SHARED if document.get(key) is not None}
-    if not shared.get("session"):
-        raise Problem(422, "missing", "`session` is required.", path="session")
+    is_large = size > MAX_EVENT_BYTES
+    shared = shared_names(document)
     results = tuple(_parts(document, "results", "result", shared, is_large=is_large))
     calls = tuple(_parts(document, "calls", "call", shared, is_large=is_large))
     if not results and not calls:
         raise Problem(422, "missing", "`calls` or `results` must contain at least one entry.", path="calls")
     if len(results) + len(calls) > MAX_EVENTS:
         raise Problem(413, "too_many_events", f"A request can have at most {MAX_EVENTS:,} calls and results.")
-    about = {key: shared.get(key, "") for key in ("backend", "model", "agent", "parent_session")}
-    return GuardRequest(session=shared["session"], results=results, calls=calls, **about), _altered(
-        document, results, calls
+    altered = altered_body(document)
+    for key, events in (("results", results), ("calls", calls)):
+        altered += [altered_item(f"{key}[{at}]", event) for at, event in enumerate(events) if event.altered]
+    return replace(request_about(shared), results=results, calls=calls), altered
+
+
+def guard_body(body: bytes) -> dict[str, Any]:
+    """Parse a body of the guard route, which must be an object."""
+    document = loads(body)
+    if not isinstance(document, dict):
+        raise Problem(422, "invalid_type", "The body must be an object.")
+    return document
+
+
+def shared_names(document: dict[str, Any]) -> dict[str, str]:
+    """Read the names that a guard request gives to all its events."""
+    shared = {key: name(document, key, NAME_LENGTHS[key]) for key in _SHARED if document.get(key) is not None}
+    if not shared.get("session"):
+        raise Problem(422, "missing", "`session` is required.", path="session")
+    return shared
+
+
+def request_about(shared: Mapping[str, str]) -> GuardRequest:
+    """Return the request of a session with these names, without events."""
+    return GuardRequest(
+        session=shared["session"],
+        backend=shared.get("backend", ""),
+        model=shared.get("model", ""),
+        agent=shared.get("agent", ""),
+        parent_session=shared.get("parent_session", ""),
     )
 
 
-def _altered(
-    document: dict[str, Any], results: tuple[EventRecord, ...], calls: tuple[EventRecord, ...]
-) -> list[dict[str, Any]]:
+def altered_body(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the alterations of a guard request itself, if there are any."""
     marks = [mark for mark, is_there in (
         ("duplicate_key", isinstance(document, Doubled)), ("unknown_field", not document.keys() <= _GUARD_FIELDS),
     ) if is_there]  # fmt: skip
-    altered: list[dict[str, Any]] = [{"path": "", "marks": marks}] if marks else []
-    for key, events in (("results", results), ("calls", calls)):
-        altered += [
-            {"path": f"{key}[{at}]", "marks": event.altered.split(",")}
-            for at, event in enumerate(events)
-            if event.altered
-        ]
-    return altered
+    return [{"path": "", "marks": marks}] if marks else []
+
+
+def altered_item(path: str, event: EventRecord) -> dict[str, Any]:
+    """Return the alterations of one event of a guard request."""
+    return {"path": path, "marks": event.altered.split(",")}
 
 
 def _parts(

@@ -83,18 +83,28 @@ def message_events(messages: Any, shape: MessageShape, session: str) -> Iterator
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise TranscriptError("A transcript must be a list of messages.")
     for number, message in enumerate(messages):
-        common: Event = {"session": session, "round": f"message-{number}"}
-        if shape == "openai":
-            yield from _chat_message(common, message)
-        elif shape == "anthropic":
-            if message.get("role") == "assistant":
-                for block in _blocks(message.get("content")):
-                    if block.get("type") == "tool_use":
-                        yield _call(common, block.get("id"), block.get("name"), block.get("input"))
-            elif message.get("role") == "user":
-                yield from _user_message(common, message.get("content"), is_person=True)
-        else:
-            yield from _responses_item(common, message)
+        for event in events_of_message(message, shape):
+            yield {"session": session, "round": f"message-{number}" if shape != "responses" else None} | event
+
+
+def events_of_message(message: dict[str, Any], shape: MessageShape) -> Iterator[Event]:
+    """Yield the events of one message of a list, without session and round; see `message_events`."""
+    common: Event = {}
+    if shape == "openai":
+        yield from _chat_message(common, message)
+    elif shape == "responses":
+        yield from _responses_item(common, message)
+    elif message.get("role") == "assistant":
+        for block in _blocks(message.get("content")):
+            if block.get("type") == "tool_use":
+                yield _call(common, block.get("id"), block.get("name"), block.get("input"))
+    elif message.get("role") == "user":
+        yield from _user_message(common, message.get("content"), is_person=True)
+
+
+def text_of_message(message: dict[str, Any]) -> str:
+    """Return the plain text of a message or item, without calls, results, images and reasoning."""
+    return _joined(message.get("content"))
 
 
 def _chat_message(common: Event, message: dict[str, Any]) -> Iterator[Event]:
@@ -112,7 +122,6 @@ def _chat_message(common: Event, message: dict[str, Any]) -> Iterator[Event]:
 
 def _responses_item(common: Event, item: dict[str, Any]) -> Iterator[Event]:
     kind = item.get("type", "message")
-    common = common | {"round": None}
     if kind in ("function_call", "custom_tool_call"):
         arguments = item.get("arguments", item.get("input"))
         yield _call(common, item.get("call_id"), item.get("name"), arguments)

@@ -34,7 +34,7 @@ from detection.models.policies import Override, ToolOverride
 from detection.models.projects import Membership, Project, Role
 from detection.models.quarantine import QuarantinedEvent
 from detection.models.session_state import SessionState, StoppedByKind
-from detection.models.sessions import Session, TrackerState
+from detection.models.sessions import ReadMessages, Session, TrackerState
 from detection.models.statistics import CallCount, CountedSession, CountingCursor
 
 __all__ = [
@@ -74,6 +74,7 @@ __all__ = [
     "Override",
     "Project",
     "QuarantinedEvent",
+    "ReadMessages",
     "RememberedDecision",
     "Role",
     "Session",

@@ -173,3 +173,15 @@ class TrackerState(models.Model):
 
     def __str__(self) -> str:
         return f"state of {self.session_id}"
+
+
+class ReadMessages(models.Model):
+    """What is remembered of the message lists that were read in a session: a bounded number of keyed digests."""
+
+    session = models.OneToOneField(
+        Session, primary_key=True, on_delete=models.CASCADE, related_name="read_messages"
+    )
+    digests = models.BinaryField()
+
+    def __str__(self) -> str:
+        return f"messages of {self.session_id}"

@@ -119,3 +119,21 @@ def test_three_clients_sharing_young_sessions_are_never_turned_away(key, setting
     for session in Session.objects.all():
         seqs = Event.objects.filter(session_id=session.pk).order_by("seq").values_list("seq", flat=True)
         assert [*seqs] == [*range(1, session.last_seq + 1)]
+
+
+@pytest.mark.parametrize("call_id", [{"id": "c0"}, {}], ids=["own id", "no id"])
+def test_a_list_of_messages_that_comes_several_times_at_once_counts_once(key, call_id):
+    call = {"type": "function", "function": {"name": "search", "arguments": "{}"}} | call_id
+    messages = [{"role": "user", "content": "Go."}, {"role": "assistant", "tool_calls": [call]}]
+    body = {"session": "a", "shape": "openai", "messages": messages}
+
+    def guard(_):
+        client = Client(headers={"Authorization": f"Bearer {key}"})
+        answer = client.post("/api/v1/guard", json.dumps(body), content_type="application/json")
+        connection.close()
+        return answer.json()["verdicts"][0]["duplicate"]
+
+    with ThreadPoolExecutor(4) as pool:
+        duplicates = [*pool.map(guard, range(4))]
+    assert sorted(duplicates) == [False, True, True, True]
+    assert Event.objects.count() == 2

@@ -12,6 +12,7 @@ from ninja import Router
 
 from detection.api import event_parsing, prometheus
 from detection.api.auth import ApiKeyAuth
+from detection.api.message_parsing import message_list_of
 from detection.api.problems import Problem, check_disk_space
 from detection.api.query_parameters import RENDER_PARAMETER, rendered_shape
 from detection.api.request_bodies import JSON, NDJSON
@@ -31,6 +32,7 @@ from detection.services.ingestion.attempts import recorder
 from detection.services.ingestion.guard import CallVerdict, GuardRequest, GuardResponse, guard
 from detection.services.ingestion.ingest import Accepted, ingest
 from detection.services.ingestion.lag import project_lag
+from detection.services.ingestion.message_guard import guard_messages
 from detection.services.keys import Principal
 
 router = Router(tags=["agents"])
@@ -148,12 +150,41 @@ def guard_calls(request: ApiRequest) -> HttpResponse:
     principal = request.principal
     _check_timeout(request)
     shape = rendered_shape(request)
-    guard_request, altered = event_parsing.guard_of(request.body)
+    body = event_parsing.guard_body(request.body)
+    if "messages" in body or "shape" in body:
+        return json_response(_guard_messages(request, body, shape))
+    guard_request, altered = event_parsing.guard_of(body, len(request.body))
     started = time.perf_counter()
     out = guard(principal, guard_request)
     seconds = time.perf_counter() - started
     _count_guard(principal, out, len(altered), seconds)
     return json_response(guard_document(request, principal, guard_request, out, shape, altered))
+
+
+def _guard_messages(
+    request: ApiRequest, body: dict[str, Any], shape: wire_shapes.Shape | None
+) -> dict[str, Any]:
+    """Evaluate the calls that a list of messages ends with; return the response."""
+    principal = request.principal
+    parsed = message_list_of(body, len(request.body), principal.digest_secret)
+    started = time.perf_counter()
+    done = guard_messages(
+        principal,
+        parsed.about,
+        parsed.messages,
+        parsed.record,
+        round_name=parsed.round,
+        max_events=event_parsing.MAX_EVENTS,
+    )
+    _count_guard(principal, done.response, len(parsed.altered), time.perf_counter() - started)
+    document = guard_document(request, principal, done.request, done.response, shape, parsed.altered)
+    read = {
+        "messages": parsed.count,
+        "new": done.new.count,
+        "resent": done.new.is_resent,
+        "condensed": done.new.is_condensed,
+    }
+    return document | {"read": read}
 
 
 def _check_timeout(request: ApiRequest) -> None:

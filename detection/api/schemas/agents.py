@@ -17,6 +17,7 @@ from detection.api.schemas.common import (
     Rung,
     SettingSchema,
 )
+from detection.integrations.transcripts import MessageShape
 
 EventTypeName = Literal["call", "result", "message", "end"]
 
@@ -139,7 +140,7 @@ class GuardCallSchema(Schema):
 
 
 class GuardRequestSchema(Schema):
-    """Results since the last request, and the calls to evaluate. At least one result or call is required."""
+    """Results since the last request, and the calls to evaluate. At least one result or call is required, or a list of messages."""
 
     session: Name256 = Field(min_length=1, description=_SESSION)
     run: Name256 | None = Field(None, description=_RUN)
@@ -150,6 +151,12 @@ class GuardRequestSchema(Schema):
     parent_session: Name256 | None = Field(None, description=_PARENT)
     results: list[GuardResultSchema] = Field([], description="Results of earlier calls.")
     calls: list[GuardCallSchema] = Field([], description="Calls that the agent wants to make.")
+    messages: list[dict[str, Any]] | None = Field(
+        None,
+        max_length=event_parsing.MAX_MESSAGES,
+        description="Instead of `results` and `calls`: the conversation, as for the model server, up to the response with the calls.",
+    )
+    shape: MessageShape | None = Field(None, description="Whose messages they are. Required with `messages`.")
 
 
 class HeldApprovalSchema(Schema):
@@ -191,6 +198,15 @@ class AlteredItemSchema(Schema):
     marks: list[str] = Field(description="What was altered, as in `nul` or `unknown_field`.")
 
 
+class ReadMessagesSchema(Schema):
+    """What was read of a list of messages."""
+
+    messages: int = Field(description="Length of the list.")
+    new: int = Field(description="Messages that were not known.")
+    resent: bool = Field(description="Whether the list was read before. The first verdicts are repeated.")
+    condensed: bool = Field(description="Whether its beginning was replaced by something shorter.")
+
+
 class GuardResponseSchema(Schema):
     """The verdicts on the calls of one request."""
 
@@ -199,5 +215,6 @@ class GuardResponseSchema(Schema):
     verdicts: list[VerdictSchema] = Field(description="One verdict per call, in the order of the calls.")
     notices: list[VerdictSchema] = Field(description="Findings caused by the results of this request.")
     altered: list[AlteredItemSchema] = Field([], description="Calls and results that were altered.")
+    read: ReadMessagesSchema | None = Field(None, description="Of a list of messages: what was read.")
     request_id: str = Field(description="Id of the request.")
     links: dict[str, str] = Field(description="Console pages of the session and the incident.")

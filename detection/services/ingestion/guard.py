@@ -19,6 +19,7 @@ from detection.services.ingestion.call_identity import CallIdentity
 from detection.services.ingestion.ingest import note_first_event
 from detection.services.ingestion.session_queue import session_queue
 from detection.services.keys import Principal
+from detection.services.sessions import read_messages
 from detection.services.sessions.actions import stopped_message
 from detection.services.sessions.evaluation import evaluate
 from detection.services.sessions.event_records import EventRecord
@@ -40,6 +41,12 @@ class GuardRequest:
         What sends them: ``guard``, or ``hooks/`` and the name of the coding agent.
     results, calls
         Events of the same session, checked by the parser; `calls` may be empty to report results only.
+    history
+        Of a list of messages: what comes before `calls`, in order. Its calls have run, and get no verdict.
+    is_resent
+        Whether the calls were sent before, whatever became of them since.
+    messages
+        What is remembered of the lists of the session, as read for this request and as it becomes.
     """
 
     session: str
@@ -50,6 +57,18 @@ class GuardRequest:
     integration: str = "guard"
     results: tuple[EventRecord, ...] = ()
     calls: tuple[EventRecord, ...] = ()
+    history: tuple[EventRecord, ...] = ()
+    is_resent: bool = False
+    messages: tuple[bytes, bytes] | None = None
+
+    @property
+    def events(self) -> tuple[EventRecord, ...]:
+        """All events, in the order in which they count."""
+        return (*self.history, *self.results, *self.calls)
+
+
+class MessagesChangedError(Exception):
+    """Another request has read messages of the session since this one did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +121,10 @@ def guard(principal: Principal, request: GuardRequest) -> GuardResponse:
     ------
     SessionBusy
         If too many requests wait for the session.
+    MessagesChangedError
+        If `messages` is outdated; nothing is stored then.
     """
-    events = (*request.results, *request.calls)
+    events = request.events
     ingest.prepare(events, principal.digest_secret)
     quarantine = Quarantine(events)
     while True:
@@ -120,7 +141,7 @@ def guard(principal: Principal, request: GuardRequest) -> GuardResponse:
 
 @retry_conflicts
 def _evaluate(principal: Principal, request: GuardRequest, quarantine: Quarantine) -> GuardResponse:
-    ingest.forget_numbers((*request.results, *request.calls))
+    ingest.forget_numbers(request.events)
     with (
         session_queue.place(principal.project_id, request.session),
         locked_session_of_agent(principal, request.session) as locked,
@@ -128,6 +149,12 @@ def _evaluate(principal: Principal, request: GuardRequest, quarantine: Quarantin
         folding = Folding(locked, quarantine)
         if locked.is_lagging and folding.catch_up():
             raise _LaggingError(locked.session.pk)
+        if request.messages is not None:
+            before, after = request.messages
+            if read_messages.load(locked.session) != before:
+                raise MessagesChangedError
+            if after != before:
+                locked.read_messages = after
         return _verdicts(folding, request)
 
 
@@ -141,9 +168,8 @@ class _LaggingError(Exception):
 
 def _verdicts(folding: Folding, request: GuardRequest) -> GuardResponse:
     """Number, fold and store the new events of a request, and return its verdicts."""
-    locked, events = folding.locked, (*request.results, *request.calls)
+    locked, events = folding.locked, request.events
     session, now = locked.session, timezone.now()
-    locked.incidents.is_guarded = True
     _take_over_names(session, request)
     fresh_ids = ingest.claim_ids(session.project, {event.session: session for event in events}, events)
     identity = CallIdentity((session.pk, event) for event in events if session.last_seq)
@@ -152,17 +178,22 @@ def _verdicts(folding: Folding, request: GuardRequest) -> GuardResponse:
     notices: list[CallVerdict] = []
     verdicts: list[CallVerdict] = []
     by_seq: dict[int, CallVerdict] = {}
-    for event in events:
+    for place, event in enumerate(events):
         is_call = event.type == EventType.CALL
+        has_run = is_call and place < len(request.history)
+        locked.incidents.is_guarded = not has_run
         is_known_id = bool(event.id) and not fresh_ids.pop(event.id, False)
         repeated = identity.repeated_by(session.pk, event)
-        if is_known_id or repeated is not None:
-            if is_call:
+        if is_known_id or repeated is not None or (is_call and request.is_resent):
+            if is_call and not has_run:
                 repeated = repeated or identity.latest_like(session.pk, event)
                 verdicts.append(_first_verdict(folding, event, repeated, by_seq))
             continue
         ingest.number(event, session, now, identity, request_round=request_round)
         fresh.append(event)
+        if has_run:
+            folding.fold(event)
+            continue
         verdict = _verdict(folding, event)
         if is_call:
             request_round = request_round or (event.round if "round" in event.assigned else "")

@@ -23,7 +23,7 @@ from detection.services.approvals.open_approvals import OpenApprovals
 from detection.services.errors import NotFound
 from detection.services.incidents.tracker import IncidentTracker
 from detection.services.keys import Principal
-from detection.services.sessions import session_rows, tracker_state
+from detection.services.sessions import read_messages, session_rows, tracker_state
 from detection.services.sessions.event_changes import EventChanges
 from detection.services.sessions.event_records import EventRecord
 from detection.services.sessions.tracker_state import Outcome
@@ -49,6 +49,8 @@ class LockedSession:
         The incidents of active loops. Costs no query for a session without one.
     approvals : OpenApprovals
         The calls on hold. Costs no query for a session without one.
+    read_messages : bytes or None
+        What is to be remembered of message lists; None if it stays as it is.
     """
 
     def __init__(self, session: Session, tracker_rows: Rows) -> None:
@@ -59,6 +61,7 @@ class LockedSession:
         self.events = EventChanges(session)
         self.incidents = IncidentTracker(session)
         self.approvals = OpenApprovals(session, self.incidents)
+        self.read_messages: bytes | None = None
         self._tracker_rows = tracker_rows
         self._tracker: State | None = None
         self._before = session_rows.saved_values(session)
@@ -118,9 +121,11 @@ class LockedSession:
         values = session_rows.saved_values(session)
         if self._tracker is not None:
             tracker_state.add_write(writes, session.pk, self._tracker)
-        elif values == self._before and not self.incidents.hints:
+        elif values == self._before and not self.incidents.hints and self.read_messages is None:
             return
         session_rows.add_save(writes, session, values)
+        if self.read_messages is not None:
+            read_messages.add_write(writes, session.pk, self.read_messages)
         hint = Hint("session", session.external_id)
         publish_after_commit(session.project_id, hint, *self.incidents.hints)
         writes.send(commits=True)

@@ -1,0 +1,257 @@
+"""Finds what is new in a list of messages, as agents send it to their model server: the whole history with every request.
+
+New is what follows the longest known prefix. Where the beginning was cut off, summarised or edited, no prefix is known; then it is
+what follows the last message that is known by itself. Of the messages only keyed digests are remembered, at most 7 KB of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from detection.integrations.transcripts import Event, MessageShape, events_of_message, text_of_message
+from detection.strict_json import compact
+
+DIGEST_BYTES: Final = 8
+MAX_PREFIXES: Final = 512
+"""Known prefixes: a list that continues from an earlier point is recognised so many messages back."""
+MAX_MESSAGES: Final = 256
+"""Messages with calls or results that are known by themselves."""
+MAX_ENDS: Final = 32
+"""Ends of lists: as many branches of a conversation can take turns."""
+_MODEL_ROLES: Final = frozenset(("assistant", "model"))
+_MODEL_ITEMS: Final = frozenset(("function_call", "custom_tool_call", "local_shell_call"))
+
+
+@dataclass(frozen=True, slots=True)
+class ReadMessage:
+    """A message that counts for the prefix: one with text, calls or results. Instructions of the system do not.
+
+    Attributes
+    ----------
+    index
+        Its position in the list.
+    is_of_model
+        Whether the model wrote it.
+    events
+        Its events, as the API accepts them, without session and round.
+    digest
+        Keyed digest of its text, calls and results.
+    prefix
+        Keyed digest of it and everything before it.
+    """
+
+    index: int
+    is_of_model: bool
+    events: tuple[Event, ...]
+    digest: bytes
+    prefix: bytes
+
+    @property
+    def is_prompt(self) -> bool:
+        """Whether a user wrote it."""
+        return any(event["type"] == "message" for event in self.events)
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether it contains calls."""
+        return any(event["type"] == "call" for event in self.events)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownMessages:
+    """What is remembered of the lists that were read in a session; the newest digests are last."""
+
+    prefixes: tuple[bytes, ...] = ()
+    messages: tuple[bytes, ...] = ()
+    ends: tuple[bytes, ...] = ()
+    length: int = 0
+
+    def dump(self) -> bytes:
+        """Return it as bytes: four numbers, then the digests."""
+        sizes = (self.length, len(self.prefixes), len(self.messages), len(self.ends))
+        numbers = b"".join(number.to_bytes(4) for number in sizes)
+        return numbers + b"".join((*self.prefixes, *self.messages, *self.ends))
+
+    @classmethod
+    def load(cls, stored: bytes) -> KnownMessages:
+        """Return what `dump` has written; nothing is known without it."""
+        if not stored:
+            return cls()
+        length, *sizes = (int.from_bytes(stored[at : at + 4]) for at in range(0, 16, 4))
+        groups, at = [], 16
+        for size in sizes:
+            end = at + size * DIGEST_BYTES
+            groups.append(tuple(stored[one : one + DIGEST_BYTES] for one in range(at, end, DIGEST_BYTES)))
+            at = end
+        prefixes, messages, ends = groups
+        return cls(prefixes, messages, ends, length)
+
+    def with_list(self, messages: Sequence[ReadMessage], round_name: str) -> KnownMessages:
+        """Return what is known after a list was read."""
+        if not messages:
+            return self
+        own = (message.digest for message in messages if message.events and not message.is_prompt)
+        ends = (messages[-1].prefix, _end_of_round(messages[-1], round_name))
+        return KnownMessages(
+            _latest(self.prefixes, (message.prefix for message in messages), MAX_PREFIXES),
+            _latest(self.messages, own, MAX_MESSAGES),
+            _latest(self.ends, ends, MAX_ENDS),
+            len(messages),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NewMessages:
+    """What is new in a list.
+
+    Attributes
+    ----------
+    history
+        Messages that are new, in order, up to the pending calls. Their calls have run already.
+    pending
+        The last messages of the model, if they have calls: these wait for a verdict.
+    is_resent
+        Whether the list was read before: the pending calls get the verdicts that they got then.
+    is_condensed
+        Whether the beginning of the list was replaced by something shorter.
+    refed
+        Positions of known messages among `history`. Their results may be new all the same.
+    """
+
+    history: tuple[ReadMessage, ...] = ()
+    pending: tuple[ReadMessage, ...] = ()
+    is_resent: bool = False
+    is_condensed: bool = False
+    refed: frozenset[int] = field(default_factory=frozenset)
+
+    @property
+    def count(self) -> int:
+        """How many messages are new."""
+        return 0 if self.is_resent else len(self.history) - len(self.refed) + len(self.pending)
+
+
+def read_messages(
+    messages: Iterable[dict[str, Any]], shape: MessageShape, secret: bytes
+) -> list[ReadMessage]:
+    """Return the messages that count, with their digests.
+
+    Parameters
+    ----------
+    messages
+        Checked by the caller to be objects.
+    secret
+        Key of the digests, at most 64 bytes.
+    """
+    read: list[ReadMessage] = []
+    prefix = b""
+    unanswered: deque[str] = deque()
+    for index, message in enumerate(messages):
+        events = tuple(events_of_message(message, shape))
+        is_of_model = message.get("role") in _MODEL_ROLES or message.get("type") in _MODEL_ITEMS
+        text = text_of_message(message) if is_of_model else ""
+        if not events and not text:
+            continue
+        digest = _digest(secret, compact([is_of_model, text, events]).encode("utf-8", "surrogatepass"))
+        prefix = _digest(secret, prefix + digest)
+        if is_of_model and read and not read[-1].is_of_model:
+            unanswered.clear()
+        events = tuple(_with_ids(events, digest, unanswered))
+        read.append(ReadMessage(index, is_of_model, events, digest, prefix))
+    return read
+
+
+def find_new(messages: Sequence[ReadMessage], known: KnownMessages, round_name: str = "") -> NewMessages:
+    """Return what is new in a list.
+
+    Parameters
+    ----------
+    messages
+        The whole list.
+    known
+        What is known of earlier lists of the session.
+    round_name
+        The client's id of the model response that the list ends with. It tells a list that is sent again from one whose messages
+        are equal because call ids are used again and its beginning is cut off.
+    """
+    count = len(messages)
+    pending_at = _pending_at(messages)
+    turn_at = _turn_at(messages, pending_at)
+    prefixes = frozenset(known.prefixes)
+    start = next((at + 1 for at in range(count - 1, -1, -1) if messages[at].prefix in prefixes), 0)
+    is_broken = False
+    if count and start == count:
+        end = _end_of_round(messages[-1], round_name) if round_name else messages[-1].prefix
+        if end in known.ends or not round_name:
+            return NewMessages(pending=tuple(messages[pending_at:]), is_resent=True)
+        start = turn_at
+    elif known.length and not (start and messages[start - 1].prefix in known.ends):
+        is_broken = 2 * start < known.length
+        start = _start_after_break(messages, known, start, turn_at, is_broken=is_broken)
+    return NewMessages(
+        history=tuple(messages[start:pending_at]),
+        pending=tuple(messages[pending_at:]),
+        is_condensed=is_broken and count < known.length,
+        refed=frozenset(
+            message.index for message in messages[start:pending_at] if message.digest in known.messages
+        ),
+    )
+
+
+def _start_after_break(
+    messages: Sequence[ReadMessage], known: KnownMessages, prefix: int, turn_at: int, *, is_broken: bool
+) -> int:
+    """Return where the new messages of a list begin that continues no earlier list."""
+    digests = frozenset(known.messages)
+    last = next((at for at in range(len(messages) - 1, prefix - 1, -1) if messages[at].digest in digests), -1)
+    if last >= 0:
+        # Where call ids are used again, a new turn looks like a known one: its ids tell whether it is.
+        return min(last + 1, turn_at)
+    if not is_broken:
+        return prefix
+    return max(prefix, next((at + 1 for at in range(len(messages) - 1, -1, -1) if messages[at].is_prompt), 0))
+
+
+def _pending_at(messages: Sequence[ReadMessage]) -> int:
+    """Return where the pending calls begin: the last messages of the model, if they have calls."""
+    at = len(messages)
+    while at and messages[at - 1].is_of_model:
+        at -= 1
+    return at if any(message.has_calls for message in messages[at:]) else len(messages)
+
+
+def _turn_at(messages: Sequence[ReadMessage], pending_at: int) -> int:
+    """Return where the last turn begins: with what the model got before its last calls."""
+    at = pending_at
+    while at and not messages[at - 1].is_of_model:
+        at -= 1
+    return at
+
+
+def _with_ids(events: Iterable[Event], digest: bytes, unanswered: deque[str]) -> Iterable[Event]:
+    """Yield events of which each has a call id: without one, results answer the calls of a response in their order."""
+    for number, event in enumerate(events):
+        if event["type"] == "call" and event["call_id"] is None:
+            unanswered.append(f"message-{digest.hex()}-{number}")
+            yield event | {"call_id": unanswered[-1]}
+        elif event["type"] == "result" and event["call_id"] is None and unanswered:
+            yield event | {"call_id": unanswered.popleft()}
+        else:
+            yield event
+
+
+def _end_of_round(message: ReadMessage, round_name: str) -> bytes:
+    data = message.prefix + round_name.encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
+
+
+def _latest(known: Sequence[bytes], new: Iterable[bytes], limit: int) -> tuple[bytes, ...]:
+    added = dict.fromkeys(new)
+    return tuple([one for one in known if one not in added] + [*added])[-limit:]
+
+
+def _digest(secret: bytes, data: bytes) -> bytes:
+    return hashlib.blake2b(data, key=secret[:64], digest_size=DIGEST_BYTES).digest()

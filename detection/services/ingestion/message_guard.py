@@ -1,0 +1,103 @@
+"""Evaluates the calls at the end of a list of messages, after storing what is new before them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from detection.integrations.message_lists import KnownMessages, NewMessages, ReadMessage, find_new
+from detection.services.errors import SessionBusy
+from detection.services.ingestion.guard import GuardRequest, GuardResponse, MessagesChangedError, guard
+from detection.services.keys import Principal
+from detection.services.sessions import read_messages
+from detection.services.sessions.event_records import EventRecord
+
+MAX_ATTEMPTS: Final = 8
+"""Requests with lists of one session at the same time; normally an agent sends one after the other."""
+ToRecord = Callable[[ReadMessage, dict[str, Any]], EventRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageGuardResponse:
+    """The verdicts on the calls at the end of a list, with the request that the list has become."""
+
+    request: GuardRequest
+    response: GuardResponse
+    new: NewMessages
+
+
+def guard_messages(
+    principal: Principal,
+    about: GuardRequest,
+    messages: Sequence[ReadMessage],
+    to_record: ToRecord,
+    *,
+    round_name: str,
+    max_events: int,
+) -> MessageGuardResponse:
+    """Judge the calls that a list of messages ends with.
+
+    Parameters
+    ----------
+    about
+        Session, agent, backend, model and parent of the request.
+    messages
+        The whole list.
+    to_record
+        Returns the checked record of an event of a message; raises the error of the request.
+    round_name
+        The client's id of the model response, or empty.
+    max_events
+        Of a longer history that is new, only so many of the latest events count.
+
+    Raises
+    ------
+    SessionBusy
+        If too many requests wait for the session, or read lists of it at the same time.
+    """
+    for _ in range(MAX_ATTEMPTS):
+        stored = read_messages.load_by_name(principal.project_id, about.session)
+        known = KnownMessages.load(stored)
+        new = find_new(messages, known, round_name)
+        request = replace(
+            about,
+            history=tuple(_history(new, to_record, max_events)),
+            calls=tuple(_records(new.pending, to_record, ("call",), {"round": round_name or None})),
+            is_resent=new.is_resent,
+            messages=(stored, known.with_list(messages, round_name).dump()),
+        )
+        try:
+            return MessageGuardResponse(request, guard(principal, request), new)
+        except MessagesChangedError:
+            continue
+    raise SessionBusy("Too many requests read messages of this session at the same time. Try again.")
+
+
+def _history(new: NewMessages, to_record: ToRecord, max_events: int) -> list[EventRecord]:
+    """Return the records of what is new before the pending calls; each response of the model is a round."""
+    records: list[EventRecord] = []
+    round_name = ""
+    messages = new.history
+    total = sum(len(message.events) for message in messages)
+    skipped = max(0, total - max_events)
+    for message in messages:
+        if not message.is_of_model:
+            round_name = ""
+        elif message.has_calls:
+            round_name = round_name or f"message-{message.prefix.hex()}"
+        if skipped >= len(message.events):
+            skipped -= len(message.events)
+            continue
+        types = ("result",) if message.index in new.refed else ("call", "result", "message")
+        records += _records((message,), to_record, types, {"round": round_name or None})
+    return records
+
+
+def _records(
+    messages: Iterable[ReadMessage], to_record: ToRecord, types: tuple[str, ...], more: dict[str, Any]
+) -> Iterable[EventRecord]:
+    for message in messages:
+        for event in message.events:
+            if event["type"] in types:
+                yield to_record(message, event | more)
