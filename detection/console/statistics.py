@@ -106,5 +106,5 @@ def _chart(points: list[Point]) -> dict[str, Any]:
         "checks": [point.numbers.checks or 0 for point in points],
         "warned": [point.numbers.warned or 0 for point in points],
         "blocked": [point.numbers.blocked or 0 for point in points],
-        "incidents": [point.numbers.incidents for point in points],
+        "loops": [point.numbers.loops for point in points],
     }

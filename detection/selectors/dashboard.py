@@ -125,7 +125,11 @@ def kpis(project_id: int, filters: SessionFilters = ALL_SESSIONS) -> Kpis:
             parameters,
         )
         calls = int(cursor.fetchone()[0])
-    incidents = Incident.objects.filter(project_id=project_id, last_seen_at__gte=now - timedelta(days=1))
+    yesterday = now - timedelta(days=1)
+    # The first condition has the index, the second one is that of the statistics.
+    incidents = Incident.objects.filter(
+        project_id=project_id, last_seen_at__gte=yesterday, opened_at__gte=yesterday
+    )
     if wanted:
         incidents = incidents.filter(session__in=Session.objects.filter(wanted, project_id=project_id))
     day = incidents.aggregate(

@@ -32,6 +32,8 @@ class Numbers:
         Calls that were looked at, and what they were answered. None for rows that calls have no share in (a detector).
     cost_usd
         Of all calls; `loop_cost_usd` of those inside loops, as far as the evidence reaches.
+    incidents, loops
+        A loop that several detectors find is one loop and several incidents.
     """
 
     checks: int | None = None
@@ -40,6 +42,7 @@ class Numbers:
     token_count: int | None = None
     cost_usd: float | None = None
     incidents: int = 0
+    loops: int = 0
     findings: int = 0
     true_loops: int = 0
     false_alarms: int = 0
@@ -244,6 +247,7 @@ _CALL_SUMS = {
 }
 _INCIDENT_SUMS = {
     "all_incidents": Count("pk"),
+    "all_loops": Count("group_id", distinct=True),
     "sum_findings": Coalesce(Sum("detections"), 0),
     "true_loops": Count("pk", filter=Q(label="true_loop")),
     "false_alarms": Count("pk", filter=Q(label="false_alarm")),
@@ -287,7 +291,7 @@ def _merged(
         one.token_count, one.cost_usd = row["sum_tokens"], float(row["sum_cost"] or 0)
     for key, row in found:
         one = numbers(key)
-        one.incidents, one.findings = row["all_incidents"], row["sum_findings"]
+        one.incidents, one.loops, one.findings = row["all_incidents"], row["all_loops"], row["sum_findings"]
         one.true_loops, one.false_alarms = row["true_loops"], row["false_alarms"]
         one.average_confidence = row["mean_confidence"]
         one.recovered, one.not_recovered = row["count_recovered"], row["count_not_recovered"]

@@ -8,10 +8,12 @@ import json
 
 import pytest
 
-from detection.models import Incident, JudgeCall
+from detection.models import Incident, JudgeCall, Session
+from detection.selectors import dashboard
 from detection.services import audit
 from detection.services.audit import Actor
 from detection.services.maintenance.hourly_counts import count_calls
+from detection.services.sessions import evaluation
 
 
 @pytest.fixture
@@ -36,6 +38,24 @@ def test_totals_and_groups_are_returned(api, worked):
     by_kind = api.get("/statistics", by="kind").json()["items"]
     assert [(row["key"], row["checks"], row["incidents"]) for row in by_kind] == [("repeat", None, 1)]
     assert [row["rung"] for row in told["recovery"]]
+
+
+def test_a_loop_that_several_detectors_find_counts_once_here_and_above_the_live_list(api, project):
+    for number in range(24):
+        tool = ("read_file", "grep", "open")[number % 3]
+        call = {
+            "type": "call",
+            "session": "s-1",
+            "call_id": f"c-{number}",
+            "tool": tool,
+            "arguments": {"p": 1},
+        }
+        result = {"type": "result", "session": "s-1", "call_id": f"c-{number}", "content": f"same {tool}"}
+        assert api.post("/events", {"events": [call, result]}).status_code == 202
+    evaluation.evaluate(Session.objects.get().pk)
+    total = api.get("/statistics").json()["total"]
+    assert total["incidents"] > total["loops"] == 1
+    assert dashboard.kpis(project.pk).loops_caught == 1
 
 
 def test_labels_make_the_precision(api, worked):

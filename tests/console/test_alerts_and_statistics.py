@@ -167,7 +167,7 @@ def test_statistics_show_the_numbers_that_the_charts_draw(world, span):
     count_calls()
     told = world.client.get(url(world, "statistics"), {"span": span, "by": "tool"}).content.decode()
     chart = json.loads(re.search(r'<script id="chart-data" type="application/json">(.*?)</script>', told)[1])
-    assert len(chart["at"]) == len(chart["checks"]) == len(chart["incidents"])
+    assert len(chart["at"]) == len(chart["checks"]) == len(chart["loops"])
     assert sum(chart["checks"]) >= 6
     assert chart["at"] == sorted(chart["at"])
     assert "search_web" in told
