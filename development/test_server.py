@@ -54,5 +54,6 @@ def running_server() -> Iterator[dict[str, str]]:
                 up.wait(STOP_SECONDS)
             except subprocess.TimeoutExpired:
                 up.kill()
+                up.wait(STOP_SECONDS)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

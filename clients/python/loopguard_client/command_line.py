@@ -93,9 +93,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _mcp(chosen: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.WARNING, format="loopguard: %(message)s", stream=sys.stderr)
-    return mcp.run(
-        Guard(agent=chosen.agent, fail_closed=chosen.fail_closed), chosen.server, session=chosen.session
-    )
+    guard = Guard(agent=chosen.agent, fail_closed=chosen.fail_closed, budget_seconds=chosen.budget_seconds)
+    return mcp.run(guard, chosen.server, session=chosen.session)
 
 
 def _login(chosen: argparse.Namespace) -> int:

@@ -12,15 +12,18 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Final
 
 from loopguard_client import wire
 from loopguard_client.calls import Call, Verdict
 from loopguard_client.guard import Guard
 
-WAIT_SECONDS = 5.0
+WAIT_SECONDS: Final = 5.0
+"""How long a server may take to end once it has closed its output, or was asked to."""
 
 
 class McpProxy:
@@ -41,6 +44,9 @@ class McpProxy:
         name = session or wire.new_id(f"mcp-{Path(command[0]).name}-")
         self._session = guard.session(name)
         self._lock = threading.Lock()
+        # One lock for each direction: a server that writes while it does not read must not block its own output.
+        self._to_server, self._to_client = threading.Lock(), threading.Lock()
+        self._checks: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
         self._checking: set[str] = set()
         self._cancelled: set[str] = set()
         self._running: dict[str, Verdict] = {}
@@ -62,8 +68,8 @@ class McpProxy:
             reader = threading.Thread(target=self._read_client, args=(source,), daemon=True)
             reader.start()
             for line in server.stdout:
-                self._write(target, self._from_server(line))
-            status = server.wait()
+                self._write_to_client(self._from_server(line))
+            status = _ended(server)
         self._guard.close()
         return status if status >= 0 else 128 - status
 
@@ -76,6 +82,9 @@ class McpProxy:
         for line in source:
             for message, raw in _messages(line):
                 self._from_client(message, raw)
+        deadline = time.monotonic() + WAIT_SECONDS
+        for check in list(self._checks):  # their calls still have to reach the server
+            check.join(max(0.0, deadline - time.monotonic()))
         with contextlib.suppress(OSError):
             self._server.close()
 
@@ -88,7 +97,9 @@ class McpProxy:
             with self._lock:
                 self._checking.add(number)
             # A check may take a while; other messages must not wait for it.
-            threading.Thread(target=self._check, args=(message, parameters, number, raw), daemon=True).start()
+            check = threading.Thread(target=self._check, args=(message, parameters, number, raw), daemon=True)
+            self._checks.add(check)
+            check.start()
             return
         if method == "initialize" and isinstance(parameters.get("clientInfo"), dict):
             self._session.agent = self._session.agent or str(parameters["clientInfo"].get("name", ""))
@@ -97,7 +108,7 @@ class McpProxy:
                 if (number := json.dumps(parameters.get("requestId"))) in self._checking:
                     self._cancelled.add(number)
                     return
-        self._write(self._server, raw)
+        self._write_to_server(raw)
 
     def _check(self, message: dict[str, Any], parameters: dict[str, Any], number: str, raw: bytes) -> None:
         arguments = parameters.get("arguments")
@@ -112,12 +123,12 @@ class McpProxy:
         if is_cancelled:
             self._session.result(verdict, "Cancelled before it ran.", is_error=True)
         elif verdict.may_run:
-            self._write(self._server, raw)
+            self._write_to_server(raw)
         else:
             # `resultType` since the version 2026-07-28; older ones ignore it.
             content = [{"type": "text", "text": verdict.message}]
             result = {"content": content, "isError": True, "resultType": "complete"}
-            self._write(self._target, _line({"jsonrpc": "2.0", "id": message["id"], "result": result}))
+            self._write_to_client(_line({"jsonrpc": "2.0", "id": message["id"], "result": result}))
 
     def _from_server(self, line: bytes) -> bytes:
         if not self._running:
@@ -143,15 +154,35 @@ class McpProxy:
         result["content"] = [{"type": "text", "text": verdict.message}, *content]
         return _line(message)
 
-    def _write(self, target: IO[bytes], line: bytes) -> None:
-        with self._lock, contextlib.suppress(OSError, ValueError):  # the other side has gone
-            target.write(line)
-            target.flush()
+    def _write_to_server(self, line: bytes) -> None:
+        with self._to_server:
+            _write(self._server, line)
+
+    def _write_to_client(self, line: bytes) -> None:
+        with self._to_client:
+            _write(self._target, line)
 
 
 def run(guard: Guard, command: Sequence[str], *, session: str = "") -> int:
     """Guard an MCP server on the standard streams of this process, and return its exit status."""
-    return McpProxy(guard, command, session=session).run(sys.stdin.buffer, sys.stdout.buffer)
+    # Not `sys.stdin`: at its end, Python aborts while a thread reads that. To close this one would wait for the thread.
+    source = open(sys.stdin.fileno(), "rb", closefd=False)  # noqa: SIM115
+    return McpProxy(guard, command, session=session).run(source, sys.stdout.buffer)
+
+
+def _write(target: IO[bytes], line: bytes) -> None:
+    with contextlib.suppress(OSError, ValueError):  # the other side has gone
+        target.write(line)
+        target.flush()
+
+
+def _ended(server: subprocess.Popen[bytes]) -> int:
+    """Return the exit status of a server that has closed its output; end it if it does not end by itself."""
+    for end in (server.terminate, server.kill):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return server.wait(WAIT_SECONDS)
+        end()
+    return server.wait(WAIT_SECONDS)
 
 
 def _messages(line: bytes) -> list[tuple[Any, bytes]]:

@@ -7,7 +7,9 @@ is never blocked. Does not belong here: what is sent, and what a failure means f
 from __future__ import annotations
 
 import contextlib
+import functools
 import http.client
+import io
 import json
 import queue
 import socket
@@ -243,9 +245,11 @@ class _Connection:
 
     def _exchange(self, request: _Request) -> Response:
         connection = self._http or self._connect(request)
-        self._set_timeout(connection, request)
+        connection.timeout = left = _left(request.deadline)
+        if connection.sock is not None:
+            connection.sock.settimeout(left)
+        connection.response_class = functools.partial(_Response, request.deadline)  # type: ignore[assignment]
         connection.request(request.method, request.path, request.body, dict(request.headers))
-        self._set_timeout(connection, request)
         with connection.getresponse() as response:
             raw = bytearray()
             while chunk := response.read1(65_536):
@@ -253,7 +257,6 @@ class _Connection:
                 if len(raw) > MAX_RESPONSE_BYTES:
                     self.close()
                     raise NoAnswer("The answer is too long to be one of LoopGuard.")
-                self._set_timeout(connection, request)
             if response.will_close:
                 self.close()
             status, retry_after = response.status, response.headers.get("Retry-After", "")
@@ -268,7 +271,7 @@ class _Connection:
         return Response(status, document, float(retry_after) if retry_after.isdigit() else 0.0)
 
     def _connect(self, request: _Request) -> http.client.HTTPConnection:
-        seconds = max(request.deadline - time.monotonic(), 0.001)
+        seconds = _left(request.deadline)
         host, port = self._transport.host, self._transport.port
         self._http = (
             http.client.HTTPSConnection(host, port, timeout=seconds, context=self._transport.tls())
@@ -277,14 +280,38 @@ class _Connection:
         )
         return self._http
 
-    @staticmethod
-    def _set_timeout(connection: http.client.HTTPConnection, request: _Request) -> None:
-        left = request.deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        connection.timeout = left
-        if connection.sock is not None:
-            connection.sock.settimeout(left)
+
+class _Response(http.client.HTTPResponse):
+    """A response whose head and body together arrive before a deadline, however slowly they trickle in."""
+
+    def __init__(self, deadline: float, sock: socket.socket, *arguments: Any, **named: Any) -> None:
+        super().__init__(sock, *arguments, **named)
+        self.fp.close()
+        self.fp = io.BufferedReader(_Reader(sock, deadline))
+
+
+class _Reader(io.RawIOBase):
+    def __init__(self, sock: socket.socket, deadline: float) -> None:
+        self._sock, self._deadline = sock, deadline
+        self._raw = sock.makefile("rb", buffering=0)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        self._sock.settimeout(_left(self._deadline))
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
 
 
 def _sentence(error: Exception, transport: Transport) -> str:

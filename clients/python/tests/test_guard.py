@@ -8,6 +8,7 @@ import json
 import logging
 import math
 import os
+import signal
 import threading
 import time
 import traceback
@@ -145,10 +146,10 @@ def test_a_held_call_waits_for_its_approval(guard, server, name):
         assert eventually(lambda: bool(waiting()))
         answers.append(server.post(f"/approvals/{waiting()[0]['id']}/decision", {"choice": "allow_once"}))
 
-    person = threading.Thread(target=decide)
+    person = threading.Thread(target=decide, daemon=True)
     person.start()
     verdicts = played(session, 3)
-    person.join()
+    person.join(PATIENT)
     assert answers
     assert [verdict.decision for verdict in verdicts] == ["allow", "warn", "allow"]
 
@@ -379,6 +380,14 @@ def test_a_server_that_fails_is_left_alone_after_three_requests(server, proxy, n
     guard.close(0)
 
 
+def test_an_answer_that_trickles_in_has_a_deadline(away, proxy, name):
+    proxy.mode = "trickle"
+    away.budget_seconds = 0.1
+    session = away.session(name)
+    assert session.check("read", {"path": "a"}).source == "client"
+    assert not away.flush(0.1)  # in this thread, as at the end of a process
+
+
 def test_a_call_whose_answer_was_lost_counts_once(away, proxy, server, name):
     session = away.session(name)
     proxy.mode = "lose"
@@ -464,11 +473,11 @@ def test_threads_share_a_session(guard, server, name):
             session.result(verdict, "text")
             verdicts.append(verdict)
 
-    threads = [threading.Thread(target=work, args=(worker,)) for worker in range(8)]
+    threads = [threading.Thread(target=work, args=(worker,), daemon=True) for worker in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        thread.join(5 * PATIENT)
     assert guard.flush(PATIENT)
     assert {verdict.source for verdict in verdicts} == {"server"}
     assert len(verdicts) == len(server.calls(name)) == 40
@@ -480,9 +489,10 @@ async def test_the_event_loop_continues_while_the_server_is_silent(server, proxy
     guard = Guard(proxy.url, server.key, budget_seconds=0.5)
     check = asyncio.create_task(guard.session(name).acheck("read"))
     ticks = 0
-    while not check.done():
-        ticks += 1
-        await asyncio.sleep(0.01)
+    async with asyncio.timeout(PATIENT):
+        while not check.done():
+            ticks += 1
+            await asyncio.sleep(0.01)
     assert check.result().source == "client"
     assert ticks > 3
     proxy.released.set()
@@ -494,8 +504,9 @@ async def test_a_cancelled_check_leaves_no_open_call(away, proxy, server, name):
     await session.acheck("read", {"path": "a"})
     proxy.mode = "silent"
     check = asyncio.create_task(session.acheck("read", {"path": "b"}))
-    while len(proxy.seen) < 2:
-        await asyncio.sleep(0.01)
+    async with asyncio.timeout(PATIENT):
+        while len(proxy.seen) < 2:
+            await asyncio.sleep(0.01)
     check.cancel()
     with pytest.raises(asyncio.CancelledError):
         await check
@@ -520,7 +531,11 @@ def test_a_forked_process_guards_its_own_calls(guard, server, name):
         except BaseException:  # noqa: BLE001 (the child must not return into pytest)
             traceback.print_exc()
             os._exit(2)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    ends = threading.Timer(3 * PATIENT, os.kill, (child, signal.SIGKILL))
+    ends.start()
+    status = os.waitpid(child, 0)[1]
+    ends.cancel()
+    assert os.waitstatus_to_exitcode(status) == 0
     assert session.check("read", {"path": "after"}).source == "server"
     assert guard.flush(PATIENT)
     results = {call["arguments"]: (call["result"] or {}).get("content") for call in server.calls(name)}

@@ -6,7 +6,6 @@ import io
 import json
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from loopguard_client.command_line import main
 from loopguard_client.hooks.hosts import HOSTS
 from loopguard_client.hooks.opencode import ALL_HOSTS
 
+from .programs import ended_after
 from .proxy import Proxy
 
 CODEX = shutil.which("codex")
@@ -122,15 +122,11 @@ def test_the_real_codex_lists_and_trusts_the_hooks(server, monkeypatch, capsys, 
         {"method": "initialized"},
         {"id": 2, "method": "hooks/list", "params": {"cwds": ["/"]}},
     ]
-    process = subprocess.Popen(
-        [CODEX, "app-server"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    process.stdin.write("".join(json.dumps(request) + "\n" for request in requests))
-    process.stdin.flush()
-    answers = (json.loads(line) for line in process.stdout)
-    listed = next(answer for answer in answers if answer.get("id") == 2)["result"]["data"][0]["hooks"]
-    process.kill()
-    process.communicate()
+    with ended_after(60, [CODEX, "app-server"]) as process:
+        process.stdin.write("".join(json.dumps(request) + "\n" for request in requests).encode())
+        process.stdin.flush()
+        answers = (json.loads(line) for line in process.stdout)
+        listed = next(answer for answer in answers if answer.get("id") == 2)["result"]["data"][0]["hooks"]
     trust = "".join(
         f'[hooks.state."{hook["key"]}"]\ntrusted_hash = "{hook["currentHash"]}"\n' for hook in listed
     )

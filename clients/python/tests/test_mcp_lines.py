@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,8 @@ from pathlib import Path
 import pytest
 
 import loopguard_client
+
+from .programs import ended_after
 
 ECHO = """
 import json, sys
@@ -32,24 +36,22 @@ sys.exit(7)
 @pytest.fixture
 def wrapped(server, tmp_path):
     """Start the wrapper around a server that echoes lines and answers calls."""
-    script = tmp_path / "echo.py"
-    script.write_text(ECHO)
-    started = []
+    script = tmp_path / "server.py"
+    with contextlib.ExitStack() as started:
 
-    def start(url=server.url, *options):
-        environment = {**os.environ, "LOOPGUARD_URL": url, "LOOPGUARD_KEY": server.key}
-        process = subprocess.Popen(
-            [sys.executable, "-m", "loopguard_client", "mcp", "--budget-seconds", "20", *options, "--", sys.executable, script],
-            cwd=Path(loopguard_client.__file__).parents[1],
-            env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-        started.append(process)
-        return process
+        def start(url=server.url, *options, program=ECHO):
+            script.write_text(program)
+            command = [sys.executable, "-m", "loopguard_client", "mcp", "--budget-seconds", "20"]
+            return started.enter_context(
+                ended_after(
+                    90,
+                    [*command, *options, "--", sys.executable, script],
+                    cwd=Path(loopguard_client.__file__).parents[1],
+                    env={**os.environ, "LOOPGUARD_URL": url, "LOOPGUARD_KEY": server.key},
+                )
+            )
 
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
+        yield start
 
 
 def call(number, tool="search", arguments=None):
@@ -97,13 +99,33 @@ def test_every_other_line_passes_byte_by_byte(wrapped):
     assert process.returncode == 7
 
 
+def test_a_server_that_writes_much_before_it_reads_does_not_block(wrapped):
+    """Both pipes are full at the same time: neither direction may wait for the other."""
+    noisy = """
+import sys
+for line in sys.stdin.buffer:
+    for _ in range(5):
+        sys.stdout.buffer.write(b"x" * 300_000 + b"\\n")
+        sys.stdout.buffer.flush()
+"""
+    process = wrapped(program=noisy)
+    output, _ = process.communicate((b"y" * 300_000 + b"\n") * 8, timeout=60)
+    assert len(output) == 8 * 5 * 300_001
+
+
+def test_a_server_that_closes_its_output_and_does_not_end_is_ended(wrapped):
+    process = wrapped(program="import os, time\nos.close(1)\ntime.sleep(600)\n")
+    assert process.wait(60) == 128 + signal.SIGTERM
+
+
 def test_a_batch_with_calls_is_guarded(wrapped):
     process = wrapped()
     output, _ = process.communicate(
         json.dumps([call(number) for number in range(6)]).encode() + b"\n", timeout=30
     )
     answers = [json.loads(line)["result"] for line in output.splitlines()]
-    assert sum(not answer.get("isError", False) for answer in answers) <= 3
+    assert sum(not answer.get("isError", False) for answer in answers) == 3
+    assert len(answers) == 6
 
 
 def test_without_loopguard_calls_run_and_identical_ones_are_counted(wrapped):
@@ -119,7 +141,7 @@ def test_without_a_key_the_reason_is_shown(monkeypatch, tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "loopguard_client", "mcp", "--", "true"],
         cwd=Path(loopguard_client.__file__).parents[1],
-        env={**environment, "HOME": str(tmp_path)}, capture_output=True, text=True, check=False,
+        env={**environment, "HOME": str(tmp_path)}, capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     assert done.returncode == 1
     assert "loopguard login URL" in done.stderr

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import stat
 import subprocess
@@ -126,19 +127,41 @@ def _fire(host: Host, command: str) -> Iterator[Finding]:
 
 def _run(command: str, body: str) -> tuple[int, str]:
     try:
-        done = subprocess.run(
-            ["/bin/sh", "-c", command],
-            input=body,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            timeout=PROGRAM_SECONDS,
-            cwd=tempfile.gettempdir(),
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
+        with _program(["/bin/sh", "-c", command], tempfile.gettempdir()) as process:
+            output, _ = process.communicate(body)
+    except OSError as error:
         return -1, str(error)
-    return done.returncode, done.stdout
+    return process.returncode, output
+
+
+@contextlib.contextmanager
+def _program(command: list[str], folder: str | None = None) -> Iterator[subprocess.Popen[str]]:
+    """Run a program with pipes, and end it with everything that it started when the block or its time is over."""
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=folder,
+        start_new_session=True,
+    )
+
+    def end() -> None:
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+    # The end of the pipes ends every wait for them.
+    ends = threading.Timer(PROGRAM_SECONDS, end)
+    ends.daemon = True
+    ends.start()
+    try:
+        yield process
+    finally:
+        ends.cancel()
+        end()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=5.0)
 
 
 def _is_answer(output: str) -> bool:
@@ -238,34 +261,18 @@ def _codex_trust(host: Host, file: Path, commands: dict[str, str]) -> Finding:
 
 def _app_server(program: str, requests: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
     """Return the hooks that Codex lists, or None if it does not answer."""
+    text = "".join(f"{json.dumps(request)}\n" for request in requests)
     try:
-        process = subprocess.Popen(
-            [program, "app-server"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=os.environ,
-        )
+        with _program([program, "app-server"]) as process:
+            if process.stdin is None or process.stdout is None:
+                return None
+            process.stdin.write(text)
+            process.stdin.flush()
+            for line in process.stdout:
+                with contextlib.suppress(ValueError, KeyError, TypeError):
+                    message = json.loads(line)
+                    if message.get("id") == 2:
+                        return [hook for entry in message["result"]["data"] for hook in entry["hooks"]]
     except OSError:
         return None
-    # Killing it ends the loop below if it never answers.
-    ends = threading.Timer(PROGRAM_SECONDS, process.kill)
-    ends.start()
-    try:
-        if process.stdin is None or process.stdout is None:
-            return None
-        process.stdin.write("".join(f"{json.dumps(request)}\n" for request in requests))
-        process.stdin.flush()
-        for line in process.stdout:
-            with contextlib.suppress(ValueError, KeyError, TypeError):
-                message = json.loads(line)
-                if message.get("id") == 2:
-                    return [hook for entry in message["result"]["data"] for hook in entry["hooks"]]
-    except OSError:
-        return None
-    finally:
-        ends.cancel()
-        process.kill()
-        process.communicate()
     return None
