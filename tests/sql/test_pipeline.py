@@ -1,5 +1,6 @@
 """Statements that travel together, on a real server."""
 
+import psycopg
 import pytest
 from django.db import DataError, OperationalError, connection, transaction
 from django.db.utils import ProgrammingError
@@ -35,6 +36,12 @@ def rename_and_fail():
 
 def round_trips(messages):
     return sum(message.split("\t")[2].strip() in ("Sync", "Query") for message in messages)
+
+
+def end_backend(process_id):
+    """End a backend from another connection, and wait until it is gone."""
+    with psycopg.connect(**connection.get_connection_params(), autocommit=True) as other:
+        assert other.execute("SELECT pg_terminate_backend(%s, 10000)", (process_id,)).fetchone() == (True,)
 
 
 def test_each_statement_has_its_rows():
@@ -137,6 +144,36 @@ def test_beyond_the_limit_statements_are_sent_unprepared(monkeypatch):
     before = dict(connection.connection.prepared_names)
     assert fetch("SELECT %s::text || 'x'", ("y",)) == [("yx",)]
     assert connection.connection.prepared_names == before
+
+
+@pytest.mark.parametrize("times", [1, 5])
+def test_a_connection_that_the_server_ended_is_an_error_and_the_next_one_works(times):
+    for _ in range(times):
+        end_backend(connection.connection.info.backend_pid)
+        with pytest.raises(OperationalError):
+            send(NAME, Statement("SELECT %s::int", (1,)), NAME)
+        connection.close()
+        assert fetch(NAME.text) == [("before",)]
+
+
+def test_a_connection_that_the_server_ends_while_a_lock_is_waited_for_is_an_error(project):
+    found = []
+
+    def wait():
+        try:
+            with pipelined_transaction(NAME, LOCK, NAME):
+                found.append("locked")
+        except OperationalError as error:
+            found.append(error)
+        connection.close()
+
+    with transaction.atomic():
+        Project.objects.select_for_update().get()
+        waiter = in_thread(wait)
+        end_backend(wait_until_blocked())
+        waiter.join(30)
+    assert len(found) == 1
+    assert isinstance(found[0], OperationalError)
 
 
 def test_large_values_pass_in_both_directions():

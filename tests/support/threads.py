@@ -17,11 +17,11 @@ def in_thread(do):
 
 
 def wait_until_blocked():
-    """Wait until a connection waits for a lock."""
+    """Wait until a connection waits for a lock; return the process id of its backend."""
     for _ in range(500):
         with connection.cursor() as cursor:
-            cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
-            if cursor.fetchone()[0]:
-                return
+            cursor.execute("SELECT pid FROM pg_locks WHERE NOT granted")
+            if row := cursor.fetchone():
+                return row[0]
         time.sleep(0.01)
     raise AssertionError("nobody waits")
