@@ -130,7 +130,7 @@ def observe_call(
     key = key_of(keyer, name, call.arguments if values["identity"] == "raw" else arguments, policy)
     call_hash = hash_of(call.call_id) if call.call_id else 0
     if call_hash:
-        is_resent, known = find_resent(state, call, key)
+        is_resent, known = find_resent(state, call, key, call_hash)
         if is_resent:
             return (
                 _duplicate(state, known, policy, templates) if known else Step(call_key=key, duplicate=True)
@@ -147,11 +147,14 @@ def observe_call(
             if counted.decision not in BLOCKING:
                 state.add_uncounted(call.seq, call_hash, tool, key)
             return _duplicate(state, counted, policy, templates, seq=call.seq)
-    record = _add_record(run, call, arguments, key, (round_hash, call_hash), policy, keyer)
+    record = Record(call.seq, run.ordinal + 1, tool, key, call.at, round_hash, call_hash)
+    _add_record(run, record, arguments, policy, keyer)
     _forget(run, session_policy)
     if record.effect == "poll":
         policy = policy.as_poll()
-    readings, faults = _run_detectors(run, record, policy, call, _hooks(policy, "on_call"))
+    readings, faults = _run_detectors(
+        run, record, policy, call, policy.plans.get("on_call") or _hooks(policy, "on_call")
+    )
     verdict = _decide(run, record, readings, policy, templates, overrule)
     return Step(
         verdict=verdict,
@@ -212,7 +215,9 @@ def observe_result(
     faults: Faults = ()
     if is_change and is_new_pair:
         faults = _discard_outdated(run, record)
-    readings, more = _run_detectors(run, record, policy, outcome, _hooks(policy, "on_result"))
+    readings, more = _run_detectors(
+        run, record, policy, outcome, policy.plans.get("on_result") or _hooks(policy, "on_result")
+    )
     verdict = _decide(run, record, readings, policy, templates, overrule, after_result=True)
     return Step(
         verdict=verdict,
@@ -332,18 +337,9 @@ def grant_rounds(state: State, rounds: int) -> None:
             del run.loops[loop_id]
 
 
-def _add_record(
-    run: RunState,
-    call: ObservedCall,
-    arguments: Arguments,
-    key: str,
-    hashes: tuple[int, int],
-    policy: Policy,
-    keyer: Keyer,
-) -> Record:
+def _add_record(run: RunState, record: Record, arguments: Arguments, policy: Policy, keyer: Keyer) -> None:
     values = policy.values
     run.ordinal += 1
-    record = Record(call.seq, run.ordinal, bounded_name(call.tool), key, call.at, *hashes)
     if values["result_aware"]:
         record.effect = effect_of(policy.traits, arguments)
     if values["similar_enabled"] and values["similar_method"] == "literal":
@@ -354,11 +350,10 @@ def _add_record(
     records.append(record)
     gap = values["slow_gap_seconds"]
     # If all calls looked at are recent, none of them can be that long ago.
-    if call.at - records[max(0, len(records) - 1 - _SLOW_LOOKBACK_CALLS)].at >= gap:
-        earlier = run.recent(key, _SLOW_LOOKBACK_CALLS)
-        if earlier is not None and call.at - earlier.at >= gap:
+    if record.at - records[max(0, len(records) - 1 - _SLOW_LOOKBACK_CALLS)].at >= gap:
+        earlier = run.recent(record.key, _SLOW_LOOKBACK_CALLS)
+        if earlier is not None and record.at - earlier.at >= gap:
             record.weight = _SLOW_WEIGHT
-    return record
 
 
 def _forget(run: RunState, policy: Policy) -> None:
@@ -377,12 +372,10 @@ def _forget(run: RunState, policy: Policy) -> None:
 
 
 def _hooks(policy: Policy, name: Literal["on_call", "on_result"]) -> tuple[tuple[str, Any], ...]:
-    """Return kind and hook of the detectors that this policy turns on. Computed once per policy."""
-    hooks: tuple[tuple[str, Any], ...] | None = policy.plans.get(name)
-    if hooks is None:
-        detectors = ON_CALL if name == "on_call" else ON_RESULT
-        hooks = tuple((one.kind, getattr(one, name)) for one in detectors if policy.values[one.switch])
-        policy.plans[name] = hooks
+    """Return kind and hook of the detectors that this policy turns on, and keep them in its plans."""
+    detectors = ON_CALL if name == "on_call" else ON_RESULT
+    hooks = tuple((one.kind, getattr(one, name)) for one in detectors if policy.values[one.switch])
+    policy.plans[name] = hooks
     return hooks
 
 
@@ -414,7 +407,9 @@ def _run_detectors(
 def _discard_outdated(run: RunState, record: Record) -> Faults:
     """Stop counting what was called before a successful change, for every detector that is on or off."""
     run.epoch = record.ordinal
-    run.discard({other.key for other in run.records if other.key != record.key})
+    for other in run.records:
+        if other.key != record.key:
+            other.is_obsolete = True
     faults: Faults = ()
     for detector in ON_CHANGE:
         own = run.detectors.get(detector.kind)
@@ -438,9 +433,9 @@ def _decide(
     after_result: bool = False,
 ) -> Verdict:
     """Return the verdict: the strictest reaction to the findings, or `allow` without any."""
-    findings = [reading.finding for _, reading in readings if reading.finding is not None]
+    findings = [reading[2] for _, reading in readings if reading[2] is not None]
     if not findings:
-        return Verdict(meter=_meter(readings))
+        return Verdict(meter=_meter(readings) if readings else None)
     reactions = [react(run, finding, policy, after_result=after_result) for finding in distinct(findings)]
     decisive = strictest(reactions)
     finding = decisive.finding

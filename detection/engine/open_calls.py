@@ -49,18 +49,14 @@ def named_round(call: ObservedCall) -> int:
 
 def key_of(keyer: Keyer, tool: str, arguments: Arguments, policy: Policy) -> str:
     """Return the key of a call under the policy of its tool; with `result_aware`, of what is essential in it."""
-    identity = policy.values["identity"]
     return keyer.call_key(
-        tool,
-        arguments if identity == "raw" else structured(arguments),
-        identity=identity,
-        ignore=policy.traits.ignore_arguments,
+        tool, arguments, identity=policy.values["identity"], ignore=policy.traits.ignore_arguments
     )
 
 
-def find_resent(state: State, call: ObservedCall, key: str) -> tuple[bool, Record | None]:
+def find_resent(state: State, call: ObservedCall, key: str, call_hash: int) -> tuple[bool, Record | None]:
     """Tell whether a call was sent before, with its record if it has one, and remember its id."""
-    call_hash, round_hash = hash_of(call.call_id), named_round(call)
+    round_hash = named_round(call)
     known = state.round_calls if round_hash else state.open_calls
     name = hash_of(f"{round_hash} {call.call_id}") if round_hash else call_hash
     if known.add_new(name.to_bytes(4), MAX_CALL_IDS):
@@ -133,7 +129,8 @@ def find_closed(state: State, result: ObservedResult, policy: Policy, keyer: Key
     """
     if result.call_id:
         call_hash = hash_of(result.call_id)
-        state.open_calls.remove(call_hash.to_bytes(4))
+        if state.open_calls.packed:
+            state.open_calls.remove(call_hash.to_bytes(4))
         return _by_id(state, call_hash) if result.closes is None else _by_seq(state, result.closes)
     if result.closes is not None:
         return _by_seq(state, result.closes)
@@ -196,9 +193,7 @@ def _by_id(state: State, call_hash: int) -> ClosedCall | None:
     latest: ClosedCall | None = None
     closed: ClosedCall | None = None
     for run in reversed(state.runs.values()):
-        for record in reversed(run.records):
-            if record.call != call_hash:
-                continue
+        for record in reversed([record for record in run.records if record.call == call_hash]):
             found = ClosedCall(record.seq, run, record)
             latest = latest or found
             if record.status == PENDING and record.decision not in BLOCKING:

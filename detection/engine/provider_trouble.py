@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 from typing import Literal
 
+from detection.engine.substrings import contains_any
+
 Trouble = Literal["", "rate limit", "time-out", "outage"]
 
 _MAX_CHARS = 400
-# The kinds in the order in which they are looked for: a gateway time-out is one of a gateway.
-_TROUBLES: tuple[tuple[Trouble, re.Pattern[str]], ...] = (
+# The kinds in the order in which they are looked for: a gateway time-out is one of a gateway. Whatever a pattern matches
+# contains one of the parts before it, which are found many times faster.
+_TROUBLES: tuple[tuple[Trouble, tuple[str, ...], re.Pattern[str]], ...] = (
     (
         "rate limit",
+        ("limit", "too many", "quota", "usage", "throttl", "429", "overload"),
         re.compile(
             r"(?i)\brate[ _-]?limit|\btoo many requests|\b(?:quota|usage limit|set usage) .{0,20}?(?:exceeded|limit|reached)"
             r"|\b(?:exceeds|exceeded|reached) (?:your|the) .{0,30}?(?:quota|limit)\b|\bthrottl|\bstatus(?: code)?[ :=]{0,2}429\b"
@@ -20,6 +24,18 @@ _TROUBLES: tuple[tuple[Trouble, re.Pattern[str]], ...] = (
     ),
     (
         "outage",
+        (
+            "server error",
+            "gateway",
+            "unavailable",
+            "50",
+            "connection",
+            "econn",
+            "upstream",
+            "temporar",
+            "remote",
+            "retries",
+        ),
         re.compile(
             r"(?i)\b(?:internal server error|bad gateway|service (?:is )?(?:temporarily )?unavailable|gateway time-?out)"
             r"|\b(?:status(?: code)?|http(?:/1\.1)?|error)[ :=]{1,2}50[0234]\b|\b50[0234] server error"
@@ -29,6 +45,7 @@ _TROUBLES: tuple[tuple[Trouble, re.Pattern[str]], ...] = (
     ),
     (
         "time-out",
+        ("time", "deadline"),
         re.compile(
             r"(?i)\btime[ds]? ?out\b|\btimeouts?\b|\btimeout(?:error|exception)|\bdeadline exceeded|\betimedout"
         ),
@@ -38,7 +55,8 @@ _TROUBLES: tuple[tuple[Trouble, re.Pattern[str]], ...] = (
 
 def trouble_of(text: str) -> Trouble:
     """Return what trouble an error reports in its first 400 characters, or nothing. Costs one pass per kind."""
-    for trouble, pattern in _TROUBLES:
-        if pattern.search(text, 0, _MAX_CHARS):
+    head = text[:_MAX_CHARS]
+    for trouble, parts, pattern in _TROUBLES:
+        if contains_any(head, parts) and pattern.search(head):
             return trouble
     return ""

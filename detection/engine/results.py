@@ -22,7 +22,8 @@ _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 # Every pattern begins with a set of characters, so that the scan can skip what cannot match; so does nearly every
 # alternative, for the same reason.
 _VOLATILE_FORMS = (
-    r"\d(?<!\d\d)(?:"
+    # After its digits, every form continues in one of these ways; most numbers do not.
+    r"\d(?<!\d\d)(?=\d{9}|\d*+(?:[-/:.]\d| ?[smhdwyunµ]|x))(?:"
     # 2026-11-21T12:00:00.123Z and its parts
     r"\d\d\d[-/]\d\d[-/]\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?: ?Z| ?[+-]\d\d:?\d\d)?)?"
     # A clock, but no line:column of a compiler, which follows a colon.
@@ -96,8 +97,11 @@ _LOOKS_FAILED = re.compile(
     r"(?i)\W{0,3}(?:\w{0,30}(?:error|exception)\b|traceback \(most recent|fatal:|failed\b)"
 )
 # Where in a text something is wrong: it moves with every change above.
-_POSITION = re.compile(r"(?i)\b(?:lines?|columns?|col|char|character|position|offset)[ :=]{0,2}\d+|:\d+:\d+")
-_WORD = re.compile(r"\w+")
+_POSITION = re.compile(
+    r"[:lcpoLCPO](?:(?<=:)\d+:\d+"
+    r"|(?<!\w.)(?i:(?<=l)ines?|(?<=c)ol(?:umns?)?|(?<=c)har(?:acter)?|(?<=p)osition|(?<=o)ffset)[ :=]{0,2}\d+)"
+)
+_WORDS = re.compile(r"(\w+)")
 
 
 @dataclass(slots=True)
@@ -208,13 +212,14 @@ def normalise(text: str, volatile_fields: Collection[str] = ()) -> str:
     head = " ".join(head.split())
     if head.count("-") >= 4:
         head = _UUID.sub("~", head)
-    head = (_VOLATILE_ASCII if head.isascii() else _VOLATILE).sub("~", head)
+    is_ascii = head.isascii()
+    head = (_VOLATILE_ASCII if is_ascii else _VOLATILE).sub("~", head)
     # Months and days begin with a capital letter.
     lower = head.islower()
     if not lower:
         head = _DATE_WORDS.sub("~", head)
     # In lower-case ASCII, every labelled id contains one of these two.
-    plain = lower and head.isascii() and "id" not in head and "req_" not in head
+    plain = lower and is_ascii and "id" not in head and "req_" not in head
     if not plain and _may_name_an_id(head):
         head = _LABELLED_ID.sub(r"\1\2~", head)
     return head + tail if tail else head
@@ -257,10 +262,12 @@ def _pruned(value: Any, dropped: Collection[str]) -> Any:
 
 def without_words(text: str, sketch: str, keyer: Keyer) -> str:
     """Return the text with the words of the arguments masked, except three-digit codes, which name an error."""
-    head = text[:2048]
+    # Words at the odd places, and what separates them at the even ones.
+    parts = _WORDS.split(text[:2048])
+    words = parts[1::2]
     hidden = {
         word
-        for word in set(_WORD.findall(head))
+        for word in set(words)
         # Single letters stay, and so do three-digit codes.
         if len(word) > 1
         and keyer.word_hashes[encoded(word)] in sketch
@@ -268,7 +275,8 @@ def without_words(text: str, sketch: str, keyer: Keyer) -> str:
     }
     if not hidden:
         return text
-    return _WORD.sub(lambda match: "~" if match[0] in hidden else match[0], head) + text[2048:]
+    parts[1::2] = ["~" if word in hidden else word for word in words]
+    return "".join(parts) + text[2048:]
 
 
 def as_text(content: Any) -> str | None:

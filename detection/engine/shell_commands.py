@@ -82,7 +82,7 @@ _MAX_COMMAND_CHARS = 4096
 def changes_something(arguments: object) -> bool:
     """Return whether any command of a shell line changes something."""
     command: object = arguments
-    if isinstance(arguments, Mapping):
+    if isinstance(arguments, dict):
         command = next((arguments[name] for name in _COMMAND_FIELDS if name in arguments), "")
     if isinstance(command, list):
         command = " ".join(str(part) for part in command)

@@ -34,6 +34,7 @@ _BREAKS = bytes(
 _DIGITS = re.compile(r"\d+")
 _FIELD = "|"
 _SCALAR = "#"
+_SCALARS = (bool, int, float)
 
 
 def sketch(arguments: Arguments, keyer: Keyer) -> str:
@@ -59,7 +60,7 @@ def sketch(arguments: Arguments, keyer: Keyer) -> str:
 
 def _value_sketch(value: Any, hashes: WordHashes) -> str:
     if not isinstance(value, str):
-        if value is None or isinstance(value, bool | int | float):
+        if value is None or isinstance(value, _SCALARS):
             return _SCALAR + hashes[str(value).encode()]
         return _SCALAR + hashes[dump(value)[:MAX_FIELD_CHARS].decode("utf-8", "replace").encode()]
     words = _words(value[:MAX_FIELD_CHARS])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Literal
 
 Intent = Literal["", "read", "write", "message"]
@@ -102,7 +101,7 @@ def moves_on(tool: str, arguments: object) -> bool:
     """Return whether a call pages or scrolls, so that an identical one asks for something else."""
     if not _MOVES.isdisjoint(words_of(tool)):
         return True
-    values = arguments.values() if isinstance(arguments, Mapping) else (arguments,)
+    values = arguments.values() if isinstance(arguments, dict) else (arguments,)
     return any(
         not _MOVES.isdisjoint(words_of(value.replace(" ", "_")))
         for value in values

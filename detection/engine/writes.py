@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from detection.engine.shell_commands import changes_something
+from detection.engine.substrings import contains_any
 from detection.engine.tool_classes import ToolTraits
 from detection.engine.tool_verbs import intent_of, words_of
 
@@ -29,6 +30,7 @@ _ACTION_FIELDS = (
     "op",
     "subcommand",
 )
+_ACTION_NAMES = frozenset(_ACTION_FIELDS)
 _HTTP_METHODS: Mapping[str, Effect] = {"post": "write", "put": "write", "patch": "write", "delete": "write"}
 # Actions that ask for a state which others change.
 _POLL_ACTIONS = frozenset(("poll", "status", "wait", "tail", "check_status", "get_status"))
@@ -56,24 +58,25 @@ _DONE = re.compile(
     r"|booked|completed)\b(?!\W{1,3}(?:false|0))"
 )
 _MAX_DECLINED_CHARS = 400
+# Whatever `_DECLINED` matches contains one of these.
+_DECLINED_PARTS = (
+    "not", "error", "fail", "denied", "refused", "reject", "invalid", "n't", "unable", "must", "required", "missing",
+    "unknown", "forbidden", "no ", "unchanged", "unauthorized", "already", "false",
+)  # fmt: skip
 
 
 def effect_of(traits: ToolTraits, arguments: object) -> Effect:
     """Return what a call intends. An action named in the arguments takes precedence over the tool's name."""
     tool_class = traits.tool_class
     if tool_class == "fallible":
-        if (
-            traits.input_argument
-            and isinstance(arguments, Mapping)
-            and not arguments.get(traits.input_argument)
-        ):
+        if traits.input_argument and isinstance(arguments, dict) and not arguments.get(traits.input_argument):
             return "poll"
         return "command" if changes_something(arguments) else "write" if _is_sql_write(arguments) else ""
     if tool_class == "message":
         return "message"
     if tool_class in ("poll", "wait", "exempt"):
         return "poll" if tool_class == "poll" else ""
-    if isinstance(arguments, Mapping):
+    if isinstance(arguments, dict):
         named = _named_action(arguments)
         if named is not None:
             return named
@@ -84,6 +87,8 @@ def effect_of(traits: ToolTraits, arguments: object) -> Effect:
 
 def _named_action(arguments: Mapping[str, object]) -> Effect | None:
     """Return what the action that a dispatching tool gets intends; None without a known one."""
+    if _ACTION_NAMES.isdisjoint(arguments):
+        return None
     for name in _ACTION_FIELDS:
         value = arguments.get(name)
         if not isinstance(value, str) or len(value) > _MAX_ACTION_CHARS or not _ACTION.fullmatch(value):
@@ -102,7 +107,7 @@ def _named_action(arguments: Mapping[str, object]) -> Effect | None:
 
 
 def _is_sql_write(arguments: object) -> bool:
-    if isinstance(arguments, Mapping):
+    if isinstance(arguments, dict):
         return any(
             isinstance(text := arguments[name], str) and _SQL_WRITE.match(text) is not None
             for name in _STATEMENT_FIELDS
@@ -113,4 +118,9 @@ def _is_sql_write(arguments: object) -> bool:
 
 def is_declined(text: str) -> bool:
     """Return whether a result that is no error says at its beginning that the write did not happen."""
-    return _DECLINED.search(text, 0, _MAX_DECLINED_CHARS) is not None and _DONE.match(text) is None
+    head = text[:_MAX_DECLINED_CHARS]
+    return (
+        contains_any(head, _DECLINED_PARTS)
+        and _DONE.match(text) is None
+        and _DECLINED.search(head) is not None
+    )

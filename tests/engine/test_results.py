@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from detection.engine import provider_trouble, results, writes
 from detection.engine.identity import Keyer
 from detection.engine.results import as_text, evaluate_result, normalise
 from detection.engine.similarity import sketch
@@ -136,3 +140,35 @@ def test_objects_become_compact_text():
     assert as_text({"a": [1]}) == '{"a":[1]}'
     assert as_text("x") == "x"
     assert as_text(None) is None
+
+
+_WORDS = re.findall(r"[a-z]+|\d+", " ".join(pattern.pattern for _, _, pattern in provider_trouble._TROUBLES))
+_REFUSALS = re.findall(r"[a-z']+", writes._DECLINED.pattern)
+
+
+@given(st.lists(st.sampled_from([*_WORDS, " ", "-", ": ", "ſ", "3", "ed", "s"]), max_size=8))
+def test_trouble_is_recognised_with_and_without_the_fast_check(pieces):
+    text = "".join(pieces).upper() if len(pieces) % 2 else "".join(pieces)
+    slow = (name for name, _, pattern in provider_trouble._TROUBLES if pattern.search(text, 0, 400))
+    assert provider_trouble.trouble_of(text) == next(slow, "")
+
+
+@given(st.lists(st.sampled_from([*_REFUSALS, " ", "'", '"', ": ", "ſ", "done"]), max_size=8))
+def test_a_declined_write_is_recognised_with_and_without_the_fast_check(pieces):
+    text = "".join(pieces).upper() if len(pieces) % 2 else "".join(pieces)
+    slow = writes._DECLINED.search(text, 0, 400) is not None and writes._DONE.match(text) is None
+    assert writes.is_declined(text) == slow
+
+
+@given(st.text("0123459x:/-.,+ TZsmhdwyµnuecondago\u0665", max_size=40))
+def test_times_are_masked_with_and_without_the_fast_check(text):
+    check = "(?=\\d{9}|\\d*+(?:[-/:.]\\d| ?[smhdwyunµ]|x))"
+    assert check in results._VOLATILE_FORMS
+    slow = re.compile(results._VOLATILE_FORMS.replace(check, ""))
+    assert results._VOLATILE.sub("~", text) == slow.sub("~", text)
+
+
+@given(st.text("1: lineLINEcolumnchartposk\u017f\u212a=", max_size=40))
+def test_positions_are_the_plain_ones(text):
+    plain = r"(?i)\b(?:lines?|columns?|col|char|character|position|offset)[ :=]{0,2}\d+|:\d+:\d+"
+    assert results._POSITION.sub("~", text) == re.sub(plain, "~", text)

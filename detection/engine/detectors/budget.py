@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 from detection.engine.calls import Finding, ObservedCall
 from detection.engine.detectors.base import (
-    QUIET,
     BaseDetector,
     Example,
     ExampleCall,
@@ -120,8 +119,9 @@ class Budget(BaseDetector):
             limits = policy.plans[self.kind] = _limits(values)
         used_before, granted = own.get("extension", (0, 0))
         notice_share = values["budget_notice_share"]
-        best = QUIET
-        used = 0.0
+        # Whether the limit is spent, and its share; what is reported of it.
+        most = (False, 0.0)
+        best: tuple[float, float, Finding | None] = (0.0, 1.0, None)
         for unit, name, limit in limits:
             before = 0
             if granted and unit == "rounds":
@@ -132,19 +132,20 @@ class Budget(BaseDetector):
             # Of an extension, only its own rounds count towards the notice.
             share = (amount - before) / (limit - before)
             # The limit fires on the n-th round, so it is spent when that round begins.
-            if share < notice_share or (
-                unit == "rounds" and values["budget_soft_rounds"] and not _little_new(run)
+            finding = None
+            if share >= notice_share and (
+                unit != "rounds" or not values["budget_soft_rounds"] or _little_new(run)
             ):
-                reading = Reading(int(amount), int(limit))
-            else:
-                reading = _spent(own, run, record, policy, unit, amount, limit)
-            if (reading.finding is not None, share) > (best.finding is not None, used):
-                best, used = reading, share
-        if best.finding is not None and best.finding.detail.get("notice"):
+                finding = _spent(own, run, record, policy, unit, amount, limit)
+            rank = (finding is not None, share)
+            if rank > most:
+                most, best = rank, (amount, limit, finding)
+        amount, limit, finding = best
+        if finding is not None and finding.detail.get("notice"):
             # Only the reported limit counts as noticed: if two come close on one call, the other follows on the next.
-            noticed = best.finding.detail
+            noticed = finding.detail
             own["noticed"] = {**own.get("noticed", {}), str(noticed["unit"]): noticed["allowed"]}
-        return best
+        return Reading(int(amount), max(1, int(limit)), finding)
 
     def extend(self, own: dict[str, Any], rounds: int) -> None:
         """Grant further rounds; the current round is the first of them."""
@@ -189,18 +190,17 @@ def _little_new(run: RunState) -> bool:
 
 def _spent(
     own: dict[str, Any], run: RunState, record: Record, policy: Policy, unit: str, amount: float, limit: float
-) -> Reading:
+) -> Finding | None:
     over = amount >= limit
-    reached, whole = int(amount), max(1, int(limit))
     # Noticed limits are kept by value: a raised limit is a new one.
     if not over and own.get("noticed", {}).get(unit) == limit:
-        return Reading(reached, whole)
+        return None
     final = own.get("extensions", 0) >= policy.values["budget_max_extensions"]
     recent = run.records[-_RECENT_CALLS:]
-    finding = Finding(
+    return Finding(
         kind="budget",
-        count=reached,
-        limit=whole,
+        count=int(amount),
+        limit=max(1, int(limit)),
         loop_id=loop_identity("budget", (unit, "notice" if not over else "")),
         call_keys=(record.key,),
         seqs=evidence(recent),
@@ -215,4 +215,3 @@ def _spent(
             final=over and final,
         ),
     )
-    return Reading(reached, whole, finding)

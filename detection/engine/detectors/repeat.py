@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import islice
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +63,7 @@ _MAX_PAIRS = 64
 _SECOND = 2
 _MIN_CHANGED_WORDS = 4
 _MAX_TIMES_BEYOND_LIMIT = 64
-_FIGURE = re.compile(r"(?<![\w.])\d{1,7}(?![\w])")
+_FIGURE = re.compile(r"\d(?<![\w.]\d)\d{0,6}(?!\w)")
 _MAX_FIGURES = 4
 _MAX_FIGURES_CHARS = 400
 _BOTH_WAYS = 2
@@ -217,7 +218,9 @@ class Repeat(BaseDetector):
                 _note_likeness(streak, record, outcome, policy)
             _note_result(streak, run, record)
             if is_aware:
-                _note_direction(streak, outcome.text)
+                # The first result is not compared: most calls are made once, and each of them would pay for it.
+                if streak["calls"] >= _SECOND:
+                    _note_direction(streak, outcome.text)
                 nearly = _nearly_repeated(streak, run, record, policy)
                 if nearly is not QUIET:
                     return nearly
@@ -370,11 +373,13 @@ def _note_result(streak: dict[str, Any], run: RunState, record: Record) -> None:
 
 
 def _note_direction(streak: dict[str, Any], text: str) -> None:
-    """Note whether a figure of the results has only risen, or only fallen, since the first of them.
+    """Note whether a figure of the results has only risen, or only fallen, from the second call on.
 
     An honest poll moves in one direction: 10 %, 20 %, 30 %. Few and short figures are kept, never the text.
     """
-    figures = [int(figure) for figure in _FIGURE.findall(text, 0, _MAX_FIGURES_CHARS)[:_MAX_FIGURES]]
+    figures = [
+        int(figure[0]) for figure in islice(_FIGURE.finditer(text, 0, _MAX_FIGURES_CHARS), _MAX_FIGURES)
+    ]
     last = streak.get("figures")
     if last is not None and last != figures:
         directions = [(now > before) - (now < before) for now, before in zip(figures, last, strict=False)]
@@ -390,8 +395,7 @@ def _note_direction(streak: dict[str, Any], text: str) -> None:
 def _note_likeness(streak: dict[str, Any], record: Record, outcome: ResultOutcome, policy: Policy) -> None:
     """Count the results in a row that are nearly the same, from the second call on.
 
-    The first result is not compared: most calls are made once, and each of them would pay for it. Words are kept as keyed
-    hashes of one character, never as text.
+    Words are kept as keyed hashes of one character, never as text.
     """
     share = policy.values["repeat_near_ratio"]
     if streak["calls"] < _SECOND or streak.get("moves_on") or share == 1:

@@ -84,10 +84,17 @@ def _in_a_row(run: History, policy: Policy) -> Expected | None:
     if warn_at and same + 1e-9 >= warn_at and known >= min(warn_at, limit) - 1:
         return Expected("repeat", whole, limit, words, advisory=True)
     many = policy.get("max_repeats_changing")
-    steady = changes and not _moves([one.text for one in run.answers() if one in streak])
+    steady = changes and not _moves(
+        [one.text for one in run.answers() if one in streak and _is_compared(one, streak)]
+    )
     if steady and len(streak) >= many and run.current.kind_of_tool not in ("poll", "read"):
         return Expected("repeat", len(streak), many, "changing", advisory=True)
     return None
+
+
+def _is_compared(one: Past, streak: list[Past]) -> bool:
+    """Whether the call had been repeated when its result came."""
+    return sum(other.place < one.result_place for other in streak) > 1
 
 
 def _moves(texts: list[str]) -> bool:
@@ -106,7 +113,7 @@ def _nearly(run: History, policy: Policy) -> Expected | None:
         return None
     alike, near, last, before = 0, False, None, None
     for one in (one for one in run.answers() if one in streak):
-        if sum(other.place < one.result_place for other in streak) > 1:
+        if _is_compared(one, streak):
             words = set(re.findall(r"\w+", re.sub(r"\d", "", one.text)))
             same = before is not None and one.answer == before.answer
             nearly = (
