@@ -14,7 +14,7 @@ import re
 import secrets
 from collections import defaultdict
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from urllib.parse import parse_qsl
 
 import orjson
@@ -35,11 +35,12 @@ from django.utils import timezone
 from redis.exceptions import RedisError
 
 from detection.engine import wire_shapes
+from detection.integrations.hosts import HOSTS, Host
 from detection.models import KeyScope
 from detection.selectors.approvals import closed_among
 from detection.services import keys
 from detection.services.approvals import decisions
-from detection.services.approvals.documents import approval_document
+from detection.services.approvals.documents import approval_document, hook_document
 from detection.services.errors import ServiceError
 from detection.stream.hints import approval_group
 
@@ -196,41 +197,60 @@ async def _until_disconnected(receive: ASGIReceiveCallable) -> None:
 
 
 async def _response(request: HTTPScope, public_id: str, waiters: ApprovalWaiters) -> dict[str, Any]:
-    wait_seconds, shape = _parameters(request)
+    wait_seconds, form = _parameters(request)
     project_id = await database_sync_to_async(_project_of)(request)
-    document, seconds_left = await _read(project_id, public_id, shape)
-    if document["state"] != "open" or wait_seconds <= 0:
-        return document
+    found = await _read(project_id, public_id, form)
+    if not found.is_open or wait_seconds <= 0:
+        return found.document
     if len(waiters) >= MAX_WAITERS:
         raise LongPollError(503, "too_many_waiting", "Too many agents are waiting. Retry in a moment.")
     loop = asyncio.get_running_loop()
     until = loop.time() + wait_seconds
-    due = loop.time() + seconds_left
     async with waiters.event_for(public_id) as event:
-        while document["state"] == "open" and loop.time() < until:
+        while loop.time() < until:
             # It may have been closed before the event was registered, so read again before each wait.
-            document, seconds_left = await _read(project_id, public_id, shape)
-            due = loop.time() + seconds_left
-            if document["state"] != "open":
+            found = await _read(project_id, public_id, form)
+            due = loop.time() + found.seconds_left
+            if not found.is_open:
                 break
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(min(until, due + 0.005)):
                     await event.wait()
             event.clear()
-        if document["state"] == "open":
-            document, _ = await _read(project_id, public_id, shape)
-    return document
+        if found.is_open:
+            found = await _read(project_id, public_id, form)
+    return found.document
 
 
-async def _read(
-    project_id: int, public_id: str, shape: wire_shapes.Shape | None
-) -> tuple[dict[str, Any], float]:
-    def read() -> tuple[dict[str, Any], float]:
+class _Form(NamedTuple):
+    """How the response is written: with the message in a wire shape, or as the response to a hook of a host."""
+
+    shape: wire_shapes.Shape | None = None
+    host: Host | None = None
+
+
+class _Found(NamedTuple):
+    """An approval, as far as a waiting agent needs it."""
+
+    document: dict[str, Any]
+    seconds_left: float
+    is_open: bool
+
+
+async def _read(project_id: int, public_id: str, form: _Form) -> _Found:
+    def read() -> _Found:
         approval = decisions.find(project_id, public_id)
-        return approval_document(approval, shape), (approval.deadline - timezone.now()).total_seconds()
+        if form.host is not None:
+            document = hook_document(approval, form.host.shape)
+            if not approval.is_open:
+                decisions.note_delivered(approval)
+        else:
+            document = approval_document(approval, form.shape)
+        seconds_left = (approval.deadline - timezone.now()).total_seconds()
+        return _Found(document, seconds_left, approval.is_open)
 
     try:
-        found: tuple[dict[str, Any], float] = await database_sync_to_async(read)()
+        found: _Found = await database_sync_to_async(read)()
     except ServiceError as error:
         raise LongPollError(error.status, error.code, error.detail, error.field) from error
     except DatabaseError as error:
@@ -239,20 +259,15 @@ async def _read(
     return found
 
 
-def _parameters(request: HTTPScope) -> tuple[float, wire_shapes.Shape | None]:
+def _parameters(request: HTTPScope) -> tuple[float, _Form]:
     given = dict(parse_qsl(request["query_string"].decode("latin-1"), keep_blank_values=True))
-    unknown = given.keys() - {"wait", "render"}
+    unknown = given.keys() - {"wait", "render", "hook"}
     if unknown:
         raise LongPollError(
             422,
             "unknown_parameter",
-            f"`{min(unknown)[:60]}` is not a parameter of this route. Allowed: `wait`, `render`.",
+            f"`{min(unknown)[:60]}` is not a parameter of this route. Allowed: `wait`, `render`, `hook`.",
             min(unknown)[:60],
-        )
-    shape = wire_shapes.shape_named(given.get("render", ""))
-    if given.get("render") and shape is None:
-        raise LongPollError(
-            422, "invalid_value", f"`render` must be one of {', '.join(wire_shapes.SHAPES)}.", "render"
         )
     try:
         seconds = float(given.get("wait") or 0)
@@ -262,7 +277,21 @@ def _parameters(request: HTTPScope) -> tuple[float, wire_shapes.Shape | None]:
         raise LongPollError(
             422, "invalid_value", f"`wait` must be between 0 and {MAX_WAIT_SECONDS:g} seconds.", "wait"
         )
-    return seconds, shape
+    return seconds, _form(given)
+
+
+def _form(given: dict[str, str]) -> _Form:
+    if given.get("hook"):
+        host = HOSTS.get(given["hook"])
+        if host is None:
+            raise LongPollError(422, "invalid_value", f"`hook` must be one of {', '.join(HOSTS)}.", "hook")
+        return _Form(host=host)
+    shape = wire_shapes.shape_named(given.get("render", ""))
+    if given.get("render") and shape is None:
+        raise LongPollError(
+            422, "invalid_value", f"`render` must be one of {', '.join(wire_shapes.SHAPES)}.", "render"
+        )
+    return _Form(shape)
 
 
 def _project_of(request: HTTPScope) -> int:

@@ -12,12 +12,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from detection.engine.wire_shapes import Shape
+from detection.engine.wire_shapes import Shape, action_of
 from detection.integrations.session_names import bounded, session_name
 from detection.strict_json import compact
 
 MAX_ARGUMENT_CHARACTERS: Final = 16_384
 """Longer texts in arguments, such as a file to write, are cut."""
+HOOK_WAIT_SECONDS: Final = 45
+"""How long a hook waits for an operator; the hosts wait for at least 60 seconds."""
+_CURL: Final = 'curl -sf -K "$HOME/.loopguard/curl"'
+_WAITING_LINE: Final = (
+    'sh -c \'a=$({curl} -m 3 --data-binary @- "{address}?wait={wait}") || exit 0;'
+    ' case $a in {{\\"wait_url\\":*) a=${{a#*:\\"}}; {curl} -m {limit} "${{a%%\\"*}}"'
+    ' || {{ echo "An operator has been asked." >&2; exit 2; }};; *) printf %s "$a";; esac\''
+)
 HookMoment = Literal["before_tool", "after_tool", "prompt", "end", "other"]
 
 
@@ -89,19 +97,38 @@ HOSTS: Final[Mapping[str, Host]] = {
 }
 
 
-def hook_line(host: Host, url: str) -> str:
-    """Return the shell command of a hook: it ends well and without output if LoopGuard is away, slow or rejects it."""
+def hook_line(host: Host, url: str, *, waits: bool = True) -> str:
+    """Return the shell command of a hook: it ends well and without output if LoopGuard is away, slow or rejects it.
+
+    Parameters
+    ----------
+    waits
+        Wait for an operator where a call is on hold, and deny the call if that fails; only for agents that cannot ask their own user.
+        The line then is one argument of `sh`, because some agents use the shell of their user.
+    """
     address = f"{url}/api/v1/hooks/{host.name}"
-    return f'curl -sf -m 3 -K "$HOME/.loopguard/curl" --data-binary @- {address} || true'
+    if not waits or action_of(host.shape, "hold") != "wait" or not host.hooks:
+        return f"{_CURL} -m 3 --data-binary @- {address} || true"
+    return _WAITING_LINE.format(
+        curl=_CURL, address=address, wait=HOOK_WAIT_SECONDS, limit=HOOK_WAIT_SECONDS + 3
+    )
 
 
 def hook_settings(host: Host, url: str) -> dict[str, Any]:
     """Return what the settings file of a host has to contain."""
-    line = hook_line(host, url)
+    before = host.hooks[:1]
+    lines = {name: hook_line(host, url, waits=name in before) for name in host.hooks}
     if host.name == "copilot":
-        return {"version": 1, "hooks": {name: [{"type": "command", "bash": line}] for name in host.hooks}}
-    entry = {"matcher": "*", "hooks": [{"type": "command", "command": line}]}
-    return {"hooks": {name: [entry] for name in host.hooks}}
+        return {
+            "version": 1,
+            "hooks": {name: [{"type": "command", "bash": line}] for name, line in lines.items()},
+        }
+    return {
+        "hooks": {
+            name: [{"matcher": "*", "hooks": [{"type": "command", "command": line}]}]
+            for name, line in lines.items()
+        }
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,11 @@ class Approval(models.Model):
     call_id = models.CharField(max_length=256)
     call_key = models.CharField(max_length=32)
     held_calls = models.IntegerField(default=1, help_text="How many calls wait for the decision.")
+    awaits_retry = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="Whether the agent does not wait: the decision is for the same call when it is made again.",
+    )
     tool = models.CharField(max_length=128)
     agent = models.CharField(max_length=128, blank=True, default="")
     run = models.CharField(max_length=256, blank=True, default="")

@@ -4,12 +4,21 @@ import html
 import json
 import re
 import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import uvicorn
 from django.template.loader import render_to_string
 
+from detection.consumers.approval_long_poll import ApprovalLongPoll
+from detection.consumers.plain_http import ProbesOnly
+from detection.engine.scopes import PROJECT
 from detection.integrations.hosts import HOSTS, hook_line, hook_settings
-from detection.models import Event
+from detection.models import Approval, Event
+from detection.services.approvals.decisions import decide
+from detection.services.audit import Actor
+from detection.services.policies.overrides import save_override
 
 pytestmark = pytest.mark.django_db(transaction=True)
 BODY = {
@@ -65,6 +74,59 @@ def test_an_unknown_key_ends_well(shell, live_server, tmp_path):
 def test_the_settings_contain_the_line_for_every_moment(host):
     hooks = hook_settings(host, "http://x")["hooks"]
     assert tuple(hooks) == host.hooks
-    assert all(
-        hook_line(host, "http://x") in json.dumps(entry).replace('\\"', '"') for entry in hooks.values()
+    for name, entry in hooks.items():
+        line = hook_line(host, "http://x", waits=name == host.hooks[0])
+        assert json.dumps(line) in json.dumps(entry)
+
+
+@pytest.fixture
+def live(settings):
+    """The long poll at an address of its own, as `live` serves it."""
+    server = uvicorn.Server(
+        uvicorn.Config(
+            ApprovalLongPoll(ProbesOnly(None)), host="127.0.0.1", port=0, log_level="error", lifespan="off"
+        )
     )
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+    port = server.servers[0].sockets[0].getsockname()[1]
+    settings.LIVE_URL = f"http://127.0.0.1:{port}"
+    yield settings.LIVE_URL
+    server.should_exit = True
+    thread.join(30)
+
+
+@pytest.fixture
+def held(project, shell, live_server):
+    """Hold a call of Codex: the shell that runs its hook."""
+    save_override(project.pk, PROJECT, {"mode": "ask"}, Actor("ana"))
+    codex = HOSTS["codex"]
+    for number in range(3):
+        shell(hook_line(codex, live_server.url), json.dumps(BODY | {"tool_use_id": f"c{number}"}))
+
+    def run():
+        return shell(hook_line(codex, live_server.url), json.dumps(BODY | {"tool_use_id": "c3"}))
+
+    return run
+
+
+@pytest.mark.parametrize(("choice", "says"), [("allow_once", ""), ("skip", "an operator skipped it")])
+def test_the_line_waits_for_the_decision_of_an_operator(choice, says, held, project, live):
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(held)
+        while (approval := Approval.objects.first()) is None:
+            assert not waiting.done()
+        decide(project.pk, approval.public_id, choice, Actor("ana"))
+        done = waiting.result()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert says in done.stdout
+    assert ("deny" in done.stdout) == bool(says)
+
+
+def test_a_held_call_is_denied_if_nobody_can_be_waited_for(held, settings):
+    settings.LIVE_URL = "http://127.0.0.1:9"
+    done = held()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "An operator has been asked.\n"

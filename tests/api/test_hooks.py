@@ -2,6 +2,7 @@
 
 import orjson
 import pytest
+from django.conf import settings
 
 from detection.models import Event, Incident, Session
 from detection.services.ingestion.attempts import recorder
@@ -249,6 +250,45 @@ def test_a_held_call_does_not_run_and_gets_the_decision_when_it_is_made_again(ho
     allowed = agent.before()
     assert not is_denied(host, allowed)
     assert "on hold" not in str(allowed)
+
+
+@pytest.mark.parametrize("host", BEFORE)
+def test_a_denial_is_found_by_its_loop_once_because_the_call_made_again_has_another_id(host, api):
+    api.put("/overrides", {"values": {"mode": "ask"}})
+    agent = HookedAgent(api, host)
+    for _ in range(4):
+        agent.before()
+    (approval,) = api.get("/approvals").json()["items"]
+    api.post(f"/approvals/{approval['id']}/decision", {"choice": "skip"})
+    again = agent.before()
+    if host in ("claude-code", "copilot"):  # their own user was asked
+        assert "'ask'" in str(again)
+        return
+    assert is_denied(host, again)
+    assert "an operator skipped it" in str(again)
+    assert len(api.get("/approvals").json()["items"]) == 1
+    assert "An operator has been asked." in str(agent.before())
+    assert [one["state"] for one in api.get("/approvals").json()["items"]] == ["open", "decided"]
+
+
+@pytest.mark.parametrize("host", BEFORE)
+def test_a_hook_that_can_wait_is_told_where(host, api):
+    api.put("/overrides", {"values": {"mode": "ask"}})
+    for number in range(4):
+        ids = {"tool_use_id": f"toolu_{number}"} if host in WITH_IDS else {}
+        answer = api.post(f"/hooks/{host}?wait=45", BEFORE[host] | ids).json()
+        assert ("wait_url" in answer) == (number == 3 and host not in ("claude-code", "copilot"))
+    (approval,) = api.get("/approvals").json()["items"]
+    if "wait_url" in answer:
+        assert answer == {
+            "wait_url": f"{settings.LIVE_URL}/api/v1/approvals/{approval['id']}?wait=45&hook={host}"
+        }
+
+
+@pytest.mark.parametrize("seconds", ["", "0", "61", "1.5", "-1", "9" * 5000])
+def test_a_hook_waits_for_1_to_60_seconds(seconds, api):
+    answer = api.post(f"/hooks/codex?wait={seconds}", BEFORE["codex"])
+    assert (answer.status_code, answer.json()["path"]) == (422, "wait")
 
 
 @pytest.mark.parametrize(

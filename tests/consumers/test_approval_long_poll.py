@@ -227,3 +227,42 @@ async def test_the_wait_url_of_a_held_verdict_points_to_the_live_address(project
         approval_reference(approval)["wait_url"]
         == f"{settings.LIVE_URL}/api/v1/approvals/{public_id}?wait=30"
     )
+
+
+ASKED = "An operator has been asked."
+
+
+@pytest.mark.parametrize(
+    ("choice", "decision", "says"),
+    [("allow_once", {}, ""), ("skip", {"permissionDecision": "deny"}, "an operator skipped it")],
+)
+async def test_a_hook_that_waits_is_answered_in_the_format_of_its_host(project, choice, decision, says):
+    public_id, token = await held(project)
+    waiting = asyncio.create_task(wait_for(token, public_id, hook="codex"))
+    await answer(project.pk, public_id, choice, OPERATOR)
+    document = (await waiting).json()
+    assert document.get("hookSpecificOutput", {}).items() >= decision.items()
+    assert says in str(document)
+    assert ASKED not in str(document)
+
+
+async def test_a_hook_that_waits_in_vain_denies_the_call(project):
+    public_id, token = await held(project)
+    document = (await wait_for(token, public_id, 0.05, hook="gemini-cli")).json()
+    assert document["decision"] == "deny"
+    assert ASKED in document["reason"]
+
+
+async def test_a_decision_that_reached_the_hook_is_not_kept_for_the_next_call(project):
+    public_id, token = await held(project)
+    await sync_to_async(Approval.objects.update)(awaits_retry=True)
+    await answer(project.pk, public_id, "skip", OPERATOR)
+    assert (await sync_to_async(Approval.objects.get)()).awaits_retry
+    await wait_for(token, public_id, hook="codex")
+    assert not (await sync_to_async(Approval.objects.get)()).awaits_retry
+
+
+async def test_an_unknown_host_is_named(project):
+    public_id, token = await held(project)
+    problem = (await wait_for(token, public_id, hook="emacs")).json()
+    assert (problem["code"], problem["path"]) == ("invalid_value", "hook")

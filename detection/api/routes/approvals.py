@@ -24,6 +24,7 @@ from detection.api.schemas.approvals import (
     RulingSchema,
 )
 from detection.api.schemas.common import PageSchema
+from detection.integrations.hosts import HOSTS
 from detection.models import KeyScope
 from detection.selectors import approvals as selector
 from detection.selectors.approvals import ApprovalFilters
@@ -92,6 +93,12 @@ def delete_remembered_decision(request: ApiRequest, remembered_id: int) -> HttpR
                 "description": "Seconds to wait for the decision. Only at the address in `wait_url`.",
             },
             RENDER_PARAMETER,
+            {
+                "name": "hook",
+                "in": "query",
+                "schema": {"type": "string", "enum": [*HOSTS]},
+                "description": "Respond to the hook of this coding agent, in its format. Only at the address in `wait_url`.",
+            },
         ]
     },
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, Literal
 
+from django.conf import settings
 from django.http import HttpResponse
 from ninja import Path, Router
 
@@ -16,13 +17,14 @@ from detection.api.request_bodies import JSON
 from detection.api.requests import ApiRequest
 from detection.api.responses import json_response
 from detection.engine import wire_shapes
-from detection.integrations.hosts import HOSTS, HookError, HookEvent, read_hook
+from detection.integrations.hosts import HOSTS, HookError, HookEvent, Host, read_hook
 from detection.models import KeyScope
 from detection.services.ingestion.attempts import recorder
 from detection.services.ingestion.hooks import HookAnswer, handle_hook
 from detection.services.sessions.event_records import EventRecord
 from detection.strict_json import loads
 
+MAX_WAIT_SECONDS = 60
 router = Router(tags=["agents"])
 # What curl sends by default; the body is JSON nevertheless.
 FORM = "application/x-www-form-urlencoded"
@@ -43,7 +45,15 @@ HostName = Literal["claude-code", "codex", "gemini-cli", "copilot", "opencode"]
                 "required": False,
                 "schema": {"type": "string", "maxLength": 64},
                 "description": "The moment, for hooks whose body has no `hook_event_name`.",
-            }
+            },
+            {
+                "in": "query",
+                "name": "wait",
+                "required": False,
+                "schema": {"type": "integer", "minimum": 1, "maximum": 60},
+                "description": "How many seconds the hook can wait for an operator. A call on hold then is answered with"
+                " `wait_url`, which responds in the format of the host.",
+            },
         ],
         "requestBody": {
             "required": True,
@@ -56,7 +66,8 @@ HostName = Literal["claude-code", "codex", "gemini-cli", "copilot", "opencode"]
 def evaluate_hook(request: ApiRequest, host: Path[HostName]) -> HttpResponse:
     """Record what a coding agent reports, and evaluate the call that it asks about. The response is in the format of the host."""
     check_disk_space()
-    check_parameter_names(request, ["event"])
+    check_parameter_names(request, ["event", "wait"])
+    wait_seconds = _wait_seconds(request)
     known = HOSTS[host]
     try:
         event = read_hook(known, loads(request.body), request.GET.get("event", "")[:64])
@@ -67,7 +78,28 @@ def evaluate_hook(request: ApiRequest, host: Path[HostName]) -> HttpResponse:
     started = time.perf_counter()
     answer = handle_hook(request.principal, known, event, records)
     _count(request, host, answer, time.perf_counter() - started)
-    return json_response(_document(known.shape, event, answer))
+    address = _wait_url(known, answer, wait_seconds)
+    return json_response({"wait_url": address} if address else _document(known.shape, event, answer))
+
+
+def _wait_seconds(request: ApiRequest) -> int:
+    given = request.GET.get("wait", "0")
+    if "wait" in request.GET and not (
+        given.isascii() and given.isdigit() and 1 <= int(given[:9]) <= MAX_WAIT_SECONDS
+    ):
+        detail = f"`wait` must be between 1 and {MAX_WAIT_SECONDS} seconds."
+        raise Problem(422, "invalid_value", detail, path="wait")
+    return int(given)
+
+
+def _wait_url(host: Host, answer: HookAnswer, wait_seconds: int) -> str:
+    """Return where a hook waits for the decision on a held call; empty if it does not."""
+    approval = answer.verdict.approval if answer.verdict is not None else None
+    if approval is None or not wait_seconds or answer.decision != "hold":
+        return ""
+    if wire_shapes.action_of(host.shape, "hold") != "wait":
+        return ""
+    return f"{settings.LIVE_URL}/api/v1/approvals/{approval['id']}?wait={wait_seconds}&hook={host.name}"
 
 
 def _record(event: HookEvent, data: dict[str, Any], *, is_large: bool) -> EventRecord:

@@ -107,6 +107,14 @@ def decide(
     )
 
 
+def note_delivered(approval: Approval) -> None:
+    """Note that an agent has got the decision: the same call made again is another one."""
+    if not approval.awaits_retry:
+        return
+    with locked_session(approval.session_id):
+        Approval.objects.filter(pk=approval.pk).exclude(state=ApprovalState.OPEN).update(awaits_retry=False)
+
+
 def _closed_already(approval: Approval, choice: str, raise_by: int, actor: Actor) -> Approval:
     if approval.state == ApprovalState.DECIDED:
         if (approval.choice, approval.raise_by, approval.decided_by) == (choice, raise_by, actor.name):

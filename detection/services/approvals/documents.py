@@ -10,6 +10,19 @@ from detection.engine import wire_shapes
 from detection.engine.calls import Decision
 from detection.models import Approval, JudgeCall
 
+ASKED = "An operator has been asked. Continue with something else, and make this call again later."
+"""What the model of a coding agent reads if it cannot wait for the decision."""
+
+
+def hook_document(approval: Approval, shape: wire_shapes.Shape) -> dict[str, Any]:
+    """Return an approval as the response to the hook that waits for it; while it is open, the call does not run."""
+    decision, message = cast("Decision", approval.decision or "hold"), approval.message
+    if approval.is_open:
+        message = f"The call is on hold. {approval.summary}. {ASKED}"
+    rendered = wire_shapes.render(shape, decision, "" if decision == "allow" else message, approval.call_id)
+    assert isinstance(rendered, dict)  # noqa: S101 - of the shapes, only plain text is no object
+    return rendered
+
 
 def approval_reference(approval: Approval) -> dict[str, Any]:
     """Return the `approval` object of the verdict of a held call."""

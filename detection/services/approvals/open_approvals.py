@@ -117,7 +117,14 @@ class OpenApprovals:
         return any(approval.is_overdue(now) for approval in self.open.values())
 
     def request(
-        self, event: EventRecord, finding: Finding, policy: Policy, incident: Incident | None, *, decider: str
+        self,
+        event: EventRecord,
+        finding: Finding,
+        policy: Policy,
+        incident: Incident | None,
+        *,
+        decider: str,
+        awaits_retry: bool = False,
     ) -> Approval:
         """Return the approval that a held call waits for; one that is open for the same loop is used again.
 
@@ -129,14 +136,18 @@ class OpenApprovals:
             Effective for the tool of the call; has the timeout and the unattended reaction.
         decider
             One of `Decider`.
+        awaits_retry
+            See `Approval.awaits_retry`.
         """
         known = self.open.get(finding.loop_id)
         if known is not None and known.is_open:
             known.held_calls += 1
             known.count = max(known.count, finding.count)
+            known.awaits_retry = awaits_retry
             self._changed[known.public_id] = known
             return known
         approval = new_approval(self.session, event, finding, policy, decider, incident)
+        approval.awaits_retry = awaits_retry
         self.open[finding.loop_id] = approval
         self._new.append(approval)
         note = f"Decided by: {approval.get_decider_display().lower()}"
@@ -152,6 +163,16 @@ class OpenApprovals:
             if getattr(approval, name) == value:
                 return approval
         return Approval.objects.filter(session=self.session, **field).order_by("-id").first()
+
+    def take_for_retry(self, loop_id: str) -> Approval | None:
+        """Return the closed approval whose decision is for the next call of a loop, once."""
+        rows = Approval.objects.filter(session=self.session, loop_id=loop_id, awaits_retry=True)
+        approval = rows.exclude(state=ApprovalState.OPEN).order_by("-id").first()
+        if approval is None:
+            return None
+        rows.exclude(state=ApprovalState.OPEN).update(awaits_retry=False)
+        # Where the call was allowed, its counters were reset: this is a loop anew.
+        return approval if approval.decision != "allow" else None
 
     def find_remembered(self, event: EventRecord, finding: Finding) -> RememberedDecision | None:
         """Return the remembered decision for this agent, tool and detector, if there is one."""

@@ -45,6 +45,8 @@ class GuardRequest:
         Of a list of messages: what comes before `calls`, in order. Its calls have run, and get no verdict.
     is_resent
         Whether the calls were sent before, whatever became of them since.
+    awaits_retry
+        Whether the agent cannot wait for an approval, and gets the decision when it makes the call again.
     messages
         What is remembered of the lists of the session, as read for this request and as it becomes.
     """
@@ -59,6 +61,7 @@ class GuardRequest:
     calls: tuple[EventRecord, ...] = ()
     history: tuple[EventRecord, ...] = ()
     is_resent: bool = False
+    awaits_retry: bool = False
     messages: tuple[bytes, bytes] | None = None
 
     @property
@@ -194,7 +197,7 @@ def _verdicts(folding: Folding, request: GuardRequest) -> GuardResponse:
         if has_run:
             folding.fold(event)
             continue
-        verdict = _verdict(folding, event)
+        verdict = _verdict(folding, event, awaits_retry=request.awaits_retry)
         if is_call:
             request_round = request_round or (event.round if "round" in event.assigned else "")
             verdicts.append(verdict)
@@ -220,7 +223,7 @@ def _take_over_names(session: Session, request: GuardRequest) -> None:
     session.parent_external_id = request.parent_session or session.parent_external_id
 
 
-def _verdict(folding: Folding, row: EventRecord) -> CallVerdict:
+def _verdict(folding: Folding, row: EventRecord, *, awaits_retry: bool) -> CallVerdict:
     locked = folding.locked
     policy = locked.policy_for(row)
     if row.type == EventType.CALL and locked.session.is_stopped_by_person:
@@ -233,7 +236,8 @@ def _verdict(folding: Folding, row: EventRecord) -> CallVerdict:
         return CallVerdict(row.call_id, "allow", policy=explain(policy, row.tool, None))
     verdict = _verdict_of_step(folding, row, step, policy)
     if row.type == EventType.CALL and verdict.decision == "hold":
-        verdict = _held(folding, row, step, verdict, policy.for_tool(row.tool))
+        policy = policy.for_tool(row.tool)
+        verdict = _held(folding, row, step, verdict, policy, awaits_retry=awaits_retry)
     if row.type == EventType.CALL and verdict.decision != "allow":
         row.verdict = {
             "message": verdict.message,
@@ -252,15 +256,30 @@ def _verdict(folding: Folding, row: EventRecord) -> CallVerdict:
 
 
 def _held(
-    folding: Folding, row: EventRecord, step: Step, verdict: CallVerdict, policy: Policy
+    folding: Folding,
+    row: EventRecord,
+    step: Step,
+    verdict: CallVerdict,
+    policy: Policy,
+    *,
+    awaits_retry: bool,
 ) -> CallVerdict:
-    """Request an approval of a held call. A remembered decision applies at once; without a decider the call is stopped."""
+    """Request an approval of a held call. A remembered decision applies at once; without a decider the call is stopped.
+
+    A call that was made before, and whose agent did not wait for the decision, gets that decision: the loop identifies it, because it
+    has another id.
+    """
     locked, finding = folding.locked, step.verdict.finding
     if finding is None or step.duplicate:
         approval = locked.approvals.find(call_key=row.call_key)
         if approval is not None and not approval.is_open:
             folding.replace_decision(row, step, approval.decision)
         return _with_approval(verdict, approval)
+    decided = locked.approvals.take_for_retry(finding.loop_id)
+    if decided is not None:
+        folding.replace_decision(row, step, decided.decision, decided.message)
+        fold.close_hold(locked.tracker, finding.loop_id)
+        return _with_approval(verdict, decided)
     decider = choose_decider(step.verdict.rung, locked.session, finding, policy)
     if not decider:
         text = messages.message("stop", finding, policy, folding.templates.by_rung)
@@ -270,7 +289,9 @@ def _held(
         return replace(verdict, decision="stop", message=text, message_by_shape=message_by_shape)
     known = locked.approvals.find_remembered(row, finding) if decider == Decider.PERSON else None
     incident = locked.incidents.active.get(finding.loop_id)
-    approval = locked.approvals.request(row, finding, policy, incident, decider=decider)
+    approval = locked.approvals.request(
+        row, finding, policy, incident, decider=decider, awaits_retry=awaits_retry
+    )
     if known is not None:
         locked.approvals.apply_remembered(approval, known, locked.tracker)
         folding.replace_decision(row, step, approval.decision)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from detection.engine.calls import DECISIONS, Decision
 from detection.engine.open_calls import is_assigned
-from detection.engine.wire_shapes import WARNED_WITH_RESULT, Shape
+from detection.engine.wire_shapes import WARNED_WITH_RESULT, Shape, action_of
 from detection.integrations.hosts import HookEvent, Host
 from detection.models import Event, EventType
+from detection.services.approvals.documents import ASKED
 from detection.services.ingestion.guard import CallVerdict, GuardRequest, GuardResponse, guard
 from detection.services.ingestion.ingest import ingest
 from detection.services.keys import Principal
@@ -52,6 +53,7 @@ def handle_hook(
     if event.moment not in ("before_tool", "after_tool"):
         return HookAnswer()
     is_call = event.moment == "before_tool"
+    waits = action_of(host.shape, "hold") == "wait"
     request = GuardRequest(
         session=event.session,
         agent=event.agent,
@@ -60,11 +62,14 @@ def handle_hook(
         integration=f"hooks/{host.name}",
         calls=tuple(records) if is_call else (),
         results=() if is_call else tuple(records),
+        awaits_retry=waits,
     )
     response = guard(principal, request)
     if is_call:
         verdict = response.verdicts[0]
-        return _answer(host.shape, verdict, response)
+        answer = _answer(host.shape, verdict, response)
+        is_open = verdict.decision == "hold" and verdict.approval is not None
+        return replace(answer, message=f"{answer.message} {ASKED}") if waits and is_open else answer
     if response.notices:
         return _answer(host.shape, max(response.notices, key=_strength), response)
     return HookAnswer("warn", _late_warning(principal, host.shape, records[0]))
