@@ -41,7 +41,9 @@ def pytest_command(root: Path, arguments: Sequence[str]) -> list[str]:
     )
     is_one = names_tests or sets_processes or bool(os.environ.get("REDIS_URL"))
     shared = ["-n", "logical", "--maxprocesses", str(_MAX_PROCESSES)]
-    return [sys.executable, "-m", "pytest", *([] if is_one else shared), *arguments]
+    # The long tests have deadlines of their own.
+    unlimited = ["-o", "faulthandler_timeout=0"] if "--long" in arguments else []
+    return [sys.executable, "-m", "pytest", *unlimited, *([] if is_one else shared), *arguments]
 
 
 def kept_bytecode() -> dict[str, str]:

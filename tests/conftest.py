@@ -8,6 +8,7 @@ file is imported. A run of packages that do not use Django starts none.
 
 import atexit
 import contextlib
+import faulthandler
 import fcntl
 import itertools
 import os
@@ -42,6 +43,7 @@ _SHARED_FIXTURES = {
 """Files whose fixtures take seconds and serve all tests of the file: one process runs the whole file."""
 _FOLDER_PREFIX = "loopguard-test-"
 _CERTAINLY_LOCKED_AFTER_SECONDS = 60
+_END_SECONDS = 120
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -49,6 +51,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--long", action="store_true", help="run only the tests marked `long`, which are left out otherwise"
     )
+
+
+def pytest_unconfigure() -> None:
+    """End a process that hangs after its last test, with the stacks of its threads, as a hanging test ends."""
+    faulthandler.dump_traceback_later(_END_SECONDS, exit=True, file=sys.__stderr__)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -90,11 +90,13 @@ class ApprovalWaiters:
             self._waiting[public_id].discard(event)
             if not self._waiting[public_id]:
                 del self._waiting[public_id]
-                await self._leave(public_id)
+            # Before the await, which may be cancelled itself.
             if not self._waiting:
                 for task in self._tasks:
                     task.cancel()
                 self._tasks = []
+            if public_id not in self._waiting:
+                await self._leave(public_id)
 
     def _wake(self, public_id: str) -> None:
         for event in self._waiting.get(public_id, ()):
@@ -125,9 +127,11 @@ class ApprovalWaiters:
             except (OSError, TimeoutError, RedisError) as error:
                 log.info("approval_broker_unreachable", error=str(error)[:200])
             finally:
-                for public_id in [*self._joined]:
-                    await self._leave(public_id)
-                self._channel = ""
+                try:
+                    for public_id in [*self._joined]:
+                        await self._leave(public_id)
+                finally:
+                    self._channel = ""
             await asyncio.sleep(random.uniform(1.0, 3.0))  # noqa: S311 (spreads the load, keeps no secret)
 
     async def _join(self, public_id: str) -> None:
@@ -142,7 +146,7 @@ class ApprovalWaiters:
         if public_id not in self._joined:
             return
         self._joined.discard(public_id)
-        with contextlib.suppress(OSError, TimeoutError, RedisError, asyncio.CancelledError):
+        with contextlib.suppress(OSError, TimeoutError, RedisError):
             async with asyncio.timeout(BROKER_TIMEOUT_SECONDS):
                 await get_channel_layer().group_discard(approval_group(public_id), self._channel)
 

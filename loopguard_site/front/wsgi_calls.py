@@ -137,5 +137,6 @@ class Responder:
         for part in parts:
             left += len(part) / MIN_BYTES_PER_SECOND
             began = time.monotonic()
-            asyncio.run_coroutine_threadsafe(send(part, left), self._loop).result()
+            # The second deadline is for a loop that has ended.
+            asyncio.run_coroutine_threadsafe(send(part, left), self._loop).result(left + 1)
             left -= time.monotonic() - began

@@ -13,6 +13,7 @@ from typing import Any
 from .errors import SupervisorError
 
 _CANDIDATES = ("postgres", "nobody")
+_TRIAL_TIMEOUT_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class Account:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            timeout=_TRIAL_TIMEOUT_SECONDS,
             check=False,
             **self.popen_arguments(),
         )
@@ -52,6 +54,7 @@ class Account:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            timeout=_TRIAL_TIMEOUT_SECONDS,
             check=False,
             **self.popen_arguments(),
         )

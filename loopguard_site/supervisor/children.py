@@ -19,6 +19,7 @@ from .accounts import Account
 # Loaded before any fork: between fork and exec only a plain call into it is safe.
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 _PR_SET_PDEATHSIG = 1
+_KILL_TIMEOUT_SECONDS = 10.0
 
 
 def launch(
@@ -88,7 +89,8 @@ def end(child: subprocess.Popen[bytes], first_signal: signal.Signals, *, timeout
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(timeout_seconds)
     kill_group(child.pid)
-    child.wait()
+    with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel may be waiting for a disk
+        child.wait(_KILL_TIMEOUT_SECONDS)
 
 
 def kill_group(pid: int) -> None:

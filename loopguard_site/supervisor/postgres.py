@@ -33,6 +33,7 @@ _SOCKET_LOCK = f".s.PGSQL.{_PORT}.lock"
 _SOCKET_PATH_LIMIT_BYTES = 107
 _STOP_TIMEOUT_SECONDS = 60.0
 _KILL_TIMEOUT_SECONDS = 5.0
+_INITDB_TIMEOUT_SECONDS = 600.0
 _LARGE_DISK_BYTES = 20 * 1024**3
 _START_ATTEMPTS = 10
 
@@ -174,6 +175,7 @@ class EmbeddedPostgres:
             cwd=partial,
             capture_output=True,
             text=True,
+            timeout=_INITDB_TIMEOUT_SECONDS,
             check=False,
             **(self._account.popen_arguments() if self._account else {}),
         )
@@ -186,7 +188,7 @@ class EmbeddedPostgres:
     def _check_version(self, programs: Path) -> None:
         cluster = (self._cluster / "PG_VERSION").read_text(encoding="utf-8").strip()
         done = subprocess.run(
-            [programs / "postgres", "--version"], capture_output=True, text=True, check=False
+            [programs / "postgres", "--version"], capture_output=True, text=True, timeout=30, check=False
         )
         found = _FIRST_NUMBER.search(done.stdout)
         if found is None:
@@ -235,7 +237,11 @@ class EmbeddedPostgres:
             except OSError:
                 return False
         done = subprocess.run(
-            ["/bin/ps", "-o", "args=", "-p", str(pid)], capture_output=True, text=True, check=False
+            ["/bin/ps", "-o", "args=", "-p", str(pid)],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
         )
         return "postgres" in done.stdout and str(self._cluster) in done.stdout
 

@@ -4,15 +4,15 @@ import collections
 import json
 import random
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
-from django.db import connection, connections
+from django.db import connections
 from django.test import Client
 
 from detection.models import Event, Session
 from tests.support.projects import make_key, make_project
+from tests.support.threads import all_results, in_thread, wait_until_blocked
 
 pytestmark = pytest.mark.servers
 CLIENTS = 3
@@ -28,9 +28,7 @@ def key(transactional_db):
 def post(key, *names):
     events = [{"type": "call", "session": name, "tool": "search", "arguments": {}} for name in names]
     client = Client(headers={"Authorization": f"Bearer {key}"})
-    answer = client.post("/api/v1/events", json.dumps({"events": events}), content_type="application/json")
-    connection.close()
-    return answer
+    return client.post("/api/v1/events", json.dumps({"events": events}), content_type="application/json")
 
 
 @pytest.fixture
@@ -40,39 +38,31 @@ def other():
         yield transaction
 
 
-def wait_for_lock(other):
-    """Wait until another transaction waits for a lock."""
-    while not other.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone()[0]:
-        pass
-
-
 def test_a_batch_holds_no_session_while_it_waits_for_the_creation_of_another(key, other):
     post(key, "a")
-    with ThreadPoolExecutor() as pool:
-        other.execute(
-            "INSERT INTO detection_session (project_id, external_id, agent, backend, model, parent_external_id, is_demo, state, outcome,"
-            " last_seq, evaluated_seq, call_count, blocked_count, token_count, cost_usd, last_tool, meter_kind, meter_count, meter_limit,"
-            " strip, policy_values, stopped_by, stop_reason) SELECT project_id, 'b', '', '', '', '', false, 'running', '',"
-            " 0, 0, 0, 0, 0, 0, '', '', 0, 0, '[]', '{}', '', '' FROM detection_session"
-        )
-        answer = pool.submit(post, key, "a", "b")
-        wait_for_lock(other)
-        other.execute("SELECT FROM detection_session WHERE external_id = 'a' FOR NO KEY UPDATE NOWAIT")
-        other.commit()
-        assert answer.result().status_code == 202
+    other.execute(
+        "INSERT INTO detection_session (project_id, external_id, agent, backend, model, parent_external_id, is_demo, state, outcome,"
+        " last_seq, evaluated_seq, call_count, blocked_count, token_count, cost_usd, last_tool, meter_kind, meter_count, meter_limit,"
+        " strip, policy_values, stopped_by, stop_reason) SELECT project_id, 'b', '', '', '', '', false, 'running', '',"
+        " 0, 0, 0, 0, 0, 0, '', '', 0, 0, '[]', '{}', '', '' FROM detection_session"
+    )
+    answer = in_thread(post, key, "a", "b")
+    wait_until_blocked()
+    other.execute("SELECT FROM detection_session WHERE external_id = 'a' FOR NO KEY UPDATE NOWAIT")
+    other.commit()
+    assert answer.result().status_code == 202
     assert Session.objects.get(external_id="b").last_seq == 1
 
 
 def test_a_batch_that_postgresql_ended_in_a_deadlock_is_stored_all_the_same(key, other):
     post(key, "a", "b")
     lock = "SELECT FROM detection_session WHERE external_id = %s FOR NO KEY UPDATE"
-    with ThreadPoolExecutor() as pool:
-        other.execute(lock, ["b"])
-        answer = pool.submit(post, key, "a", "b")
-        wait_for_lock(other)
-        other.execute(lock, ["a"])
-        other.commit()
-        assert answer.result().json()["accepted"] == 2
+    other.execute(lock, ["b"])
+    answer = in_thread(post, key, "a", "b")
+    wait_until_blocked()
+    other.execute(lock, ["a"])
+    other.commit()
+    assert answer.result().json()["accepted"] == 2
     assert [*Session.objects.values_list("last_seq", flat=True)] == [2, 2]
     assert [*Event.objects.order_by("session_id", "seq").values_list("call_id", flat=True)] == [
         "seq-1",
@@ -106,13 +96,9 @@ def test_three_clients_sharing_young_sessions_are_never_turned_away(key, setting
                 path, body = "/api/v1/guard", {"session": names[0], "calls": calls}
             answer = client.post(path, json.dumps(body), content_type="application/json")
             statuses[answer.status_code] += 1
-        connection.close()
 
-    threads = [threading.Thread(target=send, args=(seed,)) for seed in range(CLIENTS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    for thread in [in_thread(send, seed) for seed in range(CLIENTS)]:
+        thread.result(seconds=batches)
 
     assert statuses.keys() == {200, 202}
     assert statuses.total() == batches
@@ -127,13 +113,11 @@ def test_a_list_of_messages_that_comes_several_times_at_once_counts_once(key, ca
     messages = [{"role": "user", "content": "Go."}, {"role": "assistant", "tool_calls": [call]}]
     body = {"session": "a", "shape": "openai", "messages": messages}
 
-    def guard(_):
+    def guard():
         client = Client(headers={"Authorization": f"Bearer {key}"})
         answer = client.post("/api/v1/guard", json.dumps(body), content_type="application/json")
-        connection.close()
         return answer.json()["verdicts"][0]["duplicate"]
 
-    with ThreadPoolExecutor(4) as pool:
-        duplicates = [*pool.map(guard, range(4))]
+    duplicates = all_results([in_thread(guard) for _ in range(4)])
     assert sorted(duplicates) == [False, True, True, True]
     assert Event.objects.count() == 2

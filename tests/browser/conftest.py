@@ -18,6 +18,7 @@ import pytest
 
 _HERE = Path(__file__).parent
 _CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+START_SECONDS = 60.0
 _LAUNCH = ["--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-component-update"]
 
 
@@ -96,7 +97,10 @@ def site(chromium: str, transactional_db: None, settings: Any) -> Iterator[Site]
     ]
     for thread in threads:
         thread.start()
+    deadline = time.monotonic() + START_SECONDS
     while not live.started:
+        assert threads[1].is_alive(), "the server of the sockets did not start"
+        assert time.monotonic() < deadline, "the server of the sockets did not start in time"
         time.sleep(0.01)
     yield addresses
     live.should_exit = True

@@ -82,7 +82,7 @@ ALLOWED = {
 def files():
     listed = subprocess.run(
         ["git", "ls-files", "detection", "loopguard_site", "templates", "static", "docs", "*.md"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=True,
     ).stdout.split()  # fmt: skip
     for name in listed:
         is_text = name.endswith((".py", ".html", ".js", ".css", ".md", ".txt", ".toml"))

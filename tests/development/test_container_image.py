@@ -34,6 +34,7 @@ def run(application: Path, *command: str) -> subprocess.CompletedProcess[str]:
         env={"PATH": os.environ["PATH"], **environment},
         capture_output=True,
         text=True,
+        timeout=120,
         check=False,
     )
 

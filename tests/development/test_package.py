@@ -93,7 +93,7 @@ def test_an_unpacked_wheel_runs_away_from_the_checkout(wheel, tmp_path):
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-c", program, str(tmp_path / "installed"), *arguments],
-            cwd=tmp_path, env={"XDG_DATA_HOME": str(tmp_path), "COLUMNS": "500"}, capture_output=True, text=True, check=False,
+            cwd=tmp_path, env={"XDG_DATA_HOME": str(tmp_path), "COLUMNS": "500"}, capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
 
     assert run("--version").stdout == f"LoopGuard {__version__}\n"

@@ -55,7 +55,7 @@ def test_the_hooks_are_valid_and_their_programs_are_installed():
     file = ROOT / ".pre-commit-config.yaml"
     hooks = yaml.safe_load(file.read_text())["repos"][0]["hooks"]
     programs = Path(sys.executable).parent
-    subprocess.run([programs / "pre-commit", "validate-config", file], check=True)
+    subprocess.run([programs / "pre-commit", "validate-config", file], timeout=60, check=True)
     for hook in hooks:
         assert (programs / Path(hook["entry"].split()[0]).name).exists(), hook["entry"]
 

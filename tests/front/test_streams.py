@@ -31,11 +31,11 @@ class Stream:
 @pytest.fixture
 def loop():
     running = asyncio.new_event_loop()
-    thread = threading.Thread(target=running.run_forever)
+    thread = threading.Thread(target=running.run_forever, daemon=True)
     thread.start()
     yield running
     running.call_soon_threadsafe(running.stop)
-    thread.join()
+    thread.join(10)
     running.close()
 
 

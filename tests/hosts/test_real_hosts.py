@@ -64,7 +64,7 @@ class Place:
     def install(self, name):
         subprocess.run(
             [sys.executable, "-m", "loopguard_client", "hooks", "install", name, "--url", self.url],
-            check=True, capture_output=True,
+            check=True, capture_output=True, timeout=60,
             env={"HOME": str(self.home), "PATH": os.environ["PATH"], "PYTHONPATH": str(CLIENT), "LOOPGUARD_KEY": self.token},
         )  # fmt: skip
 

@@ -42,7 +42,7 @@ def run(folder: Path, *command: str, **environment: str) -> None:
         env={**os.environ, "PYTHONPATH": str(folder), **environment},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=140,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

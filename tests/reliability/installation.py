@@ -135,13 +135,13 @@ def silent_server() -> Iterator[int]:
             with contextlib.suppress(TimeoutError):
                 held.append(listener.accept()[0])
 
-    thread = threading.Thread(target=accept)
+    thread = threading.Thread(target=accept, daemon=True)
     thread.start()
     try:
         yield listener.getsockname()[1]
     finally:
         ended.set()
-        thread.join()
+        thread.join(10)
         for connected in [*held, listener]:
             connected.close()
 

@@ -85,12 +85,12 @@ def test_a_broker_that_forgets_everything_loses_nothing(install, token):
             while not ended.wait(0.02):
                 broker.flushall()
 
-    flusher = threading.Thread(target=flush_again_and_again)
+    flusher = threading.Thread(target=flush_again_and_again, daemon=True)
     flusher.start()
     try:
         assert set(post_all(running.url, token)) == {202}
         assert wait_until(every_posted_loop_is_found, PATIENCE_SECONDS), running.logs()
     finally:
         ended.set()
-        flusher.join()
+        flusher.join(30)
     assert list(Session.objects.values_list("call_count", flat=True)) == [REQUESTS // SESSIONS] * SESSIONS

@@ -52,7 +52,7 @@ class Place:
         }
         return subprocess.run(
             [sys.executable, "manage.py", *command],
-            cwd=ROOT, env=surroundings, capture_output=True, text=True, check=False,
+            cwd=ROOT, env=surroundings, capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
 
     def prepare(self, **environment: str) -> subprocess.CompletedProcess[str]:

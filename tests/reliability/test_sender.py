@@ -41,7 +41,7 @@ def test_a_sender_killed_while_it_waits_for_the_receipt_repeats_the_same_id(proj
         sender = subprocess.Popen([sys.executable, "-c", SENDER], cwd=installation.ROOT, env=environment)
         arrived = installation.wait_until(lambda: len(receiver.requests) == 1, 40)
         os.kill(sender.pid, signal.SIGKILL)
-        sender.wait()
+        sender.wait(10)
         assert arrived
         assert not Notification.objects.filter(state="delivered").exists()
 

@@ -1,10 +1,8 @@
 """Workers may die at any moment, be doubled, or be missing: nothing is lost and nothing counts twice."""
 
 import random
-import threading
 
 import pytest
-from django.db import connection
 from django.db.models import F
 
 from detection.models import Incident, Project, Session
@@ -14,6 +12,7 @@ from detection.services.keys import authenticate, create_key
 from detection.services.sessions import evaluation
 from detection.services.sessions.event_records import EventRecord
 from detection.tasks.sweeper import Sweeper
+from tests.support.threads import all_results, in_thread
 
 from .installation import wait_until
 
@@ -120,17 +119,12 @@ def test_several_sweepers_and_workers_count_nothing_twice(expected, project, tok
     ids = list(Session.objects.filter(project=project).values_list("pk", flat=True))
 
     def evaluate_all():
-        try:
-            for session_id in ids:
-                evaluation.evaluate(session_id)
-        finally:
-            connection.close()
+        for session_id in ids:
+            evaluation.evaluate(session_id)
 
-    workers = [threading.Thread(target=evaluate_all) for _ in range(3)]
-    for started in (*sweepers, *workers):
-        started.start()
-    for worker in workers:
-        worker.join()
+    for sweeper in sweepers:
+        sweeper.start()
+    all_results([in_thread(evaluate_all) for _ in range(3)])
     assert wait_until(is_done, 120)
     for sweeper in sweepers:
         sweeper.stop()

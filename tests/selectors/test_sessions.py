@@ -16,6 +16,7 @@ from detection.selectors.sessions import (
     list_sessions,
     session_calls,
 )
+from tests.support.threads import in_thread
 
 pytestmark = pytest.mark.servers
 
@@ -132,21 +133,17 @@ def test_a_change_that_commits_late_is_not_missed():
     began, go_on = threading.Event(), threading.Event()
 
     def slow_writer():
-        try:
-            with transaction.atomic():
-                Session.objects.create(project=project, external_id="slow")
-                began.set()
-                go_on.wait(10)
-        finally:
-            connection.close()
+        with transaction.atomic():
+            Session.objects.create(project=project, external_id="slow")
+            began.set()
+            go_on.wait(10)
 
-    writer = threading.Thread(target=slow_writer)
-    writer.start()
+    writer = in_thread(slow_writer)
     assert began.wait(10)
     Session.objects.create(project=project, external_id="quick")
     before = changed_since(project.pk, "0")
     assert [row.external_id for row in before.sessions] == ["quick"]
     go_on.set()
-    writer.join()
+    writer.result()
     after = changed_since(project.pk, before.cursor)
     assert "slow" in [row.external_id for row in after.sessions]

@@ -76,7 +76,7 @@ def test_a_statement_after_a_lock_sees_what_the_holder_committed(project):
         waiter = in_thread(wait_and_read)
         wait_until_blocked()
         Project.objects.update(name="after")
-    waiter.join()
+    waiter.result()
     assert found == [[(project.pk,)], [("after",)]]
 
 
@@ -171,7 +171,7 @@ def test_a_connection_that_the_server_ends_while_a_lock_is_waited_for_is_an_erro
         Project.objects.select_for_update().get()
         waiter = in_thread(wait)
         end_backend(wait_until_blocked())
-        waiter.join(30)
+        waiter.result()
     assert len(found) == 1
     assert isinstance(found[0], OperationalError)
 
@@ -195,5 +195,5 @@ def test_a_lock_is_waited_for_until_the_deadline_and_not_longer():
 
     with transaction.atomic():
         Project.objects.select_for_update().get()
-        in_thread(wait).join()
+        in_thread(wait).result()
     assert found == ["no response within the deadline of the request", [("before",)]]

@@ -63,7 +63,7 @@ class Run:
         """End everything that still runs, at once."""
         for up in self._started:
             up.kill()
-            up.wait()
+            up.wait(10)
         if (self.data / "running.json").exists():
             for pid in self.pids():
                 children.kill_group(pid)

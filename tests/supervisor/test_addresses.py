@@ -3,7 +3,7 @@
 import socket
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -24,7 +24,7 @@ class Health(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server_port() -> Iterator[int]:
-    with HTTPServer(("127.0.0.1", 0), Health) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Health) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server.server_address[1]
         server.shutdown()

@@ -60,7 +60,7 @@ def test_children_do_not_keep_the_claim_of_a_dead_supervisor(tmp_path):
             pass
     finally:
         children.kill_group(child.pid)
-        child.wait()
+        child.wait(10)
 
 
 def test_what_a_killed_supervisor_left_is_ended_by_the_next_claim(tmp_path, monkeypatch):
@@ -76,7 +76,7 @@ def test_what_a_killed_supervisor_left_is_ended_by_the_next_claim(tmp_path, monk
     frozen.send_signal(signal.SIGSTOP)
     leader = start(["sh", "-c", "sleep 60 >/dev/null & echo $!; kill -9 $$"], ours)
     helper = int(leader.stdout.readline())
-    leader.wait()
+    leader.wait(10)
     try:
         with DataFolder(tmp_path):
             assert (sleeping.wait(5), frozen.wait(5)) == (-signal.SIGTERM, -signal.SIGTERM)
@@ -85,7 +85,7 @@ def test_what_a_killed_supervisor_left_is_ended_by_the_next_claim(tmp_path, monk
     finally:
         for process in (sleeping, frozen, bystander):
             process.kill()
-            process.wait()
+            process.wait(10)
             process.stdout.close()
         leader.stdout.close()
 

@@ -55,7 +55,7 @@ class Upgraded:
         surroundings = {"LOOPGUARD_DATA": str(self.run.data), "DJANGO_SUPERUSER_PASSWORD": "long enough"}
         done = subprocess.run(
             [sys.executable, "manage.py", *command],
-            cwd=ROOT, env={**self.run.environment, **surroundings}, capture_output=True, text=True, check=False,
+            cwd=ROOT, env={**self.run.environment, **surroundings}, capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
 
@@ -75,7 +75,7 @@ def make_old_data(run: Run) -> None:
             "LOOPGUARD_SECRET_KEY": "x" * 40,
         }
         command = [sys.executable, "manage.py", "shell", "-v", "0", "-c", OLD_VERSIONS_CODE]
-        subprocess.run(command, cwd=ROOT, env=environment, check=True)
+        subprocess.run(command, cwd=ROOT, env=environment, timeout=120, check=True)
         with psycopg.connect(server.url("loopguard"), autocommit=True) as connection:
             connection.execute(
                 "INSERT INTO detection_auditentry (actor, action, subject, request_id)"

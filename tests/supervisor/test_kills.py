@@ -44,13 +44,13 @@ def test_a_start_after_a_kill_at_any_moment_succeeds(run: Run, seed: int) -> Non
             children.send(pid, signal.SIGSTOP)
         for pid in (*killed, up.pid):
             children.send(pid, signal.SIGKILL)
-        up.wait()
+        up.wait(10)
         frozen += stopped
         up = run.launch("--port", port)
         time.sleep(rng.uniform(0, 12))
         assert up.poll() is None, run.log.read_text()
     children.send(up.pid, signal.SIGKILL)
-    up.wait()
+    up.wait(10)
     up, again = run.start("--port", port)
     assert again["url"] == ready["url"]
     assert not any(children.is_alive(pid) for pid in frozen)

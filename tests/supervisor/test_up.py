@@ -27,13 +27,15 @@ def test_a_first_start_a_crash_and_a_second_start_keep_the_data_and_leave_no_pro
     line = curl_line(ready["url"], ready["api_key"])
     assert line in printed
     assert ready["password"] in printed
-    output = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True).stdout
+    output = subprocess.run(
+        ["bash", "-c", line], capture_output=True, text=True, timeout=60, check=True
+    ).stdout
     answers = [json.loads(text) for text in output.splitlines() if text]
     assert [answer["decision"] for answer in answers] == ["allow", "allow", "allow", "block"]
 
     # A second start names the address of the first one.
     second = subprocess.run(
-        run.command(), cwd=ROOT, env=run.environment, capture_output=True, text=True, check=False
+        run.command(), cwd=ROOT, env=run.environment, capture_output=True, text=True, timeout=60, check=False
     )
     assert second.returncode == 1
     assert f"already running at {ready['url']}" in second.stderr
@@ -42,7 +44,7 @@ def test_a_first_start_a_crash_and_a_second_start_keep_the_data_and_leave_no_pro
     command = [sys.executable, "manage.py", "shell", "-v", "0", "-c"]
     count = subprocess.run(
         [*command, "from detection.models import Session; print(Session.objects.count())"],
-        cwd=ROOT, env={**run.environment, "LOOPGUARD_DATA": str(run.data)}, capture_output=True, text=True, check=True,
+        cwd=ROOT, env={**run.environment, "LOOPGUARD_DATA": str(run.data)}, capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     assert count.stdout.strip() == "1"
 
@@ -52,7 +54,7 @@ def test_a_first_start_a_crash_and_a_second_start_keep_the_data_and_leave_no_pro
     assert len(pids) >= 5
     for pid in (up.pid, *random.sample(pids, 3)):
         children.send(pid, signal.SIGKILL)
-    up.wait()
+    up.wait(10)
 
     # The next start, on the same port, finds the data, shows no secrets again and gives the database roles new passwords.
     run.environment["LOOPGUARD_MIN_FREE"] = "100%"
@@ -100,7 +102,7 @@ def test_a_taken_port_is_reported_before_anything_starts(run):
         port = taken.getsockname()[1]
         done = subprocess.run(
             [*run.command(), "--port", str(port)],
-            cwd=ROOT, env=run.environment, capture_output=True, text=True, check=False,
+            cwd=ROOT, env=run.environment, capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
     assert done.returncode == 1
     assert f"Port {port} of 127.0.0.1 is in use" in done.stderr

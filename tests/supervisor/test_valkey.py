@@ -41,7 +41,7 @@ def test_a_killed_server_comes_back_at_the_same_address(valkey):
     valkey.start()
     before = valkey.url
     valkey.child.kill()
-    valkey.child.wait()
+    valkey.child.wait(10)
     valkey.start()
     assert valkey.url == before
     assert redis.Redis.from_url(before).ping()

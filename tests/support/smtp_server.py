@@ -62,7 +62,7 @@ def certificate(folder):
             "openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1",
             "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(file),
         ],
-        check=True, capture_output=True,
+        check=True, capture_output=True, timeout=60,
     )  # fmt: skip
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(file, key)

@@ -1,26 +1,60 @@
 """Threads with connections of their own, for tests of locks."""
 
+from __future__ import annotations
+
 import threading
 import time
 
 from django.db import connection
 
+PATIENCE_SECONDS = 60.0
 
-def in_thread(do):
-    def run():
-        do()
-        connection.close()
 
-    thread = threading.Thread(target=run)
+class Worker(threading.Thread):
+    """Runs a function and closes its connection. Whoever waits for it does so for a minute, unless told otherwise."""
+
+    def __init__(self, do, *arguments):
+        super().__init__(daemon=True)
+        self._do, self._arguments = do, arguments
+        self._returned = self._raised = None
+
+    def run(self):
+        try:
+            self._returned = self._do(*self._arguments)
+        except BaseException as error:  # noqa: BLE001 (raised again where the result is read)
+            self._raised = error
+        finally:
+            connection.close()
+
+    def result(self, seconds=PATIENCE_SECONDS):
+        """Wait for the function; return its value, or raise what it raised."""
+        self.join(seconds)
+        assert not self.is_alive(), "the thread still runs"
+        if self._raised is not None:
+            raise self._raised
+        return self._returned
+
+
+def in_thread(do, *arguments):
+    """Run a function in a thread of its own."""
+    thread = Worker(do, *arguments)
     thread.start()
     return thread
 
 
+def all_results(threads):
+    """Wait for all of these threads, and return their values."""
+    return [thread.result() for thread in threads]
+
+
 def wait_until_blocked():
-    """Wait until a connection waits for a lock; return the process id of its backend."""
-    for _ in range(500):
+    """Wait until a connection to this database waits for a lock; return the process id of its backend."""
+    query = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
         with connection.cursor() as cursor:
-            cursor.execute("SELECT pid FROM pg_locks WHERE NOT granted")
+            cursor.execute("SELECT pg_stat_clear_snapshot()")  # a transaction would see what it saw before
+            cursor.execute(query)
             if row := cursor.fetchone():
                 return row[0]
         time.sleep(0.01)

@@ -198,7 +198,7 @@ def test_a_hook_without_a_server_lets_calls_run_unless_it_fails_closed(host, fai
     for hook in (host.before, host.other_hooks[0]):
         command = commands[hook]
         done = subprocess.run(
-            ["/bin/sh", "-c", command], input="{}", capture_output=True, text=True, check=False
+            ["/bin/sh", "-c", command], input="{}", capture_output=True, text=True, timeout=60, check=False
         )
         assert done.stdout == ""
         denies = fail_closed and hook == host.before
@@ -212,6 +212,7 @@ def test_the_command_runs_as_a_module(home):
         env={**os.environ, "HOME": str(home)},
         capture_output=True,
         text=True,
+        timeout=60,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import sys
+import time
 from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from loopguard_site.env import OWNER_VARIABLE
 from loopguard_site.supervisor.data_folder import write_private
 
 OWNER = "owner"
+LOCK_SECONDS = 120.0
 
 
 class Command(BaseCommand):
@@ -95,7 +97,7 @@ class Command(BaseCommand):
         parent.mkdir(parents=True, exist_ok=True)
         folder = os.open(parent, os.O_RDONLY)
         try:
-            fcntl.flock(folder, fcntl.LOCK_EX)
+            _lock(folder)
             self._collect_where_changed()
         finally:
             os.close(folder)
@@ -111,3 +113,21 @@ class Command(BaseCommand):
             return
         call_command("collectstatic", interactive=False, verbosity=0, clear=True)
         stamp.write_text(digest.hexdigest(), encoding="utf-8")
+
+
+def _lock(folder: int) -> None:
+    deadline = time.monotonic() + LOCK_SECONDS
+    while not _has_locked(folder):
+        if time.monotonic() > deadline:
+            raise CommandError(
+                f"Another process has been collecting the static files for {LOCK_SECONDS:g} s. End it and try again."
+            )
+        time.sleep(0.1)
+
+
+def _has_locked(folder: int) -> bool:
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -7,11 +7,9 @@ import hashlib
 import hmac
 import json
 import time
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
-from django.db import connection
 from django.utils import timezone
 
 from detection.models import AlertDestination, AlertEvent, AuditEntry, DeliveryAttempt, Notification
@@ -19,6 +17,7 @@ from detection.services.alerting import delivery, destinations, notifications, o
 from tests.support.alerts import ANA, come_due, make_incident, make_route, make_webhook, send_all
 from tests.support.http_receiver import Reply, receiving
 from tests.support.projects import make_project
+from tests.support.threads import all_results, in_thread
 
 pytestmark = pytest.mark.django_db
 
@@ -270,14 +269,7 @@ def test_several_senders_at_once_send_every_message_once(receiver):
     for number in range(10):
         tell(project, f"s-{number}")
 
-    def send(_):
-        try:
-            return send_all()
-        finally:
-            connection.close()
-
-    with ThreadPoolExecutor(4) as senders:
-        made = sum(senders.map(send, range(4)))
+    made = sum(all_results([in_thread(send_all) for _ in range(4)]))
     send_all()
     assert made <= 40
     assert len(receiver.ids) == len(set(receiver.ids)) == 40

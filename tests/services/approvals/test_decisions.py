@@ -6,7 +6,7 @@ import threading
 from datetime import timedelta
 
 import pytest
-from django.db import close_old_connections, connection
+from django.db import connection
 from django.utils import timezone
 
 from detection.engine.scopes import PROJECT
@@ -27,6 +27,7 @@ from detection.services.policies import overrides
 from detection.services.sessions import actions, evaluation
 from detection.services.sessions.locked_session import locked_session
 from tests.support.agents import OPERATOR, Agent
+from tests.support.threads import all_results, in_thread
 
 BEN = Actor("ben")
 
@@ -245,20 +246,13 @@ def test_of_two_answers_at_once_exactly_one_wins(asking, agent):
 
     def click(actor, choice):
         try:
-            together.wait(5)
+            together.wait(30)
             decisions.decide(asking.pk, held.approval["id"], choice, actor)
             outcomes.append("won")
         except Conflict as refused:
             outcomes.append(refused.code)
-        finally:
-            close_old_connections()
-            connection.close()
 
-    clicks = [threading.Thread(target=click, args=pair) for pair in ((OPERATOR, "skip"), (BEN, "disable"))]
-    for thread in clicks:
-        thread.start()
-    for thread in clicks:
-        thread.join(10)
+    all_results([in_thread(click, *pair) for pair in ((OPERATOR, "skip"), (BEN, "disable"))])
     assert sorted(outcomes) == ["already_decided", "won"]
     approval = Approval.objects.get()
     assert session_of(asking).policy_values == ({"enabled": False} if approval.choice == "disable" else {})

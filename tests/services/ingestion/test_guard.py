@@ -1,7 +1,6 @@
 import threading
 
 import pytest
-from django.db import connection
 
 from detection.engine.scopes import PROJECT, Scope
 from detection.models import Event, Incident, Project, Session
@@ -9,6 +8,7 @@ from detection.services.keys import Principal
 from detection.services.policies import overrides
 from detection.services.sessions import actions, evaluation, folding
 from tests.support.agents import OPERATOR, Agent
+from tests.support.threads import all_results, in_thread
 
 pytestmark = pytest.mark.servers
 
@@ -163,26 +163,18 @@ def test_calls_that_race_with_a_stop_are_never_allowed_after_it(transactional_db
     log, start = [], threading.Barrier(5)
 
     def caller(number):
-        start.wait()
+        start.wait(30)
         for index in range(6):
             answer = agent.asks(
                 agent.call("read_file", f'{{"n": "{number}-{index}"}}', call_id=f"{number}-{index}")
             )
             log.append((answer.decision, f"{number}-{index}"))
-        connection.close()
 
     def stopper():
-        start.wait()
+        start.wait(30)
         actions.stop(project.pk, "s-1", OPERATOR)
-        connection.close()
 
-    threads = [threading.Thread(target=caller, args=(n,)) for n in range(4)] + [
-        threading.Thread(target=stopper)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    all_results([*(in_thread(caller, number) for number in range(4)), in_thread(stopper)])
 
     rows = list(Event.objects.filter(type="call", session__project=project).order_by("seq"))
     assert [row.seq for row in rows] == [*range(1, 26)], "one gapless order, whatever came first"
@@ -200,16 +192,11 @@ def test_calls_that_race_for_one_session_are_counted_each_once(transactional_db)
     start = threading.Barrier(4)
 
     def caller(number):
-        start.wait()
+        start.wait(30)
         for index in range(10):
             agent.asks(agent.call(call_id=f"{number}-{index}"))
-        connection.close()
 
-    threads = [threading.Thread(target=caller, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    all_results([in_thread(caller, number) for number in range(4)])
 
     assert Incident.objects.get().count == 40
     assert Session.objects.get().call_count == 40

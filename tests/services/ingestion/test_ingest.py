@@ -1,5 +1,3 @@
-import threading
-
 import pytest
 from django.db import connection
 from hypothesis import HealthCheck, given, settings
@@ -10,6 +8,7 @@ from detection.services.ingestion.ingest import STORED_RESULT_CHARACTERS
 from detection.services.sessions import evaluation
 from detection.services.sessions.event_records import EventRecord
 from tests.support.agents import Agent
+from tests.support.threads import all_results, in_thread
 
 pytestmark = pytest.mark.servers
 
@@ -64,13 +63,8 @@ def test_the_same_batch_over_many_connections_is_stored_once(transactional_db):
 
     def send():
         outcomes.extend(agent.posts(*batch) for _ in range(3))
-        connection.close()
 
-    threads = [threading.Thread(target=send) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    all_results([in_thread(send) for _ in range(6)])
 
     assert sum(done.accepted for done in outcomes) == 20
     assert Event.objects.filter(session__project=project).count() == 20

@@ -90,7 +90,7 @@ def test_a_call_is_quarantined_although_another_request_took_its_number(agent, m
     monkeypatch.setattr(fold, "observe_call", brittle)
     unnamed = EventRecord(type="call", session="s-1", tool="poison", arguments="{}", tokens=3)
     verdict = agent.asks(unnamed).verdicts[0]
-    others[0].join()
+    others[0].result()
 
     session = Session.objects.get()
     calls = {row.tool: row for row in Event.objects.all()}

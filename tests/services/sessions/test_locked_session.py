@@ -104,7 +104,7 @@ def test_a_session_that_is_gone_or_held_by_another_transaction_is_not_found(raci
             raised.append(True)
 
     with locked_session(session.pk):
-        in_thread(take).join()
+        in_thread(take).result()
     assert raised == [True]
 
 
@@ -122,7 +122,7 @@ def test_the_state_that_a_waiting_call_reads_is_the_one_that_it_waited_for(racin
         thread = in_thread(second)
         wait_until_blocked()
         Folding(locked, Quarantine()).catch_up()
-    thread.join()
+    thread.result()
     assert seen == [(2, 2)]
 
 
@@ -135,7 +135,7 @@ def test_an_acknowledgement_during_an_evaluation_is_kept(racing):
         thread = in_thread(lambda: triage.acknowledge(project_id, incident.public_id, OPERATOR))
         wait_until_blocked()
         Folding(locked, Quarantine()).catch_up()
-    thread.join()
+    thread.result()
     incident.refresh_from_db()
     assert (incident.status, incident.detections) == ("acknowledged", 2)
 
@@ -191,7 +191,7 @@ def test_a_loop_whose_session_is_at_work_is_not_abandoned(racing):
     Session.objects.update(last_event_at=timezone.now() - timedelta(hours=2))
     with locked_session(incident.session_id):
         ended = []
-        in_thread(lambda: ended.append(retention.end_abandoned())).join()
+        in_thread(lambda: ended.append(retention.end_abandoned())).result()
     assert ended == [0]
 
 

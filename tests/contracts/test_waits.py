@@ -1,0 +1,60 @@
+"""Nothing waits for ever: every wait for a process, a thread or a socket has a deadline."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("clients", "detection", "loopguard_site", "tests")
+DEADLINES = {"timeout", "timeout_seconds", "seconds"}
+ENDLESS = {
+    "clients/python/added_time.py": "a program that a person runs",
+    "clients/python/loopguard_client/hooks/check.py": "a timer kills the program",
+    "detection/background_publisher.py": "a daemon thread that waits for work",
+    "detection/consumers/approval_long_poll.py": "inside `asyncio.timeout_at`, and the result of a finished task",
+    "detection/consumers/frame_queue.py": "a task that ends with its socket",
+    "detection/consumers/live.py": "inside `asyncio.timeout`, or a task that ends with its socket",
+    "detection/tasks/evaluation_queue.py": "daemon threads that wait for work; `stop` wakes them",
+    "detection/tasks/judge.py": "every consultation has a deadline",
+    "loopguard_site/front/turns.py": "daemon threads that wait for work",
+    "tests/front/test_bodies.py": "a body that never arrives",
+    "tests/reliability/frozen_database.py": "daemon threads; `close` wakes them",
+    "tests/reliability/test_deadlines.py": "requests of a client with a timeout",
+}
+
+
+def endless_waits(file: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and _is_endless(node):
+            yield f"{file.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)[:90]}"
+
+
+def _is_endless(call: ast.Call) -> bool:
+    function, given = call.func, {keyword.arg for keyword in call.keywords}
+    has_deadline = bool(given & DEADLINES)
+    if isinstance(function, ast.Name):
+        return function.id == "ThreadPoolExecutor"
+    if not isinstance(function, ast.Attribute):
+        return False
+    owner = ast.unparse(function.value)
+    match function.attr:
+        case "run" | "call" | "check_call" | "check_output" if owner == "subprocess":
+            return not has_deadline
+        case "communicate" | "urlopen":
+            return not has_deadline
+        case "wait" | "join":
+            return not call.args and not has_deadline
+        case "Thread":
+            return "daemon" not in given  # the interpreter waits for such a thread at its end
+        case "flock":
+            return "LOCK_EX" in ast.unparse(call) and "LOCK_NB" not in ast.unparse(call)
+    return False
+
+
+def test_every_wait_has_a_deadline():
+    files = [file for folder in FOLDERS for file in sorted((ROOT / folder).rglob("*.py"))]
+    found = [wait for file in files for wait in endless_waits(file)]
+    assert [wait for wait in found if wait.partition(":")[0] not in ENDLESS] == []
+    assert {wait.partition(":")[0] for wait in found} == ENDLESS.keys(), "a listed file has none"
