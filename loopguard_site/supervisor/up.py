@@ -167,7 +167,7 @@ class Supervisor:
             self._environment["DATABASE_URL"] = runtime
             self._environment["LOOPGUARD_DATABASE_FOLDER"] = str(postgres.cluster)
         if not os.environ.get("REDIS_URL"):
-            valkey = EmbeddedValkey(self._folder.path / "valkey")
+            valkey = EmbeddedValkey(self._folder.path / "valkey", environment=self._folder.mark())
             self._servers.append(valkey)
             self._console.say("Starting Valkey.")
             valkey.start()

@@ -4,12 +4,13 @@ It stores nothing on disk: PostgreSQL is the queue of record, and the sweeper fi
 lost here. Does not belong here: the messages.
 """
 
+import os
 import secrets
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from . import children
@@ -39,14 +40,22 @@ class EmbeddedValkey:
         Contains its log.
     choose_port : callable
         Returns a port to try; called again while the server cannot start on it.
+    environment : mapping, optional
+        Variables of the server besides those of this process, such as `DataFolder.mark`.
 
     Notes
     -----
     Port and password stay the same after a restart, so clients reconnect. Starts in 0.05 s.
     """
 
-    def __init__(self, folder: Path, choose_port: Callable[[], int] = free_port) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        choose_port: Callable[[], int] = free_port,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.folder = folder
+        self._environment = environment or {}
         self._choose_port = choose_port
         self.child: subprocess.Popen[bytes] | None = None
         self._password = secrets.token_urlsafe(24)
@@ -77,7 +86,12 @@ class EmbeddedValkey:
             port = self._port or self._choose_port()
             with self.log.open("ab") as log:
                 self.child = children.launch(
-                    [program, "-"], cwd=Path("/"), account=account, stdin=subprocess.PIPE, stdout=log
+                    [program, "-"],
+                    cwd=Path("/"),
+                    env={**os.environ, **self._environment},
+                    account=account,
+                    stdin=subprocess.PIPE,
+                    stdout=log,
                 )
             self._send_settings(port)
             if self._wait_until_it_answers(port):

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from loopguard_site.supervisor import children
+from loopguard_site.supervisor.data_folder import DataFolder
 
 ROOT = Path(__file__).resolve().parents[2]
 _NOT_INHERITED = ("DATABASE_URL", "REDIS_URL", "DJANGO_SETTINGS_MODULE")
@@ -64,10 +65,11 @@ class Run:
         for up in self._started:
             up.kill()
             up.wait(10)
-        if (self.data / "running.json").exists():
-            for pid in self.pids():
-                children.kill_group(pid)
-                children.wait_until_gone(pid, 10)
+        noted = self.pids() if (self.data / "running.json").exists() else []
+        ((name, value),) = DataFolder(self.data).mark().items()
+        for pid in {*noted, *children.with_environment(name, value)}:
+            children.kill_group(pid)
+            children.wait_until_gone(pid, 10)
 
 
 @contextlib.contextmanager

@@ -52,7 +52,9 @@ def test_a_first_start_a_crash_and_a_second_start_keep_the_data_and_leave_no_pro
     # at the same moment, helpers may remain that hold the port; the next start ends them.
     before, pids = run.servers(), run.pids()
     assert len(pids) >= 5
-    for pid in (up.pid, *random.sample(pids, 3)):
+    frozen, *killed = random.sample(pids, 4)
+    children.send(frozen, signal.SIGSTOP)
+    for pid in (up.pid, *killed):
         children.send(pid, signal.SIGKILL)
     up.wait(10)
 

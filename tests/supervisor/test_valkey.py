@@ -11,6 +11,7 @@ import pytest
 import redis
 
 from loopguard_site.supervisor import binaries, homes
+from loopguard_site.supervisor.data_folder import DataFolder
 from loopguard_site.supervisor.valkey import EmbeddedValkey, free_port
 
 
@@ -102,3 +103,15 @@ def test_root_runs_it_as_another_account_also_where_neither_program_nor_folder_c
     finally:
         server.stop()
     assert closed.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_frozen_server_of_a_killed_supervisor_is_ended_by_the_next_start_on_the_folder(server_folder):
+    folder = DataFolder(server_folder)
+    left = EmbeddedValkey(server_folder / "valkey", environment=folder.mark())
+    try:
+        left.start()
+        left.child.send_signal(signal.SIGSTOP)
+        with folder:
+            assert left.child.wait(10) is not None
+    finally:
+        left.stop()
