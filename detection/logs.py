@@ -3,8 +3,21 @@
 from __future__ import annotations
 
 import logging
+import re
+from collections.abc import Mapping, MutableMapping
+from typing import Any, Final
 
 import structlog
+
+_TOKEN: Final = re.compile(r"(lgw?_[0-9a-z]{10})_[0-9a-f]{72}")
+"""Keys, and the tokens that base URLs of the gateway contain. Their readable part stays."""
+
+
+def mask_tokens(
+    _logger: Any, _name: str, line: str | bytes | bytearray | MutableMapping[str, Any] | tuple[Any, ...]
+) -> str | bytes | bytearray | Mapping[str, Any] | tuple[Any, ...]:
+    """Mask the secrets of keys and tokens in a finished line."""
+    return _TOKEN.sub(r"\1_…", line) if isinstance(line, str) else line
 
 
 def formatter(json: bool = False, level: str = "INFO") -> logging.Formatter:
@@ -38,5 +51,6 @@ def formatter(json: bool = False, level: str = "INFO") -> logging.Formatter:
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
             structlog.processors.format_exc_info,
             renderer,
+            mask_tokens,
         ],
     )

@@ -1,4 +1,4 @@
-"""Entry point of ``live``: WebSockets and long polls. ``web`` serves all other requests."""
+"""Entry point of ``live``: WebSockets, long polls and the gateway. ``web`` serves all other requests."""
 
 import os
 from typing import TYPE_CHECKING, cast
@@ -19,10 +19,11 @@ from detection.consumers.approval_long_poll import ApprovalLongPoll  # noqa: E40
 from detection.consumers.origins import OriginGate  # noqa: E402
 from detection.consumers.plain_http import ProbesOnly  # noqa: E402
 from detection.consumers.routing import websocket_urlpatterns  # noqa: E402
+from detection.gateway.application import Gateway  # noqa: E402
 
 application = ProtocolTypeRouter(
     {
-        "http": ApprovalLongPoll(ProbesOnly(cast("ASGI3Application", _http))),
+        "http": Gateway(ApprovalLongPoll(ProbesOnly(cast("ASGI3Application", _http)))),
         "websocket": OriginGate(Admission(AuthMiddlewareStack(URLRouter(websocket_urlpatterns)))),
     }
 )

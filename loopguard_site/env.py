@@ -11,13 +11,16 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
 _FREE_SPACE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?(%|MB|GB)", re.ASCII)
 MODES = ("embedded", "production", "test")
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 MIN_SECRET_LENGTH = 32
+DEFAULT_UPSTREAMS = "https://api.openai.com, https://api.anthropic.com"
+_CREDENTIAL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+_CREDENTIAL = re.compile(r"[\x21-\x7e]{1,4096}", re.ASCII)
 MAX_WEB_THREADS = 12
 """The connections of the database that a process holds."""
 OWNER_VARIABLE = "LOOPGUARD_OWNER_DATABASE_URL"
@@ -55,6 +58,10 @@ class Environment:
         Free space that this disk must keep to accept events: a share from 0 to 1, and bytes. The smaller one counts.
     web_threads
         How many requests `web` answers at a time; the others wait for their turn.
+    gateway_upstreams
+        Addresses below which backends of the gateway may lie.
+    gateway_credentials
+        Credentials that backends may name, by name.
     """
 
     mode: str
@@ -73,6 +80,8 @@ class Environment:
     database_folder: str = ""
     min_free: tuple[float, float] = (0.0, 0.0)
     web_threads: int = 1
+    gateway_upstreams: tuple[str, ...] = ()
+    gateway_credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 def read(env: Mapping[str, str] = os.environ) -> Environment:
@@ -137,6 +146,8 @@ def read(env: Mapping[str, str] = os.environ) -> Environment:
         database_folder=env.get("LOOPGUARD_DATABASE_FOLDER", ""),
         min_free=_min_free(env.get("LOOPGUARD_MIN_FREE", "") or "5%, 500 MB"),
         web_threads=_web_threads(env.get("LOOPGUARD_WEB_THREADS", "")),
+        gateway_upstreams=_upstreams(env.get("LOOPGUARD_GATEWAY_UPSTREAMS", DEFAULT_UPSTREAMS)),
+        gateway_credentials=_credentials(env.get("LOOPGUARD_GATEWAY_CREDENTIALS", "")),
     )
 
 
@@ -149,6 +160,31 @@ def _owner_parameters(url: str, runtime_role: object) -> dict[str, object] | Non
             f"{OWNER_VARIABLE} names the role that owns the tables; DATABASE_URL must name another role."
         )
     return owner
+
+
+def _upstreams(text: str) -> tuple[str, ...]:
+    urls = tuple(part.strip().rstrip("/") for part in text.split(",") if part.strip())
+    for url in urls:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
+            raise EnvironmentProblem(
+                f"LOOPGUARD_GATEWAY_UPSTREAMS must list addresses such as https://api.openai.com, not {url!r}."
+            )
+    return urls
+
+
+def _credentials(text: str) -> dict[str, str]:
+    found = {}
+    for number, part in enumerate((one.strip() for one in text.split(",") if one.strip()), 1):
+        name, _, value = part.partition("=")
+        if not _CREDENTIAL_NAME.fullmatch(name.strip()) or not _CREDENTIAL.fullmatch(value.strip()):
+            # The entry is not shown: it may be a credential without its name.
+            raise EnvironmentProblem(
+                "LOOPGUARD_GATEWAY_CREDENTIALS must list credentials such as openai=sk-…, with names of letters,"
+                f" digits, hyphens and underscores; entry {number} is not one."
+            )
+        found[name.strip()] = value.strip()
+    return found
 
 
 def _log_level(text: str) -> str:

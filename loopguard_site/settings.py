@@ -29,6 +29,7 @@ DEBUG = False
 ALLOWED_HOSTS = [*ENV.allowed_hosts]
 PUBLIC_URL, LIVE_URL = ENV.public_url, ENV.live_url
 ALERT_ALLOWED_NETWORKS = ENV.alert_allowed_networks
+GATEWAY_UPSTREAMS, GATEWAY_CREDENTIALS = ENV.gateway_upstreams, ENV.gateway_credentials
 KEY_REQUESTS_PER_SECOND = ENV.key_requests_per_second
 DATABASE_FOLDER = ENV.database_folder
 MIN_FREE_SHARE, MIN_FREE_BYTES = ENV.min_free

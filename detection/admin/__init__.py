@@ -1,5 +1,5 @@
 """Django admin: projects, members, keys and overrides; sessions, incidents, alerts and audit to read."""
 
-from detection.admin import alerts, approvals, audit, incidents, keys, people, policies, projects
+from detection.admin import alerts, approvals, audit, gateway, incidents, keys, people, policies, projects
 
-__all__ = ["alerts", "approvals", "audit", "incidents", "keys", "people", "policies", "projects"]
+__all__ = ["alerts", "approvals", "audit", "gateway", "incidents", "keys", "people", "policies", "projects"]

@@ -18,6 +18,7 @@ from detection.api.routes import (
     alerting,
     approvals,
     audit,
+    backends,
     hooks,
     incidents,
     message_templates,
@@ -64,6 +65,7 @@ _PATH_PARAMETERS = {
     "agent": "Agent, percent-encoded.",
     "approval_id": "Id of the approval.",
     "backend": "LLM backend, percent-encoded.",
+    "backend_id": "Id of the backend.",
     "destination_id": "Id of the destination.",
     "host": "Name of the coding agent.",
     "incident_id": "Id of the incident.",
@@ -75,6 +77,7 @@ _PATH_PARAMETERS = {
     "rung": "Rung of the escalation ladder.",
     "session": "Your name for the session, percent-encoded.",
     "silence_id": "Id of the silence.",
+    "token_id": "Readable part of the token.",
 }
 
 
@@ -146,5 +149,6 @@ api.add_router("", policies.router)
 api.add_router("", message_templates.router)
 api.add_router("", approvals.router)
 api.add_router("", alerting.router)
+api.add_router("", backends.router)
 api.add_router("", statistics.router)
 api.add_router("", audit.router)

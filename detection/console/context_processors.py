@@ -28,6 +28,7 @@ NAVIGATION = (
         ("policies", "Policies", "policies", "o"),
         ("alerts", "Alerts", "alerts", "r"),
         ("statistics", "Statistics", "statistics", "t"),
+        ("gateway", "Gateway", "gateway", "g"),
         ("connect", "Connect", "connect", "c"),
     ),
     (
@@ -51,6 +52,7 @@ SECTION_OF = {
     "alert_route": "alerts",
     "new_alert_route": "alerts",
     "notification": "alerts",
+    "gateway_act": "gateway",
 }
 
 

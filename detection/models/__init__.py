@@ -25,6 +25,7 @@ from detection.models.approvals import (
 from detection.models.attempts import Attempt
 from detection.models.audit import AuditEntry
 from detection.models.events import Event, EventKey, EventType
+from detection.models.gateway import BackendKind, GatewayBackend, GatewayToken
 from detection.models.incidents import Incident, IncidentActivity
 from detection.models.judge import JudgeCall, JudgeLabel, JudgeOutcome
 from detection.models.keys import ApiKey, KeyScope
@@ -48,6 +49,7 @@ __all__ = [
     "ApprovalState",
     "Attempt",
     "AuditEntry",
+    "BackendKind",
     "CallCount",
     "Choice",
     "CountedSession",
@@ -58,6 +60,8 @@ __all__ = [
     "Event",
     "EventKey",
     "EventType",
+    "GatewayBackend",
+    "GatewayToken",
     "Incident",
     "IncidentActivity",
     "JudgeCall",

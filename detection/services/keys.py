@@ -81,6 +81,18 @@ def _checksum(body: str) -> str:
     return f"{zlib.crc32(body.encode()):08x}"
 
 
+def new_token(prefix: str) -> tuple[str, str]:
+    """Return the readable part of a new token, and the token: prefix, readable part, 256-bit secret, checksum."""
+    public_id = "".join(secrets.choice(_ALPHABET) for _ in range(10))
+    body = f"{prefix}{public_id}_{secrets.token_hex(32)}"
+    return public_id, body + _checksum(body)
+
+
+def digest_of(token: str) -> str:
+    """Return what is stored of a token."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
 def create_key(
     project: Project,
     name: str,
@@ -100,15 +112,13 @@ def create_key(
     scopes = list(KeyScope.values) if scopes is None else scopes
     if not scopes or set(scopes) - set(KeyScope.values):
         raise Invalid(f"`scopes` must contain at least one of {', '.join(KeyScope.values)}.", field="scopes")
-    public_id = "".join(secrets.choice(_ALPHABET) for _ in range(10))
-    body = f"{PREFIX}{public_id}_{secrets.token_hex(32)}"
-    token = body + _checksum(body)
+    public_id, token = new_token(PREFIX)
     with transaction.atomic():
         key = ApiKey.objects.create(
             project=project,
             name=name[:80] or "unnamed",
             public_id=public_id,
-            digest=hashlib.sha256(token.encode()).hexdigest(),
+            digest=digest_of(token),
             scopes=scopes,
             is_demo=is_demo,
             expires_at=expires_at,
@@ -124,12 +134,12 @@ def create_key(
     return key, token
 
 
-def looks_like_key(token: str) -> bool:
-    """Return whether prefix, length and checksum are those of a key; costs no query."""
+def looks_like_key(token: str, prefix: str = PREFIX) -> bool:
+    """Return whether prefix, length and checksum are those of a key, or of another kind of token; costs no query."""
     body, check = token[:-8], token[-8:]
     return (
-        token.startswith(PREFIX)
-        and len(token) == 3 + 10 + 1 + 64 + 8
+        token.startswith(prefix)
+        and len(token) == len(prefix) + 10 + 1 + 64 + 8
         and hmac.compare_digest(_checksum(body), check)
     )
 
@@ -154,7 +164,7 @@ def authenticate(token: str) -> Principal | None:
     """
     if not looks_like_key(token):
         return None
-    digest = hashlib.sha256(token.encode()).hexdigest()
+    digest = digest_of(token)
     cached = principal_cache.get(digest)
     if cached is not None:
         return _unless_expired(cached)

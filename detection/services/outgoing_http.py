@@ -7,12 +7,14 @@ followed, at most 64 KB of a response are read, and the whole exchange has one d
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import re
 import socket
 import ssl
 import time
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -269,22 +271,72 @@ class _CheckedBackend(httpcore.NetworkBackend):
         raise problem
 
 
+class CheckedAsyncBackend(httpcore.AsyncNetworkBackend):
+    """Connects to checked addresses, for connections of an event loop that are kept open.
+
+    Parameters
+    ----------
+    target
+        Scheme, host and port of all its connections.
+    resolver
+        Resolves names; a lookup can block for seconds, so it needs threads of its own.
+    """
+
+    def __init__(self, target: HttpTarget, resolver: Executor) -> None:
+        self._target, self._resolver = target, resolver
+        self._sockets = httpcore.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109 (the signature of the base class)
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        """Connect to the first address of the target that accepts; the name is resolved anew."""
+        problem: Exception = httpcore.ConnectError("no address")
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(timeout):
+            addresses = await loop.run_in_executor(self._resolver, resolve, self._target)
+        for address in addresses:
+            try:
+                return await self._sockets.connect_tcp(
+                    str(address), self._target.port, timeout=timeout, socket_options=socket_options
+                )
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+                problem = error
+        raise problem
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleep."""
+        await asyncio.sleep(seconds)
+
+
 @lru_cache(maxsize=1)
-def _tls() -> ssl.SSLContext:
+def tls_context() -> ssl.SSLContext:
+    """Return the context of outgoing connections: verified certificates, nothing from the environment."""
     return httpx.create_ssl_context(trust_env=False)
 
 
 def post(url: str, headers: Mapping[str, str], body: bytes) -> OutgoingResponse:
-    """Send one POST request and return the response, whatever its status.
+    """Send one POST request with the signed bytes; see `request`."""
+    return request("POST", url, headers, body)
+
+
+def request(method: str, url: str, headers: Mapping[str, str], body: bytes = b"") -> OutgoingResponse:
+    """Send one request and return the response, whatever its status.
 
     Parameters
     ----------
+    method
+        ``GET`` or ``POST``.
     url
         Checked again, with the addresses that its name resolves to now.
     headers
         ASCII.
     body
-        The signed bytes.
+        The bytes to send.
 
     Returns
     -------
@@ -317,8 +369,10 @@ def post(url: str, headers: Mapping[str, str], body: bytes) -> OutgoingResponse:
     }
     try:
         with (
-            httpcore.ConnectionPool(ssl_context=_tls(), network_backend=backend, max_connections=1) as pool,
-            pool.stream("POST", address, headers=list(all_headers.items()), content=body) as response,
+            httpcore.ConnectionPool(
+                ssl_context=tls_context(), network_backend=backend, max_connections=1
+            ) as pool,
+            pool.stream(method, address, headers=list(all_headers.items()), content=body) as response,
         ):
             received = bytearray()
             for chunk in response.iter_stream():

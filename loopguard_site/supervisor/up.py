@@ -267,6 +267,8 @@ def _processes(host: str, port: int, data: Path) -> list[Process]:
     web += ["--backpressure", "8192"]  # connections; what runs at a time is up to the front
     web += ["--workers-kill-timeout", "15", "--respawn-failed-workers", "--log-level", "warning"]
     live = ["uvicorn", "--host", host, "--port", str(port + 1), "--lifespan", "off", "--no-access-log"]
+    # Responses of the gateway have the headers of the model server only.
+    live += ["--no-server-header", "--no-date-header"]
     live += ["--log-level", "warning", "--timeout-graceful-shutdown", "5"]
     celery = ["celery", "--quiet", "--skip-checks", "-A", "loopguard_site"]
     worker = ["worker", "-P", "threads", "-c", os.environ.get("LOOPGUARD_WORKER_THREADS", "4"), "-l", "INFO"]

@@ -63,6 +63,9 @@ BODIES = {
     ("POST", "/alerts/routes"): {"name": "some", "destinations": ["{destination_id}"]},
     ("PUT", "/alerts/routes/{route_id}"): {"name": "some", "destinations": ["{destination_id}"]},
     ("POST", "/alerts/silences"): {"reason": "quiet", "ends_at": SOON},
+    ("POST", "/backends"): {"name": "other", "base_url": "{address}"},
+    ("PATCH", "/backends/{backend_id}"): {"is_enabled": False},
+    ("POST", "/backends/{backend_id}/tokens"): {"name": "ci"},
     ("POST", "/alerts/notifications/resend"): {"ids": ["{notification_id}"]},
 }
 REACHABLE = {"ALERT_ALLOWED_NETWORKS": ("127.0.0.0/8",)}
@@ -92,7 +95,7 @@ def world(django_db_setup, django_db_blocker, receiver):
         django_db_blocker.unblock(),
         transaction.atomic(),
         speaking() as wsgi_client,
-        override_settings(**REACHABLE),
+        override_settings(**REACHABLE, GATEWAY_UPSTREAMS=(receiver.url,)),
     ):
         project = make_project("support")
         key = make_key(project)
@@ -113,6 +116,7 @@ def key(world, db):
 @pytest.fixture
 def things(world, db, settings):
     settings.ALERT_ALLOWED_NETWORKS = REACHABLE["ALERT_ALLOWED_NETWORKS"]
+    settings.GATEWAY_UPSTREAMS = (world[2]["address"],)
     return world[2]
 
 
@@ -157,7 +161,10 @@ def _alerts(api, address):
     route = api.post("/alerts/routes", {"name": "all", "destinations": [destination]}).json()["id"]
     silence = api.post("/alerts/silences", {"reason": "maintenance", "ends_at": SOON}).json()["id"]
     notification = api.post(f"/alerts/destinations/{destination}/test").json()["id"]
+    backend = api.post("/backends", {"name": "local", "base_url": address}).json()["id"]
+    token = api.post(f"/backends/{backend}/tokens", {"name": "ci"}).json()["id"]
     return {
+        "backend_id": backend, "token_id": token,
         "destination_id": destination, "route_id": route, "silence_id": silence, "notification_id": notification, "address": address,
     }  # fmt: skip
 

@@ -45,6 +45,8 @@ RIGHTS = {
     "connect": (READ, None),
     "connect_attempts": (READ, None),
     "send_sample": (None, OPERATE),
+    "gateway": (READ, None),
+    "gateway_act": (None, ADMINISTER),
     "keys": (READ, ADMINISTER),
     "revoke_key": (None, ADMINISTER),
     "ingest": (READ, None),

@@ -49,6 +49,7 @@ def test_every_screen_opens_in_an_empty_project():
         "policies",
         "policies/history",
         "connect",
+        "gateway",
         "keys",
         "ingest",
         "system",

@@ -22,6 +22,7 @@ from detection.services import audit, keys
 from detection.services.alerting import alert_routes, destinations, notifications, silences
 from detection.services.approvals import decisions, judge_consultation
 from detection.services.audit import Actor
+from detection.services.gateway import backends
 from detection.services.incidents import triage
 from detection.services.maintenance import retention
 from detection.services.policies import message_templates, overrides
@@ -81,6 +82,14 @@ class World:
         function(self.pk, public_id, ANA, *arguments, **more)
         return public_id
 
+    def backend(self):
+        address = {"kind": "openai", "base_url": self.receiver.url}
+        return backends.create_backend(self.pk, ANA, name="local", **address).public_id
+
+    def token(self):
+        backend = self.backend()
+        return backend, backends.create_token(self.pk, backend, ANA, name="ci")[0].public_id
+
     def remembered(self):
         decisions.decide(self.pk, self.approval(), "allow_once", ANA, remember=True)
         return RememberedDecision.objects.get().pk
@@ -121,6 +130,12 @@ def _changes(w):
         "alerting.notifications.resend": (w.failed, lambda m: notifications.resend(w.pk, [m], ANA)),
         "alerting.destinations.remove_old_secrets": (w.two_secrets, lambda h: destinations.remove_old_secrets(w.pk, h, ANA)),
         "alerting.notifications.send_test": (w.hook, lambda h: notifications.send_test(w.pk, h, ANA)),
+        "gateway.backends.create_backend": (lambda: None, lambda _: w.backend()),
+        "gateway.backends.update_backend": (w.backend, lambda b: backends.update_backend(w.pk, b, ANA, is_enabled=False)),
+        "gateway.backends.delete_backend": (w.backend, lambda b: backends.delete_backend(w.pk, b, ANA)),
+        "gateway.backends.test_backend": (w.backend, lambda b: backends.test_backend(w.pk, b, ANA)),
+        "gateway.backends.create_token": (w.backend, lambda b: backends.create_token(w.pk, b, ANA, name="ci")),
+        "gateway.backends.revoke_token": (w.token, lambda t: backends.revoke_token(w.pk, *t, ANA)),
         "incidents.triage.acknowledge": (w.incident, lambda i: triage.acknowledge(w.pk, i, ANA)),
         "incidents.triage.bulk": (w.incident, lambda i: triage.bulk(w.pk, [i], "resolve", ANA)),
         "incidents.triage.comment": (w.incident, lambda i: triage.comment(w.pk, i, ANA, "hm")),
@@ -169,6 +184,7 @@ def _changes(w):
 def world(project, agent, settings):
     settings.ALERT_ALLOWED_NETWORKS = ("127.0.0.0/8",)
     with receiving() as receiver:
+        settings.GATEWAY_UPSTREAMS = (receiver.url,)
         yield World(project, agent, receiver)
 
 

@@ -1,0 +1,97 @@
+"""Backends of the gateway and their tokens, changed through the services."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.db.models import QuerySet
+from django.http import HttpRequest
+
+from detection.admin.base import BaseInline, ProjectAdmin, ProjectFilter, ReadOnlyMixin, actor_of
+from detection.models import GatewayBackend, GatewayToken
+from detection.services.errors import ServiceError
+from detection.services.gateway import backends
+
+
+class BackendForm(forms.ModelForm):  # type: ignore[type-arg]
+    """Form of a backend, with the checks of the service."""
+
+    class Meta:
+        model = GatewayBackend
+        fields = (
+            "project",
+            "name",
+            "kind",
+            "base_url",
+            "credential",
+            "headers",
+            "fails_closed",
+            "is_enabled",
+        )
+
+    def clean(self) -> dict[str, Any]:
+        """Show what the service would reject."""
+        cleaned: dict[str, Any] = super().clean() or self.cleaned_data
+        try:
+            backends.check_values({name: value for name, value in cleaned.items() if name != "project"})
+        except ServiceError as error:
+            self.add_error(error.field if error.field in self.fields else None, error.detail)
+        return cleaned
+
+
+class TokenInline(ReadOnlyMixin, BaseInline):
+    """Tokens of a backend; the console creates and revokes them."""
+
+    model = GatewayToken
+    extra = 0
+    fields = ("name", "public_id", "created_at", "revoked_at")
+    readonly_fields = fields
+
+
+@admin.register(GatewayBackend)
+class BackendPage(ProjectAdmin):
+    """Backends of the gateway."""
+
+    list_display = ("name", "project", "kind", "base_url", "credential", "fails_closed", "is_enabled")
+    list_filter = ("kind", "is_enabled", ("project", ProjectFilter))
+    search_fields = ("public_id__exact", "name", "base_url")
+    list_select_related = ("project",)
+    form = BackendForm
+    inlines = (TokenInline,)
+    actions = ("test",)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: GatewayBackend | None = None) -> tuple[str, ...]:
+        """Return the project: a backend does not move."""
+        return ("project",) if obj else ()
+
+    def save_model(self, request: HttpRequest, obj: GatewayBackend, form: Any, change: bool) -> None:
+        """Create or change the backend through the service."""
+        names = form.changed_data if change else [name for name in form.cleaned_data if name != "project"]
+        values = {name: form.cleaned_data[name] for name in names}
+        if change:
+            backends.update_backend(obj.project_id, obj.public_id, actor_of(request), **values)
+        else:
+            made = backends.create_backend(obj.project_id, actor_of(request), **values)
+            obj.pk, obj.public_id, obj._state.adding = made.pk, made.public_id, False
+
+    def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> Any:
+        """Do nothing; the service writes the audit."""
+
+    def delete_model(self, request: HttpRequest, obj: GatewayBackend) -> None:
+        """Delete the backend through the service."""
+        backends.delete_backend(obj.project_id, obj.public_id, actor_of(request))
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[GatewayBackend]) -> None:
+        """Delete the chosen backends one by one."""
+        for row in queryset:
+            self.delete_model(request, row)
+
+    @admin.action(description="Test")
+    def test(self, request: HttpRequest, rows: QuerySet[GatewayBackend]) -> None:
+        """Request the models of the chosen backends."""
+        for row in rows[:5]:
+            result = backends.test_backend(row.project_id, row.public_id, actor_of(request))
+            level = messages.SUCCESS if result.is_success else messages.ERROR
+            messages.add_message(request, level, f"{row.name}: {result.detail}")

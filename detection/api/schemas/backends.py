@@ -1,0 +1,88 @@
+"""Schemas of the gateway's backends and tokens."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from ninja import Field, Schema
+from pydantic import StringConstraints
+
+from detection.api.schemas.alerts import Name80
+from detection.api.schemas.common import ShortText, StrictSchema
+
+BackendName = Annotated[str, StringConstraints(min_length=1, max_length=64)]
+BaseUrl = Annotated[str, StringConstraints(min_length=1, max_length=500)]
+Kind = Literal["openai", "anthropic"]
+_BASE_URL = "Address of the model server, below one that the deployment allows."
+_CREDENTIAL = (
+    "Name of a credential in LOOPGUARD_GATEWAY_CREDENTIALS of the deployment. Empty: that of the client is"
+    " passed through."
+)
+_HEADERS = "Headers that every request gets. No credentials: they are shown."
+_FAILS_CLOSED = "Whether tool calls are withheld while LoopGuard cannot evaluate them."
+
+
+class BackendRequestSchema(StrictSchema):
+    """A new backend."""
+
+    name: BackendName = Field(description="Name, part of the address that agents use.")
+    kind: Kind = Field("openai", description="Whose API it speaks.")
+    base_url: BaseUrl = Field(description=_BASE_URL)
+    credential: ShortText = Field("", description=_CREDENTIAL)
+    headers: dict[str, str] = Field({}, description=_HEADERS)
+    fails_closed: bool = Field(False, description=_FAILS_CLOSED)
+    is_enabled: bool = Field(True, description="Whether agents may use it.")
+
+
+class BackendUpdateSchema(StrictSchema):
+    """Changes to a backend. Missing fields stay as they are."""
+
+    name: BackendName | None = Field(None, description="Name, part of the address that agents use.")
+    kind: Kind | None = Field(None, description="Whose API it speaks.")
+    base_url: BaseUrl | None = Field(None, description=_BASE_URL)
+    credential: ShortText | None = Field(None, description=_CREDENTIAL)
+    headers: dict[str, str] | None = Field(None, description=_HEADERS)
+    fails_closed: bool | None = Field(None, description=_FAILS_CLOSED)
+    is_enabled: bool | None = Field(None, description="Whether agents may use it.")
+
+
+class BackendSchema(BackendRequestSchema):
+    """A stored backend."""
+
+    id: str = Field(description="Id of the backend.")
+    gateway_url: str = Field(
+        description="Base URL for agents, which send a key in the header `LoopGuard-Key`."
+    )
+
+
+class BackendTestSchema(Schema):
+    """The result of a test."""
+
+    is_success: bool = Field(
+        description="Whether the backend responds, and accepts its credential if it has one."
+    )
+    status: int | None = Field(description="Status of the response, null without one.")
+    detail: str = Field(description="What happened.")
+
+
+class GatewayTokenRequestSchema(StrictSchema):
+    """A new token."""
+
+    name: Name80 = Field(description="What the token is for.")
+
+
+class GatewayTokenSchema(Schema):
+    """A token, without its secret."""
+
+    id: str = Field(description="Readable part of the token.")
+    name: str = Field(description="What the token is for.")
+    created_at: datetime = Field(description="When it was created.")
+    revoked_at: datetime | None = Field(description="When it was revoked.")
+
+
+class CreatedGatewayTokenSchema(GatewayTokenSchema):
+    """A new token with its secret."""
+
+    token: str = Field(description="The token, shown only here.")
+    gateway_url: str = Field(description="Base URL with the token, for agents that send no key.")

@@ -1,0 +1,113 @@
+"""The Gateway page: backends, their tokens, and a test of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from django.conf import settings
+from django.contrib import messages
+from django.db.models import Prefetch
+from django.http import Http404, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_POST, require_safe
+
+from detection.console.access import ProjectRequest, actor_of, in_project
+from detection.models import BackendKind, GatewayToken, Role
+from detection.selectors.gateway import gateway_url, list_backends
+from detection.services.errors import ServiceError
+from detection.services.gateway import backends as service
+
+
+@never_cache
+@in_project()
+@require_safe
+def page(request: ProjectRequest) -> HttpResponse:
+    """List the backends."""
+    return _page(request)
+
+
+def _page(request: ProjectRequest, **more: Any) -> HttpResponse:
+    active = GatewayToken.objects.filter(revoked_at=None).order_by("-id")
+    rows = list_backends(request.project.pk).prefetch_related(Prefetch("tokens", active, "active_tokens"))
+    context = {
+        "backends": [(row, gateway_url(row.name)) for row in rows],
+        "kinds": BackendKind.choices,
+        "upstreams": settings.GATEWAY_UPSTREAMS,
+        "credentials": sorted(settings.GATEWAY_CREDENTIALS),
+        **more,
+    }
+    return render(request, "console/gateway.html", context)
+
+
+@never_cache
+@in_project(Role.ADMIN)
+@require_POST
+def act(request: ProjectRequest) -> HttpResponse:
+    """Carry out one of the forms. Only the response to the form holds a new token, so a reload does not show it."""
+    carry_out = _ACTIONS.get(request.POST.get("action", ""))
+    if carry_out is None:
+        raise Http404
+    try:
+        shown = carry_out(request)
+    except ServiceError as error:
+        messages.error(request, error.detail)
+        return _page(request, given=request.POST)
+    return _page(request, **shown) if shown else redirect("console:gateway", request.project.slug)
+
+
+def _create(request: ProjectRequest) -> dict[str, Any]:
+    names = ("name", "kind", "base_url", "credential")
+    values: dict[str, Any] = {name: request.POST.get(name, "").strip() for name in names}
+    closed = request.POST.get("fails_closed") == "yes"
+    row = service.create_backend(request.project.pk, actor_of(request), fails_closed=closed, **values)
+    messages.success(request, f"Backend {row.name} created.")
+    return {}
+
+
+def _switch(request: ProjectRequest) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        name: request.POST[name] == "yes" for name in ("is_enabled", "fails_closed") if name in request.POST
+    }
+    row = service.update_backend(*_target(request), **values)
+    messages.success(request, f"Backend {row.name} saved. It takes effect within a second.")
+    return {}
+
+
+def _test(request: ProjectRequest) -> dict[str, Any]:
+    result = service.test_backend(*_target(request))
+    (messages.success if result.is_success else messages.error)(request, result.detail)
+    return {}
+
+
+def _delete(request: ProjectRequest) -> dict[str, Any]:
+    service.delete_backend(*_target(request))
+    messages.success(request, "Backend deleted.")
+    return {}
+
+
+def _create_token(request: ProjectRequest) -> dict[str, Any]:
+    row, token = service.create_token(*_target(request), name=request.POST.get("token_name", ""))
+    return {"made": row, "token_url": gateway_url(row.backend.name, token)}
+
+
+def _revoke_token(request: ProjectRequest) -> dict[str, Any]:
+    project_id, public_id, actor = _target(request)
+    row = service.revoke_token(project_id, public_id, request.POST.get("token", ""), actor)
+    messages.success(request, f"Token {row.name} revoked. It stops working within a second.")
+    return {}
+
+
+def _target(request: ProjectRequest) -> tuple[int, str, Any]:
+    return request.project.pk, request.POST.get("id", "")[:40], actor_of(request)
+
+
+_ACTIONS: Final[dict[str, Callable[[ProjectRequest], dict[str, Any]]]] = {
+    "create": _create,
+    "switch": _switch,
+    "test": _test,
+    "delete": _delete,
+    "create_token": _create_token,
+    "revoke_token": _revoke_token,
+}

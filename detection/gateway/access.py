@@ -1,0 +1,132 @@
+"""Who may use the gateway: finds the grant of a request, also while the database is away."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+from django.db import DatabaseError
+
+from detection.gateway.errors import GatewayError
+from detection.gateway.workers import DatabaseWorkers
+from detection.services import keys
+from detection.services.gateway.grants import (
+    Grant,
+    GrantCache,
+    GrantDenied,
+    grant_by_key,
+    grant_by_path_token,
+    looks_like_token,
+)
+
+log = structlog.get_logger(__name__)
+LOOKUP_SECONDS: Final = 2.0
+RETRY_SECONDS: Final = 1.0
+"""After a failed lookup, how long known grants are used without another one."""
+KEY_HEADER: Final = "loopguard-key"
+_DENIED: Final = {
+    "unknown_key": (401, "The key or token is unknown, revoked or expired."),
+    "missing_scope": (403, "The key needs the scope `guard`."),
+    "unknown_backend": (404, "The project has no enabled backend with this name."),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A path below ``/gateway/``.
+
+    Attributes
+    ----------
+    backend
+        Name of the backend.
+    token
+        The token in the path, or empty.
+    path
+        What follows, as the client sent it: the path for the backend.
+    """
+
+    backend: str
+    token: str
+    path: bytes
+
+
+def read_address(raw_path: bytes) -> Address:
+    """Read ``/gateway/{backend}/…`` or ``/gateway/{backend}/{token}/…``."""
+    _, _, backend, *rest = raw_path.split(b"/")
+    if any(segment.lower().replace(b"%2e", b".") in (b".", b"..") for segment in rest):
+        raise GatewayError(400, "invalid_path", "The path must not contain `.` or `..` as a segment.")
+    token = ""
+    if rest and rest[0].startswith(b"lgw_"):
+        token, rest = rest[0].decode("latin-1"), rest[1:]
+    return Address(backend.decode("latin-1"), token, b"/" + b"/".join(rest) if rest else b"")
+
+
+class Access:
+    """The grants of one event loop."""
+
+    def __init__(self, workers: DatabaseWorkers) -> None:
+        self._workers = workers
+        self._cache = GrantCache()
+        self._lookups: dict[tuple[str, str], asyncio.Task[Grant]] = {}
+        self._away_until = 0.0
+
+    async def grant(self, address: Address, key: str) -> Grant:
+        """Return the grant of a request.
+
+        Raises
+        ------
+        GatewayError
+            401, 403 or 404; 503 for a key that is not known while the database is away.
+        """
+        token = address.token or key
+        if not token:
+            raise GatewayError(
+                401, "missing_key", "Send a key of the project in the header `LoopGuard-Key: lg_…`."
+            )
+        known_form = (
+            looks_like_token(token) if address.token else token.isascii() and keys.looks_like_key(token)
+        )
+        if not known_form:
+            raise _denied("unknown_key")
+        cache_key = (keys.digest_of(token), address.backend)
+        grant = self._cache.fresh(cache_key)
+        if grant is None and time.monotonic() < self._away_until:
+            grant = self._cache.stale(cache_key)
+        return grant or await self._looked_up(address, token, cache_key)
+
+    async def _looked_up(self, address: Address, token: str, cache_key: tuple[str, str]) -> Grant:
+        task = self._lookups.get(cache_key)
+        if task is None:
+            task = asyncio.create_task(self._look_up(address, token, cache_key))
+            self._lookups[cache_key] = task
+            task.add_done_callback(lambda _: self._lookups.pop(cache_key, None))
+        try:
+            return await asyncio.shield(task)
+        except GrantDenied as denied:
+            raise _denied(denied.code) from None
+        except DatabaseError as error:
+            log.warning("gateway_database_unavailable", error=str(error)[:200])
+            self._away_until = time.monotonic() + RETRY_SECONDS
+            stale = self._cache.stale(cache_key)
+            if stale is None:
+                detail = "The database is unavailable and the key is not known yet. Try again."
+                raise GatewayError(503, "unavailable", detail, [(b"retry-after", b"2")]) from None
+            return stale
+
+    async def _look_up(self, address: Address, token: str, cache_key: tuple[str, str]) -> Grant:
+        find = grant_by_path_token if address.token else grant_by_key
+        try:
+            grant = await self._workers.run(lambda: find(token, address.backend), LOOKUP_SECONDS)
+        except GrantDenied:
+            self._cache.discard(cache_key)
+            raise
+        self._cache.put(cache_key, grant)
+        return grant
+
+
+def _denied(code: str) -> GatewayError:
+    status, detail = _DENIED[code]
+    return GatewayError(status, code, detail)

@@ -1,0 +1,131 @@
+"""The side of an exchange that faces the agent: reads its body, sends the response, notices when it is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from typing import Final
+
+from asgiref.typing import (
+    ASGIReceiveCallable,
+    ASGISendCallable,
+    HTTPRequestEvent,
+    HTTPResponseBodyEvent,
+    HTTPResponseStartEvent,
+    HTTPScope,
+)
+
+from detection.gateway.errors import ClientGone, GatewayError
+from detection.gateway.headers import Headers, RequestHeaders
+
+MAX_BODY_BYTES: Final = 32 * 1024 * 1024
+"""Of a request that is guarded; providers accept no larger ones."""
+MAX_BUFFERED_BYTES: Final = 256 * 1024 * 1024
+"""Of all bodies that are in memory at a time."""
+BUFFER_WAIT_SECONDS: Final = 20.0
+
+
+class BodyBudget:
+    """The memory for bodies that are read before they are forwarded."""
+
+    def __init__(self, total: int = MAX_BUFFERED_BYTES) -> None:
+        self._free = total
+        self._changed = asyncio.Condition()
+
+    async def take(self, size: int) -> None:
+        """Wait for memory; raises `GatewayError` 503 after `BUFFER_WAIT_SECONDS`."""
+        async with self._changed:
+            try:
+                async with asyncio.timeout(BUFFER_WAIT_SECONDS):
+                    await self._changed.wait_for(lambda: self._free >= size)
+            except TimeoutError:
+                raise GatewayError(
+                    503,
+                    "busy",
+                    "Too many large requests at a time. Retry in a moment.",
+                    [(b"retry-after", b"3")],
+                ) from None
+            self._free -= size
+
+    async def give_back(self, size: int) -> None:
+        """Free memory."""
+        async with self._changed:
+            self._free += size
+            self._changed.notify_all()
+
+
+class Client:
+    """One request of an agent.
+
+    Attributes
+    ----------
+    has_started
+        Whether the response has begun.
+    has_body
+        Whether the request has a body.
+    """
+
+    def __init__(self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        self.method = scope["method"].upper().encode("latin-1")
+        self.headers = RequestHeaders(scope["headers"])
+        self.query = scope["query_string"]
+        self.request_id = f"req_{secrets.token_hex(12)}"
+        self.has_started = False
+        self.is_complete = False
+        self.has_body = b"transfer-encoding" in self.headers.values or self.headers.text(
+            "content-length"
+        ) not in ("", "0")
+        self.body_read = asyncio.Event()
+        self._receive, self._send = receive, send
+
+    async def body(self) -> AsyncIterator[bytes]:
+        """Yield the body as it arrives; raises `ClientGone`."""
+        while True:
+            event = await self._receive()
+            if event["type"] != "http.request":
+                raise ClientGone
+            message: HTTPRequestEvent = event
+            if message["body"]:
+                yield message["body"]
+            if not message["more_body"]:
+                self.body_read.set()
+                return
+
+    async def until_gone(self) -> None:
+        """Wait until the client closes its connection."""
+        await self.body_read.wait()
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    async def start(self, status: int, headers: Headers) -> None:
+        """Send the head of the response."""
+        self.has_started = True
+        await self._send(
+            HTTPResponseStartEvent(type="http.response.start", status=status, headers=headers, trailers=False)
+        )
+
+    async def write(self, data: bytes) -> None:
+        """Send a part of the body. Waits while the client does not read."""
+        await self._send(HTTPResponseBodyEvent(type="http.response.body", body=data, more_body=True))
+
+    async def end(self, data: bytes = b"") -> None:
+        """Send the last part of the body."""
+        await self._send(HTTPResponseBodyEvent(type="http.response.body", body=data, more_body=False))
+        self.is_complete = True
+
+    async def respond(self, status: int, headers: Headers, body: bytes) -> None:
+        """Send a whole response."""
+        await self.start(status, [*headers, (b"content-length", str(len(body)).encode())])
+        await self.end(body)
+
+    async def respond_error(self, error: GatewayError) -> None:
+        """Send an error of the gateway itself."""
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"cache-control", b"no-store"),
+            (b"x-content-type-options", b"nosniff"),
+            (b"x-request-id", self.request_id.encode()),
+            *error.headers,
+        ]
+        await self.respond(error.status, headers, error.body(self.request_id))

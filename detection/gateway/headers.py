@@ -1,0 +1,93 @@
+"""Headers on their way through the gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from django.conf import settings
+
+from detection.services.gateway.backends import credential_header
+from detection.services.gateway.grants import Backend
+
+Headers = list[tuple[bytes, bytes]]
+_HOP_BY_HOP: Final = frozenset(
+    b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding upgrade".split()
+)
+_NOT_FORWARDED: Final = _HOP_BY_HOP | frozenset(
+    b"host cookie expect forwarded via x-forwarded-for x-forwarded-host x-forwarded-port x-forwarded-proto x-real-ip".split()
+)
+"""What belongs to this connection, to the reverse proxy before it, or to the console on the same host."""
+_CREDENTIALS: Final = (b"authorization", b"x-api-key", b"api-key")
+_OWN_PREFIX: Final = b"loopguard-"
+
+
+class RequestHeaders:
+    """The headers of a request, read once.
+
+    Attributes
+    ----------
+    values
+        By name in small letters; of a repeated header the last value.
+    """
+
+    def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
+        self.raw: Headers = [(name.lower(), value) for name, value in raw]
+        self.values: Mapping[bytes, bytes] = dict(self.raw)
+
+    def text(self, name: str) -> str:
+        """Return a header as text, empty if it is absent."""
+        return self.values.get(name.encode(), b"").decode("latin-1").strip()
+
+    @property
+    def has_credential(self) -> bool:
+        """Whether the client sends a credential of its own."""
+        return any(self.values.get(name, b"").strip() not in (b"", b"Bearer") for name in _CREDENTIALS)
+
+    def forwarded(self, backend: Backend, *, with_credential: bool, body_length: int | None) -> Headers:
+        """Return the headers for the upstream, without `host`.
+
+        Parameters
+        ----------
+        with_credential
+            Whether the credential of the backend, if it has one, replaces that of the client.
+        body_length
+            Length of a body that was read, in bytes: it is sent unencoded, and the response is to be unencoded,
+            too. None for a body that is passed through.
+        """
+        dropped = _NOT_FORWARDED | _named_by_connection(self.values)
+        credential = settings.GATEWAY_CREDENTIALS.get(backend.credential, "") if with_credential else ""
+        extra = {name.lower().encode(): value.encode() for name, value in backend.headers.items()}
+        if credential:
+            name, value = credential_header(backend.kind, credential)
+            dropped |= frozenset(_CREDENTIALS)
+            extra[name.encode()] = value.encode()
+        if body_length is not None:
+            dropped |= {b"content-length", b"content-encoding", b"accept-encoding"}
+            extra |= {b"content-length": str(body_length).encode(), b"accept-encoding": b"identity"}
+        kept = [
+            (name, value)
+            for name, value in self.raw
+            if name not in dropped
+            and name not in extra
+            and not name.startswith(_OWN_PREFIX)
+            and not (name in _CREDENTIALS and _is_ours(value))
+        ]
+        return [*kept, *extra.items()]
+
+
+def response_headers(raw: Iterable[tuple[bytes, bytes]], *without: bytes) -> Headers:
+    """Return the headers of a response of the upstream for the client."""
+    headers = [(name.lower(), value) for name, value in raw]
+    dropped = _HOP_BY_HOP | _named_by_connection(dict(headers)) | frozenset(without)
+    return [(name, value) for name, value in headers if name not in dropped]
+
+
+def _named_by_connection(values: Mapping[bytes, bytes]) -> frozenset[bytes]:
+    names = values.get(b"connection", b"").lower().split(b",")
+    return frozenset(name.strip() for name in names if name.strip())
+
+
+def _is_ours(value: bytes) -> bool:
+    """Return whether a credential is a key of LoopGuard, which no provider may see."""
+    return value.removeprefix(b"Bearer ").strip().startswith((b"lg_", b"lgw_"))

@@ -1,0 +1,127 @@
+"""Connections to model servers: checked addresses, kept open, one pool per origin."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Final
+
+import httpcore
+
+from detection.gateway.errors import GatewayError
+from detection.gateway.headers import Headers
+from detection.services import outgoing_http
+from detection.services.gateway.backends import is_allowed_upstream
+from detection.services.gateway.grants import Backend
+from detection.services.outgoing_http import AddressNotAllowed, CheckedAsyncBackend, HttpTarget, Unreachable
+
+MAX_CONNECTIONS: Final = 1_000
+MAX_IDLE_CONNECTIONS: Final = 100
+IDLE_SECONDS: Final = 15.0
+CONNECT_SECONDS: Final = 10.0
+WRITE_SECONDS: Final = 60.0
+SILENCE_SECONDS: Final = 900.0
+"""Longer than any client waits by default: a silent model server looks as it does without us."""
+MAX_POOLS: Final = 50
+
+
+class Upstreams:
+    """The pools of connections of one event loop."""
+
+    def __init__(self) -> None:
+        self._pools: dict[tuple[str, str, int], httpcore.AsyncConnectionPool] = {}
+        self._resolver = ThreadPoolExecutor(4, thread_name_prefix="gateway-names")
+
+    async def _pool(self, target: HttpTarget) -> httpcore.AsyncConnectionPool:
+        origin = (target.scheme, target.host, target.port)
+        pool = self._pools.get(origin)
+        if pool is None:
+            if len(self._pools) >= MAX_POOLS:
+                oldest = self._pools.pop(next(iter(self._pools)))
+                if not oldest.connections:
+                    await oldest.aclose()
+            pool = self._pools[origin] = httpcore.AsyncConnectionPool(
+                ssl_context=outgoing_http.tls_context(),
+                network_backend=CheckedAsyncBackend(target, self._resolver),
+                max_connections=MAX_CONNECTIONS,
+                max_keepalive_connections=MAX_IDLE_CONNECTIONS,
+                keepalive_expiry=IDLE_SECONDS,
+            )
+        return pool
+
+    @asynccontextmanager
+    async def request(
+        self,
+        backend: Backend,
+        method: bytes,
+        path: bytes,
+        headers: Headers,
+        body: bytes | AsyncIterator[bytes],
+    ) -> AsyncIterator[httpcore.Response]:
+        """Send a request and yield the response, whose body is not read yet.
+
+        Parameters
+        ----------
+        path
+            What follows the base URL, with the query.
+
+        Raises
+        ------
+        GatewayError
+            502 or 504 if there is no response.
+        """
+        target = _target(backend)
+        pool = await self._pool(target)
+        url = httpcore.URL(
+            scheme=target.scheme.encode(),
+            host=target.host.encode(),
+            port=target.port,
+            target=target.path.rstrip("/").encode() + path,
+        )
+        timeouts = {
+            "connect": CONNECT_SECONDS,
+            "pool": CONNECT_SECONDS,
+            "write": WRITE_SECONDS,
+            "read": SILENCE_SECONDS,
+        }
+        request = httpcore.Request(
+            method,
+            url,
+            headers=[(b"host", _host(target)), *headers],
+            content=body,
+            extensions={"timeout": timeouts},
+        )
+        try:
+            response = await pool.handle_async_request(request)
+        except (AddressNotAllowed, Unreachable) as error:
+            raise GatewayError(502, "upstream_unreachable", str(error)) from error
+        except (httpcore.TimeoutException, TimeoutError) as error:
+            raise GatewayError(
+                504, "upstream_timeout", "The model server did not respond in time."
+            ) from error
+        except (httpcore.NetworkError, httpcore.ProtocolError) as error:
+            raise GatewayError(
+                502, "upstream_unreachable", "The connection to the model server failed."
+            ) from error
+        try:
+            yield response
+        finally:
+            await response.aclose()
+
+
+def _target(backend: Backend) -> HttpTarget:
+    if not is_allowed_upstream(backend.base_url):
+        raise GatewayError(
+            502, "upstream_not_allowed", "The address of the backend is not in LOOPGUARD_GATEWAY_UPSTREAMS."
+        )
+    try:
+        return outgoing_http.parse(backend.base_url)
+    except AddressNotAllowed as error:
+        raise GatewayError(502, "upstream_not_allowed", str(error)) from error
+
+
+def _host(target: HttpTarget) -> bytes:
+    default = 443 if target.scheme == "https" else 80
+    host = f"[{target.host}]" if ":" in target.host else target.host
+    return (host if target.port == default else f"{host}:{target.port}").encode()

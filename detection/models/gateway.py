@@ -1,0 +1,83 @@
+"""Backends of the gateway and the tokens that admit to them."""
+
+from __future__ import annotations
+
+import secrets
+
+from django.db import models
+from django.db.models.functions import Now
+
+from detection.models.incidents import PUBLIC_ID_ALPHABET
+from detection.models.projects import Project
+
+
+def new_backend_id() -> str:
+    """Return a new id of a backend."""
+    return "bck_" + "".join(secrets.choice(PUBLIC_ID_ALPHABET) for _ in range(20))
+
+
+class BackendKind(models.TextChoices):
+    """Whose API a backend speaks. The kind decides in which header its credential is sent."""
+
+    OPENAI = "openai", "OpenAI: chat completions and responses"
+    ANTHROPIC = "anthropic", "Anthropic: messages"
+
+
+class GatewayBackend(models.Model):
+    """A model server that the gateway forwards to.
+
+    The credential itself is never stored: `credential` names one that the deployment has, in `GATEWAY_CREDENTIALS`.
+    """
+
+    public_id = models.CharField(max_length=32, unique=True, default=new_backend_id, editable=False)
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="gateway_backends")
+    name = models.CharField(max_length=64, help_text="Part of the address that agents use.")
+    kind = models.CharField(max_length=12, choices=BackendKind.choices, default=BackendKind.OPENAI)
+    base_url = models.CharField(
+        "base URL", max_length=500, help_text="Must be below an address in LOOPGUARD_GATEWAY_UPSTREAMS."
+    )
+    credential = models.CharField(
+        max_length=64,
+        blank=True,
+        default="",
+        help_text="A name in LOOPGUARD_GATEWAY_CREDENTIALS. Empty: that of the client is passed through.",
+    )
+    headers = models.JSONField(default=dict, blank=True, help_text="Headers that every request gets.")
+    fails_closed = models.BooleanField(
+        default=False, help_text="Whether tool calls are withheld while LoopGuard cannot evaluate them."
+    )
+    is_enabled = models.BooleanField(default=True)
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        ordering = ("name",)
+        constraints = (
+            models.UniqueConstraint(fields=("project", "name"), name="gateway_backend_named_once"),
+            models.CheckConstraint(
+                condition=models.Q(kind__in=BackendKind.values), name="gateway_backend_kind_known"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class GatewayToken(models.Model):
+    """A token for the path of a base URL, for programs that cannot set a header. It admits to one backend only.
+
+    As with keys, `public_id` is the readable part and `digest` the SHA-256 of the whole token.
+    """
+
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="gateway_tokens")
+    backend = models.ForeignKey(GatewayBackend, on_delete=models.CASCADE, related_name="tokens")
+    name = models.CharField(max_length=80)
+    public_id = models.CharField(max_length=16, unique=True, editable=False)
+    digest = models.CharField(max_length=64, editable=False)
+    created_at = models.DateTimeField(db_default=Now())
+    revoked_at = models.DateTimeField(null=True, blank=True, editable=False)
+
+    class Meta:
+        ordering = ("-created_at",)
+
+    def __str__(self) -> str:
+        return f"{self.name} (lgw_{self.public_id}…)"

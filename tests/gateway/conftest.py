@@ -1,0 +1,91 @@
+"""The gateway on a real ASGI server, before a scripted model server."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+
+from detection.models import GatewayBackend, Project
+from detection.services.audit import SYSTEM
+from detection.services.gateway import backends
+from loopguard_site.asgi import application
+from tests.support.model_server import ModelServer, of_json
+from tests.support.projects import make_key, make_project
+
+BACKENDS = {"openai": ("openai", "/v1"), "anthropic": ("anthropic", "")}
+"""Name: kind, and the path of the base URL."""
+
+
+@dataclass
+class World:
+    """A project with a backend of each kind before one model server, and a gateway that serves it."""
+
+    project: Project
+    key: str
+    model: ModelServer
+    url: str
+
+    def backend(self, name: str = "openai") -> GatewayBackend:
+        return GatewayBackend.objects.get(project=self.project, name=name)
+
+    def base_url(self, name: str = "openai", token: str = "") -> str:
+        return f"{self.url}/gateway/{name}{f'/{token}' if token else ''}"
+
+    def http(self, name: str = "openai", **headers: str) -> httpx.Client:
+        headers = {"LoopGuard-Key": self.key, "Authorization": "Bearer sk-client", **headers}
+        return httpx.Client(base_url=self.base_url(name), headers=headers, timeout=20)
+
+    def change(self, name: str = "openai", **values: Any) -> None:
+        backends.update_backend(self.project.pk, self.backend(name).public_id, SYSTEM, **values)
+        time.sleep(1.0)  # what the gateway knows of a backend is at most so old
+
+
+@pytest.fixture
+def model() -> Iterator[ModelServer]:
+    with ModelServer(lambda asked: of_json({"object": "told"})).running() as server:
+        yield server
+
+
+@pytest.fixture
+def world(transactional_db: None, settings: Any, model: ModelServer) -> Iterator[World]:
+    settings.ALERT_ALLOWED_NETWORKS = ("127.0.0.0/8",)
+    settings.GATEWAY_UPSTREAMS = (model.url,)
+    settings.GATEWAY_CREDENTIALS = {"MAIN": "sk-of-the-deployment"}
+    project = make_project()
+    for name, (kind, path) in BACKENDS.items():
+        backends.create_backend(project.pk, SYSTEM, name=name, kind=kind, base_url=model.url + path)
+    with serving() as url:
+        yield World(project, make_key(project), model, url)
+
+
+class serving:  # noqa: N801  (used like a function)
+    """The `live` process on a free port; its address."""
+
+    def __enter__(self) -> str:
+        self._listener = socket.socket()
+        self._listener.bind(("127.0.0.1", 0))
+        config = uvicorn.Config(
+            application, lifespan="off", log_level="critical", server_header=False, date_header=False,
+            timeout_graceful_shutdown=1,
+        )  # fmt: skip
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(
+            target=self._server.run, kwargs={"sockets": [self._listener]}, daemon=True
+        )
+        self._thread.start()
+        while not self._server.started:
+            time.sleep(0.01)
+        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def __exit__(self, *_: object) -> None:
+        self._server.should_exit = True
+        self._thread.join(10)
+        self._listener.close()

@@ -1,0 +1,162 @@
+"""Requests and responses on their way through the gateway: unchanged, streamed, cut and cancelled as without it."""
+
+import gzip
+import socket
+import threading
+import time
+
+import httpx
+import pytest
+
+from tests.support.model_server import Answer, of_events, of_json
+
+from .conftest import World
+
+HEAD = b'{"model":"m",  "messages":[]}'
+
+
+def wait_for(condition):
+    for _ in range(500):
+        if condition():
+            return
+        time.sleep(0.02)
+    raise AssertionError("it did not happen within 10 s")
+
+
+def test_a_request_arrives_unchanged_without_our_headers(world: World):
+    world.http(**{"Cookie": "loopguard=secret", "X-Forwarded-For": "10.0.0.1", "OpenAI-Project": "p"}).post(
+        "/files?purpose=a%2Fb&x=", content=b"\x00\xff raw"
+    )
+    asked = world.model.asked[0]
+    assert (asked.method, asked.path, asked.body) == ("POST", "/v1/files?purpose=a%2Fb&x=", b"\x00\xff raw")
+    assert asked.headers["authorization"] == "Bearer sk-client"
+    assert asked.headers["openai-project"] == "p"
+    assert asked.headers["host"] == f"127.0.0.1:{world.model.port}"
+    assert not {"loopguard-key", "cookie", "x-forwarded-for"} & asked.headers.keys()
+    assert world.key not in str(asked.headers)
+
+
+def test_a_chunked_upload_is_streamed(world: World):
+    parts = [b"a" * 1000, b"b" * 1000]
+    world.http().post("/files", content=iter(parts))
+    assert world.model.asked[0].body == b"".join(parts)
+    assert world.model.asked[0].headers["transfer-encoding"] == "chunked"
+
+
+def test_an_encoded_path_stays_encoded_and_cannot_climb(world: World):
+    world.http().get("/files/a%2Fb%20c")
+    assert world.model.asked[0].path == "/v1/files/a%2Fb%20c"
+    with socket.create_connection(("127.0.0.1", int(world.url.rpartition(":")[2]))) as raw:
+        raw.sendall(
+            b"GET /gateway/openai/%2e%2e/admin HTTP/1.1\r\nHost: x\r\nConnection: close\r\nLoopGuard-Key: "
+            + world.key.encode()
+            + b"\r\n\r\n"
+        )
+        answer = raw.makefile("rb").read()
+    assert b"invalid_path" in answer
+    assert len(world.model.asked) == 1
+
+
+def test_a_response_is_the_same_bytes_with_the_same_headers(world: World):
+    packed = gzip.compress(b'{"id": "x"}')
+    headers = {
+        "Content-Type": "application/json",
+        "Content-Encoding": "gzip",
+        "X-Request-Id": "up-1",
+        "Date": "now",
+    }
+    world.model.script = lambda asked: Answer([packed], 203, headers)
+    with world.http().stream("GET", "/files") as answer:
+        assert b"".join(answer.iter_raw()) == packed
+    assert answer.status_code == 203
+    assert dict(answer.headers) == {name.lower(): value for name, value in headers.items()} | {
+        "content-length": str(len(packed))
+    }
+
+
+def test_a_stream_passes_event_by_event(world: World):
+    go_on = threading.Event()
+
+    class Parts(list):
+        def __iter__(self):
+            yield b"data: 1\n\n"
+            assert go_on.wait(10)
+            yield b"data: 2\n\n"
+
+    world.model.script = lambda asked: of_events(Parts())
+    with world.http().stream("GET", "/files") as answer:
+        parts = answer.iter_raw()
+        assert next(parts) == b"data: 1\n\n"
+        go_on.set()
+        assert next(parts) == b"data: 2\n\n"
+
+
+def test_connections_to_the_upstream_are_kept(world: World):
+    http = world.http()
+    for _ in range(3):
+        http.get("/files")
+    assert len({asked.connection for asked in world.model.asked}) == 1
+
+
+@pytest.mark.parametrize("status", [400, 401, 408, 429, 500, 529])
+def test_errors_of_the_upstream_are_its_own(world: World, status):
+    world.model.script = lambda asked: of_json({"error": {"message": "no"}}, status, **{"Retry-After": "7"})
+    answer = world.http().post("/files", content=b"x")
+    assert (answer.status_code, answer.json()) == (status, {"error": {"message": "no"}})
+    assert answer.headers["retry-after"] == "7"
+
+
+@pytest.mark.parametrize("chunked", [True, False])
+def test_a_cut_response_is_cut(world: World, chunked):
+    world.model.script = lambda asked: Answer([b"half"], is_chunked=chunked, ends="cut")
+    with pytest.raises(httpx.RemoteProtocolError):
+        world.http().get("/files")
+
+
+def test_an_upstream_that_is_away_gives_502(world: World, settings):
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        settings.GATEWAY_UPSTREAMS = (*settings.GATEWAY_UPSTREAMS, url)
+        world.change(base_url=url)
+        answer = world.http().get("/files")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (502, "upstream_unreachable")
+
+
+def test_a_client_that_leaves_ends_the_request_upstream(world: World):
+    world.model.script = lambda asked: of_events([b"data: 1\n\n"], ends="silent")
+    with world.http().stream("GET", "/files") as answer:
+        next(answer.iter_raw())
+    wait_for(lambda: world.model.gone == 1)
+
+
+def test_a_client_that_leaves_before_the_response_ends_the_request_upstream(world: World):
+    world.model.script = lambda asked: Answer(ends="silent", is_chunked=True)
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(
+            f"{world.base_url()}/files", content=b"x", headers={"LoopGuard-Key": world.key}, timeout=0.5
+        )
+    wait_for(lambda: world.model.gone == 1)
+
+
+def test_a_client_that_does_not_read_holds_the_upstream_back(world: World):
+    megabyte = b"x" * 2**20
+    world.model.script = lambda asked: of_events([megabyte] * 64)
+    with world.http().stream("GET", "/files") as answer:
+        parts = answer.iter_raw()
+        next(parts)
+        time.sleep(1)
+        assert world.model.sent < 32 * 2**20  # what fits into sockets and one buffer
+        assert sum(len(part) for part in parts) > 60 * 2**20
+
+
+def test_an_address_that_the_deployment_no_longer_allows_is_not_used(world: World, settings):
+    settings.GATEWAY_UPSTREAMS = ("https://api.openai.com",)
+    answer = world.http().get("/files")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (502, "upstream_not_allowed")
+    settings.GATEWAY_UPSTREAMS = (world.model.url,)
+    settings.ALERT_ALLOWED_NETWORKS = ()
+    answer = world.http().get("/models")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (502, "upstream_unreachable")
+    assert "127.0.0.1" in answer.text
+    assert not world.model.asked
