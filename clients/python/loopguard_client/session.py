@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 MAX_EVENTS_BEFORE_CALL: Final = 200
 """Events that a check sends along; more of them are left to the background sender."""
 MAX_OPEN_CALLS: Final = 1_000
+TURN_SECONDS: Final = 0.002
+"""How often a call looks whether an identical one has its verdict."""
 STOP_AFTER: Final = 8
 """The identical call with this number ends the run while the server is away, as with its preset `standard`."""
 
@@ -81,6 +83,7 @@ class Session:
         self._counter = fallback.LocalCounter()
         self._open: OrderedDict[str, _Checked] = OrderedDict()
         self._used_ids: OrderedDict[str, int] = OrderedDict()
+        self._asking: set[str] = set()
         self._stopped = ""
 
     # Calls
@@ -254,15 +257,19 @@ class Session:
         if not calls:
             return []
         checked = [self._checked(call, round_) for call in calls]
-        if not round_:
-            _count_copies(checked)
         deadline = time.monotonic() + self.guard.budget_seconds
-        permitted = self.guard.breaker.permits()
-        if not permitted:
+        if not self.guard.breaker.permits():
             return self._decide_all(checked, self.guard.breaker.reason)
+        keys: set[str] = set()
         try:
+            # Of identical calls, the server must have one before the next can say that it is another one.
+            while not round_ and not (keys := self._turn_of(checked)):
+                yield Request("SLEEP", "", None, min(TURN_SECONDS, _left(deadline)))
+            if not round_:
+                self._count_copies(checked)
             response = yield from self._ask(checked, round_, deadline)
             verdicts = self._verdicts(checked, response)
+            self._remember(checked, verdicts)
         except NoAnswer as error:
             self.guard.note_failure(error)
             return self._decide_all(checked, str(error))
@@ -270,6 +277,9 @@ class Session:
             self.guard.breaker.abandoned()
             self._abandon(checked)
             raise
+        finally:
+            with self._lock:
+                self._asking -= keys
         self.guard.breaker.succeeded()
         with self._lock:
             self._counter.clear()
@@ -279,6 +289,24 @@ class Session:
                 verdicts[index] = yield from self._held(verdict)
         self._remember(checked, verdicts)
         return verdicts
+
+    def _turn_of(self, checked: Sequence[_Checked]) -> set[str]:
+        """Note that these calls are asked about, and return their keys; empty while identical ones are."""
+        keys = {one.key for one in checked}
+        with self._lock:
+            if not self._asking.isdisjoint(keys):
+                return set()
+            self._asking |= keys
+        return keys
+
+    def _count_copies(self, checked: Sequence[_Checked]) -> None:
+        """Give each copy of an open call a round of its own: copies in one round would count once and all run."""
+        with self._lock:
+            seen = {one.key for one in self._open.values()}
+        for one in checked:
+            if one.key in seen:
+                one.event["round"] = one.event["id"]
+            seen.add(one.key)
 
     def _ask(
         self, checked: list[_Checked], round_: str, deadline: float
@@ -488,15 +516,6 @@ class GuardedCall:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.__exit__(kind, error, trace)
-
-
-def _count_copies(checked: Sequence[_Checked]) -> None:
-    """Give each further copy of a call a round of its own: the copies of one model response would count once and all run."""
-    seen = set()
-    for one in checked:
-        if one.key in seen:
-            one.event["round"] = one.event["id"]
-        seen.add(one.key)
 
 
 def _verdict(one: _Checked, data: Any) -> Verdict:

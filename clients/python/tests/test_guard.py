@@ -484,6 +484,22 @@ def test_threads_share_a_session(guard, server, name):
     assert all(call["result"] for call in server.calls(name))
 
 
+def test_identical_calls_of_threads_count_one_by_one(guard, server, name):
+    session = guard.session(name)
+    played(session, 1)
+    verdicts: list[Verdict] = []
+    threads = [
+        threading.Thread(target=lambda: verdicts.append(session.check("search", {"q": "x"})), daemon=True)
+        for _ in range(6)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENT)
+    assert sum(verdict.may_run for verdict in verdicts) == 2
+    assert len(server.calls(name)) == 7
+
+
 async def test_the_event_loop_continues_while_the_server_is_silent(server, proxy, name):
     proxy.mode = "silent"
     guard = Guard(proxy.url, server.key, budget_seconds=0.5)
