@@ -65,7 +65,7 @@ def _python(name: str, requirements: Path, *, install: bool) -> Path | None:
     python, stamp = folder / "bin" / "python", folder / "requirements.txt"
     if install and not (stamp.exists() and stamp.read_bytes() == requirements.read_bytes()):
         venv.create(folder, clear=True, symlinks=True)
-        pip = [*pip_command(), "--python", python, "--quiet", "install", "-r", requirements]
+        pip = [*pip_command(), "--python", python, "--quiet", "install", "--no-compile", "-r", requirements]
         subprocess.run(pip, check=True)
         stamp.write_bytes(requirements.read_bytes())
     return python if python.exists() else None
