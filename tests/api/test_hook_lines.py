@@ -4,8 +4,7 @@ import html
 import json
 import re
 import subprocess
-import threading
-from concurrent.futures import ThreadPoolExecutor
+import time
 
 import pytest
 import uvicorn
@@ -19,6 +18,7 @@ from detection.models import Approval, Event
 from detection.services.approvals.decisions import decide
 from detection.services.audit import Actor
 from detection.services.policies.overrides import save_override
+from tests.support.threads import in_thread
 
 pytestmark = pytest.mark.django_db(transaction=True)
 BODY = {
@@ -87,15 +87,15 @@ def live(settings):
             ApprovalLongPoll(ProbesOnly(None)), host="127.0.0.1", port=0, log_level="error", lifespan="off"
         )
     )
-    thread = threading.Thread(target=server.run)
-    thread.start()
+    thread = in_thread(server.run)
     while not server.started:
         assert thread.is_alive()
+        time.sleep(0.01)
     port = server.servers[0].sockets[0].getsockname()[1]
     settings.LIVE_URL = f"http://127.0.0.1:{port}"
     yield settings.LIVE_URL
     server.should_exit = True
-    thread.join(30)
+    thread.result(30)
 
 
 @pytest.fixture
@@ -114,12 +114,12 @@ def held(project, shell, live_server):
 
 @pytest.mark.parametrize(("choice", "says"), [("allow_once", ""), ("skip", "an operator skipped it")])
 def test_the_line_waits_for_the_decision_of_an_operator(choice, says, held, project, live):
-    with ThreadPoolExecutor() as pool:
-        waiting = pool.submit(held)
-        while (approval := Approval.objects.first()) is None:
-            assert not waiting.done()
-        decide(project.pk, approval.public_id, choice, Actor("ana"))
-        done = waiting.result()
+    waiting = in_thread(held)
+    while (approval := Approval.objects.first()) is None:
+        assert waiting.is_alive()
+        time.sleep(0.01)
+    decide(project.pk, approval.public_id, choice, Actor("ana"))
+    done = waiting.result()
     assert (done.returncode, done.stderr) == (0, "")
     assert says in done.stdout
     assert ("deny" in done.stdout) == bool(says)
