@@ -206,9 +206,10 @@ def observe_result(
     # An empty result, a bare "ok" or a receipt means nothing by itself: for other arguments it is a new one.
     is_change = effect in ("command", "write")
     is_new_pair = False
-    if is_change or not outcome.is_evidence:
+    if is_change or outcome.is_value or not outcome.is_evidence:
         is_new_pair = run.is_new(keyer.digest(b"pair", outcome.digest.encode(), record.key.encode()))
-    record.is_new = run.is_new(outcome.digest) if outcome.is_evidence else is_new_pair
+    record.is_new = run.is_new(outcome.digest) if outcome.is_evidence else is_new_pair or outcome.is_picture
+    outcome.is_value = outcome.is_value and is_new_pair
     run.results += 1
     if record.is_new and outcome.is_evidence and record.status == OK:
         run.new_results += 1

@@ -79,7 +79,7 @@ _FIELD_PARTS = ("request", "trace", "span_id", "correlation", "time", "pid")
 _NOTHING = frozenset(("", "[]", "{}", "()", "null", "none", '""', "''", "[[]]"))
 _ACKNOWLEDGED = re.compile(
     r"(?i)(?:ok|okay|done|success|successful|successfully|succeeded|true|yes|committed|saved|updated|created|written|sent"
-    r"|deleted|applied|accepted|your (?:command|action) ran successfully and did not produce any output)[.!]?"
+    r"|deleted|applied|accepted|added|removed|clicked|typed|pressed|filled|selected|scrolled|noted|your (?:command|action) ran successfully and did not produce any output)[.!]?"
 )
 # What runners wrap around an output: tags, and a named exit code.
 _TAGGED = re.compile(
@@ -88,6 +88,14 @@ _TAGGED = re.compile(
 )
 _EXIT_FIELDS = frozenset(("exit", "exit_code", "exitcode", "returncode", "return_code", "status", "code"))
 _MAX_WRAPPED_CHARS = 160
+# `false`, `36.0`, `[(0,)]`, `{"available": false}`
+_VALUE = re.compile(
+    r"(?i)[\[({\s]*(?:\"?[a-z_]\w{0,40}\"? ?[:=] ?)?\"?(?:true|false|yes|no|[-+]?\d{1,20}(?:[.,]\d{1,20})?(?: ?[%$€])?)\"?[\])},.\s]*"
+)
+# What stands for a picture in a text: what it shows may be new.
+_PICTURE = re.compile(
+    r"(?i)[\[<(](?:image|screenshot|picture|photo)\b[^\]>)]{0,60}[\]>)]|screenshot (?:was )?(?:saved|taken|captured|successful)\b.{0,80}"
+)
 # What searches say that find nothing; the query may follow.
 _NOTHING_FOUND = re.compile(
     r"(?i)\b(?:no (?:\w{1,20} ){0,2}(?:results?|match(?:es)?|hits?|files?|items?|records?|entries|rows|documents?|pages?)\b"
@@ -102,6 +110,8 @@ _POSITION = re.compile(
     r"|(?<!\w.)(?i:(?<=l)ines?|(?<=c)ol(?:umns?)?|(?<=c)har(?:acter)?|(?<=p)osition|(?<=o)ffset)[ :=]{0,2}\d+)"
 )
 _WORDS = re.compile(r"(\w+)")
+# Several words of an argument are one: a path, a name, a phrase.
+_MASKED = re.compile(r"[/.]{0,3}~(?:\W{1,2}~)*")
 
 
 @dataclass(slots=True)
@@ -117,7 +127,11 @@ class ResultOutcome:
     error_digest : str or None
         Fingerprint of an error without the words of its call's arguments and without numbers of lines and columns.
     is_evidence : bool
-        False where an identical result means nothing: an empty one, or a bare "ok".
+        False where an identical result means nothing: an empty one, a bare "ok", or the stand-in for a picture.
+    is_value : bool
+        Whether a result is a bare number or Boolean, which many different calls have in common.
+    is_picture : bool
+        Whether the text only stands for a picture, which may show something new.
     text, raw : str
         The result masked and as received.
     keyer : Keyer
@@ -134,6 +148,8 @@ class ResultOutcome:
     raw: str
     keyer: Keyer
     trouble: Trouble = ""
+    is_value: bool = False
+    is_picture: bool = False
 
 
 def evaluate_result(
@@ -170,10 +186,14 @@ def evaluate_result(
         error_digest = keyer.digest(b"cause", encoded(cause))
         trouble = trouble_of(text) if traits.tool_class != "fallible" else ""
         return ResultOutcome(ERROR, digest, error_digest, not _is_empty(text), text, raw, keyer, trouble)
+    if len(text) > _MAX_WRAPPED_CHARS:
+        return ResultOutcome(OK, digest, None, True, text, raw, keyer)
+    if _PICTURE.fullmatch(text):
+        return ResultOutcome(OK, digest, None, False, text, raw, keyer, is_picture=True)
     if _is_empty(text):
         return ResultOutcome(EMPTY, digest, None, False, text, raw, keyer)
-    is_evidence = len(text) >= 80 or not _ACKNOWLEDGED.fullmatch(text)
-    return ResultOutcome(OK, digest, None, is_evidence, text, raw, keyer)
+    is_evidence, is_value = not _ACKNOWLEDGED.fullmatch(text), _VALUE.fullmatch(text) is not None
+    return ResultOutcome(OK, digest, None, is_evidence, text, raw, keyer, is_value=is_value)
 
 
 def found_nothing(outcome: ResultOutcome) -> bool:
@@ -276,7 +296,7 @@ def without_words(text: str, sketch: str, keyer: Keyer) -> str:
     if not hidden:
         return text
     parts[1::2] = ["~" if word in hidden else word for word in words]
-    return "".join(parts) + text[2048:]
+    return _MASKED.sub("~", "".join(parts)) + text[2048:]
 
 
 def as_text(content: Any) -> str | None:

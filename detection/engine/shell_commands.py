@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Literal
 
 # Programs that change files, repositories, packages or services.
 _CHANGING_PROGRAMS = frozenset(
@@ -72,6 +73,55 @@ _CHANGING_VERBS: Mapping[str, frozenset[str]] = {
         frozenset(["install", "add", "remove", "uninstall", "update", "upgrade", "ci", "sync"]),
     ),
 }
+# Programs that only show something.
+_LOOKING_PROGRAMS = frozenset(
+    [
+        "ls",
+        "cat",
+        "head",
+        "tail",
+        "grep",
+        "egrep",
+        "rg",
+        "find",
+        "fd",
+        "pwd",
+        "wc",
+        "which",
+        "whereis",
+        "echo",
+        "tree",
+        "stat",
+        "file",
+        "env",
+        "ps",
+        "df",
+        "du",
+        "date",
+        "whoami",
+        "id",
+        "uname",
+        "less",
+        "more",
+        "sort",
+        "uniq",
+        "cut",
+        "awk",
+        "jq",
+        "diff",
+        "cmp",
+        "cd",
+        "true",
+        "test",
+    ]
+)
+_LOOKING_VERBS: Mapping[str, frozenset[str]] = {
+    "git": frozenset(("status", "diff", "log", "show", "branch", "rev-parse", "ls-files", "blame", "remote")),
+    "kubectl": frozenset(("get", "describe", "logs")),
+    "docker": frozenset(("ps", "logs", "images", "inspect")),
+    "systemctl": frozenset(("status", "is-active", "show")),
+}
+_SLEEPS = re.compile(r"(?:^|[;&|\n(]|\bdo\b)\s*sleep\s+[\d.$]")
 _SEPARATOR = re.compile(r"[;&|\n(]+")
 _PREFIXES = frozenset(("sudo", "xargs", "then", "do", "else", "time", "nohup", "env"))
 _REDIRECTED = re.compile(r"(?<![<>=\-0-9&])>{1,2}(?![>&=])\s*(?!/dev/null)[\w./~$\"'{-]")
@@ -79,27 +129,46 @@ _COMMAND_FIELDS = ("command", "cmd", "code", "script", "input", "commands")
 _MAX_COMMAND_CHARS = 4096
 
 
-def changes_something(arguments: object) -> bool:
-    """Return whether any command of a shell line changes something."""
+ShellIntent = Literal["", "change", "look", "sleep"]
+
+
+def intent_of_line(arguments: object) -> ShellIntent:
+    """Return what a shell line does: it changes something, it sleeps, all its commands only look, or nothing known."""
     command: object = arguments
     if isinstance(arguments, dict):
         command = next((arguments[name] for name in _COMMAND_FIELDS if name in arguments), "")
     if isinstance(command, list):
         command = " ".join(str(part) for part in command)
     if not isinstance(command, str):
-        return False
+        return ""
     command = command[:_MAX_COMMAND_CHARS]
     if ">" in command and _REDIRECTED.search(command):
-        return True
-    return any(_command_changes(part.split(None, 8)) for part in _SEPARATOR.split(command))
+        return "change"
+    commands = [words for part in _SEPARATOR.split(command) if (words := _words_of(part))]
+    if any(map(_changes, commands)):
+        return "change"
+    if "sleep" in command and _SLEEPS.search(command):
+        return "sleep"
+    return "look" if commands and all(map(_looks, commands)) else ""
 
 
-def _command_changes(words: list[str]) -> bool:
-    """Return whether one command of a shell line changes something."""
+def _words_of(part: str) -> list[str]:
+    """Return the first words of a command without what stands before its program."""
+    words = part.split(None, 8)
     while words and (words[0] in _PREFIXES or ("=" in words[0] and words[0][0] not in "-'\"")):
         words = words[1:]
-    if not words:
-        return False
+    return words
+
+
+def _looks(words: list[str]) -> bool:
+    program = words[0]
+    if program == "sed":
+        return "-n" in words[1:3]
+    verbs = _LOOKING_VERBS.get(program)
+    return program in _LOOKING_PROGRAMS if verbs is None else not verbs.isdisjoint(words[1:3])
+
+
+def _changes(words: list[str]) -> bool:
     program = words[0]
     if program in _CHANGING_PROGRAMS:
         return True

@@ -10,13 +10,16 @@ import re
 from collections.abc import Mapping
 from typing import Literal
 
-from detection.engine.shell_commands import changes_something
+from detection.engine.shell_commands import intent_of_line
 from detection.engine.substrings import contains_any
 from detection.engine.tool_classes import ToolTraits
 from detection.engine.tool_verbs import intent_of, words_of
 
-Effect = Literal["", "command", "message", "poll", "write"]
-"""What a call intends: nothing known, a shell command that changes something, a message, a poll of a state, or a write."""
+Effect = Literal["", "command", "look", "message", "poll", "write"]
+"""What a call intends: nothing known, a shell command that changes something or only looks, a message, a poll of a state, or a write."""
+
+# A command that sleeps first waits for a state that others change.
+_OF_SHELL: Mapping[str, Effect] = {"": "", "change": "command", "look": "look", "sleep": "poll"}
 
 # Arguments in which dispatching tools name what they are to do.
 _ACTION_FIELDS = (
@@ -71,7 +74,8 @@ def effect_of(traits: ToolTraits, arguments: object) -> Effect:
     if tool_class == "fallible":
         if traits.input_argument and isinstance(arguments, dict) and not arguments.get(traits.input_argument):
             return "poll"
-        return "command" if changes_something(arguments) else "write" if _is_sql_write(arguments) else ""
+        intent = intent_of_line(arguments)
+        return _OF_SHELL[intent] or ("write" if _is_sql_write(arguments) else "")
     if tool_class == "message":
         return "message"
     if tool_class in ("poll", "wait", "exempt"):

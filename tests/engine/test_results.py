@@ -142,6 +142,36 @@ def test_objects_become_compact_text():
     assert as_text(None) is None
 
 
+@pytest.mark.parametrize("content", ["false", "36.0", "[(0,)]", '{"available": false}', "count = 12", "80 %"])
+def test_a_bare_number_or_boolean_is_a_value(content):
+    assert evaluated(content).is_value
+
+
+@pytest.mark.parametrize("content", ["clean", "nothing new", "3 failed", '{"a": 1, "b": 2}', "v1.2.3", ""])
+def test_words_and_records_are_no_values(content):
+    assert not evaluated(content).is_value
+
+
+@pytest.mark.parametrize(
+    "content", ["[image]", "<image>", "[Image: 1280x720 png]", "Screenshot saved to /tmp/p.png"]
+)
+def test_the_stand_in_for_a_picture_is_no_evidence(content):
+    assert evaluated(content).is_picture
+    assert not evaluated(content).is_evidence
+
+
+@pytest.mark.parametrize("content", ["image not found", "[image] and a text", "Screenshot failed"])
+def test_a_text_about_a_picture_is_none(content):
+    assert not evaluated(content).is_picture
+
+
+def test_an_error_about_another_path_is_the_same():
+    def cause(path):
+        return evaluated(f"no such file, open '{path}'", True, arguments={"path": path}).error_digest
+
+    assert cause("/srv/app/conf.yml") == cause("notes.txt") == cause("/opt/my-app/etc/main.yml")
+
+
 _WORDS = re.findall(r"[a-z]+|\d+", " ".join(pattern.pattern for _, _, pattern in provider_trouble._TROUBLES))
 _REFUSALS = re.findall(r"[a-z']+", writes._DECLINED.pattern)
 

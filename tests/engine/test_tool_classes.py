@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from detection.engine.shell_commands import changes_something
+from detection.engine.shell_commands import intent_of_line
 from detection.engine.tool_classes import SHIPPED_CLASSES, ToolTraits, shipped_traits
 from detection.engine.writes import effect_of, is_declined
 
@@ -65,7 +65,7 @@ def test_no_tool_is_of_two_classes():
     ],
 )
 def test_these_commands_change_something(command):
-    assert changes_something({"command": command})
+    assert intent_of_line({"command": command}) == "change"
 
 
 @pytest.mark.parametrize(
@@ -81,12 +81,12 @@ def test_these_commands_change_something(command):
     ],
 )
 def test_these_only_look(command):
-    assert not changes_something({"command": command})
+    assert intent_of_line({"command": command}) != "change"
 
 
 def test_a_command_may_be_a_list_and_must_be_text():
-    assert changes_something(["rm", "x"])
-    assert not changes_something({"n": 1})
+    assert intent_of_line(["rm", "x"]) == "change"
+    assert intent_of_line({"n": 1}) != "change"
 
 
 @pytest.mark.parametrize(
@@ -113,6 +113,26 @@ def test_a_command_may_be_a_list_and_must_be_text():
 )
 def test_what_a_call_intends(known, arguments, effect):
     assert effect_of(ToolTraits(known), arguments) == effect
+
+
+@pytest.mark.parametrize(
+    ("line", "intent"),
+    [
+        ("git status --short", "look"),
+        ("cd src && ls | head -5", "look"),
+        ("sed -n 1,20p a.py", "look"),
+        ("git diff && rm a.py", "change"),
+        ("sleep 20; curl -s localhost/health", "sleep"),
+        ("cd src && sleep 5", "sleep"),
+        ("echo sleep 5", "look"),
+        ("rm a.lock; sleep 1", "change"),
+        ("pytest -q", ""),
+        ("ls; pytest -q", ""),
+        ("", ""),
+    ],
+)
+def test_what_a_shell_line_does(line, intent):
+    assert intent_of_line({"command": line}) == intent
 
 
 def test_input_that_is_empty_only_polls():

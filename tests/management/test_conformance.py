@@ -23,9 +23,11 @@ def run(*arguments):
 
 
 def test_both_kinds_of_file_are_played_and_counted():
-    code, lines = run(FOLDER / "seeds.json", FOLDER / "seeds_more.json", FOLDER / "agents.json")
+    code, lines = run(
+        FOLDER / "seeds.json", FOLDER / "seeds_more.json", FOLDER / "agents.json", FOLDER / "patterns.json"
+    )
 
-    assert (code, lines) == (0, ["176 passed, 0 failed"])
+    assert (code, lines) == (0, ["243 passed, 0 failed"])
 
 
 def test_a_scenario_that_fails_is_named_with_the_reason_and_the_exit_code_is_one(tmp_path):

@@ -27,6 +27,11 @@ def test_a_situation_of_a_known_agent_comes_out_as_it_should_under_the_defaults(
     assert agent_scenarios.play(scenario).problems == ()
 
 
+@pytest.mark.parametrize("scenario", scenarios("patterns.json"))
+def test_a_common_way_to_work_or_to_loop_is_judged_as_it_should_under_the_defaults(scenario):
+    assert agent_scenarios.play(scenario).problems == ()
+
+
 def named(name: str, file: str = "seeds_more.json") -> dict:
     return next(row.values[0] for row in scenarios(file) if row.values[0]["id"] == name)
 

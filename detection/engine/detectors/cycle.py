@@ -7,7 +7,8 @@ Counts identical laps of `cycle_min_length` to `cycle_max_length` calls. The sho
 a repeat.
 
 With `result_aware` on, laps whose results differ from one lap to the next are work in progress (edit, test, edit, test);
-they are only warned about, at lap `max_repeats_changing`. Laps without any results need `cycle_unknown_laps` laps.
+they are only warned about, at lap `max_repeats_changing`. Laps without any results need `cycle_unknown_laps` laps, laps with a
+poll (`sleep 20`, then a look) `poll_warn_at`.
 
 - **False alarms:** polls of two steps that are not declared as `poll`.
 - **Misses:** laps longer than `cycle_max_length` and laps with an occasional extra step, which `stagnation` detects.
@@ -151,6 +152,9 @@ def _judge(run: RunState, record: Record, policy: Policy, length: int, laps: int
         limit = {"unknown": values["cycle_unknown_laps"], "changing": values["max_repeats_changing"]}.get(
             results, limit
         )
+    if any(one.effect == "poll" for one in run.records[-length:]):
+        # To wait and to look again is a poll of several steps.
+        limit = max(limit, values["poll_warn_at"])
     limit += run.allowance(record.key)
     if laps < limit:
         return Reading(laps, limit)

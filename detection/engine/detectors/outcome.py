@@ -4,11 +4,12 @@
 
 Comparing calls cannot detect this loop; comparing results can. Counts identical results of one tool in a row, whatever
 other tools do in between. Times and ids are masked. In errors, numbers of lines and columns and the words of the call's own
-arguments are masked too: "denied for ann" and "denied for bob" are one error. Fires at `outcome_max_errors` identical errors, at
+arguments are masked too: "denied for ann" and "denied for bob" are one error, and so is the one about two paths. Fires at `outcome_max_errors` identical errors, at
 `outcome_max_results` identical results, or at `outcome_max_similar` where the arguments hardly differ either. Advises at
 `outcome_max_refusals` identical errors of a tool that writes, if at least half of its arguments stay the same and the user has
-spoken in between: asking did not help either. Empty results, a bare "ok" and receipts of writes do not count, and the results
-of one model response count once. A different result of the tool, a successful change elsewhere, or several new results of
+spoken in between: asking did not help either. Empty results, a bare "ok", the stand-in for a picture and receipts of writes do
+not count; a bare number or Boolean (`false`, `[(0,)]`) counts half, because many calls have it in common. The results of one
+model response count once. A different result of the tool, a successful change elsewhere, or several new results of
 other tools end the series; a message of the user ends one without errors.
 
 - **False alarms:** legitimate sweeps that find nothing. Tools of the class `fallible`, such as a shell, are warned about
@@ -48,6 +49,7 @@ _MAX_TOOLS = 8
 _NEW_RESULTS_THAT_END_A_SERIES = 4
 _SIMILAR_ARGUMENTS = 0.7
 _HALF = 0.5
+_VALUE = 0.5
 _MAX_LITERAL_BYTES = 1200
 _MAX_TEXTS_BYTES = 12_000
 # Fields that `literal_masked` removes from JSON results, whatever the tool.
@@ -151,7 +153,7 @@ class Outcome(BaseDetector):
                 "sketch": None,
             }
         # A slow identical call counts as a fifth, unless it failed.
-        weight = 1 if record.status == ERROR else record.weight
+        weight = 1 if record.status == ERROR else record.weight * (_VALUE if outcome.is_value else 1)
         series["calls"] += 1
         if not (policy.values["once_per_round"] and record.round and record.round == series.get("round")):
             series["count"] = _in_tenths(series["count"] + weight)

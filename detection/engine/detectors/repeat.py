@@ -11,8 +11,10 @@ calls count in a row, within a window, or over the whole run.
 
 With `result_aware` on, a changed result restarts the count (a poll that makes progress, a cursor kept by the server). An
 error never does. An identical call at least `slow_gap_seconds` after the previous one counts as a fifth of a call, so a
-slow poll is not mistaken for a tight loop. Even if its results change, a call is warned about once it was made
-`max_repeats_changing` times, except for tools that read or poll, and for results in which a figure only rises or only
+slow poll is not mistaken for a tight loop; not after an error, unless it reports trouble of the provider, which asks for
+a pause. What succeeded before a message of the user may be what the user asks for again: until the call was made
+`max_repeats` times since then, it is warned about only. Even if its results change, a call is warned about once it was
+made `max_repeats_changing` times, except for tools that read or poll, and for results in which a figure only rises or only
 falls, such as 10 %, 20 %, 30 %.
 
 Nearly identical results of identical calls in a row, such as a page that is transcribed again, are warned about at the count
@@ -21,8 +23,8 @@ differ in more than numbers and a word or two, which would be a state that moves
 
 Scattered repeats are warned about and never blocked: the same call with the same result `scattered_repeats` times among
 the last `scattered_window_calls` calls with no change and no message of the user in between, or `scattered_run_repeats` times
-since the user spoke, an error one time earlier. The latter does not apply to results of tools that read or navigate, which may
-well stay the same.
+since the user spoke, an error one time earlier. The latter does not apply to results of tools and shell commands that only
+look, such as `git status`, which may well stay the same.
 
 - **False alarms:** tools that poll without being declared as `poll`, where results are never reported.
 - **Tuning:** declare polls as `poll`, list arguments that change with every call in `ignore_arguments`, and raise
@@ -217,6 +219,8 @@ class Repeat(BaseDetector):
             if is_aware:
                 _note_likeness(streak, record, outcome, policy)
             _note_result(streak, run, record)
+            if record.status == ERROR:
+                streak["trouble"] = bool(outcome.trouble)
             if is_aware:
                 # The first result is not compared: most calls are made once, and each of them would pay for it.
                 if streak["calls"] >= _SECOND:
@@ -234,8 +238,11 @@ class Repeat(BaseDetector):
             own["streak"] = _new_streak(own["streak"]["key"], run.ordinal)
 
     def on_message(self, own: dict[str, Any]) -> None:
-        """Count results over the whole run anew."""
+        """Count results over the whole run anew, and note that the user may have asked for the same again."""
         own.pop("pairs", None)
+        streak = own.get("streak")
+        if streak and streak.get("status", ERROR) != ERROR:
+            streak["asked"] = 0
 
     def reset(self, own: dict[str, Any], run: RunState, keys: tuple[str, ...]) -> None:
         """Start counting these calls again from zero."""
@@ -276,7 +283,8 @@ class Repeat(BaseDetector):
 def _new_streak(key: str, ordinal: int) -> dict[str, Any]:
     """Return an empty streak of consecutive identical calls; results of calls up to `ordinal` do not belong to it.
 
-    `calls` counts them, `series` those since the last changed result, and `count` the same with slow calls as a fifth.
+    `calls` counts them, `series` those since the last changed result, and `count` the same with slow calls as a fifth;
+    `paced` counts all of them so, and `asked` those since a message of the user.
     """
     return {"key": key, "after": ordinal, "calls": 0, "series": 0, "count": 0.0, "first": -1}
 
@@ -301,11 +309,17 @@ def _consecutive(
         streak["times"] = times
     elif ttl_from == "previous" and streak["calls"] and record.at - streak["at"] > ttl:
         streak = own["streak"] = _new_streak(record.key, record.ordinal - 1)
-    is_slow = streak["calls"] > 0 and record.weight < 1.0 and streak.get("status") != ERROR
+    # A pause after trouble of the provider is what such an error asks for.
+    failed = streak.get("status") == ERROR and not streak.get("trouble")
+    is_slow = streak["calls"] > 0 and record.weight < 1.0 and not failed
     streak["at"] = record.at
     streak["calls"] += 1
     streak["series"] += 1
-    streak["count"] += record.weight if is_slow else 1.0
+    weight = record.weight if is_slow else 1.0
+    streak["count"] += weight
+    streak["paced"] = streak.get("paced", 0.0) + weight
+    if "asked" in streak:
+        streak["asked"] += 1
     if streak["first"] < 0:
         streak["first"], streak["since"] = record.seq, record.at
     if ttl_from == "entry":
@@ -336,7 +350,9 @@ def _judge_streak(streak: dict[str, Any], run: RunState, record: Record, policy:
     if streak["count"] >= limit * _ENOUGH:
         series = streak["series"] if streak.get("changes") else calls
         count = max(counted if streak.get("changes") else calls, limit)
-        found = _streak_finding(streak, run, record, policy, count, series, limit, results)
+        # What the user may have asked for again is only warned about.
+        asked = streak.get("asked", limit) < limit
+        found = _streak_finding(streak, run, record, policy, count, series, limit, results, advisory=asked)
     elif (
         warn_at > allowance
         and streak["count"] >= warn_at * _ENOUGH
@@ -347,7 +363,7 @@ def _judge_streak(streak: dict[str, Any], run: RunState, record: Record, policy:
         )
     elif (
         streak.get("changes")
-        and calls >= changing_limit
+        and streak["paced"] >= changing_limit * _ENOUGH
         and policy.traits.tool_class not in ("poll", "read")
         and not streak.get("moves")
     ):
@@ -450,7 +466,8 @@ def _scattered(
     if policy.traits.tool_class == "poll" or record.weight < 1.0:
         return QUIET
     in_run = 0
-    if outcome.is_evidence and (record.status == ERROR or not policy.traits.reads):
+    reads = policy.traits.reads or record.effect == "look"
+    if outcome.is_evidence and (record.status == ERROR or not reads):
         in_run = _count(own, "pairs", record.key[:6] + record.result[:6], _MAX_PAIRS)
     if record.is_new:
         return QUIET

@@ -4,7 +4,7 @@
 
 Counts calls in a row without a result that is new in this run and without a successful change. It covers long cycles,
 shuffled calls and sweeps that start over, which the detectors that compare calls cannot see. Empty results, and a bare
-"ok" for a new call, neither count nor reset the count. Neither does a known result that comes for the first time since
+"ok", number or Boolean for a new call, neither count nor reset the count. Neither does a known result that comes for the first time since
 something was changed or the user spoke: a procedure is followed again for the next piece of work. A message of the user
 resets the count. The results of one model response count once. An error is never progress, but a new one counts 0.6 calls. Slow
 identical calls count a fifth, calls of tools of the class `poll` a quarter. A sweep of searches in ever new words that all
@@ -127,7 +127,7 @@ class Stagnation(BaseDetector):
                     own.clear()
                     own["new"] = record.round
                 return QUIET
-            if run.is_first_in_epoch(record, same_call=not outcome.is_evidence):
+            if outcome.is_value or run.is_first_in_epoch(record, same_call=not outcome.is_evidence):
                 return QUIET
         if policy.values["once_per_round"] and record.round and record.round == own.get("new"):
             return QUIET

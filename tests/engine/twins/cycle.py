@@ -25,6 +25,8 @@ def cycle(run: History, policy: Policy) -> Expected | None:
             limit = policy.get("cycle_unknown_laps")
         if results == "changing":
             limit = policy.get("max_repeats_changing")
+        if policy.get("result_aware") and any(one.kind_of_tool == "poll" for one in run.past[-length:]):
+            limit = max(limit, policy.get("poll_warn_at"))
         if laps >= limit:
             return Expected("cycle", laps, limit, results, length, advisory=results == "changing")
     return None

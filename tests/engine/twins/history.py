@@ -26,6 +26,9 @@ CLASS_OF = {
 READERS = ("lookup", "read_file")
 ACKNOWLEDGEMENTS = ("ok", "Done.")
 NOTHING = ("", "[]", "null")
+VALUES = ("false",)
+PICTURES = ("[image]",)
+TROUBLE = ("too many requests", "timed out")
 
 Observation = Call | Result | Message
 
@@ -55,6 +58,15 @@ class Past:
     """Where the user spoke after it."""
     changed: bool = False
     """Whether it changed something."""
+    value: bool = False
+    """Whether its answer is a bare value, and new for this call."""
+    looks: bool = False
+    """Whether it only looks."""
+
+    @property
+    def trouble(self) -> bool:
+        """Whether its answer reports trouble of the provider."""
+        return self.kind_of_tool != "fallible" and any(words in self.text.lower() for words in TROUBLE)
 
     def live(self, place: int) -> bool:
         """Whether neither a change nor a message of the user had overtaken this call before that observation."""
@@ -157,6 +169,10 @@ def _called(
         if (call.round, key) in rounds:
             return None
         rounds.add((call.round, key))
+    line = call.arguments.get("command", "") if isinstance(call.arguments, dict) else ""
+    looks = call.tool in READERS or (call.tool == "bash" and line == "git status")
+    if call.tool == "bash" and "sleep" in line:
+        kind_of_tool = "poll"
     one = Past(
         place,
         call.seq,
@@ -167,6 +183,7 @@ def _called(
         call.at,
         call.round,
         call_id=call.call_id,
+        looks=looks,
     )
     for earlier in past[-8:][::-1]:
         if earlier.key == key:
@@ -185,7 +202,8 @@ def _told(
     text = " ".join((result.content or "").split())
     one.result_place, one.text = place, result.content or ""
     one.status = "error" if result.is_error else "empty" if text in NOTHING else "ok"
-    one.evidence = text not in NOTHING and (one.status == "error" or text not in ACKNOWLEDGEMENTS)
+    is_plain = one.status == "error" or text not in (*ACKNOWLEDGEMENTS, *PICTURES)
+    one.evidence = text not in NOTHING and is_plain
     written = (
         changes_count and one.kind_of_tool == "change" and one.status != "error" and "already" not in text
     )
@@ -193,8 +211,12 @@ def _told(
         one.evidence = False
     one.answer = f"{one.status}:{_cause(text, one.arguments) if one.status == 'error' else text}"
     mark = (one.status == "error", text) if one.evidence else (one.status == "error", text, one.key)
-    one.new = mark not in seen
+    one.new = mark not in seen or (one.status == "ok" and text in PICTURES)
     seen.add(mark)
+    if one.status == "ok" and text in VALUES:
+        pair = ("value", text, one.key)
+        one.value = pair not in seen
+        seen.add(pair)
     if written and one.new:
         one.changed = True
         for other in past:

@@ -69,8 +69,8 @@ def _refused(run: History, series: list[Past], counted: list[Past]) -> int:
 
 
 def _weight(one: Past) -> float:
-    """Slow repeats weigh a fifth, errors always count in full."""
-    return 1.0 if one.status == "error" else one.weight
+    """Slow repeats weigh a fifth, and a bare value for a new call half; errors always count in full."""
+    return 1.0 if one.status == "error" else one.weight * (0.5 if one.value else 1)
 
 
 def _series(run: History) -> list[Past]:

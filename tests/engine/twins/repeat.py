@@ -73,21 +73,22 @@ def _in_a_row(run: History, policy: Policy) -> Expected | None:
     if not policy.get("result_aware"):
         count, limit = len(streak), policy.get("max_repeats")
         return Expected("repeat", count, limit) if count >= limit else None
-    same, known, changes, last = _since_last_change(run, streak)
+    same, known, changes, last, paced = _since_last_change(run, streak)
     poll = run.current.kind_of_tool == "poll"
     limit = policy.get("poll_max_repeats" if poll else "max_repeats")
     warn_at = policy.get("poll_warn_at" if poll else "repeat_warn_at")
     words = _WORDS[last.status] if last is not None else "unknown"
     whole = int(same + 1e-9)
     if same + 1e-9 >= limit:
-        return Expected("repeat", max(whole if changes else len(streak), limit), limit, words)
+        count = max(whole if changes else len(streak), limit)
+        return Expected("repeat", count, limit, words, advisory=_was_asked(run, streak, limit))
     if warn_at and same + 1e-9 >= warn_at and known >= min(warn_at, limit) - 1:
         return Expected("repeat", whole, limit, words, advisory=True)
     many = policy.get("max_repeats_changing")
     steady = changes and not _moves(
         [one.text for one in run.answers() if one in streak and _is_compared(one, streak)]
     )
-    if steady and len(streak) >= many and run.current.kind_of_tool not in ("poll", "read"):
+    if steady and paced + 1e-9 >= many and run.current.kind_of_tool not in ("poll", "read"):
         return Expected("repeat", len(streak), many, "changing", advisory=True)
     return None
 
@@ -134,10 +135,21 @@ def _nearly(run: History, policy: Policy) -> Expected | None:
     return Expected("repeat", alike + 1, limit, "alike", advisory=True)
 
 
-def _since_last_change(run: History, streak: list[Past]) -> tuple[float, int, int, Past | None]:
-    """Weight of the calls since the answer last changed, answers known since then, and changes that were progress."""
+def _was_asked(run: History, streak: list[Past], limit: int) -> bool:
+    """Whether the user spoke after a success and fewer calls than the limit ago."""
+    for spoken in reversed(run.messages):
+        if spoken < streak[0].place:
+            return False
+        answers = [one for one in run.answers() if one in streak and (one.result_place or 0) < spoken]
+        if answers and answers[-1].status != "error":
+            return sum(one.place > spoken for one in streak) < limit
+    return False
+
+
+def _since_last_change(run: History, streak: list[Past]) -> tuple[float, int, int, Past | None, float]:
+    """Weight of the calls since the answer last changed, answers known since then, changes that were progress, all weight."""
     answers = [one for one in run.answers() if one in streak]
-    same, known, changes = 0.0, 0, 0
+    same, known, changes, paced = 0.0, 0, 0, 0.0
     last: Past | None = None
     moments = sorted(
         [(one.place, 0, one) for one in streak] + [(one.result_place, 1, one) for one in answers],
@@ -145,9 +157,10 @@ def _since_last_change(run: History, streak: list[Past]) -> tuple[float, int, in
     )
     for moment, is_answer, one in moments:
         if not is_answer:
-            # Errors that come slowly are no patient poll.
-            patient = one is not streak[0] and (last is None or last.status != "error")
+            # Errors that come slowly are no patient poll, except those of a provider.
+            patient = one is not streak[0] and (last is None or last.status != "error" or last.trouble)
             same += one.weight if patient else 1.0
+            paced += one.weight if patient else 1.0
             continue
         both_errors = last is not None and last.status == one.status == "error"
         if last is not None and one.answer != last.answer and not both_errors:
@@ -157,7 +170,7 @@ def _since_last_change(run: History, streak: list[Past]) -> tuple[float, int, in
             changes += one.status != "error"
         known += 1
         last = one
-    return same, known, changes, last
+    return same, known, changes, last, paced
 
 
 def _scattered(run: History, policy: Policy) -> Expected | None:
@@ -169,7 +182,7 @@ def _scattered(run: History, policy: Policy) -> Expected | None:
     window = run.past[-policy.get("scattered_window_calls") :]
     recent = sum(1 for one in identical if one in window and one.live(run.now))
     in_run = 0
-    if current.evidence and (current.status == "error" or current.tool not in READERS):
+    if current.evidence and (current.status == "error" or not current.looks):
         spoken = max((place for place in run.messages if place <= run.now), default=-1)
         in_run = sum(1 for one in identical if one.weight == 1 and (one.result_place or 0) > spoken)
     results = "errors" if current.status == "error" else "equal"

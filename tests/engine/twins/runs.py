@@ -20,6 +20,8 @@ ARGUMENTS: tuple[Any, ...] = (
     {"user": "ann", "page": 2, "deep": True},
     ["one", "two"],
     "no json at all",
+    {"command": "sleep 5; cat log"},
+    {"command": "git status"},
 )
 TOOLS = ("lookup", "read_file", "edit_file", "job_status", "sleep", "bash")
 ANSWERS = (
@@ -31,6 +33,8 @@ ANSWERS = (
     "[]",
     "ok",
     "Done.",
+    "false",
+    "[image]",
 )
 PAGE = "the page shows a shop with seven aisles of goods and today there are #"
 GOODS = ("apples and pears", "plums, cherries", "many pears, plums")

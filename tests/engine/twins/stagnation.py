@@ -83,7 +83,7 @@ def _idle(run: History, answers: list[Past], policy: Policy) -> list[Past]:
                 idle, fresh_round = [], None
             if one.evidence:
                 idle, fresh_round = [], one.round
-        elif one.status != "error" and run.first_since_change(one, policy.memory_calls):
+        elif one.value or (one.status != "error" and run.first_since_change(one, policy.memory_calls)):
             continue
         elif one.round is None or one.round != fresh_round:
             idle.append(one)
