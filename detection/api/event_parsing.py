@@ -29,7 +29,8 @@ MAX_TOKENS: Final = 2**31 - 1
 MAX_COST_USD: Final = 100_000
 EARLIEST_YEAR, LATEST_YEAR = 1971, 9998
 OUTCOMES: Final = ("completed", "failed", "cancelled")
-EVENT_TYPES: Final = ("call", "result", "message", "end")
+EVENT_TYPES: Final = ("call", "result", "message", "end", "compaction", "usage")
+ROLES: Final = ("user", "assistant", "system")
 NAME_LENGTHS: Final = {
     "id": 256,
     "session": 256,
@@ -53,6 +54,7 @@ _EVENT_FIELDS = frozenset(
         "occurred_at",
         "usage",
         "outcome",
+        "role",
         "content_digest",
         "content_length",
     )
@@ -187,9 +189,11 @@ def event_record(
         _check_call(names)
         arguments = _arguments(data.get("arguments"), cleaner)
         tokens, cost_usd = _usage(data.get("usage"))
+    elif kind == "usage":
+        tokens, cost_usd = _usage_of_event(data, names)
     else:
         content = _content(kind, data, cleaner)
-        names |= _digest_of_content(data)
+        names |= _digest_of_content(data) | _role(kind, data.get("role"))
         if kind == "result" and not names.get("call_id"):
             arguments = _arguments_of_unnamed_call(data, names, cleaner)
     marks = cleaner.marks
@@ -348,6 +352,25 @@ def _time(value: Any) -> datetime | None:
         return at.astimezone(UTC)
     except (ValueError, OverflowError):
         raise Problem(422, "invalid_value", hint, path="occurred_at") from None
+
+
+def _role(kind: str, value: Any) -> dict[str, str]:
+    """Read who wrote a message."""
+    if kind != "message" or value is None:
+        return {}
+    if value not in ROLES:
+        raise Problem(422, "invalid_value", f"`role` must be one of {', '.join(ROLES)}.", path="role")
+    return {"role": value}
+
+
+def _usage_of_event(data: dict[str, Any], names: dict[str, Any]) -> tuple[int, float]:
+    """Read the usage of a model response that is reported by itself; that of a round counts once."""
+    if data.get("usage") is None:
+        raise Problem(422, "missing", "`usage` is required.", path="usage")
+    if names.get("round") and not names.get("id"):
+        place = compact([names["session"], names["round"]]).encode("utf-8", "surrogatepass")
+        names["id"] = f"usage-{hashlib.blake2b(place, digest_size=16).hexdigest()}"
+    return _usage(data["usage"])
 
 
 def _usage(value: Any) -> tuple[int, float]:

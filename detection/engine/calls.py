@@ -135,6 +135,17 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens and cost in US dollars of a model response, reported after its calls or without any."""
+
+    at: float
+    tokens: int = 0
+    cost_usd: float = 0.0
+    seq: int = 0
+    run: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class End:
     """The run ended: `completed`, `failed` or `cancelled`."""
 

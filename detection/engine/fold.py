@@ -25,6 +25,7 @@ from detection.engine.calls import (
     Rung,
     Step,
     StripCell,
+    Usage,
     Verdict,
 )
 from detection.engine.detectors import (
@@ -33,6 +34,7 @@ from detection.engine.detectors import (
     ON_CHANGE,
     ON_MESSAGE,
     ON_RESULT,
+    ON_USAGE,
     QUIET,
     RUN_LIMITS,
     Reading,
@@ -252,6 +254,16 @@ def observe_message(state: State, message: Message, policy: Policy) -> None:
                 for detector in ON_MESSAGE:
                     if detector.kind in run.detectors:
                         detector.on_message(run.detectors[detector.kind])
+
+
+def observe_usage(state: State, usage: Usage, policy: Policy) -> None:
+    """Add the usage of a model response that came after its calls; limits are checked with the next call."""
+    if not policy.values["enabled"]:
+        return
+    run = state.run(bounded_name(usage.run or "") if policy.values["counting_scope"] == "run" else "")
+    for detector in ON_USAGE:
+        if policy.values[detector.switch]:
+            detector.on_usage(run.detectors.setdefault(detector.kind, {}), usage)
 
 
 def observe_end(state: State, end: End, policy: Policy) -> None:

@@ -26,7 +26,7 @@ _WAITING_LINE: Final = (
     ' case $a in {{\\"wait_url\\":*) a=${{a#*:\\"}}; {curl} -m {limit} "${{a%%\\"*}}"'
     ' || {{ echo "An operator has been asked." >&2; exit 2; }};; *) printf %s "$a";; esac\''
 )
-HookMoment = Literal["before_tool", "after_tool", "prompt", "end", "other"]
+HookMoment = Literal["before_tool", "after_tool", "prompt", "compaction", "end", "other"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,7 @@ HOSTS: Final[Mapping[str, Host]] = {
                 "PostToolUse",
                 "PostToolUseFailure",
                 "UserPromptSubmit",
+                "PreCompact",
                 "SubagentStop",
                 "SessionEnd",
             ),
@@ -83,7 +84,7 @@ HOSTS: Final[Mapping[str, Host]] = {
             "Gemini CLI",
             "gemini_cli",
             "~/.gemini/settings.json",
-            ("BeforeTool", "AfterTool", "BeforeAgent", "SessionEnd"),
+            ("BeforeTool", "AfterTool", "BeforeAgent", "PreCompress", "SessionEnd"),
         ),
         Host(
             "copilot",
@@ -168,6 +169,9 @@ _MOMENTS: Final[Mapping[str, HookMoment]] = {
     "userpromptsubmitted": "prompt",
     "beforeagent": "prompt",
     "chatmessage": "prompt",
+    "precompact": "compaction",
+    "precompress": "compaction",
+    "sessioncompacted": "compaction",
     "subagentstop": "end",
     "sessionend": "end",
     "sessiondeleted": "end",
@@ -230,6 +234,8 @@ def read_hook(host: Host, body: Any, name: str = "") -> HookEvent:
 def _events(moment: HookMoment, name: str, body: dict[str, Any]) -> list[dict[str, Any]]:
     if moment == "prompt":
         return [{"type": "message", "content": _text(body, "prompt")}]
+    if moment == "compaction":
+        return [{"type": "compaction"}]
     if moment == "end":
         return [{"type": "end", "outcome": "completed"}]
     if moment not in ("before_tool", "after_tool"):

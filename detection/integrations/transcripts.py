@@ -59,7 +59,9 @@ def _claude_code_entry(entry: dict[str, Any], counted: set[str]) -> Iterator[Eve
                 yield _call(common, block.get("id"), block.get("name"), block.get("input"), usage)
                 counted.add(response)
                 usage = None
-    elif entry.get("type") == "user" and not entry.get("isMeta") and not entry.get("isCompactSummary"):
+    elif entry.get("isCompactSummary"):
+        yield common | {"type": "compaction"}
+    elif entry.get("type") == "user" and not entry.get("isMeta"):
         yield from _user_message(common, message.get("content"), is_person=not sub_agent)
 
 

@@ -24,7 +24,7 @@ from detection.models.approvals import (
 )
 from detection.models.attempts import Attempt
 from detection.models.audit import AuditEntry
-from detection.models.events import Event, EventKey, EventType
+from detection.models.events import Event, EventKey, EventType, MessageRole
 from detection.models.gateway import BackendKind, GatewayBackend, GatewayToken
 from detection.models.incidents import Incident, IncidentActivity
 from detection.models.judge import JudgeCall, JudgeLabel, JudgeOutcome
@@ -70,6 +70,7 @@ __all__ = [
     "KeyScope",
     "LimitNotice",
     "Membership",
+    "MessageRole",
     "MessageTemplate",
     "Notification",
     "NotificationItem",

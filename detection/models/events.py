@@ -23,16 +23,26 @@ def oldest_kept_day() -> int:
 
 
 class EventType(models.TextChoices):
-    """The four kinds of event."""
+    """The kinds of event."""
 
     CALL = "call", "Call"
     RESULT = "result", "Result"
     MESSAGE = "message", "Message"
     END = "end", "End"
+    COMPACTION = "compaction", "Compaction"
+    USAGE = "usage", "Usage"
+
+
+class MessageRole(models.TextChoices):
+    """Who wrote a message. Only messages of the user reset counters and contain in-chat commands."""
+
+    USER = "user", "User"
+    ASSISTANT = "assistant", "Assistant"
+    SYSTEM = "system", "System"
 
 
 class Event(models.Model):
-    """A call, a result, a message or the end of a session.
+    """A call, a result, a message, the end of a session, a compaction of its context, or the usage of a model response.
 
     `content` is the text of the result or message, cut to the published limit; `content_length` is its full length in
     characters. `verdict` is null for a plain allow, else everything needed to repeat it for a resent call.
@@ -43,7 +53,7 @@ class Event(models.Model):
         Session, on_delete=models.DO_NOTHING, db_constraint=False, related_name="events"
     )
     seq = models.IntegerField()
-    type = models.CharField(max_length=8, choices=EventType.choices)
+    type = models.CharField(max_length=16, choices=EventType.choices)
     call_id = models.CharField(max_length=256, default="")
     tool = models.CharField(max_length=128, default="")
     arguments = models.TextField(null=True)  # noqa: DJ001 - null: not stored
@@ -56,9 +66,13 @@ class Event(models.Model):
         max_length=16, default="", help_text="Keyed digest of the arguments of a call."
     )
     closes = models.IntegerField(
-        default=0, help_text="Of a result: the sequence number of its call; 0 if there is none."
+        default=0,
+        help_text="Of a result: the sequence number of its call; of a usage: of the first call of its round; 0 if there is none.",
     )
     is_error = models.BooleanField(null=True)
+    role = models.CharField(
+        max_length=16, default="", help_text="Of a message: who wrote it; empty is the user."
+    )
     round = models.CharField(max_length=256, default="")
     run = models.CharField(max_length=256, default="")
     backend = models.CharField(max_length=128, default="")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -199,6 +200,7 @@ class CallRow:
     result: ResultRow | None
 
 
+USAGE_EVENTS = 1_000
 _CALL_FIELDS = tuple(field.name for field in fields(CallRow) if field.name != "result")
 _RESULT_FIELDS = tuple(field.name for field in fields(ResultRow))
 
@@ -220,7 +222,8 @@ def session_calls(
     Returns
     -------
     Page
-        Oldest first; `next_cursor` is for `calls_cursor`. Two queries, by index, whatever the session's length.
+        Oldest first; `next_cursor` is for `calls_cursor`. Three queries, by index, whatever the session's length. Tokens and cost
+        include usage that was reported by itself, at most `USAGE_EVENTS` events later.
     """
     calls = Event.objects.filter(session_id=session.id, type=EventType.CALL, seq__gt=after_seq)
     if before_seq is not None:
@@ -241,8 +244,29 @@ def session_calls(
             closes__in=[row[0] for row in found],
         ).values_list("closes", *_RESULT_FIELDS)
     }
-    rows = tuple(CallRow(*[*row, results.get(row[0])]) for row in found)
+    usage = _usage_of_calls(session.id, [row[0] for row in found])
+    rows = tuple(_with_usage(CallRow(*[*row, results.get(row[0])]), usage) for row in found)
     return Page(rows, f"c{last_seq}" if more else None)
+
+
+def _usage_of_calls(session_id: int, seqs: list[int]) -> dict[int, tuple[int, Decimal]]:
+    """Return tokens and cost that were reported after these calls; one query."""
+    if not seqs:
+        return {}
+    found = Event.objects.filter(session_id=session_id, type=EventType.USAGE, closes__in=seqs)
+    usage: dict[int, tuple[int, Decimal]] = {}
+    near = found.filter(seq__gt=min(seqs), seq__lte=max(seqs) + USAGE_EVENTS)
+    for seq, tokens, cost in near.values_list("closes", "tokens", "cost_usd"):
+        known = usage.get(seq, (0, Decimal()))
+        usage[seq] = known[0] + tokens, known[1] + cost
+    return usage
+
+
+def _with_usage(row: CallRow, usage: Mapping[int, tuple[int, Decimal]]) -> CallRow:
+    if row.seq not in usage:
+        return row
+    tokens, cost = usage[row.seq]
+    return replace(row, tokens=row.tokens + tokens, cost_usd=row.cost_usd + cost)
 
 
 @dataclass(frozen=True, slots=True)

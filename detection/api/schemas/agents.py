@@ -19,7 +19,7 @@ from detection.api.schemas.common import (
 )
 from detection.integrations.transcripts import MessageShape
 
-EventTypeName = Literal["call", "result", "message", "end"]
+EventTypeName = Literal["call", "result", "message", "end", "compaction", "usage"]
 
 _SESSION = "Your name for the session, unique within the project."
 _ID = "Idempotency key within the project: an event with a known one is a duplicate."
@@ -39,13 +39,15 @@ _CONTENT = "Text of the result or message. Any other value is stored as JSON tex
 _CONTENT_DIGEST = "Digest of the whole, if `content` is only its beginning. Any digest, always the same one."
 _CONTENT_LENGTH = "Length of the whole in characters, if `content` is only its beginning."
 _IS_ERROR = "Whether the tool reported an error. Null if unknown."
+_USAGE = "Tokens and cost of the model response, once: with its first call, or as an event of its own with its `round`."
+_ROLE = "Who wrote a message; `user` by default. Messages of others reset nothing."
 _OCCURRED_AT = (
     "When it happened, in ISO 8601 with an offset. Shown to people; windows use the time of receipt."
 )
 
 
 class UsageSchema(Schema):
-    """Tokens and cost of the model response that issued the call."""
+    """Tokens and cost of a model response."""
 
     input_tokens: int = Field(0, ge=0, le=event_parsing.MAX_TOKENS, description="Input tokens.")
     output_tokens: int = Field(0, ge=0, le=event_parsing.MAX_TOKENS, description="Output tokens.")
@@ -53,7 +55,7 @@ class UsageSchema(Schema):
 
 
 class EventSchema(Schema):
-    """A call, a result, a message or the end of a session."""
+    """A call, a result, a message, the end of a session, a compaction of its context, or the usage of a model response."""
 
     type: EventTypeName = Field(description="Kind of event.")
     session: Name256 = Field(min_length=1, description=_SESSION)
@@ -72,7 +74,8 @@ class EventSchema(Schema):
     model: Name200 | None = Field(None, description=_MODEL)
     agent: Name128 | None = Field(None, description=_AGENT)
     parent_session: Name256 | None = Field(None, description=_PARENT)
-    usage: UsageSchema | None = Field(None, description="Tokens and cost, for calls.")
+    usage: UsageSchema | None = Field(None, description=_USAGE)
+    role: Literal["user", "assistant", "system"] | None = Field(None, description=_ROLE)
     outcome: Literal["completed", "failed", "cancelled"] | None = Field(
         None, description="How the session ended. For `end` events; `completed` by default."
     )

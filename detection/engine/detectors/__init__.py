@@ -42,6 +42,7 @@ ON_CALL = tuple(one for one in DETECTORS if type(one).on_call is not BaseDetecto
 ON_RESULT = tuple(one for one in DETECTORS if type(one).on_result is not BaseDetector.on_result)
 ON_CHANGE = tuple(one for one in DETECTORS if type(one).on_change is not BaseDetector.on_change)
 ON_MESSAGE = tuple(one for one in DETECTORS if type(one).on_message is not BaseDetector.on_message)
+ON_USAGE = tuple(one for one in DETECTORS if type(one).on_usage is not BaseDetector.on_usage)
 """The detectors that override a hook."""
 
 RUN_LIMITS = frozenset(kind for kind, detector in BY_KIND.items() if detector.is_run_limit)
@@ -61,6 +62,7 @@ __all__ = [
     "ON_CHANGE",
     "ON_MESSAGE",
     "ON_RESULT",
+    "ON_USAGE",
     "QUIET",
     "RANK",
     "REGISTERED",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from string import Template
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from detection.engine.calls import Finding, ObservedCall
+from detection.engine.calls import Finding, ObservedCall, Usage
 from detection.engine.field import Field
 from detection.engine.memory import Record, RunState
 from detection.engine.results import ResultOutcome
@@ -181,6 +181,9 @@ class BaseDetector:
 
     def on_message(self, own: dict[str, Any]) -> None:
         """Discard evidence after a message of the user: what succeeded before may be asked for again."""
+
+    def on_usage(self, own: dict[str, Any], usage: Usage) -> None:
+        """Add the usage of a model response that was reported by itself."""
 
     def reset(self, own: dict[str, Any], run: RunState, keys: tuple[str, ...]) -> None:
         """Start counting the loop over these calls again from zero."""

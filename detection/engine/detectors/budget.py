@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from detection.engine.calls import Finding, ObservedCall
+from detection.engine.calls import Finding, ObservedCall, Usage
 from detection.engine.detectors.base import (
     BaseDetector,
     Example,
@@ -147,6 +147,12 @@ class Budget(BaseDetector):
             own["noticed"] = {**own.get("noticed", {}), str(noticed["unit"]): noticed["allowed"]}
         return Reading(int(amount), max(1, int(limit)), finding)
 
+    def on_usage(self, own: dict[str, Any], usage: Usage) -> None:
+        """Add the usage of a model response that was reported by itself."""
+        _begin(own, usage.at)
+        own["tokens"] += usage.tokens
+        own["cost"] += usage.cost_usd
+
     def extend(self, own: dict[str, Any], rounds: int) -> None:
         """Grant further rounds; the current round is the first of them."""
         own["extension"] = [max(0, own["rounds"] - 1), max(1, rounds)]
@@ -158,9 +164,13 @@ class Budget(BaseDetector):
         return f"budget_max_{'cost_usd' if unit == _COST else unit or 'rounds'}"
 
 
-def _add_usage(own: dict[str, Any], record: Record, call: ObservedCall) -> None:
+def _begin(own: dict[str, Any], at: float) -> None:
     if not own:
-        own |= {"calls": 0, "rounds": 0, "tokens": 0, "cost": 0.0, "since": call.at, "round": -1}
+        own |= {"calls": 0, "rounds": 0, "tokens": 0, "cost": 0.0, "since": at, "round": -1}
+
+
+def _add_usage(own: dict[str, Any], record: Record, call: ObservedCall) -> None:
+    _begin(own, call.at)
     own["calls"] += 1
     if not record.round or record.round != own["round"]:
         own["rounds"] += 1

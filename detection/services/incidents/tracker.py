@@ -132,6 +132,19 @@ class IncidentTracker:
         deciding = step.verdict.finding
         return self.active.get(deciding.loop_id) if deciding else None
 
+    def add_usage(self, usage: EventRecord) -> None:
+        """Add the cost of a model response that came after its calls to the loops that they are in."""
+        if not usage.closes or not usage.cost_usd:
+            return
+        is_shared = False
+        for incident in self.active.values():
+            if usage.closes in _seen(incident):
+                self._touch(incident, ("cost_usd", "unshared_cost_usd"))
+                incident.cost_usd = float(incident.cost_usd) + usage.cost_usd
+                if not is_shared:
+                    incident.unshared_cost_usd = float(incident.unshared_cost_usd) + usage.cost_usd
+                is_shared = True
+
     def _found_again(self, incident: Incident, seq: int) -> None:
         self._touch(incident, _FOUND_FIELDS)
         incident.detections += 1
@@ -440,12 +453,18 @@ class IncidentTracker:
         self._notices.clear()
 
     def _add_costs(self) -> None:
-        """Add the cost of the counted calls. One query of two columns."""
+        """Add the cost of the counted calls, and of usage that was reported after them. Two queries of two columns."""
         wanted = {seq for costs, _ in self._uncounted_costs.values() for seq in costs}
         if not wanted:
             return
         rows = Event.objects.filter(session_id=self.session.pk, seq__in=wanted)
         cost_of = {seq: float(cost) for seq, cost in rows.values_list("seq", "cost_usd")}
+        later = Event.objects.filter(session_id=self.session.pk, type=EventType.USAGE, closes__in=wanted)
+        # Usage that is not evaluated yet is added when it is.
+        for seq, cost in later.filter(seq__gt=min(wanted), seq__lte=self._now[0]).values_list(
+            "closes", "cost_usd"
+        ):
+            cost_of[seq] = cost_of.get(seq, 0.0) + float(cost)
         for name, (costs, unshared) in self._uncounted_costs.items():
             incident = self._touched[name]
             incident.cost_usd = float(incident.cost_usd) + sum(cost_of.get(seq, 0) for seq in costs)

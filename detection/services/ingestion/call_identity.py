@@ -46,6 +46,14 @@ _WITH_IDS = (
 )
 _LATEST = f"({_EVENTS} AND session_id = %s ORDER BY seq DESC LIMIT {LATEST_EVENTS})"
 
+ROUND_EVENTS = 1_000
+"""The usage of a round belongs to a call among so many of the latest events of the session."""
+_FIRST_OF_ROUNDS = (
+    "SELECT DISTINCT ON (e.session_id, e.round) e.* FROM unnest(%s::bigint[], %s::text[]) AS w (its_session, its_round)"  # noqa: S608 - constants
+    f" CROSS JOIN LATERAL ({_EVENTS} AND type = 'call' AND session_id = w.its_session AND round = w.its_round AND seq >"
+    f" (SELECT max(l.seq) - {ROUND_EVENTS} FROM detection_event l WHERE l.session_id = w.its_session) ORDER BY seq LIMIT 1) e"
+)
+
 Place = tuple[int, str]
 
 
@@ -62,6 +70,8 @@ class CallIdentity:
     def __init__(self, events: Iterable[tuple[int, EventRecord]]) -> None:
         self._by_id: defaultdict[Place, deque[EventRecord]] = defaultdict(_same_id)
         self._latest: defaultdict[int, deque[EventRecord]] = defaultdict(_latest)
+        self._rounds: dict[Place, EventRecord] = {}
+        rounds: set[Place] = set()
         places: set[Place] = set()
         sessions: set[int] = set()
         for session_id, event in events:
@@ -69,10 +79,14 @@ class CallIdentity:
                 places.add((session_id, event.call_id))
             elif event.type == EventType.RESULT:
                 sessions.add(session_id)
+            elif event.type == EventType.USAGE and event.round:
+                rounds.add((session_id, event.round))
         for row in _rows_with_ids(sorted(places)):
             self._by_id[row.session_id, row.call_id].append(row)
         for row in _latest_rows(sorted(sessions)):
             self._latest[row.session_id].append(row)
+        for row in _first_calls(sorted(rounds)):
+            self._rounds[row.session_id, row.round] = row
 
     def repeated_by(self, session_id: int, event: EventRecord) -> EventRecord | None:
         """Return the stored event that a call or result repeats, None if it is new.
@@ -95,7 +109,16 @@ class CallIdentity:
         return next((one for one in reversed(known) if _is_same(one, event)), None)
 
     def add(self, event: EventRecord) -> None:
-        """Note a new event that has its number. A result without a call id gets that of its call."""
+        """Note a new event that has its number.
+
+        A result without a call id gets that of its call, and a usage the tool, id and run of the first call of its round.
+        """
+        if event.type == EventType.USAGE:
+            first = self._rounds.get((event.session_id, event.round))
+            if first is not None:
+                event.closes, event.call_id, event.tool = first.seq, first.call_id, first.tool
+                event.run = event.run or first.run
+            return
         if event.type == EventType.RESULT:
             known = self._by_id.get((event.session_id, event.call_id), ()) if event.call_id else None
             latest = self._latest[event.session_id]
@@ -104,6 +127,8 @@ class CallIdentity:
                 event.closes, event.call_id = call.seq, call.call_id
         elif event.type != EventType.CALL:
             return
+        if event.type == EventType.CALL and _is_named(event.round):
+            self._rounds.setdefault((event.session_id, event.round), event)
         if event.call_id:
             self._by_id[event.session_id, event.call_id].append(event)
         self._latest[event.session_id].append(event)
@@ -189,6 +214,10 @@ def _rows_with_ids(places: Sequence[Place]) -> list[EventRecord]:
 
 def _latest_rows(sessions: Sequence[int]) -> list[EventRecord]:
     return _read(" UNION ALL ".join([_LATEST] * len(sessions)), sessions) if sessions else []
+
+
+def _first_calls(rounds: Sequence[Place]) -> list[EventRecord]:
+    return _read(_FIRST_OF_ROUNDS, [list(column) for column in zip(*rounds, strict=True)]) if rounds else []
 
 
 def _read(text: str, parameters: Sequence[Any]) -> list[EventRecord]:

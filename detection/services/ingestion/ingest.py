@@ -29,7 +29,7 @@ from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit
 
 STORED_RESULT_CHARACTERS = 16_384
-ASSIGNED_NAMES = ("call_id", "round", "agent", "backend", "model")
+ASSIGNED_NAMES = ("call_id", "round", "run", "tool", "agent", "backend", "model")
 """What an event gets from its session, its request or its call if the client does not name it."""
 COST_DECIMALS = 6
 """As stored, so that a cost counts the same before and after."""

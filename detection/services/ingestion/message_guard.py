@@ -81,6 +81,8 @@ def _history(new: NewMessages, to_record: ToRecord, max_events: int) -> list[Eve
     messages = new.history
     total = sum(len(message.events) for message in messages)
     skipped = max(0, total - max_events)
+    if new.is_condensed and messages:
+        records.append(to_record(messages[0], {"type": "compaction"}))
     for message in messages:
         if not message.is_of_model:
             round_name = ""

@@ -37,6 +37,7 @@ from detection.models import (
     EventType,
     JudgeCall,
     JudgeOutcome,
+    MessageRole,
     Project,
     Session,
     ToolOverride,
@@ -319,9 +320,8 @@ def _shown_names(tools: list[str], project: Project) -> dict[str, str]:
 
 
 def _original_request(approval: Approval) -> str:
-    first = (
-        Event.objects.filter(session_id=approval.session_id, type=EventType.MESSAGE).order_by("seq").first()
-    )
+    messages = Event.objects.filter(session_id=approval.session_id, type=EventType.MESSAGE)
+    first = messages.filter(role__in=("", MessageRole.USER)).order_by("seq").first()
     return (first.content or "") if first else ""
 
 

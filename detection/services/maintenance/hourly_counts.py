@@ -35,13 +35,13 @@ counted AS (
     SELECT s.project_id, date_trunc('hour', e.received_at, 'UTC') AS hour, s.is_demo,
            coalesce(nullif(e.backend, ''), s.backend) AS backend, coalesce(nullif(e.model, ''), s.model) AS model, e.tool,
            -- Only guarded calls have a verdict; reported calls had run already.
-           count(*) AS checks, count(*) FILTER (WHERE e.decision = 'warn' AND e.verdict IS NOT NULL) AS warned,
+           count(*) FILTER (WHERE e.type = 'call') AS checks, count(*) FILTER (WHERE e.decision = 'warn' AND e.verdict IS NOT NULL) AS warned,
            count(*) FILTER (WHERE e.decision IN ('block', 'hold', 'stop') AND e.verdict IS NOT NULL) AS blocked,
            sum(e.tokens) AS token_count, sum(e.cost_usd) AS cost_usd
     FROM done JOIN detection_session s ON s.id = done.session_id
     LEFT JOIN detection_countedsession c ON c.session_id = s.id
     JOIN detection_event e ON e.session_id = s.id AND e.seq > coalesce(c.counted_seq, 0) AND e.seq <= done.seq
-    WHERE e.type = 'call' GROUP BY 1, 2, 3, 4, 5, 6
+    WHERE e.type IN ('call', 'usage') GROUP BY 1, 2, 3, 4, 5, 6
 )
 INSERT INTO detection_callcount AS total
     (project_id, hour, is_demo, backend, model, tool, checks, warned, blocked, token_count, cost_usd)

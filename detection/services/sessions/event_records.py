@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 from django.db import connection
 
+from detection.models.events import MessageRole
 from detection.sql.pipeline import Writes, fetch
 
 FEW_ROWS = 4
@@ -23,7 +24,7 @@ _HEX_AS_LETTERS = str.maketrans("0123456789abcdef", "ghijklmnopqrstuv")
 
 @dataclass(slots=True, kw_only=True)
 class EventRecord:
-    """One call, result, message or end of a session; see the model `Event` for the stored fields.
+    """One event of a session; see the model `Event` for the stored fields.
 
     The parser fills in what the client sent, redaction shortens texts, ingestion numbers the event under the session's
     lock, and evaluation adds what it found.
@@ -43,7 +44,9 @@ class EventRecord:
     arguments_digest
         Keyed digest of the arguments of a call, or of those that a result names instead of a call id.
     closes
-        Of a result: the sequence number of its call, 0 if there is none.
+        Of a result: the sequence number of its call; of a usage: of the first call of its round; 0 if there is none.
+    role
+        Of a message: who wrote it; empty is the user.
     altered
         Comma-separated marks of what the parser changed, such as ``nul``.
     received_at
@@ -59,6 +62,7 @@ class EventRecord:
     arguments: str | None = None
     content: str | None = None
     is_error: bool | None = None
+    role: str = ""
     round: str = ""
     run: str = ""
     backend: str = ""
@@ -86,6 +90,11 @@ class EventRecord:
     call_number: int = 0
     reply: str = ""
     verdict: dict[str, Any] | None = None
+
+    @property
+    def is_of_user(self) -> bool:
+        """Whether a user wrote this message."""
+        return self.role in ("", MessageRole.USER)
 
     @property
     def at(self) -> float:

@@ -14,7 +14,7 @@ import structlog
 from django.db import DatabaseError, transaction
 
 from detection.engine import fold, messages
-from detection.engine.calls import End, Message, Step
+from detection.engine.calls import End, Message, Step, Usage
 from detection.engine.policy import Policy
 from detection.models import EventType, call_flags
 from detection.models.session_state import note_verdict
@@ -106,7 +106,7 @@ class Folding:
         Returns
         -------
         Step or None
-            None for messages, ends and quarantined events.
+            None for quarantined events, and for all but calls and results.
 
         Raises
         ------
@@ -125,8 +125,11 @@ class Folding:
                 return self._fold_result(event)
             if event.type == EventType.MESSAGE:
                 self._fold_message(event)
-            else:
+            elif event.type == EventType.USAGE:
+                self._fold_usage(event)
+            elif event.type == EventType.END:
                 self._fold_end(event)
+            # Of a compaction nothing follows: a loop does not end because the model has forgotten it.
         except DatabaseError:
             raise
         except Exception as error:
@@ -190,12 +193,23 @@ class Folding:
 
     def _fold_message(self, event: EventRecord) -> None:
         locked = self.locked
+        if not event.is_of_user:
+            return
         if event.content:
             out = chat_commands.run_in_chat(locked.session, locked.overrides, event.content)
             event.reply = "\n".join(out.lines)
         policy = locked.policy_for(event)
         if policy.values["enabled"]:
             fold.observe_message(locked.tracker, Message(at=event.at, seq=event.seq), policy)
+
+    def _fold_usage(self, event: EventRecord) -> None:
+        locked, policy = self.locked, self.locked.policy_for(event)
+        if policy.values["enabled"]:
+            usage = Usage(event.at, event.tokens, event.cost_usd, event.seq, event.run or None)
+            fold.observe_usage(locked.tracker, usage, policy)
+        locked.session.token_count += event.tokens
+        locked.session.cost_usd = float(locked.session.cost_usd) + float(event.cost_usd)
+        locked.incidents.add_usage(event)
 
     def _fold_end(self, event: EventRecord) -> None:
         locked, outcome = self.locked, event.content or "completed"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 import structlog
 
 from detection.engine import fold, snapshot
-from detection.engine.calls import End, Message, Step
+from detection.engine.calls import End, Message, Step, Usage
 from detection.engine.identity import Keyer
 from detection.engine.memory import State
 from detection.engine.policy import Policy
@@ -122,8 +122,11 @@ def _observe(state: State, event: EventRecord, policy: Policy, keyer: Keyer) -> 
         return step
     if event.type == EventType.RESULT:
         return fold.observe_result(state, event, policy, keyer)
-    if event.type == EventType.MESSAGE:
+    if event.type == EventType.MESSAGE and event.is_of_user:
         fold.observe_message(state, Message(at=event.at, seq=event.seq), policy)
+    elif event.type == EventType.USAGE:
+        usage = Usage(event.at, event.tokens, event.cost_usd, event.seq, event.run or None)
+        fold.observe_usage(state, usage, policy)
     elif event.type == EventType.END:
         fold.observe_end(state, End(event.at, event.content or "", event.seq, event.run or None), policy)
     return Step()
