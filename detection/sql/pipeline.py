@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from django.db import connection, transaction
 from psycopg import errors, pq
-from psycopg.adapt import PyFormat, Transformer
+from psycopg.adapt import PyFormat
 from psycopg.types.numeric import Int8
 from psycopg.waiting import Ready, Wait
 
@@ -26,10 +26,14 @@ MAX_PREPARED: Final = 200
 
 
 class Statement(NamedTuple):
-    """A statement with ``%s`` for each parameter. Use the same text each time: it identifies the prepared statement."""
+    """A statement with ``%s`` for each parameter. Use the same text each time: it identifies the prepared statement.
+
+    `binary` is the form of its rows: long byte strings are half as long in it.
+    """
 
     text: str
     parameters: Sequence[Any] = ()
+    binary: bool = False
 
 
 class Writes:
@@ -127,7 +131,7 @@ class _Exchange:
 
     def __init__(self, raw: DeadlineConnection) -> None:
         self._raw, self._pgconn = raw, raw.pgconn
-        self._transformer = Transformer(raw)
+        self._transformer = raw.transformer
         self._statements: list[Statement] = []
         self._prepared: list[tuple[tuple[str, tuple[int, ...]], bytes]] = []
         """What this round trip prepares: known to the connection once it succeeded."""
@@ -145,7 +149,7 @@ class _Exchange:
             That of the first statement that failed.
         """
         pgconn = self._pgconn
-        bound = [(statement.text, *self._bind(statement.parameters)) for statement in self._statements]
+        bound = [(one.text, *self._bind(one.parameters), pq.Format(one.binary)) for one in self._statements]
         try:
             pgconn.enter_pipeline_mode()
             counts = [self._send(*one) for one in bound]
@@ -175,23 +179,28 @@ class _Exchange:
         return sent, self._transformer.types or (), self._transformer.formats or ()
 
     def _send(
-        self, text: str, values: Sequence[Any], types: tuple[int, ...], formats: Sequence[pq.Format]
+        self,
+        text: str,
+        values: Sequence[Any],
+        types: tuple[int, ...],
+        formats: Sequence[pq.Format],
+        row_format: pq.Format,
     ) -> int:
         """Send a statement; return the number of its answers."""
         pgconn, raw = self._pgconn, self._raw
         name = raw.prepared_names.get((text, types))
         if name is not None:
-            pgconn.send_query_prepared(name, values, formats)
+            pgconn.send_query_prepared(name, values, formats, row_format)
             return 1
         if len(raw.prepared_names) >= MAX_PREPARED:
-            pgconn.send_query_params(_numbered(text), values, types, formats)
+            pgconn.send_query_params(_numbered(text), values, types, formats, row_format)
             return 1
         # A failed round trip leaves behind what it prepared, so no name is used twice.
         raw.names_used += 1
         name = b"pipeline_%d" % raw.names_used
         self._prepared.append(((text, types), name))
         pgconn.send_prepare(name, _numbered(text), types)
-        pgconn.send_query_prepared(name, values, formats)
+        pgconn.send_query_prepared(name, values, formats, row_format)
         return 2
 
     def _receive(self) -> Generator[Wait, Ready | int, list[pq.abc.PGresult]]:
@@ -211,6 +220,7 @@ class _Exchange:
             if answer.status == pq.ExecStatus.PIPELINE_SYNC:
                 return answers
             answers.append(answer)
+            pgconn.get_result()  # None, which ends this answer and needs no more input
 
     def _rows(self, answer: pq.abc.PGresult) -> Rows:
         if not answer.ntuples:

@@ -10,7 +10,7 @@ from detection.models import Project
 from detection.sql import pipeline
 from detection.sql.deadlines import deadline
 from detection.sql.pipeline import Statement, Writes, fetch, pipelined_transaction, send
-from tests.support.statements import sent_messages
+from tests.support.statements import round_trips, sent_messages
 from tests.support.threads import in_thread, wait_until_blocked
 
 pytestmark = [pytest.mark.servers, pytest.mark.django_db(transaction=True)]
@@ -32,10 +32,6 @@ def is_in_transaction():
 def rename_and_fail():
     send(Statement(RENAME, ("lost",)))
     fetch("SELECT 1 / 0")
-
-
-def round_trips(messages):
-    return sum(message.split("\t")[2].strip() in ("Sync", "Query") for message in messages)
 
 
 def end_backend(process_id):

@@ -25,3 +25,8 @@ def sent_messages() -> Iterator[list[str]]:
             pgconn.untrace()
             file.seek(0)
             sent += [line for line in file if line.startswith("F\t")]
+
+
+def round_trips(messages: list[str]) -> int:
+    """Return how often the client waited for the server."""
+    return sum(message.split("\t")[2].strip() in ("Sync", "Query") for message in messages)

@@ -8,13 +8,13 @@ users of the library, who have no stored events.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Self
 
 from detection.engine.open_calls import is_assigned
 from detection.models import EventType
 from detection.services.sessions.event_records import EventRecord
-from detection.sql.pipeline import fetch
+from detection.sql.pipeline import Rows, Statement, send
 
 SAME_ID_EVENTS = 32
 """So many of the latest events with one call id are compared. A model server may use one id ten thousand times."""
@@ -63,8 +63,7 @@ class CallIdentity:
     Parameters
     ----------
     events
-        All events of the request with the row ids of their sessions, omitting sessions without any event. Costs one query,
-        and another one if a result has no call id.
+        All events of the request with the row ids of their sessions, omitting sessions without any event.
     """
 
     def __init__(self, events: Iterable[tuple[int, EventRecord]]) -> None:
@@ -81,12 +80,38 @@ class CallIdentity:
                 sessions.add(session_id)
             elif event.type == EventType.USAGE and event.round:
                 rounds.add((session_id, event.round))
-        for row in _rows_with_ids(sorted(places)):
-            self._by_id[row.session_id, row.call_id].append(row)
-        for row in _latest_rows(sorted(sessions)):
-            self._latest[row.session_id].append(row)
-        for row in _first_calls(sorted(rounds)):
-            self._rounds[row.session_id, row.round] = row
+        self._reads: list[tuple[Statement, Callable[[EventRecord], None]]] = []
+        if places:
+            self._reads.append((_with_ids(sorted(places)), self._add_to_id))
+        if sessions:
+            self._reads.append((_latest_events(sorted(sessions)), self._add_to_latest))
+        if rounds:
+            self._reads.append((_first_calls(sorted(rounds)), self._add_to_rounds))
+
+    @property
+    def reads(self) -> list[Statement]:
+        """The statements that read the stored events, at most one of each kind; for `load`."""
+        return [statement for statement, _ in self._reads]
+
+    def load(self, rows: Iterable[Rows]) -> Self:
+        """Take the rows of `reads`, read under the lock of the sessions."""
+        for (_, add), found in zip(self._reads, rows, strict=False):
+            for record in _records(found):
+                add(record)
+        return self
+
+    def read(self) -> Self:
+        """Read the stored events in one round trip, or in none if nothing has to be known."""
+        return self.load(send(*self.reads)) if self._reads else self
+
+    def _add_to_id(self, record: EventRecord) -> None:
+        self._by_id[record.session_id, record.call_id].append(record)
+
+    def _add_to_latest(self, record: EventRecord) -> None:
+        self._latest[record.session_id].append(record)
+
+    def _add_to_rounds(self, record: EventRecord) -> None:
+        self._rounds[record.session_id, record.round] = record
 
     def repeated_by(self, session_id: int, event: EventRecord) -> EventRecord | None:
         """Return the stored event that a call or result repeats, None if it is new.
@@ -202,27 +227,23 @@ def _was_blocked(call: EventRecord) -> bool:
     return call.verdict is not None and call.decision in ("block", "stop")
 
 
-def _rows_with_ids(places: Sequence[Place]) -> list[EventRecord]:
-    if not places:
-        return []
+def _with_ids(places: Sequence[Place]) -> Statement:
     if len(places) <= _FEW_IDS:
-        return _read(
-            " UNION ALL ".join([_WITH_ID] * len(places)), [value for place in places for value in place]
-        )
-    return _read(_WITH_IDS, [list(column) for column in zip(*places, strict=True)])
+        text = " UNION ALL ".join([_WITH_ID] * len(places))
+        return Statement(text, [value for place in places for value in place])
+    return Statement(_WITH_IDS, [list(column) for column in zip(*places, strict=True)])
 
 
-def _latest_rows(sessions: Sequence[int]) -> list[EventRecord]:
-    return _read(" UNION ALL ".join([_LATEST] * len(sessions)), sessions) if sessions else []
+def _latest_events(sessions: Sequence[int]) -> Statement:
+    return Statement(" UNION ALL ".join([_LATEST] * len(sessions)), sessions)
 
 
-def _first_calls(rounds: Sequence[Place]) -> list[EventRecord]:
-    return _read(_FIRST_OF_ROUNDS, [list(column) for column in zip(*rounds, strict=True)]) if rounds else []
+def _first_calls(rounds: Sequence[Place]) -> Statement:
+    return Statement(_FIRST_OF_ROUNDS, [list(column) for column in zip(*rounds, strict=True)])
 
 
-def _read(text: str, parameters: Sequence[Any]) -> list[EventRecord]:
-    rows = [
-        EventRecord(**dict(zip(_COLUMNS, row, strict=False)), verdict={} if row[-1] else None)
-        for row in fetch(text, parameters)
+def _records(rows: Rows) -> list[EventRecord]:
+    records = [
+        EventRecord(**dict(zip(_COLUMNS, row, strict=False)), verdict={} if row[-1] else None) for row in rows
     ]
-    return sorted(rows, key=lambda row: (row.session_id, row.seq))
+    return sorted(records, key=lambda record: (record.session_id, record.seq))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from django.utils import timezone
@@ -25,6 +26,7 @@ from detection.services.sessions.evaluation import evaluate
 from detection.services.sessions.event_records import EventRecord
 from detection.services.sessions.folding import EventEvaluationError, Folding, Quarantine, finding_as_dict
 from detection.services.sessions.locked_session import LockedSession, locked_session_of_agent
+from detection.sql.pipeline import Statement
 from detection.sql.retries import retry_conflicts
 
 CORE_SETTINGS = ("enabled", "preset", "mode", "max_repeats", "ttl_seconds")
@@ -147,7 +149,7 @@ def _evaluate(principal: Principal, request: GuardRequest, quarantine: Quarantin
     ingest.forget_numbers(request.events)
     with (
         session_queue.place(principal.project_id, request.session),
-        locked_session_of_agent(principal, request.session) as locked,
+        locked_session_of_agent(principal, request.session, partial(_reads, request)) as locked,
     ):
         folding = Folding(locked, quarantine)
         if locked.is_lagging and folding.catch_up():
@@ -159,6 +161,10 @@ def _evaluate(principal: Principal, request: GuardRequest, quarantine: Quarantin
             if after != before:
                 locked.read_messages = after
         return _verdicts(folding, request)
+
+
+def _reads(request: GuardRequest, session_id: int) -> list[Statement]:
+    return CallIdentity((session_id, event) for event in request.events).reads
 
 
 class _LaggingError(Exception):
@@ -175,7 +181,7 @@ def _verdicts(folding: Folding, request: GuardRequest) -> GuardResponse:
     session, now = locked.session, timezone.now()
     _take_over_names(session, request)
     fresh_ids = ingest.claim_ids(session.project, {event.session: session for event in events}, events)
-    identity = CallIdentity((session.pk, event) for event in events if session.last_seq)
+    identity = CallIdentity((session.pk, event) for event in events if session.last_seq).load(locked.rows)
     request_round = ""
     fresh: list[EventRecord] = []
     notices: list[CallVerdict] = []

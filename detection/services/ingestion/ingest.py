@@ -169,7 +169,7 @@ def _fresh(
     fresh_ids = claim_ids(project, by_name, events)
     identity = CallIdentity(
         (by_name[event.session].pk, event) for event in events if by_name[event.session].last_seq
-    )
+    ).read()
     now = timezone.now()
     fresh = []
     for index, event in enumerate(events):

@@ -142,7 +142,7 @@ def _fold(principal: Principal, kind: str, batch: Sequence[EventRecord], quarant
         session, folding = locked.session, Folding(locked, quarantine)
         if not session.last_seq:
             session.started_at = session.last_event_at = batch[0].occurred_at or timezone.now()
-        identity = CallIdentity((session.pk, event) for event in batch if session.last_seq)
+        identity = CallIdentity((session.pk, event) for event in batch if session.last_seq).read()
         for event in batch:
             # Without recorded times, each event is one second after the one before it. Time never runs backwards.
             at = event.occurred_at or session.last_event_at + timedelta(seconds=1)

@@ -8,7 +8,7 @@ follow the commit. No other package writes these rows.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 from django.db import transaction
@@ -26,6 +26,7 @@ from detection.services.keys import Principal
 from detection.services.sessions import read_messages, session_rows, tracker_state
 from detection.services.sessions.event_changes import EventChanges
 from detection.services.sessions.event_records import EventRecord
+from detection.services.sessions.recent_ids import recent_ids
 from detection.services.sessions.tracker_state import Outcome
 from detection.sql.pipeline import Rows, Statement, Writes, pipelined_transaction, send
 from detection.stream.hints import Hint
@@ -49,6 +50,8 @@ class LockedSession:
         The incidents of active loops. Costs no query for a session without one.
     approvals : OpenApprovals
         The calls on hold. Costs no query for a session without one.
+    rows : list of Rows
+        What was read with the lock; see `locked_session_of_agent`. Empty for a session without any event.
     read_messages : bytes or None
         What is to be remembered of message lists; None if it stays as it is.
     """
@@ -61,6 +64,7 @@ class LockedSession:
         self.events = EventChanges(session)
         self.incidents = IncidentTracker(session)
         self.approvals = OpenApprovals(session, self.incidents)
+        self.rows: list[Rows] = []
         self.read_messages: bytes | None = None
         self._tracker_rows = tracker_rows
         self._tracker: State | None = None
@@ -164,13 +168,30 @@ def locked_session_by_name(project_id: int, external_id: str) -> Iterator[Locked
 
 
 @contextmanager
-def locked_session_of_agent(principal: Principal, external_id: str) -> Iterator[LockedSession]:
-    """Lock the session that an agent names, or create it, and write the changes of the block."""
+def locked_session_of_agent(
+    principal: Principal, external_id: str, reads_of: Callable[[int], list[Statement]] | None = None
+) -> Iterator[LockedSession]:
+    """Lock the session that an agent names, or create it, and write the changes of the block.
+
+    Parameters
+    ----------
+    reads_of
+        Returns what else to read under the lock of a session, by its row id; see `LockedSession.rows`. It travels with
+        the lock where this process knows the id from an earlier request, and costs a round trip otherwise.
+    """
     reads = _reads(principal.project_id, external_id)
-    with pipelined_transaction(*reads) as rows:
-        while not rows[0]:  # a session can be removed between both statements
-            _, *rows = send(session_rows.create(principal, [external_id]), *reads)
-        with _written(*rows) as locked:
+    known_id = recent_ids.get(principal.project_id, external_id)
+    more = reads_of(known_id) if reads_of and known_id else []
+    with pipelined_transaction(*reads, *more) as (locked_rows, tracker_rows, *rows):
+        while not locked_rows:  # a session can be removed between both statements
+            _, locked_rows, tracker_rows = send(session_rows.create(principal, [external_id]), *reads)
+        with _written(locked_rows, tracker_rows) as locked:
+            session = locked.session
+            if session.pk != known_id:
+                recent_ids.put(principal.project_id, external_id, session.pk)
+                more = reads_of(session.pk) if reads_of and session.last_seq else []
+                rows = send(*more) if more else []
+            locked.rows = rows
             yield locked
 
 

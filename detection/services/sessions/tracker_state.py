@@ -41,12 +41,12 @@ _WRITE = (
 
 def by_id(session_id: int) -> Statement:
     """Return the statement that reads the state of a session, to be sent after the one that locks it."""
-    return Statement(_BY_ID, (session_id,))
+    return Statement(_BY_ID, (session_id,), binary=True)
 
 
 def by_name(project_id: int, external_id: str) -> Statement:
     """Return the same statement for a session that is known by its name."""
-    return Statement(_BY_NAME, (project_id, external_id))
+    return Statement(_BY_NAME, (project_id, external_id), binary=True)
 
 
 def load(rows: Rows, session: Session, policy_for: Callable[[EventRecord], Policy], keyer: Keyer) -> State:

@@ -5,12 +5,14 @@ Timeouts of the server are no help against a server that does not respond.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import psycopg
 from django.db import DEFAULT_DB_ALIAS
 from django.db.backends.postgresql import base
-from psycopg import errors
+from psycopg import abc, errors, pq
+from psycopg.adapt import Transformer
 
 from detection.sql.deadlines import remaining_seconds
 
@@ -34,6 +36,16 @@ class DeadlineConnection(psycopg.Connection[Any]):
         super().__init__(*args, **kwargs)
         self.prepared_names: dict[tuple[str, tuple[int, ...]], bytes] = {}
         self.names_used = 0
+
+    @cached_property
+    def transformer(self) -> abc.Transformer:
+        """Converts parameters and rows of these statements, and keeps what it has looked up for each type."""
+        return Transformer(self)
+
+    def commit(self) -> None:
+        """Commit, unless the last statements of the transaction have done so."""
+        if self.pgconn.transaction_status != pq.TransactionStatus.IDLE:
+            super().commit()
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
         """Wait for the server, until the deadline at the latest."""

@@ -7,7 +7,9 @@ from detection.models import Event, Incident, Project, Session
 from detection.services.keys import Principal
 from detection.services.policies import overrides
 from detection.services.sessions import actions, evaluation, folding
+from detection.services.sessions.recent_ids import recent_ids
 from tests.support.agents import OPERATOR, Agent
+from tests.support.statements import round_trips, sent_messages
 from tests.support.threads import all_results, in_thread
 
 pytestmark = pytest.mark.servers
@@ -211,3 +213,29 @@ def test_a_session_far_behind_is_caught_up_with_before_the_verdict(agent, monkey
     assert agent.asks().decision == "block"
     session = Session.objects.get()
     assert session.evaluated_seq == session.last_seq == session.call_count == 27
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_guard_request_takes_two_round_trips_once_its_session_is_known(agent):
+    agent.asks(agent.call(call_id="c-1"))
+    with sent_messages() as first:
+        agent.asks(agent.call(call_id="c-2"), results=(agent.result("c-1"), agent.result("")))
+    with sent_messages() as second:
+        agent.asks(agent.call(call_id="c-3"))
+
+    assert [round_trips(sent) for sent in (first, second)] == [2, 2]
+
+
+def test_a_session_that_was_removed_and_created_again_by_another_process_keeps_its_calls(agent, project):
+    agent.asks(agent.call(call_id="c-1"))
+    removed = Session.objects.get()
+    Session.objects.all().delete()
+    agent.asks(agent.call(call_id="c-1"))
+    agent.asks(agent.call(call_id="c-2"))
+    recent_ids.put(project.pk, removed.external_id, removed.pk)  # this process knows nothing of it
+    agent.asks(agent.call(call_id="c-3"), results=(agent.result("c-2"),))
+    recent_ids.put(project.pk, removed.external_id, removed.pk)
+
+    assert agent.asks(agent.call(call_id="c-3")).verdicts[0].duplicate
+    assert Event.objects.get(type="result").closes == 2
+    assert Session.objects.get().call_count == 3
