@@ -165,17 +165,28 @@ def _oldest_that_fits(
     for place, (seq, _, its_tool, its_key) in enumerate(state.uncounted):
         if its_key == key if key else not tool or its_tool == tool:
             if closed is None or seq < closed.seq:
-                del state.uncounted[place]
-                closed = ClosedCall(seq)
+                closed = _close_uncounted(state, place)
             break
     return closed
+
+
+def _close_uncounted(state: State, place: int) -> ClosedCall:
+    """Close a call that does not count.
+
+    Its result ends the round of the identical call that does. That one may stay open for ever, where its agent was killed.
+    """
+    seq, _, _, key = state.uncounted.pop(place)
+    for run in state.runs.values():
+        current, _, latest = run.round
+        if current and counted_in_round(run, key, current):
+            run.round = (current, MAX_JOINING_REQUESTS, latest)
+    return ClosedCall(seq)
 
 
 def _by_seq(state: State, seq: int) -> ClosedCall | None:
     for place, known in enumerate(state.uncounted):
         if known[0] == seq:
-            del state.uncounted[place]
-            return ClosedCall(seq)
+            return _close_uncounted(state, place)
     for run in reversed(state.runs.values()):
         for record in reversed(run.records):
             if record.seq == seq:
@@ -186,10 +197,9 @@ def _by_seq(state: State, seq: int) -> ClosedCall | None:
 
 
 def _by_id(state: State, call_hash: int) -> ClosedCall | None:
-    for place, (seq, known, _, _) in enumerate(state.uncounted):
+    for place, (_, known, _, _) in enumerate(state.uncounted):
         if known == call_hash:
-            del state.uncounted[place]
-            return ClosedCall(seq)
+            return _close_uncounted(state, place)
     latest: ClosedCall | None = None
     closed: ClosedCall | None = None
     for run in reversed(state.runs.values()):

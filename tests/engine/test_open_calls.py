@@ -104,6 +104,19 @@ def test_requests_join_the_open_round_of_a_session_that_reports_results():
     assert not player.call("t", {}, round="seq-200").duplicate, "a result of the round has come"
 
 
+def test_a_call_that_stays_open_does_not_hide_a_loop():
+    """Its agent was killed, and started again with the same session."""
+    player = Player()
+    player.step("t", {}, "same", round="seq-1")
+    player.call("t", {}, round="seq-2", call_id="killed")
+    decisions = []
+    for number in range(5):
+        step = player.call("t", {}, call_id=f"again-{number}", round=f"seq-{number + 3}")
+        player.answer("same", call_id=f"again-{number}")
+        decisions.append(step.verdict.decision)
+    assert decisions == ["allow", "allow", "block", "block", "block"]
+
+
 def test_a_session_that_never_reports_results_is_judged_request_by_request():
     player = Player()
     assert [step.duplicate for step in requests(player, 4)] == [False] * 4
