@@ -173,7 +173,7 @@ def _oldest_that_fits(
 def _close_uncounted(state: State, place: int) -> ClosedCall:
     """Close a call that does not count.
 
-    Its result ends the round of the identical call that does. That one may stay open for ever, where its agent was killed.
+    Its result ends the round of the identical call that does. That one never gets a result if its agent was killed.
     """
     seq, _, _, key = state.uncounted.pop(place)
     for run in state.runs.values():

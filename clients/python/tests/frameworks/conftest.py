@@ -9,20 +9,24 @@ import pytest
 
 from loopguard_client import Guard
 
+pytest.register_assert_rewrite(f"{__package__}.failures")
+
 
 class Tool:
     """The tool of a test: how often it really ran."""
 
     def __init__(self) -> None:
         self.runs = 0
+        self.content = ""
 
     def search(self, q: str) -> str:
         """Search the web."""
         self.runs += 1
-        return "0 hits" if q == "x" else hashlib.sha256(q.encode()).hexdigest()
+        return "0 hits" if q == "x" else hashlib.sha256(q.encode()).hexdigest() + self.content
 
-    queries = [hashlib.sha256(bytes([number])).hexdigest() for number in range(12)]
+    many = [hashlib.sha256(bytes([number])).hexdigest() for number in range(200)]
     """Of a healthy run: each search is another one and finds something else."""
+    queries = many[:12]
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 from typing import Any
 
 import pytest
@@ -20,6 +20,8 @@ from langgraph.prebuilt import ToolNode
 
 from loopguard_client.langchain import GraphRunStopped, LoopGuardMiddleware, tool_node_wrappers
 
+from .failures import AdapterFailures, call_id
+
 MODEL_CALLS = 10
 
 
@@ -36,21 +38,21 @@ class ScriptedModel(GenericFakeChatModel):
         return super()._generate(*arguments, **named)
 
 
-def scripted(parallel: int, *, reuses_ids: bool = False) -> ScriptedModel:
-    ids = itertools.count()
+def scripted(parallel: int) -> ScriptedModel:
+    return model_of([["x"] * parallel] * MODEL_CALLS)
 
-    def calls() -> list[dict[str, Any]]:
-        return [
-            {
-                "name": "search",
-                "args": {"q": "x"},
-                "id": f"call_{at if reuses_ids else next(ids)}",
-                "type": "tool_call",
-            }
-            for at in range(parallel)
-        ]
 
-    answers = [AIMessage("", tool_calls=calls()) for _ in range(MODEL_CALLS)]
+def model_of(steps: list[list[str]], ids: str = "unique") -> ScriptedModel:
+    answers = [
+        AIMessage(
+            "",
+            tool_calls=[
+                {"name": "search", "args": {"q": q}, "id": call_id(ids, answer, at), "type": "tool_call"}
+                for at, q in enumerate(queries)
+            ],
+        )
+        for answer, queries in enumerate(steps)
+    ]
     return ScriptedModel(messages=iter([*answers, AIMessage("done")]))
 
 
@@ -113,13 +115,6 @@ async def test_a_run_without_a_thread_is_a_session_of_its_own(guard, tool):
         assert tool.runs == 3
 
 
-async def test_calls_with_reused_ids_are_guarded(guard, tool, name):
-    model = scripted(1, reuses_ids=True)
-    agent = create_agent(model, [langchain_tool(tool.search)], middleware=[LoopGuardMiddleware(guard)])
-    await play(agent, "ainvoke", {"configurable": {"thread_id": name}})
-    assert (tool.runs, model.asked) == (3, 8)
-
-
 def graph(model: ScriptedModel, node: ToolNode) -> Any:
     builder = StateGraph(MessagesState)
     builder.add_node("model", lambda state: {"messages": [model.invoke(state["messages"])]})
@@ -167,12 +162,16 @@ async def test_an_error_of_the_tool_is_its_result(guard, server, name):
     assert server.calls(name)[0]["result"]["is_error"] is True
 
 
-async def test_an_agent_runs_on_while_loopguard_is_away(tool, name):
-    from loopguard_client import Guard
+class TestMiddlewareFailures(AdapterFailures):
+    async def play(self, guard, tool, session, steps, ids="unique"):
+        agent = create_agent(
+            model_of(steps, ids), [langchain_tool(tool.search)], middleware=[LoopGuardMiddleware(guard)]
+        )
+        await play(agent, "ainvoke", {"configurable": {"thread_id": session}, "recursion_limit": 1_000})
 
-    guard = Guard("http://127.0.0.1:9", "lg_x")
-    model = scripted(1)
-    agent = create_agent(model, [langchain_tool(tool.search)], middleware=[LoopGuardMiddleware(guard)])
-    await play(agent, "ainvoke", {"configurable": {"thread_id": name}})
-    assert (tool.runs, model.asked) == (3, 8)  # the client counts by itself
-    assert guard.degraded
+
+class TestToolNodeFailures(AdapterFailures):
+    async def play(self, guard, tool, session, steps, ids="unique"):
+        node = ToolNode([langchain_tool(tool.search)], **tool_node_wrappers(guard, session=session))
+        with contextlib.suppress(GraphRunStopped):
+            await play(graph(model_of(steps, ids), node), "ainvoke", {"recursion_limit": 1_000})

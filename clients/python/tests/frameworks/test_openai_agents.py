@@ -14,8 +14,9 @@ pytest.importorskip(
 from agents import Agent, RunConfig, Runner, ToolInputGuardrailTripwireTriggered, function_tool, handoff
 from agents.testing import ScriptedModel, assistant_message, function_call
 
-from loopguard_client import Guard
 from loopguard_client.openai_agents import guard_agents
+
+from .failures import AdapterFailures, call_id
 
 MODEL_CALLS = 10
 
@@ -124,13 +125,6 @@ async def test_an_agent_that_is_called_as_a_tool_again_and_again_is_stopped(guar
     assert len(inner.model.calls) == 3
 
 
-async def test_a_healthy_run_is_untouched(guard, tool, search, name):
-    steps = [[function_call("search", {"q": query}, call_id=query)] for query in tool.queries]
-    agent = Agent("finder", model=ScriptedModel([*steps, [assistant_message("done")]]), tools=[search])
-    assert (await play(agent, "Find all.", name, streamed=False)).final_output == "done"
-    assert tool.runs == 12
-
-
 async def test_runs_without_a_group_are_sessions_of_their_own(tool, search):
     for _ in range(2):
         tool.runs = 0
@@ -139,14 +133,30 @@ async def test_runs_without_a_group_are_sessions_of_their_own(tool, search):
         assert tool.runs == 3
 
 
-async def test_an_agent_runs_on_while_loopguard_is_away(guarded, tool, search, name):
-    undo = guard_agents(away := Guard("http://127.0.0.1:9", "lg_x"))
-    try:
-        agent = Agent("finder", model=scripted(), tools=[search])
-        search.tool_input_guardrails = None
-        with pytest.raises(ToolInputGuardrailTripwireTriggered):
-            await play(agent, "Find x.", name, streamed=False)
-    finally:
-        undo()
-    assert tool.runs == 3
-    assert away.degraded
+class TestFailures(AdapterFailures):
+    rejected_ids = ("reused", "missing")
+
+    @pytest.fixture
+    def guarded(self) -> None:
+        """These tests have guards of their own."""
+
+    async def play(self, guard, tool, session, steps, ids="unique"):
+        answers = [
+            [
+                function_call("search", {"q": q}, call_id=call_id(ids, answer, at))
+                for at, q in enumerate(queries)
+            ]
+            for answer, queries in enumerate(steps)
+        ]
+        agent = Agent(
+            "finder",
+            model=ScriptedModel([*answers, [assistant_message("done")]]),
+            tools=[function_tool(tool.search)],
+        )
+        undo = guard_agents(guard)
+        try:
+            await Runner.run(agent, "Find.", run_config=RunConfig(group_id=session), max_turns=300)
+        except ToolInputGuardrailTripwireTriggered:
+            pass
+        finally:
+            undo()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -13,9 +14,12 @@ pytest.importorskip(
 from pydantic_ai import Agent
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart, ToolReturnPart
 from pydantic_ai.models.function import DeltaToolCall, FunctionModel
+from pydantic_ai.usage import UsageLimits
 
-from loopguard_client import Guard, RunStopped
+from loopguard_client import RunStopped
 from loopguard_client.pydantic_ai import LoopGuard
+
+from .failures import AdapterFailures, call_id
 
 MODEL_CALLS = 10
 
@@ -23,10 +27,10 @@ MODEL_CALLS = 10
 class Script:
     """Makes the same calls in each of its first answers, then says that it is done."""
 
-    def __init__(self, parallel: int = 1, queries: list[str] | None = None) -> None:
+    def __init__(self, parallel: int = 1, steps: list[list[str]] | None = None, ids: str = "unique") -> None:
         self.asked = 0
         self.history: list[Any] = []
-        self._steps = [[query] for query in queries] if queries else [["x"] * parallel] * MODEL_CALLS
+        self._steps, self._ids = steps or [["x"] * parallel] * MODEL_CALLS, ids
         self.model = FunctionModel(self.answer, stream_function=self.stream)
 
     def _next(self, messages: list[Any]) -> list[str]:
@@ -36,7 +40,7 @@ class Script:
 
     def answer(self, messages: list[Any], _: Any) -> ModelResponse:
         calls = [
-            ToolCallPart("search", {"q": query}, f"call_{self.asked}_{at}")
+            ToolCallPart("search", {"q": query}, call_id(self._ids, self.asked, at))
             for at, query in enumerate(self._next(messages))
         ]
         return ModelResponse(calls or [TextPart("done")])
@@ -89,17 +93,9 @@ async def test_three_identical_calls_run_and_the_eighth_ends_the_run(
         assert [call["result"]["content"] for call in calls[:3]] == ["0 hits"] * 3
 
 
-async def test_a_healthy_run_is_untouched(guard, tool):
-    script = Script(queries=tool.queries)
-    agent = Agent(script.model, tools=[tool.search], capabilities=[LoopGuard(guard)])
-    assert await play(agent, streamed=False) == "done"
-    assert tool.runs == 12
-
-
-async def test_an_agent_runs_on_while_loopguard_is_away(tool):
-    away = Guard("http://127.0.0.1:9", "lg_x")
-    agent = Agent(Script().model, tools=[tool.search], capabilities=[LoopGuard(away)])
-    with pytest.raises(RunStopped):
-        await play(agent, streamed=False)
-    assert tool.runs == 3
-    assert away.degraded
+class TestFailures(AdapterFailures):
+    async def play(self, guard, tool, session, steps, ids="unique"):
+        script = Script(steps=steps, ids=ids)
+        agent = Agent(script.model, tools=[tool.search], capabilities=[LoopGuard(guard, session=session)])
+        with contextlib.suppress(RunStopped):
+            await agent.run("Find.", usage_limits=UsageLimits(request_limit=None))
