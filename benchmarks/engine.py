@@ -53,7 +53,7 @@ def run() -> list[Figure]:
     for length, (call, whole) in medians.items():
         figures.append(Figure(f"engine, verdict for a call, session of {length:,} calls", call * 1e6, "µs"))
         figures.append(
-            Figure(f"engine, call and result, session of {length:,} calls", whole * 1e6, "µs", 60, 25)
+            Figure(f"engine, call and result, session of {length:,} calls", whole * 1e6, "µs", 60, 40)
         )
     growth = medians[10_000][1] / medians[100][1]
     figures.append(Figure("engine, cost at 10,000 calls against 100", growth, "x", 1.2, 1.0))

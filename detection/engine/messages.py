@@ -66,7 +66,10 @@ CLASS_TEMPLATES: Mapping[ToolClass, Mapping[str, str]] = {
         "fails."
     ),
 }
-"""Default message templates by tool class and rung, for loops; `TEMPLATES` has the others."""
+"""Default message templates by tool class and rung, for repeats; `TEMPLATES` has the others."""
+
+_CLASSES_OF_ANY_LOOP = frozenset(("poll", "fallible"))
+"""Classes whose templates are right for loops of different calls, too."""
 
 _NEXT = {
     "chance": "will not be run",
@@ -111,8 +114,11 @@ def message(
     """
     detector = detector_for(finding.kind)
     defaults = TEMPLATES
-    if not detector.is_run_limit:
-        defaults = {**TEMPLATES, **CLASS_TEMPLATES.get(policy.traits.tool_class, {})}
+    tool_class = policy.traits.tool_class
+    is_repeat = detector.is_exact and not detector.spans_tools
+    if is_repeat or (tool_class in _CLASSES_OF_ANY_LOOP and not detector.is_run_limit):
+        defaults = {**TEMPLATES, **CLASS_TEMPLATES.get(tool_class, {})}
+    defaults = {**defaults, **detector.templates}
     template = (templates or {}).get(rung or "") or defaults.get(rung or "")
     if template is None:
         return ""

@@ -90,7 +90,7 @@ _EXIT_FIELDS = frozenset(("exit", "exit_code", "exitcode", "returncode", "return
 _MAX_WRAPPED_CHARS = 160
 # `false`, `36.0`, `[(0,)]`, `{"available": false}`
 _VALUE = re.compile(
-    r"(?i)[\[({\s]*(?:\"?[a-z_]\w{0,40}\"? ?[:=] ?)?\"?(?:true|false|yes|no|[-+]?\d{1,20}(?:[.,]\d{1,20})?(?: ?[%$€])?)\"?[\])},.\s]*"
+    r"(?i)[\[({\s]{0,6}(?:\"?[a-z_]\w{0,40}\"? ?[:=] ?)?\"?(?:true|false|yes|no|[-+]?\d{1,20}(?:[.,]\d{1,20})?(?: ?[%$€])?)\"?[\])},.\s]{0,6}"
 )
 # What stands for a picture in a text: what it shows may be new.
 _PICTURE = re.compile(

@@ -121,7 +121,7 @@ _LOOKING_VERBS: Mapping[str, frozenset[str]] = {
     "docker": frozenset(("ps", "logs", "images", "inspect")),
     "systemctl": frozenset(("status", "is-active", "show")),
 }
-_SLEEPS = re.compile(r"(?:^|[;&|\n(]|\bdo\b)\s*sleep\s+[\d.$]")
+_SLEEPS = re.compile(r"(?:^|[;&|\n(]|\bdo\b)\s{0,9}sleep\s{1,9}[\d.$]")
 _SEPARATOR = re.compile(r"[;&|\n(]+")
 _PREFIXES = frozenset(("sudo", "xargs", "then", "do", "else", "time", "nohup", "env"))
 _REDIRECTED = re.compile(r"(?<![<>=\-0-9&])>{1,2}(?![>&=])\s*(?!/dev/null)[\w./~$\"'{-]")

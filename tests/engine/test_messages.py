@@ -220,3 +220,25 @@ def test_custom_templates_may_use_the_figures():
     )
 
     assert own == "get_weather/4/4/repeat/6 $unknown"
+
+
+@pytest.mark.parametrize("name", ["search_web", "update_booking", "send_email", "lookup"])
+def test_trouble_of_a_provider_is_no_loop_whatever_the_tool(name):
+    player = Player()
+    steps = [player.step(name, {"q": f"topic {n}"}, "429 Too Many Requests", is_error=True) for n in range(3)]
+
+    assert "(rate limit). Varying the call will not help: wait" in steps[-1].message
+    assert "in a loop" not in steps[-1].message
+
+
+def test_only_a_repeat_is_told_that_it_reads_the_same_again():
+    player = Player()
+    repeated = [player.step("read_file", {"path": "a"}, "text") for _ in range(3)]
+    player = Player()
+    swept = [
+        player.step("search_docs", {"q": q}, "No results found.") for q in ("ab", "cd ef", "gh ij kl", "m")
+    ]
+
+    assert "Reading it again" in repeated[-1].message
+    assert "Reading it again" not in swept[-1].message
+    assert "a way you have not tried" in swept[-1].message

@@ -278,6 +278,16 @@ def test_trouble_of_a_provider_is_one_pattern_in_every_session():
     assert len(loops) == 1
 
 
+def test_a_time_out_among_rate_limits_is_the_same_loop():
+    player, found = Player(), []
+    for n, error in enumerate(("429 Too Many Requests", "429 Too Many Requests", "timed out") * 2):
+        player.call("search_web", {"q": f"topic {n}"})
+        found += player.answer(error, is_error=True).verdict.findings
+
+    assert {(one.kind, one.detail["trouble"]) for one in found} == {("outage", "rate limit")}
+    assert len({one.loop_id for one in found}) == 1
+
+
 def test_what_a_shell_reports_is_no_trouble_of_a_provider():
     steps = [("bash", {"command": f"./check part {n}"}, TROUBLES[3], True) for n in range(6)]
     assert "outage" not in findings(Player(), *steps)

@@ -111,6 +111,8 @@ class BaseDetector:
         " within 12s", and `$among` (" in the last 13 calls" or nothing).
     advice : str
         What the agent should do instead, as sentences.
+    templates : mapping of str to str
+        Message templates by rung that replace the defaults, whatever the class of the tool.
     again : str
         The subject of a sentence about the next detection, such as "The same call again".
     settings : tuple of Field
@@ -147,6 +149,7 @@ class BaseDetector:
     sentence: ClassVar[str] = "*$tool* was called *$count times$span*"
     message: ClassVar[str] = "'$tool' was called $count times$span"
     advice: ClassVar[str] = "Change the approach, or report what you have."
+    templates: ClassVar[Mapping[str, str]] = {}
     again: ClassVar[str] = "Continuing like this"
     settings: ClassVar[tuple[Field, ...]] = ()
     presets: ClassVar[tuple[str, ...]] = ()

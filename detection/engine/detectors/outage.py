@@ -52,6 +52,8 @@ class Outage(BaseDetector):
     advice = (
         "Varying the call will not help: wait before the next call, use another source, or report the outage."
     )
+    # Trouble of a provider is nobody's loop.
+    templates = {"warn": "[WARNING: $what. $advice]"}
     presets = ("standard",)
     key_settings = ("outage_ladder", "outage_max_errors")
     limit_setting = "outage_max_errors"
@@ -88,7 +90,12 @@ class Outage(BaseDetector):
         if not outcome.trouble:
             own.pop(record.tool, None)
             return QUIET
-        series = own.pop(record.tool, None) or {"count": 0, "keys": [], "seqs": []}
+        series = own.pop(record.tool, None) or {
+            "count": 0,
+            "keys": [],
+            "seqs": [],
+            "trouble": outcome.trouble,
+        }
         own[record.tool] = series
         drop_oldest(own, _MAX_TOOLS)
         if not (policy.values["once_per_round"] and record.round and record.round == series.get("round")):
@@ -100,17 +107,19 @@ class Outage(BaseDetector):
         count, limit = series["count"], policy.values["outage_max_errors"] + run.allowance("outage")
         if count < limit:
             return Reading(count, limit)
+        # A series stays what it began as, so that a time-out among rate limits is no second loop.
+        trouble = series.get("trouble", outcome.trouble)
         finding = Finding(
             kind="outage",
             count=count,
             limit=limit,
             confidence=0.9,
-            loop_id=loop_identity("outage", (record.tool, outcome.trouble)),
+            loop_id=loop_identity("outage", (record.tool, trouble)),
             call_keys=tuple(series["keys"]),
             seqs=tuple(series["seqs"]),
             first_seq=series["seqs"][0],
             results="errors",
-            detail=detail(record.tool, advisory=True, trouble=outcome.trouble),
+            detail=detail(record.tool, advisory=True, trouble=trouble),
         )
         return Reading(count, limit, finding)
 
