@@ -117,6 +117,7 @@ class EmbeddedValkey:
             "appendonly": "no",
             "maxmemory-policy": "noeviction",  # a broker must never evict
             "daemonize": "no",
+            "set-proc-title": "no",  # it would overwrite the environment, which tells whose server this is
         }
         if self.child is None or self.child.stdin is None:
             raise RuntimeError("the server was not started with a pipe")
