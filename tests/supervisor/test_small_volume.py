@@ -1,0 +1,140 @@
+"""Volumes so small that they fill up: nothing that was accepted is lost, reading goes on, and so does the next start."""
+
+import contextlib
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from loopguard_site.supervisor import children
+
+from .running import ROOT, Run, running_in
+
+BATCH_EVENTS = 20
+FLOOR_BYTES = 64 * 1024**2
+COUNT = "from detection.models import Event; print(Event.objects.count())"
+RETENTION = (
+    "from django.utils import timezone; from detection.models import Project, Session;"
+    "from detection.services.maintenance import retention; from detection.services.sessions import removal;"
+    "print(removal.remove_older_than(Project.objects.get().pk, timezone.now())); retention.housekeeping();"
+    "print(Session.objects.count())"
+)
+
+
+@contextlib.contextmanager
+def volume(megabytes: int) -> Iterator[Path]:
+    """A file system of its own in memory; the test is skipped where none may be mounted."""
+    folder = Path(tempfile.mkdtemp(prefix="lg-volume-"))
+    command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m,mode=711", "none", folder]
+    try:
+        if subprocess.run(command, timeout=10, capture_output=True, check=False).returncode:
+            pytest.skip("this account may not mount a volume")
+        try:
+            yield folder
+        finally:
+            subprocess.run(["umount", "-l", folder], timeout=10, check=True)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def post(client: httpx.Client, number: int) -> httpx.Response:
+    """Post a batch of large calls that do not compress."""
+    events = [
+        {
+            "type": "call",
+            "session": f"s-{number % 9}",
+            "tool": "t",
+            "arguments": {"x": secrets.token_hex(30_000)},
+        }
+        for _ in range(BATCH_EVENTS)
+    ]
+    return client.post("/events", json={"events": events})
+
+
+def fill(folder: Path, name: str, leave_bytes: int = 0) -> Path:
+    """Write a file until no more space is left than this."""
+    file = folder / name
+    with contextlib.suppress(OSError), file.open("wb", buffering=0) as stream:
+        while shutil.disk_usage(folder).free > leave_bytes:
+            stream.write(bytes(1024**2))
+    return file
+
+
+def manage(run: Run, *command: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "manage.py", *command], cwd=ROOT, timeout=60, check=False, capture_output=True, text=True,
+        env={**run.environment, "LOOPGUARD_DATA": str(run.data)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def sign_in(ready: dict[str, str]) -> str:
+    """Sign in as the operator; return the page that follows."""
+    with httpx.Client(base_url=ready["url"], follow_redirects=True, timeout=60) as browser:
+        browser.get("/sign-in")
+        token = next(value for name, value in browser.cookies.items() if name.endswith("csrf"))
+        form = {name: ready[name] for name in ("username", "password")}
+        page = browser.post(
+            "/sign-in", data={**form, "csrfmiddlewaretoken": token}, headers={"Referer": ready["url"]}
+        )
+        assert page.status_code == 200
+        return page.text
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("megabytes", [300, 600])
+def test_a_volume_that_fills_up_leaves_a_product_that_reads_and_starts(megabytes: int) -> None:
+    with volume(megabytes) as folder, running_in("lg-") as run:
+        run.data = folder / "data"
+        up, ready = run.start()
+        key = {"Authorization": f"Bearer {ready['api_key']}"}
+        accepted = 0
+        with httpx.Client(base_url=f"{ready['url']}/api/v1", headers=key, timeout=60) as client:
+            for number in range(2000):
+                answer = post(client, number)
+                if answer.status_code == 429:
+                    time.sleep(1)
+                    continue
+                if answer.status_code != 202:
+                    break
+                accepted += BATCH_EVENTS
+            assert (answer.status_code, answer.json()["code"]) == (503, "storage_full")
+            assert accepted > 0
+
+            # At the floor: reading, sign-in, retention and stop.
+            assert client.get("/sessions").status_code == 200
+            assert client.get("/sessions/s-1/calls").status_code == 200
+            assert client.post("/sessions/s-1/stop", json={}).status_code == 200
+        assert "Sign out" in sign_in(ready)
+
+        # Something else takes the rest, and everything dies.
+        fillers = [fill(folder, "filler")]
+        for pid in (up.pid, *run.pids()):
+            children.kill_group(pid)
+        up.kill()
+        up.wait(10)
+        up, again = run.start("--port", ready["url"].rpartition(":")[2])
+        assert "LoopGuard is read-only" in run.log.read_text()
+        # The reserve and what the recovery freed may be enough for events.
+        fillers.append(fill(folder, "more", FLOOR_BYTES // 2))
+        time.sleep(1)  # the disk is read four times a second
+        with httpx.Client(base_url=f"{again['url']}/api/v1", headers=key, timeout=60) as client:
+            assert client.get("/sessions").status_code == 200
+            assert post(client, 0).json()["code"] == "storage_full"
+            assert "The disk is nearly full" in sign_in(ready)
+            stored = manage(run, "shell", "-v", "0", "-c", COUNT)
+            assert int(stored) == accepted
+
+            for filler in fillers:
+                filler.unlink()
+            removed, left = manage(run, "shell", "-v", "0", "-c", RETENTION).split()
+            assert (int(removed) > 0, int(left)) == (True, 0)
+            assert client.get("/sessions").json()["items"] == []
