@@ -54,7 +54,7 @@ def events(stack: Stack, seconds: float) -> list[Figure]:
             stack.url, stack.headers, requests.events, clients=EVENT_CLIENTS, seconds=seconds
         )
         stored_seconds = time.perf_counter() - started
-        _wait_for_workers(database, 120)
+        wait_for_workers(database, 120)
         done_seconds = time.perf_counter() - started
     if posted.refused:
         raise RuntimeError(f"{posted.refused} batches were refused")
@@ -67,7 +67,8 @@ def events(stack: Stack, seconds: float) -> list[Figure]:
     ]
 
 
-def _wait_for_workers(database: psycopg.Connection[tuple[object, ...]], seconds: float) -> None:
+def wait_for_workers(database: psycopg.Connection[tuple[object, ...]], seconds: float) -> None:
+    """Wait until every session is evaluated. Raises `TimeoutError` after `seconds`."""
     ends_at = time.perf_counter() + seconds
     while database.execute(_BEHIND).fetchone() != (0,):
         if time.perf_counter() > ends_at:
@@ -92,7 +93,7 @@ def commit_to_incident(stack: Stack, seconds: float) -> list[Figure]:
             ended.set()
             for pacer in pacers:
                 pacer.join()
-            _wait_for_workers(database, 120)
+            wait_for_workers(database, 120)
     finally:
         ended.set()
         connection.close()
