@@ -2,7 +2,7 @@
 
 Every project is charged the time that threads spend on its requests, and the one that was charged least is next; its keys
 take turns. A request of a thousand events thus weighs what it costs. One thread is kept for the guard, bulk traffic has
-half of them at most, and a kind that waits and has none is next.
+half of them at most, one while the guard is used, and a kind that waits and has none is next.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ MAX_WAITING_PER_PAYER: Final = 64
 MAX_WAITING_BYTES_PER_PAYER: Final = 16 * 1024 * 1024
 MAX_WAITING: Final = 1024
 MAX_WAITING_BYTES: Final = 128 * 1024 * 1024
+GUARDED_SECONDS: Final = 1.0
+"""So long after a guard request, bulk traffic has one thread only."""
 Payer = tuple[str, str]
 """The project, or client address, and the key that a request is charged to."""
 
@@ -131,6 +133,7 @@ class Turns:
             Traffic.BULK: _Queues(max(1, threads // 2)),
         }
         self._most_others = max(1, threads - 1)
+        self._guarded_until = 0.0
         self._waiting = self._waiting_bytes = 0
         self._of_payer: dict[Payer, tuple[int, int]] = {}
 
@@ -149,6 +152,8 @@ class Turns:
             self._waiting += 1
             self._waiting_bytes += request.size
             self._queues[request.traffic].put(request)
+            if request.traffic == Traffic.GUARD:
+                self._guarded_until = self._clock() + GUARDED_SECONDS
             self._changed.notify()
         return True
 
@@ -183,10 +188,14 @@ class Turns:
             waiting.sort(key=lambda one: one[1].running > 0)
         for traffic, queues in waiting:
             is_kept = traffic != Traffic.GUARD and self._others_running() >= self._most_others
-            if queues.running < queues.most_running and not is_kept:
+            if queues.running < self._most_running(traffic, queues) and not is_kept:
                 queues.running += 1
                 return queues.next()
         return None
+
+    def _most_running(self, traffic: Traffic, queues: _Queues) -> int:
+        is_held_back = traffic == Traffic.BULK and self._clock() < self._guarded_until
+        return 1 if is_held_back else queues.most_running
 
     def _others_running(self) -> int:
         return self._queues[Traffic.INTERACTIVE].running + self._queues[Traffic.BULK].running

@@ -89,6 +89,17 @@ def test_bulk_traffic_gets_a_thread_however_many_guard_requests_wait(clock):
     assert QUIET in [waiting.take().payer for _ in range(2)]
 
 
+def test_bulk_traffic_has_one_thread_while_the_guard_is_used(clock):
+    waiting = Turns(5, clock)
+    put(waiting, QUIET, Traffic.GUARD)
+    put(waiting, FLOOD, count=3)
+    assert [waiting.take().traffic for _ in range(2)] == [Traffic.GUARD, Traffic.BULK]
+    assert waiting._next() is None
+    clock.now += turns.GUARDED_SECONDS
+    assert waiting.take().traffic == Traffic.BULK
+    assert waiting._next() is None
+
+
 def test_a_flood_is_turned_away_and_others_are_not(clock):
     waiting = Turns(1, clock)
     assert len(put(waiting, FLOOD, count=200)) == turns.MAX_WAITING_PER_PAYER
