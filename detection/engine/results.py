@@ -53,9 +53,9 @@ _DATE_WORDS = re.compile(
     )
 )
 _LABELLED_ID = re.compile(
-    r"(?i)\b((?:request|req|trace|span|correlation|process)[ _-]?id|pid)(\W{1,4})(?=\w*\d)[\w-]+|\breq_[A-Za-z0-9]{8,}"
+    r"(?i)\b((?:request|req|trace|span|correlation|process)[ _-]?id|pg?id)(\W{1,4})(?=\w*\d)[\w-]+|\breq_[A-Za-z0-9]{8,}"
 )
-_ID_LABELS = ("race", "span", "orrelation", "rocess", "pid", "PID")
+_ID_LABELS = ("race", "span", "orrelation", "rocess", "pid", "PID", "pgid", "PGID")
 _REQUEST_LABELS = ("equest", "req_", "req-", "req ")
 
 # Fields of JSON results that identify the request or the time, never the answer.
@@ -70,6 +70,7 @@ _VOLATILE_FIELDS = frozenset(
         "timestamp",
         "server_time",
         "pid",
+        "pgid",
     )
 )
 

@@ -27,6 +27,7 @@ def evaluated(content, is_error=False, traits=PLAIN_TOOL, arguments=None):
 @pytest.mark.parametrize(
     ("one", "other"),
     [
+        ("0 hits\nProcess Group PGID: 4372", "0 hits\nProcess Group PGID: 5190"),
         ("done at 12:00:01", "done at 12:00:59"),
         ("2026-11-21T12:00:00.123Z up", "2026-11-22T07:30:11Z up"),
         ("3 passed in 0.12s", "3 passed in 4.01s"),
