@@ -185,6 +185,54 @@ def test_large_contents_and_arguments_are_cut_and_stay_different(api):
     assert max(len(row.arguments) for row in calls) < 20_000
 
 
+@pytest.mark.parametrize("host", BEFORE)
+def test_binary_and_empty_contents_are_results(host, api):
+    agent = HookedAgent(api, host)
+    for number, content in enumerate(("\x00\x01\ufffd" * 1_000, "", "\x1b[31m\u202e")):
+        assert not is_denied(host, agent.before(tool_input={"command": f"cat {number}"}))
+        agent.after(response=content)
+    assert Event.objects.filter(type="result", closes__isnull=False).count() == 3
+
+
+@pytest.mark.parametrize("host", BEFORE)
+def test_an_id_that_is_used_again_hides_no_loop(host, api):
+    agent = HookedAgent(api, host)
+    runs = 0
+    for _ in range(10):
+        if not is_denied(host, agent.before(tool_use_id="call_0")):
+            runs += 1
+            agent.after(tool_use_id="call_0")
+    assert runs == 3
+
+
+@pytest.mark.parametrize("host", BEFORE)
+def test_two_hosts_on_one_session_count_together(host, api):
+    agents = [HookedAgent(api, host), HookedAgent(api, host)]
+    agents[1].calls = 100  # its ids are its own
+    runs = 0
+    for number in range(10):
+        agent = agents[number % 2]
+        if not is_denied(host, agent.before(session_id="shared")):
+            runs += 1
+            agent.after(session_id="shared")
+    assert runs == 3
+    assert Session.objects.count() == 1
+
+
+@pytest.mark.parametrize("host", BEFORE)
+def test_a_host_that_was_killed_in_a_call_is_guarded_when_it_continues(host, api):
+    agent = HookedAgent(api, host)
+    agent.before()
+    agent.after()
+    agent.before()  # killed: its result never comes
+    runs = 0
+    for _ in range(10):
+        if not is_denied(host, agent.before()):
+            runs += 1
+            agent.after()
+    assert runs == 2
+
+
 def test_a_failed_tool_is_an_error(api):
     agent = HookedAgent(api, "claude-code")
     agent.before()
