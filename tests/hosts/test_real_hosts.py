@@ -4,16 +4,21 @@ Opt-in: `LOOPGUARD_HOSTS` names a folder with the programs, as `npm install` mak
 there is skipped visibly.
 """
 
+import contextlib
+import hashlib
 import itertools
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from clients.python.tests.proxy import Proxy
 from detection.integrations.hosts import HOSTS, hook_settings
 from detection.models import Incident, Session
 from detection.services.audit import SYSTEM
@@ -21,20 +26,29 @@ from detection.services.keys import create_key
 from tests.hosts.upstream import Script, serve
 from tests.support.projects import make_project
 
+HOST_SECONDS = 400
 CLIENT = Path(__file__).parents[2] / "clients" / "python"
 FOLDER = os.environ.get("LOOPGUARD_HOSTS", "")
 pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(not FOLDER, reason="LOOPGUARD_HOSTS names no folder with coding agents"),
 ]
-PROBE = '#!/bin/sh\necho run >> "$0.count"\necho "2 tests failed $1"\n'
+PROBE = """#!/bin/sh
+echo run >> "$0.count"
+case $1 in
+    kill) sleep 600 ;;
+    ????*) printf %s "$1" | sha256sum ;;  # of a healthy run: each call finds something else
+    *) echo "2 tests failed $1" ;;
+esac
+"""
+HEALTHY = [f"./probe {hashlib.sha256(bytes([number])).hexdigest()}" for number in range(200)]
 PROMPT = "Run ./probe until it passes."
 
 
 class Place:
     """A home folder with one host, its hooks, and a program that counts how often it runs."""
 
-    def __init__(self, path, hook_url, token, *, by_command):
+    def __init__(self, path, hook_url, token, *, by_command, options):
         self.home, self.work = path / "home", path / "work"
         self.home.mkdir()
         self.work.mkdir()
@@ -44,7 +58,8 @@ class Place:
         key = self.home / ".loopguard" / "curl"
         self.write(key, f'header = "Authorization: Bearer {token}"\n')
         key.chmod(0o600)
-        self.url, self.token, self.by_command = hook_url, token, by_command
+        self.is_killed = self.has_wrong_key = False
+        self.url, self.token, self.by_command, self.options = hook_url, token, by_command, options
 
     def write(self, path, text):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,20 +78,46 @@ class Place:
 
     def install(self, name):
         subprocess.run(
-            [sys.executable, "-m", "loopguard_client", "hooks", "install", name, "--url", self.url],
+            [sys.executable, "-m", "loopguard_client", "hooks", "install", name, "--url", self.url, *self.options],
             check=True, capture_output=True, timeout=60,
             env={"HOME": str(self.home), "PATH": os.environ["PATH"], "PYTHONPATH": str(CLIENT), "LOOPGUARD_KEY": self.token},
         )  # fmt: skip
+
+    def wait(self, process):
+        """Return how a host ended; None if it did not, or was to be killed in its second call."""
+        deadline = time.monotonic() + HOST_SECONDS
+        while process.poll() is None and time.monotonic() < deadline:
+            if self.is_killed and self.runs() == 2:
+                return None
+            time.sleep(0.05)
+        return process.returncode
 
     def runs(self):
         counted = Path(f"{self.probe}.count")
         return len(counted.read_text().splitlines()) if counted.exists() else 0
 
     def start(self, command, **env):
-        return subprocess.run(
-            command, cwd=self.work, capture_output=True, text=True, timeout=170, stdin=subprocess.DEVNULL, check=False,
-            env={"HOME": str(self.home), "PATH": os.environ["PATH"], "LANG": "C.UTF-8", "NO_COLOR": "1", **env},
-        )  # fmt: skip
+        """Run the host to its end, or kill it with everything that it started when its time is over.
+
+        Its output goes to files: its children may keep pipes open.
+        """
+        if self.has_wrong_key:
+            key = self.home / ".loopguard" / "curl"
+            key.write_text(key.read_text().replace(self.token, f"{self.token[:-4]}0000"))
+        files = [(self.home.parent / name) for name in ("stdout", "stderr")]
+        with files[0].open("wb") as stdout, files[1].open("wb") as stderr:
+            process = subprocess.Popen(
+                command, cwd=self.work, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, start_new_session=True,
+                env={"HOME": str(self.home), "PATH": os.environ["PATH"], "LANG": "C.UTF-8", "NO_COLOR": "1", **env},
+            )  # fmt: skip
+            try:
+                status = self.wait(process)
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait(10)
+        texts = [file.read_text(errors="replace")[-3000:] for file in files]
+        return subprocess.CompletedProcess(command, status, *texts)
 
 
 def claude_code(place, program, upstream):
@@ -151,25 +192,50 @@ PROGRAMS = {
 
 
 @pytest.fixture
-def drive(live_server, transactional_db, tmp_path):
-    """Run a host on a script; returns how it ended."""
+def model():
+    """Start scripted models; they end with the test."""
     servers = []
 
-    def run(host, script, *, by_command=True):
+    def start(script):
+        server, url = serve(script)
+        servers.append(server)
+        return url
+
+    yield start
+    for server in servers:
+        server.shutdown()
+
+
+@pytest.fixture
+def place_of(live_server, transactional_db, tmp_path):
+    """Prepare the home of a host; returns it with the program and the function that starts it."""
+
+    def prepare(host, *, by_command=True, url=live_server.url, options=()):
         program, start = PROGRAMS[host]
         found = shutil.which(program, path=FOLDER)
         if found is None:
             pytest.skip(f"{program} is not in {FOLDER}")
         token = create_key(make_project("hosts"), "hooks", SYSTEM)[1]
-        place = Place(tmp_path, live_server.url, token, by_command=by_command)
-        server, url = serve(script)
-        servers.append(server)
-        ended = start(place, found, url)
-        return place, ended
+        return Place(tmp_path, url, token, by_command=by_command, options=options), found, start
 
-    yield run
-    for server in servers:
-        server.shutdown()
+    return prepare
+
+
+@pytest.fixture
+def drive(place_of, model):
+    """Run a host on a script; returns its place and how it ended."""
+
+    def run(host, script, **options):
+        place, found, start = place_of(host, **options)
+        return place, start(place, found, model(script))
+
+    return run
+
+
+@pytest.fixture
+def proxy(live_server):
+    with Proxy(live_server.url).running() as running:
+        yield running
 
 
 @pytest.mark.parametrize(
@@ -181,20 +247,60 @@ def drive(live_server, transactional_db, tmp_path):
 )
 def test_exactly_three_of_ten_identical_calls_run(host, by_command, drive):
     place, ended = drive(host, Script(10, "./probe"), by_command=by_command)
-    assert place.runs() == 3, (ended.stdout[-2000:], ended.stderr[-3000:])
+    assert place.runs() == 3, ended
     incident, session = Incident.objects.first(), Session.objects.get()
     assert (incident.agent, session.integration) == (host, f"hooks/{host}")
 
 
 @pytest.mark.parametrize("host", PROGRAMS)
-def test_a_run_of_different_calls_is_left_alone(host, drive):
-    place, ended = drive(host, Script(12, *(f"./probe {number}" for number in range(12))))
-    assert place.runs() == 12, (ended.stdout[-2000:], ended.stderr[-3000:])
+def test_a_healthy_run_of_200_calls_is_untouched(host, drive):
+    place, ended = drive(host, Script(len(HEALTHY), *HEALTHY))
+    assert place.runs() == len(HEALTHY), ended
     assert Session.objects.get().blocked_count == 0
+    assert not Incident.objects.exists()
 
 
 def test_a_cycle_is_stopped_where_the_host_stops_repeats_by_itself(drive):
     """Gemini CLI ends a run at the fifth identical call, so only a cycle shows that the hook acts."""
-    place, ended = drive("gemini-cli", Script(30, "./probe a", "./probe b", "./probe c"))
-    assert place.runs() < 20, (ended.stdout[-2000:], ended.stderr[-3000:])
+    place, ended = drive("gemini-cli", Script(27, "./probe a", "./probe b", "./probe c"))
+    assert place.runs() < 20, ended
     assert Incident.objects.filter(kind="cycle", agent="gemini-cli").exists()
+
+
+TWO = ("./probe a", "./probe b")
+
+
+@pytest.mark.parametrize("mode", ["refuse", "silent", "fail"])
+@pytest.mark.parametrize("host", PROGRAMS)
+def test_calls_run_while_the_server_is_away_silent_or_broken(host, mode, drive, proxy):
+    proxy.mode = mode
+    place, ended = drive(host, Script(2, *TWO), url=proxy.url)
+    assert place.runs() == 2, ended
+    assert proxy.seen
+
+
+@pytest.mark.parametrize("host", PROGRAMS)
+def test_no_call_runs_without_an_answer_if_the_hook_fails_closed(host, drive, proxy):
+    proxy.mode = "refuse"
+    place, ended = drive(host, Script(2, *TWO), url=proxy.url, options=["--fail-closed"])
+    assert place.runs() == 0, ended
+
+
+@pytest.mark.parametrize("host", PROGRAMS)
+def test_calls_run_with_a_wrong_key(host, place_of, model):
+    place, program, start = place_of(host)
+    place.has_wrong_key = True
+    ended = start(place, program, model(Script(2, *TWO)))
+    assert place.runs() == 2, ended
+    assert not Session.objects.exists()
+
+
+@pytest.mark.parametrize("host", PROGRAMS)
+def test_a_killed_host_is_guarded_when_it_starts_again(host, place_of, model):
+    place, program, start = place_of(host)
+    place.is_killed = True
+    start(place, program, model(Script(2, "./probe a", "./probe kill")))
+    assert place.runs() == 2
+    place.is_killed = False
+    ended = start(place, program, model(Script(3, "./probe a", "./probe b", "./probe c")))
+    assert place.runs() == 5, ended

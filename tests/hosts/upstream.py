@@ -154,7 +154,14 @@ class Handler(BaseHTTPRequestHandler):
         names = [d["name"] for tool in body.get("tools", ()) for d in tool.get("functionDeclarations", ())]
         command = self.server.script.next_command(results) if "run_shell_command" in names else None
         part = {"text": "done"}
-        if command:
+        if "json" in str(body.get("generationConfig", {}).get("responseMimeType")):
+            # Gemini CLI asks from time to time whether the run makes progress.
+            progress = {
+                "unproductive_state_analysis": "It makes progress.",
+                "unproductive_state_confidence": 0,
+            }
+            part = {"text": json.dumps(progress)}
+        elif command:
             part = {"functionCall": {"name": "run_shell_command", "args": {"command": command}}}
         document = {
             "candidates": [
