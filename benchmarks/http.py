@@ -34,6 +34,14 @@ def guard(stack: Stack, seconds: float) -> list[Figure]:
             return requests.guard(client + offset, number)
 
         asked.add(keep_asking(stack.url, stack.headers, ask, clients=CLIENTS, seconds=seconds / TURNS))
+    bare_alone = keep_asking(stack.url, stack.headers, requests.bare, clients=1, seconds=seconds / 5)
+    alone = keep_asking(
+        stack.url,
+        stack.headers,
+        lambda client, number: requests.guard(client + 9000, number),
+        clients=1,
+        seconds=seconds / 5,
+    )
     if asked.refused or bare.refused:
         raise RuntimeError(f"{asked.refused} guard and {bare.refused} bare requests were refused")
     return [
@@ -43,11 +51,16 @@ def guard(stack: Stack, seconds: float) -> list[Figure]:
         Figure("guard, p50", asked.milliseconds(0.5), "ms"),
         Figure("guard, p99", asked.milliseconds(0.99), "ms", 80, 40),
         Figure("guard, time against bare", bare.per_second / asked.per_second, "x", 2.5, 1.5),
+        Figure("bare insert and commit, one client, p50", bare_alone.milliseconds(0.5), "ms"),
+        Figure("guard, one client, p50", alone.milliseconds(0.5), "ms", 3),
     ]
 
 
 def events(stack: Stack, seconds: float) -> list[Figure]:
-    """Post batches, then wait until the workers have caught up."""
+    """Post batches, then wait until the workers have caught up; before that, the same batches to the bare endpoint."""
+    bare = keep_asking(
+        stack.url, stack.headers, requests.bare_events, clients=EVENT_CLIENTS, seconds=seconds / TURNS
+    )
     with stack.connect() as database:
         started = time.perf_counter()
         posted = keep_asking(
@@ -56,10 +69,11 @@ def events(stack: Stack, seconds: float) -> list[Figure]:
         stored_seconds = time.perf_counter() - started
         wait_for_workers(database, 120)
         done_seconds = time.perf_counter() - started
-    if posted.refused:
-        raise RuntimeError(f"{posted.refused} batches were refused")
+    if posted.refused or bare.refused:
+        raise RuntimeError(f"{posted.refused} batches and {bare.refused} bare requests were refused")
     count = 100 * len(posted.latencies)
     return [
+        Figure("events in bare inserts, one row for 100", 100 * bare.per_second, "/s"),
         Figure("events stored, 100 a request, 4 clients", count / stored_seconds, "/s"),
         Figure("events stored and evaluated", count / done_seconds, "/s", 4_000, 10_000, more_is_better=True),
         Figure("events, answer p99", posted.milliseconds(0.99), "ms"),

@@ -47,6 +47,11 @@ def events(client: int, number: int, *, per_request: int = 100) -> Request:
     return "/api/v1/events", json.dumps({"events": batch}).encode()
 
 
+def bare_events(client: int, number: int) -> Request:
+    """Return the same batch, for the bare endpoint."""
+    return "/bare", events(client, number)[1]
+
+
 def loop(session: str) -> Request:
     """Return a session that has made the same call four times."""
     batch = []

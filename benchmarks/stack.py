@@ -18,6 +18,7 @@ from typing import Self
 import httpx
 import psycopg
 
+from loopguard_site.env import web_processes
 from loopguard_site.supervisor import children
 from loopguard_site.supervisor.postgres import EmbeddedPostgres
 from loopguard_site.supervisor.valkey import EmbeddedValkey
@@ -117,7 +118,9 @@ class Stack:
             "LOOPGUARD_LIVE_URL": self.live_url,
             "LOOPGUARD_BOOTSTRAP": "0",
             "BENCHMARKS_STATIC": str(self._folder / "static"),
+            "PROMETHEUS_MULTIPROC_DIR": str(self._folder / "metrics"),
         }
+        (self._folder / "metrics").mkdir()
         result = self._folder / "prepared.json"
         command = [sys.executable, "-m", "django", "prepare", "--result", str(result)]
         subprocess.run(command, cwd=ROOT, env=self._environment, check=True, stdout=subprocess.DEVNULL)
@@ -126,6 +129,7 @@ class Stack:
             database.execute(_CREATE)
         web, live = (str(port) for port in self._ports)
         self._launch("granian", "--interface", "rsgi", "--port", web, "--http", "1", "--no-ws",
+                     "--workers", str(web_processes(os.environ)),
                      "--log-level", "warning", "loopguard_site.rsgi:application")  # fmt: skip
         self._launch("uvicorn", "--port", live, "--lifespan", "off", "--no-access-log", "--log-level", "warning",
                      "loopguard_site.asgi:application")  # fmt: skip

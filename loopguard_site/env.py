@@ -21,6 +21,7 @@ MIN_SECRET_LENGTH = 32
 DEFAULT_UPSTREAMS = "https://api.openai.com, https://api.anthropic.com"
 _CREDENTIAL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _CREDENTIAL = re.compile(r"[\x21-\x7e]{1,4096}", re.ASCII)
+MAX_WEB_PROCESSES = 16
 MAX_WEB_THREADS = 12
 """The connections of the database that a process holds."""
 OWNER_VARIABLE = "LOOPGUARD_OWNER_DATABASE_URL"
@@ -57,7 +58,7 @@ class Environment:
     min_free
         Free space that this disk must keep to accept events: a share from 0 to 1, and bytes. The smaller one counts.
     web_threads
-        How many requests `web` answers at a time; the others wait for their turn.
+        How many requests a process of `web` answers at a time; the others wait for their turn.
     gateway_upstreams
         Addresses below which backends of the gateway may lie.
     gateway_credentials
@@ -129,6 +130,7 @@ def read(env: Mapping[str, str] = os.environ) -> Environment:
                 f"LOOPGUARD_ALERT_ALLOWED_NETWORKS must list networks such as 10.0.0.0/8, not {network!r}."
             ) from error
     database = database_parameters(env.get("DATABASE_URL", ""))
+    web_processes(env)
     return Environment(
         mode=mode,
         secret_key=secret_key,
@@ -204,6 +206,24 @@ def _requests_per_second(text: str) -> float:
             f"LOOPGUARD_KEY_REQUESTS_PER_SECOND must be a number of requests, 0 for no limit, not {text!r}."
         )
     return number
+
+
+def web_processes(env: Mapping[str, str]) -> int:
+    """Return how many processes of `web` the command `up` starts: by default two, or one on a single core.
+
+    Raises
+    ------
+    EnvironmentProblem
+        When the variable is wrong.
+    """
+    text = env.get("LOOPGUARD_WEB_PROCESSES", "")
+    if not text:
+        return min(os.cpu_count() or 1, 2)
+    if not text.isdecimal() or not 1 <= int(text) <= MAX_WEB_PROCESSES:
+        raise EnvironmentProblem(
+            f"LOOPGUARD_WEB_PROCESSES must be between 1 and {MAX_WEB_PROCESSES}, not {text!r}."
+        )
+    return int(text)
 
 
 def _web_threads(text: str) -> int:

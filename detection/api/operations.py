@@ -11,7 +11,7 @@ import orjson
 import psycopg
 from django.db import connections
 from django.http import HttpRequest, HttpResponse
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from detection.api import problems, prometheus
 from detection.models import KeyScope
@@ -52,8 +52,7 @@ def metrics(request: HttpRequest) -> HttpResponse:
                 headers={"WWW-Authenticate": 'Bearer realm="LoopGuard"'},
             ),
         )
-    prometheus.update_publish_failures()
-    text = generate_latest(prometheus.REGISTRY)
+    text = prometheus.exposition()
     if principal is not None:
         text = _without_other_projects(text, principal.project_slug)
     return HttpResponse(text, content_type=CONTENT_TYPE_LATEST)

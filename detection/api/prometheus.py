@@ -1,13 +1,18 @@
-"""Metrics for Prometheus. Counters belong to this process; everything from the database is queried when scraped."""
+"""Metrics for Prometheus: counters of the processes of `web` on one port; the rest is queried when scraped.
+
+Several such processes count in files of the folder `PROMETHEUS_MULTIPROC_DIR`, which the Prometheus client reads by itself.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Final, Literal
 
 from django.db import DatabaseError, connection
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from detection import jobs
@@ -63,6 +68,7 @@ _PUBLISH_FAILURES = Gauge(
     "loopguard_publish_failures",
     "Batches that could not be sent to the broker and items that were dropped, since this process started.",
     ("publisher", "reason"),
+    multiprocess_mode="sum",
     registry=REGISTRY,
 )
 
@@ -236,7 +242,19 @@ REGISTRY.register(DatabaseCollector())
 REGISTRY.register(DiskCollector())
 
 
-def update_publish_failures() -> None:
+def exposition() -> bytes:
+    """Return all metrics in the text format of Prometheus."""
+    _update_publish_failures()
+    if not os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
+        return generate_latest(REGISTRY)
+    shared = CollectorRegistry()
+    MultiProcessCollector(shared)  # type: ignore[no-untyped-call]
+    shared.register(DatabaseCollector())
+    shared.register(DiskCollector())
+    return generate_latest(shared)
+
+
+def _update_publish_failures() -> None:
     """Copy the counts of this process's background publishers."""
     for publisher in (jobs.publisher, stream.publisher):
         _PUBLISH_FAILURES.labels(publisher.name, "failed").set(publisher.failed)

@@ -6,6 +6,7 @@ Does not belong here: starting a child (`children`), restarting it (`processes`)
 import json
 import os
 import secrets
+import shutil
 import signal
 import sys
 import time
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from loopguard_site.env import web_processes
 from loopguard_site.layout import ROOT, is_checkout
 
 from . import addresses
@@ -110,6 +112,7 @@ class Supervisor:
         self._environment = self._common_environment(port)
         self._start_servers()
         shown = self._prepare()
+        self._empty_metrics()
         *first, beat = _processes(options.host, port, self._folder.path)
         fleet = self._fleet = self._make_fleet(first, {})
         try:
@@ -193,6 +196,13 @@ class Supervisor:
         result.unlink()
         return {str(key): str(value) for key, value in shown.items()}
 
+    def _empty_metrics(self) -> None:
+        """Let the processes of `web` count together, from zero."""
+        folder = self._folder.path / "metrics"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        self._environment["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
+
     def _make_fleet(self, processes: list[Process], more: Mapping[str, str]) -> Fleet:
         # `python -m` finds modules of the working directory first; an installation must not pick up a user's.
         folder = ROOT if is_checkout() else self._folder.path
@@ -264,6 +274,7 @@ def _processes(host: str, port: int, data: Path) -> list[Process]:
     """Return the four processes; docs/operations.md has the same commands."""
     module = [sys.executable, "-W", "ignore:You're running the worker with superuser", "-m"]
     web = ["granian", "--interface", "rsgi", "--host", host, "--port", str(port), "--http", "1", "--no-ws"]
+    web += ["--workers", str(web_processes(os.environ))]
     web += ["--backpressure", "8192"]  # connections; what runs at a time is up to the front
     web += ["--workers-kill-timeout", "15", "--respawn-failed-workers", "--log-level", "warning"]
     live = ["uvicorn", "--host", host, "--port", str(port + 1), "--lifespan", "off", "--no-access-log"]

@@ -79,7 +79,7 @@ class Installation:
         self._running.append(process)
         return process
 
-    def start_web(self) -> None:
+    def start_web(self, processes: int = 1) -> None:
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         server = [
@@ -90,6 +90,8 @@ class Installation:
             "127.0.0.1",
             "--port",
             str(port),
+            "--workers",
+            str(processes),
         ]
         self._launch("web", *server, "--log-level", "warning", "loopguard_site.rsgi:application")
         assert wait_until(self._answers, START_SECONDS), self.logs()

@@ -1,0 +1,50 @@
+"""Several processes of `web` on one port."""
+
+import os
+import re
+
+import httpx
+import pytest
+
+from loopguard_site import env
+
+from .installation import Installation
+
+pytestmark = pytest.mark.servers
+REQUESTS = 24
+
+
+@pytest.fixture
+def web(project, tmp_path):
+    installation = Installation(os.environ["REDIS_URL"], tmp_path, PROMETHEUS_MULTIPROC_DIR=str(tmp_path))
+    try:
+        installation.start_web(processes=2)
+        yield installation
+    finally:
+        installation.stop()
+
+
+def counted(url):
+    text = httpx.get(f"{url}/metrics").text
+    found = re.search(
+        r'^loopguard_ingest_requests_total\{.*route="guard",status="200".*\} (\S+)$', text, re.MULTILINE
+    )
+    return float(found[1]) if found else 0.0
+
+
+def test_metrics_count_the_requests_of_all_processes(web, token):
+    headers = {"Authorization": f"Bearer {token}"}
+    for number in range(REQUESTS):
+        # A connection each, so that both processes get some.
+        call = {"call_id": f"c{number}", "tool": "search", "arguments": {"q": number}}
+        sent = {"session": f"s{number % 3}", "calls": [call]}
+        assert httpx.post(f"{web.url}/api/v1/guard", json=sent, headers=headers).status_code == 200
+
+    assert {counted(web.url) for _ in range(6)} == {REQUESTS}
+    assert httpx.get(f"{web.url}/metrics").text.count("# TYPE loopguard_database_up gauge") == 1
+
+
+@pytest.mark.parametrize("given", ["0", "17", "two", "1.5"])
+def test_a_wrong_number_of_processes_is_rejected_at_the_start(given):
+    with pytest.raises(env.EnvironmentProblem, match=r"^LOOPGUARD_WEB_PROCESSES must be between 1 and 16"):
+        env.read({"LOOPGUARD_MODE": "test", "LOOPGUARD_WEB_PROCESSES": given})
