@@ -72,6 +72,14 @@ def test_a_folder_of_claude_code_sessions_tells_what_loops_cost(tmp_path, capsys
     assert "$0.0" in said
 
 
+def test_without_prices_the_report_says_how_to_name_them_and_nothing_is_logged(tmp_path, capsys):
+    written(tmp_path / "a.jsonl", claude_code(["make test"] * 8))
+    call_command("import_transcripts", "claude-code", str(tmp_path))
+    said = capsys.readouterr()
+    assert "add --usd-per-million-tokens" in said.out
+    assert "loop_detected" not in said.out + said.err
+
+
 def test_an_import_alerts_nobody_and_leaves_nothing_to_do(tmp_path, capsys):
     run("claude-code", written(tmp_path / "a.jsonl", claude_code(["make test"] * 8)), capsys=capsys)
     assert Incident.objects.exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import groupby
@@ -11,6 +12,7 @@ from typing import Any
 
 import orjson
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import OperationalError
 
 from detection.integrations.session_names import bounded, session_name
 from detection.integrations.transcripts import (
@@ -54,8 +56,23 @@ class Command(BaseCommand):
 
     def handle(self, *_: object, **options: Any) -> None:
         """Import the files, then print the summary."""
-        project = _project(options["project"])
+        try:
+            project = _project(options["project"])
+        except OperationalError as error:
+            raise CommandError(
+                f"The database does not answer: start LoopGuard first, with `up` in another terminal. {error}"
+            ) from None
         files = _files(options["path"])
+        # What it finds is in the summary; a warning for each finding would bury that.
+        log = logging.getLogger("detection.services.sessions")
+        before = log.level
+        log.setLevel(logging.ERROR)
+        try:
+            self._import(project, files, options)
+        finally:
+            log.setLevel(before)
+
+    def _import(self, project: Project, files: list[Path], options: dict[str, Any]) -> None:
         principal, totals, rows = run_import.importer(project), Counter[str](), set[int]()
         for number, file in enumerate(files, 1):
             self._progress(number, len(files), file)
@@ -89,6 +106,8 @@ class Command(BaseCommand):
             f"{summary.loops:,} loops in {summary.looping_sessions:,} sessions:"
             f" {summary.loop_calls:,} calls{share}{cost}."
         )
+        if summary.loops and not cost:
+            write("For their price, add --usd-per-million-tokens INPUT OUTPUT, such as 3 15.")
         for loop in summary.worst:
             price = f", ${loop.cost_usd:,.2f}" if loop.cost_usd else ""
             write(f"  {loop.calls:>5,} calls{price}  {loop.tool}  {loop.session}\n         {loop.url}")
