@@ -31,15 +31,19 @@ class ApiKeyAuth(HttpBearer):
         The scope that the route requires.
     accepts
         Media types of the body; empty for routes without one. The body is read only after the key is accepted.
+    cuts
+        Cut long strings of the body as they arrive; see `request_bodies.read_body`.
     attempt
         Name of the route on the Connect screen and in metrics; empty for routes that are not counted there.
     """
 
     openapi_description = "A project's key, as in `Authorization: Bearer lg_…`."
 
-    def __init__(self, scope: KeyScope, accepts: tuple[str, ...] = (), attempt: str = "") -> None:
+    def __init__(
+        self, scope: KeyScope, accepts: tuple[str, ...] = (), attempt: str = "", *, cuts: bool = False
+    ) -> None:
         super().__init__()
-        self.scope, self.accepts, self.attempt = scope, accepts, attempt
+        self.scope, self.accepts, self.attempt, self.cuts = scope, accepts, attempt, cuts
 
     def __call__(self, request: HttpRequest) -> Principal:
         """Return the caller.
@@ -75,7 +79,7 @@ class ApiKeyAuth(HttpBearer):
             raise Problem(403, "missing_scope", f"The key needs the scope `{self.scope.value}`.")
         if self.accepts:
             api_request.media_type = request_bodies.media_type(request, self.accepts)
-            request._body = request_bodies.read_body(request)
+            request._body = request_bodies.read_body(request, cuts=self.cuts)
         return principal
 
     def _check_rate(self, request: ApiRequest) -> None:

@@ -8,6 +8,7 @@ from typing import Final, Protocol
 from django.http import HttpRequest
 from django.http.request import UnreadablePostError
 
+from detection.api.long_texts import MAX_RAW_BYTES, LongTextCutter, cut_long_texts
 from detection.api.problems import Problem
 
 MAX_BODY_BYTES: Final = 2 * 1024 * 1024
@@ -47,8 +48,13 @@ def media_type(request: HttpRequest, allowed: tuple[str, ...] = (JSON,)) -> str:
     return kind
 
 
-def read_body(request: HttpRequest) -> bytes:
+def read_body(request: HttpRequest, *, cuts: bool = False) -> bytes:
     """Return the whole body, decompressed.
+
+    Parameters
+    ----------
+    cuts
+        Cut long strings as they arrive: the limit then is that of the rest, and the body may have 32 MB.
 
     Raises
     ------
@@ -67,15 +73,20 @@ def read_body(request: HttpRequest) -> bytes:
     is_packed = encoding.endswith("gzip")
     limit = MAX_PACKED_BYTES if is_packed else MAX_BODY_BYTES
     declared = request.META.get("CONTENT_LENGTH") or ""
-    if declared.isdecimal() and int(declared) > limit:
+    cutter = LongTextCutter() if cuts and not is_packed else None
+    if declared.isdecimal() and int(declared) > (limit if cutter is None else MAX_RAW_BYTES):
         raise too_large()
     try:
-        body = _read(_stream(request, has_length=bool(declared)), limit)
+        body = _read(_stream(request, has_length=bool(declared)), limit, cutter)
     except (UnreadablePostError, OSError) as error:
         raise Problem(400, "incomplete_body", "The body is shorter than its `Content-Length`.") from error
-    if declared.isdecimal() and len(body) < int(declared):
+    received = len(body) if cutter is None else cutter.received
+    if declared.isdecimal() and received < int(declared):
         raise Problem(400, "incomplete_body", "The body is shorter than its `Content-Length`.")
-    return _unpack(body) if is_packed else body
+    if not is_packed:
+        return body
+    body = _unpack(body)
+    return cut_long_texts(body) if cuts else body
 
 
 def _stream(request: HttpRequest, *, has_length: bool) -> _Readable:
@@ -86,14 +97,18 @@ def _stream(request: HttpRequest, *, has_length: bool) -> _Readable:
     return request
 
 
-def _read(stream: _Readable, limit: int) -> bytes:
+def _read(stream: _Readable, limit: int, cutter: LongTextCutter | None) -> bytes:
     chunks: list[bytes] = []
     size = 0
-    while chunk := stream.read(min(_CHUNK, limit + 1 - size)):
+    while chunk := stream.read(_CHUNK if cutter else min(_CHUNK, limit + 1 - size)):
+        if cutter is not None:
+            chunk = cutter.feed(chunk)
         chunks.append(chunk)
         size += len(chunk)
-        if size > limit:
+        if size > limit or (cutter is not None and cutter.received > MAX_RAW_BYTES):
             raise too_large()
+    if cutter is not None:
+        chunks.append(cutter.finish())
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
+from detection.api.long_texts import MAX_RAW_BYTES, LongTextCutter
 from detection.api.request_bodies import MAX_BODY_BYTES
 
 GRACE_SECONDS: Final = 5.0
@@ -47,7 +48,7 @@ class BodyReader:
         self._unfinished: dict[_Reading, None] = {}  # in the order of their start
         self._received = 0
 
-    async def read(self, protocol: Any, length: str | None) -> bytes:
+    async def read(self, protocol: Any, length: str | None, cutter: LongTextCutter | None = None) -> bytes:
         """Return the body.
 
         Parameters
@@ -57,6 +58,8 @@ class BodyReader:
         length
             The header `Content-Length`; None if there is none. A body above `MAX_BODY_BYTES` is not read if its length
             is known, else up to one byte more than that: the application rejects both.
+        cutter
+            Cuts long strings as they arrive. The limit then is that of the rest, and the body may have `MAX_RAW_BYTES`.
 
         Raises
         ------
@@ -64,7 +67,7 @@ class BodyReader:
             If the body is too slow, or the oldest of too many.
         """
         size = int(length) if length is not None and length.isascii() and length.isdigit() else None
-        if size is not None and size > MAX_BODY_BYTES:
+        if size is not None and size > (MAX_BODY_BYTES if cutter is None else MAX_RAW_BYTES):
             return b""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - says to the type checker that this runs in a loop
@@ -76,7 +79,7 @@ class BodyReader:
             if size is not None and size <= _SMALL:
                 body: bytes = await protocol()
                 return body
-            return await self._read_parts(protocol, reading)
+            return await self._read_parts(protocol, reading, cutter)
         except asyncio.CancelledError:
             if reading.is_over:
                 raise BodyTimeout from None
@@ -86,19 +89,24 @@ class BodyReader:
             self._unfinished.pop(reading, None)
             self._received -= reading.received
 
-    async def _read_parts(self, protocol: Any, reading: _Reading) -> bytes:
-        started, parts = self._loop.time(), []
+    async def _read_parts(self, protocol: Any, reading: _Reading, cutter: LongTextCutter | None) -> bytes:
+        started, parts, arrived = self._loop.time(), [], 0
         async for part in protocol:
+            arrived += len(part)
+            if cutter is not None:
+                part = cutter.feed(part)
             parts.append(part)
             reading.received += len(part)
             self._received += len(part)
-            if reading.received > MAX_BODY_BYTES:
+            if reading.received > MAX_BODY_BYTES or arrived > MAX_RAW_BYTES:
                 break
             if self._received > MAX_UNFINISHED_BYTES:
                 self._give_up_oldest()
             reading.timer.cancel()
-            ends_at = started + GRACE_SECONDS + reading.received / MIN_BYTES_PER_SECOND
+            ends_at = started + GRACE_SECONDS + arrived / MIN_BYTES_PER_SECOND
             reading.timer = self._loop.call_at(ends_at, reading.give_up)
+        if cutter is not None:
+            parts.append(cutter.finish())
         return b"".join(parts)
 
     def _give_up_oldest(self) -> None:

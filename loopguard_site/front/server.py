@@ -13,6 +13,7 @@ from typing import Any, Final
 import structlog
 
 from detection.api import problems
+from detection.api.long_texts import LongTextCutter
 from detection.api.problems import Problem
 from detection.services.keys import Principal
 from loopguard_site.front import traffic
@@ -27,6 +28,8 @@ MARGIN_SECONDS: Final = 0.05
 MAX_PAYERS: Final = 10_000
 SWITCH_SECONDS: Final = 0.0005
 """How long a thread may keep the interpreter while others wait for it."""
+HOOKS: Final = "/api/v1/hooks/"
+"""Long strings in bodies to these paths are cut as they arrive."""
 _HEALTHY: Final = b'{"status":"ok"}'
 _JSON: Final = [("content-type", "application/json"), ("cache-control", "no-store")]
 _TOO_SLOW = Problem(
@@ -134,17 +137,20 @@ class Front:
         headers = scope.headers
         length = headers.get("content-length")
         body = b""
+        cutter = LongTextCutter() if path.startswith(HOOKS) and "content-encoding" not in headers else None
         has_body = (length is not None and length != "0") or "transfer-encoding" in headers
         # Without a key, the API does not need the body.
         if has_body and (not path.startswith("/api/") or "authorization" in headers):
             try:
-                body = await self._bodies.read(protocol, length)
+                body = await self._bodies.read(protocol, length, cutter)
             except BodyTimeout:
                 respond(protocol, _TOO_SLOW)
                 return
         kind = traffic.traffic_of(path)
         seconds = traffic.seconds_of(kind, headers.get(traffic.BUDGET_HEADER))
         call = ServedRequest(self, kind, self._payer(scope), body, scope, protocol)
+        if cutter is not None and str(cutter.received) == length:
+            call.environ["CONTENT_LENGTH"] = str(len(body))
         call.environ["loopguard.deadline"] = time.monotonic() + seconds - min(MARGIN_SECONDS, seconds / 10)
         if kind == Traffic.PROBE:
             self._probes.put(call)

@@ -1,5 +1,7 @@
 """POST /api/v1/hooks/{host}: the bodies are those that the programs send."""
 
+import itertools
+
 import orjson
 import pytest
 from django.conf import settings
@@ -343,10 +345,44 @@ def test_a_hook_waits_for_1_to_60_seconds(seconds, api):
     ("body", "status", "code"),
     [
         (b"{", 400, "not_json"),
-        (b'{"session_id": "' + b"x" * 2 * 1024 * 1024 + b'"}', 413, "too_large"),
+        (b'{"session_id": [' + b'"x",' * 600_000 + b'"x"]}', 413, "too_large"),
     ],
     ids=("cut", "large"),
 )
 def test_a_body_that_cannot_be_read_has_the_code_of_the_parser(api, body, status, code):
     answer = api.raw("/hooks/codex", body)
     assert (answer.status_code, answer.json()["code"]) == (status, code)
+
+
+def large(tail, characters=2_200_000):
+    return "line of a file, äöü\n" * (characters // 20) + tail
+
+
+@pytest.mark.parametrize("host", BEFORE)
+def test_a_large_result_is_cut_with_the_length_and_digest_of_the_whole(host, api):
+    agent = HookedAgent(api, host)
+    for number in range(2):
+        agent.before()
+        agent.after(large(f"end {number}"))
+    first, second = Event.objects.filter(type="result").order_by("seq")
+    assert len(first.content) == 16_384
+    assert first.content.startswith("line of a file, äöü\nline")
+    assert first.content_length == len(large("end 0"))
+    assert first.tail_digest != second.tail_digest
+
+
+def test_large_equal_results_are_a_loop_and_large_arguments_differ_by_their_ends(api):
+    agent = HookedAgent(api, "codex")
+    assert [is_denied("codex", (agent.before(), agent.after(large("end")))[0]) for _ in range(4)][-1]
+    other = HookedAgent(api, "codex")
+    for number in range(6):
+        body = {"command": large(f"part {number}")}
+        assert not is_denied(
+            "codex", other.before(tool_input=body, session_id="other", tool_use_id=f"w{number}")
+        )
+
+
+def test_a_hook_beyond_32_mb_is_rejected(api):
+    chunks = itertools.chain([b'{"session_id": "'], itertools.repeat(b"x" * 1_000_000, 40))
+    answer = api.raw("/hooks/codex", chunks)
+    assert (answer.status_code, answer.json()["code"]) == (413, "too_large")

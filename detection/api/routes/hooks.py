@@ -11,6 +11,7 @@ from ninja import Path, Router
 
 from detection.api import event_parsing, prometheus
 from detection.api.auth import ApiKeyAuth
+from detection.api.long_texts import CUT
 from detection.api.problems import Problem, check_disk_space
 from detection.api.query_parameters import check_parameter_names
 from detection.api.request_bodies import JSON
@@ -28,7 +29,7 @@ MAX_WAIT_SECONDS = 60
 router = Router(tags=["agents"])
 # What curl sends by default; the body is JSON nevertheless.
 FORM = "application/x-www-form-urlencoded"
-_auth = ApiKeyAuth(KeyScope.GUARD, (JSON, FORM), attempt="hooks")
+_auth = ApiKeyAuth(KeyScope.GUARD, (JSON, FORM), attempt="hooks", cuts=True)
 HostName = Literal["claude-code", "codex", "gemini-cli", "copilot", "opencode"]
 
 
@@ -110,6 +111,10 @@ def _record(event: HookEvent, data: dict[str, Any], *, is_large: bool) -> EventR
         "model": event.model,
     }
     shared = {key: value for key, value in names.items() if value}
+    content = data.get("content")
+    cut = CUT.search(content) if isinstance(content, str) else None
+    if cut is not None:  # as the body arrived
+        data = data | {"content_length": int(cut[1]), "content_digest": cut[2]}
     return event_parsing.event_record(
         data, shared=shared, size=event_parsing.event_size(data) if is_large else 0
     )
