@@ -21,6 +21,7 @@ from detection.api.routes import (
     backends,
     hooks,
     incidents,
+    integrations,
     message_templates,
     policies,
     sessions,
@@ -151,4 +152,5 @@ api.add_router("", approvals.router)
 api.add_router("", alerting.router)
 api.add_router("", backends.router)
 api.add_router("", statistics.router)
+api.add_router("", integrations.router)
 api.add_router("", audit.router)

@@ -8,9 +8,11 @@ from datetime import datetime, timedelta
 from django.db.models import Count, Exists, Max, OuterRef, Q, Sum
 from django.utils import timezone
 
-from detection.models import Event, EventType, Session
+from detection.models import Attempt, Event, EventType, Session
 
 HEARD_DAYS = 7
+PREFIX = "lg_"
+"""Of the readable part of a key in the record of a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,11 @@ class HeardIntegration:
     sessions: int
     calls: int
     unguarded_sessions: int
+
+    @property
+    def is_observed_only(self) -> bool:
+        """Whether some of its sessions are only observed."""
+        return self.unguarded_sessions > 0
 
 
 def heard_integrations(project_id: int) -> list[HeardIntegration]:
@@ -57,6 +64,41 @@ def heard_integrations(project_id: int) -> list[HeardIntegration]:
 def is_observed_only(session: Session) -> bool:
     """Return whether results of a session arrive, but LoopGuard was not asked before its calls."""
     return Session.objects.filter(_UNGUARDED, pk=session.pk).exists()
+
+
+@dataclass(frozen=True, slots=True)
+class HeardKey:
+    """What came with a key, as far as the recent requests of its project are kept.
+
+    Attributes
+    ----------
+    routes
+        The routes it was used on, the latest first: `events`, `guard` or `hooks/<host>`.
+    last_heard_at
+        The latest request that was accepted.
+    """
+
+    routes: tuple[str, ...]
+    last_heard_at: datetime
+
+    @property
+    def is_observed_only(self) -> bool:
+        """Whether it only reports calls, so that nothing can be blocked."""
+        return self.routes == ("events",)
+
+
+def heard_keys(project_id: int) -> dict[str, HeardKey]:
+    """Return what came with each key of a project, by the key's public id; one query."""
+    accepted = Attempt.objects.filter(project_id=project_id, status__lt=400, key_hint__startswith=PREFIX)
+    rows = accepted.values("key_hint", "route").annotate(heard=Max("at")).order_by("-heard")
+    heard: dict[str, HeardKey] = {}
+    for row in rows:
+        name = row["key_hint"].removeprefix(PREFIX)
+        known = heard.get(name)
+        heard[name] = HeardKey(
+            (*(known.routes if known else ()), row["route"]), known.last_heard_at if known else row["heard"]
+        )
+    return heard
 
 
 _RESULTS = Event.objects.filter(session_id=OuterRef("pk"), type=EventType.RESULT)

@@ -31,6 +31,7 @@ SCOPES = {
     ("POST", "/sessions/{session}/commands"): "guard",
     ("GET", "/approvals/{approval_id}"): "guard",
     ("GET", "/audit"): "admin",
+    ("GET", "/keys"): "admin",
     ("GET", "/audit/export"): "admin",
 }
 BODIES = {

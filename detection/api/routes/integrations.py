@@ -1,0 +1,63 @@
+"""Routes of integrations and keys: when each was heard last, and which only report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpResponse
+from ninja import Router
+
+from detection.api.auth import ADMIN, READ
+from detection.api.requests import ApiRequest
+from detection.api.responses import list_response
+from detection.api.schemas.common import PageSchema
+from detection.api.schemas.integrations import IntegrationSchema, KeySchema
+from detection.models import ApiKey
+from detection.selectors.integrations import HeardKey, heard_integrations, heard_keys
+
+router = Router(tags=["integrations"])
+MAX_KEYS = 200
+
+
+@router.get(
+    "/integrations",
+    auth=READ,
+    response={200: PageSchema[IntegrationSchema]},
+    summary="List integrations",
+)
+def list_integrations(request: ApiRequest) -> HttpResponse:
+    """List the integrations of the last seven days, the one heard last first."""
+    return list_response(
+        {
+            "name": one.name,
+            "last_heard_at": one.last_heard_at.isoformat(),
+            "sessions": one.sessions,
+            "calls": one.calls,
+            "observed_only": one.is_observed_only,
+            "observed_only_sessions": one.unguarded_sessions,
+        }
+        for one in heard_integrations(request.principal.project_id)
+    )
+
+
+@router.get("/keys", auth=ADMIN, response={200: PageSchema[KeySchema]}, summary="List keys")
+def list_keys(request: ApiRequest) -> HttpResponse:
+    """List the project's latest 200 keys, the newest first. Their tokens are not stored."""
+    heard = heard_keys(request.principal.project_id)
+    keys = ApiKey.objects.filter(project_id=request.principal.project_id).order_by("-created_at", "-pk")
+    return list_response(_key_document(key, heard.get(key.public_id)) for key in keys[:MAX_KEYS])
+
+
+def _key_document(key: ApiKey, heard: HeardKey | None) -> dict[str, Any]:
+    return {
+        "name": key.name,
+        "public_id": key.public_id,
+        "scopes": [*key.scopes],
+        "created_at": key.created_at,
+        "expires_at": key.expires_at,
+        "revoked_at": key.revoked_at,
+        "last_used_at": key.last_used_at,
+        "last_heard_at": heard.last_heard_at if heard else None,
+        "heard_on": [*heard.routes] if heard else [],
+        "observed_only": heard.is_observed_only if heard else False,
+    }

@@ -1,0 +1,42 @@
+"""GET /api/v1/integrations and GET /api/v1/keys."""
+
+from detection.models import ApiKey
+from detection.services.ingestion.attempts import recorder
+
+CALL = {"type": "call", "session": "told", "tool": "t"}
+HOOK = {"session_id": "h", "tool_name": "Bash", "tool_input": {}}
+
+
+def test_integrations_tell_when_they_were_heard_and_whether_they_only_watch(api):
+    api.call("asked")
+    api.post("/events", CALL)
+    api.post("/hooks/codex", HOOK | {"hook_event_name": "PostToolUse", "tool_response": "x"})
+    items = {one["name"]: one for one in api.get("/integrations").json()["items"]}
+    assert {name: one["observed_only"] for name, one in items.items()} == {
+        "guard": False, "events": False, "hooks/codex": True,
+    }  # fmt: skip
+    assert items["hooks/codex"]["observed_only_sessions"] == 1
+    assert all(one["last_heard_at"] and one["sessions"] == 1 for one in items.values())
+
+
+def test_keys_tell_what_came_with_them_and_never_their_token(api, with_scopes, project, key, as_other):
+    reporter = with_scopes("ingest")
+    reporter.post("/events", CALL)
+    reporter.post("/guard", {"session": "s", "calls": [{"tool": "t"}]})  # the scope is missing
+    api.post("/hooks/codex", HOOK | {"hook_event_name": "PreToolUse"})
+    api.call()
+    as_other.call()
+    recorder.flush()
+    items = {one["public_id"]: one for one in api.get("/keys").json()["items"]}
+    assert len(items) == ApiKey.objects.filter(project=project).count() == 2
+    own = next(one for name, one in items.items() if name in key)
+    other = next(one for name, one in items.items() if name not in key)
+    assert (sorted(own["heard_on"]), own["observed_only"]) == (["guard", "hooks/codex"], False)
+    assert (other["heard_on"], other["observed_only"]) == (["events"], True)
+    assert own["last_heard_at"]
+    assert key.rpartition("_")[2] not in str(items)
+
+
+def test_a_key_that_was_never_used_was_never_heard(api):
+    (item,) = api.get("/keys").json()["items"]
+    assert (item["heard_on"], item["last_heard_at"], item["observed_only"]) == ([], None, False)
