@@ -38,7 +38,7 @@ class Handler(BaseHTTPRequestHandler):
             self._responses(body)
         elif path.endswith("/chat/completions"):
             self._chat(body)
-        elif "generateContent" in path.lower() or "GenerateContent" in path:
+        elif "generatecontent" in path.lower():
             self._gemini(body, is_stream="stream" in path)
         elif path.endswith("count_tokens"):
             self._json({"input_tokens": 10})
@@ -154,7 +154,7 @@ class Handler(BaseHTTPRequestHandler):
         names = [d["name"] for tool in body.get("tools", ()) for d in tool.get("functionDeclarations", ())]
         command = self.server.script.next_command(results) if "run_shell_command" in names else None
         part = {"text": "done"}
-        if "json" in str(body.get("generationConfig", {}).get("responseMimeType")):
+        if not is_stream and not names:
             # Gemini CLI asks from time to time whether the run makes progress.
             progress = {
                 "unproductive_state_analysis": "It makes progress.",
