@@ -1,6 +1,6 @@
 """Measures what guarding adds to a call: the same calls with and without LoopGuard, in turns.
 
-    python clients/python/added_time.py [--calls 200]
+    python clients/python/added_time.py [--calls 200] [--only WAY]
 
 Address and key as for the client. Each way that is installed is one line: the median without and with LoopGuard, what it
 adds, the 99th percentile of a guarded call, and the ratio to a bare request to the same server, which shows how busy the
@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import hashlib
 import importlib.util
 import json
+import os
+import re
 import statistics
 import subprocess
 import sys
@@ -26,11 +29,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from loopguard_client import Guard
 from loopguard_client.credentials import Credentials
-from loopguard_client.hooks.hosts import HOSTS
+from loopguard_client.hooks.hosts import HOSTS, Host
 from loopguard_client.transport import Transport
 
 WARM_UP = 10
 Timed = Callable[[str], Any]
+Way = Callable[[Guard, int], tuple[list[float], list[float]]]
 
 
 def texts(number: int) -> Iterator[str]:
@@ -121,32 +125,232 @@ def openai_agents(guard: Guard, calls: int) -> tuple[list[float], list[float]]:
     return in_turns(calls, of(function_tool(search)), of(guarded))
 
 
-def hook(guard: Guard, calls: int) -> tuple[list[float], list[float]]:
-    """Measure the line of shell that a coding agent runs before a tool, beside one that does nothing."""
-    host = HOSTS["claude-code"]
-    line = host.command(guard.url)
+def pydantic_ai(guard: Guard, calls: int) -> tuple[list[float], list[float]]:
+    """Measure the capability of pydantic-ai: a run of one call each."""
+    from pydantic_ai import Agent
+    from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
+    from pydantic_ai.models.function import FunctionModel
 
-    def run(command: str, text: str) -> None:
-        body = {**host.sample("added-time"), "tool_use_id": text, "tool_input": {"q": text}}
-        subprocess.run(
-            ["/bin/sh", "-c", command],
-            input=json.dumps(body),
-            text=True,
-            stdout=subprocess.DEVNULL,
-            check=True,
+    from loopguard_client.pydantic_ai import LoopGuard
+
+    def of(*capabilities: Any) -> Timed:
+        def run(text: str) -> None:
+            def answer(messages: list[Any], _: Any) -> ModelResponse:
+                is_first = len(messages) == 1
+                return ModelResponse(
+                    [ToolCallPart("search", {"q": text}, text) if is_first else TextPart("done")]
+                )
+
+            Agent(FunctionModel(answer), tools=[search], capabilities=capabilities).run_sync("Search.")
+
+        return run
+
+    return in_turns(calls, of(), of(LoopGuard(guard, session="added-time-pydantic")))
+
+
+def crewai(guard: Guard, calls: int) -> tuple[list[float], list[float]]:
+    """Measure the hooks of CrewAI: a crew of one call each."""
+    os.environ |= {"CREWAI_DISABLE_TELEMETRY": "true", "OTEL_SDK_DISABLED": "true"}
+    from crewai import Agent, Crew, Task
+    from crewai.llms.base_llm import BaseLLM
+    from crewai.tools import tool
+
+    from loopguard_client.crewai import guard_crews
+
+    class Model(BaseLLM):
+        q: str = ""
+
+        def call(self, *_: Any, **__: Any) -> Any:
+            text, self.q = self.q, ""
+            function = {"name": "search", "arguments": json.dumps({"q": text})}
+            return [{"id": text, "type": "function", "function": function}] if text else "Final Answer: done"
+
+        def supports_function_calling(self) -> bool:
+            return True
+
+    def run(text: str) -> None:
+        agent = Agent(
+            role="finder", goal="Find.", backstory="None.", llm=Model(model="scripted", q=text), tools=[tool(search)]
+        )  # fmt: skip
+        Crew(agents=[agent], tasks=[Task(description="Find.", expected_output="x", agent=agent)]).kickoff()
+
+    def guarded(text: str) -> None:
+        undo = guard_crews(guard, session="added-time-crewai")
+        run(text)
+        undo()
+
+    return in_turns(calls, run, guarded)
+
+
+def mcp(guard: Guard, calls: int) -> tuple[list[float], list[float]]:
+    """Measure `loopguard mcp` around a server of the official package."""
+    from mcp import Client, StdioServerParameters
+
+    server = """
+from mcp.server.mcpserver import MCPServer
+server = MCPServer("files")
+@server.tool()
+def search(q: str) -> str:
+    return q
+server.run("stdio")
+"""
+    bare = [sys.executable, "-c", server]
+    wrapper = [sys.executable, "-m", "loopguard_client", "mcp", "--budget-seconds", "5", "--", *bare]
+
+    async def measured() -> tuple[list[float], list[float]]:
+        times: tuple[list[float], list[float]] = ([], [])
+
+        def of(command: list[str]) -> Client:
+            folder = str(Path(__file__).parent)
+            return Client(
+                StdioServerParameters(command=command[0], args=command[1:], cwd=folder, env={**os.environ})
+            )
+
+        async with of(bare) as one, of(wrapper) as other:
+            for at, text in enumerate(texts(calls + WARM_UP)):
+                for kind, client in enumerate((one, other)):
+                    began = time.perf_counter()
+                    await client.call_tool("search", {"q": text})
+                    if at >= WARM_UP:
+                        times[kind].append((time.perf_counter() - began) * 1000)
+        return times
+
+    return asyncio.run(measured())
+
+
+def strands(guard: Guard, calls: int) -> tuple[list[float], list[float]]:
+    """Measure the snippet for Strands: a run of one call each."""
+    from strands import Agent, tool
+    from strands.models import Model as BaseModel
+
+    class Model(BaseModel):
+        def __init__(self, text: str) -> None:
+            self.text = text
+
+        def update_config(self, **_: Any) -> None:
+            pass
+
+        def get_config(self) -> dict[str, Any]:
+            return {}
+
+        async def structured_output(self, *_: Any, **__: Any) -> Any:
+            raise NotImplementedError
+
+        async def stream(self, *_: Any, **__: Any) -> Any:
+            text, self.text = self.text, ""
+            use = {"toolUse": {"name": "search", "toolUseId": text}}
+            delta = {"toolUse": {"input": json.dumps({"q": text})}}
+            yield {"messageStart": {"role": "assistant"}}
+            yield {"contentBlockStart": {"start": use if text else {}}}
+            yield {"contentBlockDelta": {"delta": delta if text else {"text": "done"}}}
+            yield {"contentBlockStop": {}}
+            yield {"messageStop": {"stopReason": "tool_use" if text else "end_turn"}}
+
+    hooks = snippet("strands.hooks")["LoopGuardHooks"](guard.session("added-time-strands"))
+
+    def of(*chosen: Any) -> Timed:
+        return lambda text: Agent(
+            model=Model(text), tools=[tool(name="search")(search)], hooks=list(chosen), callback_handler=None
+        )("Search.")
+
+    return in_turns(calls, of(), of(hooks))
+
+
+def google_adk(guard: Guard, calls: int) -> tuple[list[float], list[float]]:
+    """Measure the snippet for Google ADK: a run of one call each."""
+    from google.adk.agents import LlmAgent
+    from google.adk.models import BaseLlm, LlmResponse
+    from google.adk.runners import InMemoryRunner
+    from google.genai import types
+
+    class Model(BaseLlm):
+        text: str = ""
+
+        async def generate_content_async(self, *_: Any, **__: Any) -> Any:
+            text, self.text = self.text, ""
+            call = types.FunctionCall(name="search", args={"q": text}, id=text)
+            part = types.Part(function_call=call) if text else types.Part(text="done")
+            yield LlmResponse(content=types.Content(role="model", parts=[part]))
+
+    plugin = snippet("google.adk.plugins")["LoopGuardPlugin"](guard)
+    asked = types.Content(role="user", parts=[types.Part(text="Search.")])
+
+    async def play(text: str, plugins: list[Any]) -> None:
+        agent = LlmAgent(name="finder", model=Model(model="scripted", text=text), tools=[search])
+        runner = InMemoryRunner(agent=agent, app_name="added_time", plugins=plugins)
+        session = await runner.session_service.create_session(app_name="added_time", user_id="u")
+        async for _ in runner.run_async(user_id="u", session_id=session.id, new_message=asked):
+            pass
+
+    runner = asyncio.Runner()
+    with runner:
+        return in_turns(
+            calls, lambda text: runner.run(play(text, [])), lambda text: runner.run(play(text, [plugin]))
         )
 
-    return in_turns(calls, lambda text: run("cat >/dev/null", text), lambda text: run(line, text))
+
+def snippet(module: str) -> dict[str, Any]:
+    """Run the snippet of the documentation that imports from a module, and return its names."""
+    page = (Path(__file__).parents[2] / "docs" / "client.md").read_text(encoding="utf-8")
+    found = next(
+        block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if f"from {module}" in block
+    )
+    names: dict[str, Any] = {}
+    exec(found, names)
+    return names
 
 
-WAYS = {"decorator": decorator, "event loop": event_loop}
-FRAMEWORKS = {"langchain": langchain, "agents": openai_agents}
+def hook(host: Host, hook_name: str) -> Way:
+    """Return how to measure the line of shell that a coding agent runs, beside one that does nothing."""
+
+    def measure(guard: Guard, calls: int) -> tuple[list[float], list[float]]:
+        line = host.command(guard.url)
+
+        def run(command: str, text: str) -> None:
+            body = {**host.sample("added-time"), "tool_use_id": text, "tool_input": {"q": text}}
+            body |= {"hook_event_name": hook_name, "tool_response": text}
+            subprocess.run(
+                ["/bin/sh", "-c", command],
+                input=json.dumps(body),
+                text=True,
+                stdout=subprocess.DEVNULL,
+                check=True,
+                timeout=30,
+            )
+
+        return in_turns(calls, lambda text: run("cat >/dev/null", text), lambda text: run(line, text))
+
+    return measure
+
+
+def hooks() -> dict[str, Way]:
+    """Return the hooks before and after a tool of each coding agent."""
+    return {
+        f"hook of {host.title}, {moment} a tool": hook(host, name)
+        for host in HOSTS.values()
+        for moment, name in (("before", host.before), ("after", AFTER.get(host.name, "PostToolUse")))
+    }
+
+
+AFTER = {"gemini-cli": "AfterTool"}
+WAYS: dict[str, Way] = {"decorator": decorator, "event loop": event_loop}
+FRAMEWORKS: dict[str, Way] = {
+    "langchain": langchain, "agents": openai_agents, "pydantic_ai": pydantic_ai, "crewai": crewai, "strands": strands,
+    "google.adk": google_adk, "mcp": mcp,
+}  # fmt: skip
+
+
+def _is_installed(name: str) -> bool:
+    with contextlib.suppress(ModuleNotFoundError):
+        return importlib.util.find_spec(name) is not None
+    return False
 
 
 def main() -> int:
     """Print the table, and return 1 if a call got no verdict."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--calls", type=int, default=200)
+    parser.add_argument("--only", metavar="WAY", help="measure only ways whose name begins with this")
     chosen = parser.parse_args()
     found = Credentials.find()
     guard = Guard(found.url, found.key, agent="added-time", budget_seconds=5)
@@ -155,15 +359,17 @@ def main() -> int:
     bare = []
     for _ in range(chosen.calls + WARM_UP):
         began = time.perf_counter()
-        transport.send("GET", "/healthz", seconds=5).result()
+        transport.send("GET", "/healthz", seconds=5).result(10)
         bare.append((time.perf_counter() - began) * 1000)
     request = statistics.median(bare[WARM_UP:])
     print(f"A bare request to {guard.url}: median {request:.1f} ms\n")
     print("| way | without, ms | with, ms | added, ms | 99th percentile with, ms | added / bare request |")
     print("| --- | --- | --- | --- | --- | --- |")
-    hooks = {"hook (curl)": hook} if Credentials.stored() == found else {}
-    ways = WAYS | hooks | {name: way for name, way in FRAMEWORKS.items() if importlib.util.find_spec(name)}
+    lines = hooks() if Credentials.stored() == found else {}
+    ways = WAYS | lines | {name: way for name, way in FRAMEWORKS.items() if _is_installed(name)}
     for name, way in ways.items():
+        if not name.startswith(chosen.only or ""):
+            continue
         without, with_ = way(guard, chosen.calls)
         before, after = statistics.median(without), statistics.median(with_)
         last = statistics.quantiles(with_, n=100)[-1]

@@ -10,7 +10,6 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = ("clients", "detection", "loopguard_site", "tests")
 DEADLINES = {"timeout", "timeout_seconds", "seconds"}
 ENDLESS = {
-    "clients/python/added_time.py": "a program that a person runs",
     "clients/python/loopguard_client/hooks/check.py": "a timer kills the program",
     "detection/background_publisher.py": "a daemon thread that waits for work",
     "detection/consumers/approval_long_poll.py": "inside `asyncio.timeout_at`, and the result of a finished task",
