@@ -6,6 +6,8 @@ import io
 import json
 import os
 import shutil
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -202,6 +204,40 @@ def test_a_hook_that_would_deny_every_call_without_a_server_is_named(server, mon
 def test_nothing_installed_is_a_problem(name, capsys):
     assert main(["hooks", "check", name]) == 1
     assert f"loopguard hooks install {name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("choice", "is_denied"), [("allow_once", False), ("skip", True)])
+@pytest.mark.parametrize("name", ["codex", "gemini-cli"])
+def test_an_installed_hook_waits_for_the_decision_about_a_held_call(
+    server, monkeypatch, name, choice, is_denied
+):
+    install(monkeypatch, name, server.url, server.key)
+    host = HOSTS[name]
+    command = host.installed_commands(json.loads(host.settings_file().read_text()))[host.before]
+    session = f"held-{name}-{choice}"
+
+    def hook(number: int) -> str:
+        body = {**host.sample(session), "tool_use_id": f"call-{number}"}
+        with ended_after(90, ["/bin/sh", "-c", command]) as process:
+            output, errors = process.communicate(json.dumps(body).encode(), timeout=90)
+        assert (process.returncode, errors) == (0, b"")
+        return output.decode()
+
+    hook(0)
+    server.patch(f"/sessions/{session}/policy", {"mode": "ask"})
+    for number in range(1, 3):
+        hook(number)
+    answers: list[str] = []
+    waiting = threading.Thread(target=lambda: answers.append(hook(3)), daemon=True)
+    waiting.start()
+    deadline = time.monotonic() + 60
+    while not (held := [one for one in server.get("/approvals")["items"] if one["session"] == session]):
+        assert waiting.is_alive()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    server.post(f"/approvals/{held[0]['id']}/decision", {"choice": choice})
+    waiting.join(90)
+    assert ["deny" in answer for answer in answers] == [is_denied]
 
 
 def test_login_stores_a_key_that_the_server_accepts(server, monkeypatch, capsys):

@@ -18,6 +18,8 @@ from loopguard_client import credentials
 HOOK_SECONDS: Final = 3
 """How long curl waits. The hosts wait longer."""
 HOST_SECONDS: Final = 10
+WAIT_SECONDS: Final = 45
+"""How long a hook waits for the decision about a held call."""
 LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 AWAY: Final = "LoopGuard is away, and this hook fails closed."
 
@@ -42,6 +44,8 @@ class Host:
         Whether hooks of tools need a pattern of tools.
     is_own_file : bool
         Whether the file has nothing but our hooks.
+    waits : bool
+        Whether its hook waits for an operator where a call is held; the others ask their own user.
     next_step : str
         What a person has to do after the installation.
     """
@@ -55,6 +59,7 @@ class Host:
     other_hooks: tuple[str, ...]
     matches: bool = True
     is_own_file: bool = False
+    waits: bool = False
     next_step: str = ""
 
     def settings_file(self) -> Path:
@@ -63,16 +68,27 @@ class Host:
         base = Path(os.environ.get(variable, "")) if variable else Path()
         return (base if base.is_absolute() else Path.home() / folder) / self.file
 
-    def command(self, url: str, *, fail_closed: bool = False) -> str:
+    def command(self, url: str, *, fail_closed: bool = False, waits: bool = False) -> str:
         """Return the line of shell that a hook runs.
 
         It prints the answer of the server, which is in the form of the host, and ends with 0 on any failure of its
-        own; with `fail_closed` it ends with 2, which means *deny* to every host.
+        own; with `fail_closed` it ends with 2, which means *deny* to every host. With `waits`, it waits until a held
+        call is decided, and denies the call if that fails.
         """
         local = " --noproxy '*'" if urlsplit(url).hostname in LOCAL_NAMES else ""
-        key = shlex.quote(str(credentials.curl_file()))
-        send = f"curl -q -sf -m {HOOK_SECONDS}{local} -K {key} --data-binary @- {shlex.quote(self.address(url))} 2>/dev/null"
-        return f"{send} || {{ echo '{AWAY}' >&2; exit 2; }}" if fail_closed else f"{send} || true"
+        curl = f"curl -q -sf{local} -K {shlex.quote(str(credentials.curl_file()))}"
+        address = shlex.quote(self.address(url) + (f"?wait={WAIT_SECONDS}" if waits else ""))
+        send = f"{curl} -m {HOOK_SECONDS} --data-binary @- {address} 2>/dev/null"
+        away = f"{{ echo '{AWAY}' >&2; exit 2; }}"
+        if not waits:
+            return f"{send} || {away}" if fail_closed else f"{send} || true"
+        wait = f'{curl} -m {WAIT_SECONDS + HOOK_SECONDS} "${{a%%\\"*}}" 2>/dev/null'
+        asked = "{ echo 'An operator has been asked.' >&2; exit 2; }"
+        script = (
+            f"a=$({send}) || {away if fail_closed else 'exit 0'};"
+            f' case $a in {{\\"wait_url\\":*) a=${{a#*:\\"}}; {wait} || {asked};; *) printf %s "$a";; esac'
+        )
+        return f"sh -c {shlex.quote(script)}"  # some hosts use the shell of their user
 
     def address(self, url: str) -> str:
         """Return the address of this host's hooks."""
@@ -87,22 +103,22 @@ class Host:
 
     def handlers(self, url: str, *, fail_closed: bool) -> dict[str, dict[str, Any]]:
         """Return the handler of each hook."""
-        return {
-            hook: self._handler(self.command(url, fail_closed=fail_closed and hook == self.before))
-            for hook in (self.before, *self.other_hooks)
-        }
+        seconds = HOST_SECONDS + (WAIT_SECONDS if self.waits else 0)
+        before = self.command(url, fail_closed=fail_closed, waits=self.waits)
+        others = {hook: self._handler(self.command(url)) for hook in self.other_hooks}
+        return {self.before: self._handler(before, seconds), **others}
 
-    def _handler(self, command: str) -> dict[str, Any]:
+    def _handler(self, command: str, seconds: int = HOST_SECONDS) -> dict[str, Any]:
         if self.name == "copilot":
-            return {"type": "command", "bash": command, "timeoutSec": HOST_SECONDS}
+            return {"type": "command", "bash": command, "timeoutSec": seconds}
         if self.name == "gemini-cli":  # milliseconds
             return {
                 "type": "command",
                 "name": "loopguard",
                 "command": command,
-                "timeout": HOST_SECONDS * 1000,
+                "timeout": seconds * 1000,
             }
-        return {"type": "command", "command": command, "timeout": HOST_SECONDS}
+        return {"type": "command", "command": command, "timeout": seconds}
 
     def with_hooks(
         self, document: Mapping[str, Any], url: str, *, fail_closed: bool = False
@@ -188,6 +204,7 @@ HOSTS: Final[Mapping[str, Host]] = {
                 "PostToolUse",
                 "PostToolUseFailure",
                 "UserPromptSubmit",
+                "PreCompact",
                 "SubagentStop",
                 "SessionEnd",
             ),
@@ -200,6 +217,7 @@ HOSTS: Final[Mapping[str, Host]] = {
             file="hooks.json",
             before="PreToolUse",
             other_hooks=("PostToolUse", "UserPromptSubmit"),
+            waits=True,
             next_step=(
                 "Codex skips hooks that nobody has trusted, without a word. Start `codex`, enter /hooks, and trust the "
                 "hooks of LoopGuard; after every change again. Then run `loopguard hooks check codex`."
@@ -212,7 +230,8 @@ HOSTS: Final[Mapping[str, Host]] = {
             home=("", ".gemini"),
             file="settings.json",
             before="BeforeTool",
-            other_hooks=("AfterTool", "BeforeAgent", "SessionEnd"),
+            other_hooks=("AfterTool", "BeforeAgent", "PreCompress", "SessionEnd"),
+            waits=True,
         ),
         Host(
             name="copilot",
