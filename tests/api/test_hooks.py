@@ -1,13 +1,16 @@
 """POST /api/v1/hooks/{host}: the bodies are those that the programs send."""
 
 import itertools
+import re
 
 import orjson
 import pytest
 from django.conf import settings
+from django.test import Client
 
-from detection.models import Event, Incident, Session
+from detection.models import Event, Incident, Role, Session
 from detection.services.ingestion.attempts import recorder
+from tests.support.projects import make_member
 
 BEFORE = {
     "claude-code": {
@@ -79,6 +82,20 @@ def test_three_of_ten_identical_calls_run_and_the_incident_names_the_agent(host,
     assert (session.agent, incident.tool) == (host, BEFORE[host]["tool_name"])
     assert Event.objects.filter(type="call").count() == 10
     assert Event.objects.filter(type="result").count() == 3
+
+
+@pytest.mark.parametrize("host", BEFORE)
+def test_the_incident_on_the_screen_names_agent_tool_and_integration(host, api, project):
+    agent = HookedAgent(api, host)
+    for _ in range(4):
+        agent.before()
+        agent.after()
+    browser = Client()
+    browser.force_login(make_member(project, Role.VIEWER))
+    page = browser.get(f"/p/{project.slug}/incidents/{Incident.objects.get().public_id}").content.decode()
+    facts = dict(re.findall(r"<dt>(.*?)</dt>\s*<dd>(.*?)</dd>", page))
+    assert (facts["Agent"], facts["Integration"]) == (host, f"hooks/{host}")
+    assert BEFORE[host]["tool_name"] in page
 
 
 @pytest.mark.parametrize("host", BEFORE)
