@@ -63,6 +63,7 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         "neighbour_agents": len({row.agent for row in neighbours if row.agent}),
         "strip": _strip(incident),
         "meter": _meter(incident),
+        "window_seconds": incident_text.window_seconds(incident),
         "single_tool": incident.tool if incident.tool and "→" not in incident.tool else "",
         "argument_names": _argument_names(incident),
         "mute_url": _mute_url(request, incident),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from math import ceil
 from string import Template
 from typing import Any, Protocol
 
@@ -14,7 +15,7 @@ from detection.console import differences, formatting
 from detection.engine.detectors import detector_for
 from detection.engine.detectors.base import placeholders
 from detection.engine.fields import FIELDS
-from detection.models import Incident
+from detection.models import Incident, call_flags
 from detection.selectors.incidents import IncidentRow
 
 DID = {
@@ -79,10 +80,8 @@ class Part:
 
 def sentence(incident: Incident) -> tuple[Part, ...]:
     """Return the sentence that summarizes the incident and the reaction."""
-    calls = incident.evidence.get("calls", [])
-    # The evidence is bounded: of a longer loop it spans only the last calls.
-    span = _span(_seconds(calls)) if 1 < incident.calls_in_loop <= len(calls) else ""
     evidence = incident.evidence
+    calls, span = evidence.get("calls", []), _span(incident)
     values = placeholders(
         incident.tool or "the session",
         incident.count,
@@ -149,13 +148,32 @@ def _reaction(incident: Incident, calls: list[dict[str, Any]]) -> tuple[Part, ..
 
 def _first(calls: list[dict[str, Any]], decision: str) -> int:
     """Return the place of the first call with a decision, from 1; 0 without one."""
-    return next((place for place, call in enumerate(calls, 1) if call.get("decision") == decision), 0)
+    return next((place for place, call in enumerate(calls, 1) if _decision(call) == decision), 0)
 
 
-def _span(seconds: float) -> str:
-    if seconds < 1:
+def _decision(call: dict[str, Any]) -> str:
+    """Return the verdict of a call of the evidence, or the warning that its result added."""
+    decision = str(call.get("decision", "allow"))
+    is_warned = decision == "allow" and call_flags.WARNED in call.get("flags", "")
+    return "warn" if is_warned else decision
+
+
+def _span(incident: Incident) -> str:
+    """Return how long the loop took, rounded up as in messages to agents; nothing where that is not known."""
+    calls = incident.evidence.get("calls", [])
+    # The evidence is bounded: of a longer loop it spans only the last calls.
+    if not 1 < incident.calls_in_loop <= len(calls):
+        return ""
+    seconds = ceil(_seconds(calls))
+    if seconds <= 1:
         return " within one second"
-    return f" in {f'{seconds:.0f} s' if seconds < 120 else formatting.span(seconds)}"
+    return f" in {f'{seconds} s' if seconds < 120 else formatting.span(seconds)}"
+
+
+def window_seconds(incident: Incident) -> float | None:
+    """Return the window that was counted over, unless the sentence says how long the loop took."""
+    is_said = "$span" in detector_for(incident.kind).sentence and _span(incident)
+    return None if is_said else incident.window_seconds
 
 
 def _seconds(calls: list[dict[str, Any]]) -> float:
@@ -199,7 +217,7 @@ def evidence(incident: Incident) -> list[EvidenceLine]:
         if before is not None and not same_arguments:
             changes = differences.between(before.get("arguments"), call.get("arguments"))
         same_result = before is not None and "result" in call and before.get("result") == call.get("result")
-        decision = call.get("decision", "allow")
+        decision = _decision(call)
         lines.append(
             EvidenceLine(
                 seq=call["seq"],

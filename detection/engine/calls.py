@@ -221,7 +221,7 @@ class Verdict:
 
     `finding` is the decisive one. `findings` are all of this step, the decisive one first. They include findings that the
     ladder does not react to yet; if there are only such, `rung` is None and `decision` is `allow`. `detection_number` counts the
-    reactions to this loop or, with `escalation_scope = session`, in the run.
+    reactions to this loop or, with `escalation_scope = session`, in the run. Advice counts as 0: it does not climb the ladder.
     """
 
     decision: Decision = "allow"

@@ -195,6 +195,37 @@ def test_an_incident_with_several_reactions_names_each_reaction(world):
     )
 
 
+def test_an_incident_gives_one_time_for_its_loop(world):
+    incident = loop(world.project, "slowly", calls=8, model="gpt-5-mini")
+    page = f"{world.base}/incidents/{incident.public_id}"
+    assert "8 times within one second with identical arguments" in text(world.client.get(page))
+    start = datetime(2026, 5, 1, tzinfo=UTC)
+    for number, call in enumerate(incident.evidence["calls"]):
+        call["at"] = (start + timedelta(seconds=0.77 * number)).isoformat()
+    # Messages to agents round up, too.
+    incident.window_seconds = 6
+    incident.save()
+    shown = text(world.client.get(page))
+    assert "8 times in 6 s with identical arguments" in shown
+    assert "within 6 s" not in shown
+    assert "The session was stopped." in shown
+
+
+def test_an_incident_of_searches_that_find_nothing_shows_its_limit_its_calls_and_the_warning(world):
+    for number, query in enumerate(("blue vase", "oak table", "brass lantern", "chess set", "wool rug")):
+        ask(
+            world.project, "searching", number, tool="search_products", arguments=json.dumps({"query": query})
+        )
+        answer(world.project, "searching", number, "No results found.")
+    incident = Incident.objects.get(session_name="searching", kind="stagnation")
+    shown = text(world.client.get(f"{world.base}/incidents/{incident.public_id}"))
+    assert "The last 5 calls within one second brought no new result." in shown
+    assert "5 of 4 calls without a new result" in shown
+    assert "Limit for searches that find nothing 4 calls" in shown
+    assert "In the loop 5 calls" in shown
+    assert shown.count("same warn") == 1
+
+
 def test_an_incident_of_a_cycle_names_its_pattern_and_how_often_the_ladder_reacted(world):
     for number in range(8):
         ask(world.project, "cycling", number, tool=("read_file", "edit_file")[number % 2], model="gpt-5-mini")

@@ -181,7 +181,8 @@ class VerdictSchema(Schema):
     incident: str | None = Field(description="Id of the incident, if there is one.")
     rung: Rung | None = Field(description="The reaction of the escalation ladder, if it reacted.")
     detection_number: int = Field(
-        description="Number of the detection: of this loop or, with `escalation_scope` `session`, in the run."
+        description="Number of the detection: of this loop or, with `escalation_scope` `session`, in the run. Advice counts as 0, "
+        "because it does not climb the ladder."
     )
     finding: FindingSchema | None = Field(description="What was detected, if anything.")
     policy: dict[str, SettingSchema] = Field(description="The settings that applied, each with its source.")

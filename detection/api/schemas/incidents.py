@@ -121,7 +121,7 @@ class IncidentDetailSchema(IncidentSchema):
     laps: int = Field(description="Laps of a cycle so far. 0 for other detectors.")
     detection_number: int = Field(
         description="Number of the latest detection that the ladder reacted to: of this loop or, with `escalation_scope` "
-        "`session`, in the run."
+        "`session`, in the run. 0 if there was only advice."
     )
     evidence: dict[str, Any] = Field(description="Calls and counts that the finding rests on.")
     policy: dict[str, Any] = Field(description="The effective settings when it was opened.")

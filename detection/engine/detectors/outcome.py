@@ -69,7 +69,7 @@ class Outcome(BaseDetector):
     message = "'$tool' returned the same $result $calls times, whatever the arguments"
     advice = "Find out why the result stays the same before calling again, or report what you have."
     presets = ("standard", "similarity")
-    key_settings = ("outcome_ladder", "outcome_max_results", "outcome_max_errors")
+    key_settings = ("outcome_ladder", "outcome_max_results", "outcome_max_errors", "outcome_max_refusals")
     limit_setting = "outcome_max_results"
     only_warns_fallible = True
     describes_results = False

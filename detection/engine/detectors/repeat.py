@@ -89,7 +89,7 @@ class Repeat(BaseDetector):
     presets = (
         "standard", "proxy", "balanced", "conservative", "aggressive", "similarity", "advisory", "interactive",
     )  # fmt: skip
-    key_settings = ("mode", "max_repeats", "repeat_scope", "ttl_seconds")
+    key_settings = ("mode", "max_repeats", "repeat_warn_at", "repeat_scope", "ttl_seconds")
     limit_setting = "max_repeats"
     is_exact = True
     settings = (

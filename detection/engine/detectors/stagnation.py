@@ -60,7 +60,7 @@ class Stagnation(BaseDetector):
     message = "the last $calls calls, up to '$tool', brought no new result"
     advice = "Step back: say what you know, what is missing, and choose a way you have not tried."
     presets = ("standard",)
-    key_settings = ("stagnation_ladder", "stagnation_max_calls")
+    key_settings = ("stagnation_ladder", "stagnation_max_calls", "stagnation_max_empty")
     limit_setting = "stagnation_max_calls"
     only_warns_fallible = True
     describes_results = False

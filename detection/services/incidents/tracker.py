@@ -203,7 +203,9 @@ class IncidentTracker:
         incident.unshared_calls += len(unshared)
         if not is_run_limit:
             # Evidence is bounded, so the first finding of a long loop may name fewer calls than it counts.
-            incident.calls_in_loop = max(incident.calls_in_loop, finding.count * max(1, finding.period))
+            incident.calls_in_loop = max(
+                incident.calls_in_loop, finding.count * (finding.period if finding.laps else 1)
+            )
         incident.evidence["seqs"] = _joined(incident.evidence.get("seqs"), sorted(added))
         costs, unshared_costs = self._uncounted_costs.setdefault(incident.public_id, (set(), set()))
         costs |= added
