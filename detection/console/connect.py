@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
 from django.conf import settings
 from django.contrib import messages
 from django.http import HttpResponse
@@ -14,7 +13,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from detection.console import client_wheel, permalinks
 from detection.console.access import ProjectRequest, in_project
-from detection.integrations.hosts import HOSTS, hook_settings
+from detection.console.connect_guides import GUIDES
 from detection.models import ApiKey, Role, Session
 from detection.selectors import dashboard
 from detection.selectors.integrations import heard_integrations
@@ -46,14 +45,7 @@ def page(request: ProjectRequest) -> HttpResponse:
         "public_url": settings.PUBLIC_URL,
         "client_requirement": client_wheel.requirement(),
         "has_key": ApiKey.objects.filter(project=project, revoked_at=None).exists(),
-        "coding_agents": [
-            (
-                host,
-                orjson.dumps(hook_settings(host, settings.PUBLIC_URL), option=orjson.OPT_INDENT_2).decode(),
-            )
-            for host in HOSTS.values()
-            if host.hooks
-        ],
+        "guides": GUIDES.values(),
         "integrations": integrations,
         "observed_only": any(one.unguarded_sessions for one in integrations),
         "first_session": Session.objects.filter(project=project, is_demo=False).order_by("id").first(),

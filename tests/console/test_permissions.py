@@ -44,6 +44,7 @@ RIGHTS = {
     "statistics": (READ, None),
     "connect": (READ, None),
     "connect_attempts": (READ, None),
+    "connect_guide": (READ, None),
     "send_sample": (None, OPERATE),
     "gateway": (READ, None),
     "gateway_act": (None, ADMINISTER),
@@ -78,6 +79,7 @@ def address(name, world):
         "session": [world.session.external_id],
         "incident": [world.incident.public_id],
         "create_exception": [world.incident.public_id],
+        "connect_guide": ["codex"],
     }
     more |= {"alert_route": [alert_route(world)], "notification": [message(world)]}
     url = reverse(f"console:{name}", args=[world.project.slug, *more.get(name, [])])

@@ -1,0 +1,168 @@
+"""The pages of Connect, one per way to connect an agent: what to run, what it prevents, and whether it was heard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+from django.conf import settings
+from django.http import Http404, HttpResponse
+from django.shortcuts import render
+from django.views.decorators.http import require_safe
+
+from detection.console import client_wheel
+from detection.console.access import ProjectRequest, in_project
+from detection.integrations.hosts import HOSTS, hook_settings
+from detection.selectors.integrations import heard_integrations
+
+AWAY: Final = (
+    "While LoopGuard is away, calls run as if there were no hooks. With --fail-closed they do not run."
+)
+_HELD_BY_USER: Final = "A call on hold: {title} asks its own user."
+_HELD_BY_OPERATOR: Final = (
+    "A call on hold does not run, and the model reads that an operator has been asked. The decision applies to the same call "
+    "made again. The settings below wait up to 45 seconds for it."
+)
+_ENDS: Final = "A stop ends the run."
+_DENIES: Final = "{title} cannot be ended from outside: after a stop, every further call is blocked."
+
+
+@dataclass(frozen=True, slots=True)
+class Guide:
+    """A way to connect an agent.
+
+    Attributes
+    ----------
+    name, title
+        In addresses, and for people.
+    integrations
+        Names under which its sessions are heard; see `Session.integration`.
+    summary
+        One sentence.
+    prevents
+        What becomes of calls, and what does not.
+    check
+        How to see that it works.
+    trust
+        What a person has to do after the installation, in steps.
+    """
+
+    name: str
+    title: str
+    integrations: tuple[str, ...]
+    summary: str
+    prevents: tuple[str, ...]
+    check: str
+    trust: str = ""
+
+    @property
+    def is_host(self) -> bool:
+        """Whether it is a coding agent with hooks or plugins."""
+        return self.name in HOSTS
+
+    @property
+    def commands(self) -> str:
+        """What to run after the client is installed."""
+        if not self.is_host:
+            return ""
+        return f"loopguard hooks install {self.name} --url {settings.PUBLIC_URL}\nloopguard hooks check {self.name}"
+
+    @property
+    def settings_file(self) -> str:
+        """The file with its hooks; empty without one."""
+        return HOSTS[self.name].settings_file if self.is_host else ""
+
+    @property
+    def by_hand(self) -> str:
+        """What its settings file has to contain; empty without one."""
+        if not self.settings_file:
+            return ""
+        return orjson.dumps(
+            hook_settings(HOSTS[self.name], settings.PUBLIC_URL), option=orjson.OPT_INDENT_2
+        ).decode()
+
+
+def _host(name: str, *more: str, held: str, stop: str, trust: str = "") -> Guide:
+    title = HOSTS[name].title
+    return Guide(
+        name,
+        title,
+        (f"hooks/{name}",),
+        f"{title} asks before each tool, with its own hooks. The program itself is not changed.",
+        (
+            "A blocked call does not run, and the model reads the message as its result.",
+            stop.format(title=title),
+            held.format(title=title),
+            *more,
+            AWAY,
+        ),
+        "The command check runs the installed hook as the program does, and reports “heard” or the exact problem.",
+        trust,
+    )
+
+
+_GUIDES: Final = (
+    _host("claude-code", held=_HELD_BY_USER, stop=_ENDS),
+    _host(
+        "codex",
+        held=_HELD_BY_OPERATOR,
+        stop=_DENIES,
+        trust="Codex skips hooks that nobody has trusted, without a message. Start codex, enter /hooks and trust those of "
+        "LoopGuard. The check fails until that is done.",
+    ),
+    _host(
+        "gemini-cli",
+        "Gemini CLI itself ends a run at the fifth identical call. LoopGuard adds cycles, similar calls, failures and the record.",
+        held=_HELD_BY_OPERATOR,
+        stop=_ENDS,
+    ),
+    _host("copilot", held=_HELD_BY_USER, stop=_DENIES),
+    _host("opencode", held=_HELD_BY_OPERATOR.rpartition(" The settings")[0], stop=_DENIES),
+    Guide(
+        "python",
+        "Python and frameworks",
+        ("guard",),
+        "A decorator, a context manager, or an adapter for LangChain, LangGraph, OpenAI Agents SDK, pydantic-ai and CrewAI.",
+        (
+            "A blocked call does not run, and the model reads the message as its result.",
+            "A stop ends the run, as far as the framework can.",
+            "A call on hold waits for its approval.",
+            "While LoopGuard is away, identical calls are counted by the client itself. Tools in fail_closed do not run.",
+        ),
+        "Run the snippet: the fourth call returns a message instead of a result, and its session is listed under Live.",
+    ),
+    Guide(
+        "mcp",
+        "MCP servers",
+        ("guard",),
+        "A wrapper around an MCP server on stdio guards its tools, whatever program uses them.",
+        (
+            "A blocked call is answered with isError and its message; a warning precedes the result.",
+            "MCP cannot end a run: after a stop, every further call is answered with an error.",
+            "Tools that are no MCP tools are not seen, and neither are messages of the user.",
+        ),
+        "Restart the MCP client and use a tool: its session is listed under Live with the name of the client as agent.",
+    ),
+)
+GUIDES: Final[Mapping[str, Guide]] = {guide.name: guide for guide in _GUIDES}
+"""The guides by name."""
+
+
+@in_project()
+@require_safe
+def page(request: ProjectRequest, name: str) -> HttpResponse:
+    """Show one guide."""
+    guide = GUIDES.get(name)
+    if guide is None:
+        raise Http404
+    heard = [one for one in heard_integrations(request.project.pk) if one.name in guide.integrations]
+    context: dict[str, Any] = {
+        "guide": guide,
+        "guides": _GUIDES,
+        "heard": heard[0] if heard else None,
+        "public_url": settings.PUBLIC_URL,
+        "client_requirement": client_wheel.requirement(),
+    }
+    return render(request, "console/connect_guide.html", context)
