@@ -57,7 +57,7 @@ class StoredOverrideForm(OverrideForm, forms.ModelForm):  # type: ignore[type-ar
     def __init__(self, *args: Any, instance: Override | ToolOverride | None = None, **kwargs: Any) -> None:
         known = {}
         if instance is not None:
-            inherited = load_overrides(instance.project_id).inherited(instance.scope)
+            inherited = load_overrides(instance.project_id).inherited(instance.scope, instance.values)
             known = {"scope": instance.scope, "own": instance.values, "inherited": inherited}
         super().__init__(*args, instance=instance, **{"scope": self.new_scope, **known, **kwargs})
         reason = self.fields["note"]

@@ -69,12 +69,13 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """An approval that was decided."""
+    """An approval that was decided; `by` is the person, if it was one."""
 
     approval: Approval
     words: str
     reason: str
     chip: str
+    by: str
 
 
 @in_project()
@@ -118,9 +119,9 @@ def _closed(approval: Approval) -> Closed:
         _done(approval.choice, approval.raise_by)
         or {"allow": "Allowed", "block": "Skipped", "stop": "Stopped"}[approval.decision]
     )
-    return Closed(
-        approval, words, REASONS.get(approval.reason, approval.reason), OUTCOME_CHIPS[approval.decision]
-    )
+    reason = REASONS.get(approval.reason, approval.reason)
+    by = "" if approval.decided_by in ("system", "judge") else approval.decided_by
+    return Closed(approval, words, reason, OUTCOME_CHIPS[approval.decision], by)
 
 
 def _done(choice: str, by: int) -> str:

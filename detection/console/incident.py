@@ -63,6 +63,7 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         "neighbour_agents": len({row.agent for row in neighbours if row.agent}),
         "strip": _strip(incident),
         "meter": _meter(incident),
+        "unit": incident_text.unit(incident),
         "window_seconds": incident_text.window_seconds(incident),
         "single_tool": incident.tool if incident.tool and "→" not in incident.tool else "",
         "argument_names": _argument_names(incident),
@@ -102,7 +103,7 @@ def _strip(incident: Incident) -> Strip | None:
     ]
     if not cells:
         return None
-    label = f"{incident.count} {detector_for(incident.kind).unit}"
+    label = f"{incident.count} {incident_text.unit(incident)}"
     return large(
         cells, cell_width=strip_images.CELL_WIDTH, loops=[(incident.first_seq, incident.last_seq, label, "")]
     )

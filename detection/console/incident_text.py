@@ -170,6 +170,11 @@ def _span(incident: Incident) -> str:
     return f" in {f'{seconds} s' if seconds < 120 else formatting.span(seconds)}"
 
 
+def unit(incident: Incident) -> str:
+    """Return what the incident counted: of a spent budget, the unit of the limit."""
+    return str(incident.evidence.get("detail", {}).get("unit") or detector_for(incident.kind).unit)
+
+
 def window_seconds(incident: Incident) -> float | None:
     """Return the window that was counted over, unless the sentence says how long the loop took."""
     is_said = "$span" in detector_for(incident.kind).sentence and _span(incident)

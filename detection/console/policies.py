@@ -125,8 +125,8 @@ def page(request: ProjectRequest) -> HttpResponse:
     form = OverrideForm(
         request.POST or None,
         scope=scope,
-        own=row.values if row else {},
-        inherited=stored.inherited(scope),
+        own=(own := row.values if row else {}),
+        inherited=stored.inherited(scope, own),
     )
     status = 200
     if request.method == "POST":
@@ -214,8 +214,8 @@ def tool_rule(request: ProjectRequest) -> HttpResponse:
     form = ToolRuleForm(
         request.POST or None,
         scope=scope,
-        own=rule.values if rule else {},
-        inherited=stored.inherited(scope),
+        own=(own := rule.values if rule else {}),
+        inherited=stored.inherited(scope, own),
         initial={
             "pattern": rule.pattern if rule else pattern,
             "tool_class": rule.tool_class if rule else "",

@@ -15,7 +15,6 @@ from django.views.decorators.http import require_POST, require_safe
 from detection.console import differences, formatting, incident_text, permalinks, timeline
 from detection.console.access import ProjectRequest, actor_of, in_project
 from detection.console.session_rows import meter_title, meter_words, session_row
-from detection.engine.detectors import detector_for
 from detection.engine.scopes import Scope
 from detection.forms import OverrideForm, form_groups
 from detection.models import Incident, Role, Session, call_flags
@@ -126,7 +125,7 @@ def _strip(request: ProjectRequest, cells: list[Cell], incidents: list[Incident]
         (
             incident.first_seq,
             incident.last_seq,
-            f"{incident.count} {detector_for(incident.kind).unit}",
+            f"{incident.count} {incident_text.unit(incident)}",
             permalinks.incident_url(request.project.slug, incident.public_id),
         )
         for incident in incidents
@@ -257,7 +256,7 @@ def _settings_form(request: ProjectRequest, session: Session) -> OverrideForm:
         request.POST or None,
         scope=scope,
         own=session.policy_values,
-        inherited=policies.overrides_of(request.project).inherited(scope),
+        inherited=policies.overrides_of(request.project).inherited(scope, session.policy_values),
     )
 
 

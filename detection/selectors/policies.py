@@ -48,9 +48,16 @@ class ProjectOverrides:
         """List the overrides that a scope inherits, widest first."""
         return [(wider, self.values[wider]) for wider in scope.below() if wider in self.values]
 
-    def inherited(self, scope: Scope) -> Policy:
-        """Resolve what applies at a scope without its own override."""
-        return resolve(self.below(scope))
+    def inherited(self, scope: Scope, own: Mapping[str, Any]) -> Policy:
+        """Resolve what applies at a scope where its own override sets nothing: a preset of its own decides, the rest comes from outside."""
+        outside = resolve(self.below(scope))
+        if "preset" not in own:
+            return outside
+        inside = resolve([*self.below(scope), (scope, {"preset": own["preset"]})])
+        return Policy(
+            {**inside.values, "preset": outside.values["preset"]},
+            {**inside.sources, "preset": outside.sources["preset"]},
+        )
 
 
 def load_overrides(project_id: int | None) -> ProjectOverrides:

@@ -12,11 +12,13 @@ from django.db import connection
 from django.test import Client
 
 from detection.engine import fold
+from detection.engine.scopes import PROJECT, Scope
 from detection.models import ApiKey, AuditEntry, Incident, Override, Role, Session, ToolOverride
 from detection.services import audit
 from detection.services.audit import SYSTEM, Actor
 from detection.services.ingestion.ingest import ingest
 from detection.services.maintenance import retention
+from detection.services.policies import overrides
 from detection.services.sessions.evaluation import evaluate
 from detection.services.sessions.event_records import EventRecord
 from detection.services.sessions.locked_session import locked_session
@@ -224,6 +226,25 @@ def test_an_incident_of_searches_that_find_nothing_shows_its_limit_its_calls_and
     assert "Limit for searches that find nothing 4 calls" in shown
     assert "In the loop 5 calls" in shown
     assert shown.count("same warn") == 1
+
+
+def test_an_incident_of_a_spent_budget_names_the_unit_of_the_limit(world):
+    overrides.save_override(world.project.pk, PROJECT, {"budget_max_calls": 3}, SYSTEM)
+    for number in range(3):
+        ask(world.project, "spending", number, tool=f"tool_{number}", model="gpt-5-mini")
+    incident = Incident.objects.get(session_name="spending")
+    shown = text(world.client.get(f"{world.base}/incidents/{incident.public_id}"))
+    assert "3 of 3 calls" in shown
+    assert "In the loop 1 call," in shown
+
+
+def test_a_scope_with_a_preset_of_its_own_inherits_the_values_of_that_preset(world):
+    scope = Scope("model", "", "openai", "gpt-5")
+    overrides.save_override(world.project.pk, scope, {"preset": "proxy"}, SYSTEM, "as before")
+    shown = text(world.client.get(f"{world.base}/policies?scope=model:openai/gpt-5"))
+    assert "set here; else standard from preset standard" in shown
+    assert "inherits break from preset proxy" in shown
+    assert "inherits block then stop" not in shown
 
 
 def test_an_incident_of_a_cycle_names_its_pattern_and_how_often_the_ladder_reacted(world):
