@@ -2,8 +2,14 @@
 
 from loopguard_site.wsgi import application as wsgi  # isort: skip - sets Django up, which the front needs
 
+import os
+from pathlib import Path
+
 from django.conf import settings
+from django.urls import get_resolver
 
 from loopguard_site.front.server import Front
 
-application = Front(wsgi, settings.ENV.web_threads)
+get_resolver().url_patterns  # noqa: B018 - imports the views now: the front takes what is there out of garbage collection
+_shared = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+application = Front(wsgi, settings.ENV.web_threads, Path(_shared) if _shared else None)

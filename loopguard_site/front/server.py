@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import queue
 import random
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any, Final
 
 import structlog
@@ -18,6 +20,7 @@ from detection.api.problems import Problem
 from detection.services.keys import Principal
 from loopguard_site.front import traffic
 from loopguard_site.front.bodies import BodyReader, BodyTimeout
+from loopguard_site.front.guard_use import GuardUse
 from loopguard_site.front.traffic import Traffic
 from loopguard_site.front.turns import Turns, WaitingRequest
 from loopguard_site.front.wsgi_calls import Application, Responder, RsgiScope, environ_of
@@ -107,14 +110,16 @@ class Front:
         The WSGI application that answers everything but the health check.
     threads
         How many threads call it, besides one for probes.
+    shared_folder
+        Folder that all processes of `web` on this port share; None for a single process.
     """
 
     loop: asyncio.AbstractEventLoop
 
-    def __init__(self, application: Application, threads: int) -> None:
+    def __init__(self, application: Application, threads: int, shared_folder: Path | None = None) -> None:
         self.application = application
         self._threads = threads
-        self._turns = Turns(threads)
+        self._turns = Turns(threads, guard_use=GuardUse(shared_folder))
         self._probes: queue.SimpleQueue[ServedRequest] = queue.SimpleQueue()
         self._principals: dict[str, Principal] = {}
 
@@ -123,6 +128,9 @@ class Front:
         self.loop = loop
         # A guard request takes the interpreter's lock some ten times; behind a batch that is parsed, each would take 5 ms.
         sys.setswitchinterval(SWITCH_SECONDS)
+        # A full collection holds that lock as well: 80 ms for the modules, of which none ever becomes garbage.
+        gc.collect()
+        gc.freeze()
         self._bodies = BodyReader(loop)
         for number in range(self._threads):
             threading.Thread(target=self._serve, name=f"web-{number}", daemon=True).start()

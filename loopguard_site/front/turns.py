@@ -2,7 +2,8 @@
 
 Every project is charged the time that threads spend on its requests, and the one that was charged least is next; its keys
 take turns. A request of a thousand events thus weighs what it costs. One thread is kept for the guard, bulk traffic has
-half of them at most, one while the guard is used, and a kind that waits and has none is next.
+half of them at most, and a kind that waits and has none is next. While the guard is used, bulk traffic has one thread, which
+rests after each request for twice the time that it took, or longer if the workers lag behind its project.
 """
 
 from __future__ import annotations
@@ -13,14 +14,18 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from loopguard_site.front.guard_use import GuardUse
 from loopguard_site.front.traffic import Traffic
 
 MAX_WAITING_PER_PAYER: Final = 64
 MAX_WAITING_BYTES_PER_PAYER: Final = 16 * 1024 * 1024
 MAX_WAITING: Final = 1024
 MAX_WAITING_BYTES: Final = 128 * 1024 * 1024
-GUARDED_SECONDS: Final = 1.0
-"""So long after a guard request, bulk traffic has one thread only."""
+REST: Final = 2.0
+"""While the guard is used, bulk traffic rests so many times as long as its last request took, times the weight of that."""
+FULL_REST_BYTES: Final = 64 * 1024
+"""After a smaller request, bulk traffic rests so much less: single events are no flood."""
+MAX_REST_SECONDS: Final = 1.0
 Payer = tuple[str, str]
 """The project, or client address, and the key that a request is charged to."""
 
@@ -122,9 +127,14 @@ class Turns:
         How many threads call `take`.
     clock
         Gives the time in seconds.
+    guard_use
+        Whether the guard is used; None to know it of this process only.
     """
 
-    def __init__(self, threads: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, threads: int, clock: Callable[[], float] = time.monotonic, guard_use: GuardUse | None = None
+    ) -> None:
+        self._guard_use = guard_use or GuardUse(clock=clock)
         self._clock = clock
         self._changed = threading.Condition(threading.Lock())
         self._queues = {
@@ -133,7 +143,8 @@ class Turns:
             Traffic.BULK: _Queues(max(1, threads // 2)),
         }
         self._most_others = max(1, threads - 1)
-        self._guarded_until = 0.0
+        self._resting_until = 0.0
+        self._rest_left: float | None = None
         self._waiting = self._waiting_bytes = 0
         self._of_payer: dict[Payer, tuple[int, int]] = {}
 
@@ -153,7 +164,7 @@ class Turns:
             self._waiting_bytes += request.size
             self._queues[request.traffic].put(request)
             if request.traffic == Traffic.GUARD:
-                self._guarded_until = self._clock() + GUARDED_SECONDS
+                self._guard_use.note()
             self._changed.notify()
         return True
 
@@ -161,9 +172,11 @@ class Turns:
         """Wait for a request that may have a thread, and return it; `done` follows."""
         with self._changed:
             while (request := self._next()) is None:
-                self._changed.wait()
+                self._changed.wait(self._rest_left)
             request.started_at = self._clock()
             self._forget(request)
+            if self._rest_left is not None:
+                self._changed.notify()  # this thread may have been the one that waited for the end of the rest
             return request
 
     def done(self, request: WaitingRequest) -> None:
@@ -171,7 +184,12 @@ class Turns:
         with self._changed:
             queues = self._queues[request.traffic]
             queues.running -= 1
-            queues.charge(request, (self._clock() - request.started_at) * request.weight)
+            now = self._clock()
+            cost = (now - request.started_at) * request.weight
+            queues.charge(request, cost)
+            if request.traffic == Traffic.BULK:
+                rest = REST * cost * min(1.0, request.size / FULL_REST_BYTES)
+                self._resting_until = now + min(rest, MAX_REST_SECONDS)
 
     def leave(self, request: WaitingRequest) -> bool:
         """Remove a request that is answered otherwise; False if a thread has taken it."""
@@ -183,6 +201,7 @@ class Turns:
             return True
 
     def _next(self) -> WaitingRequest | None:
+        self._rest_left = self._rest()
         waiting = [(traffic, queues) for traffic, queues in self._queues.items() if queues.by_project]
         if len(waiting) > 1:
             waiting.sort(key=lambda one: one[1].running > 0)
@@ -194,8 +213,16 @@ class Turns:
         return None
 
     def _most_running(self, traffic: Traffic, queues: _Queues) -> int:
-        is_held_back = traffic == Traffic.BULK and self._clock() < self._guarded_until
-        return 1 if is_held_back else queues.most_running
+        if traffic != Traffic.BULK or not self._guard_use.seconds_left():
+            return queues.most_running
+        return 0 if self._rest_left else 1
+
+    def _rest(self) -> float | None:
+        """Return how long waiting bulk requests are still held back, after which nobody wakes a thread; None for not at all."""
+        if not self._queues[Traffic.BULK].by_project:
+            return None
+        seconds = min(self._resting_until - self._clock(), self._guard_use.seconds_left())
+        return seconds if seconds > 0 else None
 
     def _others_running(self) -> int:
         return self._queues[Traffic.INTERACTIVE].running + self._queues[Traffic.BULK].running

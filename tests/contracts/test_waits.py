@@ -20,7 +20,6 @@ ENDLESS = {
     "detection/gateway/workers.py": "all work in its threads has a deadline",
     "detection/tasks/evaluation_queue.py": "daemon threads that wait for work; `stop` wakes them",
     "detection/tasks/judge.py": "every consultation has a deadline",
-    "loopguard_site/front/turns.py": "daemon threads that wait for work",
     "tests/front/test_bodies.py": "a body that never arrives",
     "tests/reliability/frozen_database.py": "daemon threads; `close` wakes them",
     "tests/reliability/test_deadlines.py": "requests of a client with a timeout",

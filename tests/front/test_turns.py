@@ -2,7 +2,7 @@
 
 import pytest
 
-from loopguard_site.front import turns
+from loopguard_site.front import guard_use, turns
 from loopguard_site.front.traffic import Traffic
 from loopguard_site.front.turns import Turns, WaitingRequest
 
@@ -95,9 +95,51 @@ def test_bulk_traffic_has_one_thread_while_the_guard_is_used(clock):
     put(waiting, FLOOD, count=3)
     assert [waiting.take().traffic for _ in range(2)] == [Traffic.GUARD, Traffic.BULK]
     assert waiting._next() is None
-    clock.now += turns.GUARDED_SECONDS
+    clock.now += guard_use.GUARDED_SECONDS
     assert waiting.take().traffic == Traffic.BULK
     assert waiting._next() is None
+
+
+@pytest.mark.parametrize(
+    ("size", "weight", "rest"),
+    [
+        (turns.FULL_REST_BYTES, 1.0, 0.2),
+        (2 * turns.FULL_REST_BYTES, 3.0, 0.6),
+        (turns.FULL_REST_BYTES // 2, 1.0, 0.1),
+        (turns.FULL_REST_BYTES, 100.0, turns.MAX_REST_SECONDS),
+    ],
+)
+def test_bulk_traffic_rests_while_the_guard_is_used(clock, size, weight, rest):
+    waiting = Turns(5, clock)
+    put(waiting, FLOOD, size=size, count=3)
+    first = waiting.take()
+    first.weight = weight
+    clock.now += 0.1
+    waiting.done(first)
+    put(waiting, QUIET, Traffic.GUARD)
+    waiting.done(waiting.take())
+    assert waiting._next() is None
+    clock.now += rest - 0.01
+    assert waiting._next() is None
+    clock.now += 0.02
+    assert waiting.take().traffic == Traffic.BULK
+
+
+def test_a_thread_that_waits_takes_a_bulk_request_after_the_rest():
+    waiting = Turns(5)
+    put(waiting, QUIET, Traffic.GUARD)
+    waiting.done(waiting.take())
+    put(waiting, FLOOD, size=turns.FULL_REST_BYTES, count=2)
+    waiting.done(waiting.take())
+    assert waiting.take().payer == FLOOD
+
+
+def test_processes_that_share_a_folder_know_of_each_others_guard(clock, tmp_path):
+    first, second = (Turns(5, clock, guard_use.GuardUse(tmp_path, clock)) for _ in range(2))
+    put(first, QUIET, Traffic.GUARD)
+    put(second, FLOOD, count=2)
+    assert second.take().payer == FLOOD
+    assert second._next() is None
 
 
 def test_a_flood_is_turned_away_and_others_are_not(clock):
