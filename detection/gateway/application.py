@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import weakref
-from collections.abc import Iterator
 from typing import Final, cast
 
-import httpcore
 import structlog
 from asgiref.typing import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
 
 from detection.gateway.access import KEY_HEADER, Access, Address, read_address
 from detection.gateway.client import BodyBudget, Client
 from detection.gateway.errors import ClientGone, GatewayError, StreamCut
-from detection.gateway.headers import response_headers
+from detection.gateway.exchange import Exchange
+from detection.gateway.guarding import Guarding
+from detection.gateway.memory import Memory
+from detection.gateway.protocols.anthropic import Anthropic
+from detection.gateway.protocols.chat import Chat
+from detection.gateway.protocols.responses import Responses
+from detection.gateway.protocols.sse import EventTooLarge
+from detection.gateway.relaying import relay
 from detection.gateway.upstream import Upstreams
 from detection.gateway.workers import DatabaseWorkers
 from detection.services.gateway.grants import Grant
@@ -23,6 +27,13 @@ from detection.services.gateway.grants import Grant
 log = structlog.get_logger(__name__)
 PREFIX: Final = "/gateway/"
 MAX_EXCHANGES: Final = 2_000
+_Protocol = Chat | Anthropic | Responses
+PROTOCOLS: Final[dict[tuple[bytes, ...], _Protocol]] = {
+    (b"chat", b"completions"): Chat(),
+    (b"messages",): Anthropic(),
+    (b"responses",): Responses(),
+}
+"""Guarded routes by the end of their path; whatever the kind of the backend, because many speak several protocols."""
 
 
 class _Loop:
@@ -33,6 +44,9 @@ class _Loop:
         self.access = Access(self.workers)
         self.upstreams = Upstreams()
         self.bodies = BodyBudget()
+        self.guarding = Guarding(self.workers)
+        self.memory = Memory()
+        self.background: set[asyncio.Task[None]] = set()
         self.exchanges = 0
 
 
@@ -76,13 +90,23 @@ async def _serve(loop: _Loop, client: Client, request: HTTPScope) -> None:
             )
         address = read_address(request["raw_path"] or request["path"].encode())
         grant = await loop.access.grant(address, client.headers.text(KEY_HEADER))
-        await _pass_through(loop, client, address, grant)
+        protocol = protocol_of(client.method, address.path)
+        if protocol is None:
+            await _pass_through(loop, client, address, grant)
+        else:
+            path = address.path + (b"?" + client.query if client.query else b"")
+            await Exchange(loop, client, path, grant, protocol).run()
     except GatewayError as error:
         if not client.has_started:
             await client.respond_error(error)
-    except (ClientGone, StreamCut):
+    except (ClientGone, StreamCut, EventTooLarge):
         # Returning without the end of a response closes the connection: the client sees it cut, as without us.
         pass
+    except Exception:
+        log.exception("gateway_request_failed", request_id=client.request_id)
+        if not client.has_started:
+            detail = "The gateway failed. The log of `live` has the reason."
+            await client.respond_error(GatewayError(500, "internal_error", detail))
 
 
 async def _pass_through(loop: _Loop, client: Client, address: Address, grant: Grant) -> None:
@@ -107,28 +131,17 @@ async def _pass_through(loop: _Loop, client: Client, address: Address, grant: Gr
         await relay(client, response)
 
 
+def protocol_of(method: bytes, path: bytes) -> _Protocol | None:
+    """Return the protocol of a guarded route; None for every other one."""
+    segments = tuple(path.strip(b"/").split(b"/"))
+    if method != b"POST":
+        return None
+    return next((one for end, one in PROTOCOLS.items() if segments[-len(end) :] == end), None)
+
+
 def is_harmless(method: bytes, path: bytes) -> bool:
     """Return whether a path lists models or counts tokens."""
     segments = path.rstrip(b"/").split(b"/")
     if method == b"GET":
         return b"models" in segments[-2:]
     return method == b"POST" and segments[-1] in (b"count_tokens", b"input_tokens")
-
-
-async def relay(client: Client, response: httpcore.Response) -> None:
-    """Send a response on, byte by byte. The upstream is read only as fast as the client reads."""
-    await client.start(response.status, response_headers(response.headers))
-    with cut_as_seen():
-        async for part in response.aiter_stream():
-            if part:
-                await client.write(part)
-    await client.end()
-
-
-@contextlib.contextmanager
-def cut_as_seen() -> Iterator[None]:
-    """Turn a failed connection to the upstream into `StreamCut`."""
-    try:
-        yield
-    except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException) as error:
-        raise StreamCut from error

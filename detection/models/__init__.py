@@ -25,7 +25,7 @@ from detection.models.approvals import (
 from detection.models.attempts import Attempt
 from detection.models.audit import AuditEntry
 from detection.models.events import Event, EventKey, EventType, MessageRole
-from detection.models.gateway import BackendKind, GatewayBackend, GatewayToken
+from detection.models.gateway import BackendKind, GatewayBackend, GatewayRewrite, GatewayToken
 from detection.models.incidents import Incident, IncidentActivity
 from detection.models.judge import JudgeCall, JudgeLabel, JudgeOutcome
 from detection.models.keys import ApiKey, KeyScope
@@ -61,6 +61,7 @@ __all__ = [
     "EventKey",
     "EventType",
     "GatewayBackend",
+    "GatewayRewrite",
     "GatewayToken",
     "Incident",
     "IncidentActivity",

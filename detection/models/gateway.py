@@ -9,6 +9,7 @@ from django.db.models.functions import Now
 
 from detection.models.incidents import PUBLIC_ID_ALPHABET
 from detection.models.projects import Project
+from detection.models.sessions import Session
 
 
 def new_backend_id() -> str:
@@ -81,3 +82,21 @@ class GatewayToken(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} (lgw_{self.public_id}…)"
+
+
+class GatewayRewrite(models.Model):
+    """What the gateway adds to the history of a session around one answer, in every later request.
+
+    `answer` is a digest of the id of the answer's first call, and how often that id occurred as one. `body` is JSON: calls
+    that did not run, without their secrets, with their results, and warnings.
+    """
+
+    session = models.ForeignKey(Session, on_delete=models.CASCADE, related_name="gateway_rewrites")
+    answer = models.CharField(max_length=48)
+    body = models.TextField()
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("session", "answer"), name="one_rewrite_per_answer"),)
+
+    def __str__(self) -> str:
+        return f"rewrite of {self.answer}"

@@ -1,0 +1,175 @@
+"""Evaluates the calls of an answer, in the threads of `workers`, and waits for decisions on calls that are held."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+from django.db import DatabaseError
+from django.utils import timezone
+
+from detection.gateway.protocols.answers import NOT_RUN, Answer, AnswerVerdict, TokenUsage
+from detection.gateway.records import event_record
+from detection.gateway.workers import DatabaseWorkers
+from detection.integrations.message_lists import ReadMessage, read_messages
+from detection.integrations.transcripts import MessageShape
+from detection.selectors.approvals import closed_among
+from detection.services.approvals import decisions
+from detection.services.errors import ServiceError
+from detection.services.ingestion.guard import CallVerdict, GuardRequest, GuardResponse
+from detection.services.ingestion.message_guard import guard_messages
+from detection.services.keys import Principal
+from detection.services.sessions.event_records import EventRecord
+
+log = structlog.get_logger(__name__)
+GUARD_SECONDS: Final = 5.0
+POLL_SECONDS: Final = 1.0
+MAX_EVENTS: Final = 1_000
+INTEGRATION: Final = "gateway"
+UNAVAILABLE: Final = (
+    "LoopGuard could not evaluate the tool calls of this answer, and this backend withholds calls that were not"
+    " evaluated. Try again later."
+)
+
+
+class GuardUnavailable(Exception):
+    """There is no verdict: the failure rule of the backend decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speaker:
+    """Whose conversation it is."""
+
+    principal: Principal
+    session: str
+    shape: MessageShape
+    backend: str
+    model: str
+    agent: str = ""
+    parent_session: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The verdicts on the calls of an answer, and a message about the results before it."""
+
+    verdicts: tuple[AnswerVerdict, ...]
+    notice: str = ""
+
+
+class Guarding:
+    """The guard, as the event loop uses it."""
+
+    def __init__(self, workers: DatabaseWorkers) -> None:
+        self._workers = workers
+
+    async def evaluate(
+        self, speaker: Speaker, messages: list[dict[str, Any]], answer: Answer, cost_usd: float
+    ) -> Evaluation:
+        """Return the verdicts on the calls of an answer. Waits as long as calls are held.
+
+        Parameters
+        ----------
+        messages
+            The conversation as the guard reads it, with the answer at its end.
+
+        Raises
+        ------
+        GuardUnavailable
+            If there is no verdict in time.
+        """
+        try:
+            response = await self._workers.run(
+                lambda: _guard(speaker, messages, answer.id, answer.usage, cost_usd), GUARD_SECONDS
+            )
+        except Exception as error:  # a defect here must not end the run of an agent
+            log.warning(
+                "gateway_guard_failed",
+                session=speaker.session,
+                error=f"{type(error).__name__}: {error}"[:300],
+            )
+            raise GuardUnavailable from error
+        if len(response.verdicts) != len(answer.calls):
+            log.warning("gateway_verdicts_missing", session=speaker.session)
+            raise GuardUnavailable
+        verdicts = [await self._decided(speaker, verdict) for verdict in response.verdicts]
+        return _with_notices(verdicts, response)
+
+    async def report(self, speaker: Speaker, messages: list[dict[str, Any]]) -> None:
+        """Record what is new in a conversation whose answer has no calls. A failure is only logged."""
+        try:
+            await self._workers.run(lambda: _guard(speaker, messages, "", TokenUsage(), 0.0), GUARD_SECONDS)
+        except (DatabaseError, ServiceError) as error:
+            log.info("gateway_report_failed", session=speaker.session, error=str(error)[:200])
+
+    async def _decided(self, speaker: Speaker, verdict: CallVerdict) -> AnswerVerdict:
+        """Return a verdict; that of a held call when it is decided."""
+        message = verdict.message_by_shape.get(speaker.shape, verdict.message)
+        if verdict.decision != "hold":
+            return AnswerVerdict(verdict.decision, message)
+        if verdict.approval is None:
+            return AnswerVerdict("block", message or NOT_RUN)
+        public_id = str(verdict.approval["id"])
+        while True:
+            await asyncio.sleep(POLL_SECONDS)
+            try:
+                decided = await self._workers.run(
+                    lambda: _closed(speaker.principal.project_id, public_id), GUARD_SECONDS
+                )
+            except DatabaseError:
+                continue  # the decision is not lost; the client may leave at any time
+            except ServiceError:
+                return AnswerVerdict("block", NOT_RUN)
+            if decided is not None:
+                return decided
+
+
+def _closed(project_id: int, public_id: str) -> AnswerVerdict | None:
+    if public_id not in closed_among((public_id,), timezone.now()):
+        return None
+    approval = decisions.find(project_id, public_id)
+    return None if approval.is_open else AnswerVerdict(approval.decision, approval.message)
+
+
+def _guard(
+    speaker: Speaker, messages: Sequence[dict[str, Any]], round_name: str, usage: TokenUsage, cost_usd: float
+) -> GuardResponse:
+    principal = speaker.principal
+    read = read_messages(messages, speaker.shape, principal.digest_secret)
+    names: dict[str, Any] = {
+        "session": speaker.session,
+        "backend": speaker.backend,
+        "model": speaker.model[:200],
+        "agent": speaker.agent,
+        "parent_session": speaker.parent_session,
+    }
+    spent = [(usage.input_tokens + usage.output_tokens, cost_usd)]
+    last = read[-1].index if read else -1
+
+    def to_record(message: ReadMessage, event: dict[str, Any]) -> EventRecord:
+        record = event_record(event, names)
+        if spent and message.index == last and record.type == "call":
+            record.tokens, record.cost_usd = spent[0]
+            spent.clear()
+        return record
+
+    about = GuardRequest(**names, integration=INTEGRATION)
+    started = time.perf_counter()
+    done = guard_messages(
+        principal, about, read, to_record, round_name=round_name[:256], max_events=MAX_EVENTS
+    )
+    log.debug("gateway_guarded", session=speaker.session, ms=round((time.perf_counter() - started) * 1000, 1))
+    return done.response
+
+
+def _with_notices(verdicts: list[AnswerVerdict], response: GuardResponse) -> Evaluation:
+    """Return the verdicts with what was found about results: it stops the run, or is a warning with the next result."""
+    stops = [notice for notice in response.notices if notice.decision == "stop"]
+    if stops:
+        return Evaluation(tuple(AnswerVerdict("stop", stops[0].message) for _ in verdicts))
+    texts = dict.fromkeys(notice.message for notice in response.notices if notice.message)
+    return Evaluation(tuple(verdicts), "\n\n".join(texts))

@@ -1,0 +1,100 @@
+"""What one process remembers of conversations: for the time that the database is away, and for repeated requests. All bounded."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar
+
+import orjson
+
+from detection.gateway.protocols.answers import Answer, Message, ToolCall, canonical_arguments
+from detection.gateway.protocols.rewrites import Rewrite
+
+Value = TypeVar("Value")
+MAX_SESSIONS: Final = 2_000
+MAX_REWRITES: Final = 200
+"""For each session; the database has more."""
+MAX_ANSWERS: Final = 5_000
+MAX_RESPONSES: Final = 20_000
+
+
+class Recent(Generic[Value]):
+    """The values that were used last."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._values: OrderedDict[Hashable, Value] = OrderedDict()
+
+    def get(self, key: Hashable) -> Value | None:
+        """Return a value, which becomes the newest."""
+        if key in self._values:
+            self._values.move_to_end(key)
+        return self._values.get(key)
+
+    def put(self, key: Hashable, value: Value) -> None:
+        """Remember a value."""
+        self._values[key] = value
+        self._values.move_to_end(key)
+        if len(self._values) > self._size:
+            self._values.popitem(last=False)
+
+
+@dataclass(slots=True)
+class GivenAnswer:
+    """The calls of the last answer to a conversation, as the guard has them."""
+
+    answer_id: str
+    calls: tuple[ToolCall, ...]
+    is_delivered: bool = False
+
+    def matches(self, answer: Answer) -> bool:
+        """Return whether another answer has the same calls, whatever their ids."""
+        return [_what(call) for call in self.calls] == [_what(call) for call in answer.calls]
+
+
+def _what(call: ToolCall) -> tuple[str, str]:
+    return call.name, canonical_arguments(call.arguments)
+
+
+@dataclass(slots=True)
+class Memory:
+    """The memory of one event loop.
+
+    Attributes
+    ----------
+    rewrites
+        By project and session.
+    answers
+        By project, session and conversation.
+    sessions_of_responses
+        Names of sessions by project and id of the response, for `previous_response_id`.
+    """
+
+    rewrites: Recent[dict[tuple[str, int], Rewrite]] = field(default_factory=lambda: Recent(MAX_SESSIONS))
+    answers: Recent[GivenAnswer] = field(default_factory=lambda: Recent(MAX_ANSWERS))
+    sessions_of_responses: Recent[str] = field(default_factory=lambda: Recent(MAX_RESPONSES))
+
+    def rewrites_of(self, key: tuple[int, str], stored: Sequence[str]) -> list[Rewrite]:
+        """Return the rewrites of a session: the stored ones, and those that only this process has."""
+        known = self.rewrites.get(key) or {}
+        loaded = [Rewrite.load(text) for text in stored]
+        return [*({one.key: one for one in loaded} | known).values()]
+
+    def add_rewrite(self, key: tuple[int, str], rewrite: Rewrite) -> None:
+        """Remember a rewrite."""
+        known = self.rewrites.get(key)
+        if known is None:
+            known = {}
+            self.rewrites.put(key, known)
+        known[rewrite.key] = rewrite
+        if len(known) > MAX_REWRITES:
+            del known[next(iter(known))]
+
+
+def conversation_key(project_id: int, session: str, messages: Sequence[Message]) -> tuple[int, str, bytes]:
+    """Return what an answer to a conversation is looked up by."""
+    text = orjson.dumps(messages, default=str)
+    return project_id, session, hashlib.blake2b(text, digest_size=16).digest()

@@ -1,0 +1,148 @@
+"""What all protocols have in common: a model's answer with tool calls, its verdicts, and what is done with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import orjson
+
+Message = dict[str, Any]
+MAX_REASKS: Final = 2
+NOT_RUN: Final = "The call was not run."
+
+
+@dataclass(slots=True)
+class ToolCall:
+    """A call in an answer.
+
+    Attributes
+    ----------
+    id
+        As the model server gave it, possibly empty, possibly used before.
+    arguments
+        The text that the model wrote.
+    place
+        Number of the call, block or item within the answer.
+    choice
+        Number of the choice, where an answer has several.
+    kind
+        The protocol's word for the sort of call.
+    """
+
+    id: str
+    name: str
+    arguments: str
+    place: int = 0
+    choice: int = 0
+    kind: str = "function"
+
+
+@dataclass(slots=True)
+class TokenUsage:
+    """Tokens of an answer; those read from a cache are part of the input."""
+
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+
+
+@dataclass(slots=True)
+class Answer:
+    """An answer of a model.
+
+    Attributes
+    ----------
+    messages
+        The answer as the model server wants it back, where that cannot be made of the calls alone.
+    reasoning
+        Text of the reasoning, where the model server wants that back.
+    """
+
+    id: str = ""
+    model: str = ""
+    messages: list[Message] = field(default_factory=list)
+    calls: list[ToolCall] = field(default_factory=list)
+    usage: TokenUsage = field(default_factory=TokenUsage)
+    reasoning: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerVerdict:
+    """The verdict on a call; `decision` is one of `engine.calls.DECISIONS`, without `hold`."""
+
+    decision: str
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """What is done with an answer.
+
+    Attributes
+    ----------
+    action
+        `forward` it; forward `some` of its calls; `reask` the model server, with the reasons as results; respond with
+        `text` instead of the calls.
+    blocked
+        Numbers of the calls that do not run.
+    text
+        The message to the user, for `text`.
+    is_stop
+        Whether the run ends.
+    """
+
+    action: Literal["forward", "some", "reask", "text"]
+    blocked: frozenset[int] = frozenset()
+    text: str = ""
+    is_stop: bool = False
+
+
+def resolve(verdicts: Sequence[AnswerVerdict], reasks_left: int) -> Resolution:
+    """Return what is done with an answer whose calls have these verdicts."""
+    everything = frozenset(range(len(verdicts)))
+    stops = [verdict for verdict in verdicts if verdict.decision == "stop"]
+    if stops:
+        return Resolution("text", everything, stops[0].message or NOT_RUN, is_stop=True)
+    blocked = frozenset(n for n, verdict in enumerate(verdicts) if verdict.decision not in ("allow", "warn"))
+    if not blocked:
+        return Resolution("forward")
+    if blocked != everything:
+        return Resolution("some", blocked)
+    if reasks_left > 0:
+        return Resolution("reask", blocked)
+    texts = dict.fromkeys(verdict.message or NOT_RUN for verdict in verdicts)
+    return Resolution("text", blocked, "\n\n".join(texts))
+
+
+def canonical_arguments(text: str) -> str:
+    """Return arguments without the spaces that clients add or remove when they parse and write them again."""
+    try:
+        return orjson.dumps(orjson.loads(text)).decode()
+    except (ValueError, TypeError):
+        return text
+
+
+def whole_number(value: Any) -> int:
+    """Return a count in a usage document, 0 for anything else."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+
+
+def dicts(value: Any) -> list[dict[str, Any]]:
+    """Return the objects in a list; empty for anything else."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def text_field(data: Any, name: str) -> str:
+    """Return a text in an object, empty for anything else."""
+    value = data.get(name) if isinstance(data, dict) else None
+    return value if isinstance(value, str) else ""
+
+
+def with_note(content: Any, note: str) -> Any:
+    """Return the content of a result with a note before it: text stays text, and a list of parts gets one more."""
+    if isinstance(content, list):
+        kind = next((text_field(part, "type") for part in dicts(content)), "text")
+        return [{"type": "input_text" if kind.startswith("input_") else "text", "text": note}, *content]
+    return f"{note}\n\n{content}" if isinstance(content, str) else note

@@ -1,0 +1,343 @@
+"""Anthropic's messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import orjson
+
+from detection.gateway.protocols.answers import (
+    NOT_RUN,
+    Answer,
+    Message,
+    Resolution,
+    TokenUsage,
+    ToolCall,
+    canonical_arguments,
+    dicts,
+    text_field,
+    whole_number,
+    with_note,
+)
+from detection.gateway.protocols.rewrites import Rewrites
+from detection.gateway.protocols.stream import StreamReader
+from detection.integrations.transcripts import MessageShape
+
+CALL_BLOCK: Final = "tool_use"
+"""Other calls, such as ``server_tool_use``, run at the model server and cannot be held."""
+
+
+class Anthropic:
+    """Requests and whole responses."""
+
+    shape: MessageShape = "anthropic"
+    list_key = "messages"
+
+    def messages(self, request: dict[str, Any]) -> list[Message] | None:
+        """Return the conversation of a request; None if it has none."""
+        found = request.get("messages")
+        return found if isinstance(found, list) and all(isinstance(one, dict) for one in found) else None
+
+    def system_text(self, request: dict[str, Any]) -> str:
+        """Return the instructions: part of what tells conversations apart."""
+        system = request.get("system")
+        return system if isinstance(system, str) else repr([text_field(one, "text") for one in dicts(system)])
+
+    def call_ids(self, message: Message) -> list[str]:
+        """Return the ids of the calls in a message."""
+        if message.get("role") != "assistant":
+            return []
+        return [text_field(block, "id") for block in _calls(message)]
+
+    def answer_of_message(self, message: Message) -> Answer:
+        """Read the calls of an answer in the conversation."""
+        return Answer(calls=[_call(block, place) for place, block in enumerate(_calls(message))])
+
+    def for_guard(self, messages: Sequence[Message]) -> list[Message]:
+        """Return messages as the guard reads them: of the model only its calls, which clients keep as they are."""
+        return [
+            {"role": "assistant", "content": [_guard_block(block) for block in _calls(message)]}
+            if message.get("role") == "assistant"
+            else message
+            for message in messages
+        ]
+
+    def rewritten(self, messages: Sequence[Message], rewrites: Rewrites) -> list[Message]:
+        """Return the conversation with what the client does not know; unchanged messages are the same objects."""
+        out: list[Message] = []
+        results: list[Message] = []
+        for message in messages:
+            found = rewrites.of_answer(self.call_ids(message))
+            if found is not None:
+                out += found.before
+                if found.calls:
+                    others = [block for block in message["content"] if block not in _calls(message)]
+                    message = message | {"content": [*others, *found.merged(_calls(message))]}
+                results = found.results
+            elif message.get("role") == "user" and isinstance(message.get("content"), (list, str)):
+                message, results = self._with_results(message, rewrites, results), []
+            out.append(message)
+        return out
+
+    def _with_results(self, message: Message, rewrites: Rewrites, results: list[Message]) -> Message:
+        content = message["content"]
+        if not results and not isinstance(content, list):
+            return message
+        blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]
+        changed = [*results]
+        for block in blocks:
+            is_result = isinstance(block, dict) and block.get("type") == "tool_result"
+            note = rewrites.note_of(text_field(block, "tool_use_id")) if is_result else ""
+            changed.append(block | {"content": with_note(block.get("content"), note)} if note else block)
+        is_same = len(changed) == len(blocks) and all(a is b for a, b in zip(changed, blocks, strict=True))
+        return message if is_same else message | {"content": changed}
+
+    def call_document(self, call: ToolCall, arguments: str) -> Message:
+        """Return a call that the client did not get, as part of an answer."""
+        return {"type": CALL_BLOCK, "id": call.id, "name": call.name, "input": _input(arguments)}
+
+    def answer_messages(self, calls: Sequence[Message], _: str = "") -> list[Message]:
+        """Return an answer that consists of calls only."""
+        return [{"role": "assistant", "content": [*calls]}]
+
+    def results(self, calls: Sequence[ToolCall], texts: Sequence[str]) -> list[Message]:
+        """Return results of calls that did not run."""
+        return [
+            {"type": "tool_result", "tool_use_id": call.id, "content": text, "is_error": True}
+            for call, text in zip(calls, texts, strict=True)
+        ]
+
+    def result_messages(self, results: list[Message]) -> list[Message]:
+        """Return the messages that carry results."""
+        return [{"role": "user", "content": results}]
+
+    def continued(self, request: dict[str, Any], messages: list[Message], _: Answer) -> dict[str, Any]:
+        """Return a request with other messages."""
+        return request | {"messages": messages}
+
+    def answer(self, response: dict[str, Any]) -> Answer:
+        """Read a whole response."""
+        answer = Answer(text_field(response, "id"), text_field(response, "model"))
+        answer.usage = usage_of(response.get("usage"), TokenUsage())
+        for place, block in enumerate(dicts(response.get("content"))):
+            if block.get("type") == CALL_BLOCK:
+                answer.calls.append(_call(block, place))
+        answer.messages = _with_thinking(dicts(response.get("content")))
+        return answer
+
+    def respond(
+        self, response: dict[str, Any], answer: Answer, resolution: Resolution, finish: str
+    ) -> dict[str, Any]:
+        """Return a whole response as the client gets it."""
+        blocked = {answer.calls[n].place for n in resolution.blocked}
+        kept = [block for place, block in enumerate(dicts(response.get("content"))) if place not in blocked]
+        if resolution.action == "some":
+            return response | {"content": kept}
+        kept.append({"type": "text", "text": resolution.text})
+        return response | {"content": kept, "stop_reason": "end_turn", "stop_sequence": None}
+
+    def text_response(self, model: str, text: str, response_id: str) -> dict[str, Any]:
+        """Return a response of the gateway's own."""
+        return _message(model, response_id) | {
+            "content": [{"type": "text", "text": text}],
+            "stop_reason": "end_turn",
+        }
+
+    def text_stream(self, model: str, text: str, response_id: str) -> bytes:
+        """Return the same as a stream."""
+        start = {"type": "message_start", "message": _message(model, response_id)}
+        usage = {"output_tokens": 0}
+        return b"".join(
+            (_event(start), *_text_events(0, text), *_end_events({"type": "message_delta", "usage": usage}))
+        )
+
+    def reader(self, request: dict[str, Any]) -> AnthropicReader:
+        """Return a reader of the stream that answers a request."""
+        return AnthropicReader()
+
+
+class AnthropicReader(StreamReader):
+    """The stream of one answer.
+
+    Parameters
+    ----------
+    first_index
+        Number of the blocks that the client has got from earlier answers to the same request.
+    """
+
+    def __init__(self, first_index: int = 0, *, is_continued: bool = False) -> None:
+        super().__init__()
+        self._first, self._is_continued = first_index, is_continued
+        self._passed = first_index
+        self._blocks: dict[int, Message] = {}
+        self._inputs: dict[int, list[str]] = {}
+        self._held_at: list[tuple[int, dict[str, Any], bytes]] = []
+        self._message_delta: dict[str, Any] = {}
+
+    def read(self, event: bytes, document: dict[str, Any] | None, data: bytes) -> bytes:
+        """Return what passes at once of an event; hold the rest."""
+        if document is None:
+            return event
+        kind = document.get("type")
+        if kind == "message_start":
+            message = document.get("message") or {}
+            self.answer.id, self.answer.model = text_field(message, "id"), text_field(message, "model")
+            self.answer.usage = usage_of(message.get("usage"), self.answer.usage)
+            return b"" if self._is_continued else event
+        if kind in ("content_block_start", "content_block_delta", "content_block_stop"):
+            return self._read_block(str(kind), event, document)
+        if kind == "message_delta":
+            self.answer.usage = usage_of(document.get("usage"), self.answer.usage)
+            if self.answer.calls:
+                self._message_delta = document
+                self.held.append(event)
+                self.is_due = True
+                return b""
+        return event
+
+    def _read_block(self, kind: str, event: bytes, document: dict[str, Any]) -> bytes:
+        index = whole_number(document.get("index"))
+        if kind == "content_block_start":
+            self._start(index, document.get("content_block") or {})
+        elif kind == "content_block_delta":
+            self._extend(index, document.get("delta") or {})
+        if self.answer.calls:
+            self.held.append(event)
+            self._held_at.append((index, document, event))
+            return b""
+        self._passed = self._first + index + 1
+        return event if not self._first else _event(document | {"index": self._first + index})
+
+    def _start(self, index: int, block: Message) -> None:
+        self._blocks[index] = dict(block)
+        self._inputs[index] = []
+        if block.get("type") == CALL_BLOCK:
+            self.answer.calls.append(ToolCall(text_field(block, "id"), text_field(block, "name"), "", index))
+
+    def _extend(self, index: int, delta: dict[str, Any]) -> None:
+        block = self._blocks.setdefault(index, {})
+        for name, value in delta.items():
+            if name == "partial_json" and isinstance(value, str):
+                self._inputs.setdefault(index, []).append(value)
+            elif name == "citation":
+                block["citations"] = [*(block.get("citations") or []), value]
+            elif name != "type" and isinstance(value, str):
+                block[name] = text_field(block, name) + value
+
+    def finish(self) -> None:
+        """Complete the answer when the verdicts are due."""
+        for index, parts in self._inputs.items():
+            if "input" in self._blocks[index] and parts:
+                self._blocks[index]["input"] = _input("".join(parts))
+        for call in self.answer.calls:
+            parts = self._inputs.get(call.place, [])
+            given = self._blocks[call.place].get("input")
+            call.arguments = "".join(parts) or orjson.dumps(given or {}).decode()
+        self.answer.messages = _with_thinking([self._blocks[index] for index in sorted(self._blocks)])
+
+    def forwarded(self) -> bytes:
+        """Return what is held; blocks are whole and in order by the protocol."""
+        if not self._first:
+            return b"".join(self.held)
+        blocks = [_event(document | {"index": self._first + at}) for at, document, _ in self._held_at]
+        return b"".join((*blocks, _event(self._message_delta)))
+
+    def resolved(self, resolution: Resolution, finish: str) -> bytes:
+        """Return what the client gets instead of what is held."""
+        blocked = {self.answer.calls[n].place for n in resolution.blocked}
+        places: dict[int, int] = {}
+        out: list[bytes] = []
+        for at, document, _ in self._held_at:
+            if at not in blocked:
+                place = places.setdefault(at, self._passed + len(places))
+                out.append(_event(document | {"index": place}))
+        if resolution.action == "some":
+            return b"".join((*out, _event(self._message_delta)))
+        out += _text_events(self._passed + len(places), resolution.text)
+        return b"".join((*out, *_end_events(self._message_delta)[:1]))
+
+    def next_reader(self) -> AnthropicReader:
+        """Return the reader of the next answer."""
+        return AnthropicReader(self._passed, is_continued=True)
+
+    def ended_with(self, text: str) -> bytes:
+        """Return a text and the end of the stream."""
+        usage = {"output_tokens": self.answer.usage.output_tokens}
+        end = _end_events({"type": "message_delta", "usage": usage})
+        return b"".join((*_text_events(self._passed, text), *end))
+
+    def keep_alive(self) -> bytes:
+        """Return a ping."""
+        return _event({"type": "ping"})
+
+
+def _with_thinking(content: list[Message]) -> list[Message]:
+    """Return an answer that begins with signed reasoning: the model server accepts its calls only together with it."""
+    is_needed = any(block.get("type") in ("thinking", "redacted_thinking") for block in content)
+    return [{"role": "assistant", "content": content}] if is_needed else []
+
+
+def _event(document: dict[str, Any]) -> bytes:
+    return StreamReader.event_of(document, str(document["type"]))
+
+
+def _text_events(index: int, text: str) -> list[bytes]:
+    start = {"type": "content_block_start", "index": index, "content_block": {"type": "text", "text": ""}}
+    delta = {"type": "content_block_delta", "index": index, "delta": {"type": "text_delta", "text": text}}
+    return [_event(start), _event(delta), _event({"type": "content_block_stop", "index": index})]
+
+
+def _end_events(message_delta: dict[str, Any]) -> list[bytes]:
+    delta = {**(message_delta.get("delta") or {}), "stop_reason": "end_turn", "stop_sequence": None}
+    return [_event(message_delta | {"delta": delta}), _event({"type": "message_stop"})]
+
+
+def _message(model: str, response_id: str) -> dict[str, Any]:
+    return {
+        "id": f"msg_{response_id}",
+        "type": "message",
+        "role": "assistant",
+        "model": model,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": {"input_tokens": 0, "output_tokens": 0},
+    }
+
+
+def _calls(message: Message) -> list[Message]:
+    return [block for block in dicts(message.get("content")) if block.get("type") == CALL_BLOCK]
+
+
+def _call(block: Message, place: int) -> ToolCall:
+    arguments = orjson.dumps(block.get("input") or {}, default=str).decode()
+    return ToolCall(text_field(block, "id"), text_field(block, "name"), arguments, place)
+
+
+def _guard_block(block: Message) -> Message:
+    return {"type": CALL_BLOCK, "id": block.get("id"), "name": block.get("name"), "input": block.get("input")}
+
+
+def _input(text: str) -> Any:
+    try:
+        return orjson.loads(canonical_arguments(text or "{}"))
+    except ValueError:
+        return {NOT_RUN: text}
+
+
+def usage_of(usage: Any, before: TokenUsage) -> TokenUsage:
+    """Read a usage; what it does not tell stays as it was."""
+    if not isinstance(usage, dict):
+        return before
+    cached = whole_number(usage.get("cache_read_input_tokens"))
+    whole = (
+        whole_number(usage.get("input_tokens"))
+        + whole_number(usage.get("cache_creation_input_tokens"))
+        + cached
+    )
+    return TokenUsage(
+        whole or before.input_tokens,
+        cached or before.cached_tokens,
+        whole_number(usage.get("output_tokens")) or before.output_tokens,
+    )

@@ -1,0 +1,345 @@
+"""OpenAI's chat completions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from detection.gateway.protocols.answers import (
+    Answer,
+    Message,
+    Resolution,
+    TokenUsage,
+    ToolCall,
+    canonical_arguments,
+    dicts,
+    text_field,
+    whole_number,
+    with_note,
+)
+from detection.gateway.protocols.rewrites import Rewrites
+from detection.gateway.protocols.stream import StreamReader
+from detection.integrations.transcripts import MessageShape
+
+SHAPE: Final[MessageShape] = "openai"
+
+
+class Chat:
+    """Requests and whole responses."""
+
+    shape: MessageShape = SHAPE
+    list_key = "messages"
+
+    def messages(self, request: dict[str, Any]) -> list[Message] | None:
+        """Return the conversation of a request; None if it has none."""
+        found = request.get("messages")
+        return found if isinstance(found, list) and all(isinstance(one, dict) for one in found) else None
+
+    def call_ids(self, message: Message) -> list[str]:
+        """Return the ids of the calls in a message."""
+        if message.get("role") != "assistant":
+            return []
+        return [text_field(call, "id") for call in dicts(message.get("tool_calls"))]
+
+    def system_text(self, request: dict[str, Any]) -> str:
+        """Return what comes before the first message of the user: part of what tells conversations apart."""
+        system = [m for m in self.messages(request) or [] if m.get("role") in ("system", "developer")]
+        return repr([message.get("content") for message in system[:2]])
+
+    def answer_of_message(self, message: Message) -> Answer:
+        """Read the calls of an answer in the conversation."""
+        calls = [_call(call, place, 0) for place, call in enumerate(dicts(message.get("tool_calls")))]
+        return Answer(calls=calls)
+
+    def for_guard(self, messages: Sequence[Message]) -> list[Message]:
+        """Return messages as the guard reads them: of the model only its calls, which clients keep as they are."""
+        return [
+            {"role": "assistant", "tool_calls": [_guard_call(call) for call in dicts(m.get("tool_calls"))]}
+            if m.get("role") == "assistant"
+            else m
+            for m in messages
+        ]
+
+    def rewritten(self, messages: Sequence[Message], rewrites: Rewrites) -> list[Message]:
+        """Return the conversation with what the client does not know; unchanged messages are the same objects."""
+        out: list[Message] = []
+        for message in messages:
+            found = rewrites.of_answer(self.call_ids(message))
+            if found is not None:
+                out += found.before
+                if found.calls:
+                    message = message | {"tool_calls": found.merged(message["tool_calls"])}
+            note = (
+                rewrites.note_of(text_field(message, "tool_call_id")) if message.get("role") == "tool" else ""
+            )
+            out.append(message | {"content": with_note(message.get("content"), note)} if note else message)
+            if found is not None:
+                out += found.results
+        return out
+
+    def call_document(self, call: ToolCall, arguments: str) -> Message:
+        """Return a call that the client did not get, as part of an answer."""
+        if call.kind == "custom":
+            return {"id": call.id, "type": "custom", "custom": {"name": call.name, "input": arguments}}
+        return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+
+    def answer_messages(self, calls: Sequence[Message], reasoning: str = "") -> list[Message]:
+        """Return an answer that consists of calls, and of reasoning that some model servers want back with them."""
+        more = {"reasoning_content": reasoning} if reasoning else {}
+        return [{"role": "assistant", "content": None, **more, "tool_calls": [*calls]}]
+
+    def results(self, calls: Sequence[ToolCall], texts: Sequence[str]) -> list[Message]:
+        """Return results of calls that did not run."""
+        return [
+            {"role": "tool", "tool_call_id": call.id, "content": text}
+            for call, text in zip(calls, texts, strict=True)
+        ]
+
+    def result_messages(self, results: list[Message]) -> list[Message]:
+        """Return the messages that carry results."""
+        return results
+
+    def continued(self, request: dict[str, Any], messages: list[Message], _: Answer) -> dict[str, Any]:
+        """Return a request with other messages."""
+        return request | {"messages": messages}
+
+    def answer(self, response: dict[str, Any]) -> Answer:
+        """Read a whole response. The calls of several choices are those of one answer."""
+        answer = Answer(text_field(response, "id"), text_field(response, "model"))
+        answer.usage = usage_of(response.get("usage"))
+        for choice in dicts(response.get("choices")):
+            message = choice.get("message") or {}
+            for place, call in enumerate(dicts(message.get("tool_calls"))):
+                answer.calls.append(_call(call, place, whole_number(choice.get("index"))))
+            answer.reasoning = answer.reasoning or text_field(message, "reasoning_content")
+        return answer
+
+    def respond(
+        self, response: dict[str, Any], answer: Answer, resolution: Resolution, finish: str
+    ) -> dict[str, Any]:
+        """Return a whole response as the client gets it."""
+        choices = []
+        blocked = {(answer.calls[n].choice, answer.calls[n].place) for n in resolution.blocked}
+        for choice in dicts(response.get("choices")):
+            message = dict(choice.get("message") or {})
+            calls = dicts(message.get("tool_calls"))
+            index = whole_number(choice.get("index"))
+            kept = [call for place, call in enumerate(calls) if (index, place) not in blocked]
+            if calls and not kept:
+                message.pop("tool_calls")
+                text = resolution.text or "The calls were not run."
+                message["content"] = "\n\n".join(filter(None, (text_field(message, "content"), text)))
+                choice = choice | {"finish_reason": finish if resolution.is_stop else "stop"}
+            elif calls:
+                message["tool_calls"] = kept
+            choices.append(choice | {"message": message})
+        return response | {"choices": choices}
+
+    def text_response(self, model: str, text: str, response_id: str) -> dict[str, Any]:
+        """Return a response of the gateway's own."""
+        message = {"role": "assistant", "content": text}
+        return {
+            "id": f"chatcmpl-{response_id}",
+            "object": "chat.completion",
+            "created": 0,
+            "model": model,
+            "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}],
+            "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
+        }
+
+    def text_stream(self, model: str, text: str, response_id: str) -> bytes:
+        """Return the same as a stream."""
+        head = {
+            "id": f"chatcmpl-{response_id}",
+            "object": "chat.completion.chunk",
+            "created": 0,
+            "model": model,
+        }
+        return b"".join((*_text_events(head, 0, text, "stop"), _DONE))
+
+    def reader(self, request: dict[str, Any]) -> ChatReader:
+        """Return a reader of the stream that answers a request."""
+        return ChatReader(request)
+
+
+class ChatReader(StreamReader):
+    """The stream of one answer.
+
+    Parameters
+    ----------
+    head
+        Fields of the chunks of an earlier answer to the same request.
+    """
+
+    def __init__(self, request: dict[str, Any], head: dict[str, Any] | None = None) -> None:
+        super().__init__()
+        self._request = request
+        options = request.get("stream_options")
+        self._awaits_usage = bool(isinstance(options, dict) and options.get("include_usage"))
+        self._choice_count = max(1, whole_number(request.get("n")))
+        self._calls: dict[tuple[int, int], ToolCall] = {}
+        self._order: list[tuple[int, int]] = []
+        self._finished: set[int] = set()
+        self._has_text = False
+        self._reasoning: list[str] = []
+        self._head: dict[str, Any] = head or {}
+        self._finish_events: dict[int, bytes] = {}
+        self._tail: list[bytes] = []
+
+    def read(self, event: bytes, document: dict[str, Any] | None, data: bytes) -> bytes:
+        """Return what passes at once of an event; hold the rest."""
+        if document is None:
+            if data != b"[DONE]":
+                return event
+            self.is_due = bool(self._calls)
+            return self._held_tail(event)
+        self._read_head(document)
+        choices = dicts(document.get("choices"))
+        if not choices:
+            self.is_due = bool(self._calls) and self._is_finished and bool(document.get("usage"))
+            return self._held_tail(event)
+        return self._read_choices(event, choices)
+
+    def _held_tail(self, event: bytes) -> bytes:
+        """Hold what comes after a finish that is held."""
+        if not self._calls or not self._is_finished:
+            return event
+        self._tail.append(event)
+        return b""
+
+    @property
+    def _is_finished(self) -> bool:
+        return len(self._finished) >= self._choice_count
+
+    def _read_head(self, document: dict[str, Any]) -> None:
+        if not self.answer.id:
+            names = ("id", "object", "created", "model", "service_tier", "system_fingerprint")
+            self._head = {name: document[name] for name in names if name in document}
+            self.answer.id, self.answer.model = text_field(document, "id"), text_field(document, "model")
+        if document.get("usage"):
+            self.answer.usage = usage_of(document["usage"])
+
+    def _read_choices(self, event: bytes, choices: list[dict[str, Any]]) -> bytes:
+        is_held = False
+        for choice in choices:
+            index, delta = whole_number(choice.get("index")), choice.get("delta") or {}
+            for fragment in dicts(delta.get("tool_calls")):
+                self._read_fragment(index, fragment)
+                is_held = True
+            self._has_text = self._has_text or bool(text_field(delta, "content"))
+            if reasoning := text_field(delta, "reasoning_content"):
+                self._reasoning.append(reasoning)
+            if choice.get("finish_reason"):
+                self._finished.add(index)
+                if any(choice_index == index for choice_index, _ in self._calls):
+                    self._finish_events[index] = event
+                    is_held = True
+        if self._calls and self._is_finished and not self._awaits_usage:
+            self.is_due = True
+        if not is_held:
+            return event
+        self.held.append(event)
+        return b""
+
+    def _read_fragment(self, choice: int, fragment: dict[str, Any]) -> None:
+        place = fragment.get("index")
+        key = (choice, place if isinstance(place, int) else len(self._calls))
+        call = self._calls.get(key)
+        kind = "custom" if isinstance(fragment.get("custom"), dict) else "function"
+        part = fragment.get(kind)
+        if call is None:
+            call = self._calls[key] = ToolCall("", "", "", key[1], choice, kind)
+            self.answer.calls.append(call)
+        call.id = call.id or text_field(fragment, "id")
+        call.name += text_field(part, "name")
+        call.arguments += text_field(part, "input" if kind == "custom" else "arguments")
+        if not self._order or self._order[-1] != key:
+            self._order.append(key)
+
+    def finish(self) -> None:
+        """Complete the answer at the end of the stream."""
+        self.answer.reasoning = "".join(self._reasoning)
+
+    def forwarded(self) -> bytes:
+        """Return what is held, whole calls one after the other."""
+        if len(self._order) == len(self._calls):
+            return b"".join((*self.held, *self._tail))
+        return self.resolved(Resolution("forward"), "")
+
+    def resolved(self, resolution: Resolution, finish: str) -> bytes:
+        """Return what the client gets instead of what is held."""
+        out: list[bytes] = []
+        for choice in sorted({choice for choice, _ in self._calls}):
+            kept = [
+                call
+                for n, call in enumerate(self.answer.calls)
+                if call.choice == choice and n not in resolution.blocked
+            ]
+            for place, call in enumerate(kept):
+                document = {"index": place, **Chat().call_document(call, call.arguments)}
+                out.append(self._chunk(choice, {"role": "assistant", "tool_calls": [document]}))
+            if kept:
+                out.append(self._finish(choice))
+            else:
+                reason = finish if resolution.is_stop else "stop"
+                text = resolution.text or "The calls were not run."
+                out += _text_events(self._head, choice, ("\n\n" if self._has_text else "") + text, reason)
+        return b"".join((*out, *self._tail))
+
+    def _finish(self, choice: int) -> bytes:
+        from_server = self._finish_events.get(choice)
+        reason: Any = "tool_calls"
+        if from_server is not None:
+            document = self.document_of(from_server) or {}
+            found = [
+                one for one in dicts(document.get("choices")) if whole_number(one.get("index")) == choice
+            ]
+            reason = found[0].get("finish_reason") if found else reason
+        return self._chunk(choice, {}, reason)
+
+    def _chunk(self, choice: int, delta: dict[str, Any], finish: Any = None) -> bytes:
+        return _chunk(self._head, choice, delta, finish)
+
+    def next_reader(self) -> ChatReader:
+        """Return the reader of the next answer."""
+        return ChatReader(self._request, self._head)
+
+    def ended_with(self, text: str) -> bytes:
+        """Return a text and the end of the stream."""
+        return b"".join((*_text_events(self._head, 0, text, "stop"), _DONE))
+
+
+_DONE: Final = b"data: [DONE]\n\n"
+
+
+def _chunk(head: dict[str, Any], choice: int, delta: dict[str, Any], finish: Any = None) -> bytes:
+    choices = [{"index": choice, "delta": delta, "logprobs": None, "finish_reason": finish}]
+    return StreamReader.event_of(head | {"choices": choices})
+
+
+def _text_events(head: dict[str, Any], choice: int, text: str, finish: str) -> list[bytes]:
+    return [_chunk(head, choice, {"role": "assistant", "content": text}), _chunk(head, choice, {}, finish)]
+
+
+def _call(call: Message, place: int, choice: int) -> ToolCall:
+    kind = "custom" if isinstance(call.get("custom"), dict) else "function"
+    part = call.get(kind)
+    arguments = text_field(part, "input" if kind == "custom" else "arguments")
+    return ToolCall(text_field(call, "id"), text_field(part, "name"), arguments, place, choice, kind)
+
+
+def _guard_call(call: Message) -> Message:
+    read = _call(call, 0, 0)
+    return Chat().call_document(read, canonical_arguments(read.arguments)) | ({} if read.id else {"id": None})
+
+
+def usage_of(usage: Any) -> TokenUsage:
+    """Read the usage of a response."""
+    if not isinstance(usage, dict):
+        return TokenUsage()
+    details = usage.get("prompt_tokens_details")
+    return TokenUsage(
+        whole_number(usage.get("prompt_tokens")),
+        whole_number(details.get("cached_tokens")) if isinstance(details, dict) else 0,
+        whole_number(usage.get("completion_tokens")),
+    )

@@ -1,0 +1,169 @@
+"""How the history of a conversation is rewritten: the same way in every later request, so that prompt caches keep working."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+
+from detection.gateway.protocols.answers import Message
+
+_SPACE: Final = re.compile(r"[ \t\n\r]*")
+_DECODER: Final = json.JSONDecoder()
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """What is added to the history around one answer that the client got.
+
+    Attributes
+    ----------
+    anchor, occurrence
+        Id of the first call of the answer, and how often it has occurred as one: model servers use ids again.
+    before
+        Messages before the answer: earlier answers of which no call ran, with the reasons as results.
+    calls, results
+        Calls of the answer that the client did not get, each with its number among all calls of the answer, and their
+        results; both in the form of the protocol.
+    notes
+        Warnings before results, by call id.
+    """
+
+    anchor: str
+    occurrence: int
+    before: list[Message] = field(default_factory=list)
+    calls: list[tuple[int, Message]] = field(default_factory=list)
+    results: list[Message] = field(default_factory=list)
+    notes: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What an answer is looked up by."""
+        return self.anchor, self.occurrence
+
+    def dump(self) -> str:
+        """Return it as JSON text."""
+        names = ("anchor", "occurrence", "before", "calls", "results", "notes")
+        return orjson.dumps({name: getattr(self, name) for name in names}).decode()
+
+    @classmethod
+    def load(cls, text: str) -> Rewrite:
+        """Return what `dump` has written."""
+        return cls(**orjson.loads(text))
+
+    def merged(self, known: Sequence[Any]) -> list[Any]:
+        """Return the calls of the answer that the client knows together with the others, in their order."""
+        calls = [*known]
+        for number, call in self.calls:
+            calls.insert(number, call)
+        return calls
+
+
+class Rewrites:
+    """The rewrites of a session, looked up in the order of the messages."""
+
+    def __init__(self, rewrites: Sequence[Rewrite], *, with_notes: bool) -> None:
+        self._by_key = {one.key: one for one in rewrites}
+        self._seen: Counter[str] = Counter()
+        self._with_notes = with_notes
+        self._notes: dict[str, str] = {}
+
+    def of_answer(self, call_ids: Sequence[str]) -> Rewrite | None:
+        """Return the rewrite of an answer with these calls."""
+        if not call_ids:
+            return None
+        self._seen.update(call_ids)
+        found = self._by_key.get((call_ids[0], self._seen[call_ids[0]]))
+        if self._with_notes:
+            for call_id in call_ids:
+                self._notes.pop(call_id, None)
+            if found is not None:
+                self._notes.update(found.notes)
+        return found
+
+    def note_of(self, call_id: str) -> str:
+        """Return the warning before a result, or empty."""
+        if call_id in self._seen or not self._with_notes:
+            return self._notes.get(call_id, "")
+        return next((one.notes[call_id] for one in self._by_key.values() if call_id in one.notes), "")
+
+    def results_beside(self, call_id: str) -> list[Message]:
+        """Return the results that belong beside one whose call the model server keeps itself, and the list does not contain."""
+        if call_id in self._seen:
+            return []
+        return next((one.results for one in self._by_key.values() if one.anchor == call_id), [])
+
+
+def occurrence_of(call_id: str, call_ids: Sequence[str]) -> int:
+    """Return the number that the next call with this id gets."""
+    return 1 + sum(one == call_id for one in call_ids)
+
+
+def replace_list(body: bytes, key: str, old: Sequence[Any], new: Sequence[Any]) -> bytes:
+    """Return a JSON object with another list in a field. Elements that stay keep their bytes, and so does all the rest.
+
+    Parameters
+    ----------
+    key
+        Name of the field.
+    old, new
+        Its elements. An element stays if it is the same object.
+    """
+    text = body.decode()
+    found = _elements(text, key)
+    if found is None or len(found[2]) != len(old):
+        return orjson.dumps({**orjson.loads(body), key: list(new)})
+    start, end, spans = found
+    places = {id(element): place for place, element in enumerate(old)}
+    pieces: list[str] = []
+    before = -1
+    for element in new:
+        place = places.get(id(element), -1)
+        if pieces:
+            is_next = place > 0 and place == before + 1
+            pieces.append(text[spans[before][1] : spans[place][0]] if is_next else ",")
+        is_kept = place >= 0
+        pieces.append(text[slice(*spans[place])] if is_kept else orjson.dumps(element).decode())
+        before = place if is_kept else -2
+    return (text[:start] + "".join(pieces) + text[end:]).encode()
+
+
+def _elements(text: str, key: str) -> tuple[int, int, list[tuple[int, int]]] | None:
+    """Return where the list in a field begins and ends, inside its brackets, and where its elements lie."""
+    found = None
+    at = _skip(text, 0) + 1
+    while text[(at := _skip(text, at))] != "}":
+        name, at = _DECODER.raw_decode(text, at)
+        at = _skip(text, _skip(text, at) + 1)
+        if name == key and text[at] == "[":
+            found, at = _list(text, at + 1)
+        else:
+            if name == key:
+                found = None
+            _, at = _DECODER.raw_decode(text, at)
+        at = _skip(text, at)
+        at += text[at] == ","
+    return found
+
+
+def _list(text: str, at: int) -> tuple[tuple[int, int, list[tuple[int, int]]], int]:
+    spans: list[tuple[int, int]] = []
+    start = at
+    while text[(at := _skip(text, at))] != "]":
+        _, end = _DECODER.raw_decode(text, at)
+        spans.append((at, end))
+        at = _skip(text, end)
+        at += text[at] == ","
+    first = spans[0][0] if spans else start
+    last = spans[-1][1] if spans else start
+    return (first, last, spans), at + 1
+
+
+def _skip(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    return found.end() if found else at

@@ -1,0 +1,103 @@
+"""The name of a conversation's session: from our header, the agent's own id, or the beginning of the conversation."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import orjson
+
+from detection.gateway.protocols.answers import ToolCall, canonical_arguments, dicts, text_field
+from detection.integrations.session_names import bounded, session_name
+
+OWN_HEADER: Final = "loopguard-session"
+_HEADERS: Final = (
+    "x-litellm-session-id",
+    "x-litellm-trace-id",
+    "x-claude-code-session-id",
+    "x-session-id",
+    "x-session-affinity",
+)
+_CODEX_HEADERS: Final = ("session-id", "session_id", "thread-id")
+_AGENTS: Final = {
+    "claude-cli": "claude-code",
+    "codex": "codex",
+    "opencode": "opencode",
+    "copilot": "copilot",
+    "geminicli": "gemini-cli",
+}
+"""Coding agents by the beginning of their `User-Agent`, under the names that their hooks have."""
+_PARENT_HEADERS: Final = ("loopguard-parent-session", "x-parent-session-id")
+
+
+def given_name(header: Callable[[str], str], request: Mapping[str, Any]) -> str:
+    """Return the id that the client gives to the conversation, or empty.
+
+    Parameters
+    ----------
+    header
+        Returns a header of the request by its name, or empty.
+    """
+    names: tuple[str, ...] = (OWN_HEADER, *_HEADERS)
+    if header("user-agent").lower().startswith("codex") or header("originator").lower().startswith("codex"):
+        names = (OWN_HEADER, *_CODEX_HEADERS, *_HEADERS)
+    found = next((value for name in names if (value := header(name))), "") or _of_body(request)
+    return session_name(found) if found else ""
+
+
+def parent_name(header: Callable[[str], str]) -> str:
+    """Return the session that this one belongs to, or empty."""
+    return bounded(next((value for name in _PARENT_HEADERS if (value := header(name))), ""))
+
+
+def agent_name(header: Callable[[str], str]) -> str:
+    """Return the name of the agent: from our header, or of a coding agent that names itself."""
+    if given := header("loopguard-agent"):
+        return bounded(given, 128)
+    program = header("user-agent").lower()
+    return next((name for start, name in _AGENTS.items() if program.startswith(start)), "")
+
+
+def printable(value: Any, characters: int) -> str:
+    """Return a name as it can be stored."""
+    return bounded(value, characters) if isinstance(value, str) else ""
+
+
+def _of_body(request: Mapping[str, Any]) -> str:
+    """Return OpenAI's `conversation`, or the session in Anthropic's `metadata.user_id`, which Claude Code fills with JSON."""
+    conversation = request.get("conversation")
+    if isinstance(conversation, dict) or (isinstance(conversation, str) and conversation):
+        return conversation if isinstance(conversation, str) else text_field(conversation, "id")
+    user = text_field(request.get("metadata"), "user_id")
+    if user.startswith("{"):
+        try:
+            return text_field(orjson.loads(user), "session_id")
+        except ValueError:
+            return ""
+    return user.rpartition("_session_")[2] if "_session_" in user else ""
+
+
+def derived_name(key: str, system: str, messages: list[dict[str, Any]], first_call: ToolCall | None) -> str:
+    """Return a name from the beginning of a conversation; empty as long as it has no call.
+
+    The first call makes the difference between two conversations that begin with the same prompt: model servers give it
+    an id of its own.
+    """
+    if first_call is None:
+        return ""
+    prompt = next((m for m in messages if m.get("role") == "user"), {})
+    digest = hashlib.blake2b(digest_size=12)
+    arguments = canonical_arguments(first_call.arguments)
+    for part in (key, system, _text(prompt), first_call.id, first_call.name, arguments):
+        digest.update(part.encode("utf-8", "surrogatepass") + b"\x00")
+    return f"chat-{digest.hexdigest()}"
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    content = message.get("content")
+    return (
+        content
+        if isinstance(content, str)
+        else "\n".join(text_field(part, "text") for part in dicts(content))
+    )

@@ -1,0 +1,133 @@
+"""What the readers of streams have in common."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from detection.gateway.protocols import sse
+from detection.gateway.protocols.answers import Answer, Resolution
+
+
+class StreamReader:
+    """Reads the stream of one answer: passes text on, and holds tool calls and what follows them.
+
+    Attributes
+    ----------
+    answer
+        What was read so far; complete after `finish`.
+    held
+        Events that wait for the verdicts.
+    is_due
+        Whether all calls of the answer are there, so that they can be evaluated.
+    has_failed
+        Whether the model server reported an error: nothing is evaluated.
+    is_unreadable
+        Whether the rest passes unread.
+    """
+
+    def __init__(self) -> None:
+        self.answer = Answer()
+        self.held: list[bytes] = []
+        self.is_due = False
+        self.has_failed = False
+        self.is_unreadable = False
+        self._splitter = sse.EventSplitter()
+        self._events: deque[bytes] = deque()
+        self._held_bytes = 0
+
+    def feed(self, data: bytes) -> bytes:
+        """Read a part of the stream, as far as the verdicts are not due; return what passes at once.
+
+        Raises
+        ------
+        EventTooLarge
+            If an event, or all that is held, is beyond the limit.
+        """
+        self._events.extend(self._splitter.split(data))
+        return self.advance()
+
+    def advance(self) -> bytes:
+        """Read on after `is_due` was reset; return what passes at once."""
+        out: list[bytes] = []
+        while self._events and not self.is_due:
+            event = self._events[0]
+            data = sse.payload(event)
+            document = sse.document(event) if data[:1] == b"{" else None
+            if (
+                document is not None
+                and isinstance(document.get("error"), dict)
+                and not document.get("choices")
+            ):
+                self.has_failed = True
+            passed = self.read(event, document, data)
+            self._events.popleft()
+            out.append(passed)
+            if not passed:
+                self._held_bytes += len(event)
+                if self._held_bytes > sse.MAX_EVENT_BYTES:
+                    raise sse.EventTooLarge
+        return b"".join(out)
+
+    @property
+    def rest(self) -> bytes:
+        """What was fed and not read yet, as it came."""
+        events, self._events = b"".join(self._events), deque()
+        rest, self._splitter.rest = self._splitter.rest, b""
+        return events + rest
+
+    @property
+    def unread(self) -> bytes:
+        """Return what is held and what was not read, as it came: all that the client has not got of an answer that cannot be read."""
+        return b"".join((*self.held, self.rest))
+
+    @staticmethod
+    def document_of(event: bytes) -> dict[str, Any] | None:
+        """Return the data of an event, if it is a JSON object."""
+        return sse.document(event)
+
+    @staticmethod
+    def event_of(data: dict[str, Any], name: str = "") -> bytes:
+        """Return an event with JSON data."""
+        return sse.event(data, name)
+
+    def read(self, event: bytes, document: dict[str, Any] | None, data: bytes) -> bytes:
+        """Return what passes at once of an event; hold the rest."""
+        raise NotImplementedError
+
+    @property
+    def shown_id(self) -> str:
+        """Id of the answer that the client has got."""
+        return self.answer.id
+
+    def finish(self) -> None:
+        """Complete the answer when the verdicts are due."""
+        raise NotImplementedError
+
+    def forwarded(self) -> bytes:
+        """Return what is held, whole calls one after the other."""
+        raise NotImplementedError
+
+    def resolved(self, resolution: Resolution, finish: str) -> bytes:
+        """Return what the client gets instead of what is held.
+
+        Parameters
+        ----------
+        resolution
+            ``some`` or ``text``.
+        finish
+            Reason of the end where the run is stopped, in protocols that leave a choice.
+        """
+        raise NotImplementedError
+
+    def next_reader(self) -> StreamReader:
+        """Return the reader of the next answer to the same request, which follows in the same stream to the client."""
+        raise NotImplementedError
+
+    def ended_with(self, text: str) -> bytes:
+        """Return the end of the stream to the client, with a text, where no further answer comes."""
+        raise NotImplementedError
+
+    def keep_alive(self) -> bytes:
+        """Return what may be sent at any time without a meaning."""
+        return b": waiting for a decision\n\n"

@@ -1,0 +1,156 @@
+"""The failure rule of a backend, and answers that are cut, broken or in another form than expected."""
+
+import json
+
+import httpx
+import pytest
+from django.db import connections
+
+from detection.gateway import guarding
+from detection.models import Event
+from tests.support.model_answers import PATHS, WHOLE, answered, call, sse
+from tests.support.model_server import Answer, of_events, of_json
+from tests.support.projects import make_key
+
+from .agents import Agent
+from .conftest import World
+from .test_guarding import every_form
+
+
+@pytest.fixture
+def database(world: World):
+    """Takes the database away from the threads of the gateway, after keys and backends have become known."""
+
+    class Switch:
+        def fail(self):
+            world.http().get("/models")
+            world.http("anthropic").get("/v1/models")
+            connections.settings["default"]["NAME"] = "not_there"
+
+    original = connections.settings["default"]["NAME"]
+    yield Switch()
+    connections.settings["default"]["NAME"] = original
+
+
+@every_form
+def test_without_the_database_calls_pass_under_fail_open(world: World, database, shape, is_stream):
+    world.model.script = lambda asked: answered(asked, shape, "Hm.", [call()])
+    database.fail()
+    agent = Agent(world, shape, is_stream)
+    for _ in range(2):
+        assert agent.turn().calls
+    assert not Event.objects.exists()
+
+
+@every_form
+def test_without_the_database_calls_are_withheld_under_fail_closed(world: World, database, shape, is_stream):
+    world.change(PATHS[shape][0], fails_closed=True)
+    world.model.script = lambda asked: answered(asked, shape, "Hm.", [call()])
+    database.fail()
+    given = Agent(world, shape, is_stream).turn()
+    assert not given.calls
+    assert guarding.UNAVAILABLE in given.text
+
+
+def test_without_the_database_an_unknown_key_gets_503(world: World, database):
+    database.fail()
+    token = make_key(world.project)
+    answer = httpx.get(f"{world.base_url()}/models", headers={"LoopGuard-Key": token}, timeout=20)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
+    assert "retry-after" in answer.headers
+
+
+@every_form
+def test_a_cut_in_a_call_is_a_cut_and_evaluates_nothing(world: World, shape, is_stream):
+    def script(asked):
+        answer = answered(asked, shape, "Hm.", [call()])
+        if is_stream:
+            answer.parts = answer.parts[:-2]
+        else:
+            answer.parts = [answer.parts[0][:50]]
+        answer.ends = "cut"
+        return answer
+
+    world.model.script = script
+    with pytest.raises(httpx.RemoteProtocolError):
+        Agent(world, shape, is_stream).turn()
+    assert not Event.objects.exists()
+
+
+@every_form
+@pytest.mark.parametrize("status", [400, 429, 500])
+def test_errors_of_the_model_server_are_its_own(world: World, shape, is_stream, status):
+    world.model.script = lambda asked: of_json({"error": {"message": "no"}}, status, **{"Retry-After": "7"})
+    backend, path = PATHS[shape]
+    answer = world.http(backend).post(
+        path, json={"model": "m", "messages": [], "input": [], "stream": is_stream}
+    )
+    assert (answer.status_code, answer.json(), answer.headers["retry-after"]) == (
+        status,
+        {"error": {"message": "no"}},
+        "7",
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"nonsense",
+        b"[]",
+        b"{}",
+        b'{"messages": 1}',
+        b'{"messages": ["x"]}',
+        b'{"messages": [{"role": 1}]}',
+    ],
+)
+def test_what_is_no_conversation_is_the_model_servers_to_reject(world: World, body):
+    answer = world.http().post("/chat/completions", content=body)
+    assert answer.status_code == 200
+    assert world.model.asked[0].body == body
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        [], 1, {}, {"choices": None}, {"choices": [{}]}, {"choices": [{"message": {"tool_calls": "x"}}]},
+        {"choices": [{"message": {"tool_calls": [{"id": 1, "function": 2}]}}]},
+    ],
+)  # fmt: skip
+def test_an_answer_of_another_form_passes(world: World, document):
+    world.model.script = lambda asked: of_json(document)
+    answer = world.http().post("/chat/completions", json={"messages": [{"role": "user", "content": "x"}]})
+    assert answer.json() == document
+
+
+def test_a_stream_of_another_form_passes(world: World):
+    raw = [
+        b": hello\n\n",
+        b"data: nonsense\n\n",
+        sse({"choices": "x"}),
+        sse({"choices": [1, {"delta": []}]}),
+        b"data: 1",
+    ]
+    world.model.script = lambda asked: of_events(raw)
+    request = {"messages": [{"role": "user", "content": "x"}], "stream": True}
+    assert world.http().post("/chat/completions", json=request).content == b"".join(raw)
+
+
+def test_an_answer_in_another_media_type_passes(world: World):
+    raw = json.dumps(WHOLE["openai"](1, "", [call()])).encode()
+    world.model.script = lambda asked: Answer([raw], headers={"Content-Type": "text/plain"})
+    answer = world.http().post("/chat/completions", json={"messages": [{"role": "user", "content": "x"}]})
+    assert answer.content == raw
+
+
+def test_an_error_in_a_stream_passes_and_the_calls_before_it_do_not(world: World):
+    def script(asked):
+        answer = answered(asked, "openai", "Hm.", [call()])
+        answer.parts = [*answer.parts[:-2], sse({"error": {"message": "overloaded"}})]
+        return answer
+
+    world.model.script = script
+    request = {"messages": [{"role": "user", "content": "x"}], "stream": True}
+    raw = world.http().post("/chat/completions", json=request).content
+    assert b"overloaded" in raw
+    assert b"tool_calls" not in raw

@@ -1,0 +1,217 @@
+"""Answers of a model in the three protocols, whole and as streams, and agents that understand them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from typing import Any
+
+from tests.support.model_server import Answer, Asked, of_events, of_json
+
+_numbers = itertools.count(1)
+Call = tuple[str, str, dict[str, Any]]
+"""Id, tool, arguments."""
+PATHS = {
+    "openai": ("openai", "/chat/completions"),
+    "anthropic": ("anthropic", "/v1/messages"),
+    "responses": ("openai", "/responses"),
+}
+"""Backend and route by shape."""
+
+
+def call(tool: str = "search", call_id: str | None = None, **arguments: Any) -> Call:
+    return call_id or f"call_{next(_numbers)}", tool, arguments or {"q": "reset password"}
+
+
+def sse(document: dict[str, Any] | str, name: str = "") -> bytes:
+    data = document if isinstance(document, str) else json.dumps(document)
+    return (f"event: {name}\n" if name else "").encode() + f"data: {data}\n\n".encode()
+
+
+def answered(asked: Asked, shape: str, text: str = "", calls: tuple[Call, ...] | list[Call] = ()) -> Answer:
+    """The answer in the form that the request wants."""
+    number = next(_numbers)
+    if asked.document.get("stream"):
+        return of_events(list(STREAMS[shape](number, text, calls, asked.document)))
+    return of_json(WHOLE[shape](number, text, calls))
+
+
+# Chat completions
+
+CHAT_USAGE = {"prompt_tokens": 900, "completion_tokens": 40, "total_tokens": 940}
+
+
+def _chat_call(one: Call) -> dict[str, Any]:
+    return {"id": one[0], "type": "function", "function": {"name": one[1], "arguments": json.dumps(one[2])}}
+
+
+def chat_whole(number, text, calls):
+    message = {"role": "assistant", "content": text or None, "refusal": None}
+    if calls:
+        message["tool_calls"] = [_chat_call(one) for one in calls]
+    choice = {
+        "index": 0,
+        "message": message,
+        "logprobs": None,
+        "finish_reason": "tool_calls" if calls else "stop",
+    }
+    head = {"id": f"chatcmpl-{number}", "object": "chat.completion", "created": 1, "model": "gpt-x"}
+    return {**head, "choices": [choice], "usage": CHAT_USAGE}
+
+
+def chat_chunk(number, delta, finish=None, index=0, **more):
+    choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
+    head = {"id": f"chatcmpl-{number}", "object": "chat.completion.chunk", "created": 1, "model": "gpt-x"}
+    return sse({**head, "choices": [choice], **more})
+
+
+def chat_stream(number, text, calls, request):
+    yield chat_chunk(number, {"role": "assistant", "content": ""})
+    for word in text.split():
+        yield chat_chunk(number, {"content": f"{word} "})
+    for place, one in enumerate(calls):
+        whole = _chat_call(one)
+        arguments = whole["function"].pop("arguments")
+        yield chat_chunk(
+            number,
+            {"tool_calls": [{"index": place, **whole, "function": {**whole["function"], "arguments": ""}}]},
+        )
+        for part in (arguments[:5], arguments[5:]):
+            yield chat_chunk(number, {"tool_calls": [{"index": place, "function": {"arguments": part}}]})
+    yield chat_chunk(number, {}, "tool_calls" if calls else "stop")
+    if (request.get("stream_options") or {}).get("include_usage"):
+        head = {"id": f"chatcmpl-{number}", "object": "chat.completion.chunk", "created": 1, "model": "gpt-x"}
+        yield sse({**head, "choices": [], "usage": CHAT_USAGE})
+    yield sse("[DONE]")
+
+
+# Anthropic's messages
+
+
+def anthropic_whole(number, text, calls):
+    content = [{"type": "text", "text": text}] if text else []
+    content += [{"type": "tool_use", "id": one[0], "name": one[1], "input": one[2]} for one in calls]
+    return {
+        "id": f"msg_{number}", "type": "message", "role": "assistant", "model": "claude-x", "content": content,
+        "stop_reason": "tool_use" if calls else "end_turn", "stop_sequence": None,
+        "usage": {"input_tokens": 800, "cache_read_input_tokens": 100, "output_tokens": 40},
+    }  # fmt: skip
+
+
+def anthropic_stream(number, text, calls, request):
+    def event(**document):
+        return sse(document, document["type"])
+
+    message = anthropic_whole(number, "", ()) | {"stop_reason": None}
+    message["usage"] = message["usage"] | {"output_tokens": 1}
+    yield event(type="message_start", message=message)
+    index = 0
+    if text:
+        yield event(type="content_block_start", index=0, content_block={"type": "text", "text": ""})
+        yield event(type="ping")
+        for word in text.split():
+            yield event(type="content_block_delta", index=0, delta={"type": "text_delta", "text": f"{word} "})
+        yield event(type="content_block_stop", index=0)
+        index = 1
+    for one in calls:
+        block = {"type": "tool_use", "id": one[0], "name": one[1], "input": {}}
+        yield event(type="content_block_start", index=index, content_block=block)
+        arguments = json.dumps(one[2])
+        for part in ("", arguments[:5], arguments[5:]):
+            delta = {"type": "input_json_delta", "partial_json": part}
+            yield event(type="content_block_delta", index=index, delta=delta)
+        yield event(type="content_block_stop", index=index)
+        index += 1
+    delta = {"stop_reason": "tool_use" if calls else "end_turn", "stop_sequence": None}
+    yield event(type="message_delta", delta=delta, usage={"output_tokens": 40})
+    yield event(type="message_stop")
+
+
+# Responses
+
+
+def _response(number, status, output, usage=None):
+    return {
+        "id": f"resp_{number}", "object": "response", "created_at": 1, "status": status, "error": None,
+        "incomplete_details": None, "instructions": None, "metadata": {}, "model": "gpt-x", "output": output,
+        "parallel_tool_calls": True, "temperature": 1.0, "tool_choice": "auto", "tools": [], "top_p": 1.0, "usage": usage,
+    }  # fmt: skip
+
+
+def _items(number, text, calls):
+    items = []
+    if text:
+        part = {"type": "output_text", "text": text, "annotations": []}
+        items.append(
+            {
+                "id": f"msg_{number}",
+                "type": "message",
+                "role": "assistant",
+                "status": "completed",
+                "content": [part],
+            }
+        )
+    for place, one in enumerate(calls):
+        names = {"id": f"fc_{number}_{place}", "call_id": one[0], "name": one[1]}
+        items.append(
+            {"type": "function_call", "status": "completed", **names, "arguments": json.dumps(one[2])}
+        )
+    return items
+
+
+RESPONSES_USAGE = {
+    "input_tokens": 900, "input_tokens_details": {"cached_tokens": 0}, "output_tokens": 40,
+    "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": 940,
+}  # fmt: skip
+
+
+def responses_whole(number, text, calls):
+    return _response(number, "completed", _items(number, text, calls), RESPONSES_USAGE)
+
+
+def responses_stream(number, text, calls, request):
+    numbers = itertools.count()
+
+    def event(kind, **document):
+        return sse({"type": kind, "sequence_number": next(numbers), **document}, kind)
+
+    items = _items(number, text, calls)
+    yield event("response.created", response=_response(number, "in_progress", []))
+    yield event("response.in_progress", response=_response(number, "in_progress", []))
+    for index, item in enumerate(items):
+        at = {"output_index": index, "item_id": item["id"]}
+        if item["type"] == "message":
+            part = item["content"][0]
+            yield event(
+                "response.output_item.added",
+                output_index=index,
+                item=item | {"status": "in_progress", "content": []},
+            )
+            yield event("response.content_part.added", **at, content_index=0, part=part | {"text": ""})
+            for word in text.split():
+                yield event(
+                    "response.output_text.delta", **at, content_index=0, delta=f"{word} ", logprobs=[]
+                )
+            yield event("response.output_text.done", **at, content_index=0, text=text, logprobs=[])
+            yield event("response.content_part.done", **at, content_index=0, part=part)
+        else:
+            arguments = item["arguments"]
+            yield event(
+                "response.output_item.added",
+                output_index=index,
+                item=item | {"status": "in_progress", "arguments": ""},
+            )
+            for part in (arguments[:5], arguments[5:]):
+                yield event("response.function_call_arguments.delta", **at, delta=part)
+            yield event("response.function_call_arguments.done", **at, arguments=arguments, name=item["name"])
+        yield event("response.output_item.done", output_index=index, item=item)
+    yield event("response.completed", response=responses_whole(number, text, calls))
+
+
+STREAMS: dict[str, Callable[..., Any]] = {
+    "openai": chat_stream, "anthropic": anthropic_stream, "responses": responses_stream,
+}  # fmt: skip
+WHOLE: dict[str, Callable[..., Any]] = {
+    "openai": chat_whole, "anthropic": anthropic_whole, "responses": responses_whole,
+}  # fmt: skip
