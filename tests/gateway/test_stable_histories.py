@@ -1,0 +1,39 @@
+"""What the gateway adds to a history is the same in every later request, so that prompt caches keep working."""
+
+import itertools
+import json
+
+from detection.models import GatewayRewrite
+from detection.services.audit import SYSTEM
+from detection.services.policies import overrides
+from tests.support.model_answers import answered, call
+
+from .agents import Agent
+from .conftest import World
+from .test_guarding import every_form
+
+TURNS = 50
+
+
+@every_form
+def test_over_fifty_turns_each_request_begins_with_the_one_before(world: World, shape, is_stream):
+    """With warnings, with answers that were asked for again, and with calls that were blocked beside others."""
+    overrides.save_tool_rule(world.project.pk, "read", exempt=True, actor=SYSTEM, note="for the test")
+    firsts: list[int] = []
+
+    def script(asked):
+        turn = len(firsts)
+        alone = turn % 12 == 5 and len(world.model.asked) == firsts[-1] + 1
+        calls = [call()] if alone or turn < 4 else [call("read"), call()]
+        return answered(asked, shape, "Hm.", calls)
+
+    world.model.script = script
+    agent = Agent(world, shape, is_stream)
+    for turn in range(TURNS):
+        firsts.append(len(world.model.asked))
+        if not agent.turn(lambda one: "0 hits" if one[1] == "search" else f"text of {one[0]}").calls:
+            agent.say(f"go on {turn}")
+    assert GatewayRewrite.objects.exists()
+    key = "input" if shape == "responses" else "messages"
+    bodies = [json.dumps(world.model.asked[first].document[key])[:-1] for first in firsts]
+    assert all(after.startswith(before) for before, after in itertools.pairwise(bodies))
