@@ -3,7 +3,7 @@
 Every project is charged the time that threads spend on its requests, and the one that was charged least is next; its keys
 take turns. A request of a thousand events thus weighs what it costs. One thread is kept for the guard, bulk traffic has
 half of them at most, and a kind that waits and has none is next. While the guard is used, bulk traffic has one thread, which
-rests after each request for twice the time that it took, or longer if the workers lag behind its project.
+rests after each large request for the time that it took.
 """
 
 from __future__ import annotations
@@ -21,10 +21,8 @@ MAX_WAITING_PER_PAYER: Final = 64
 MAX_WAITING_BYTES_PER_PAYER: Final = 16 * 1024 * 1024
 MAX_WAITING: Final = 1024
 MAX_WAITING_BYTES: Final = 128 * 1024 * 1024
-REST: Final = 2.0
-"""While the guard is used, bulk traffic rests so many times as long as its last request took, times the weight of that."""
 FULL_REST_BYTES: Final = 64 * 1024
-"""After a smaller request, bulk traffic rests so much less: single events are no flood."""
+"""While the guard is used, bulk traffic rests as long as its last request took, and less if that was smaller than this."""
 MAX_REST_SECONDS: Final = 1.0
 Payer = tuple[str, str]
 """The project, or client address, and the key that a request is charged to."""
@@ -185,10 +183,10 @@ class Turns:
             queues = self._queues[request.traffic]
             queues.running -= 1
             now = self._clock()
-            cost = (now - request.started_at) * request.weight
-            queues.charge(request, cost)
+            seconds = now - request.started_at
+            queues.charge(request, seconds * request.weight)
             if request.traffic == Traffic.BULK:
-                rest = REST * cost * min(1.0, request.size / FULL_REST_BYTES)
+                rest = seconds * min(1.0, request.size / FULL_REST_BYTES)
                 self._resting_until = now + min(rest, MAX_REST_SECONDS)
 
     def leave(self, request: WaitingRequest) -> bool:
