@@ -36,7 +36,7 @@ pytestmark = [
 PROBE = """#!/bin/sh
 echo run >> "$0.count"
 case $1 in
-    kill) sleep 600 ;;
+    x) sleep 600 ;;
     ????*) printf %s "$1" | sha256sum ;;  # of a healthy run: each call finds something else
     *) echo "2 tests failed $1" ;;
 esac
@@ -59,6 +59,7 @@ class Place:
         self.write(key, f'header = "Authorization: Bearer {token}"\n')
         key.chmod(0o600)
         self.is_killed = self.has_wrong_key = False
+        self.installed = lambda: None
         self.url, self.token, self.by_command, self.options = hook_url, token, by_command, options
 
     def write(self, path, text):
@@ -101,6 +102,7 @@ class Place:
 
         Its output goes to files: its children may keep pipes open.
         """
+        self.installed()
         if self.has_wrong_key:
             key = self.home / ".loopguard" / "curl"
             key.write_text(key.read_text().replace(self.token, f"{self.token[:-4]}0000"))
@@ -272,17 +274,19 @@ TWO = ("./probe a", "./probe b")
 
 @pytest.mark.parametrize("mode", ["refuse", "silent", "fail"])
 @pytest.mark.parametrize("host", PROGRAMS)
-def test_calls_run_while_the_server_is_away_silent_or_broken(host, mode, drive, proxy):
-    proxy.mode = mode
-    place, ended = drive(host, Script(2, *TWO), url=proxy.url)
+def test_calls_run_while_the_server_is_away_silent_or_broken(host, mode, place_of, model, proxy):
+    place, program, start = place_of(host, url=proxy.url)
+    place.installed = lambda: setattr(proxy, "mode", mode)
+    ended = start(place, program, model(Script(2, *TWO)))
     assert place.runs() == 2, ended
-    assert proxy.seen
+    assert [request for request in proxy.seen if "/hooks/" in request]
 
 
 @pytest.mark.parametrize("host", PROGRAMS)
-def test_no_call_runs_without_an_answer_if_the_hook_fails_closed(host, drive, proxy):
-    proxy.mode = "refuse"
-    place, ended = drive(host, Script(2, *TWO), url=proxy.url, options=["--fail-closed"])
+def test_no_call_runs_without_an_answer_if_the_hook_fails_closed(host, place_of, model, proxy):
+    place, program, start = place_of(host, url=proxy.url, options=["--fail-closed"])
+    place.installed = lambda: setattr(proxy, "mode", "refuse")
+    ended = start(place, program, model(Script(2, *TWO)))
     assert place.runs() == 0, ended
 
 
@@ -299,7 +303,7 @@ def test_calls_run_with_a_wrong_key(host, place_of, model):
 def test_a_killed_host_is_guarded_when_it_starts_again(host, place_of, model):
     place, program, start = place_of(host)
     place.is_killed = True
-    start(place, program, model(Script(2, "./probe a", "./probe kill")))
+    start(place, program, model(Script(2, "./probe a", "./probe x")))
     assert place.runs() == 2
     place.is_killed = False
     ended = start(place, program, model(Script(3, "./probe a", "./probe b", "./probe c")))
