@@ -17,6 +17,7 @@ NOT_IN_CONTAINERS = {
     "LOOPGUARD_MIN_FREE": "has no effect without LOOPGUARD_DATABASE_FOLDER",
     "LOOPGUARD_DATA": "only for `up`",
     "LOOPGUARD_PG_BIN": "only for `up`",
+    "LOOPGUARD_WEB_PROCESSES": "only for `up`",
     "LOOPGUARD_WORKER_THREADS": "only for `up`",
     "NO_COLOR": "only for `up`",
     "XDG_DATA_HOME": "only for `up`",
