@@ -24,6 +24,9 @@ MAX_BODY_BYTES: Final = 32 * 1024 * 1024
 MAX_BUFFERED_BYTES: Final = 256 * 1024 * 1024
 """Of all bodies that are in memory at a time."""
 BUFFER_WAIT_SECONDS: Final = 20.0
+BODY_GRACE_SECONDS: Final = 10.0
+"""A body may keep the gateway waiting so long, and longer while it arrives at `MIN_BYTES_PER_SECOND`."""
+MIN_BYTES_PER_SECOND: Final = 16 * 1024
 
 
 class BodyBudget:
@@ -80,13 +83,25 @@ class Client:
         self._receive, self._send = receive, send
 
     async def body(self) -> AsyncIterator[bytes]:
-        """Yield the body as it arrives; raises `ClientGone`."""
+        """Yield the body as it arrives; raises `ClientGone`, and `GatewayError` 408 for one that comes too slowly.
+
+        Only waits for the client count, not those for memory or for the model server.
+        """
+        clock = asyncio.get_running_loop().time
+        left = BODY_GRACE_SECONDS
         while True:
-            event = await self._receive()
+            before = clock()
+            try:
+                async with asyncio.timeout(left):
+                    event = await self._receive()
+            except TimeoutError:
+                raise GatewayError(408, "body_timeout", "The body did not arrive in time.") from None
+            left -= clock() - before
             if event["type"] != "http.request":
                 raise ClientGone
             message: HTTPRequestEvent = event
             if message["body"]:
+                left += len(message["body"]) / MIN_BYTES_PER_SECOND
                 yield message["body"]
             if not message["more_body"]:
                 self.body_read.set()

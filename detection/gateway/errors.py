@@ -12,6 +12,7 @@ _TYPES: Final = {
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
+    408: "invalid_request_error",
     413: "request_too_large",
     415: "invalid_request_error",
 }

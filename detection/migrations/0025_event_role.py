@@ -1,4 +1,4 @@
-"""Give messages a role, and make room for the types `compaction` and `usage`."""
+"""Give messages a role, and allow the types `compaction` and `usage`."""
 
 from django.db import migrations, models
 

@@ -4,10 +4,12 @@ import gzip
 import socket
 import threading
 import time
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
+from detection.gateway import client
 from tests.support.model_server import Answer, of_events, of_json
 
 from .conftest import World
@@ -41,6 +43,21 @@ def test_a_chunked_upload_is_streamed(world: World):
     world.http().post("/files", content=iter(parts))
     assert world.model.asked[0].body == b"".join(parts)
     assert world.model.asked[0].headers["transfer-encoding"] == "chunked"
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "files"])
+def test_a_body_that_never_ends_is_given_up(world: World, monkeypatch, path):
+    monkeypatch.setattr(client, "BODY_GRACE_SECONDS", 0.5)
+    at = urlsplit(world.base_url())
+    head = (
+        f"POST {at.path}/{path} HTTP/1.1\r\nHost: {at.netloc}\r\nLoopGuard-Key: {world.key}\r\n"
+        "Authorization: Bearer sk-client\r\nContent-Length: 1000\r\n\r\n"
+    )
+    with socket.create_connection((at.hostname or "", at.port or 0), timeout=20) as agent:
+        agent.sendall(head.encode() + b"{")
+        answer = b"".join(iter(lambda: agent.recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b'"code":"body_timeout"' in answer
 
 
 def test_an_encoded_path_stays_encoded_and_cannot_climb(world: World):
