@@ -74,7 +74,6 @@ from detection.engine.writes import effect_of, is_declined
 
 Choice = Literal["skip", "allow_once", "raise"]
 Faults = tuple[tuple[str, str], ...]
-Readings = list[tuple[str, Reading]]
 Templates = Mapping[str, str] | None
 
 _CELL_RESULT = {PENDING: "pending", ERROR: "error", EMPTY: "empty"}
@@ -154,10 +153,10 @@ def observe_call(
     _forget(run, session_policy)
     if record.effect == "poll":
         policy = policy.as_poll()
-    readings, faults = _run_detectors(
+    findings, meter, faults = _run_detectors(
         run, record, policy, call, policy.plans.get("on_call") or _hooks(policy, "on_call")
     )
-    verdict = _decide(run, record, readings, policy, templates, overrule)
+    verdict = _decide(run, record, findings, meter, policy, templates, overrule)
     return Step(
         verdict=verdict,
         call_key=key,
@@ -218,10 +217,10 @@ def observe_result(
     faults: Faults = ()
     if is_change and is_new_pair:
         faults = _discard_outdated(run, record)
-    readings, more = _run_detectors(
+    findings, meter, more = _run_detectors(
         run, record, policy, outcome, policy.plans.get("on_result") or _hooks(policy, "on_result")
     )
-    verdict = _decide(run, record, readings, policy, templates, overrule, after_result=True)
+    verdict = _decide(run, record, findings, meter, policy, templates, overrule, after_result=True)
     return Step(
         verdict=verdict,
         call_key=record.key,
@@ -398,9 +397,13 @@ def _run_detectors(
     policy: Policy,
     observed: ObservedCall | ResultOutcome,
     hooks: tuple[tuple[str, Callable[..., Reading]], ...],
-) -> tuple[Readings, Faults]:
-    """Run the hooks. A detector that raises is skipped for this step and named."""
-    readings: Readings = []
+) -> tuple[list[Finding], Meter | None, Faults]:
+    """Run the hooks, and return their findings and the reading that is closest to its limit.
+
+    A detector that raises is skipped for this step and named.
+    """
+    findings: list[Finding] = []
+    closest: tuple[str, int, int] | None = None
     faults: Faults = ()
     detectors = run.detectors
     for kind, hook in hooks:
@@ -412,9 +415,16 @@ def _run_detectors(
         except Exception as error:  # noqa: BLE001 - a defect of LoopGuard must never block a call
             faults += ((kind, type(error).__name__),)
             continue
-        if reading is not QUIET and (reading.reached or reading.finding is not None):
-            readings.append((kind, reading))
-    return readings, faults
+        if reading is QUIET:
+            continue
+        reached, limit, finding = reading
+        if finding is not None:
+            findings.append(finding)
+        elif not reached:
+            continue
+        if closest is None or reached * closest[2] > closest[1] * limit:
+            closest = kind, reached, limit
+    return findings, Meter(*closest) if closest is not None else None, faults
 
 
 def _discard_outdated(run: RunState, record: Record) -> Faults:
@@ -438,7 +448,8 @@ def _discard_outdated(run: RunState, record: Record) -> Faults:
 def _decide(
     run: RunState,
     record: Record,
-    readings: Readings,
+    findings: list[Finding],
+    meter: Meter | None,
     policy: Policy,
     templates: Templates,
     overrule: Overrule | None,
@@ -446,9 +457,8 @@ def _decide(
     after_result: bool = False,
 ) -> Verdict:
     """Return the verdict: the strictest reaction to the findings, or `allow` without any."""
-    findings = [reading[2] for _, reading in readings if reading[2] is not None]
     if not findings:
-        return Verdict(meter=_meter(readings) if readings else None)
+        return Verdict(meter=meter)
     reactions = [react(run, finding, policy, after_result=after_result) for finding in distinct(findings)]
     decisive = strictest(reactions)
     finding = decisive.finding
@@ -460,7 +470,7 @@ def _decide(
         (finding, *(one.finding for one in reactions if one is not decisive)),
         _message(decisive.rung, finding, policy, templates, decisive.number, after_guidance=guided),
         decisive.number,
-        _meter(readings),
+        meter,
     )
     if overrule is not None and decisive.rung is not None and not finding.detail.get("notice"):
         own = overrule(verdict)
@@ -566,17 +576,6 @@ def _duplicate(
             record.seq if seq is None else seq, record.tool, record.key, verdict, record.status, record.is_new
         ),
     )
-
-
-def _meter(readings: Readings) -> Meter | None:
-    """Return the reading that is closest to its limit."""
-    if not readings:
-        return None
-    closest, (reached, limit, _) = readings[0]
-    for kind, (count, of, _) in readings:
-        if count * limit > reached * of:
-            closest, reached, limit = kind, count, of
-    return Meter(closest, reached, limit)
 
 
 def _cell(seq: int, tool: str, key: str, verdict: Verdict, status: str, is_new: bool | None) -> StripCell:

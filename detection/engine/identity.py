@@ -23,6 +23,7 @@ _FIRST_CODE_POINT = 0x3400
 _CODE_POINTS = 0x6000
 _MAX_MEMO_WORDS = 4096
 _MAX_MEMO_BYTES = 24
+_LONG = 3
 _EMPTY_OBJECT = b"{}"
 _MAX_COMBINING_IN_A_ROW = 32
 # orjson changes integers beyond 64 bits and floats out of range, so text with long numbers takes the slow path.
@@ -50,7 +51,9 @@ class WordHashes(dict[bytes, str]):
 
     def __missing__(self, word: bytes) -> str:
         hashed = chr(_FIRST_CODE_POINT + crc32(word, self._seed) % _CODE_POINTS)
-        if len(self) < _MAX_MEMO_WORDS and len(word) <= _MAX_MEMO_BYTES and not word.isdigit():
+        size = len(word)
+        # Long numbers rarely come twice.
+        if size <= _MAX_MEMO_BYTES and len(self) < _MAX_MEMO_WORDS and (size < _LONG or not word.isdigit()):
             self[word] = hashed
         return hashed
 

@@ -203,7 +203,7 @@ def _by_id(state: State, call_hash: int) -> ClosedCall | None:
     latest: ClosedCall | None = None
     closed: ClosedCall | None = None
     for run in reversed(state.runs.values()):
-        for record in reversed([record for record in run.records if record.call == call_hash]):
+        for record in [record for record in run.records if record.call == call_hash][::-1]:
             found = ClosedCall(record.seq, run, record)
             latest = latest or found
             if record.status == PENDING and record.decision not in BLOCKING:

@@ -230,7 +230,9 @@ def normalise(text: str, volatile_fields: Collection[str] = ()) -> str:
     head, tail = text[:MAX_MASKED_CHARS], text[MAX_MASKED_CHARS:]
     if "\x1b" in head:
         head = _ANSI.sub("", head)
-    head = " ".join(head.split())
+    # A space is the only white space that is printable, so most results need not be split.
+    lines = head.replace("\n", " ").strip()
+    head = lines if lines.isprintable() and "  " not in lines else " ".join(head.split())
     if head.count("-") >= 4:
         head = _UUID.sub("~", head)
     is_ascii = head.isascii()

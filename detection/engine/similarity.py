@@ -50,10 +50,14 @@ def sketch(arguments: Arguments, keyer: Keyer) -> str:
     if not isinstance(value, dict):
         return _value_sketch(value, keyer.word_hashes)
     hashes = keyer.word_hashes
-    fields = [
-        hashes[encoded(str(name))] + _value_sketch(item, hashes)
-        for name, item in islice(value.items(), MAX_FIELDS)
-    ]
+    fields = []
+    for name, item in value.items() if len(value) <= MAX_FIELDS else islice(value.items(), MAX_FIELDS):
+        field = hashes[name.encode() if type(name) is str and name.isascii() else encoded(str(name))]
+        if type(item) is str and len(item) <= MAX_FIELD_WORDS and item.isascii():
+            # Most values: so short that they need none of the limits below.
+            fields.append(field + "".join(map(hashes.__getitem__, item.encode().translate(_BREAKS).split())))
+        else:
+            fields.append(field + _value_sketch(item, hashes))
     fields.sort()
     return _FIELD.join(fields)[:MAX_SKETCH_CHARS]
 

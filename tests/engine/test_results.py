@@ -203,3 +203,12 @@ def test_times_are_masked_with_and_without_the_fast_check(text):
 def test_positions_are_the_plain_ones(text):
     plain = r"(?i)\b(?:lines?|columns?|col|char|character|position|offset)[ :=]{0,2}\d+|:\d+:\d+"
     assert results._POSITION.sub("~", text) == re.sub(plain, "~", text)
+
+
+@given(
+    st.lists(st.sampled_from(["", "a", "word", "é", "\N{THAI CHARACTER SARA A}", "."]), max_size=8), st.data()
+)
+def test_all_white_space_between_words_counts_as_one_space(words, data):
+    gaps = st.text(st.sampled_from(" \t\n\r\x0b\x0c\x1c\x85\xa0\u2028\u3000"), min_size=1, max_size=3)
+    text = "".join(data.draw(gaps) + word for word in words) + data.draw(st.just("") | gaps)
+    assert normalise(text) == " ".join(word for word in words if word)

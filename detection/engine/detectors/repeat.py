@@ -296,8 +296,15 @@ def _consecutive(
     ttl, ttl_from = values["ttl_seconds"], values["ttl_from"]
     streak = own.get("streak")
     if streak is None or streak["key"] != record.key:
-        streak = own["streak"] = _new_streak(record.key, record.ordinal - 1)
-    elif ttl_from == "entry":
+        # Most calls begin a streak, and end there.
+        own["streak"] = streak = {
+            "key": record.key, "after": record.ordinal - 1, "calls": 1, "series": 1, "count": 1.0,
+            "first": record.seq, "at": record.at, "paced": 1.0, "since": record.at,
+        }  # fmt: skip
+        if ttl_from == "entry":
+            streak["times"] = [record.at]
+        return Reading(1, values["max_repeats"])
+    if ttl_from == "entry":
         # Each call ages by itself; one exactly as old as the time to live still counts. Times are kept beyond the limit,
         # so that a ladder sees whether the streak continues.
         kept = values["max_repeats"] + _MAX_TIMES_BEYOND_LIMIT

@@ -104,11 +104,11 @@ class Similar(BaseDetector):
         window, limit = values["similar_window_calls"], values["similar_max_calls"]
         limit += run.allowance("similar")
         literal = values["similar_method"] == "literal"
-        tool = record.tool
+        aware, tool = values["result_aware"] and not literal, record.tool
         candidates = [
             other
             for other in run.records[-1 - window : -1]
-            if other.tool == tool and not other.is_obsolete and (literal or _is_evidence(other, run, policy))
+            if other.tool == tool and not other.is_obsolete and (not aware or _is_evidence(other, run))
         ]
         if len(candidates) < limit - 1 or not record.sketch:
             return QUIET
@@ -150,15 +150,12 @@ def _rounds(found: list[Record], record: Record) -> int:
     return len(rounds)
 
 
-def _is_evidence(other: Record, run: RunState, policy: Policy) -> bool:
+def _is_evidence(other: Record, run: RunState) -> bool:
     """Return whether an earlier call is evidence: it brought no new result, or its client reports no results."""
-    if not policy.values["result_aware"]:
-        return True
-    if other.status == PENDING:
-        return not run.results
-    if other.status == OK:
+    status = other.status
+    if status in (OK, EMPTY):
         return other.is_new is False
-    return other.status != EMPTY or other.is_new is False
+    return status != PENDING or not run.results
 
 
 def _similar_by_sketch(record: Record, candidates: list[Record], policy: Policy) -> list[Record]:
