@@ -9,45 +9,19 @@ from typing import Final, cast
 import structlog
 from asgiref.typing import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
 
-from detection.gateway.access import KEY_HEADER, Access, Address, read_address
-from detection.gateway.client import BodyBudget, Client
+from detection.gateway.access import KEY_HEADER, Address, read_address
+from detection.gateway.client import Client
 from detection.gateway.errors import ClientGone, GatewayError, StreamCut
 from detection.gateway.exchange import Exchange
-from detection.gateway.guarding import Guarding
-from detection.gateway.memory import Memory
-from detection.gateway.protocols.anthropic import Anthropic
-from detection.gateway.protocols.chat import Chat
-from detection.gateway.protocols.responses import Responses
+from detection.gateway.loop_state import LoopState
 from detection.gateway.protocols.sse import EventTooLarge
 from detection.gateway.relaying import relay
-from detection.gateway.upstream import Upstreams
-from detection.gateway.workers import DatabaseWorkers
+from detection.gateway.routes import is_harmless, protocol_of
 from detection.services.gateway.grants import Grant
 
 log = structlog.get_logger(__name__)
 PREFIX: Final = "/gateway/"
 MAX_EXCHANGES: Final = 2_000
-_Protocol = Chat | Anthropic | Responses
-PROTOCOLS: Final[dict[tuple[bytes, ...], _Protocol]] = {
-    (b"chat", b"completions"): Chat(),
-    (b"messages",): Anthropic(),
-    (b"responses",): Responses(),
-}
-"""Guarded routes by the end of their path; whatever the kind of the backend, because many speak several protocols."""
-
-
-class _Loop:
-    """What belongs to one event loop."""
-
-    def __init__(self) -> None:
-        self.workers = DatabaseWorkers()
-        self.access = Access(self.workers)
-        self.upstreams = Upstreams()
-        self.bodies = BodyBudget()
-        self.guarding = Guarding(self.workers)
-        self.memory = Memory()
-        self.background: set[asyncio.Task[None]] = set()
-        self.exchanges = 0
 
 
 class Gateway:
@@ -55,7 +29,9 @@ class Gateway:
 
     def __init__(self, application: ASGI3Application) -> None:
         self._application = application
-        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Loop] = weakref.WeakKeyDictionary()
+        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopState] = (
+            weakref.WeakKeyDictionary()
+        )
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         """Serve a request."""
@@ -66,7 +42,7 @@ class Gateway:
         running = asyncio.get_running_loop()
         loop = self._loops.get(running)
         if loop is None:
-            loop = self._loops[running] = _Loop()
+            loop = self._loops[running] = LoopState()
         client = Client(request, receive, send)
         loop.exchanges += 1
         work = asyncio.create_task(_serve(loop, client, request))
@@ -82,7 +58,7 @@ class Gateway:
             work.result()
 
 
-async def _serve(loop: _Loop, client: Client, request: HTTPScope) -> None:
+async def _serve(loop: LoopState, client: Client, request: HTTPScope) -> None:
     try:
         if loop.exchanges > MAX_EXCHANGES:
             raise GatewayError(
@@ -109,7 +85,7 @@ async def _serve(loop: _Loop, client: Client, request: HTTPScope) -> None:
             await client.respond_error(GatewayError(500, "internal_error", detail))
 
 
-async def _pass_through(loop: _Loop, client: Client, address: Address, grant: Grant) -> None:
+async def _pass_through(loop: LoopState, client: Client, address: Address, grant: Grant) -> None:
     """Forward a request unread. Only models and token counts get the credential of the backend."""
     backend = grant.backend
     is_listed = is_harmless(client.method, address.path)
@@ -129,19 +105,3 @@ async def _pass_through(loop: _Loop, client: Client, address: Address, grant: Gr
     body = client.body() if client.has_body else b""
     async with loop.upstreams.request(backend, client.method, path, headers, body) as response:
         await relay(client, response)
-
-
-def protocol_of(method: bytes, path: bytes) -> _Protocol | None:
-    """Return the protocol of a guarded route; None for every other one."""
-    segments = tuple(path.strip(b"/").split(b"/"))
-    if method != b"POST":
-        return None
-    return next((one for end, one in PROTOCOLS.items() if segments[-len(end) :] == end), None)
-
-
-def is_harmless(method: bytes, path: bytes) -> bool:
-    """Return whether a path lists models or counts tokens."""
-    segments = path.rstrip(b"/").split(b"/")
-    if method == b"GET":
-        return b"models" in segments[-2:]
-    return method == b"POST" and segments[-1] in (b"count_tokens", b"input_tokens")

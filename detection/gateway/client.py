@@ -19,43 +19,9 @@ from asgiref.typing import (
 from detection.gateway.errors import ClientGone, GatewayError
 from detection.gateway.headers import Headers, RequestHeaders
 
-MAX_BODY_BYTES: Final = 32 * 1024 * 1024
-"""Of a request that is guarded; providers accept no larger ones."""
-MAX_BUFFERED_BYTES: Final = 256 * 1024 * 1024
-"""Of all bodies that are in memory at a time."""
-BUFFER_WAIT_SECONDS: Final = 20.0
 BODY_GRACE_SECONDS: Final = 10.0
 """A body may keep the gateway waiting so long, and longer while it arrives at `MIN_BYTES_PER_SECOND`."""
 MIN_BYTES_PER_SECOND: Final = 16 * 1024
-
-
-class BodyBudget:
-    """The memory for bodies that are read before they are forwarded."""
-
-    def __init__(self, total: int = MAX_BUFFERED_BYTES) -> None:
-        self._free = total
-        self._changed = asyncio.Condition()
-
-    async def take(self, size: int) -> None:
-        """Wait for memory; raises `GatewayError` 503 after `BUFFER_WAIT_SECONDS`."""
-        async with self._changed:
-            try:
-                async with asyncio.timeout(BUFFER_WAIT_SECONDS):
-                    await self._changed.wait_for(lambda: self._free >= size)
-            except TimeoutError:
-                raise GatewayError(
-                    503,
-                    "busy",
-                    "Too many large requests at a time. Retry in a moment.",
-                    [(b"retry-after", b"3")],
-                ) from None
-            self._free -= size
-
-    async def give_back(self, size: int) -> None:
-        """Free memory."""
-        async with self._changed:
-            self._free += size
-            self._changed.notify_all()
 
 
 class Client:

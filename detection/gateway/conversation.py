@@ -1,0 +1,180 @@
+"""The conversation of a guarded request: its session, and its history as the model server and the guard are to have it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import orjson
+import structlog
+from django.db import DatabaseError
+
+from detection.gateway.client import Client
+from detection.gateway.guarding import Speaker
+from detection.gateway.loop_state import LoopState
+from detection.gateway.protocols import sessions
+from detection.gateway.protocols.answers import Answer, Message, ToolCall
+from detection.gateway.protocols.rewrites import Rewrite, Rewrites, replace_list
+from detection.gateway.routes import ModelProtocol
+from detection.services.gateway.conversations import SessionFacts, session_facts, store_rewrite
+from detection.services.gateway.grants import Grant
+
+log = structlog.get_logger(__name__)
+FACTS_SECONDS: Final = 2.0
+
+
+class Conversation:
+    """A request that contains a conversation.
+
+    Attributes
+    ----------
+    messages
+        As the client sent them.
+    session
+        Name of the session; empty for a conversation that has no name and no call yet.
+    before
+        Answers to this request whose calls were all blocked, with the reasons as results.
+    guard_messages
+        The conversation as the guard reads it.
+    """
+
+    def __init__(
+        self,
+        state: LoopState,
+        client: Client,
+        grant: Grant,
+        protocol: ModelProtocol,
+        request: dict[str, Any],
+        messages: list[Message],
+    ) -> None:
+        self.state, self.client, self.grant, self.protocol = state, client, grant, protocol
+        self.request, self.messages = request, messages
+        self.before: list[Message] = []
+        self.guard_messages: list[Message] = []
+        self._rewrites: list[Rewrite] = []
+        self.session = ""
+        self.name_session(None)
+
+    @property
+    def project_id(self) -> int:
+        """The project of the key."""
+        return self.grant.principal.project_id
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the client asked for a stream."""
+        return self.request.get("stream") is True
+
+    @property
+    def previous_response(self) -> str:
+        """Id of the response that this request continues, or empty."""
+        previous = self.request.get("previous_response_id")
+        return previous if isinstance(previous, str) else ""
+
+    def name_session(self, answer: Answer | None) -> None:
+        """Give the session a name, unless it has one."""
+        self.session = self.session or self._session_name(answer)
+
+    def _session_name(self, answer: Answer | None) -> str:
+        given = sessions.given_name(self.client.headers.text, self.request)
+        if given:
+            return given
+        if previous := self.previous_response:
+            known = self.state.memory.sessions_of_responses.get((self.project_id, previous))
+            return known or f"after-{previous[:200]}"
+        first = self._first_call()
+        if first is None and answer is not None and answer.calls:
+            first = answer.calls[0]
+        system = self.protocol.system_text(self.request)
+        return sessions.derived_name(self.grant.principal.public_id, system, self.messages, first)
+
+    def _first_call(self) -> ToolCall | None:
+        for message in self.messages:
+            if self.protocol.call_ids(message):
+                found = self.protocol.answer_of_message(message)
+                return found.calls[0] if found.calls else None
+        return None
+
+    async def facts(self) -> SessionFacts:
+        """Return what is stored of the session; nothing while the database is away."""
+        if not self.session:
+            return SessionFacts()
+        try:
+            return await self.state.workers.run(
+                lambda: session_facts(self.project_id, self.session), FACTS_SECONDS
+            )
+        except DatabaseError as error:
+            log.warning("gateway_session_unavailable", session=self.session, error=str(error)[:200])
+            return SessionFacts()
+
+    def speaker(self, answer: Answer | None = None) -> Speaker:
+        """Return whose conversation it is."""
+        headers = self.client.headers
+        return Speaker(
+            principal=self.grant.principal,
+            session=self.session,
+            shape=self.protocol.shape,
+            backend=self.grant.backend.name,
+            model=sessions.printable(self.request.get("model") or (answer.model if answer else ""), 200),
+            agent=sessions.agent_name(headers.text),
+            parent_session=sessions.parent_name(headers.text),
+        )
+
+    # Rewriting
+
+    def forwarded(self, body: bytes, facts: SessionFacts) -> tuple[bytes, list[Message]]:
+        """Return the request as the model server is to have it, and its messages.
+
+        A conversation of an unknown form is the model server's to judge: it stays as it is, and what comes back is guarded all
+        the same.
+        """
+        try:
+            if self.session:
+                self._rewrites = self.state.memory.rewrites_of(
+                    (self.project_id, self.session), facts.rewrites
+                )
+            messages = self._rewritten(with_notes=True)
+            self.guard_messages = self.protocol.for_guard(self._rewritten(with_notes=False))
+            if messages is not self.messages:
+                body = replace_list(body, self.protocol.list_key, self.messages, messages)
+            return self._with_known_response(body), messages
+        except Exception as error:  # noqa: BLE001 (a defect here must not end the run of an agent)
+            log.warning("gateway_conversation_unreadable", error=f"{type(error).__name__}: {error}"[:300])
+            self._rewrites, self.guard_messages = [], []
+            return body, self.messages
+
+    def _rewritten(self, *, with_notes: bool) -> list[Message]:
+        """Return the conversation as the model server is to have it; the same list if nothing changes."""
+        if not self._rewrites:
+            return self.messages
+        messages = self.protocol.rewritten(self.messages, Rewrites(self._rewrites, with_notes=with_notes))
+        previous = self._rewrite_of_previous_response()
+        if previous is not None:
+            messages = [*previous.results, *messages]
+        is_same = len(messages) == len(self.messages) and all(
+            a is b for a, b in zip(messages, self.messages, strict=True)
+        )
+        return self.messages if is_same else messages
+
+    def _rewrite_of_previous_response(self) -> Rewrite | None:
+        anchor = f"response:{self.previous_response}"
+        return next((one for one in self._rewrites if one.anchor == anchor), None)
+
+    def _with_known_response(self, body: bytes) -> bytes:
+        """Return a request with the id by which the model server knows the previous response."""
+        previous = self._rewrite_of_previous_response()
+        if previous is None or not previous.notes:
+            return body
+        known = {"previous_response_id": previous.notes["id"]}
+        self.request = self.request | known
+        return orjson.dumps({**orjson.loads(body), **known})
+
+    async def keep(self, rewrite: Rewrite) -> None:
+        """Remember and store how the history is rewritten around an answer."""
+        self.state.memory.add_rewrite((self.project_id, self.session), rewrite)
+        try:
+            await self.state.workers.run(
+                lambda: store_rewrite(self.project_id, self.session, rewrite.key, rewrite.dump()),
+                FACTS_SECONDS,
+            )
+        except DatabaseError as error:
+            log.warning("gateway_rewrite_not_stored", session=self.session, error=str(error)[:200])

@@ -1,0 +1,183 @@
+"""Gives the client the answer to a guarded request: whole or as a stream, with what the verdicts make of it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import httpcore
+import orjson
+import structlog
+
+from detection.gateway.conversation import Conversation
+from detection.gateway.errors import GatewayError, StreamCut
+from detection.gateway.headers import response_headers
+from detection.gateway.protocols.answers import Answer
+from detection.gateway.protocols.rewrites import Rewrite
+from detection.gateway.protocols.stream import StreamReader
+from detection.gateway.relaying import cut_as_seen, drain, unpacked_parts
+from detection.gateway.request_body import MAX_BODY_BYTES
+from detection.gateway.verdicts import AnswerVerdicts
+
+log = structlog.get_logger(__name__)
+KEEP_ALIVE_SECONDS: Final = 10.0
+MAX_RESPONSE_BYTES: Final = MAX_BODY_BYTES
+FINISH: Final = "stop"
+"""Why a chat completion that ends the run has ended."""
+
+
+class Delivery:
+    """The response to the client of one guarded request."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        self.conversation, self.client = conversation, conversation.client
+        self.verdicts = AnswerVerdicts(conversation)
+        self._fails_closed = conversation.grant.backend.fails_closed
+
+    async def stream(
+        self, response: httpcore.Response, reader: StreamReader, reasks_left: int
+    ) -> Answer | None:
+        """Pass a stream on.
+
+        Returns
+        -------
+        Answer
+            One whose calls were all blocked, so that the model server is asked again; None if the client has got its answer.
+        """
+        if not self.client.has_started:
+            await self.client.start(
+                response.status, response_headers(response.headers, b"content-length", b"content-encoding")
+            )
+        is_released = False
+        parts = unpacked_parts(response)
+        with cut_as_seen():
+            async for part in parts:
+                if is_released:
+                    await self.client.write(part)
+                    continue
+                if passed := self._fed(reader, part):
+                    await self.client.write(passed)
+                if reader.is_unreadable:
+                    is_released = True
+                elif reader.is_due:
+                    blocked = await self._decide_stream(reader, reasks_left)
+                    if blocked is not None:
+                        await drain(parts)
+                        return blocked
+                    is_released = True
+                    if rest := reader.rest:
+                        await self.client.write(rest)
+        blocked = None if is_released else await self._ended_stream(reader, reasks_left)
+        if blocked is None:
+            await self._end(reader)
+        return blocked
+
+    async def _ended_stream(self, reader: StreamReader, reasks_left: int) -> Answer | None:
+        """Decide about calls that no event marked as complete; an answer that the model server broke off has none."""
+        if reader.answer.calls and not reader.has_failed:
+            return await self._decide_stream(reader, reasks_left)
+        if rest := reader.rest:
+            await self.client.write(rest)
+        return None
+
+    async def _end(self, reader: StreamReader) -> None:
+        await self.client.end()
+        if reader.shown_id != reader.answer.id and self.conversation.session:
+            # The client names the response by the id that it has got; the model server knows the last one.
+            rewrite = Rewrite(f"response:{reader.shown_id}", 1, notes={"id": reader.answer.id})
+            await self.conversation.keep(rewrite)
+        self.verdicts.delivered(reader.answer, reader.shown_id)
+
+    def _fed(self, reader: StreamReader, part: bytes) -> bytes:
+        """Return what passes at once; all of it where the answer cannot be read and the backend fails open."""
+        try:
+            return reader.feed(part)
+        except Exception as error:
+            log.warning("gateway_answer_unreadable", error=f"{type(error).__name__}: {error}"[:300])
+            if self._fails_closed:
+                raise StreamCut from error
+            reader.is_unreadable = True
+            return reader.unread
+
+    async def _decide_stream(self, reader: StreamReader, reasks_left: int) -> Answer | None:
+        """Send what the client gets of the calls that are held, or return the answer if the model server is asked again."""
+        reader.finish()
+        work = asyncio.create_task(self.verdicts.resolve(reader.answer, reasks_left))
+        try:
+            while not (await asyncio.wait((work,), timeout=KEEP_ALIVE_SECONDS))[0]:
+                await self.client.write(reader.keep_alive())
+        finally:
+            work.cancel()
+        resolution = work.result()
+        if resolution.action == "reask":
+            return reader.answer
+        if resolution.action == "forward":
+            await self.client.write(reader.forwarded())
+        else:
+            await self.client.write(reader.resolved(resolution, FINISH))
+        return None
+
+    async def whole(self, response: httpcore.Response, reasks_left: int) -> Answer | None:
+        """Pass a whole response on; see `stream`."""
+        body = await self._read(response)
+        try:
+            document = orjson.loads(body)
+            answer = self.conversation.protocol.answer(document)
+        except Exception as error:
+            log.warning("gateway_answer_unreadable", error=f"{type(error).__name__}: {error}"[:300])
+            if self._fails_closed:
+                raise GatewayError(
+                    502, "response_unreadable", "The response of the model server is unreadable."
+                ) from error
+            document, answer = None, Answer()
+        if answer.calls:
+            resolution = await self.verdicts.resolve(answer, reasks_left)
+            if resolution.action == "reask":
+                return answer
+            if resolution.action != "forward":
+                body = orjson.dumps(self.conversation.protocol.respond(document, answer, resolution, FINISH))
+        if self.client.has_started:  # cannot happen: a stream was asked for and a document came
+            raise StreamCut
+        headers = response_headers(response.headers, b"content-length", b"content-encoding")
+        await self.client.respond(response.status, headers, body)
+        self.verdicts.delivered(answer)
+        return None
+
+    async def _read(self, response: httpcore.Response) -> bytes:
+        data = bytearray()
+        try:
+            with cut_as_seen():
+                async for part in unpacked_parts(response):
+                    data += part
+                    if len(data) > MAX_RESPONSE_BYTES:
+                        raise GatewayError(
+                            502, "response_too_large", "The response of the model server is too large."
+                        )
+        except StreamCut:
+            # A head without the body after it: the client sees a response that was cut.
+            if not self.client.has_started:
+                await self.client.start(response.status, response_headers(response.headers))
+            raise
+        return bytes(data)
+
+    # Answers of the gateway's own
+
+    async def respond_text(self, text: str) -> None:
+        """Respond with a text."""
+        protocol = self.conversation.protocol
+        model = str(self.conversation.request.get("model") or "")
+        response_id = f"loopguard{self.client.request_id.removeprefix('req_')}"
+        if self.conversation.is_stream:
+            await self.client.start(200, [(b"content-type", b"text/event-stream; charset=utf-8")])
+            await self.client.end(protocol.text_stream(model, text, response_id))
+            return
+        document = protocol.text_response(model, text, response_id)
+        await self.client.respond(200, [(b"content-type", b"application/json")], orjson.dumps(document))
+
+    async def end_with_reasons(self, reader: StreamReader | None) -> None:
+        """End an answer whose calls were blocked, when the model server cannot be asked again."""
+        text = "\n\n".join(dict.fromkeys(self.verdicts.texts))
+        if reader is None or not self.client.has_started:
+            await self.respond_text(text)
+        else:
+            await self.client.end(reader.ended_with(text))

@@ -1,0 +1,191 @@
+"""The stream of OpenAI's responses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from detection.gateway.protocols.answers import Message, Resolution, ToolCall, dicts, text_field, whole_number
+from detection.gateway.protocols.responses_items import CALL_ITEMS, call_of, message_item, usage_of
+from detection.gateway.protocols.stream import StreamReader
+
+_LAST: Final = ("response.completed", "response.incomplete")
+
+
+class EventNumbers:
+    """Numbers the events of a stream anew once something was dropped or added."""
+
+    def __init__(self) -> None:
+        self.next = 0
+
+    def passed(self, document: dict[str, Any]) -> None:
+        """Note the number of an event that passes as it came."""
+        self.next = max(self.next, whole_number(document.get("sequence_number")) + 1)
+
+    def event(self, document: dict[str, Any]) -> bytes:
+        """Return an event with the next number."""
+        numbered = document | {"sequence_number": self.next}
+        self.next += 1
+        return StreamReader.event_of(numbered, str(document["type"]))
+
+
+class ResponsesReader(StreamReader):
+    """The stream of one answer.
+
+    Parameters
+    ----------
+    numbers
+        Of the events that the client has got from earlier answers to the same request.
+    items
+        The items of those answers that it has got.
+    first
+        The response as it began for the client: its id stays, because clients reject another one.
+    """
+
+    def __init__(
+        self,
+        numbers: EventNumbers | None = None,
+        items: Sequence[Message] = (),
+        first: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self._first = first or {}
+        self._is_continued = numbers is not None
+        self._numbers = numbers or EventNumbers()
+        self._earlier = [*items]
+        self._items: dict[int, Message] = {}
+        self._held_at: list[tuple[int, dict[str, Any]]] = []
+        self._passed: list[Message] = []
+        self._last: dict[str, Any] = {}
+
+    def read(self, event: bytes, document: dict[str, Any] | None, data: bytes) -> bytes:
+        """Return what passes at once of an event; hold the rest."""
+        if document is None:
+            return event
+        kind = text_field(document, "type")
+        response = document.get("response")
+        if isinstance(response, dict):
+            self.answer.id, self.answer.model = text_field(response, "id"), text_field(response, "model")
+            self.answer.usage = usage_of(response.get("usage"))
+            self._first = self._first or {
+                name: response[name] for name in ("id", "created_at") if name in response
+            }
+        if kind in ("response.created", "response.in_progress", "response.queued"):
+            return b"" if self._is_continued else self._as_it_came(event, document)
+        if kind in ("response.failed", "error"):
+            self.has_failed = True
+        if kind in _LAST and isinstance(response, dict):
+            return self._read_last(event, document, response)
+        if "output_index" not in document:
+            return self._renumbered(event, document)
+        return self._read_item(kind, event, document)
+
+    def _read_last(self, event: bytes, document: dict[str, Any], response: dict[str, Any]) -> bytes:
+        self._last = document
+        for place, item in enumerate(dicts(response.get("output"))):
+            self._items.setdefault(place, item)
+        if self.answer.calls:
+            self.held.append(event)
+            self.is_due = True
+            return b""
+        if not self._is_continued:
+            return self._as_it_came(event, document)
+        return self._numbers.event(self._ended([*self._earlier, *dicts(response.get("output"))]))
+
+    def _ended(self, output: list[Message]) -> dict[str, Any]:
+        return self._last | {"response": self._last["response"] | self._first | {"output": output}}
+
+    def _read_item(self, kind: str, event: bytes, document: dict[str, Any]) -> bytes:
+        index = whole_number(document.get("output_index"))
+        item = document.get("item")
+        if isinstance(item, dict):
+            if kind == "response.output_item.added" and item.get("type") in CALL_ITEMS:
+                self.answer.calls.append(ToolCall("", "", "", index, kind=str(item["type"])))
+            self._items[index] = item
+        if self.answer.calls:
+            self.held.append(event)
+            self._held_at.append((index, document))
+            return b""
+        if kind == "response.output_item.done" and isinstance(item, dict):
+            self._passed.append(item)
+        return self._renumbered(event, document)
+
+    def _as_it_came(self, event: bytes, document: dict[str, Any]) -> bytes:
+        self._numbers.passed(document)
+        return event
+
+    def _renumbered(self, event: bytes, document: dict[str, Any]) -> bytes:
+        if not self._is_continued:
+            return self._as_it_came(event, document)
+        if "output_index" in document:
+            document = document | {
+                "output_index": len(self._earlier) + whole_number(document["output_index"])
+            }
+        return self._numbers.event(document)
+
+    @property
+    def shown_id(self) -> str:
+        """Id of the response that the client has got."""
+        return text_field(self._first, "id")
+
+    def finish(self) -> None:
+        """Complete the answer when the verdicts are due."""
+        self.answer.calls = [
+            call_of(self._items[call.place], call.place)
+            for call in self.answer.calls
+            if call.place in self._items
+        ]
+
+    def forwarded(self) -> bytes:
+        """Return what is held; items are whole, and clients tell them apart by their numbers."""
+        if not self._is_continued:
+            return b"".join(self.held)
+        return self.resolved(Resolution("some"), "")
+
+    def resolved(self, resolution: Resolution, finish: str) -> bytes:
+        """Return what the client gets instead of what is held."""
+        blocked = {self.answer.calls[n].place for n in resolution.blocked}
+        output = [*self._earlier, *self._passed]
+        places: dict[int, int] = {}
+        out: list[bytes] = []
+        for at, document in self._held_at:
+            if at not in blocked:
+                place = places.setdefault(at, len(output) + len(places))
+                out.append(self._numbers.event(document | {"output_index": place}))
+        output += [self._items[at] for at in places]
+        if resolution.action == "text":
+            item = message_item(self.answer.id, resolution.text)
+            out += item_events(self._numbers, len(output), item)
+            output.append(item)
+        return b"".join((*out, self._numbers.event(self._ended(output))))
+
+    def next_reader(self) -> ResponsesReader:
+        """Return the reader of the next answer."""
+        reader = ResponsesReader(self._numbers, [*self._earlier, *self._passed], self._first)
+        reader._last = self._last
+        return reader
+
+    def ended_with(self, text: str) -> bytes:
+        """Return a text and the end of the stream."""
+        item = message_item(text_field(self._last.get("response"), "id"), text)
+        events = item_events(self._numbers, len(self._earlier), item)
+        return b"".join((*events, self._numbers.event(self._ended([*self._earlier, item]))))
+
+
+def item_events(numbers: EventNumbers, index: int, item: Message) -> list[bytes]:
+    """Return the events of a whole message."""
+    part = item["content"][0]
+    at = {"output_index": index, "item_id": item["id"], "content_index": 0}
+    empty = part | {"text": ""}
+    opened = item | {"status": "in_progress", "content": []}
+    return [
+        numbers.event(document)
+        for document in (
+            {"type": "response.output_item.added", "output_index": index, "item": opened},
+            {"type": "response.content_part.added", **at, "part": empty},
+            {"type": "response.output_text.delta", **at, "delta": part["text"], "logprobs": []},
+            {"type": "response.output_text.done", **at, "text": part["text"], "logprobs": []},
+            {"type": "response.content_part.done", **at, "part": part},
+            {"type": "response.output_item.done", "output_index": index, "item": item},
+        )
+    ]

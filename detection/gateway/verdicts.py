@@ -1,0 +1,135 @@
+"""Decides about the calls in the answers to one request, and notes how the history is rewritten because of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from detection.gateway.conversation import Conversation
+from detection.gateway.guarding import UNAVAILABLE, Evaluation, GuardUnavailable
+from detection.gateway.memory import GivenAnswer, conversation_key
+from detection.gateway.protocols.answers import (
+    NOT_RUN,
+    Answer,
+    AnswerVerdict,
+    Message,
+    Resolution,
+    resolve,
+)
+from detection.gateway.protocols.rewrites import Rewrite, occurrence_of
+from detection.services.ingestion.redaction import Redactor
+
+
+class AnswerVerdicts:
+    """The verdicts on the answers to one request.
+
+    Attributes
+    ----------
+    texts
+        The reasons of the last answer, one for each call.
+    """
+
+    def __init__(self, conversation: Conversation) -> None:
+        self.conversation = conversation
+        self.texts: list[str] = []
+        self._given: GivenAnswer | None = None
+
+    async def resolve(self, answer: Answer, reasks_left: int) -> Resolution:
+        """Return what is done with an answer, and store how the history is rewritten because of it."""
+        conversation, protocol = self.conversation, self.conversation.protocol
+        conversation.name_session(answer)
+        try:
+            evaluation = await self._evaluate(answer)
+        except GuardUnavailable:
+            if conversation.grant.backend.fails_closed:
+                everything = frozenset(range(len(answer.calls)))
+                return Resolution("text", everything, UNAVAILABLE)
+            evaluation = Evaluation(tuple(AnswerVerdict("allow") for _ in answer.calls))
+        resolution = resolve(evaluation.verdicts, reasks_left)
+        self.texts = [verdict.message or NOT_RUN for verdict in evaluation.verdicts]
+        if resolution.action == "reask":
+            calls, results = self._refused(answer, resolution)
+            more = [
+                *self._answer_of([call for _, call in calls], answer),
+                *protocol.result_messages(results),
+            ]
+            conversation.before = [*conversation.before, *more]
+            conversation.guard_messages = [*conversation.guard_messages, *protocol.for_guard(more)]
+        else:
+            await self._store_rewrite(answer, resolution, evaluation)
+        return resolution
+
+    async def _evaluate(self, answer: Answer) -> Evaluation:
+        conversation, protocol = self.conversation, self.conversation.protocol
+        answers = conversation.state.memory.answers
+        key = conversation_key(conversation.project_id, conversation.session, conversation.guard_messages)
+        known = answers.get(key)
+        given = answer
+        if known is not None and (self._is_retry or not known.is_delivered) and known.matches(answer):
+            given = replace(answer, id=known.answer_id, calls=[*known.calls])
+        else:
+            known = GivenAnswer(answer.id, tuple(answer.calls))
+            answers.put(key, known)
+        self._given = known
+        calls = [protocol.call_document(call, call.arguments) for call in given.calls]
+        messages = [*conversation.guard_messages, *protocol.for_guard(protocol.answer_messages(calls))]
+        return await conversation.state.guarding.evaluate(conversation.speaker(answer), messages, given, 0.0)
+
+    @property
+    def _is_retry(self) -> bool:
+        return self.conversation.client.headers.text("x-stainless-retry-count") not in ("", "0")
+
+    def delivered(self, answer: Answer, shown_id: str = "") -> None:
+        """Note that the client has got the answer."""
+        conversation = self.conversation
+        if self._given is not None:
+            self._given.is_delivered = True
+        if not conversation.session:
+            return
+        if answer.id and conversation.protocol.shape == "responses":
+            key = (conversation.project_id, shown_id or answer.id)
+            conversation.state.memory.sessions_of_responses.put(key, conversation.session)
+        if not answer.calls and len(conversation.messages) > 1:
+            # The results before an answer without calls are recorded, too.
+            guarding = conversation.state.guarding
+            conversation.state.run_later(guarding.report(conversation.speaker(), conversation.guard_messages))
+
+    def whole_answer(self, answer: Answer) -> list[Message]:
+        """Return an answer whose calls were blocked, as the model server wants it back, with the reasons as results."""
+        protocol = self.conversation.protocol
+        return [*answer.messages, *protocol.result_messages(protocol.results(answer.calls, self.texts))]
+
+    def _answer_of(self, calls: list[Message], answer: Answer) -> list[Message]:
+        redactor = Redactor(self.conversation.grant.principal.digest_secret)
+        return self.conversation.protocol.answer_messages(calls, redactor.text(answer.reasoning))
+
+    def _refused(
+        self, answer: Answer, resolution: Resolution
+    ) -> tuple[list[tuple[int, Message]], list[Message]]:
+        """Return the calls that do not run, without their secrets, and their results."""
+        protocol = self.conversation.protocol
+        redactor = Redactor(self.conversation.grant.principal.digest_secret)
+        numbers = sorted(resolution.blocked)
+        calls = [answer.calls[number] for number in numbers]
+        documents = [protocol.call_document(call, redactor.arguments(call.arguments)) for call in calls]
+        results = protocol.results(calls, [self.texts[number] for number in numbers])
+        return [*zip(numbers, documents, strict=True)], results
+
+    async def _store_rewrite(self, answer: Answer, resolution: Resolution, evaluation: Evaluation) -> None:
+        conversation, protocol = self.conversation, self.conversation.protocol
+        kept = [call for number, call in enumerate(answer.calls) if number not in resolution.blocked]
+        notes = {
+            call.id: verdict.message
+            for call, verdict in zip(answer.calls, evaluation.verdicts, strict=True)
+            if verdict.decision == "warn" and verdict.message and call in kept
+        }
+        if evaluation.notice and kept:
+            notes.setdefault(kept[0].id, evaluation.notice)
+        calls, results = self._refused(answer, resolution)
+        if kept and kept[0].id and (notes or calls or conversation.before):
+            ids = [one for message in conversation.messages for one in protocol.call_ids(message)]
+            anchor = kept[0].id
+            occurrence = occurrence_of(anchor, ids)
+            await conversation.keep(Rewrite(anchor, occurrence, conversation.before, calls, results, notes))
+        elif not kept and protocol.shape == "responses" and answer.id:
+            # The model server may keep the conversation, and then expects results of the calls that it has made.
+            await conversation.keep(Rewrite(f"response:{answer.id}", 1, results=results))
