@@ -13,7 +13,7 @@ from detection.models import AuditEntry
 
 AREAS = (
     "approval", "backend", "demo", "destination", "incident", "judge", "key", "member", "message_template", "notification", "operator",
-    "policy", "project", "retention", "route", "session", "silence",
+    "policy", "price", "project", "retention", "route", "session", "silence",
 )  # fmt: skip
 
 

@@ -10,9 +10,9 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from detection.admin.base import BaseInline, ProjectAdmin, ProjectFilter, ReadOnlyMixin, actor_of
-from detection.models import GatewayBackend, GatewayToken
+from detection.models import GatewayBackend, GatewayToken, ModelPrice
 from detection.services.errors import ServiceError
-from detection.services.gateway import backends
+from detection.services.gateway import backends, prices
 
 
 class BackendForm(forms.ModelForm):  # type: ignore[type-arg]
@@ -28,6 +28,7 @@ class BackendForm(forms.ModelForm):  # type: ignore[type-arg]
             "credential",
             "headers",
             "fails_closed",
+            "requests_usage",
             "is_enabled",
         )
 
@@ -95,3 +96,56 @@ class BackendPage(ProjectAdmin):
             result = backends.test_backend(row.project_id, row.public_id, actor_of(request))
             level = messages.SUCCESS if result.is_success else messages.ERROR
             messages.add_message(request, level, f"{row.name}: {result.detail}")
+
+
+class PriceForm(forms.ModelForm):  # type: ignore[type-arg]
+    """Form of a price, with the checks of the service."""
+
+    class Meta:
+        model = ModelPrice
+        fields = ("project", "backend", "model", *prices.AMOUNTS)
+
+    def clean(self) -> dict[str, Any]:
+        """Show what the service would reject."""
+        cleaned: dict[str, Any] = super().clean() or self.cleaned_data
+        if self.errors:
+            return cleaned
+        try:
+            names = ("backend", "model", *prices.AMOUNTS)
+            prices.check_values({name: cleaned.get(name, getattr(self.instance, name)) for name in names})
+        except ServiceError as error:
+            self.add_error(error.field if error.field in self.fields else None, error.detail)
+        return cleaned
+
+
+@admin.register(ModelPrice)
+class PricePage(ProjectAdmin):
+    """Prices of models, in US dollars per million tokens."""
+
+    list_display = ("model", "backend", "project", *prices.AMOUNTS, "updated_at")
+    list_filter = (("project", ProjectFilter),)
+    search_fields = ("public_id__exact", "model", "backend")
+    list_select_related = ("project",)
+    form = PriceForm
+
+    def get_readonly_fields(self, request: HttpRequest, obj: ModelPrice | None = None) -> tuple[str, ...]:
+        """Return what tells prices apart."""
+        return ("project", "backend", "model") if obj else ()
+
+    def save_model(self, request: HttpRequest, obj: ModelPrice, form: Any, change: bool) -> None:
+        """Save the price through the service."""
+        values = {name: getattr(obj, name) for name in ("backend", "model", *prices.AMOUNTS)}
+        saved = prices.save_price(obj.project_id, actor_of(request), **values)
+        obj.pk, obj.public_id, obj._state.adding = saved.pk, saved.public_id, False
+
+    def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> Any:
+        """Do nothing; the service writes the audit."""
+
+    def delete_model(self, request: HttpRequest, obj: ModelPrice) -> None:
+        """Delete the price through the service."""
+        prices.delete_price(obj.project_id, obj.public_id, actor_of(request))
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[ModelPrice]) -> None:
+        """Delete the chosen prices one by one."""
+        for row in queryset:
+            self.delete_model(request, row)

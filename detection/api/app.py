@@ -19,11 +19,13 @@ from detection.api.routes import (
     approvals,
     audit,
     backends,
+    gateway_traffic,
     hooks,
     incidents,
     integrations,
     message_templates,
     policies,
+    prices,
     sessions,
     statistics,
 )
@@ -73,6 +75,7 @@ _PATH_PARAMETERS = {
     "model": "Model, percent-encoded.",
     "notification_id": "Id of the notification.",
     "pattern": "Glob of tool names, percent-encoded.",
+    "price_id": "Id of the price.",
     "remembered_id": "Id of the remembered decision.",
     "route_id": "Id of the route.",
     "rung": "Rung of the escalation ladder.",
@@ -151,6 +154,8 @@ api.add_router("", message_templates.router)
 api.add_router("", approvals.router)
 api.add_router("", alerting.router)
 api.add_router("", backends.router)
+api.add_router("", prices.router)
+api.add_router("", gateway_traffic.router)
 api.add_router("", statistics.router)
 api.add_router("", integrations.router)
 api.add_router("", audit.router)

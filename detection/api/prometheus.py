@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Final, Literal
 
 from django.db import DatabaseError, connection
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from detection import jobs
-from detection.selectors import alerts, dashboard, statistics
+from detection.selectors import alerts, dashboard, gateway_traffic, statistics
 from detection.services.maintenance.disk_space import disk_monitor
 from detection.stream import publisher as stream
 
@@ -125,7 +126,16 @@ class DatabaseCollector(Collector):
         by_status = GaugeMetricFamily("loopguard_incidents", "Incidents by status.", labels=("status",))
         for status, number in incidents:
             by_status.add_metric((status,), number)
-        return [backlog, oldest, quarantined_events, sessions, by_status, *_statistics(), *_alerts()]
+        return [
+            backlog,
+            oldest,
+            quarantined_events,
+            sessions,
+            by_status,
+            *_statistics(),
+            *_gateway(),
+            *_alerts(),
+        ]
 
 
 def _statistics() -> list[Metric]:
@@ -186,6 +196,36 @@ def _incident_totals() -> list[Metric]:
             cost.add_metric((row.project, row.name), row.loop_cost_usd)
         metrics += [incidents, cost]
     return metrics
+
+
+def _gateway() -> list[Metric]:
+    """Return the traffic of all time by backend; the processes of `live` add theirs every few seconds."""
+    labels = ("project", "backend")
+    requests = CounterMetricFamily("loopguard_gateway_requests", "Requests to model servers.", labels=labels)
+    errors = CounterMetricFamily(
+        "loopguard_gateway_upstream_errors", "Errors of model servers by kind.", labels=(*labels, "kind")
+    )
+    tokens = CounterMetricFamily(
+        "loopguard_gateway_tokens",
+        "Tokens by kind; those of caches are input tokens, too.",
+        labels=(*labels, "kind"),
+    )
+    cost = CounterMetricFamily("loopguard_gateway_cost_usd", "Cost of tokens with a price.", labels=labels)
+    added = HistogramMetricFamily(
+        "loopguard_gateway_added_seconds", "Time that LoopGuard added to requests.", labels=labels
+    )
+    for project, backend, numbers in gateway_traffic.traffic_totals():
+        names = (project, backend)
+        requests.add_metric(names, numbers.requests)
+        for kind, count in numbers.errors.items():
+            errors.add_metric((*names, kind), count)
+        for kind in gateway_traffic.TOKEN_KINDS:
+            tokens.add_metric((*names, kind.removesuffix("_tokens")), getattr(numbers, kind))
+        cost.add_metric(names, numbers.priced_usd)
+        limits = [*(str(limit / 1000) for limit in gateway_traffic.ADDED_MS), "+Inf"]
+        counts = [*accumulate(numbers.added_counts)]
+        added.add_metric(names, [*zip(limits, counts, strict=True)], numbers.added_ms / 1000)
+    return [requests, errors, tokens, cost, added]
 
 
 def _alerts() -> list[Metric]:

@@ -53,6 +53,9 @@ SECTION_OF = {
     "new_alert_route": "alerts",
     "notification": "alerts",
     "gateway_act": "gateway",
+    "gateway_traffic": "gateway",
+    "prices": "gateway",
+    "save_price": "gateway",
 }
 
 

@@ -60,16 +60,14 @@ def act(request: ProjectRequest) -> HttpResponse:
 def _create(request: ProjectRequest) -> dict[str, Any]:
     names = ("name", "kind", "base_url", "credential")
     values: dict[str, Any] = {name: request.POST.get(name, "").strip() for name in names}
-    closed = request.POST.get("fails_closed") == "yes"
-    row = service.create_backend(request.project.pk, actor_of(request), fails_closed=closed, **values)
+    values |= {name: request.POST.get(name) == "yes" for name in ("fails_closed", "requests_usage")}
+    row = service.create_backend(request.project.pk, actor_of(request), **values)
     messages.success(request, f"Backend {row.name} created.")
     return {}
 
 
 def _switch(request: ProjectRequest) -> dict[str, Any]:
-    values: dict[str, Any] = {
-        name: request.POST[name] == "yes" for name in ("is_enabled", "fails_closed") if name in request.POST
-    }
+    values: dict[str, Any] = {name: request.POST[name] == "yes" for name in _SWITCHES if name in request.POST}
     row = service.update_backend(*_target(request), **values)
     messages.success(request, f"Backend {row.name} saved. It takes effect within a second.")
     return {}
@@ -103,6 +101,7 @@ def _target(request: ProjectRequest) -> tuple[int, str, Any]:
     return request.project.pk, request.POST.get("id", "")[:40], actor_of(request)
 
 
+_SWITCHES: Final = ("is_enabled", "fails_closed", "requests_usage")
 _ACTIONS: Final[dict[str, Callable[[ProjectRequest], dict[str, Any]]]] = {
     "create": _create,
     "switch": _switch,

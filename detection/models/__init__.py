@@ -26,6 +26,7 @@ from detection.models.attempts import Attempt
 from detection.models.audit import AuditEntry
 from detection.models.events import Event, EventKey, EventType, MessageRole
 from detection.models.gateway import BackendKind, GatewayBackend, GatewayRewrite, GatewayToken
+from detection.models.gateway_traffic import GatewayTraffic, ModelPrice, TrafficPeriod
 from detection.models.incidents import Incident, IncidentActivity
 from detection.models.judge import JudgeCall, JudgeLabel, JudgeOutcome
 from detection.models.keys import ApiKey, KeyScope
@@ -63,6 +64,7 @@ __all__ = [
     "GatewayBackend",
     "GatewayRewrite",
     "GatewayToken",
+    "GatewayTraffic",
     "Incident",
     "IncidentActivity",
     "JudgeCall",
@@ -73,6 +75,7 @@ __all__ = [
     "Membership",
     "MessageRole",
     "MessageTemplate",
+    "ModelPrice",
     "Notification",
     "NotificationItem",
     "NotificationState",
@@ -89,5 +92,6 @@ __all__ = [
     "StoppedByKind",
     "ToolOverride",
     "TrackerState",
+    "TrafficPeriod",
     "Unattended",
 ]

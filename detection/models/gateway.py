@@ -47,6 +47,11 @@ class GatewayBackend(models.Model):
     fails_closed = models.BooleanField(
         default=False, help_text="Whether tool calls are withheld while LoopGuard cannot evaluate them."
     )
+    requests_usage = models.BooleanField(
+        default=True,
+        db_default=True,
+        help_text="Whether streamed chat completions are asked for their usage where the agent does not ask.",
+    )
     is_enabled = models.BooleanField(default=True)
     created_at = models.DateTimeField(db_default=Now())
 

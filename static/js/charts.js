@@ -68,7 +68,7 @@ function options(box, step, isBars) {
         stroke: token(looks[index]),
         fill: names.length === 1 || name === "blocked" ? token(`${looks[index]}-soft`) : undefined,
         width: name === "checks" ? 1.5 : 2,
-        dash: name === "warned" ? [6, 3] : undefined,
+        dash: ["warned", "errors", "high"].includes(name) ? [6, 3] : undefined,
         value: (_, count, __, place) => (place === null ? "–" : (count ?? 0).toLocaleString("en")),
         paths: isBars ? uPlot.paths.bars({ size: [0.8, 40] }) : uPlot.paths.stepped({ align: 1 }),
         points: { show: false },

@@ -67,6 +67,7 @@ BODIES = {
     ("POST", "/backends"): {"name": "other", "base_url": "{address}"},
     ("PATCH", "/backends/{backend_id}"): {"is_enabled": False},
     ("POST", "/backends/{backend_id}/tokens"): {"name": "ci"},
+    ("PUT", "/prices"): {"model": "gpt-*", "input_usd": 1.25, "output_usd": 10},
     ("POST", "/alerts/notifications/resend"): {"ids": ["{notification_id}"]},
 }
 REACHABLE = {"ALERT_ALLOWED_NETWORKS": ("127.0.0.0/8",)}
@@ -164,8 +165,9 @@ def _alerts(api, address):
     notification = api.post(f"/alerts/destinations/{destination}/test").json()["id"]
     backend = api.post("/backends", {"name": "local", "base_url": address}).json()["id"]
     token = api.post(f"/backends/{backend}/tokens", {"name": "ci"}).json()["id"]
+    price = api.put("/prices", {"model": "gpt-*", "input_usd": 1, "output_usd": 2}).json()["id"]
     return {
-        "backend_id": backend, "token_id": token,
+        "backend_id": backend, "token_id": token, "price_id": price,
         "destination_id": destination, "route_id": route, "silence_id": silence, "notification_id": notification, "address": address,
     }  # fmt: skip
 

@@ -22,7 +22,7 @@ from detection.services import audit, keys
 from detection.services.alerting import alert_routes, destinations, notifications, silences
 from detection.services.approvals import decisions, judge_consultation
 from detection.services.audit import Actor
-from detection.services.gateway import backends
+from detection.services.gateway import backends, prices
 from detection.services.incidents import triage
 from detection.services.maintenance import retention
 from detection.services.policies import message_templates, overrides
@@ -90,6 +90,9 @@ class World:
         backend = self.backend()
         return backend, backends.create_token(self.pk, backend, ANA, name="ci")[0].public_id
 
+    def price(self):
+        return prices.save_price(self.pk, ANA, model="gpt-*", input_usd=1, output_usd=2).public_id
+
     def remembered(self):
         decisions.decide(self.pk, self.approval(), "allow_once", ANA, remember=True)
         return RememberedDecision.objects.get().pk
@@ -135,6 +138,8 @@ def _changes(w):
         "gateway.backends.delete_backend": (w.backend, lambda b: backends.delete_backend(w.pk, b, ANA)),
         "gateway.backends.test_backend": (w.backend, lambda b: backends.test_backend(w.pk, b, ANA)),
         "gateway.backends.create_token": (w.backend, lambda b: backends.create_token(w.pk, b, ANA, name="ci")),
+        "gateway.prices.save_price": (lambda: None, lambda _: w.price()),
+        "gateway.prices.delete_price": (w.price, lambda p: prices.delete_price(w.pk, p, ANA)),
         "gateway.backends.revoke_token": (w.token, lambda t: backends.revoke_token(w.pk, *t, ANA)),
         "incidents.triage.acknowledge": (w.incident, lambda i: triage.acknowledge(w.pk, i, ANA)),
         "incidents.triage.bulk": (w.incident, lambda i: triage.bulk(w.pk, [i], "resolve", ANA)),

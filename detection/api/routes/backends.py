@@ -30,7 +30,16 @@ router = Router(tags=["gateway"])
 
 
 def _backend_document(row: GatewayBackend) -> dict[str, Any]:
-    names = ("name", "kind", "base_url", "credential", "headers", "fails_closed", "is_enabled")
+    names = (
+        "name",
+        "kind",
+        "base_url",
+        "credential",
+        "headers",
+        "fails_closed",
+        "requests_usage",
+        "is_enabled",
+    )
     values = {name: getattr(row, name) for name in names}
     return {"id": row.public_id, **values, "gateway_url": gateway_url(row.name)}
 

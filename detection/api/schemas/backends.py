@@ -20,6 +20,7 @@ _CREDENTIAL = (
     " passed through."
 )
 _HEADERS = "Headers that every request gets. No credentials: they are shown."
+_REQUESTS_USAGE = "Whether streamed chat completions are asked for their usage where the agent does not ask; the agent does not see it."
 _FAILS_CLOSED = "Whether tool calls are withheld while LoopGuard cannot evaluate them."
 
 
@@ -32,6 +33,7 @@ class BackendRequestSchema(StrictSchema):
     credential: ShortText = Field("", description=_CREDENTIAL)
     headers: dict[str, str] = Field({}, description=_HEADERS)
     fails_closed: bool = Field(False, description=_FAILS_CLOSED)
+    requests_usage: bool = Field(True, description=_REQUESTS_USAGE)
     is_enabled: bool = Field(True, description="Whether agents may use it.")
 
 
@@ -44,6 +46,7 @@ class BackendUpdateSchema(StrictSchema):
     credential: ShortText | None = Field(None, description=_CREDENTIAL)
     headers: dict[str, str] | None = Field(None, description=_HEADERS)
     fails_closed: bool | None = Field(None, description=_FAILS_CLOSED)
+    requests_usage: bool | None = Field(None, description=_REQUESTS_USAGE)
     is_enabled: bool | None = Field(None, description="Whether agents may use it.")
 
 

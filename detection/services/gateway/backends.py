@@ -134,7 +134,16 @@ def check_values(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shown(row: GatewayBackend) -> dict[str, Any]:
-    names = ("name", "kind", "base_url", "credential", "headers", "fails_closed", "is_enabled")
+    names = (
+        "name",
+        "kind",
+        "base_url",
+        "credential",
+        "headers",
+        "fails_closed",
+        "requests_usage",
+        "is_enabled",
+    )
     return {name: getattr(row, name) for name in names}
 
 
@@ -160,7 +169,8 @@ def create_backend(project_id: int, actor: Actor, **values: Any) -> GatewayBacke
     Parameters
     ----------
     **values
-        `name`, `kind`, `base_url`, and optionally `credential`, `headers`, `fails_closed` and `is_enabled`.
+        `name`, `kind`, `base_url`, and optionally `credential`, `headers`, `fails_closed`, `requests_usage` and
+        `is_enabled`.
 
     Raises
     ------

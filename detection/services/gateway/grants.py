@@ -34,6 +34,7 @@ class Backend:
     credential: str
     headers: Mapping[str, str] = field(repr=False)
     fails_closed: bool = False
+    requests_usage: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,14 @@ def looks_like_token(token: str) -> bool:
 
 def _backend(row: GatewayBackend) -> Backend:
     return Backend(
-        row.public_id, row.name, row.kind, row.base_url, row.credential, dict(row.headers), row.fails_closed
+        row.public_id,
+        row.name,
+        row.kind,
+        row.base_url,
+        row.credential,
+        dict(row.headers),
+        row.fails_closed,
+        row.requests_usage,
     )
 
 

@@ -13,6 +13,7 @@ from detection.models import EventKey, Project, Session, SessionState
 from detection.models.events import oldest_kept_day
 from detection.services.alerting import outbox
 from detection.services.errors import NotFound
+from detection.services.gateway.traffic import trim_traffic
 from detection.services.incidents.tracker import ABANDONED_AFTER
 from detection.services.sessions import removal
 from detection.services.sessions.locked_session import locked_session
@@ -84,7 +85,7 @@ def drop_empty_partitions() -> list[str]:
 
 
 def trim() -> None:
-    """Trim the bounded tables: attempts per project, event ids, alert events and notifications."""
+    """Trim the bounded tables: attempts per project, event ids, alert events and notifications, counts of traffic."""
     with connection.cursor() as cursor:
         cursor.execute(
             "DELETE FROM detection_attempt WHERE id IN (SELECT id FROM (SELECT id, row_number() OVER"
@@ -93,3 +94,4 @@ def trim() -> None:
         )
     EventKey.objects.filter(received_at__lt=timezone.now() - EVENT_IDS_KEPT).delete()
     outbox.trim()
+    trim_traffic()

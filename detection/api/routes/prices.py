@@ -1,0 +1,51 @@
+"""Routes of the price table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpResponse
+from ninja import Body, Router
+
+from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ
+from detection.api.query_parameters import target
+from detection.api.requests import ApiRequest, actor_of
+from detection.api.responses import as_time, empty_response, json_response, list_response
+from detection.api.schemas.common import PageSchema
+from detection.api.schemas.gateway_traffic import PriceRequestSchema, PriceSchema
+from detection.models import ModelPrice
+from detection.selectors.prices import list_prices
+from detection.services.gateway import prices
+
+router = Router(tags=["gateway"])
+
+
+def _document(row: ModelPrice) -> dict[str, Any]:
+    amounts = {name: getattr(row, name) for name in prices.AMOUNTS}
+    return {
+        "id": row.public_id,
+        "backend": row.backend,
+        "model": row.model,
+        **{name: None if value is None else float(value) for name, value in amounts.items()},
+        "updated_at": as_time(row.updated_at),
+    }
+
+
+@router.get("/prices", auth=READ, response={200: PageSchema[PriceSchema]}, summary="List prices")
+def list_model_prices(request: ApiRequest) -> HttpResponse:
+    """List the prices of models by backend and model."""
+    return list_response(_document(row) for row in list_prices(request.principal.project_id))
+
+
+@router.put("/prices", auth=ADMIN_WITH_BODY, response={200: PriceSchema}, summary="Update a price")
+def save_price(request: ApiRequest, body: Body[PriceRequestSchema]) -> HttpResponse:
+    """Create the price of a backend and model, or replace it. Takes effect with the next answer of a model."""
+    row = prices.save_price(request.principal.project_id, actor_of(request), **body.dict())
+    return json_response(_document(row))
+
+
+@router.delete("/prices/{price_id}", auth=ADMIN, response={204: None}, summary="Delete a price")
+def delete_price(request: ApiRequest, price_id: str) -> HttpResponse:
+    """Delete a price. The costs of its models are then unknown, unless another price matches."""
+    prices.delete_price(*target(request, price_id))
+    return empty_response()

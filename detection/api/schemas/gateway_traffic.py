@@ -1,0 +1,98 @@
+"""Schemas of prices and of the traffic through the gateway."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from ninja import Field, Schema
+from pydantic import StringConstraints
+
+from detection.api.schemas.common import StrictSchema, Timestamp
+
+PriceBackend = Annotated[str, StringConstraints(max_length=64)]
+PriceModel = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+Usd = Annotated[float, Field(ge=0, le=100_000)]
+TrafficBy = Literal["minute", "hour", "day", "backend", "model"]
+
+
+class PriceRequestSchema(StrictSchema):
+    """A price, in US dollars per million tokens."""
+
+    backend: PriceBackend = Field("", description="Name of a backend. Empty: all backends.")
+    model: PriceModel = Field(description="Name of a model; `*` stands for any characters.")
+    input_usd: Usd = Field(description="Of input tokens.")
+    cached_input_usd: Usd | None = Field(
+        None, description="Of input tokens read from a cache. Null: as `input_usd`."
+    )
+    cache_write_usd: Usd | None = Field(
+        None, description="Of input tokens written to a cache. Null: as `input_usd`."
+    )
+    output_usd: Usd = Field(description="Of output tokens.")
+
+
+class PriceSchema(PriceRequestSchema):
+    """A stored price."""
+
+    id: str = Field(description="Id of the price.")
+    updated_at: datetime = Field(description="When it was saved last.")
+
+
+class TrafficQuerySchema(Schema):
+    """Parameters of the traffic."""
+
+    from_: Timestamp | None = Field(
+        None, alias="from", description="Begin; one hour before the end if absent."
+    )
+    to: Timestamp | None = Field(None, description="End; now if absent.")
+    by: TrafficBy = Field("minute", description="Groups.")
+    backend: Annotated[str, StringConstraints(max_length=64)] = Field(
+        "", description="Only this backend, by name."
+    )
+
+
+class UpstreamErrorsSchema(Schema):
+    """Requests that the model server did not answer as it should, by kind."""
+
+    unreachable: int = Field(description="No connection.")
+    timeouts: int = Field(description="No response in time.")
+    rate_limited: int = Field(description="Status 429.")
+    client_errors: int = Field(description="Other status of 400 to 499.")
+    server_errors: int = Field(description="Status of 500 or more.")
+    cut: int = Field(description="The response ended early.")
+    unreadable: int = Field(description="The response was not in the protocol.")
+
+
+class TrafficNumbersSchema(Schema):
+    """Counts of requests."""
+
+    requests: int = Field(description="Requests to the model server.")
+    errors: UpstreamErrorsSchema = Field(description="Errors of the model server by kind.")
+    input_tokens: int = Field(description="Input tokens, those of caches among them.")
+    cached_tokens: int = Field(description="Input tokens read from a cache.")
+    cache_write_tokens: int = Field(description="Input tokens written to a cache.")
+    output_tokens: int = Field(description="Output tokens.")
+    unpriced_tokens: int = Field(description="Tokens of models without a price.")
+    cost_usd: float | None = Field(
+        description="Cost of the tokens that have a price, in US dollars. Null if none of the tokens has one."
+    )
+    added_ms_p50: float | None = Field(
+        description="Median of the time that LoopGuard added, in milliseconds."
+    )
+    added_ms_p95: float | None = Field(description="95th percentile of the same.")
+
+
+class TrafficRowSchema(TrafficNumbersSchema):
+    """Counts of a group."""
+
+    key: str = Field(description="Begin of the period in UTC, or name of the backend or model.")
+
+
+class TrafficSchema(Schema):
+    """Traffic of a time span."""
+
+    from_: datetime = Field(alias="from", description="Begin.")
+    to: datetime = Field(description="End.")
+    by: TrafficBy = Field(description="Groups.")
+    total: TrafficNumbersSchema = Field(description="All groups.")
+    items: list[TrafficRowSchema] = Field(description="The groups; at most 3,000.")

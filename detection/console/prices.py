@@ -1,0 +1,83 @@
+"""The price table: what tokens of each model cost, and which models have no price."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Final
+
+from django.contrib import messages
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.utils import timezone
+from django.views.decorators.http import require_POST, require_safe
+
+from detection.console.access import ProjectRequest, actor_of, in_project
+from detection.models import ModelPrice, Role
+from detection.selectors.gateway import list_backends
+from detection.selectors.gateway_traffic import unpriced_models
+from detection.selectors.prices import list_prices
+from detection.services.errors import ServiceError
+from detection.services.gateway import prices as service
+
+UNPRICED_SPAN: Final = timedelta(days=7)
+_FIELDS: Final = ("backend", "model", *service.AMOUNTS)
+
+
+@in_project()
+@require_safe
+def page(request: ProjectRequest) -> HttpResponse:
+    """List the prices. The query string may name a price to edit, or a model to price."""
+    return _page(request, given=_given(request))
+
+
+def _given(request: ProjectRequest) -> dict[str, Any]:
+    """Return what the form shows at first."""
+    row = ModelPrice.objects.filter(
+        project_id=request.project.pk, public_id=request.GET.get("edit", "")[:40]
+    ).first()
+    if row is not None:
+        return {name: _plain(getattr(row, name)) for name in _FIELDS} | {"is_stored": True}
+    return {name: request.GET.get(name, "")[:200] for name in ("backend", "model")}
+
+
+def _plain(value: Any) -> str:
+    """Return an amount without zeros at its end."""
+    return "" if value is None else value if isinstance(value, str) else f"{value.normalize():f}"
+
+
+def _page(request: ProjectRequest, given: Any) -> HttpResponse:
+    rows = list(list_prices(request.project.pk))
+    context = {
+        "prices": [(row, {name: _plain(getattr(row, name)) for name in service.AMOUNTS}) for row in rows],
+        "unpriced": unpriced_models(request.project.pk, timezone.now() - UNPRICED_SPAN),
+        "backends": [row.name for row in list_backends(request.project.pk)],
+        "given": given,
+    }
+    return render(request, "console/prices.html", context)
+
+
+@in_project(Role.ADMIN)
+@require_POST
+def save(request: ProjectRequest) -> HttpResponse:
+    """Save a price."""
+    values = {name: request.POST.get(name, "").strip() for name in _FIELDS}
+    try:
+        row = service.save_price(request.project.pk, actor_of(request), **values)
+    except ServiceError as error:
+        messages.error(request, error.detail)
+        return _page(request, given=values)
+    messages.success(request, f"Price of {row.model} saved. It takes effect with the next answer.")
+    return redirect("console:prices", request.project.slug)
+
+
+@in_project(Role.ADMIN)
+@require_POST
+def delete(request: ProjectRequest) -> HttpResponse:
+    """Delete a price."""
+    try:
+        service.delete_price(request.project.pk, request.POST.get("id", "")[:40], actor_of(request))
+    except ServiceError as error:
+        messages.error(request, error.detail)
+    else:
+        messages.success(request, "Price deleted.")
+    return redirect("console:prices", request.project.slug)

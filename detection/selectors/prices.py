@@ -1,0 +1,91 @@
+"""Reads of the price table: which price applies to a model, and what its tokens cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from django.db.models import QuerySet
+
+from detection.models import ModelPrice
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """A price in US dollars per million tokens."""
+
+    backend: str
+    model: str
+    input_usd: float
+    cached_input_usd: float
+    cache_write_usd: float
+    output_usd: float
+
+    def cost(
+        self, input_tokens: int, cached_tokens: int, cache_write_tokens: int, output_tokens: int
+    ) -> float:
+        """Return what tokens cost in US dollars; `input_tokens` include the cached and the written ones."""
+        fresh = max(0, input_tokens - cached_tokens - cache_write_tokens)
+        return (
+            fresh * self.input_usd
+            + cached_tokens * self.cached_input_usd
+            + cache_write_tokens * self.cache_write_usd
+            + output_tokens * self.output_usd
+        ) / 1_000_000
+
+
+class PriceList:
+    """The prices of a project.
+
+    Parameters
+    ----------
+    prices
+        In any order.
+    """
+
+    def __init__(self, prices: Iterable[Price]) -> None:
+        ranked = sorted(prices, key=_rank, reverse=True)
+        self._prices = [(price, _glob(price.model)) for price in ranked]
+
+    def find(self, backend: str, models: Sequence[str]) -> Price | None:
+        """Return the price of the first name of the model that has one, None for an unknown model.
+
+        Of several prices, one of the backend applies before one of all backends, then the longest pattern.
+        """
+        for model in models:
+            for price, pattern in self._prices:
+                if price.backend in ("", backend) and fnmatchcase(model.lower(), pattern):
+                    return price
+        return None
+
+
+def _rank(price: Price) -> tuple[bool, int, bool]:
+    return bool(price.backend), len(price.model.replace("*", "")), "*" not in price.model
+
+
+def _glob(text: str) -> str:
+    """Return a pattern of `fnmatch` in which only the star is special."""
+    return text.lower().replace("[", "[[]").replace("?", "[?]")
+
+
+def list_prices(project_id: int) -> QuerySet[ModelPrice]:
+    """Return the prices of a project by backend and model."""
+    return ModelPrice.objects.filter(project_id=project_id).order_by("backend", "model")
+
+
+def load_prices(project_id: int) -> PriceList:
+    """Return the prices of a project; one query."""
+    return PriceList(_price(row) for row in ModelPrice.objects.filter(project_id=project_id))
+
+
+def _price(row: ModelPrice) -> Price:
+    base = float(row.input_usd)
+    return Price(
+        row.backend,
+        row.model,
+        base,
+        base if row.cached_input_usd is None else float(row.cached_input_usd),
+        base if row.cache_write_usd is None else float(row.cache_write_usd),
+        float(row.output_usd),
+    )
