@@ -25,6 +25,8 @@ MAX_WEB_PROCESSES = 16
 MAX_WEB_THREADS = 12
 """The connections of the database that a process holds."""
 OWNER_VARIABLE = "LOOPGUARD_OWNER_DATABASE_URL"
+DEFAULT_MIN_FREE = "5%, 500 MB"
+_LEAST_FREE_BYTES = 64 * 1024**2
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
 
 
@@ -146,7 +148,7 @@ def read(env: Mapping[str, str] = os.environ) -> Environment:
         alert_allowed_networks=networks,
         key_requests_per_second=_requests_per_second(env.get("LOOPGUARD_KEY_REQUESTS_PER_SECOND", "1000")),
         database_folder=env.get("LOOPGUARD_DATABASE_FOLDER", ""),
-        min_free=_min_free(env.get("LOOPGUARD_MIN_FREE", "") or "5%, 500 MB"),
+        min_free=_min_free(env.get("LOOPGUARD_MIN_FREE", "") or DEFAULT_MIN_FREE),
         web_threads=_web_threads(env.get("LOOPGUARD_WEB_THREADS", "")),
         gateway_upstreams=_upstreams(env.get("LOOPGUARD_GATEWAY_UPSTREAMS", DEFAULT_UPSTREAMS)),
         gateway_credentials=_credentials(env.get("LOOPGUARD_GATEWAY_CREDENTIALS", "")),
@@ -252,6 +254,16 @@ def _min_free(text: str) -> tuple[float, float]:
         else:
             size = float(found[1]) * (1024**2 if found[2] == "MB" else 1024**3)
     return share, size
+
+
+def required_free_bytes(env: Mapping[str, str], disk_bytes: int) -> float:
+    """Return the free space that a disk of this size must keep for events to be accepted.
+
+    `detection.services.maintenance.disk_space` decides the same from the settings.
+    """
+    share, size = _min_free(env.get("LOOPGUARD_MIN_FREE", "") or DEFAULT_MIN_FREE)
+    wanted = min(share * disk_bytes, size)
+    return max(wanted, _LEAST_FREE_BYTES) if wanted else 0.0
 
 
 def database_parameters(url: str, name: str = "DATABASE_URL") -> dict[str, object]:

@@ -27,19 +27,15 @@ class DiskReserve:
         self._folder = folder
         self._file = folder / "reserve"
 
-    def release_if_needed(self) -> bool:
-        """Delete the file when the disk has less free space than it holds; tell whether it did."""
-        if self._free_bytes() >= RESERVE_BYTES or not self._file.exists():
-            return False
-        self._file.unlink(missing_ok=True)
-        return True
+    def release_if_needed(self) -> None:
+        """Delete the file when the disk has less free space than it holds."""
+        if self._free_bytes() < RESERVE_BYTES:
+            self._file.unlink(missing_ok=True)
 
-    def fill(self) -> bool:
-        """Create the file unless it exists or space is short; tell whether it exists now."""
-        if self._file.exists():
-            return True
-        if self._free_bytes() < 3 * RESERVE_BYTES:
-            return False
+    def fill(self) -> None:
+        """Create the file unless it exists or space is short."""
+        if self._file.exists() or self._free_bytes() < 3 * RESERVE_BYTES:
+            return
         partial = self._file.with_name("reserve.partial")
         try:
             with partial.open("wb") as stream:
@@ -51,8 +47,6 @@ class DiskReserve:
         except OSError:  # the disk has filled up, or has no such call
             with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)
-            return False
-        return True
 
     def _free_bytes(self) -> int:
         return shutil.disk_usage(self._folder).free

@@ -49,11 +49,6 @@ class EmbeddedPostgres:
     durable : bool
         False is faster and unsafe after a power cut; for throw-away data only.
 
-    Attributes
-    ----------
-    has_released_reserve : bool
-        Whether a start needed the disk space that is kept back for it.
-
     Notes
     -----
     First start 0.7 s, later ones 0.1 s. When this process dies the kernel tells the server to
@@ -63,7 +58,6 @@ class EmbeddedPostgres:
 
     def __init__(self, folder: Path, *, durable: bool = True) -> None:
         self.folder = folder
-        self.has_released_reserve = False
         self.durable = durable
         self.child: subprocess.Popen[bytes] | None = None
         self._account: Account | None = None
@@ -107,7 +101,7 @@ class EmbeddedPostgres:
         self._cluster = home / "cluster"
         if self.durable:
             self._reserve = DiskReserve(home)
-            self.has_released_reserve = self._reserve.release_if_needed()
+            self._reserve.release_if_needed()
         programs = postgres_bin(home, self._account)
         self._make_cluster(programs)
         self._check_version(programs)
@@ -135,8 +129,8 @@ class EmbeddedPostgres:
 
     def keep_disk_reserve(self) -> None:
         """Keep disk space back for the next start on a full disk, as soon as there is space."""
-        if self._reserve is not None and self._reserve.fill():
-            self.has_released_reserve = False
+        if self._reserve is not None:
+            self._reserve.fill()
 
     def stop(self) -> None:
         """Shut the server down, rolling back what is open; nothing happens when it does not run."""
@@ -301,11 +295,14 @@ class EmbeddedPostgres:
 
 
 def _log_sizes(disk_bytes: int) -> dict[str, str]:
-    """Return the sizes of the write-ahead log on a small disk, of which PostgreSQL's defaults would take most."""
+    """Return the sizes of the write-ahead log on a small disk, of which PostgreSQL's defaults would take most.
+
+    The log keeps its size: space that it gave back could be taken by something else, and it cannot continue without.
+    """
     if disk_bytes >= _LARGE_DISK_BYTES:
         return {}
-    most = max(4 * SEGMENT_BYTES, disk_bytes // 20)
-    return {"max_wal_size": f"{most // 1024**2}MB", "min_wal_size": f"{2 * SEGMENT_BYTES // 1024**2}MB"}
+    size = f"{max(4 * SEGMENT_BYTES, disk_bytes // 20) // 1024**2}MB"
+    return {"max_wal_size": size, "min_wal_size": size}
 
 
 def _settings(values: dict[str, str]) -> Sequence[str]:

@@ -3,6 +3,7 @@
 Does not belong here: starting a child (`children`), restarting it (`processes`), its work.
 """
 
+import contextlib
 import json
 import os
 import secrets
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from loopguard_site.env import web_processes
+from loopguard_site.env import EnvironmentProblem, required_free_bytes, web_processes
 from loopguard_site.layout import ROOT, is_checkout
 
 from . import addresses
@@ -162,8 +163,7 @@ class Supervisor:
             self._servers.append(postgres)
             self._console.say("Starting PostgreSQL.")
             postgres.start()
-            if postgres.has_released_reserve:
-                self._say_full(postgres)
+            self._say_if_full(postgres)
             postgres.create_database(_DATABASE)
             self._owner = {_OWNER_URL: postgres.url(_DATABASE)}
             runtime = postgres.url(_DATABASE, _RUNTIME_ROLE, secrets.token_urlsafe(24))
@@ -240,8 +240,8 @@ class Supervisor:
             self._console.say(f"{type(server).__name__.removeprefix('Embedded')} died. Restarting it.")
             try:
                 server.start()
-                if isinstance(server, EmbeddedPostgres) and server.has_released_reserve:
-                    self._say_full(server)
+                if isinstance(server, EmbeddedPostgres):
+                    self._say_if_full(server)
                 self._note_running()
             except SupervisorError as problem:
                 self._console.say(str(problem))
@@ -255,10 +255,13 @@ class Supervisor:
             if isinstance(server, EmbeddedPostgres):
                 server.keep_disk_reserve()
 
-    def _say_full(self, postgres: EmbeddedPostgres) -> None:
-        self._console.say(
-            f"The disk of {postgres.cluster} is full. LoopGuard is read-only: it rejects new events until there is space."
-        )
+    def _say_if_full(self, postgres: EmbeddedPostgres) -> None:
+        usage = shutil.disk_usage(postgres.cluster)
+        with contextlib.suppress(EnvironmentProblem):  # the set-up reports it
+            if usage.free < required_free_bytes(self._environment, usage.total):
+                self._console.say(
+                    f"The disk of {postgres.cluster} is full. LoopGuard is read-only: it rejects new events until there is space."
+                )
 
     def _end(self) -> None:
         asked_before = max(self._stops_asked, 1)

@@ -145,6 +145,11 @@ def test_the_lesser_role_only_adds_to_the_audit(upgraded):
     assert "only triggers" not in upgraded.run.log.read_text()
 
 
+def test_the_lesser_role_recycles_the_log_of_a_full_disk(upgraded):
+    with psycopg.connect(upgraded.runtime, autocommit=True) as connection:
+        connection.execute("CHECKPOINT")
+
+
 @pytest.mark.parametrize("role", [USER, "loopguard_app"])
 def test_no_role_connects_without_a_password(upgraded, role):
     with pytest.raises(psycopg.OperationalError, match="no password"):

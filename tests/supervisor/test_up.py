@@ -73,6 +73,7 @@ def test_a_first_start_a_crash_and_a_second_start_keep_the_data_and_leave_no_pro
         # It watches the disk of the database's files, whose folder the supervisor names.
         full = client.post("/events", json={"type": "call", "session": "s", "tool": "t"})
         assert (full.status_code, full.json()["code"]) == (503, "storage_full")
+    assert "LoopGuard is read-only" in run.log.read_text()
     assert Path(now["LOOPGUARD_DATABASE_FOLDER"], "PG_VERSION").exists()
 
     pids = run.pids()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 
+from django.conf import settings
 from django.db import ProgrammingError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import sql
@@ -77,6 +78,10 @@ def grant(owner: str, role: str, password: str) -> None:
         names = {"database": database, "schema": schema, "role": role}
         grants = sql.SQL(_GRANTS).format(**{key: sql.Identifier(name) for key, name in names.items()})
         cursor.execute(grants)
+        if settings.DATABASE_FOLDER:
+            # Deleting on a disk that is nearly full. Only a superuser may grant it, on PostgreSQL 15 or newer.
+            with contextlib.suppress(ProgrammingError), transaction.atomic(using=owner):
+                cursor.execute(sql.SQL("GRANT pg_checkpoint TO {}").format(sql.Identifier(role)))
 
 
 def _make_role(connection: BaseDatabaseWrapper, role: str, password: str) -> None:

@@ -9,12 +9,13 @@ import structlog
 from django.db import connection
 from django.utils import timezone
 
-from detection.models import EventKey, Project, Session, SessionState
+from detection.models import Project, Session, SessionState
 from detection.models.events import oldest_kept_day
 from detection.services.alerting import outbox
 from detection.services.errors import NotFound
 from detection.services.gateway.traffic import trim_traffic
 from detection.services.incidents.tracker import ABANDONED_AFTER
+from detection.services.maintenance.disk_space import recycle_log_if_nearly_full
 from detection.services.sessions import removal
 from detection.services.sessions.locked_session import locked_session
 from detection.sql.advisory_locks import AdvisoryLock, try_lock
@@ -25,6 +26,7 @@ WEEKS_AHEAD = 8
 MAX_BATCHES = 50
 ATTEMPTS_KEPT = 500
 EVENT_IDS_KEPT = timedelta(days=7)
+BATCH_EVENT_IDS = 20_000
 MAX_ABANDONED = 1000
 
 
@@ -92,6 +94,20 @@ def trim() -> None:
             " (PARTITION BY project_id ORDER BY id DESC) AS place FROM detection_attempt) AS numbered WHERE place > %s)",
             [ATTEMPTS_KEPT],
         )
-    EventKey.objects.filter(received_at__lt=timezone.now() - EVENT_IDS_KEPT).delete()
+    _forget_event_ids()
     outbox.trim()
     trim_traffic()
+
+
+def _forget_event_ids() -> None:
+    """Delete old event ids in small transactions, as `removal` deletes events."""
+    before, deleted = timezone.now() - EVENT_IDS_KEPT, BATCH_EVENT_IDS
+    while deleted == BATCH_EVENT_IDS:
+        recycle_log_if_nearly_full()
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "DELETE FROM detection_eventkey WHERE ctid = ANY(ARRAY(SELECT ctid FROM detection_eventkey"
+                " WHERE received_at < %s ORDER BY received_at LIMIT %s))",
+                [before, BATCH_EVENT_IDS],
+            )
+            deleted = cursor.rowcount

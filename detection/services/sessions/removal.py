@@ -1,22 +1,37 @@
-"""Removes sessions with their events: those past their retention, and those of the demo. Incidents stay, with their evidence."""
+"""Removes sessions with their events: those past their retention, and those of the demo. Incidents stay, with their evidence.
+
+Events go first and in transactions of limited size: PostgreSQL logs every page that a deletion touches, and the log of
+one large deletion would fill a disk that is nearly full.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from datetime import datetime
 
 from django.db import connection, transaction
+from django.db.models import QuerySet
 
 from detection.models import Incident, Session
 from detection.services import audit
 from detection.services.audit import Actor
-from detection.services.maintenance import hourly_counts
+from detection.services.maintenance import disk_space, hourly_counts
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit
 
 BATCH_SESSIONS = 200
+SLICE_EVENTS = 2000
+SLICE_BYTES = SLICE_EVENTS * 8192
+"""About how much log a transaction writes: a page of 8 KB for each event, and the stored size of its texts."""
+_OLDEST_EVENTS = """
+SELECT max(seq) FILTER (WHERE before < %(bytes)s), max(upto) FILTER (WHERE before < %(bytes)s),
+    count(*) < %(events)s AND coalesce(bool_and(before < %(bytes)s), TRUE)
+FROM (SELECT seq, sum(size) OVER (ORDER BY seq) AS upto, sum(size) OVER (ORDER BY seq) - size AS before
+      FROM (SELECT seq, 8192 + coalesce(pg_column_size(arguments), 0) + coalesce(pg_column_size(content), 0) AS size
+            FROM detection_event WHERE session_id = %(session)s ORDER BY seq LIMIT %(events)s) AS oldest) AS sized
+"""
 
 
-@transaction.atomic
 def remove_older_than(project_id: int, before: datetime) -> int:
     """Remove a batch of a project's sessions whose last event is older, unless another transaction holds them.
 
@@ -25,33 +40,32 @@ def remove_older_than(project_id: int, before: datetime) -> int:
     int
         How many sessions; fewer than `BATCH_SESSIONS` when none is left.
     """
-    rows = Session.objects.select_for_update(skip_locked=True).filter(
-        project_id=project_id, last_event_at__lt=before
-    )
-    ids = list(rows.values_list("pk", flat=True)[:BATCH_SESSIONS])
-    if ids:
-        delete_sessions(ids)
-        audit.record(
-            audit.SYSTEM,
-            "retention.purge",
-            "sessions",
-            project_id=project_id,
-            before={"sessions": len(ids), "last_event_before": before.isoformat()},
-        )
+    rows = Session.objects.filter(project_id=project_id, last_event_at__lt=before)
+    empty = _delete_events(rows, skip_locked=True)
+    with transaction.atomic():
+        locked = rows.select_for_update(skip_locked=True)
+        ids = list(locked.filter(pk__in=empty).values_list("pk", flat=True))
+        if ids:
+            delete_sessions(ids)
+            audit.record(
+                audit.SYSTEM,
+                "retention.purge",
+                "sessions",
+                project_id=project_id,
+                before={"sessions": len(ids), "last_event_before": before.isoformat()},
+            )
     return len(ids)
 
 
 def remove_demo(project_id: int, actor: Actor) -> int:
     """Remove everything that the demo created in a project: sessions, calls and incidents. Returns how many sessions."""
+    rows = Session.objects.filter(project_id=project_id, is_demo=True).order_by("external_id")
     total = 0
-    while True:
+    while empty := _delete_events(rows):
         with transaction.atomic():
-            rows = Session.objects.select_for_update().filter(project_id=project_id, is_demo=True)
-            ids = list(rows.order_by("external_id").values_list("pk", flat=True)[:BATCH_SESSIONS])
-            if not ids:
-                break
+            ids = list(rows.select_for_update().filter(pk__in=empty).values_list("pk", flat=True))
             delete_sessions(ids)
-            total += len(ids)
+        total += len(ids)
     with transaction.atomic():
         Incident.objects.filter(project_id=project_id, is_demo=True).delete()
         hourly_counts.forget_demo(project_id)
@@ -66,3 +80,49 @@ def delete_sessions(session_ids: list[int]) -> None:
         cursor.execute("DELETE FROM detection_event WHERE session_id = ANY(%s)", [session_ids])
         cursor.execute("DELETE FROM detection_eventkey WHERE session_id = ANY(%s)", [session_ids])
     Session.objects.filter(pk__in=session_ids).delete()
+
+
+def _delete_events(rows: QuerySet[Session], *, skip_locked: bool = False) -> list[int]:
+    """Delete the events of the first `BATCH_SESSIONS` sessions, oldest first, in transactions of about `SLICE_BYTES`.
+
+    Parameters
+    ----------
+    rows
+        Sessions to remove; one that is no longer among them keeps its other events.
+    skip_locked
+        Skip sessions that another transaction has locked.
+
+    Returns
+    -------
+    list of int
+        The sessions without events.
+    """
+    waiting = deque(rows.values_list("pk", flat=True)[:BATCH_SESSIONS])
+    locked = rows.select_for_update(skip_locked=skip_locked)
+    empty: list[int] = []
+    while waiting:
+        disk_space.recycle_log_if_nearly_full()
+        left = SLICE_BYTES
+        with transaction.atomic():
+            while waiting and left > 0:
+                if not locked.filter(pk=waiting[0]).exists():
+                    waiting.popleft()
+                    continue
+                size, is_empty = _delete_oldest_events(waiting[0], left)
+                left -= size
+                if is_empty:
+                    empty.append(waiting.popleft())
+    return empty
+
+
+def _delete_oldest_events(session_id: int, max_bytes: int) -> tuple[int, bool]:
+    """Delete events of a session until this size is reached; return their size, and whether none is left."""
+    with connection.cursor() as cursor:
+        values = {"session": session_id, "bytes": max_bytes, "events": SLICE_EVENTS}
+        cursor.execute(_OLDEST_EVENTS, values)
+        last, size, is_empty = cursor.fetchone()
+        if last is not None:
+            cursor.execute(
+                "DELETE FROM detection_event WHERE session_id = %s AND seq <= %s", [session_id, last]
+            )
+    return int(size or 0), is_empty

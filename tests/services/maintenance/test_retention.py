@@ -1,3 +1,4 @@
+import math
 from datetime import timedelta
 
 import pytest
@@ -6,9 +7,11 @@ from django.utils import timezone
 
 from detection.models import AuditEntry, Event, EventKey, Incident, Session
 from detection.services.maintenance import retention
+from detection.services.maintenance.disk_space import disk_monitor
 from detection.services.sessions import actions, removal
 from detection.services.sessions.evaluation import evaluate
 from tests.support.agents import OPERATOR, Agent
+from tests.support.threads import in_thread
 
 pytestmark = pytest.mark.servers
 
@@ -26,6 +29,63 @@ def test_old_sessions_go_with_their_calls_and_incidents_keep_their_evidence(proj
     incident = Incident.objects.get()
     assert incident.session is None
     assert len(incident.evidence["calls"]) == 4
+
+
+def test_sessions_of_many_events_go_in_several_transactions(agent, principal, monkeypatch):
+    monkeypatch.setattr(removal, "SLICE_EVENTS", 3)
+    monkeypatch.setattr(removal, "SLICE_BYTES", 5 * 8192)
+    for number in range(3):
+        long = Agent(principal, f"long-{number}")
+        long.posts(*[long.call() for _ in range(10)])
+    agent.asks()
+    Session.objects.exclude(external_id=agent.session).update(
+        last_event_at=timezone.now() - timedelta(days=31)
+    )
+    kept = Event.objects.filter(session__external_id=agent.session).count()
+    retention.housekeeping()
+
+    assert [session.external_id for session in Session.objects.all()] == [agent.session]
+    assert Event.objects.count() == kept > 0
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_locked_session_keeps_its_events(agent):
+    agent.posts(agent.call())
+    Session.objects.update(last_event_at=timezone.now() - timedelta(days=31))
+    with transaction.atomic():
+        Session.objects.select_for_update().get()
+        in_thread(retention.housekeeping).result()
+        assert Event.objects.count() == 1
+    retention.housekeeping()
+    assert not Event.objects.exists()
+
+
+def test_on_a_disk_that_is_nearly_full_the_log_is_recycled_before_each_part(agent, settings, tmp_path):
+    agent.posts(agent.call())
+    Session.objects.update(last_event_at=timezone.now() - timedelta(days=31))
+    place = "SELECT redo_lsn FROM pg_control_checkpoint()"
+    with connection.cursor() as cursor:
+        before = cursor.execute(place).fetchone()
+        settings.DATABASE_FOLDER, settings.MIN_FREE_SHARE, settings.MIN_FREE_BYTES = (
+            str(tmp_path),
+            1.0,
+            math.inf,
+        )
+        retention.housekeeping()
+        settings.DATABASE_FOLDER = ""
+        disk_monitor.expire()
+        assert cursor.execute(place).fetchone() != before
+    assert not Event.objects.exists()
+
+
+def test_old_event_ids_are_forgotten_in_several_transactions(agent, monkeypatch):
+    monkeypatch.setattr(retention, "BATCH_EVENT_IDS", 2)
+    agent.posts(*[agent.call(id=f"evt-{number}") for number in range(5)])
+    EventKey.objects.update(received_at=timezone.now() - timedelta(days=8))
+    agent.posts(agent.call(id="recent"))
+    retention.housekeeping()
+    assert EventKey.objects.count() == 1
+    assert Event.objects.count() == 6
 
 
 def test_recent_sessions_stay(agent):
