@@ -35,6 +35,7 @@ _WITHOUT_DJANGO = [
 _SLOW_PACKAGES = ("reliability", "supervisor", "demo", "python")
 """These start whole installations. They run first: at the end, one of them would leave the other processes idle."""
 _SHARED_FIXTURES = {
+    "tests/models/test_migrations.py",
     "tests/reliability/test_database_rights.py",
     "tests/reliability/test_deadlines.py",
     "tests/supervisor/test_database_rights.py",
