@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, Literal
 
-import orjson
-
 from detection.integrations.session_names import bounded, session_name
 from detection.strict_json import compact
 
 Event = dict[str, Any]
 MessageShape = Literal["openai", "anthropic", "responses"]
 MESSAGE_SHAPES: Final[tuple[MessageShape, ...]] = ("openai", "anthropic", "responses")
+_COUNTED_RESPONSES: Final = 1_000
+"""The lines of a response are close together; older ones are forgotten."""
 _NOT_PROMPTS: Final = ("<command-", "<local-command", "<system-reminder", "[Request interrupted", "Caveat:")
 """Text that a coding agent puts where a prompt of its user would be."""
 
@@ -24,23 +24,20 @@ class TranscriptError(ValueError):
     """The text is no transcript of the form."""
 
 
-def claude_code_events(lines: Iterable[bytes]) -> Iterator[Event]:
-    """Yield the events of a session file of Claude Code, one JSON object per line.
+def claude_code_events(entries: Iterable[Any]) -> Iterator[Event]:
+    """Yield the events of a session file of Claude Code, given the JSON value of each of its lines.
 
-    A model response is several lines with one message id, each with the usage of the whole; it counts once. A line that is not
-    JSON is skipped, because the last line of a run that was killed is cut.
+    A model response is several lines with one message id, each with the usage of the whole; it counts once.
     """
-    counted: set[str] = set()
-    for line in lines:
-        try:
-            entry = orjson.loads(line)
-        except ValueError:
-            continue
+    counted: dict[str, None] = {}
+    for entry in entries:
         if isinstance(entry, dict) and isinstance(entry.get("message"), dict):
             yield from _claude_code_entry(entry, counted)
+            if len(counted) > _COUNTED_RESPONSES:
+                del counted[next(iter(counted))]
 
 
-def _claude_code_entry(entry: dict[str, Any], counted: set[str]) -> Iterator[Event]:
+def _claude_code_entry(entry: dict[str, Any], counted: dict[str, None]) -> Iterator[Event]:
     message = entry["message"]
     main = session_name(_text(entry, "sessionId"), program="claude-code")
     sub_agent = _text(entry, "agentId") or ("sidechain" if entry.get("isSidechain") is True else "")
@@ -57,7 +54,7 @@ def _claude_code_entry(entry: dict[str, Any], counted: set[str]) -> Iterator[Eve
         for block in _blocks(message.get("content")):
             if block.get("type") == "tool_use":
                 yield _call(common, block.get("id"), block.get("name"), block.get("input"), usage)
-                counted.add(response)
+                counted[response] = None
                 usage = None
     elif entry.get("isCompactSummary"):
         yield common | {"type": "compaction"}

@@ -13,7 +13,8 @@ from typing import Any
 
 from detection.engine.calls import DECISIONS
 from detection.engine.memory import BLOCKING
-from detection.measuring.traces import Event, Judged, SessionName, name_of
+from detection.integrations.traces import SessionName, name_of
+from detection.measuring.traces import Event, Judged
 
 BIASES = (
     "Looping runs were found by searching for repeated calls: recall is too high.",

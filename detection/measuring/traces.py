@@ -20,9 +20,9 @@ from detection.engine.calls import Call, Message, Result, Verdict
 from detection.engine.identity import Keyer
 from detection.engine.policy import Policy
 from detection.engine.results import as_text
+from detection.integrations.traces import SessionName, name_of, responses
 
 Event = dict[str, Any]
-SessionName = tuple[str, str]
 
 
 class TraceError(ValueError):
@@ -66,11 +66,6 @@ def sessions(events: Iterable[Event]) -> Iterator[tuple[SessionName, list[Event]
         yield name, list(group)
 
 
-def name_of(event: Event) -> SessionName:
-    """Return source and session of an event or a label."""
-    return str(event.get("source") or ""), str(event.get("session") or "")
-
-
 @dataclass(frozen=True, slots=True)
 class Judged:
     """A judged call of a run: the stricter of the verdicts before and after it, and the kinds of all findings."""
@@ -79,15 +74,6 @@ class Judged:
     seq: int
     verdict: Verdict
     kinds: tuple[str, ...]
-
-
-def responses(events: Iterable[Event]) -> Iterator[list[Event]]:
-    """Return consecutive events of one model response together; an event without a `turn` is a response of its own."""
-    for (_, turn), group in groupby(events, key=lambda event: (name_of(event), event.get("turn"))):
-        if turn is None:
-            yield from ([event] for event in group)
-        else:
-            yield list(group)
 
 
 def fold_session(events: list[Event], policy: Policy, keyer: Keyer) -> Iterator[Judged]:

@@ -7,38 +7,14 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from detection.models import AlertEvent, Event, Incident, Project, Session
+from tests.support.transcripts import claude_code
 
 pytestmark = pytest.mark.django_db
-USAGE = {"input_tokens": 100, "cache_read_input_tokens": 900, "output_tokens": 50}
 
 
 @pytest.fixture(autouse=True)
 def project(db):
     return Project.objects.create(slug="default", name="Default")
-
-
-def claude_code(calls, session="5d1c", step_seconds=5, **more):
-    """A session in which each of `calls` is one model response with its result."""
-    yield {"type": "summary", "summary": "Fix the tests"}
-    yield {"type": "user", "sessionId": session, "message": {"role": "user", "content": "Fix the tests"},
-           "timestamp": "2026-03-01T12:00:00.000Z", **more}  # fmt: skip
-    for number, command in enumerate(calls, 1):
-        seconds = number * step_seconds
-        at = f"2026-03-01T12:{seconds // 60:02}:{seconds % 60:02}.000Z"
-        common = {"sessionId": session, "timestamp": at, **more}
-        message = {"id": f"msg_{number}", "role": "assistant", "model": "claude-x", "usage": USAGE}
-        use = {"type": "tool_use", "id": f"toolu_{number}", "name": "Bash", "input": {"command": command}}
-        yield {
-            "type": "assistant",
-            **common,
-            "message": message | {"content": [{"type": "text", "text": "I see"}]},
-        }
-        yield {"type": "assistant", **common, "message": message | {"content": [use]}}
-        is_error = command.startswith("make")
-        said = "2 failed" if is_error else f"the text of {command}"
-        use_id = f"toolu_{number}"
-        result = {"type": "tool_result", "tool_use_id": use_id, "content": said, "is_error": is_error}
-        yield {"type": "user", **common, "message": {"role": "user", "content": [result]}}
 
 
 def written(path, lines, *, packed=False):

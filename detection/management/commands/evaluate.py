@@ -11,9 +11,10 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from detection.engine.identity import Keyer
 from detection.engine.policy import PRESETS, SERVER, Policy, resolve
+from detection.integrations.traces import SessionName, name_of
 from detection.management.commands.replay import add_policy, read_policy
 from detection.measuring.quality import LIMITS, Label, Quality, differences, labels, table, violations
-from detection.measuring.traces import SessionName, TraceError, fold_session, name_of, read_lines, sessions
+from detection.measuring.traces import TraceError, fold_session, read_lines, sessions
 
 
 class Command(BaseCommand):

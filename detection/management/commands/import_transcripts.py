@@ -4,34 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-import orjson
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import OperationalError
 
-from detection.integrations.session_names import bounded, session_name
-from detection.integrations.transcripts import (
-    MESSAGE_SHAPES,
-    TranscriptError,
-    claude_code_events,
-    message_events,
-)
-from detection.management.commands.load_runs import events_of
-from detection.measuring.traces import opened, read_lines, responses
+from detection.integrations.transcripts import TranscriptError
 from detection.models import Project
-from detection.services.ingestion import run_import
-from detection.services.ingestion.run_import import ImportSummary
-
-KINDS = ("claude-code", *MESSAGE_SHAPES, "trace")
-ENDINGS = (".jsonl", ".json", ".jsonl.gz", ".json.gz")
-MAX_DOCUMENT_BYTES = 256 * 1024 * 1024
-"""A message list that is one document has to fit into memory; a larger one is an error."""
-Event = dict[str, Any]
+from detection.services.ingestion import run_import, transcript_files
+from detection.services.ingestion.run_import import ImportSummary, priced
+from detection.services.ingestion.transcript_files import ENDINGS, KINDS, MAX_UNPACKED_BYTES
 
 
 class Command(BaseCommand):
@@ -43,7 +26,7 @@ class Command(BaseCommand):
         """Declare the options."""
         parser.add_argument("kind", choices=KINDS, help="form of the record")
         parser.add_argument(
-            "path", type=Path, help="a file, or a folder that is searched for .jsonl and .json files"
+            "path", type=Path, help="a file, or a folder that is searched for .jsonl, .json and .zip files"
         )
         parser.add_argument("--project", metavar="SLUG", help="needed only if there are several projects")
         parser.add_argument(
@@ -77,14 +60,20 @@ class Command(BaseCommand):
         for number, file in enumerate(files, 1):
             self._progress(number, len(files), file)
             try:
-                for name, events in _sessions(options["kind"], file):
-                    priced = _priced(events, options["usd_per_million_tokens"])
-                    run = run_import.import_run(principal, options["kind"], name, priced)
-                    totals.update(events=run.added, known=run.known, live=run.session_id is None)
-                    rows.update([run.session_id] if run.session_id is not None else [])
-            except (TranscriptError, OSError, ValueError) as error:
+                for one in transcript_files.files_of(
+                    file, str(file), [MAX_UNPACKED_BYTES], str(file.resolve())
+                ):
+                    runs = run_import.FileImport(principal, options["kind"])
+                    try:
+                        for name, event in transcript_files.events(options["kind"], one):
+                            runs.add(name, priced(event, options["usd_per_million_tokens"]))
+                    finally:
+                        for run in runs.end():
+                            totals.update(events=run.added, known=run.known, live=run.session_id is None)
+                            rows.update([run.session_id] if run.session_id is not None else [])
+            except (TranscriptError, OSError) as error:
                 totals.update(unreadable=1)
-                self.stderr.write(f"{file}: {error}")
+                self.stderr.write(str(error))
         self._report(totals, run_import.summarise(project, rows))
         if totals["unreadable"]:
             raise CommandError(f"{totals['unreadable']} files could not be read. The reasons are above.")
@@ -125,54 +114,7 @@ def _project(slug: str | None) -> Project:
 def _files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
-    files = sorted(one for one in path.rglob("*") if one.is_file() and one.name.endswith(ENDINGS))
+    files = sorted(one for one in path.rglob("*") if one.is_file() and one.name.endswith((*ENDINGS, ".zip")))
     if not files:
         raise CommandError(f"{path} has no .jsonl or .json file.")
     return files
-
-
-def _sessions(kind: str, file: Path) -> Iterator[tuple[str, Iterable[Event]]]:
-    """Yield the sessions of a file with their events, which are read as they are needed."""
-    if kind == "trace":
-        recorded = (event for response in responses(read_lines(file)) for event in events_of(response))
-        for name, events in groupby(recorded, key=itemgetter("session")):
-            yield bounded(name), events
-    elif kind == "claude-code":
-        # Sub-agents may write into the file of their parent; each pass takes one of the sessions.
-        for name in dict.fromkeys(event["session"] for event in _claude_code(file)):
-            yield name, (event for event in _claude_code(file) if event["session"] == name)
-    else:
-        for number, messages in enumerate(_lists(file)):
-            name = session_name("", program=kind, place=f"{file.resolve()} {number}")
-            yield name, message_events(messages, MESSAGE_SHAPES[MESSAGE_SHAPES.index(kind)], name)
-
-
-def _claude_code(file: Path) -> Iterator[Event]:
-    with opened(file) as lines:
-        yield from claude_code_events(lines)
-
-
-def _lists(file: Path) -> Iterator[Any]:
-    """Yield the message lists of a file: of one document, or of one a line."""
-    if ".jsonl" in file.name:
-        with opened(file) as lines:
-            yield from (_list_of(orjson.loads(line)) for line in lines if line.strip())
-    else:
-        with opened(file) as document:
-            yield _list_of(orjson.loads(document.read(MAX_DOCUMENT_BYTES)))
-
-
-def _list_of(document: Any) -> Any:
-    if isinstance(document, dict):
-        return document.get("messages", document.get("input", document))
-    return document
-
-
-def _priced(events: Iterable[Event], prices: list[float] | None) -> Iterator[Event]:
-    """Add the cost of responses whose record has only tokens."""
-    for event in events:
-        usage = event.get("usage")
-        if prices and usage and usage.get("cost_usd") is None:
-            cost = usage["input_tokens"] * prices[0] + usage["output_tokens"] * prices[1]
-            event = event | {"usage": usage | {"cost_usd": cost / 1_000_000}}
-        yield event

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from argparse import ArgumentTypeError
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,8 @@ import httpx
 import orjson
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from detection.measuring.traces import TraceError, read_lines, responses
+from detection.integrations.traces import events_of, responses
+from detection.measuring.traces import TraceError, read_lines
 
 MAX_BATCH_EVENTS = 500
 MAX_BATCH_BYTES = 1_000_000
@@ -98,54 +97,6 @@ def first_sessions(lines: Iterable[dict[str, Any]], limit: int | None) -> Iterat
         if limit is None or name in chosen or len(chosen) < limit:
             chosen.add(name)
             yield line
-
-
-def events_of(response: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the events of one model response: a message of the user before it, its calls, then their results."""
-    results = []
-    for line in response:
-        common = {
-            "session": f"{line.get('source')}/{line.get('session')}",
-            "backend": line.get("backend"),
-            "model": line.get("model"),
-            "agent": line.get("agent"),
-            "occurred_at": _with_offset(line.get("ts")),
-        }
-        common = {name: value for name, value in common.items() if value is not None}
-        if line.get("user_before"):
-            yield {**common, "type": "message", "id": _event_id(line, "message")}
-        common["call_id"] = f"recorded-{line.get('seq')}"
-        call = {
-            **common,
-            "type": "call",
-            "id": _event_id(line, "call"),
-            "tool": line.get("tool"),
-            "arguments": line.get("arguments"),
-        }
-        if line.get("turn") is not None:
-            call["round"] = f"turn-{line['turn']}"
-        yield call
-        if line.get("result") is not None:
-            result = {**common, "type": "result", "id": _event_id(line, "result"), "content": line["result"]}
-            if line.get("is_error") is not None:
-                result["is_error"] = line["is_error"]
-            results.append(result)
-    yield from results
-
-
-def _event_id(line: dict[str, Any], kind: str) -> str:
-    """Return an event id that is the same whenever the file is posted again."""
-    name = f"{line.get('source')}/{line.get('session')}/{line.get('seq')}"
-    return f"recorded-{kind}-{hashlib.blake2b(name.encode(), digest_size=16).hexdigest()}"
-
-
-def _with_offset(stamp: Any) -> Any:
-    """Return a time of a trace as the API accepts it; one without an offset is in UTC."""
-    try:
-        at = datetime.fromisoformat(stamp)
-    except (TypeError, ValueError):
-        return stamp
-    return stamp if at.tzinfo else at.replace(tzinfo=UTC).isoformat()
 
 
 def batches(events: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:

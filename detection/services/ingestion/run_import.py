@@ -6,10 +6,9 @@ record again, or one that has grown, therefore continues where the last import e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from itertools import islice
 from typing import Any, Final
 
 from django.conf import settings
@@ -17,6 +16,7 @@ from django.db.models import Sum
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
+from detection.integrations.session_names import bounded
 from detection.models import EventType, Incident, Project, Session
 from detection.models.sessions import IMPORTED
 from detection.services.ingestion import ingest
@@ -30,7 +30,21 @@ from detection.strict_json import Cleaner, JsonProblem, compact
 
 BATCH_EVENTS: Final = 500
 """Events of one transaction: all of a run that is in memory."""
+MAX_WAITING_CHARACTERS: Final = 16 * 1024**2
+"""Of all runs of one file, whose lines may alternate."""
+MAX_ARGUMENTS_CHARACTERS: Final = 256 * 1024
+MAX_COST_USD: Final = 100_000
+EARLIEST_YEAR: Final = 1971
 WORST: Final = 5
+_NAME_LENGTHS: Final = {
+    "call_id": 256,
+    "tool": 128,
+    "round": 256,
+    "backend": 128,
+    "model": 200,
+    "agent": 128,
+    "parent_session": 256,
+}
 _LONGEST_SHOWN: Final = 60
 
 
@@ -42,13 +56,14 @@ class ImportedRun:
     ----------
     session_id
         Its row; None if the session was recorded live and is left alone.
-    added, known
-        Events that are new, and those of earlier imports.
+    added, known, omitted
+        Events that are new, those of earlier imports, and those that the API would reject.
     """
 
     session_id: int | None
     added: int = 0
     known: int = 0
+    omitted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,56 +105,119 @@ def importer(project: Project) -> Principal:
     )
 
 
-def import_run(principal: Principal, kind: str, name: str, events: Iterable[dict[str, Any]]) -> ImportedRun:
-    """Import the events of one session.
+class RunImport:
+    """The import of one session, event by event; events that are stored already are passed over.
 
     Parameters
     ----------
     kind
         Form of the record, such as ``claude-code``.
     name
-        The session's name.
-    events
-        Events in the form of the API, in the same order at every import. One that the API would reject is omitted.
+        The session's name. Nothing is changed of a session that was recorded live.
 
-    Returns
-    -------
-    ImportedRun
-        After commit. Nothing is changed of a session that was recorded live.
+    Attributes
+    ----------
+    waiting_characters
+        Size of the texts that are not stored yet.
     """
-    found = Session.objects.filter(project_id=principal.project_id, external_id=name)
-    session = found.only("last_seq", "integration").first()
-    if session is not None and not session.is_imported:
-        return ImportedRun(None)
-    known = session.last_seq if session is not None else 0
-    records = islice(_records(events, name), known, None)
-    added = 0
-    while batch := list(islice(records, BATCH_EVENTS)):
-        ingest.prepare(batch, principal.digest_secret)
-        _import_batch(principal, kind, batch)
-        added += len(batch)
-    row = found.only("pk").first()
-    if added and row is not None:
-        _end(principal, name)
-    return ImportedRun(row.pk if row else None, added, known)
+
+    def __init__(self, principal: Principal, kind: str, name: str) -> None:
+        self._principal, self._kind, self.name = principal, kind, name
+        self._sessions = Session.objects.filter(project_id=principal.project_id, external_id=name)
+        session = self._sessions.only("last_seq", "integration").first()
+        self._is_live = session is not None and not session.is_imported
+        self._known = session.last_seq if session is not None else 0
+        self._to_pass = self._known
+        self._added = self._omitted = 0
+        self._batch: list[EventRecord] = []
+        self.waiting_characters = 0
+
+    def add(self, event: dict[str, Any]) -> None:
+        """Add an event in the form of the API; the order must be the same at every import. Stores a batch when it is full."""
+        if self._is_live:
+            return
+        record = _valid_record(event, self.name)
+        if record is None:
+            self._omitted += 1
+        elif self._to_pass:
+            self._to_pass -= 1
+        else:
+            ingest.prepare([record], self._principal.digest_secret)
+            self._batch.append(record)
+            self.waiting_characters += len(record.arguments or "") + len(record.content or "")
+            if len(self._batch) >= BATCH_EVENTS:
+                self.store()
+
+    def store(self) -> None:
+        """Store what waits, in one transaction."""
+        if self._batch:
+            self._added += _import_batch(self._principal, self._kind, self._batch, self._known + self._added)
+            self._batch, self.waiting_characters = [], 0
+
+    def end(self) -> ImportedRun:
+        """Store the rest, and end the session if it has grown. It may grow by a later import."""
+        self.store()
+        if self._is_live:
+            return ImportedRun(None)
+        row = self._sessions.only("pk").first()
+        if self._added and row is not None:
+            _end(self._principal, self.name)
+        return ImportedRun(row.pk if row else None, self._added, self._known, self._omitted)
 
 
-def _import_batch(principal: Principal, kind: str, batch: list[EventRecord]) -> None:
+class FileImport:
+    """The import of the sessions of one file, whose events may alternate.
+
+    Parameters
+    ----------
+    kind
+        Form of the record.
+    """
+
+    def __init__(self, principal: Principal, kind: str) -> None:
+        self._principal, self._kind = principal, kind
+        self._runs: dict[str, RunImport] = {}
+        self._waiting_characters = 0
+
+    def add(self, name: str, event: dict[str, Any]) -> None:
+        """Add the next event of the file; it belongs to the session of this name."""
+        run = self._runs.get(name)
+        if run is None:
+            run = self._runs[name] = RunImport(self._principal, self._kind, name)
+        before = run.waiting_characters
+        run.add(event)
+        self._waiting_characters += run.waiting_characters - before
+        if self._waiting_characters > MAX_WAITING_CHARACTERS:
+            for one in self._runs.values():
+                one.store()
+            self._waiting_characters = 0
+
+    def end(self) -> list[ImportedRun]:
+        """Store the rest and end the sessions; also after an error, because a session that stays open looks alive."""
+        return [run.end() for run in self._runs.values()]
+
+
+def _import_batch(principal: Principal, kind: str, batch: list[EventRecord], stored: int) -> int:
+    """Store the events that follow the first `stored` of a session. Returns how many of them were new."""
     quarantine = Quarantine(batch)
     while True:
         try:
-            _fold(principal, kind, batch, quarantine)
+            return _fold(principal, kind, batch, stored, quarantine)
         except EventEvaluationError as error:
             quarantine.add(error)
-        else:
-            return
 
 
 @retry_conflicts
-def _fold(principal: Principal, kind: str, batch: Sequence[EventRecord], quarantine: Quarantine) -> None:
+def _fold(
+    principal: Principal, kind: str, batch: Sequence[EventRecord], stored: int, quarantine: Quarantine
+) -> int:
     ingest.forget_numbers(batch)
     with locked_session_of_agent(principal, batch[0].session) as locked:
         session, folding = locked.session, Folding(locked, quarantine)
+        # Another import of the same record may have been here since the last batch.
+        batch = batch[max(0, session.last_seq - stored) :]
+        if not batch:
+            return 0
         if not session.last_seq:
             session.started_at = session.last_event_at = batch[0].occurred_at or timezone.now()
         identity = CallIdentity((session.pk, event) for event in batch if session.last_seq).read()
@@ -150,11 +228,12 @@ def _fold(principal: Principal, kind: str, batch: Sequence[EventRecord], quarant
             ingest.number(event, session, session.last_event_at, identity)
             ingest.note_about(event, session, f"{IMPORTED}{kind}")
             folding.fold(event)
-        stored = batch
+        rows = batch
         if not session.project.stores_payloads:
-            stored = [replace(event, arguments=None, content=None) for event in batch]
-        locked.events.store(list(stored))
+            rows = [replace(event, arguments=None, content=None) for event in batch]
+        locked.events.store(list(rows))
         session.evaluated_seq = session.last_seq
+    return len(batch)
 
 
 @retry_conflicts
@@ -166,14 +245,24 @@ def _end(principal: Principal, name: str) -> None:
         locked.incidents.end_all(session.last_event_at)
 
 
-def _records(events: Iterable[dict[str, Any]], name: str) -> Iterator[EventRecord]:
-    for event in events:
-        try:
-            record = _record(event, name)
-        except (JsonProblem, ValueError, TypeError):
-            continue
-        if record.type != EventType.CALL or record.tool:
-            yield record
+def priced(event: dict[str, Any], prices: Sequence[float] | None) -> dict[str, Any]:
+    """Return an event with its cost, if its record has only tokens; `prices` are USD per million of input and output."""
+    usage = event.get("usage")
+    if not prices or not usage or usage.get("cost_usd") is not None:
+        return event
+    cost = usage["input_tokens"] * prices[0] + usage["output_tokens"] * prices[1]
+    return event | {"usage": usage | {"cost_usd": cost / 1_000_000}}
+
+
+def _valid_record(event: dict[str, Any], name: str) -> EventRecord | None:
+    """Return the record of an event; None for one that the API would reject."""
+    try:
+        record = _record(event, name)
+    except (JsonProblem, ValueError, TypeError, OverflowError):
+        return None
+    if len(record.arguments or "") > MAX_ARGUMENTS_CHARACTERS:
+        return None
+    return record if record.type != EventType.CALL or record.tool else None
 
 
 def _record(event: dict[str, Any], name: str) -> EventRecord:
@@ -185,20 +274,25 @@ def _record(event: dict[str, Any], name: str) -> EventRecord:
         )
     elif arguments is not None:
         arguments = compact(cleaner.value(arguments))
-    names = {
-        key: event[key]
-        for key in ("call_id", "tool", "round", "backend", "model", "agent", "parent_session")
+    if isinstance(content, str):
+        content = cleaner.text(content)
+    elif content is not None:
+        content = compact(cleaner.value(content))
+    names: dict[str, Any] = {
+        key: bounded(event[key], length)
+        for key, length in _NAME_LENGTHS.items()
         if isinstance(event.get(key), str)
     }
+    is_error = event.get("is_error")
     return EventRecord(
         type=event["type"],
         session=name,
         arguments=arguments,
-        content=cleaner.text(content) if isinstance(content, str) else None,
-        is_error=event.get("is_error"),
+        content=content,
+        is_error=is_error if isinstance(is_error, bool) else None,
         occurred_at=_time(event.get("occurred_at")),
         tokens=min(usage.get("input_tokens", 0) + usage.get("output_tokens", 0), 2**31 - 1),
-        cost_usd=float(usage.get("cost_usd") or 0),
+        cost_usd=min(float(usage.get("cost_usd") or 0), MAX_COST_USD),
         altered=",".join(cleaner.marks)[:120],
         **names,
     )
@@ -206,7 +300,7 @@ def _record(event: dict[str, Any], name: str) -> EventRecord:
 
 def _time(value: Any) -> datetime | None:
     at = parse_datetime(value) if isinstance(value, str) else None
-    if at is None:
+    if at is None or at.year < EARLIEST_YEAR:
         return None
     at = at if at.tzinfo else at.replace(tzinfo=UTC)
     return min(at.astimezone(UTC), timezone.now())

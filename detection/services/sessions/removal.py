@@ -13,6 +13,7 @@ from django.db import connection, transaction
 from django.db.models import QuerySet
 
 from detection.models import Incident, Session
+from detection.models.sessions import IMPORTED
 from detection.services import audit
 from detection.services.audit import Actor
 from detection.services.maintenance import disk_space, hourly_counts
@@ -35,12 +36,17 @@ FROM (SELECT seq, sum(size) OVER (ORDER BY seq) AS upto, sum(size) OVER (ORDER B
 def remove_older_than(project_id: int, before: datetime) -> int:
     """Remove a batch of a project's sessions whose last event is older, unless another transaction holds them.
 
+    Of an imported session, the day of the import counts.
+
     Returns
     -------
     int
         How many sessions; fewer than `BATCH_SESSIONS` when none is left.
     """
     rows = Session.objects.filter(project_id=project_id, last_event_at__lt=before)
+    # The upper half of the id is the day on which the row was created.
+    first_id_since = int(before.timestamp()) // 86_400 << 32
+    rows = rows.exclude(integration__startswith=IMPORTED, pk__gte=first_id_since)
     empty = _delete_events(rows, skip_locked=True)
     with transaction.atomic():
         locked = rows.select_for_update(skip_locked=True)

@@ -1,0 +1,51 @@
+"""Transcripts of our own writing, in the forms of the programs that record them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+USAGE = {"input_tokens": 100, "cache_read_input_tokens": 900, "output_tokens": 50}
+
+
+def claude_code(
+    calls: list[str], session: str = "5d1c", step_seconds: int = 5, **more: Any
+) -> Iterator[dict[str, Any]]:
+    """Yield a session in which each of `calls` is one model response with its result."""
+    yield {"type": "summary", "summary": "Fix the tests"}
+    yield {"type": "user", "sessionId": session, "message": {"role": "user", "content": "Fix the tests"},
+           "timestamp": "2026-03-01T12:00:00.000Z", **more}  # fmt: skip
+    for number, command in enumerate(calls, 1):
+        seconds = number * step_seconds
+        at = f"2026-03-01T{12 + seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.000Z"
+        common = {"sessionId": session, "timestamp": at, **more}
+        message = {"id": f"msg_{number}", "role": "assistant", "model": "claude-x", "usage": USAGE}
+        use = {"type": "tool_use", "id": f"toolu_{number}", "name": "Bash", "input": {"command": command}}
+        yield {
+            "type": "assistant",
+            **common,
+            "message": message | {"content": [{"type": "text", "text": "I see"}]},
+        }
+        yield {"type": "assistant", **common, "message": message | {"content": [use]}}
+        is_error = command.startswith("make")
+        said = "2 failed" if is_error else f"the text of {command}"
+        use_id = f"toolu_{number}"
+        result = {"type": "tool_result", "tool_use_id": use_id, "content": said, "is_error": is_error}
+        yield {"type": "user", **common, "message": {"role": "user", "content": [result]}}
+
+
+def openai(calls: list[str], prompt: str = "Find it") -> list[dict[str, Any]]:
+    """Return the messages of a run in which each of `calls` is a search without a result."""
+    messages: list[dict[str, Any]] = [{"role": "user", "content": prompt}]
+    for number, query in enumerate(calls):
+        function = {"name": "search", "arguments": json.dumps({"q": query})}
+        call = {"id": f"call_{number}", "type": "function", "function": function}
+        messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        messages.append({"role": "tool", "tool_call_id": f"call_{number}", "content": "0 results"})
+    return messages
+
+
+def lines(values: Any) -> bytes:
+    """Return values as JSON lines."""
+    return b"".join(json.dumps(value).encode() + b"\n" for value in values)
