@@ -26,6 +26,8 @@ COPY templates ./templates
 COPY static ./static
 COPY --from=packages /dist ./dist
 RUN python manage.py prepare --static
+# A volume that is mounted here begins with this owner.
+RUN install --directory --owner loopguard --mode 0700 /imports
 USER loopguard
 EXPOSE 8300 8301
 CMD ["granian", "--interface", "rsgi", "--host", "0.0.0.0", "--port", "8300", "--http", "1", "--no-ws", \

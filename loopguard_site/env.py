@@ -57,6 +57,8 @@ class Environment:
         Requests per second that each process of ``web`` accepts from one key; 0 for no limit.
     database_folder
         Folder of the database files, on a disk of this machine; empty when unknown.
+    import_folder
+        Folder of uploaded transcripts, the same for `web` and `worker`; empty for the one in the data folder.
     min_free
         Free space that this disk must keep to accept events: a share from 0 to 1, and bytes. The smaller one counts.
     web_threads
@@ -81,6 +83,7 @@ class Environment:
     key_requests_per_second: float = 1000.0
     owner_database: dict[str, object] | None = None
     database_folder: str = ""
+    import_folder: str = ""
     min_free: tuple[float, float] = (0.0, 0.0)
     web_threads: int = 1
     gateway_upstreams: tuple[str, ...] = ()
@@ -148,6 +151,7 @@ def read(env: Mapping[str, str] = os.environ) -> Environment:
         alert_allowed_networks=networks,
         key_requests_per_second=_requests_per_second(env.get("LOOPGUARD_KEY_REQUESTS_PER_SECOND", "1000")),
         database_folder=env.get("LOOPGUARD_DATABASE_FOLDER", ""),
+        import_folder=env.get("LOOPGUARD_IMPORT_FOLDER", ""),
         min_free=_min_free(env.get("LOOPGUARD_MIN_FREE", "") or DEFAULT_MIN_FREE),
         web_threads=_web_threads(env.get("LOOPGUARD_WEB_THREADS", "")),
         gateway_upstreams=_upstreams(env.get("LOOPGUARD_GATEWAY_UPSTREAMS", DEFAULT_UPSTREAMS)),

@@ -32,6 +32,7 @@ ALERT_ALLOWED_NETWORKS = ENV.alert_allowed_networks
 GATEWAY_UPSTREAMS, GATEWAY_CREDENTIALS = ENV.gateway_upstreams, ENV.gateway_credentials
 KEY_REQUESTS_PER_SECOND = ENV.key_requests_per_second
 DATABASE_FOLDER = ENV.database_folder
+IMPORT_FOLDER = ENV.import_folder or str(layout.data_folder() / "imports")
 MIN_FREE_SHARE, MIN_FREE_BYTES = ENV.min_free
 HEARTBEAT_FILE = os.environ.get(heartbeat.VARIABLE, "")
 HTTPS = PUBLIC_URL.startswith("https:")
@@ -184,6 +185,7 @@ SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = HTTPS
 if ENV.trusted_proxies:
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
 DATA_UPLOAD_MAX_MEMORY_SIZE = 2 * 1024 * 1024
+FILE_UPLOAD_HANDLERS = ["detection.request_uploads.TranscriptUploadHandler"]
 
 UNFOLD = {
     "SITE_TITLE": "LoopGuard",

@@ -167,6 +167,8 @@ if _needs_django():
     import django
     from django.conf import settings
 
+    settings.IMPORT_FOLDER = tempfile.mkdtemp(prefix=f"{_FOLDER_PREFIX}imports-")
+    atexit.register(shutil.rmtree, settings.IMPORT_FOLDER, ignore_errors=True)
     # No test depends on the cost of hashing; installations that tests start have the real hasher.
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     django.setup()

@@ -21,6 +21,7 @@ from detection.api.routes import (
     backends,
     gateway_traffic,
     hooks,
+    imports,
     incidents,
     integrations,
     message_templates,
@@ -71,6 +72,7 @@ _PATH_PARAMETERS = {
     "backend_id": "Id of the backend.",
     "destination_id": "Id of the destination.",
     "host": "Name of the coding agent.",
+    "import_id": "Id of the import.",
     "incident_id": "Id of the incident.",
     "model": "Model, percent-encoded.",
     "notification_id": "Id of the notification.",
@@ -158,4 +160,5 @@ api.add_router("", prices.router)
 api.add_router("", gateway_traffic.router)
 api.add_router("", statistics.router)
 api.add_router("", integrations.router)
+api.add_router("", imports.router)
 api.add_router("", audit.router)

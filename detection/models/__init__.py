@@ -27,6 +27,7 @@ from detection.models.audit import AuditEntry
 from detection.models.events import Event, EventKey, EventType, MessageRole
 from detection.models.gateway import BackendKind, GatewayBackend, GatewayRewrite, GatewayToken
 from detection.models.gateway_traffic import GatewayTraffic, ModelPrice, TrafficPeriod
+from detection.models.imports import ImportState, TranscriptImport
 from detection.models.incidents import Incident, IncidentActivity
 from detection.models.judge import JudgeCall, JudgeLabel, JudgeOutcome
 from detection.models.keys import ApiKey, KeyScope
@@ -65,6 +66,7 @@ __all__ = [
     "GatewayRewrite",
     "GatewayToken",
     "GatewayTraffic",
+    "ImportState",
     "Incident",
     "IncidentActivity",
     "JudgeCall",
@@ -93,5 +95,6 @@ __all__ = [
     "ToolOverride",
     "TrackerState",
     "TrafficPeriod",
+    "TranscriptImport",
     "Unattended",
 ]

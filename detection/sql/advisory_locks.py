@@ -21,6 +21,7 @@ class AdvisoryLock(IntEnum):
     DATABASE_RIGHTS = 0x4C47_0006
     JUDGE = 0x4C47_0007
     SWEEP_OUTSIDE_WORKERS = 0x4C47_0008
+    IMPORT = 0x4C47_0009
 
 
 def lock_until_commit(lock: AdvisoryLock, using: str = DEFAULT_DB_ALIAS) -> None:

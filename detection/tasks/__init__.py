@@ -1,6 +1,6 @@
 """Celery tasks and worker threads. Any task may run twice or not at all; the sweeper covers lost ones."""
 
-from detection.tasks import alerts, sweeper, watchdog
+from detection.tasks import alerts, imports, sweeper, watchdog
 from detection.tasks.evaluation import evaluate, housekeeping, sweep
 from detection.tasks.judge import close_approvals, consult_judge
 
@@ -10,6 +10,7 @@ __all__ = [
     "consult_judge",
     "evaluate",
     "housekeeping",
+    "imports",
     "sweep",
     "sweeper",
     "watchdog",

@@ -80,7 +80,7 @@ class EvaluationQueue:
             thread.join(STOP_SECONDS)
 
     def _run(self) -> None:
-        _yield_processors()
+        yield_processors()
         while (session_id := self.take()) is not None:
             try:
                 close_old_connections()
@@ -93,7 +93,7 @@ class EvaluationQueue:
                 connection.close()
 
 
-def _yield_processors() -> None:
+def yield_processors() -> None:
     """Let guard requests of the same machine have the processors first. On Linux, this concerns the calling thread only."""
     if sys.platform == "linux":
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), max(NICENESS, os.nice(0)))

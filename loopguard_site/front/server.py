@@ -18,11 +18,12 @@ from detection.api import problems
 from detection.api.long_texts import LongTextCutter
 from detection.api.problems import Problem
 from detection.services.keys import Principal
-from loopguard_site.front import traffic
+from loopguard_site.front import traffic, uploads
 from loopguard_site.front.bodies import BodyReader, BodyTimeout
 from loopguard_site.front.guard_use import GuardUse
 from loopguard_site.front.traffic import Traffic
 from loopguard_site.front.turns import Turns, WaitingRequest
+from loopguard_site.front.uploads import UploadReader
 from loopguard_site.front.wsgi_calls import Application, Responder, RsgiScope, environ_of
 
 log = structlog.get_logger(__name__)
@@ -83,6 +84,7 @@ class ServedRequest(WaitingRequest):
         finally:
             if hasattr(result, "close"):
                 result.close()
+            self.environ["wsgi.input"].close()
             self._front.note_payer(self.environ)
             self.weight = self.environ.get("loopguard.weight", 1.0)
             self.loop.call_soon_threadsafe(self.end)
@@ -132,6 +134,7 @@ class Front:
         gc.collect()
         gc.freeze()
         self._bodies = BodyReader(loop)
+        self._uploads = UploadReader(loop)
         for number in range(self._threads):
             threading.Thread(target=self._serve, name=f"web-{number}", daemon=True).start()
         threading.Thread(target=self._serve_probes, name="web-probes", daemon=True).start()
@@ -143,6 +146,9 @@ class Front:
             protocol.response_bytes(200, _JSON, _HEALTHY)
             return
         headers = scope.headers
+        if uploads.is_upload(scope):
+            await self._upload(scope, protocol)
+            return
         length = headers.get("content-length")
         body = b""
         cutter = LongTextCutter() if path.startswith(HOOKS) and "content-encoding" not in headers else None
@@ -159,8 +165,12 @@ class Front:
         call = ServedRequest(self, kind, self._payer(scope), body, scope, protocol)
         if cutter is not None and str(cutter.received) == length:
             call.environ["CONTENT_LENGTH"] = str(len(body))
+        await self._answer(call, seconds)
+
+    async def _answer(self, call: ServedRequest, seconds: float) -> None:
+        """Have a thread answer, and wait for that."""
         call.environ["loopguard.deadline"] = time.monotonic() + seconds - min(MARGIN_SECONDS, seconds / 10)
-        if kind == Traffic.PROBE:
+        if call.traffic == Traffic.PROBE:
             self._probes.put(call)
         elif not self._turns.put(call):
             call.respond(_TOO_MANY)
@@ -168,6 +178,31 @@ class Front:
         timer = self.loop.call_later(seconds, self._expire, call)
         await call.responded
         timer.cancel()
+
+    async def _upload(self, scope: RsgiScope, protocol: Any) -> None:
+        """Answer a request whose body goes to disk: the application is asked first whether it may, and reads it after that."""
+        size = int(scope.headers["content-length"])
+        admission = uploads.UploadAdmission()
+        asked = ServedRequest(self, Traffic.INTERACTIVE, self._payer(scope), b"", scope, admission)
+        asked.environ |= uploads.admission_environ(scope.path, size)
+        await self._answer(asked, traffic.SECONDS[Traffic.INTERACTIVE])
+        try:
+            if not admission.is_granted:
+                await self._uploads.drop(scope, protocol)
+                admission.respond(protocol)
+                return
+            file = await self._uploads.read(protocol, size)
+        except BodyTimeout:
+            respond(protocol, _TOO_SLOW)
+            return
+        except uploads.UploadRejected as error:
+            respond(protocol, error.problem)
+            return
+        call = ServedRequest(self, Traffic.BULK, self._payer(scope), b"", scope, protocol)
+        call.environ["wsgi.input"] = file
+        await self._answer(call, uploads.ANSWER_SECONDS)
+        if not call.started_at:
+            file.close()  # no thread has taken it
 
     def note_payer(self, environ: dict[str, Any]) -> None:
         """Remember whose key a request came with, once the application has accepted it."""

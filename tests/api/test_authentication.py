@@ -29,6 +29,7 @@ SCOPES = {
     ("POST", "/guard"): "guard",
     ("POST", "/hooks/{host}"): "guard",
     ("POST", "/sessions/{session}/commands"): "guard",
+    ("POST", "/imports"): "ingest",
     ("GET", "/approvals/{approval_id}"): "guard",
     ("GET", "/audit"): "admin",
     ("GET", "/keys"): "admin",
@@ -68,6 +69,7 @@ BODIES = {
     ("PATCH", "/backends/{backend_id}"): {"is_enabled": False},
     ("POST", "/backends/{backend_id}/tokens"): {"name": "ci"},
     ("PUT", "/prices"): {"model": "gpt-*", "input_usd": 1.25, "output_usd": 10},
+    ("POST", "/imports"): {"type": "user", "sessionId": "old"},
     ("POST", "/alerts/notifications/resend"): {"ids": ["{notification_id}"]},
 }
 REACHABLE = {"ALERT_ALLOWED_NETWORKS": ("127.0.0.0/8",)}
@@ -139,6 +141,8 @@ def _made(api, address):
         api.put(path, {"values": {"max_repeats": 5}})
     api.put("/tool-rules/exempt_*", {"exempt": True})
     api.put("/message-templates/block", {"text": "Enough."})
+    body = {"type": "user", "sessionId": "older"}
+    found["import_id"] = api.post("/imports", body).json()["id"]
     return found | _approvals(api) | _alerts(api, address)
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from django.test import Client
 
 from detection.engine.scopes import Scope
-from detection.models import Attempt, Incident, Project, Role, Session
+from detection.models import Attempt, Incident, Project, Role, Session, TranscriptImport
 from detection.services.audit import SYSTEM
 from detection.services.ingestion import guard
 from detection.services.ingestion.guard import GuardRequest, GuardResponse
+from detection.services.ingestion.run_import import summarise
 from detection.services.keys import Principal
 from detection.services.policies import overrides
 from detection.services.sessions.event_records import EventRecord
@@ -74,11 +75,32 @@ class World:
     user: Any
     incident: Incident
     session: Session
+    an_import: TranscriptImport
 
     @property
     def base(self) -> str:
         """Where the project's pages are."""
         return f"/p/{self.project.slug}"
+
+
+def finished_import(incident: Incident) -> TranscriptImport:
+    """An import as a worker leaves it, whose worst loop is this incident."""
+    assert incident.session_id is not None
+    summary = asdict(summarise(incident.project, [incident.session_id]))
+    return TranscriptImport.objects.create(
+        project=incident.project,
+        kind="claude-code",
+        files=[{"name": f"{incident.tool}.jsonl", "bytes": 4096}],
+        total_bytes=4096,
+        done_bytes=4096,
+        created_by=incident.agent,
+        state="finished",
+        is_checked=True,
+        sessions=1,
+        skipped=[f"No claude-code session in {incident.session_name}."],
+        summary=summary,
+        finished_at=incident.opened_at,
+    )
 
 
 def make_world(role: str = Role.ADMIN, **text: str) -> World:
@@ -98,7 +120,7 @@ def make_world(role: str = Role.ADMIN, **text: str) -> World:
     client = Client()
     client.force_login(user)
     assert incident.session is not None
-    return World(project, client, user, incident, incident.session)
+    return World(project, client, user, incident, incident.session, finished_import(incident))
 
 
 def screens(world: World) -> dict[str, str]:
@@ -127,6 +149,8 @@ def screens(world: World) -> dict[str, str]:
         "gateway": f"{base}/gateway",
         "gateway traffic": f"{base}/gateway/traffic",
         "prices": f"{base}/gateway/prices",
+        "imports": f"{base}/connect/imports",
+        "import": f"{base}/connect/imports/{world.an_import.public_id}",
         "keys": f"{base}/keys",
         "ingest": f"{base}/ingest",
         "system": f"{base}/system",

@@ -46,6 +46,9 @@ RIGHTS = {
     "connect_attempts": (READ, None),
     "connect_guide": (READ, None),
     "send_sample": (None, OPERATE),
+    "imports": (READ, OPERATE),
+    "import": (READ, None),
+    "cancel_import": (None, OPERATE),
     "gateway": (READ, None),
     "gateway_act": (None, ADMINISTER),
     "gateway_traffic": (READ, None),
@@ -84,6 +87,8 @@ def address(name, world):
         "incident": [world.incident.public_id],
         "create_exception": [world.incident.public_id],
         "connect_guide": ["codex"],
+        "import": [world.an_import.public_id],
+        "cancel_import": [world.an_import.public_id],
     }
     more |= {"alert_route": [alert_route(world)], "notification": [message(world)]}
     url = reverse(f"console:{name}", args=[world.project.slug, *more.get(name, [])])

@@ -51,6 +51,7 @@ def test_every_screen_opens_in_an_empty_project():
         "policies",
         "policies/history",
         "connect",
+        "connect/imports",
         "gateway",
         "keys",
         "ingest",

@@ -24,6 +24,8 @@ from detection.services.approvals import decisions, judge_consultation
 from detection.services.audit import Actor
 from detection.services.gateway import backends, prices
 from detection.services.incidents import triage
+from detection.services.ingestion import import_files, transcript_imports
+from detection.services.ingestion.transcript_imports import Arrived
 from detection.services.maintenance import retention
 from detection.services.policies import message_templates, overrides
 from detection.services.sessions import actions, quarantine, removal
@@ -116,6 +118,12 @@ class World:
         notifications.send_test(self.pk, self.hook(), ANA)
         return self.project.notifications.get().public_id
 
+    def imported(self):
+        path = import_files.new_file()
+        path.write_text("{}")
+        files = [Arrived("run.jsonl", path)]
+        return transcript_imports.create_import(self.pk, ANA, kind="trace", files=files).public_id
+
     def two_secrets(self):
         hook = self.hook()
         destinations.add_signing_secret(self.pk, hook, ANA)
@@ -142,6 +150,8 @@ def _changes(w):
         "gateway.prices.delete_price": (w.price, lambda p: prices.delete_price(w.pk, p, ANA)),
         "gateway.backends.revoke_token": (w.token, lambda t: backends.revoke_token(w.pk, *t, ANA)),
         "incidents.triage.acknowledge": (w.incident, lambda i: triage.acknowledge(w.pk, i, ANA)),
+        "ingestion.transcript_imports.create_import": (lambda: None, lambda _: w.imported()),
+        "ingestion.transcript_imports.cancel_import": (w.imported, lambda i: transcript_imports.cancel_import(w.pk, i, ANA)),
         "incidents.triage.bulk": (w.incident, lambda i: triage.bulk(w.pk, [i], "resolve", ANA)),
         "incidents.triage.comment": (w.incident, lambda i: triage.comment(w.pk, i, ANA, "hm")),
         "incidents.triage.label": (w.incident, lambda i: triage.label(w.pk, i, ANA, "true_loop")),

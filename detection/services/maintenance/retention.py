@@ -15,6 +15,7 @@ from detection.services.alerting import outbox
 from detection.services.errors import NotFound
 from detection.services.gateway.traffic import trim_traffic
 from detection.services.incidents.tracker import ABANDONED_AFTER
+from detection.services.ingestion import transcript_imports
 from detection.services.maintenance.disk_space import recycle_log_if_nearly_full
 from detection.services.sessions import removal
 from detection.services.sessions.locked_session import locked_session
@@ -87,7 +88,7 @@ def drop_empty_partitions() -> list[str]:
 
 
 def trim() -> None:
-    """Trim the bounded tables: attempts per project, event ids, alert events and notifications, counts of traffic."""
+    """Trim the bounded tables: attempts and imports per project, event ids, alert events and notifications, traffic."""
     with connection.cursor() as cursor:
         cursor.execute(
             "DELETE FROM detection_attempt WHERE id IN (SELECT id FROM (SELECT id, row_number() OVER"
@@ -97,6 +98,7 @@ def trim() -> None:
     _forget_event_ids()
     outbox.trim()
     trim_traffic()
+    transcript_imports.trim()
 
 
 def _forget_event_ids() -> None:

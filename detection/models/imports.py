@@ -1,0 +1,95 @@
+"""Imports of uploaded transcripts, with their progress and what they found."""
+
+from __future__ import annotations
+
+import secrets
+
+from django.db import models
+from django.db.models.functions import Now
+
+from detection.models.incidents import PUBLIC_ID_ALPHABET
+from detection.models.projects import Project
+
+
+def new_import_id() -> str:
+    """Return a new opaque id with its type prefix, 100 random bits."""
+    return "imp_" + "".join(secrets.choice(PUBLIC_ID_ALPHABET) for _ in range(20))
+
+
+class ImportState(models.TextChoices):
+    """How far an import is. A worker continues a running one whose worker has died."""
+
+    WAITING = "waiting", "Waiting"
+    RUNNING = "running", "Running"
+    FINISHED = "finished", "Finished"
+    FAILED = "failed", "Failed"
+    CANCELLED = "cancelled", "Cancelled"
+
+
+class TranscriptImport(models.Model):
+    """An import of uploaded files: first all files are checked, then their sessions are stored.
+
+    `done_bytes` counts to `total_bytes` twice, once for each. `finished_at` is empty exactly while the import is waiting or
+    running; its files exist until then. `summary` is written once, with what is stored by then.
+    """
+
+    public_id = models.CharField(max_length=32, unique=True, default=new_import_id, editable=False)
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="imports")
+    kind = models.CharField(max_length=16, help_text="Form of the record, such as claude-code.")
+    files = models.JSONField(help_text="Name and size in bytes of each file.")
+    total_bytes = models.BigIntegerField()
+    usd_per_million_input = models.FloatField(null=True)
+    usd_per_million_output = models.FloatField(null=True)
+    created_by = models.CharField(max_length=150)
+
+    state = models.CharField(max_length=10, choices=ImportState.choices, default=ImportState.WAITING)
+    is_checked = models.BooleanField(default=False)
+    starts = models.IntegerField(default=0, help_text="How many workers have started on it.")
+    done_bytes = models.BigIntegerField(default=0)
+    sessions = models.IntegerField(default=0, help_text="Sessions found by the check.")
+    done_sessions = models.IntegerField(default=0)
+    events = models.BigIntegerField(default=0, help_text="Events that are new.")
+    skipped = models.JSONField(default=list, help_text="What was passed over, one sentence each.")
+    error = models.CharField(max_length=500, blank=True, default="")
+    error_code = models.CharField(max_length=32, blank=True, default="")
+    summary = models.JSONField(null=True)
+
+    created_at = models.DateTimeField(db_default=Now())
+    started_at = models.DateTimeField(null=True)
+    finished_at = models.DateTimeField(null=True)
+    finished_by = models.CharField(max_length=150, blank=True, default="", help_text="Who cancelled it.")
+
+    class Meta:
+        ordering = ("-created_at", "-id")
+        constraints = (
+            models.CheckConstraint(
+                name="import_open_or_finished",
+                condition=models.Q(state__in=("waiting", "running"), finished_at__isnull=True)
+                | models.Q(state__in=("finished", "failed", "cancelled"), finished_at__isnull=False),
+            ),
+            models.CheckConstraint(
+                name="import_failed_with_error",
+                condition=models.Q(state="failed") ^ models.Q(error=""),
+            ),
+        )
+        indexes = (
+            models.Index(fields=("project", "-created_at", "-id"), name="import_newest"),
+            models.Index(
+                fields=("id",), name="import_open", condition=models.Q(state__in=("waiting", "running"))
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.public_id}: {self.kind}, {self.state}"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is waiting or running."""
+        return self.state in (ImportState.WAITING, ImportState.RUNNING)
+
+    @property
+    def prices(self) -> tuple[float, float] | None:
+        """USD per million tokens of input and output; None if only recorded costs count."""
+        if self.usd_per_million_input is None or self.usd_per_million_output is None:
+            return None
+        return self.usd_per_million_input, self.usd_per_million_output

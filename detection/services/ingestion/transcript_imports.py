@@ -1,0 +1,158 @@
+"""Imports of uploaded transcripts: created and cancelled by people and keys, worked on by workers.
+
+See `import_worker` for the work itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from django.db import transaction
+from django.utils import timezone
+
+from detection.models import ImportState, Project, TranscriptImport
+from detection.services import audit
+from detection.services.audit import Actor
+from detection.services.errors import Conflict, Invalid, NotFound
+from detection.services.ingestion import import_files
+from detection.services.ingestion.transcript_files import KINDS
+from detection.stream.hints import Hint
+from detection.stream.publisher import publish_after_commit
+
+MAX_OPEN: Final = 5
+"""Imports of a project that wait or run."""
+MAX_KEPT: Final = 1_000
+"""Imports of a project whose summaries are kept."""
+MAX_USD_PER_MILLION: Final = 100_000
+_LONGEST_NAME: Final = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A file that has arrived on the disk of `import_files`."""
+
+    name: str
+    path: Path
+
+
+def check_new(project_id: int) -> None:
+    """Check that the project may have one more import.
+
+    Raises
+    ------
+    Conflict
+        If too many are waiting or running.
+    """
+    rows = TranscriptImport.objects.filter(project_id=project_id)
+    if rows.filter(state__in=(ImportState.WAITING, ImportState.RUNNING)).count() >= MAX_OPEN:
+        raise Conflict(
+            f"{MAX_OPEN} imports of this project are waiting or running. Wait until one has finished.",
+            code="too_many_imports",
+        )
+
+
+def create_import(
+    project_id: int,
+    actor: Actor,
+    *,
+    kind: str,
+    files: Sequence[Arrived],
+    prices: tuple[float, float] | None = None,
+) -> TranscriptImport:
+    """Create an import of files that have arrived, and move them into its folder. A worker finds it within a second.
+
+    Parameters
+    ----------
+    kind
+        One of `KINDS`.
+    prices
+        USD per million tokens of input and output, for records that have tokens but no costs.
+
+    Raises
+    ------
+    Invalid
+        For an unknown kind, no or too many files, an empty file, or prices out of range.
+    TooLarge, Conflict
+        If the files are too large together, or if too many imports are open.
+    """
+    if kind not in KINDS:
+        raise Invalid(f"`kind` must be one of {', '.join(KINDS)}.", field="kind", code="invalid_value")
+    if not files:
+        raise Invalid("`files` must have at least one file.", field="files", code="missing")
+    if len(files) > import_files.MAX_FILES:
+        raise import_files.too_many()
+    for price in prices or ():
+        if not math.isfinite(price) or not 0 <= price <= MAX_USD_PER_MILLION:
+            raise Invalid(
+                f"Prices must be between 0 and {MAX_USD_PER_MILLION:,} USD per million tokens.",
+                field="prices",
+                code="out_of_range",
+            )
+    sizes = [(file.name[-_LONGEST_NAME:] or "transcript", file.path.stat().st_size) for file in files]
+    for name, size in sizes:
+        if not size:
+            raise Invalid(f"{name} is empty.", field="files", code="empty_file")
+    total = sum(size for _, size in sizes)
+    if total > import_files.MAX_UPLOAD_BYTES:
+        raise import_files.too_large()
+    with transaction.atomic():
+        # Locks the project, so that requests at the same time do not exceed the number together.
+        Project.objects.select_for_update(of=("self",), no_key=True).get(pk=project_id)
+        check_new(project_id)
+        row = TranscriptImport(
+            project_id=project_id,
+            kind=kind,
+            files=[{"name": name, "bytes": size} for name, size in sizes],
+            total_bytes=total,
+            usd_per_million_input=prices[0] if prices else None,
+            usd_per_million_output=prices[1] if prices else None,
+            created_by=actor.name[:150],
+        )
+        import_files.keep(row.public_id, [file.path for file in files])
+        try:
+            row.save()
+            after: dict[str, Any] = {"kind": kind, "files": row.files[:10], "bytes": total}
+            audit.record(actor, "import.create", row.public_id, project_id=project_id, after=after)
+            publish_after_commit(project_id, Hint("import", row.public_id))
+        except Exception:
+            import_files.remove(row.public_id)
+            raise
+    return row
+
+
+def cancel_import(project_id: int, public_id: str, actor: Actor) -> TranscriptImport:
+    """Cancel an import. What it has stored stays, and its sessions are ended.
+
+    Raises
+    ------
+    NotFound, Conflict
+        If there is none, or if it has finished.
+    """
+    with transaction.atomic():
+        rows = TranscriptImport.objects.select_for_update().filter(project_id=project_id, public_id=public_id)
+        row = rows.first()
+        if row is None:
+            raise NotFound
+        if not row.is_open:
+            raise Conflict(f"The import is {row.state} already.")
+        row.state, row.finished_at, row.finished_by = ImportState.CANCELLED, timezone.now(), actor.name[:150]
+        row.save(update_fields=("state", "finished_at", "finished_by"))
+        audit.record(actor, "import.cancel", row.public_id, project_id=project_id)
+        publish_after_commit(project_id, Hint("import", row.public_id))
+        transaction.on_commit(lambda: import_files.remove(public_id), robust=True)
+    return row
+
+
+def trim() -> None:
+    """Remove the oldest imports above the number that is kept, and files that belong to none. For housekeeping."""
+    for project_id in TranscriptImport.objects.values_list("project_id", flat=True).distinct():
+        rows = TranscriptImport.objects.filter(project_id=project_id).order_by("-pk")
+        last = rows.values_list("pk", flat=True)[MAX_KEPT : MAX_KEPT + 1].first()
+        if last is not None:
+            rows.filter(pk__lte=last, finished_at__isnull=False).delete()
+    open_rows = TranscriptImport.objects.filter(finished_at__isnull=True)
+    import_files.remove_left_over(open_rows.values_list("public_id", flat=True))

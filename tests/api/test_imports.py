@@ -1,0 +1,88 @@
+"""POST, GET /imports: files as bodies, progress and summaries."""
+
+import gzip
+
+import pytest
+
+from detection.services.ingestion import import_files, import_worker
+from tests.support.transcripts import claude_code, lines
+
+pytestmark = pytest.mark.django_db
+LOOP = lines(claude_code(["make test"] * 8))
+
+
+@pytest.fixture(autouse=True)
+def folder(settings, tmp_path):
+    settings.IMPORT_FOLDER = str(tmp_path / "imports")
+    return tmp_path / "imports"
+
+
+def send(api, content=LOOP, media_type="application/x-ndjson", **params):
+    return api.request(
+        "POST", "/imports", content=content, headers={"Content-Type": media_type}, params=params
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "media_type"), [(LOOP, "application/x-ndjson"), (gzip.compress(LOOP), "application/gzip")]
+)
+def test_a_file_is_accepted_imported_and_summarised(api, folder, content, media_type):
+    answer = send(
+        api, content, media_type, name="run.jsonl", usd_per_million_input=3, usd_per_million_output=15
+    )
+    assert answer.status_code == 202
+    made = answer.json()
+    assert (made["state"], made["files"]) == ("waiting", [{"name": "run.jsonl", "bytes": len(content)}])
+    import_worker.run_waiting(lambda: False)
+    shown = api.get(f"/imports/{made['id']}").json()
+    assert (shown["state"], shown["error"], shown["summary"]["loops"]) == ("finished", None, 1)
+    assert shown["summary"]["loop_cost_usd"] > 0
+    assert api.get("/imports").json()["items"] == [shown]
+    assert list(folder.iterdir()) == []
+
+
+def test_a_failed_import_has_a_code_and_a_reason(api):
+    made = send(api, b"hello", name="notes.txt").json()
+    import_worker.run_waiting(lambda: False)
+    shown = api.get(f"/imports/{made['id']}").json()
+    assert shown["error"]["code"] == "invalid_file"
+    assert shown["error"]["detail"].startswith("notes.txt, line 1: not JSON")
+
+
+def test_an_import_can_be_cancelled_once(api):
+    made = send(api).json()
+    assert api.post(f"/imports/{made['id']}/cancel").json()["state"] == "cancelled"
+    assert api.post(f"/imports/{made['id']}/cancel").json()["code"] == "conflict"
+
+
+def test_lists_have_pages(api):
+    ids = [send(api).json()["id"] for _ in range(3)]
+    first = api.get("/imports", limit=2).json()
+    rest = api.get("/imports", limit=2, cursor=first["next_cursor"]).json()
+    assert [row["id"] for row in first["items"] + rest["items"]] == ids[::-1]
+    assert rest["next_cursor"] is None
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "code"),
+    [
+        ({"content": b""}, 422, "empty_file"),
+        ({"kind": "csv"}, 422, "invalid"),
+        ({"usd_per_million_input": -1}, 422, "invalid"),
+        ({"color": "red"}, 422, "unknown_parameter"),
+        ({"media_type": "text/csv"}, 415, "unsupported_media_type"),
+        ({"content": iter([LOOP])}, 411, "length_required"),
+        ({"content": LOOP * 2}, 413, "too_large"),
+    ],
+)
+def test_what_cannot_be_accepted_is_rejected_with_a_code(api, folder, monkeypatch, given, status, code):
+    monkeypatch.setattr(import_files, "MAX_UPLOAD_BYTES", len(LOOP) + 1)
+    answer = send(api, **given)
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert not folder.exists() or list(folder.iterdir()) == []
+
+
+def test_too_many_open_imports_of_a_project_are_rejected(api):
+    for _ in range(5):
+        assert send(api).status_code == 202
+    assert send(api).json()["code"] == "too_many_imports"

@@ -1,0 +1,154 @@
+"""The Imports page: uploads through the form, progress, summaries, errors and cancelling."""
+
+from io import BytesIO
+
+import pytest
+from django.test import Client
+
+from detection.models import Role, Session, TranscriptImport
+from detection.services.ingestion import import_files, import_worker
+from tests.console.scenes import text
+from tests.support.projects import make_member, make_project
+from tests.support.transcripts import claude_code, lines
+
+pytestmark = pytest.mark.django_db
+LOOP = lines(claude_code(["make test"] * 8))
+
+
+@pytest.fixture(autouse=True)
+def folder(settings, tmp_path):
+    settings.IMPORT_FOLDER = str(tmp_path / "imports")
+    return tmp_path / "imports"
+
+
+@pytest.fixture
+def project(db):
+    return make_project("support")
+
+
+@pytest.fixture
+def operator(project):
+    client = Client()
+    client.force_login(make_member(project, Role.OPERATOR))
+    return client
+
+
+def file(content=LOOP, name="run.jsonl"):
+    made = BytesIO(content)
+    made.name = name
+    return made
+
+
+def post(client, project, *files, **form):
+    form = {"kind": "claude-code", "files": files} | form
+    return client.post(f"/p/{project.slug}/connect/imports", form)
+
+
+def upload(client, project, *files, **form):
+    answer = post(client, project, *(files or [file()]), **form)
+    assert answer.status_code == 302, text(answer)
+    return answer["Location"]
+
+
+def work():
+    import_worker.run_waiting(lambda: False)
+
+
+def test_an_upload_ends_in_a_summary_at_its_own_address(operator, project, folder):
+    url = upload(operator, project, usd_input="3", usd_output="15")
+    assert "Waiting for a worker" in text(operator.get(url))
+    work()
+    shown = text(operator.get(url))
+    assert "Finished" in shown
+    assert "8 calls" in shown
+    assert "$0.0" in shown
+    link = operator.get(url).content.decode().partition(f'href="/p/{project.slug}/incidents/')[2]
+    assert operator.get(f"/p/{project.slug}/incidents/{link.partition(chr(34))[0]}").status_code == 200
+    assert "run.jsonl" in text(operator.get(f"/p/{project.slug}/connect/imports"))
+    assert list(folder.iterdir()) == []
+
+
+def test_the_open_part_refreshes_itself_and_the_ended_one_does_not(operator, project):
+    url = upload(operator, project)
+    part = operator.get(url, headers={"HX-Request": "true"}).content.decode()
+    assert 'data-refresh-on="import"' in part
+    assert "<html" not in part
+    work()
+    assert "hx-get" not in operator.get(url, headers={"HX-Request": "true"}).content.decode()
+
+
+def test_a_file_of_another_kind_is_explained_on_the_page(operator, project):
+    url = upload(operator, project, kind="trace")
+    work()
+    shown = text(operator.get(url))
+    assert "run.jsonl, line 1: not a call of a trace" in shown
+    assert "run.jsonl looks like claude-code" in shown
+    assert "Nothing was stored" in shown
+
+
+@pytest.mark.parametrize(
+    ("contents", "form", "words"),
+    [
+        ([], {}, "must have at least one file"),
+        ([b""], {}, "run.jsonl is empty"),
+        ([b"x"], {"kind": "csv"}, "`kind` must be one of"),
+        ([b"x"], {"usd_input": "three"}, "Prices must be numbers"),
+        ([b"x"], {"usd_input": "-1"}, "Prices must be between"),
+        ([b"x" * 3000], {}, "An upload can have at most 0 MB"),
+        ([b"x"] * 4, {}, "at most 3 files"),
+    ],
+)
+def test_a_form_with_an_error_is_shown_again_with_it(
+    operator, project, folder, monkeypatch, contents, form, words
+):
+    monkeypatch.setattr(import_files, "MAX_UPLOAD_BYTES", 2000)
+    monkeypatch.setattr(import_files, "MAX_FILES", 3)
+    answer = post(operator, project, *map(file, contents), **form)
+    assert answer.status_code == (413 if "MB" in words else 422)
+    assert words in text(answer)
+    assert TranscriptImport.objects.count() == 0
+    assert not folder.exists() or list(folder.iterdir()) == []
+
+
+def test_without_space_the_upload_is_rejected_before_it_is_written(operator, project, settings, folder):
+    settings.MIN_FREE_SHARE, settings.MIN_FREE_BYTES = 1.0, 2**60
+    answer = post(operator, project, file())
+    assert answer.status_code == 503
+    assert "nearly full" in text(answer)
+    assert list(folder.iterdir()) == []
+
+
+def test_files_in_other_forms_are_never_written(operator, project, folder):
+    operator.post(f"/p/{project.slug}/live/stop", {"all": "no", "file": file()})
+    assert not folder.exists()
+
+
+def test_an_import_can_be_cancelled(operator, project, django_capture_on_commit_callbacks):
+    url = upload(operator, project)
+    with django_capture_on_commit_callbacks(execute=True):
+        answer = operator.post(f"{url}/cancel", follow=True)
+    assert "Cancelled by" in text(answer)
+    work()
+    assert Session.objects.count() == 0
+    assert operator.post(f"{url}/cancel", follow=True).status_code == 200
+    assert operator.post(f"/p/{project.slug}/connect/imports/imp_none/cancel").status_code == 404
+
+
+def test_the_page_of_an_empty_project_says_what_to_do(operator, project):
+    shown = text(operator.get(f"/p/{project.slug}/connect/imports"))
+    assert "No imports yet" in shown
+    assert operator.get(f"/p/{project.slug}/connect/imports?cursor=x").status_code == 404
+    assert operator.get(f"/p/{project.slug}/connect/imports/imp_none").status_code == 404
+
+
+def test_before_a_large_body_is_read_the_front_asks_for_admission(operator, project, monkeypatch):
+    url = f"/p/{project.slug}/connect/imports"
+    assert operator.get(url, **{"loopguard.upload_bytes": 10**6}).status_code == 204
+    assert operator.get(url, **{"loopguard.upload_bytes": 10**12}).status_code == 413
+    viewer = Client()
+    viewer.force_login(make_member(project, Role.VIEWER))
+    assert viewer.get(url, **{"loopguard.upload_bytes": 10**6}).status_code == 403
+    assert Client().get(url, **{"loopguard.upload_bytes": 10**6}).status_code == 302
+    for _ in range(5):
+        upload(operator, project)
+    assert operator.get(url, **{"loopguard.upload_bytes": 10**6}).status_code == 409
