@@ -13,6 +13,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from detection.console import client_wheel, permalinks
 from detection.console.access import ProjectRequest, in_project
+from detection.console.connect_base_urls import BASE_URL_GUIDES
 from detection.console.connect_guides import GUIDES
 from detection.models import ApiKey, Role, Session
 from detection.selectors import dashboard
@@ -46,6 +47,7 @@ def page(request: ProjectRequest) -> HttpResponse:
         "client_requirement": client_wheel.requirement(),
         "has_key": ApiKey.objects.filter(project=project, revoked_at=None).exists(),
         "guides": GUIDES.values(),
+        "base_url_guides": BASE_URL_GUIDES.values(),
         "integrations": integrations,
         "observed_only": any(one.unguarded_sessions for one in integrations),
         "first_session": Session.objects.filter(project=project, is_demo=False).order_by("id").first(),

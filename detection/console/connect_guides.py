@@ -123,7 +123,7 @@ _GUIDES: Final = (
     Guide(
         "python",
         "Python and frameworks",
-        ("guard",),
+        ("client", "guard"),
         "A decorator, a context manager, or an adapter for LangChain, LangGraph, OpenAI Agents SDK, pydantic-ai and CrewAI.",
         (
             "A blocked call does not run, and the model reads the message as its result.",
@@ -136,7 +136,7 @@ _GUIDES: Final = (
     Guide(
         "mcp",
         "MCP servers",
-        ("guard",),
+        ("client", "guard"),
         "A wrapper around an MCP server on stdio guards its tools, whatever program uses them.",
         (
             "A blocked call is answered with isError and its message; a warning precedes the result.",

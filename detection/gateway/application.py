@@ -9,6 +9,7 @@ from typing import Final, cast
 import structlog
 from asgiref.typing import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
 
+from detection.gateway import litellm
 from detection.gateway.access import KEY_HEADER, Address, read_address
 from detection.gateway.client import Client
 from detection.gateway.errors import ClientGone, GatewayError, StreamCut
@@ -64,7 +65,11 @@ async def _serve(loop: LoopState, client: Client, request: HTTPScope) -> None:
             raise GatewayError(
                 503, "busy", "Too many requests at a time. Retry in a moment.", [(b"retry-after", b"2")]
             )
-        address = read_address(request["raw_path"] or request["path"].encode())
+        path = request["raw_path"] or request["path"].encode()
+        if path == litellm.PATH and client.method == b"POST":
+            await litellm.LiteLLMGuardrail(loop, client).serve()
+            return
+        address = read_address(path)
         grant = await loop.access.grant(address, client.headers.text(KEY_HEADER))
         protocol = protocol_of(client.method, address.path)
         if protocol is None:

@@ -15,11 +15,13 @@ from detection.gateway.protocols import sessions
 from detection.gateway.protocols.answers import Answer, Message, ToolCall
 from detection.gateway.protocols.rewrites import Rewrite, Rewrites, replace_list
 from detection.gateway.routes import ModelProtocol
+from detection.gateway.traffic import RequestMeter
 from detection.services.gateway.conversations import SessionFacts, session_facts, store_rewrite
 from detection.services.gateway.grants import Grant
 
 log = structlog.get_logger(__name__)
 FACTS_SECONDS: Final = 2.0
+USAGE_OPTION: Final = "stream_options"
 
 
 class Conversation:
@@ -43,10 +45,12 @@ class Conversation:
         client: Client,
         grant: Grant,
         protocol: ModelProtocol,
+        meter: RequestMeter,
         request: dict[str, Any],
         messages: list[Message],
     ) -> None:
-        self.state, self.client, self.grant, self.protocol = state, client, grant, protocol
+        self.state, self.client, self.grant, self.protocol, self.meter = state, client, grant, protocol, meter
+        meter.model = sessions.printable(request.get("model") or "", 200)
         self.request, self.messages = request, messages
         self.before: list[Message] = []
         self.guard_messages: list[Message] = []
@@ -167,6 +171,28 @@ class Conversation:
         known = {"previous_response_id": previous.notes["id"]}
         self.request = self.request | known
         return orjson.dumps({**orjson.loads(body), **known})
+
+    def with_usage(self, body: bytes) -> bytes:
+        """Return a request that asks for the usage of its stream; the same one if it asks already or should not.
+
+        The client does not see what it has not asked for; see `StreamReader.hides_usage`.
+        """
+        backend, options = self.grant.backend, self.request.get("stream_options")
+        is_asked = self.protocol.shape != "openai" or not self.is_stream or not backend.requests_usage
+        if is_asked or (isinstance(options, dict) and options.get("include_usage") is True):
+            return body
+        if self.state.memory.backends_without_usage.get(backend.public_id) == backend.base_url:
+            return body
+        if USAGE_OPTION in self.request:
+            asking = {**(options if isinstance(options, dict) else {}), "include_usage": True}
+            return orjson.dumps({**orjson.loads(body), USAGE_OPTION: asking})
+        # At the end, so that all the rest keeps its bytes.
+        return body.rstrip()[:-1] + b',"stream_options":{"include_usage":true}}'
+
+    def note_without_usage(self) -> None:
+        """Note that the model server does not know the option, so that it is not asked again."""
+        backend = self.grant.backend
+        self.state.memory.backends_without_usage.put(backend.public_id, backend.base_url)
 
     async def keep(self, rewrite: Rewrite) -> None:
         """Remember and store how the history is rewritten around an answer."""

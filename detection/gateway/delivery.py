@@ -68,6 +68,8 @@ class Delivery:
                     if rest := reader.rest:
                         await self.client.write(rest)
         blocked = None if is_released else await self._ended_stream(reader, reasks_left)
+        if reader.has_failed:
+            self.conversation.meter.count_error("server_errors")
         if blocked is None:
             await self._end(reader)
         return blocked
@@ -96,6 +98,7 @@ class Delivery:
             log.warning("gateway_answer_unreadable", error=f"{type(error).__name__}: {error}"[:300])
             if self._fails_closed:
                 raise StreamCut from error
+            self.conversation.meter.count_error("unreadable")
             reader.is_unreadable = True
             return reader.unread
 
@@ -125,6 +128,7 @@ class Delivery:
             answer = self.conversation.protocol.answer(document)
         except Exception as error:
             log.warning("gateway_answer_unreadable", error=f"{type(error).__name__}: {error}"[:300])
+            self.conversation.meter.count_error("unreadable")
             if self._fails_closed:
                 raise GatewayError(
                     502, "response_unreadable", "The response of the model server is unreadable."

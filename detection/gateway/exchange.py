@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, Final
 
 import httpcore
 import orjson
 
 from detection.gateway.client import Client
-from detection.gateway.conversation import Conversation
+from detection.gateway.conversation import USAGE_OPTION, Conversation
 from detection.gateway.delivery import Delivery
 from detection.gateway.errors import GatewayError
 from detection.gateway.loop_state import LoopState
 from detection.gateway.protocols.answers import MAX_REASKS, Answer, Message
 from detection.gateway.protocols.stream import StreamReader
-from detection.gateway.relaying import kind_of, relay
+from detection.gateway.relaying import BegunBody, kind_of, relay
 from detection.gateway.request_body import request_body
 from detection.gateway.routes import ModelProtocol
+from detection.gateway.traffic import RequestMeter
 from detection.services.gateway.grants import Grant
+
+MAX_ERROR_BYTES: Final = 64 * 1024
+"""Of an error document that is read before it is passed on."""
 
 
 class Exchange:
@@ -38,19 +42,26 @@ class Exchange:
     async def run(self) -> None:
         """Serve the request."""
         async with request_body(self.client, self.state.bodies) as body:
-            conversation = self._conversation(body)
-            if conversation is None:
-                # The model server has its own error for what is no conversation.
-                async with self._upstream(body) as response:
-                    await relay(self.client, response)
-                return
-            delivery = Delivery(conversation)
-            facts = await conversation.facts()
-            if facts.stopped:
-                await delivery.respond_text(facts.stopped)
-                return
-            body, messages = conversation.forwarded(body, facts)
-            await self._converse(delivery, body, messages)
+            self.meter = RequestMeter(self.state.traffic, self.grant.backend)
+            try:
+                await self._serve(body)
+            finally:
+                self.meter.close()
+
+    async def _serve(self, body: bytes) -> None:
+        conversation = self._conversation(body)
+        if conversation is None:
+            # The model server has its own error for what is no conversation.
+            async with self._upstream(body) as response:
+                await relay(self.client, response)
+            return
+        delivery = Delivery(conversation)
+        facts = await conversation.facts()
+        if facts.stopped:
+            await delivery.respond_text(facts.stopped)
+            return
+        body, messages = conversation.forwarded(body, facts)
+        await self._converse(delivery, body, messages)
 
     def _conversation(self, body: bytes) -> Conversation | None:
         try:
@@ -60,12 +71,15 @@ class Exchange:
         messages = self.protocol.messages(request) if isinstance(request, dict) else None
         if messages is None:
             return None
-        return Conversation(self.state, self.client, self.grant, self.protocol, request, messages)
+        return Conversation(self.state, self.client, self.grant, self.protocol, self.meter, request, messages)
 
     def _upstream(self, body: bytes) -> AbstractAsyncContextManager[httpcore.Response]:
         backend = self.grant.backend
         headers = self.client.headers.forwarded(backend, with_credential=True, body_length=len(body))
-        return self.state.upstreams.request(backend, self.client.method, self.path, headers, body)
+        self.meter.forwarding()
+        return self.state.upstreams.request(
+            backend, self.client.method, self.path, headers, body, self.meter.model
+        )
 
     async def _converse(self, delivery: Delivery, body: bytes, messages: list[Message]) -> None:
         """Ask the model server until there is an answer that the client may have."""
@@ -96,15 +110,28 @@ class Exchange:
         is_first: bool,
     ) -> Answer | None:
         """Forward a request and the answer; return the answer if all its calls were blocked and there is another try."""
+        conversation = delivery.conversation
+        asking = conversation.with_usage(body)
+        if reader is not None:
+            reader.hides_usage = asking is not body
         try:
-            async with self._upstream(body) as response:
+            async with self._upstream(asking) as response:
+                begun = None
+                if asking is not body and response.status in (400, 422):
+                    begun = BegunBody(response)
+                    if USAGE_OPTION.encode() in await begun.read(MAX_ERROR_BYTES):
+                        # Older servers reject the option: ask as the client did.
+                        conversation.note_without_usage()
+                        return await self._ask(delivery, body, reader, reasks_left, is_first=is_first)
                 kind = kind_of(response) if response.status == 200 else None
                 if reader is not None and kind == "stream":
                     return await delivery.stream(response, reader, reasks_left)
                 if kind is not None:
                     return await delivery.whole(response, reasks_left)
+                if response.status == 200:
+                    self.meter.count_error("unreadable")
                 if is_first:
-                    await relay(self.client, response)
+                    await relay(self.client, response, begun)
                     return None
         except GatewayError:
             if is_first:

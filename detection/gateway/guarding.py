@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import structlog
 from django.db import DatabaseError
 from django.utils import timezone
 
-from detection.gateway.protocols.answers import NOT_RUN, Answer, AnswerVerdict, TokenUsage
+from detection.gateway.protocols.answers import NOT_RUN, Answer, AnswerVerdict
 from detection.gateway.records import event_record
+from detection.gateway.traffic import RequestMeter
 from detection.gateway.workers import DatabaseWorkers
 from detection.integrations.message_lists import ReadMessage, read_messages
 from detection.integrations.transcripts import MessageShape
 from detection.selectors.approvals import closed_among
+from detection.selectors.prices import current_prices
 from detection.services.approvals import decisions
 from detection.services.errors import ServiceError
 from detection.services.ingestion.guard import CallVerdict, GuardRequest, GuardResponse
@@ -29,6 +32,9 @@ log = structlog.get_logger(__name__)
 GUARD_SECONDS: Final = 5.0
 POLL_SECONDS: Final = 1.0
 MAX_EVENTS: Final = 1_000
+MAX_TOKENS: Final = 2**31 - 1
+MAX_COST_USD: Final = 100_000.0
+"""Of one answer, as an event can store them."""
 INTEGRATION: Final = "gateway"
 UNAVAILABLE: Final = (
     "LoopGuard could not evaluate the tool calls of this answer, and this backend withholds calls that were not"
@@ -51,6 +57,15 @@ class Speaker:
     model: str
     agent: str = ""
     parent_session: str = ""
+    integration: str = INTEGRATION
+
+
+@dataclass(frozen=True, slots=True)
+class ResultNotices:
+    """What was found about results: a message, and whether it ends the run."""
+
+    text: str = ""
+    is_stop: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +83,13 @@ class Guarding:
         self._workers = workers
 
     async def evaluate(
-        self, speaker: Speaker, messages: list[dict[str, Any]], answer: Answer, cost_usd: float
+        self,
+        speaker: Speaker,
+        messages: list[dict[str, Any]],
+        answer: Answer,
+        meter: RequestMeter | None,
+        *,
+        is_repeated: bool,
     ) -> Evaluation:
         """Return the verdicts on the calls of an answer. Waits as long as calls are held.
 
@@ -76,6 +97,8 @@ class Guarding:
         ----------
         messages
             The conversation as the guard reads it, with the answer at its end.
+        is_repeated
+            Whether its calls are counted already. Its tokens count all the same, because the provider charges for them.
 
         Raises
         ------
@@ -83,9 +106,10 @@ class Guarding:
             If there is no verdict in time.
         """
         try:
-            response = await self._workers.run(
-                lambda: _guard(speaker, messages, answer.id, answer.usage, cost_usd), GUARD_SECONDS
-            )
+            with meter.adding() if meter else nullcontext():
+                response = await self._workers.run(
+                    lambda: _guard(speaker, messages, answer, is_counted=is_repeated), GUARD_SECONDS
+                )
         except Exception as error:  # a defect here must not end the run of an agent
             log.warning(
                 "gateway_guard_failed",
@@ -99,10 +123,31 @@ class Guarding:
         verdicts = [await self._decided(speaker, verdict) for verdict in response.verdicts]
         return _with_notices(verdicts, response)
 
-    async def report(self, speaker: Speaker, messages: list[dict[str, Any]]) -> None:
-        """Record what is new in a conversation whose answer has no calls. A failure is only logged."""
+    async def evaluate_results(self, speaker: Speaker, messages: list[dict[str, Any]]) -> ResultNotices:
+        """Record what is new in a conversation before its answer, and return what was found about its results.
+
+        Raises
+        ------
+        GuardUnavailable
+            If there is no verdict in time.
+        """
         try:
-            await self._workers.run(lambda: _guard(speaker, messages, "", TokenUsage(), 0.0), GUARD_SECONDS)
+            response = await self._workers.run(
+                lambda: _guard(speaker, messages, Answer(), is_counted=True), GUARD_SECONDS
+            )
+        except Exception as error:  # a defect here must not end the run of an agent
+            raise GuardUnavailable(str(error)) from error
+        found = response.notices
+        stop = next((notice.message for notice in found if notice.decision == "stop"), "")
+        texts = dict.fromkeys(notice.message for notice in found if notice.message)
+        return ResultNotices(stop or "\n\n".join(texts), is_stop=bool(stop))
+
+    async def report(self, speaker: Speaker, messages: list[dict[str, Any]], answer: Answer) -> None:
+        """Record what is new in a conversation whose answer has no calls, and its usage. A failure is only logged."""
+        try:
+            await self._workers.run(
+                lambda: _guard(speaker, messages, replace(answer, id=""), is_counted=True), GUARD_SECONDS
+            )
         except (DatabaseError, ServiceError) as error:
             log.info("gateway_report_failed", session=speaker.session, error=str(error)[:200])
 
@@ -136,8 +181,12 @@ def _closed(project_id: int, public_id: str) -> AnswerVerdict | None:
 
 
 def _guard(
-    speaker: Speaker, messages: Sequence[dict[str, Any]], round_name: str, usage: TokenUsage, cost_usd: float
+    speaker: Speaker, messages: Sequence[dict[str, Any]], answer: Answer, *, is_counted: bool
 ) -> GuardResponse:
+    """Evaluate the calls at the end of the messages.
+
+    The usage of the answer counts with its first call, or by itself where no call is left to count.
+    """
     principal = speaker.principal
     read = read_messages(messages, speaker.shape, principal.digest_secret)
     names: dict[str, Any] = {
@@ -147,23 +196,51 @@ def _guard(
         "agent": speaker.agent,
         "parent_session": speaker.parent_session,
     }
-    spent = [(usage.input_tokens + usage.output_tokens, cost_usd)]
-    last = read[-1].index if read else -1
+    usage = answer.usage
+    tokens, cost_usd = min(usage.total, MAX_TOKENS), _cost(speaker, answer)
+    last = read[-1].index if read and not is_counted else -1
+    is_left = True
 
     def to_record(message: ReadMessage, event: dict[str, Any]) -> EventRecord:
+        nonlocal is_left
         record = event_record(event, names)
-        if spent and message.index == last and record.type == "call":
-            record.tokens, record.cost_usd = spent[0]
-            spent.clear()
+        if is_left and message.index == last and record.type == "call":
+            record.tokens, record.cost_usd = tokens, cost_usd
+            is_left = False
         return record
 
-    about = GuardRequest(**names, integration=INTEGRATION)
+    alone = (
+        EventRecord(type="usage", tokens=tokens, cost_usd=cost_usd, **names)
+        if is_counted and usage.total
+        else None
+    )
+
+    about = GuardRequest(**names, integration=speaker.integration)
     started = time.perf_counter()
     done = guard_messages(
-        principal, about, read, to_record, round_name=round_name[:256], max_events=MAX_EVENTS
+        principal,
+        about,
+        read,
+        to_record,
+        round_name=answer.id[:256],
+        max_events=MAX_EVENTS,
+        usage=alone,
     )
     log.debug("gateway_guarded", session=speaker.session, ms=round((time.perf_counter() - started) * 1000, 1))
     return done.response
+
+
+def _cost(speaker: Speaker, answer: Answer) -> float:
+    """Return what an answer costs in US dollars; 0 where no price is known, which budgets then do not count."""
+    usage = answer.usage
+    if not usage.total:
+        return 0.0
+    names = [name for name in (speaker.model, answer.model[:200]) if name]
+    price = current_prices(speaker.principal.project_id).find(speaker.backend, names)
+    if price is None:
+        return 0.0
+    cost = price.cost(usage.input_tokens, usage.cached_tokens, usage.cache_write_tokens, usage.output_tokens)
+    return min(cost, MAX_COST_USD)
 
 
 def _with_notices(verdicts: list[AnswerVerdict], response: GuardResponse) -> Evaluation:

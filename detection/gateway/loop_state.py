@@ -4,28 +4,58 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 from detection.gateway.access import Access
 from detection.gateway.guarding import Guarding
-from detection.gateway.memory import Memory
+from detection.gateway.memory import Memory, Recent, RecentBySize
+from detection.gateway.protocols.answers import Message, ToolCall
 from detection.gateway.request_body import BodyBudget
+from detection.gateway.traffic import TrafficCounter
 from detection.gateway.upstream import Upstreams
 from detection.gateway.workers import DatabaseWorkers
 
+MAX_SHOWN_BYTES: Final = 64 * 1024 * 1024
+MAX_GIVEN_ITEMS: Final = 5_000
+MAX_ITEM_IDS: Final = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class ShownRequest:
+    """A request that LiteLLM has shown, until its answer comes: the conversation as the guard reads it."""
+
+    session: str
+    system: str
+    messages: list[Message]
+
 
 class LoopState:
-    """Threads, connections and memory of one event loop, and the number of its requests."""
+    """Threads, connections and memory of one event loop, and the number of its requests.
+
+    Attributes
+    ----------
+    shown_requests
+        Requests of LiteLLM whose answers have not been shown yet, by project and id of the request.
+    given_items
+        Calls of answers that LiteLLM showed with ids of items, by the conversation before them.
+    item_ids
+        These ids by project and id of the call.
+    """
 
     def __init__(self) -> None:
+        self._background: set[asyncio.Task[None]] = set()
         self.workers = DatabaseWorkers()
         self.access = Access(self.workers)
-        self.upstreams = Upstreams()
+        self.traffic = TrafficCounter(self.workers, self.run_later)
+        self.upstreams = Upstreams(self.traffic)
         self.bodies = BodyBudget()
         self.guarding = Guarding(self.workers)
         self.memory = Memory()
+        self.shown_requests: RecentBySize[ShownRequest] = RecentBySize(MAX_SHOWN_BYTES)
+        self.given_items: Recent[tuple[ToolCall, ...]] = Recent(MAX_GIVEN_ITEMS)
+        self.item_ids: Recent[str] = Recent(MAX_ITEM_IDS)
         self.exchanges = 0
-        self._background: set[asyncio.Task[None]] = set()
 
     def run_later(self, work: Coroutine[Any, Any, None]) -> None:
         """Run work that no request waits for."""

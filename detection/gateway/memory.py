@@ -19,6 +19,7 @@ MAX_REWRITES: Final = 200
 """For each session; the database has more."""
 MAX_ANSWERS: Final = 5_000
 MAX_RESPONSES: Final = 20_000
+MAX_BACKENDS: Final = 1_000
 
 
 class Recent(Generic[Value]):
@@ -40,6 +41,28 @@ class Recent(Generic[Value]):
         self._values.move_to_end(key)
         if len(self._values) > self._size:
             self._values.popitem(last=False)
+
+
+class RecentBySize(Generic[Value]):
+    """The newest values, as many as fit into a number of bytes."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._left = size_bytes
+        self._values: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
+
+    def get(self, key: Hashable) -> Value | None:
+        """Return a value."""
+        found = self._values.get(key)
+        return found[0] if found else None
+
+    def put(self, key: Hashable, value: Value, size_bytes: int) -> None:
+        """Remember a value."""
+        if key in self._values:
+            self._left += self._values.pop(key)[1]
+        self._values[key] = value, size_bytes
+        self._left -= size_bytes
+        while self._left < 0:
+            self._left += self._values.popitem(last=False)[1][1]
 
 
 @dataclass(slots=True)
@@ -71,11 +94,14 @@ class Memory:
         By project, session and conversation.
     sessions_of_responses
         Names of sessions by project and id of the response, for `previous_response_id`.
+    backends_without_usage
+        Addresses of backends that reject the request for the usage of a stream, by the id of the backend.
     """
 
     rewrites: Recent[dict[tuple[str, int], Rewrite]] = field(default_factory=lambda: Recent(MAX_SESSIONS))
     answers: Recent[GivenAnswer] = field(default_factory=lambda: Recent(MAX_ANSWERS))
     sessions_of_responses: Recent[str] = field(default_factory=lambda: Recent(MAX_RESPONSES))
+    backends_without_usage: Recent[str] = field(default_factory=lambda: Recent(MAX_BACKENDS))
 
     def rewrites_of(self, key: tuple[int, str], stored: Sequence[str]) -> list[Rewrite]:
         """Return the rewrites of a session: the stored ones, and those that only this process has."""

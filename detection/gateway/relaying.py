@@ -17,14 +17,54 @@ from detection.gateway.headers import response_headers
 DRAIN_SECONDS: Final = 1.0
 
 
-async def relay(client: Client, response: httpcore.Response) -> None:
-    """Send a response on. The upstream is read only as fast as the client reads."""
+async def relay(client: Client, response: httpcore.Response, begun: BegunBody | None = None) -> None:
+    """Send a response on. The upstream is read only as fast as the client reads.
+
+    Parameters
+    ----------
+    begun
+        The body, if its beginning was read already.
+    """
     await client.start(response.status, response_headers(response.headers))
+    if begun is not None:
+        await client.write(begun.start)
+        if begun.is_cut:
+            raise StreamCut
+    parts = response.aiter_stream() if begun is None else begun.parts
     with cut_as_seen():
-        async for part in response.aiter_stream():
+        async for part in parts:
             if part:
                 await client.write(part)
     await client.end()
+
+
+class BegunBody:
+    """A body whose beginning was read.
+
+    Attributes
+    ----------
+    start
+        What was read.
+    parts
+        The rest.
+    is_cut
+        Whether the connection failed meanwhile.
+    """
+
+    def __init__(self, response: httpcore.Response) -> None:
+        self.start, self.parts, self.is_cut = b"", response.aiter_stream(), False
+
+    async def read(self, size: int) -> bytes:
+        """Read at least so many bytes, fewer if there are no more."""
+        try:
+            with cut_as_seen():
+                async for part in self.parts:
+                    self.start += part
+                    if len(self.start) >= size:
+                        break
+        except StreamCut:
+            self.is_cut = True
+        return self.start
 
 
 @contextlib.contextmanager

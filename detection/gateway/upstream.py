@@ -9,8 +9,9 @@ from typing import Final
 
 import httpcore
 
-from detection.gateway.errors import GatewayError
+from detection.gateway.errors import GatewayError, StreamCut
 from detection.gateway.headers import Headers
+from detection.gateway.traffic import TrafficCounter
 from detection.services import outgoing_http
 from detection.services.gateway.backends import is_allowed_upstream
 from detection.services.gateway.grants import Backend
@@ -27,9 +28,10 @@ MAX_POOLS: Final = 50
 
 
 class Upstreams:
-    """The pools of connections of one event loop."""
+    """The pools of connections of one event loop; counts all requests."""
 
-    def __init__(self) -> None:
+    def __init__(self, traffic: TrafficCounter) -> None:
+        self._traffic = traffic
         self._pools: dict[tuple[str, str, int], httpcore.AsyncConnectionPool] = {}
         self._resolver = ThreadPoolExecutor(4, thread_name_prefix="gateway-names")
 
@@ -58,6 +60,7 @@ class Upstreams:
         path: bytes,
         headers: Headers,
         body: bytes | AsyncIterator[bytes],
+        model: str = "",
     ) -> AsyncIterator[httpcore.Response]:
         """Send a request and yield the response, whose body is not read yet.
 
@@ -65,6 +68,8 @@ class Upstreams:
         ----------
         path
             What follows the base URL, with the query.
+        model
+            The model that is asked for, if that is known.
 
         Raises
         ------
@@ -95,19 +100,31 @@ class Upstreams:
         try:
             response = await pool.handle_async_request(request)
         except (AddressNotAllowed, Unreachable) as error:
+            self._count_failure(backend, "unreachable")
             raise GatewayError(502, "upstream_unreachable", str(error)) from error
         except (httpcore.TimeoutException, TimeoutError) as error:
+            self._count_failure(backend, "timeouts")
             raise GatewayError(
                 504, "upstream_timeout", "The model server did not respond in time."
             ) from error
         except (httpcore.NetworkError, httpcore.ProtocolError) as error:
+            self._count_failure(backend, "unreachable")
             raise GatewayError(
                 502, "upstream_unreachable", "The connection to the model server failed."
             ) from error
+        self._traffic.count_request(backend, model, response.status)
         try:
             yield response
+        except StreamCut:
+            self._traffic.counts(backend, model if response.status == 200 else "").count_error("cut")
+            raise
         finally:
             await response.aclose()
+
+    def _count_failure(self, backend: Backend, kind: str) -> None:
+        counts = self._traffic.counts(backend)
+        counts.requests += 1
+        counts.count_error(kind)
 
 
 def _target(backend: Backend) -> HttpTarget:

@@ -37,6 +37,7 @@ class AnswerVerdicts:
         """Return what is done with an answer, and store how the history is rewritten because of it."""
         conversation, protocol = self.conversation, self.conversation.protocol
         conversation.name_session(answer)
+        conversation.meter.count_answer(answer)
         try:
             evaluation = await self._evaluate(answer)
         except GuardUnavailable:
@@ -64,15 +65,18 @@ class AnswerVerdicts:
         key = conversation_key(conversation.project_id, conversation.session, conversation.guard_messages)
         known = answers.get(key)
         given = answer
+        is_repeated = False
         if known is not None and (self._is_retry or not known.is_delivered) and known.matches(answer):
-            given = replace(answer, id=known.answer_id, calls=[*known.calls])
+            given, is_repeated = replace(answer, id=known.answer_id, calls=[*known.calls]), True
         else:
             known = GivenAnswer(answer.id, tuple(answer.calls))
             answers.put(key, known)
         self._given = known
         calls = [protocol.call_document(call, call.arguments) for call in given.calls]
         messages = [*conversation.guard_messages, *protocol.for_guard(protocol.answer_messages(calls))]
-        return await conversation.state.guarding.evaluate(conversation.speaker(answer), messages, given, 0.0)
+        return await conversation.state.guarding.evaluate(
+            conversation.speaker(answer), messages, given, conversation.meter, is_repeated=is_repeated
+        )
 
     @property
     def _is_retry(self) -> bool:
@@ -81,6 +85,8 @@ class AnswerVerdicts:
     def delivered(self, answer: Answer, shown_id: str = "") -> None:
         """Note that the client has got the answer."""
         conversation = self.conversation
+        if not answer.calls:
+            conversation.meter.count_answer(answer)
         if self._given is not None:
             self._given.is_delivered = True
         if not conversation.session:
@@ -88,10 +94,10 @@ class AnswerVerdicts:
         if answer.id and conversation.protocol.shape == "responses":
             key = (conversation.project_id, shown_id or answer.id)
             conversation.state.memory.sessions_of_responses.put(key, conversation.session)
-        if not answer.calls and len(conversation.messages) > 1:
-            # The results before an answer without calls are recorded, too.
-            guarding = conversation.state.guarding
-            conversation.state.run_later(guarding.report(conversation.speaker(), conversation.guard_messages))
+        if not answer.calls and (len(conversation.messages) > 1 or answer.usage.total):
+            # The results before an answer without calls are recorded, too, and what it costs.
+            speaker, guarding = conversation.speaker(answer), conversation.state.guarding
+            conversation.state.run_later(guarding.report(speaker, conversation.guard_messages, answer))
 
     def whole_answer(self, answer: Answer) -> list[Message]:
         """Return an answer whose calls were blocked, as the model server wants it back, with the reasons as results."""

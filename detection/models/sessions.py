@@ -43,7 +43,7 @@ class Session(models.Model):
         blank=True,
         default="",
         db_default="",
-        help_text="How its first event came: guard, events, hooks/<host> or import/<form>.",
+        help_text="How its first event came: guard, events, client, gateway, litellm, hooks/<host> or import/<form>.",
     )
 
     state = models.CharField(

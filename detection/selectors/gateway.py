@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
-from django.conf import settings
-from django.db.models import QuerySet
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
-from detection.models import GatewayBackend, GatewayToken
+from django.conf import settings
+from django.db.models import Count, Max, QuerySet, Sum
+from django.utils import timezone
+
+from detection.models import GatewayBackend, GatewayToken, Session
+from detection.selectors.integrations import HEARD_DAYS
+
+GATEWAY = "gateway"
+"""The integration of sessions that came through the gateway."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeardBackends:
+    """What came through some backends in the last seven days."""
+
+    last_heard_at: datetime
+    sessions: int
+    calls: int
 
 
 def gateway_url(backend_name: str, token: str = "") -> str:
@@ -21,3 +39,20 @@ def list_backends(project_id: int) -> QuerySet[GatewayBackend]:
 def list_tokens(backend: GatewayBackend) -> QuerySet[GatewayToken]:
     """Return the newest tokens of a backend, revoked ones too."""
     return backend.tokens.order_by("-id")[:200]
+
+
+def litellm_url() -> str:
+    """Return the address of the guardrail in the configuration of LiteLLM."""
+    return f"{settings.LIVE_URL}/gateway/-/litellm"
+
+
+def heard_through_gateway(project_id: int, backends: Collection[str] | None) -> HeardBackends | None:
+    """Return what came in the last seven days through backends with these names, or from LiteLLM; None without a session."""
+    since = timezone.now() - timedelta(days=HEARD_DAYS)
+    rows = Session.objects.filter(project_id=project_id, last_event_at__gte=since)
+    if backends is None:
+        rows = rows.filter(integration="litellm")
+    else:
+        rows = rows.filter(integration=GATEWAY, backend__in=backends)
+    found = rows.aggregate(heard=Max("last_event_at"), number=Count("id"), calls=Sum("call_count"))
+    return HeardBackends(found["heard"], found["number"], found["calls"] or 0) if found["number"] else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -67,6 +68,24 @@ def _rank(price: Price) -> tuple[bool, int, bool]:
 def _glob(text: str) -> str:
     """Return a pattern of `fnmatch` in which only the star is special."""
     return text.lower().replace("[", "[[]").replace("?", "[?]")
+
+
+FRESH_SECONDS = 0.9
+"""How long the prices of a project are used without a query: a change takes effect within a second."""
+MAX_PROJECTS = 1_000
+_current: dict[int, tuple[float, PriceList]] = {}
+
+
+def current_prices(project_id: int) -> PriceList:
+    """Return the prices of a project, at most a second old; at most one query."""
+    found = _current.get(project_id)
+    if found is not None and time.monotonic() - found[0] < FRESH_SECONDS:
+        return found[1]
+    prices = load_prices(project_id)
+    if len(_current) >= MAX_PROJECTS:
+        _current.clear()
+    _current[project_id] = (time.monotonic(), prices)
+    return prices
 
 
 def list_prices(project_id: int) -> QuerySet[ModelPrice]:

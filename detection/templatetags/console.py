@@ -14,6 +14,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from detection.console import formatting, incident_text, permalinks
+from detection.console.came_in import came_in
 from detection.console.icons import ICONS
 from detection.engine.detectors import detector_for
 from detection.selectors.strips import Strip, cells_of, small
@@ -24,6 +25,9 @@ for _name in ("visible", "visible_block", "pretty", "span", "number", "compact",
     register.filter(_name, getattr(formatting, _name))
 for _name in ("setting_value", "source_name", "word", "since"):
     register.filter(_name, getattr(formatting, _name))
+
+
+register.filter("came_in", came_in)
 
 
 @register.filter

@@ -45,6 +45,7 @@ RIGHTS = {
     "connect": (READ, None),
     "connect_attempts": (READ, None),
     "connect_guide": (READ, None),
+    "connect_base_url": (READ, ADMINISTER),
     "send_sample": (None, OPERATE),
     "imports": (READ, OPERATE),
     "import": (READ, None),
@@ -89,6 +90,7 @@ def address(name, world):
         "connect_guide": ["codex"],
         "import": [world.an_import.public_id],
         "cancel_import": [world.an_import.public_id],
+        "connect_base_url": ["openai"],
     }
     more |= {"alert_route": [alert_route(world)], "notification": [message(world)]}
     url = reverse(f"console:{name}", args=[world.project.slug, *more.get(name, [])])

@@ -31,6 +31,7 @@ class Agent:
     headers: dict[str, str] = field(default_factory=dict)
     messages: list[dict[str, Any]] = field(default_factory=list)
     runs: int = 0
+    asks_usage: bool = True
     more: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self):
@@ -43,7 +44,7 @@ class Agent:
         backend, path = PATHS[self.shape]
         key = "input" if self.shape == "responses" else "messages"
         request = {"model": "gpt-x", "stream": self.is_stream, key: self.messages, **self.more}
-        if self.shape == "openai" and self.is_stream:
+        if self.shape == "openai" and self.is_stream and self.asks_usage:
             request["stream_options"] = {"include_usage": True}
         session = {"LoopGuard-Session": self.session} if self.session else {}
         with self.world.http(backend, **session, **self.headers) as http:
@@ -116,7 +117,7 @@ def chat_stream(raw):
                 known["id"] = known["id"] or part.get("id", "")
                 for name in ("name", "arguments"):
                     known["function"][name] += part["function"].get(name) or ""
-            finish = choice["finish_reason"] or finish
+            finish = choice.get("finish_reason") or finish
     assert sorted(calls) == list(range(len(calls))), "indexes begin at 0 and have no gap"
     assert raw.rstrip().endswith(b"data: [DONE]")
     if calls:

@@ -48,6 +48,14 @@ class World:
         time.sleep(1.0)  # what the gateway knows of a backend is at most so old
 
 
+def wait_for(condition):
+    for _ in range(500):
+        if condition():
+            return
+        time.sleep(0.02)
+    raise AssertionError("it did not happen within 10 s")
+
+
 @pytest.fixture
 def model() -> Iterator[ModelServer]:
     with ModelServer(lambda asked: of_json({"object": "told"})).running() as server:

@@ -12,17 +12,9 @@ import pytest
 from detection.gateway import client
 from tests.support.model_server import Answer, of_events, of_json
 
-from .conftest import World
+from .conftest import World, wait_for
 
 HEAD = b'{"model":"m",  "messages":[]}'
-
-
-def wait_for(condition):
-    for _ in range(500):
-        if condition():
-            return
-        time.sleep(0.02)
-    raise AssertionError("it did not happen within 10 s")
 
 
 def test_a_request_arrives_unchanged_without_our_headers(world: World):

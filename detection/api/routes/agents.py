@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 from django.conf import settings
@@ -154,11 +155,18 @@ def guard_calls(request: ApiRequest) -> HttpResponse:
     if "messages" in body or "shape" in body:
         return json_response(_guard_messages(request, body, shape))
     guard_request, altered = event_parsing.guard_of(body, len(request.body))
+    guard_request = replace(guard_request, integration=_integration(request))
     started = time.perf_counter()
     out = guard(principal, guard_request)
     seconds = time.perf_counter() - started
     _count_guard(principal, out, len(altered), seconds)
     return json_response(guard_document(request, principal, guard_request, out, shape, altered))
+
+
+def _integration(request: ApiRequest) -> str:
+    """Return how a request came in; see `Session.integration`."""
+    is_client = request.META.get("HTTP_USER_AGENT", "").startswith("loopguard-client")
+    return "client" if is_client else "guard"
 
 
 def _guard_messages(
@@ -170,7 +178,7 @@ def _guard_messages(
     started = time.perf_counter()
     done = guard_messages(
         principal,
-        parsed.about,
+        replace(parsed.about, integration=_integration(request)),
         parsed.messages,
         parsed.record,
         round_name=parsed.round,

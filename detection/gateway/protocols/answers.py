@@ -41,11 +41,17 @@ class ToolCall:
 
 @dataclass(slots=True)
 class TokenUsage:
-    """Tokens of an answer; those read from a cache are part of the input."""
+    """Tokens of an answer; those read from a cache or written to it are part of the input."""
 
     input_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
+    cache_write_tokens: int = 0
+
+    @property
+    def total(self) -> int:
+        """Input and output."""
+        return self.input_tokens + self.output_tokens
 
 
 @dataclass(slots=True)

@@ -331,13 +331,11 @@ def usage_of(usage: Any, before: TokenUsage) -> TokenUsage:
     if not isinstance(usage, dict):
         return before
     cached = whole_number(usage.get("cache_read_input_tokens"))
-    whole = (
-        whole_number(usage.get("input_tokens"))
-        + whole_number(usage.get("cache_creation_input_tokens"))
-        + cached
-    )
+    written = whole_number(usage.get("cache_creation_input_tokens"))
+    whole = whole_number(usage.get("input_tokens")) + written + cached
     return TokenUsage(
         whole or before.input_tokens,
         cached or before.cached_tokens,
         whole_number(usage.get("output_tokens")) or before.output_tokens,
+        written or before.cache_write_tokens,
     )

@@ -195,14 +195,16 @@ class ChatReader(StreamReader):
             return self._held_tail(event)
         self._read_head(document)
         choices = dicts(document.get("choices"))
+        if self.hides_usage:
+            event = _without_null_usage(event, document)
         if not choices:
             self.is_due = bool(self._calls) and self._is_finished and bool(document.get("usage"))
-            return self._held_tail(event)
+            return b"" if self.hides_usage and document.get("usage") else self._held_tail(event)
         return self._read_choices(event, choices)
 
     def _held_tail(self, event: bytes) -> bytes:
         """Hold what comes after a finish that is held."""
-        if not self._calls or not self._is_finished:
+        if self.has_failed or not self._calls or not self._is_finished:
             return event
         self._tail.append(event)
         return b""
@@ -234,7 +236,7 @@ class ChatReader(StreamReader):
                 if any(choice_index == index for choice_index, _ in self._calls):
                     self._finish_events[index] = event
                     is_held = True
-        if self._calls and self._is_finished and not self._awaits_usage:
+        if self._calls and self._is_finished and not (self._awaits_usage or self.hides_usage):
             self.is_due = True
         if not is_held:
             return event
@@ -307,6 +309,19 @@ class ChatReader(StreamReader):
     def ended_with(self, text: str) -> bytes:
         """Return a text and the end of the stream."""
         return b"".join((*_text_events(self._head, 0, text, "stop"), _DONE))
+
+
+_NULL_USAGE: Final = (b',"usage":null', b', "usage": null')
+
+
+def _without_null_usage(event: bytes, document: dict[str, Any]) -> bytes:
+    """Return a chunk without the empty usage that chunks have when usage was asked for. Strings contain no bare quotes."""
+    if "usage" not in document or document["usage"] is not None:
+        return event
+    for text in _NULL_USAGE:
+        if event.count(text) == 1:
+            return event.replace(text, b"")
+    return event
 
 
 _DONE: Final = b"data: [DONE]\n\n"

@@ -24,6 +24,8 @@ class StreamReader:
         Whether the model server reported an error: nothing is evaluated.
     is_unreadable
         Whether the rest passes unread.
+    hides_usage
+        Whether the model server was asked for its usage by the gateway, so that the client is not to see it.
     """
 
     def __init__(self) -> None:
@@ -32,6 +34,7 @@ class StreamReader:
         self.is_due = False
         self.has_failed = False
         self.is_unreadable = False
+        self.hides_usage = False
         self._splitter = sse.EventSplitter()
         self._events: deque[bytes] = deque()
         self._held_bytes = 0

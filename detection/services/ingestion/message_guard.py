@@ -35,6 +35,7 @@ def guard_messages(
     *,
     round_name: str,
     max_events: int,
+    usage: EventRecord | None = None,
 ) -> MessageGuardResponse:
     """Judge the calls that a list of messages ends with.
 
@@ -50,6 +51,8 @@ def guard_messages(
         The client's id of the model response, or empty.
     max_events
         Of a longer history that is new, only so many of the latest events count.
+    usage
+        Tokens and cost that belong to no call of the list.
 
     Raises
     ------
@@ -60,9 +63,10 @@ def guard_messages(
         stored = read_messages.load_by_name(principal.project_id, about.session)
         known = KnownMessages.load(stored)
         new = find_new(messages, known, round_name)
+        spent = () if usage is None else (replace(usage),)
         request = replace(
             about,
-            history=tuple(_history(new, to_record, max_events)),
+            history=(*_history(new, to_record, max_events), *spent),
             calls=tuple(_records(new.pending, to_record, ("call",), {"round": round_name or None})),
             is_resent=new.is_resent,
             messages=(stored, known.with_list(messages, round_name).dump()),
