@@ -1,10 +1,14 @@
 """The Celery application of ``worker`` and ``beat``. Tasks live in ``detection.tasks``."""
 
+import contextlib
 import os
+from pathlib import Path
 
 from celery import Celery
 from celery.schedules import schedule
-from celery.signals import setup_logging
+from celery.signals import setup_logging, worker_init
+
+_NICENESS = 10
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "loopguard_site.settings")
 app = Celery("loopguard")
@@ -28,3 +32,14 @@ app.conf.beat_schedule = {
 @setup_logging.connect
 def _keep_our_logging(**_: object) -> None:
     """Keep Django's LOGGING in workers: with this signal connected, Celery does not install its own."""
+
+
+@worker_init.connect
+def _yield_to_requests(**_: object) -> None:
+    """Let the worker use what `web` and `live` leave of the processors: an agent waits for them.
+
+    Where Linux schedules sessions of processes as groups, niceness counts within a session only, so its group gets it, too.
+    """
+    os.nice(_NICENESS)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/autogroup").write_text(str(_NICENESS), encoding="ascii")

@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from detection.api.long_texts import MAX_RAW_BYTES, LongTextCutter
+from detection.api.long_texts import MAX_RAW_BYTES, MAX_STRING_BYTES, LongTextCutter
 from detection.api.request_bodies import MAX_BODY_BYTES
 
 GRACE_SECONDS: Final = 5.0
 MIN_BYTES_PER_SECOND: Final = 64 * 1024
 MAX_UNFINISHED: Final = 256
 MAX_UNFINISHED_BYTES: Final = 64 * 1024 * 1024
-_SMALL: Final = 64 * 1024
-"""Bodies up to this size are read in one piece, within the grace period."""
+_WHOLE: Final = 512 * 1024
+"""Bodies up to this size are read in one piece: each part of one would wait for the interpreter's lock, behind a batch."""
 
 
 class BodyTimeout(Exception):
@@ -29,9 +29,9 @@ class _Reading:
 
     __slots__ = ("is_over", "received", "task", "timer")
 
-    def __init__(self, task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop, whole_bytes: int) -> None:
         self.task = task
-        self.timer = loop.call_later(GRACE_SECONDS, self.give_up)
+        self.timer = loop.call_later(GRACE_SECONDS + whole_bytes / MIN_BYTES_PER_SECOND, self.give_up)
         self.received = 0
         self.is_over = False
 
@@ -71,12 +71,14 @@ class BodyReader:
             return b""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - says to the type checker that this runs in a loop
-        reading = _Reading(task, self._loop)
+        longest = _WHOLE if cutter is None else MAX_STRING_BYTES
+        whole_bytes = size if size is not None and size <= longest else 0
+        reading = _Reading(task, self._loop, whole_bytes)
         self._unfinished[reading] = None
         if len(self._unfinished) > MAX_UNFINISHED:
             self._give_up_oldest()
         try:
-            if size is not None and size <= _SMALL:
+            if whole_bytes:
                 body: bytes = await protocol()
                 return body
             return await self._read_parts(protocol, reading, cutter)

@@ -39,10 +39,11 @@ async def read(protocol, length, reader=None):
 def test_whole_bodies_are_read_with_and_without_a_length():
     assert asyncio.run(read(Arriving(b"a", b"b"), "2")) == b"ab"
     assert asyncio.run(read(Arriving(b"a" * 70_000, b"b"), "70001")) == b"a" * 70_000 + b"b"
+    assert asyncio.run(read(Arriving(b"a" * 700_000, b"b"), "700001")) == b"a" * 700_000 + b"b"
     assert asyncio.run(read(Arriving(b"a", b"b"), None)) == b"ab"
 
 
-@pytest.mark.parametrize("length", ["100", "100000", None])
+@pytest.mark.parametrize("length", ["100", "600000", None])
 def test_a_body_that_does_not_go_on_is_given_up(length):
     with pytest.raises(BodyTimeout):
         asyncio.run(read(Arriving(b"a", None), length))
