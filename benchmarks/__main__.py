@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable
 from functools import partial
 
-from benchmarks import detectors, engine, fairness, freezes, http, kills, live, pages, start
+from benchmarks import detectors, engine, fairness, freezes, gateway, http, kills, live, pages, start
 from benchmarks.report import HEAD, MARKDOWN_HEAD, Figure
 from benchmarks.stack import Stack
 
@@ -25,6 +25,7 @@ PARTS = (
     "pages",
     "start",
     "kills",
+    "gateway",
 )
 
 
@@ -66,6 +67,8 @@ def _run(parts: set[str], options: argparse.Namespace) -> int:
         missed += show(start.run())
     if "kills" in parts:
         missed += show(kills.run())
+    if "gateway" in parts:
+        missed += show(gateway.run())
     return missed
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -37,15 +38,22 @@ _CREATE = "CREATE TABLE IF NOT EXISTS bare (id bigserial PRIMARY KEY, body text 
 
 
 class Stack:
-    """Servers, web, live and worker; use as a context manager."""
+    """Servers, web, live and worker; use as a context manager.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    settings
+        Environment variables besides those that every stack needs.
+    """
+
+    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+        self._settings = dict(settings or {})
         self._folder = Path(tempfile.mkdtemp(prefix="loopguard-benchmarks-"))
         self._folder.chmod(0o711)
         self._postgres = EmbeddedPostgres(self._folder / "postgres")
         self._valkey = EmbeddedValkey(self._folder / "valkey")
         self._children: list[subprocess.Popen[bytes]] = []
-        port, live = _free_port(), _free_port()
+        port, live = free_port(), free_port()
         self.url, self.live_url = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{live}"
         self._ports = (port, live)
         self.shown: dict[str, str] = {}
@@ -72,7 +80,12 @@ class Stack:
 
     def connect(self) -> psycopg.Connection[tuple[object, ...]]:
         """Open a connection to the database."""
-        return psycopg.connect(self._environment["DATABASE_URL"], autocommit=True)
+        return psycopg.connect(self.environment["DATABASE_URL"], autocommit=True)
+
+    @property
+    def live_pid(self) -> int:
+        """The process of `live`."""
+        return self._children[1].pid
 
     def postgres_pids(self) -> list[int]:
         """Return the processes of the database server."""
@@ -86,7 +99,7 @@ class Stack:
         """Create a project with a key; return the token."""
         command = [sys.executable, "-c", _CREATE_KEY, project]
         done = subprocess.run(
-            command, cwd=ROOT, env=self._environment, check=True, capture_output=True, text=True
+            command, cwd=ROOT, env=self.environment, check=True, capture_output=True, text=True
         )
         return done.stdout.strip()
 
@@ -107,7 +120,7 @@ class Stack:
         self._postgres.start()
         self._postgres.create_database("loopguard")
         self._valkey.start()
-        self._environment = {
+        self.environment = {
             **os.environ,
             "DATABASE_URL": self._postgres.url("loopguard"),
             "REDIS_URL": self._valkey.url,
@@ -119,11 +132,12 @@ class Stack:
             "LOOPGUARD_BOOTSTRAP": "0",
             "BENCHMARKS_STATIC": str(self._folder / "static"),
             "PROMETHEUS_MULTIPROC_DIR": str(self._folder / "metrics"),
+            **self._settings,
         }
         (self._folder / "metrics").mkdir()
         result = self._folder / "prepared.json"
         command = [sys.executable, "-m", "django", "prepare", "--result", str(result)]
-        subprocess.run(command, cwd=ROOT, env=self._environment, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(command, cwd=ROOT, env=self.environment, check=True, stdout=subprocess.DEVNULL)
         self.shown = json.loads(result.read_text())
         with self.connect() as database:
             database.execute(_CREATE)
@@ -152,7 +166,7 @@ class Stack:
     def _launch(self, *command: str) -> None:
         with (self._folder / "log").open("ab") as log:
             self._children.append(
-                children.launch([sys.executable, "-m", *command], cwd=ROOT, env=self._environment, stdout=log)
+                children.launch([sys.executable, "-m", *command], cwd=ROOT, env=self.environment, stdout=log)
             )
 
     def _stop(self) -> None:
@@ -163,7 +177,8 @@ class Stack:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port on which nothing listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -25,6 +26,11 @@ from detection.gateway.protocols.stream import StreamReader
 from detection.integrations.transcripts import MessageShape
 
 CALL_BLOCK: Final = "tool_use"
+_TEXT_DELTA: Final = re.compile(
+    rb'event: content_block_delta\ndata: \{"type":"content_block_delta","index":(\d{1,9}),"delta":'
+    rb'\{"type":"text_delta","text":"((?:[^"\\]|\\.)*+)"\} *+\} *+\n\n'
+)
+"""As Anthropic sends them, with spaces at the end; any other form is read in full."""
 """Other calls, such as ``server_tool_use``, run at the model server and cannot be held."""
 
 
@@ -172,8 +178,26 @@ class AnthropicReader(StreamReader):
         self._passed = first_index
         self._blocks: dict[int, Message] = {}
         self._inputs: dict[int, list[str]] = {}
+        self._texts: dict[tuple[int, str], list[str]] = {}
         self._held_at: list[tuple[int, dict[str, Any], bytes]] = []
         self._message_delta: dict[str, Any] = {}
+
+    def passes_unread(self, data: bytes) -> bool:
+        """Return whether a part consists of whole deltas of the text of one block, before the first call."""
+        if self._first or self.answer.calls:
+            return False
+        deltas = _TEXT_DELTA.findall(data)
+        if not deltas or len(deltas) != data.count(b"\n\n") or len({index for index, _ in deltas}) > 1:
+            return False
+        index = int(deltas[0][0])
+        try:
+            text = orjson.loads(b'"%b"' % b"".join([text for _, text in deltas]))
+        except ValueError:
+            return False
+        if index not in self._blocks:
+            return False
+        self._texts.setdefault((index, "text"), []).append(text)
+        return True
 
     def read(self, event: bytes, document: dict[str, Any] | None, data: bytes) -> bytes:
         """Return what passes at once of an event; hold the rest."""
@@ -223,10 +247,12 @@ class AnthropicReader(StreamReader):
             elif name == "citation":
                 block["citations"] = [*(block.get("citations") or []), value]
             elif name != "type" and isinstance(value, str):
-                block[name] = text_field(block, name) + value
+                self._texts.setdefault((index, name), []).append(value)
 
     def finish(self) -> None:
         """Complete the answer when the verdicts are due."""
+        for (index, name), texts in self._texts.items():
+            self._blocks[index][name] = text_field(self._blocks[index], name) + "".join(texts)
         for index, parts in self._inputs.items():
             if "input" in self._blocks[index] and parts:
                 self._blocks[index]["input"] = _input("".join(parts))

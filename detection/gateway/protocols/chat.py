@@ -162,6 +162,16 @@ class Chat:
         return ChatReader(request)
 
 
+_READ_FIELDS: Final = (
+    b'"tool_calls"',
+    b'"finish_reason"',
+    b'"usage"',
+    b'"reasoning_content"',
+    b'"error"',
+)
+"""The fields of a chunk that matter to the reader. In a text, their quotation marks have backslashes."""
+
+
 class ChatReader(StreamReader):
     """The stream of one answer.
 
@@ -178,6 +188,8 @@ class ChatReader(StreamReader):
         self._awaits_usage = bool(isinstance(options, dict) and options.get("include_usage"))
         self._choice_count = max(1, whole_number(request.get("n")))
         self._calls: dict[tuple[int, int], ToolCall] = {}
+        self._fragments: dict[tuple[int, int], list[tuple[str, str]]] = {}
+        """Of name and arguments."""
         self._order: list[tuple[int, int]] = []
         self._finished: set[int] = set()
         self._has_text = False
@@ -185,6 +197,18 @@ class ChatReader(StreamReader):
         self._head: dict[str, Any] = head or {}
         self._finish_events: dict[int, bytes] = {}
         self._tail: list[bytes] = []
+
+    def passes_unread(self, data: bytes) -> bool:
+        """Return whether a part consists of whole chunks whose fields, but for the text, are null."""
+        if not self.answer.id or self._calls or not data.endswith(b"\n\n") or b"[DONE]" in data:
+            return False
+        for field in _READ_FIELDS:
+            if field in data and data.count(field) != data.count(field + b":null") + data.count(
+                field + b": null"
+            ):
+                return False
+        self._has_text = True
+        return True
 
     def read(self, event: bytes, document: dict[str, Any] | None, data: bytes) -> bytes:
         """Return what passes at once of an event; hold the rest."""
@@ -253,14 +277,18 @@ class ChatReader(StreamReader):
             call = self._calls[key] = ToolCall("", "", "", key[1], choice, kind)
             self.answer.calls.append(call)
         call.id = call.id or text_field(fragment, "id")
-        call.name += text_field(part, "name")
-        call.arguments += text_field(part, "input" if kind == "custom" else "arguments")
+        self._fragments.setdefault(key, []).append(
+            (text_field(part, "name"), text_field(part, "input" if kind == "custom" else "arguments"))
+        )
         if not self._order or self._order[-1] != key:
             self._order.append(key)
 
     def finish(self) -> None:
         """Complete the answer at the end of the stream."""
         self.answer.reasoning = "".join(self._reasoning)
+        for key, fragments in self._fragments.items():
+            names, arguments = zip(*fragments, strict=True)
+            self._calls[key].name, self._calls[key].arguments = "".join(names), "".join(arguments)
 
     def forwarded(self) -> bytes:
         """Return what is held, whole calls one after the other."""

@@ -58,6 +58,19 @@ class ResponsesReader(StreamReader):
         self._passed: list[Message] = []
         self._last: dict[str, Any] = {}
 
+    def passes_unread(self, data: bytes) -> bool:
+        """Return whether a part consists of whole deltas, before the first call."""
+        if not self._first or self._is_continued or self.answer.calls or not data.endswith(b"\n\n"):
+            return False
+        events = data.count(b"\n\n")
+        if not data.startswith(b"event: ") or not events == data.count(b"event: ") == data.count(b".delta\n"):
+            return False
+        last = self.document_of(data[data.rfind(b"event: ") :])
+        if last is None:
+            return False
+        self._numbers.passed(last)
+        return True
+
     def read(self, event: bytes, document: dict[str, Any] | None, data: bytes) -> bytes:
         """Return what passes at once of an event; hold the rest."""
         if document is None:

@@ -47,6 +47,8 @@ class StreamReader:
         EventTooLarge
             If an event, or all that is held, is beyond the limit.
         """
+        if not self._events and not self._splitter.rest and self.passes_unread(data):
+            return data
         self._events.extend(self._splitter.split(data))
         return self.advance()
 
@@ -93,6 +95,13 @@ class StreamReader:
     def event_of(data: dict[str, Any], name: str = "") -> bytes:
         """Return an event with JSON data."""
         return sse.event(data, name)
+
+    def passes_unread(self, data: bytes) -> bool:
+        """Return whether a part consists of whole events that only carry text, so that none of them need be read by itself.
+
+        Most of a stream is such parts. False is always correct; data that was not read may only be text.
+        """
+        return False
 
     def read(self, event: bytes, document: dict[str, Any] | None, data: bytes) -> bytes:
         """Return what passes at once of an event; hold the rest."""
