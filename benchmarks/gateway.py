@@ -27,7 +27,7 @@ LITELLM = "LOOPGUARD_BENCHMARK_LITELLM"
 """Names the command of an installed LiteLLM proxy; without it, LoopGuard is measured alone."""
 STREAMS = 200
 EVENTS_OF_MANY, PER_SECOND_OF_MANY = 100, 10
-EVENTS_OF_LONG = 2_000
+EVENTS_OF_LONG = 5_000
 LONG_STREAMS = 8
 SHORT, LONG = "1-0", f"{EVENTS_OF_LONG}-0"
 PACED = f"{EVENTS_OF_MANY}-{PER_SECOND_OF_MANY}"

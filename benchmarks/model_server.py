@@ -30,7 +30,8 @@ def _event(**choice: object) -> bytes:
     return b"data: " + json.dumps(chunk, separators=(",", ":")).encode() + b"\n\n"
 
 
-_TEXT = _event(delta={"content": "a few words of an answer, "})
+# LiteLLM ends a stream that repeats itself.
+_TEXTS = [_event(delta={"content": f"words of an answer, {number:02}, "}) for number in range(64)]
 
 
 def _ending() -> bytes:
@@ -57,8 +58,8 @@ async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
             await reader.readexactly(int(length[1]) if length else 0)
             events, per_second = (int(part) for part in head.split(b" ", 2)[1].split(b"/")[1:3])
             writer.write(_HEAD)
-            for _ in range(events):
-                writer.write(_chunk(_TEXT))
+            for number in range(events):
+                writer.write(_chunk(_TEXTS[number % len(_TEXTS)]))
                 await writer.drain()
                 if per_second:
                     await asyncio.sleep(1 / per_second)
