@@ -11,6 +11,7 @@ from queue import SimpleQueue
 
 import websockets
 
+from benchmarks import requests
 from benchmarks.load import Connection
 from benchmarks.report import Figure, percentile
 from benchmarks.stack import Stack
@@ -21,8 +22,9 @@ FETCHERS = 16
 
 def run(stack: Stack, viewers: int, events: int) -> list[Figure]:
     """Open the pages, send events one by one, and measure the time until each page has the row."""
-    seconds = asyncio.run(_measure(stack, viewers, events))
+    seconds, bare = asyncio.run(_measure(stack, viewers, events))
     return [
+        Figure(f"bare request, {viewers} viewers, p95", percentile(bare, 0.95), "s"),
         Figure(f"event to row, {viewers} viewers, p50", percentile(seconds, 0.5), "s"),
         Figure(f"event to row, {viewers} viewers, p95", percentile(seconds, 0.95), "s", 1.0, 0.3),
         Figure(
@@ -36,7 +38,8 @@ def run(stack: Stack, viewers: int, events: int) -> list[Figure]:
     ]
 
 
-async def _measure(stack: Stack, viewers: int, events: int) -> list[float]:
+async def _measure(stack: Stack, viewers: int, events: int) -> tuple[list[float], list[float]]:
+    """Return the times to the rows, and those of a bare request at the moment when the pages fetch."""
     cookie = stack.session_cookie()
     connections: SimpleQueue[Connection] = SimpleQueue()
     for _ in range(FETCHERS):
@@ -44,6 +47,7 @@ async def _measure(stack: Stack, viewers: int, events: int) -> list[float]:
     address = f"ws{stack.live_url.removeprefix('http')}/ws/p/default/"
     sent_at: dict[str, float] = {}
     waits: list[float] = []
+    bare: list[float] = []
     poster = Connection(stack.url, stack.headers)
     with ThreadPoolExecutor(FETCHERS) as threads:
         pages = [
@@ -60,7 +64,11 @@ async def _measure(stack: Stack, viewers: int, events: int) -> list[float]:
             }
             sent_at[name] = time.perf_counter()
             await asyncio.to_thread(poster.send, "POST", "/api/v1/events", json.dumps(body).encode())
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(FETCH_PAUSE_SECONDS[0])
+            before = time.perf_counter()
+            await asyncio.to_thread(poster.send, "POST", *requests.bare(0, number))
+            bare.append(time.perf_counter() - before)
+            await asyncio.sleep(1.0 - FETCH_PAUSE_SECONDS[0])
         await asyncio.sleep(2.0)
         for page in pages:
             page.cancel()
@@ -68,7 +76,7 @@ async def _measure(stack: Stack, viewers: int, events: int) -> list[float]:
     while not connections.empty():
         connections.get().close()
     poster.close()
-    return waits
+    return waits, bare
 
 
 async def _page(

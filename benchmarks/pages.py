@@ -17,7 +17,8 @@ from urllib.parse import quote
 
 import httpx
 
-from benchmarks import history
+from benchmarks import history, requests
+from benchmarks.load import Connection
 from benchmarks.report import Figure, percentile
 from benchmarks.stack import Stack
 
@@ -31,7 +32,21 @@ def run(stack: Stack) -> Iterator[Figure]:
     found = history.fill(stack)
     for table in ("event", "session", "incident"):
         yield Figure(f"{table}s in the database", found[table], "rows")
+    yield from _bare(stack)
     yield from ask(stack.url, stack.session_cookie(), stack.headers)
+
+
+def _bare(stack: Stack) -> Iterator[Figure]:
+    """Measure the bare endpoint of the same server in the same way."""
+    connection = Connection(stack.url, stack.headers)
+    spent: list[float] = []
+    for number in range(WARM + TIMES):
+        before = time.perf_counter()
+        connection.send("POST", *requests.bare(0, number))
+        spent.append(1000 * (time.perf_counter() - before))
+    connection.close()
+    half = f"bare endpoint, p50 {percentile(spent[WARM:], 0.5):.1f} ms"
+    yield Figure(f"{half}, p95", percentile(spent[WARM:], 0.95), "ms")
 
 
 def ask(url: str, cookie: str, headers: dict[str, str]) -> Iterator[Figure]:
