@@ -14,8 +14,9 @@ import pytest
 
 from loopguard_client import credentials
 from loopguard_client.command_line import main
+from loopguard_client.hooks.check import plugin_without_server
 from loopguard_client.hooks.hosts import HOSTS
-from loopguard_client.hooks.opencode import ALL_HOSTS
+from loopguard_client.hooks.opencode import ALL_HOSTS, PluginHost
 
 from .programs import ended_after
 from .proxy import Proxy
@@ -142,6 +143,44 @@ def test_fail_closed_is_shown(server, monkeypatch, capsys, name):
     install(monkeypatch, name, server.url, server.key, "--fail-closed")
     assert main(["hooks", "check", name]) == 0
     assert "calls do not run" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+@pytest.mark.parametrize(
+    ("options", "consequence"), [((), "calls run"), (("--fail-closed",), "calls do not run")]
+)
+def test_the_plugin_of_opencode_is_run_without_a_server(server, monkeypatch, capsys, options, consequence):
+    install(monkeypatch, "opencode", server.url, server.key, *options)
+    assert main(["hooks", "check", "opencode"]) == 0
+    assert f"{consequence}, as running the plugin with `node` shows." in capsys.readouterr().out
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+@pytest.mark.parametrize(
+    ("was", "becomes", "reason"),
+    [
+        ("answer?.run === false", "answer === null", "a call does not run, which is not what was installed"),
+        ("await fetch(", "await undefined(", "does not ask for it"),
+        ("if (message) ", "", "changes a result"),
+        ("import {", "import [", "cannot run the plugin"),
+    ],
+)
+def test_a_plugin_that_does_not_do_what_it_should_is_found(server, was, becomes, reason):
+    credentials.Credentials(server.url, server.key).store()
+    plugin = PluginHost().plugin(server.url)
+    assert was in plugin
+    found = plugin_without_server(PluginHost(), plugin.replace(was, becomes), is_closed=False)
+    assert not found.is_ok
+    assert reason in found.text
+
+
+def test_without_a_program_that_runs_the_plugin_nothing_is_claimed(server, monkeypatch, capsys, tmp_path):
+    install(monkeypatch, "opencode", server.url, server.key)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["hooks", "check", "opencode"]) == 0
+    output = capsys.readouterr().out
+    assert "Not proven: that calls run while the server is away" in output
+    assert "`node` or `bun`" in output
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,28 @@ from loopguard_client.hooks.settings_files import SettingsProblem, parsed_settin
 from loopguard_client.transport import NoAnswer, Transport
 
 PROGRAM_SECONDS: Final = 30.0
+_JAVASCRIPT: Final = ("node", "bun")
+_PLUGIN_CHECK: Final = """
+import { LoopGuard } from "./loopguard.mjs";
+
+const send = globalThis.fetch;
+let asked = 0;
+globalThis.fetch = (...request) => {
+  asked += 1;
+  return send(...request);
+};
+const hooks = await LoopGuard({ directory: "." });
+const call = { sessionID: "loopguard-check", callID: "check", tool: "loopguard_check" };
+let isRun = true;
+try {
+  await hooks["tool.execute.before"](call, { args: {} });
+} catch {
+  isRun = false;
+}
+const after = { output: "the result" };
+await hooks["tool.execute.after"]({ ...call, args: {} }, after);
+console.log(JSON.stringify({ asked, isRun, result: after.output }));
+"""
 _ADDRESS = re.compile(r"https?://[^\s'\"]+(?=/api/v1/hooks/)")
 
 
@@ -194,15 +216,15 @@ def _nobody() -> Iterator[str]:
 
 
 def _check_plugin(host: PluginHost, file: Path) -> Iterator[Finding]:
-    text = file.read_text(encoding="utf-8") if file.is_file() else ""
-    found = _ADDRESS.search(text)
-    if not host.is_ours(text) or found is None:
+    plugin = file.read_text(encoding="utf-8") if file.is_file() else ""
+    found = _ADDRESS.search(plugin)
+    if not host.is_ours(plugin) or found is None:
         yield Finding(
             False, f"{file} is not the plugin of LoopGuard: run `loopguard hooks install {host.name}`."
         )
         return
-    is_closed = host.plugin(found[0], fail_closed=True) == text
-    if not is_closed and host.plugin(found[0]) != text:
+    is_closed = host.plugin(found[0], fail_closed=True) == plugin
+    if not is_closed and host.plugin(found[0]) != plugin:
         yield Finding(False, f"{file} is of another version: run `loopguard hooks install {host.name}`.")
         return
     yield Finding(True, f"{file} is the plugin of LoopGuard.")
@@ -225,8 +247,51 @@ def _check_plugin(host: PluginHost, file: Path) -> Iterator[Finding]:
             detail = response.document.get("detail") or "no reason given"
             text = f"was heard by {found[0]}." if is_ok else f"got {response.status}: {detail}"
             yield Finding(is_ok, f"A call sent as the plugin does {text}")
-    consequence = "calls do not run" if is_closed else "calls run"
-    yield Finding(True, f"While the server is away, {consequence}.")
+    yield plugin_without_server(host, plugin, is_closed=is_closed)
+
+
+def plugin_without_server(host: PluginHost, plugin: str, *, is_closed: bool) -> Finding:
+    """Run a plugin as the host does, with an address at which nothing listens, and report what becomes of a call.
+
+    Parameters
+    ----------
+    plugin
+        Text of the plugin file.
+    is_closed
+        Whether calls must not run then.
+    """
+    program = next(filter(None, map(shutil.which, _JAVASCRIPT)), None)
+    if program is None:
+        names = " or ".join(f"`{name}`" for name in _JAVASCRIPT)
+        written = "calls do not run" if is_closed else "calls run"
+        return Finding(
+            True,
+            f"Not proven: that {written} while the server is away. The plugin is written so, but only {names} can run it here.",
+        )
+    with tempfile.TemporaryDirectory(prefix="loopguard-check-") as folder, _nobody() as nowhere:
+        (Path(folder) / "loopguard.mjs").write_text(_ADDRESS.sub(nowhere, plugin), encoding="utf-8")
+        script = Path(folder) / "check.mjs"
+        script.write_text(_PLUGIN_CHECK, encoding="utf-8")
+        try:
+            with _program([program, str(script)], folder) as process:
+                output, _ = process.communicate()
+            said = json.loads(output)
+            asked, is_run, result = said["asked"], said["isRun"], said["result"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return Finding(False, f"`{program}` cannot run the plugin, so {host.title} may not either.")
+    if asked != 2 or result != "the result":
+        return Finding(
+            False, "While the server is away, the plugin does not ask for it, or changes a result."
+        )
+    if is_run == is_closed:
+        consequence = "runs" if is_run else "does not run"
+        return Finding(
+            False, f"While the server is away, a call {consequence}, which is not what was installed."
+        )
+    proof = f"as running the plugin with `{Path(program).name}` shows"
+    if is_closed:
+        return Finding(True, f"While the server is away, calls do not run, {proof}.")
+    return Finding(True, f"While the server is away, calls run, {proof}.")
 
 
 def _codex_trust(host: Host, file: Path, commands: dict[str, str]) -> Finding:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -19,7 +21,7 @@ os.environ |= {
     "CREWAI_TRACING_ENABLED": "false",
 }
 
-from crewai import Agent, Crew, Task
+from crewai import LLM, Agent, Crew, Task
 from crewai.llms.base_llm import BaseLLM
 from crewai.tools import tool as crewai_tool
 
@@ -63,7 +65,7 @@ def guarded(guard) -> Iterator[None]:
     undo()
 
 
-def crew(model: ScriptedModel, tool: Any) -> Crew:
+def crew(model: BaseLLM, tool: Any) -> Crew:
     def search(q: str) -> str:
         """Search the web."""
         return tool.search(q)
@@ -110,6 +112,87 @@ async def test_a_crew_in_an_event_loop_belongs_to_the_surrounding_session(guard,
     assert tool.runs == 3
     assert guard.flush(20)
     assert len(server.calls(name)) == 8
+
+
+class StreamingServer(BaseHTTPRequestHandler):
+    """A model server whose every answer is the same call, in parts, until it has been asked `MODEL_CALLS` times."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.asked += 1  # type: ignore[attr-defined]
+        number = self.server.asked  # type: ignore[attr-defined]
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.end_headers()
+        start = {
+            "index": 0,
+            "id": f"call_{number}",
+            "type": "function",
+            "function": {"name": "search", "arguments": ""},
+        }
+        parts: list[dict[str, Any]] = [{"role": "assistant", "tool_calls": [start]}]
+        parts += [
+            {"tool_calls": [{"index": 0, "function": {"arguments": piece}}]}
+            for piece in ('{"q"', ': "x"', "}")
+        ]
+        reason = "tool_calls"
+        if number > MODEL_CALLS:
+            parts, reason = [{"role": "assistant", "content": "Final "}, {"content": "Answer: done"}], "stop"
+        for delta, end in [*((part, None) for part in parts), ({}, reason)]:
+            choice = {"index": 0, "delta": delta, "finish_reason": end}
+            chunk = {
+                "id": "c",
+                "object": "chat.completion.chunk",
+                "created": 1,
+                "model": "gpt-4o",
+                "choices": [choice],
+            }
+            self.wfile.write(f"data: {json.dumps(chunk)}\n\n".encode())
+        self.wfile.write(b"data: [DONE]\n\n")
+
+    def log_message(self, *_: Any) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def streaming_model() -> Iterator[LLM]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), StreamingServer) as running:
+        running.asked = 0  # type: ignore[attr-defined]
+        thread = threading.Thread(target=running.serve_forever, daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{running.server_address[1]}/v1"
+        yield LLM(model="openai/gpt-4o", base_url=url, api_key="none", stream=True)
+        running.shutdown()
+        thread.join(10)
+
+
+def streamed_crew(model: LLM, tool: Any) -> Crew:
+    team = crew(model, tool)
+    team.stream = True
+    return team
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_of_ten_identical_calls_of_a_streamed_crew_three_run(guard, server, tool, streaming_model):
+    """The thread that streams ends with `CrewStopped`; the stream ends without a result."""
+    team = streamed_crew(streaming_model, tool)
+    chunks = list(team.kickoff())
+    assert chunks
+    assert tool.runs == 3
+    assert guard.flush(20)
+    assert [call["decision"] for call in server.calls(str(team.id))].count("block") == 4
+
+
+async def test_of_ten_identical_calls_of_a_crew_that_streams_in_an_event_loop_three_run(
+    guard, server, tool, streaming_model
+):
+    team = streamed_crew(streaming_model, tool)
+    with pytest.raises(CrewStopped, match="search"):
+        async for _ in await team.kickoff_async():
+            pass
+    assert tool.runs == 3
+    assert guard.flush(20)
+    assert len(server.calls(str(team.id))) == 8
 
 
 class TestFailures(AdapterFailures):
