@@ -22,7 +22,7 @@ from detection.selectors import dashboard, policies
 from detection.selectors import sessions as selector
 from detection.selectors.integrations import is_observed_only
 from detection.selectors.pages import Page
-from detection.selectors.sessions import CallRow
+from detection.selectors.sessions import CallRow, CompactionRow
 from detection.selectors.strips import HUES, Cell, Strip, hues, large
 from detection.services.errors import ServiceError
 from detection.services.sessions import actions as service
@@ -62,6 +62,7 @@ def _show(request: ProjectRequest, name: str) -> HttpResponse:
         for row in calls.items
     ]
     colours = hues(cell.key for cell in cells)
+    compactions = _compactions(session, calls)
     context: dict[str, Any] = {
         "session": session,
         "row": session_row(session, timezone.now()),
@@ -87,9 +88,10 @@ def _show(request: ProjectRequest, name: str) -> HttpResponse:
     if chosen:
         context |= _call_context(session, chosen)
     if tab == "timeline":
-        context["timeline"] = timeline.lay_out(calls.items, colours, incidents)
+        context["timeline"] = timeline.lay_out(calls.items, colours, incidents, compactions)
     if tab == "table":
-        context["calls"] = [_line(row, before, colours) for row, before in _with_previous(calls.items)]
+        lines = [_line(row, before, colours) for row, before in _with_previous(calls.items)]
+        context["lines"] = sorted([*lines, *compactions], key=lambda line: line.seq, reverse=True)
     if tab == "settings":
         context |= _settings_context(request, session)
     return render(request, "console/session.html", context)
@@ -118,6 +120,16 @@ def _window(request: ProjectRequest, session: Session) -> Page[CallRow]:
             session, before_seq=min(chosen + WINDOW_CALLS, session.last_seq + 1), limit=WINDOW_CALLS
         )
     return newest
+
+
+def _compactions(session: Session, calls: Page[CallRow]) -> list[CompactionRow]:
+    """Return the compactions among the calls shown, and those up to the next call."""
+    if not calls.items:
+        return []
+    first = calls.items[0].seq if calls.next_cursor else 0
+    following = selector.session_calls(session, after_seq=calls.items[-1].seq, limit=1).items
+    last = following[0].seq if following else session.last_seq
+    return selector.list_compactions(session, after_seq=first, up_to_seq=last)
 
 
 def _strip(request: ProjectRequest, cells: list[Cell], incidents: list[Incident], zoom: int) -> Strip:
@@ -154,6 +166,11 @@ class CallLine:
     changes: tuple[differences.Difference, ...]
     chip: str
     took: str
+
+    @property
+    def seq(self) -> int:
+        """Sequence number of the call."""
+        return self.call.seq
 
 
 def _with_previous(calls: Sequence[CallRow]) -> list[tuple[CallRow, CallRow | None]]:

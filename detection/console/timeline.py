@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from datetime import datetime
+from itertools import groupby, pairwise
 from statistics import median
 
 from detection.console import formatting
 from detection.models import Incident
-from detection.selectors.sessions import CallRow
+from detection.selectors.sessions import CallRow, CompactionRow
 from detection.selectors.strips import Cell, look, outline_class, title
 
 MAX_LANES = 10
@@ -57,6 +59,20 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
+class Compaction:
+    """Where the context was compacted, between two calls: once or several times."""
+
+    x: float
+    count: int
+    at: datetime
+
+    @property
+    def sign(self) -> str:
+        """Path of the triangle above the line."""
+        return f"M{self.x - 4} 14h8l-4 6z"
+
+
+@dataclass(frozen=True, slots=True)
 class ToolLane:
     """The calls of one tool."""
 
@@ -90,6 +106,7 @@ class Timeline:
     marks: tuple[Mark, ...]
     gaps: tuple[Gap, ...]
     bands: tuple[Band, ...]
+    compactions: tuple[Compaction, ...] = ()
 
     @property
     def tools(self) -> str:
@@ -97,13 +114,28 @@ class Timeline:
         return ", ".join(f"{lane.name} {lane.count} times" for lane in self.lanes)
 
     @property
+    def compaction_count(self) -> int:
+        """How often the context was compacted."""
+        return sum(one.count for one in self.compactions)
+
+    @property
+    def compacted_at(self) -> datetime | None:
+        """When it was compacted for the last time."""
+        return self.compactions[-1].at if self.compactions else None
+
+    @property
     def band_height(self) -> float:
         """Height of the background of a loop."""
         return self.height - 20
 
 
-def lay_out(calls: Sequence[CallRow], colours: dict[str, int], incidents: Sequence[Incident]) -> Timeline:
-    """Place calls over time.
+def lay_out(
+    calls: Sequence[CallRow],
+    colours: dict[str, int],
+    incidents: Sequence[Incident],
+    compactions: Sequence[CompactionRow] = (),
+) -> Timeline:
+    """Place calls over time, and the compactions between them.
 
     Steps between calls follow their distance in time within bounds; a stretch far longer than usual becomes a gap of
     one width with its length written on it, so that a burst stays readable beside an hour of silence.
@@ -157,7 +189,20 @@ def lay_out(calls: Sequence[CallRow], colours: dict[str, int], incidents: Sequen
         tuple(marks),
         tuple(gaps),
         tuple(_bands(calls, xs, incidents)),
+        tuple(_compactions(calls, xs, compactions)),
     )
+
+
+def _compactions(
+    calls: Sequence[CallRow], xs: Sequence[float], compactions: Sequence[CompactionRow]
+) -> Iterator[Compaction]:
+    """Place compactions in the middle of the space before the next call."""
+    seqs = [call.seq for call in calls]
+    for index, group in groupby(compactions, key=lambda row: bisect(seqs, row.seq)):
+        rows = list(group)
+        end = xs[index - 1] + CELL if index else 0.0
+        start = xs[index] if index < len(xs) else end + MIN_STEP
+        yield Compaction((end + start) / 2, len(rows), rows[-1].received_at)
 
 
 def _bands(calls: Sequence[CallRow], xs: Sequence[float], incidents: Sequence[Incident]) -> list[Band]:

@@ -290,6 +290,25 @@ def command_replies(
     return [CommandReplyRow(seq, at, tuple(reply.splitlines())) for seq, at, reply in reversed(rows)]
 
 
+@dataclass(frozen=True, slots=True)
+class CompactionRow:
+    """A compaction of the model's context."""
+
+    seq: int
+    received_at: datetime
+
+
+def list_compactions(
+    session: Session | SessionRow, *, after_seq: int, up_to_seq: int, limit: int = 100
+) -> list[CompactionRow]:
+    """List the newest compactions between two sequence numbers, oldest first. One query, by index."""
+    found = Event.objects.filter(
+        session_id=session.id, type=EventType.COMPACTION, seq__gt=after_seq, seq__lte=up_to_seq
+    )
+    rows = found.order_by("-seq").values_list("seq", "received_at")[:limit]
+    return [CompactionRow(*row) for row in reversed(rows)]
+
+
 def calls_cursor(cursor: str) -> int:
     """Return the sequence number that a cursor of `session_calls` stands for; `BadCursor` for anything else."""
     digits = cursor[1:]

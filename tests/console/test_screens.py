@@ -492,3 +492,32 @@ def test_the_system_page_says_when_the_space_of_deleted_sessions_comes_free(worl
     assert "of the week of 17 Oct 2024 come free about 10 Jan 2025" in words
     assert retention.drop_empty_partitions() == ["detection_event_20006"]
     assert "week of 10 Oct 2024" not in text(world.client.get(url))
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_compaction_is_shown_between_its_calls(is_first):
+    project = make_project()
+    client = Client()
+    client.force_login(make_member(project))
+    call = {"type": "call", "tool": "search", "session": "s"}
+    compactions = [EventRecord(type="compaction", session="s") for _ in range(2)]
+    events = [EventRecord(**call, call_id=f"c{number}", arguments=f'{{"q":{number}}}') for number in range(4)]
+    at = 0 if is_first else 2
+    ingest(principal(project), [*events[:at], *compactions, *events[at:]])
+    evaluate(Session.objects.get().pk)
+
+    url = f"/p/{project.slug}/sessions/s"
+    page = client.get(url).content.decode()
+    assert page.count('<g class="compaction">') == 1
+    assert "Context compacted 2 times" in text(client.get(url))
+    table = client.get(f"{url}?tab=table").content.decode().partition("<tbody")[2].partition("</tbody>")[0]
+    rows = re.findall(r'<tr id="c-(\d+)"( class="compaction")?', table)
+    assert [bool(is_compaction) for _, is_compaction in rows] == [False] * (4 - at) + [True] * 2 + [
+        False
+    ] * at
+    assert [int(seq) for seq, _ in rows] == [6, 5, 4, 3, 2, 1]
+
+
+def test_a_session_without_compactions_shows_none(world):
+    url = f"{world.base}/sessions/{world.session.external_id}"
+    assert "ompacted" not in world.client.get(url).content.decode()
