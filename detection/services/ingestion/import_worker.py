@@ -163,7 +163,7 @@ class _ImportWork:
                 for number, (name, event) in enumerate(transcript_files.events(self._row.kind, file)):
                     runs.add(name, priced(event, self._row.prices))
                     if number % 64 == 0:
-                        self._note_progress()
+                        self._note_progress(runs)
                         if disk_monitor.is_full():
                             raise ImportFailure(
                                 "storage_full",
@@ -192,7 +192,7 @@ class _ImportWork:
     def _position(self, before: int, file: TranscriptFile) -> Callable[[], int]:
         return lambda: min(before + file.position(), self._row.total_bytes)
 
-    def _note_progress(self) -> None:
+    def _note_progress(self, runs: FileImport | None = None) -> None:
         """Store the progress, at most every `PROGRESS_SECONDS`, and find out whether to go on."""
         if time.monotonic() < self._noted_at + PROGRESS_SECONDS:
             return
@@ -202,7 +202,7 @@ class _ImportWork:
         is_running = self._rows.filter(state=ImportState.RUNNING).update(
             done_bytes=self._read_bytes(),
             done_sessions=self._counts["sessions"],
-            events=self._counts["events"],
+            events=self._counts["events"] + (runs.added if runs else 0),
         )
         if not is_running:
             raise _ImportInterrupted

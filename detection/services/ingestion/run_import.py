@@ -117,6 +117,8 @@ class RunImport:
 
     Attributes
     ----------
+    added
+        New events that are stored.
     waiting_characters
         Size of the texts that are not stored yet.
     """
@@ -128,7 +130,7 @@ class RunImport:
         self._is_live = session is not None and not session.is_imported
         self._known = session.last_seq if session is not None else 0
         self._to_pass = self._known
-        self._added = self._omitted = 0
+        self.added = self._omitted = 0
         self._batch: list[EventRecord] = []
         self.waiting_characters = 0
 
@@ -151,7 +153,7 @@ class RunImport:
     def store(self) -> None:
         """Store what waits, in one transaction."""
         if self._batch:
-            self._added += _import_batch(self._principal, self._kind, self._batch, self._known + self._added)
+            self.added += _import_batch(self._principal, self._kind, self._batch, self._known + self.added)
             self._batch, self.waiting_characters = [], 0
 
     def end(self) -> ImportedRun:
@@ -160,9 +162,9 @@ class RunImport:
         if self._is_live:
             return ImportedRun(None)
         row = self._sessions.only("pk").first()
-        if self._added and row is not None:
+        if self.added and row is not None:
             _end(self._principal, self.name)
-        return ImportedRun(row.pk if row else None, self._added, self._known, self._omitted)
+        return ImportedRun(row.pk if row else None, self.added, self._known, self._omitted)
 
 
 class FileImport:
@@ -191,6 +193,11 @@ class FileImport:
             for one in self._runs.values():
                 one.store()
             self._waiting_characters = 0
+
+    @property
+    def added(self) -> int:
+        """How many new events are stored so far."""
+        return sum(run.added for run in self._runs.values())
 
     def end(self) -> list[ImportedRun]:
         """Store the rest and end the sessions; also after an error, because a session that stays open looks alive."""
