@@ -64,7 +64,7 @@ _GUIDES: Final = (
         "https://api.openai.com/v1",
         "For the OpenAI SDK, Codex, and every program that speaks chat completions or responses.",
         (*_VERDICTS, _FAILURE),
-        "Send one request: its backend counts it under Traffic at once, and the first tool call makes a session under Live.",
+        "Send one request: its backend counts it under Traffic within seconds, and the first tool call makes a session under Live.",
     ),
     BaseUrlGuide(
         "anthropic",
@@ -73,7 +73,7 @@ _GUIDES: Final = (
         "https://api.anthropic.com",
         "For the Anthropic SDK, Claude Code, and every program that speaks Anthropic's messages.",
         (*_VERDICTS, _FAILURE),
-        "Send one request: its backend counts it under Traffic at once, and the first tool call makes a session under Live.",
+        "Send one request: its backend counts it under Traffic within seconds, and the first tool call makes a session under Live.",
     ),
     BaseUrlGuide(
         "litellm",

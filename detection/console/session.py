@@ -22,6 +22,7 @@ from detection.selectors import dashboard, policies
 from detection.selectors import sessions as selector
 from detection.selectors.integrations import is_observed_only
 from detection.selectors.pages import Page
+from detection.selectors.prices import current_prices
 from detection.selectors.sessions import CallRow, CompactionRow
 from detection.selectors.strips import HUES, Cell, Strip, hues, large
 from detection.services.errors import ServiceError
@@ -64,6 +65,7 @@ def _show(request: ProjectRequest, name: str) -> HttpResponse:
     colours = hues(cell.key for cell in cells)
     compactions = _compactions(session, calls)
     context: dict[str, Any] = {
+        "cost": _cost_words(session),
         "session": session,
         "row": session_row(session, timezone.now()),
         "is_observed_only": is_observed_only(session),
@@ -182,6 +184,15 @@ def _with_previous(calls: Sequence[CallRow]) -> list[tuple[CallRow, CallRow | No
         last[call.tool] = call
     pairs.reverse()
     return pairs
+
+
+def _cost_words(session: Session) -> str:
+    """Return the cost; of tokens that nobody gave a price for it is unknown, which is not nothing."""
+    if session.token_count and not session.cost_usd:
+        price = current_prices(session.project_id).find(session.backend, [session.model])
+        if price is None:
+            return "unknown"
+    return formatting.money(session.cost_usd)
 
 
 def _line(call: CallRow, before: CallRow | None, colours: dict[str, int]) -> CallLine:

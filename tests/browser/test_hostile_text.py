@@ -16,7 +16,7 @@ from detection.services.policies import overrides
 from detection.services.sessions import actions
 from detection.services.sessions.event_records import EventRecord
 from tests.browser.pages import sign_in
-from tests.console.scenes import World, make_world, principal, screens
+from tests.console.scenes import World, add_gateway, make_world, principal, screens
 
 HIT = "document.title='HIT'"
 PAYLOADS = [
@@ -61,7 +61,7 @@ BAD_CHARACTERS = "\u202e\u202c\u2066\u2069\u200b\ufeff\x1b\x07"
 
 INJECTED = (
     "iframe, object, embed, base, [onerror], [onload], [onfocus], [ontoggle], [contenteditable], link[href*=evil], img, video,"
-    " math, script:not([src]), a[href^=javascript], form[action*=evil], meta[http-equiv]"
+    " math, script:not([src], [type='application/json']), a[href^=javascript], form[action*=evil], meta[http-equiv]"
 )
 """Elements that only a payload would put on a page."""
 OF_A_SESSION = ("session", "session table", "session settings", "incident")
@@ -145,6 +145,7 @@ def open_every_screen(site, page: Page, payloads: list[str]) -> None:
     page.on("request", lambda request: request.url.startswith(allowed) or outside.append(request.url))
     page.on("dialog", lambda dialog: pytest.fail(f"a dialog: {dialog.message}"))
     world = make_world()
+    add_gateway(world, model=payloads[0][:200])
     sign_in(page, site, world.user)
     for payload in payloads:
         seen = add_session(world, payload)

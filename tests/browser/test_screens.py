@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.pages import complaints, noise_of, sign_in
-from tests.console.scenes import PASSWORD, make_world, screens
+from tests.console.scenes import PASSWORD, add_gateway, make_world, screens
 
 MAX_PAGE_BYTES, MAX_SCRIPT_BYTES = 250_000, 90_000
 
@@ -21,7 +21,9 @@ def type_password(page: Page, site, username: str) -> None:
 
 @pytest.fixture
 def world(site):
-    return make_world()
+    world = make_world()
+    add_gateway(world)
+    return world
 
 
 @pytest.mark.parametrize("half", [0, 1])

@@ -7,10 +7,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from django.test import Client
+from django.utils import timezone
 
 from detection.engine.scopes import Scope
 from detection.models import Attempt, Incident, Project, Role, Session, TranscriptImport
 from detection.services.audit import SYSTEM
+from detection.services.gateway import backends, prices
+from detection.services.gateway.traffic import TrafficCounts, TrafficKey, store_traffic
 from detection.services.ingestion import guard
 from detection.services.ingestion.guard import GuardRequest, GuardResponse
 from detection.services.ingestion.run_import import summarise
@@ -121,6 +124,44 @@ def make_world(role: str = Role.ADMIN, **text: str) -> World:
     client.force_login(user)
     assert incident.session is not None
     return World(project, client, user, incident, incident.session, finished_import(incident))
+
+
+def add_gateway(world: World, **text: str) -> None:
+    """Add backends with a token, prices, and an hour of traffic; `text` replaces the name of a model without a price."""
+    upstreams = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com"}
+    rows = [
+        backends.create_backend(world.project.pk, SYSTEM, name=name, kind=name, base_url=url)
+        for name, url in upstreams.items()
+    ]
+    backends.create_token(world.project.pk, rows[0].public_id, SYSTEM, name="ci")
+    amounts = {"input_usd": "1.25", "cached_input_usd": "0.125", "output_usd": "10"}
+    prices.save_price(world.project.pk, SYSTEM, model="gpt-5*", **amounts)
+    prices.save_price(
+        world.project.pk,
+        SYSTEM,
+        backend="anthropic",
+        model="claude-*",
+        input_usd=3,
+        cache_write_usd="3.75",
+        output_usd=15,
+    )
+    minute = int(timezone.now().timestamp()) // 60
+    counts: dict[TrafficKey, TrafficCounts] = {}
+    models = ("gpt-5", text.get("model", "gpt-oss-120b")), ("claude-sonnet-4-5",)
+    for row, names in zip(rows, models, strict=True):
+        for name in names:
+            for ago in range(55):
+                number = 3 + (ago * 7) % 11
+                one = TrafficCounts(requests=number, input_tokens=number * 9_000, output_tokens=number * 400)
+                one.cached_tokens, one.rate_limited, one.cut = (
+                    number * 6_000,
+                    int(ago % 20 == 3),
+                    int(ago == 40),
+                )
+                for place in range(number):
+                    one.count_added(2.0 + (place * ago) % 9 + 30 * (place == 7))
+                counts[TrafficKey(row.public_id, minute - ago, name)] = one
+    store_traffic(counts)
 
 
 def screens(world: World) -> dict[str, str]:

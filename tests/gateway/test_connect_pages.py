@@ -18,8 +18,13 @@ from tests.support.projects import make_member, make_project
 
 from .conftest import World
 from .test_litellm import CONFIGURATION
+from .test_sdks import PYTHON as SDK_PYTHON
 
 SHAPES = {"openai": "openai", "anthropic": "anthropic"}
+SDK_CALLS = {
+    "openai": 'print(client.chat.completions.create(model="m", messages=[{"role": "user", "content": "x"}]))',
+    "anthropic": 'print(client.messages.create(model="m", max_tokens=9, messages=[{"role": "user", "content": "x"}]))',
+}
 
 
 def snippets(page):
@@ -82,6 +87,18 @@ def test_the_base_url_with_a_new_token_works_without_a_key(world: World, console
     request = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
     assert httpx.post(base_url + path, json=request).status_code == 200
     assert "lgw_…" in snippets(shown(console, world, name))["token"]
+
+
+@pytest.mark.skipif(not SDK_PYTHON, reason="LOOPGUARD_SDK_PYTHON names no Python with the packages")
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_sdks_send_requests_with_the_snippet(world: World, console, name, tmp_path):
+    world.model.script = lambda asked: answered(asked, SHAPES[name], "Hello.", [call()])
+    found = snippets(shown(console, world, name, action="create_key"))
+    (tmp_path / "agent.py").write_text(f"{found['python']}\n{SDK_CALLS[name]}\n")
+    credentials = {"OPENAI_API_KEY": "sk-client", "ANTHROPIC_API_KEY": "sk-client"}
+    out = run(f"{found['key']}\n{SDK_PYTHON} {tmp_path / 'agent.py'}", **credentials)
+    assert "search" in out
+    assert Session.objects.get(project=world.project).call_count == 1
 
 
 def test_the_settings_of_claude_code_are_its_variables(world: World, console):

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from django.test import Client
 
 from detection.engine.scopes import PROJECT
 from detection.gateway import traffic
@@ -10,8 +11,10 @@ from detection.models import Event, GatewayTraffic, Incident, Session
 from detection.services.audit import SYSTEM
 from detection.services.gateway import prices
 from detection.services.policies import overrides
+from tests.console.scenes import text
 from tests.support.model_answers import answered, call, chat_chunk, sse
 from tests.support.model_server import Answer, of_events, of_json
+from tests.support.projects import make_member
 
 from .agents import Agent
 from .conftest import World, wait_for
@@ -30,8 +33,8 @@ def price(world, **amounts):
     return prices.save_price(world.project.pk, SYSTEM, **{"model": "*-x", **amounts})
 
 
-def healthy(asked, shape, world, text=""):
-    return answered(asked, shape, text, [call(q=f"page {len(world.model.asked)}")])
+def healthy(asked, shape, world):
+    return answered(asked, shape, "", [call(q=f"page {len(world.model.asked)}")])
 
 
 @every_form
@@ -91,6 +94,7 @@ def as_servers_do(asked, calls=()):
     is_asked = bool((asked.document.get("stream_options") or {}).get("include_usage"))
     null = {"usage": None} if is_asked else {}
     parts = [chat_chunk(1, {"role": "assistant", "content": 'say ,"usage":null'}, **null)]
+    parts.append(chat_chunk(1, {"content": " twice"}, **null) + chat_chunk(1, {"content": "."}, **null))
     for one in calls:
         function = {"name": one[1], "arguments": json.dumps(one[2])}
         fragment = {"index": 0, "id": one[0], "type": "function", "function": function}
@@ -199,3 +203,13 @@ def test_errors_of_the_model_server_are_counted_by_kind(world: World, kind, answ
 def test_paths_that_pass_unread_are_counted(world: World):
     world.http().get("/files")
     wait_for(lambda: numbers(world).get("requests") == 1)
+
+
+def test_the_page_of_a_session_tells_how_it_came_in_and_that_its_cost_is_unknown(world: World):
+    world.model.script = lambda asked: healthy(asked, "openai", world)
+    Agent(world).turn()
+    console = Client()
+    console.force_login(make_member(world.project))
+    page = text(console.get(f"/p/{world.project.slug}/sessions/s-1"))
+    assert "gateway, backend openai" in page
+    assert "940 tokens unknown cost" in page

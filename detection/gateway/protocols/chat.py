@@ -210,6 +210,12 @@ class ChatReader(StreamReader):
         self._has_text = True
         return True
 
+    def without_hidden(self, data: bytes) -> bytes:
+        """Return events without an empty usage that the client has not asked for."""
+        for text in _NULL_USAGE if self.hides_usage else ():
+            data = data.replace(text, b"")
+        return data
+
     def read(self, event: bytes, document: dict[str, Any] | None, data: bytes) -> bytes:
         """Return what passes at once of an event; hold the rest."""
         if document is None:
@@ -219,8 +225,7 @@ class ChatReader(StreamReader):
             return self._held_tail(event)
         self._read_head(document)
         choices = dicts(document.get("choices"))
-        if self.hides_usage:
-            event = _without_null_usage(event, document)
+        event = self.without_hidden(event)
         if not choices:
             self.is_due = bool(self._calls) and self._is_finished and bool(document.get("usage"))
             return b"" if self.hides_usage and document.get("usage") else self._held_tail(event)
@@ -340,18 +345,7 @@ class ChatReader(StreamReader):
 
 
 _NULL_USAGE: Final = (b',"usage":null', b', "usage": null')
-
-
-def _without_null_usage(event: bytes, document: dict[str, Any]) -> bytes:
-    """Return a chunk without the empty usage that chunks have when usage was asked for. Strings contain no bare quotes."""
-    if "usage" not in document or document["usage"] is not None:
-        return event
-    for text in _NULL_USAGE:
-        if event.count(text) == 1:
-            return event.replace(text, b"")
-    return event
-
-
+"""What chunks have when usage was asked for and is not there yet. Strings contain no bare quotes."""
 _DONE: Final = b"data: [DONE]\n\n"
 
 

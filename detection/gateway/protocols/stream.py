@@ -48,7 +48,7 @@ class StreamReader:
             If an event, or all that is held, is beyond the limit.
         """
         if not self._events and not self._splitter.rest and self.passes_unread(data):
-            return data
+            return self.without_hidden(data)
         self._events.extend(self._splitter.split(data))
         return self.advance()
 
@@ -102,6 +102,10 @@ class StreamReader:
         Most of a stream is such parts. False is always correct; data that was not read may only be text.
         """
         return False
+
+    def without_hidden(self, data: bytes) -> bytes:
+        """Return events without what the client has not asked for; see `hides_usage`."""
+        return data
 
     def read(self, event: bytes, document: dict[str, Any] | None, data: bytes) -> bytes:
         """Return what passes at once of an event; hold the rest."""
