@@ -178,6 +178,8 @@ def _usage(usage: Any, cost: Any) -> Event | None:
     return {
         "input_tokens": sum(_count(usage.get(name)) for name in inputs),
         "output_tokens": _count(usage.get("output_tokens")),
+        "cached_tokens": _count(usage.get("cache_read_input_tokens")),
+        "cache_write_tokens": _count(usage.get("cache_creation_input_tokens")),
         "cost_usd": cost
         if isinstance(cost, (int, float)) and not isinstance(cost, bool) and cost >= 0
         else None,

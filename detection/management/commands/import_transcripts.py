@@ -12,6 +12,7 @@ from django.db import OperationalError
 
 from detection.integrations.transcripts import TranscriptError
 from detection.models import Project
+from detection.selectors.prices import load_prices
 from detection.services.ingestion import run_import, transcript_files
 from detection.services.ingestion.run_import import ImportSummary, priced
 from detection.services.ingestion.transcript_files import ENDINGS, KINDS, MAX_UNPACKED_BYTES
@@ -34,7 +35,7 @@ class Command(BaseCommand):
             nargs=2,
             type=float,
             metavar=("INPUT", "OUTPUT"),
-            help="prices, for records that have tokens but no costs",
+            help="prices, for records that have tokens but no costs; those of the project by default",
         )
 
     def handle(self, *_: object, **options: Any) -> None:
@@ -57,6 +58,7 @@ class Command(BaseCommand):
 
     def _import(self, project: Project, files: list[Path], options: dict[str, Any]) -> None:
         principal, totals, rows = run_import.importer(project), Counter[str](), set[int]()
+        prices = load_prices(project.pk)
         for number, file in enumerate(files, 1):
             self._progress(number, len(files), file)
             try:
@@ -66,7 +68,7 @@ class Command(BaseCommand):
                     runs = run_import.FileImport(principal, options["kind"])
                     try:
                         for name, event in transcript_files.events(options["kind"], one):
-                            runs.add(name, priced(event, options["usd_per_million_tokens"]))
+                            runs.add(name, priced(event, options["usd_per_million_tokens"], prices))
                     finally:
                         for run in runs.end():
                             totals.update(events=run.added, known=run.known, live=run.session_id is None)

@@ -20,6 +20,7 @@ from django.utils import timezone
 
 from detection.integrations.transcripts import TranscriptError
 from detection.models import ImportState, TranscriptImport
+from detection.selectors.prices import load_prices
 from detection.services.ingestion import import_files, transcript_files
 from detection.services.ingestion.run_import import FileImport, importer, priced, summarise
 from detection.services.ingestion.transcript_files import TranscriptFile
@@ -156,12 +157,12 @@ class _ImportWork:
         return ""
 
     def _store(self) -> None:
-        principal = importer(self._row.project)
+        principal, prices = importer(self._row.project), load_prices(self._row.project_id)
         for file in self._files():
             runs = FileImport(principal, self._row.kind)
             try:
                 for number, (name, event) in enumerate(transcript_files.events(self._row.kind, file)):
-                    runs.add(name, priced(event, self._row.prices))
+                    runs.add(name, priced(event, self._row.prices, prices))
                     if number % 64 == 0:
                         self._note_progress(runs)
                         if disk_monitor.is_full():

@@ -19,6 +19,7 @@ from django.utils.dateparse import parse_datetime
 from detection.integrations.session_names import bounded
 from detection.models import EventType, Incident, Project, Session
 from detection.models.sessions import IMPORTED
+from detection.selectors.prices import PriceList
 from detection.services.ingestion import ingest
 from detection.services.ingestion.call_identity import CallIdentity
 from detection.services.keys import Principal
@@ -252,13 +253,34 @@ def _end(principal: Principal, name: str) -> None:
         locked.incidents.end_all(session.last_event_at)
 
 
-def priced(event: dict[str, Any], prices: Sequence[float] | None) -> dict[str, Any]:
-    """Return an event with its cost, if its record has only tokens; `prices` are USD per million of input and output."""
+def priced(
+    event: dict[str, Any], given: Sequence[float] | None, prices: PriceList | None = None
+) -> dict[str, Any]:
+    """Return an event with its cost, if its record has only tokens.
+
+    Parameters
+    ----------
+    given
+        USD per million tokens of input and output, cached ones included, for every model.
+    prices
+        Those of the project, which apply when none are given.
+    """
     usage = event.get("usage")
-    if not prices or not usage or usage.get("cost_usd") is not None:
+    if not usage or usage.get("cost_usd") is not None:
         return event
-    cost = usage["input_tokens"] * prices[0] + usage["output_tokens"] * prices[1]
-    return event | {"usage": usage | {"cost_usd": cost / 1_000_000}}
+    tokens = [usage[name] for name in ("input_tokens", "output_tokens")]
+    if given:
+        cost = (tokens[0] * given[0] + tokens[1] * given[1]) / 1_000_000
+    else:
+        model = event.get("model")
+        price = (
+            prices.find(event.get("backend") or "", [model]) if prices and isinstance(model, str) else None
+        )
+        if price is None:
+            return event
+        cached, written = usage.get("cached_tokens", 0), usage.get("cache_write_tokens", 0)
+        cost = price.cost(tokens[0], cached, written, tokens[1])
+    return event | {"usage": usage | {"cost_usd": cost}}
 
 
 def _valid_record(event: dict[str, Any], name: str) -> EventRecord | None:

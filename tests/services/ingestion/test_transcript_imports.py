@@ -19,6 +19,7 @@ from detection.models import (
 )
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, ServiceError
+from detection.services.gateway import prices
 from detection.services.ingestion import (
     import_files,
     import_worker,
@@ -85,6 +86,21 @@ def test_an_upload_becomes_sessions_and_a_summary_and_its_files_are_removed(proj
     assert session.is_imported
     assert session.ended_at is not None
     assert list(folder.iterdir()) == []
+
+
+def test_without_given_prices_those_of_the_project_apply(project):
+    prices.save_price(
+        project.pk,
+        ANA,
+        model="claude-*",
+        input_usd=10,
+        output_usd=20,
+        cached_input_usd=1,
+        cache_write_usd=None,
+    )
+    worked(upload(project, lines(claude_code(["make test"]))))
+    # 100 tokens of input, 900 read from a cache, 50 of output.
+    assert float(Session.objects.get().cost_usd) == pytest.approx((100 * 10 + 900 * 1 + 50 * 20) / 1_000_000)
 
 
 def test_imported_loops_alert_nobody(project, receiver):
