@@ -9,6 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+_PROCESSES_PER_CORE = 1.5
+"""Tests wait for a third of their time: for servers, browsers and processes that they start."""
 _MAX_PROCESSES = 8
 """Each process prepares a database and imports every test: more would cost more than they save."""
 _OWN_PROCESSES = ("-n", "--numprocesses", "--dist", "-s", "--capture", "--pdb", "--trace", "--collect-only")
@@ -18,7 +20,7 @@ _OWN_PROCESSES = ("-n", "--numprocesses", "--dist", "-s", "--capture", "--pdb", 
 def run(root: Path, arguments: Sequence[str]) -> int:
     """Run the suite and return pytest's exit status.
 
-    The whole suite is shared among as many processes as there are cores. Named tests run in one
+    The whole suite is shared among more processes than there are cores. Named tests run in one
     process, which starts sooner; so does everything on a given broker, because processes would
     receive each other's messages. `-n` sets any number.
 
@@ -40,7 +42,8 @@ def pytest_command(root: Path, arguments: Sequence[str]) -> list[str]:
         word.startswith(_OWN_PROCESSES) or word in ("--co", "no:xdist") for word in arguments
     )
     is_one = names_tests or sets_processes or bool(os.environ.get("REDIS_URL"))
-    shared = ["-n", "logical", "--maxprocesses", str(_MAX_PROCESSES)]
+    processes = min(round((os.cpu_count() or 1) * _PROCESSES_PER_CORE), _MAX_PROCESSES)
+    shared = [f"--numprocesses={processes}"]
     # The long tests have deadlines of their own.
     unlimited = ["-o", "faulthandler_timeout=0"] if "--long" in arguments else []
     return [sys.executable, "-m", "pytest", *unlimited, *([] if is_one else shared), *arguments]

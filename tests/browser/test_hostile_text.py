@@ -125,7 +125,8 @@ def packed() -> list[str]:
     return texts
 
 
-BATCHES = 4
+BATCHES = 2
+"""Each opens all screens; in one process, they would be one of the last tests."""
 
 
 def assert_only_text(page: Page, name: str) -> None:

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def is_shared(*arguments: str) -> bool:
     command = pytest_command(ROOT, arguments)
     assert command[-len(arguments) :] == list(arguments) or not arguments
-    return "logical" in command
+    return any(word.startswith("--numprocesses=") for word in command if word not in arguments)
 
 
 @pytest.mark.parametrize(
