@@ -103,10 +103,11 @@ async def _pass_through(loop: LoopState, client: Client, address: Address, grant
     headers = client.headers.forwarded(backend, with_credential=is_listed, body_length=None)
     if client.has_body and b"content-length" not in client.headers.values:
         headers.append((b"transfer-encoding", b"chunked"))
+    sent = client.body(loop.unfinished, grant.principal.public_id)
     if not client.has_body:
-        async for _ in client.body():
+        async for _ in sent:
             pass
     path = address.path + (b"?" + client.query if client.query else b"")
-    body = client.body() if client.has_body else b""
+    body = sent if client.has_body else b""
     async with loop.upstreams.request(backend, client.method, path, headers, body) as response:
         await relay(client, response)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator
-from typing import Final
 
 from asgiref.typing import (
     ASGIReceiveCallable,
@@ -18,10 +17,7 @@ from asgiref.typing import (
 
 from detection.gateway.errors import ClientGone, GatewayError
 from detection.gateway.headers import Headers, RequestHeaders
-
-BODY_GRACE_SECONDS: Final = 10.0
-"""A body may keep the gateway waiting so long, and longer while it arrives at `MIN_BYTES_PER_SECOND`."""
-MIN_BYTES_PER_SECOND: Final = 16 * 1024
+from detection.unfinished_bodies import BodyTimeout, UnfinishedBodies
 
 
 class Client:
@@ -48,30 +44,34 @@ class Client:
         self.body_read = asyncio.Event()
         self._receive, self._send = receive, send
 
-    async def body(self) -> AsyncIterator[bytes]:
+    async def body(
+        self, bodies: UnfinishedBodies, owner: str, *, is_held: bool = False
+    ) -> AsyncIterator[bytes]:
         """Yield the body as it arrives; raises `ClientGone`, and `GatewayError` 408 for one that comes too slowly.
 
-        Only waits for the client count, not those for memory or for the model server.
+        Parameters
+        ----------
+        owner
+            The key whose limits of unfinished bodies apply.
+        is_held
+            Whether the parts stay in memory.
         """
-        clock = asyncio.get_running_loop().time
-        left = BODY_GRACE_SECONDS
-        while True:
-            before = clock()
-            try:
-                async with asyncio.timeout(left):
-                    event = await self._receive()
-            except TimeoutError:
-                raise GatewayError(408, "body_timeout", "The body did not arrive in time.") from None
-            left -= clock() - before
-            if event["type"] != "http.request":
-                raise ClientGone
-            message: HTTPRequestEvent = event
-            if message["body"]:
-                left += len(message["body"]) / MIN_BYTES_PER_SECOND
-                yield message["body"]
-            if not message["more_body"]:
-                self.body_read.set()
-                return
+        with bodies.reading(owner) as reading:
+            while True:
+                try:
+                    event = await reading.part(self._receive())
+                except BodyTimeout:
+                    raise GatewayError(408, "body_timeout", "The body did not arrive in time.") from None
+                if event["type"] != "http.request":
+                    raise ClientGone
+                message: HTTPRequestEvent = event
+                if message["body"]:
+                    size = len(message["body"])
+                    reading.arrived(size, held=size if is_held else 0)
+                    yield message["body"]
+                if not message["more_body"]:
+                    self.body_read.set()
+                    return
 
     async def until_gone(self) -> None:
         """Wait until the client closes its connection."""

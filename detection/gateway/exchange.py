@@ -41,7 +41,8 @@ class Exchange:
 
     async def run(self) -> None:
         """Serve the request."""
-        async with request_body(self.client, self.state.bodies) as body:
+        key = self.grant.principal.public_id
+        async with request_body(self.client, self.state.unfinished, self.state.memory_budget, key) as body:
             self.meter = RequestMeter(self.state.traffic, self.grant.backend)
             try:
                 await self._serve(body)

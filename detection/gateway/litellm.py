@@ -58,7 +58,8 @@ class LiteLLMGuardrail:
     async def serve(self) -> None:
         """Serve the request."""
         principal = await self._principal()
-        async with request_body(self.client, self.state.bodies) as body:
+        owner = principal.public_id
+        async with request_body(self.client, self.state.unfinished, self.state.memory_budget, owner) as body:
             shown = self._read(body)
             call = GuardrailCall(self.state, principal, shown)
             if shown.get("input_type") == "response":

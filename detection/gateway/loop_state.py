@@ -15,6 +15,7 @@ from detection.gateway.request_body import BodyBudget
 from detection.gateway.traffic import TrafficCounter
 from detection.gateway.upstream import Upstreams
 from detection.gateway.workers import DatabaseWorkers
+from detection.unfinished_bodies import UnfinishedBodies
 
 MAX_SHOWN_BYTES: Final = 64 * 1024 * 1024
 MAX_GIVEN_ITEMS: Final = 5_000
@@ -49,7 +50,8 @@ class LoopState:
         self.access = Access(self.workers)
         self.traffic = TrafficCounter(self.workers, self.run_later)
         self.upstreams = Upstreams(self.traffic)
-        self.bodies = BodyBudget()
+        self.unfinished = UnfinishedBodies()
+        self.memory_budget = BodyBudget()
         self.guarding = Guarding(self.workers)
         self.memory = Memory()
         self.shown_requests: RecentBySize[ShownRequest] = RecentBySize(MAX_SHOWN_BYTES)

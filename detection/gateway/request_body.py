@@ -10,6 +10,7 @@ from typing import Final
 
 from detection.gateway.client import Client
 from detection.gateway.errors import GatewayError
+from detection.unfinished_bodies import UnfinishedBodies
 
 MAX_BODY_BYTES: Final = 32 * 1024 * 1024
 """Of a request that is guarded; providers accept no larger ones."""
@@ -50,7 +51,9 @@ class BodyBudget:
 
 
 @asynccontextmanager
-async def request_body(client: Client, budget: BodyBudget) -> AsyncIterator[bytes]:
+async def request_body(
+    client: Client, bodies: UnfinishedBodies, budget: BodyBudget, owner: str
+) -> AsyncIterator[bytes]:
     """Read and unpack a body. Its memory is given back at the end of the block.
 
     Raises
@@ -61,7 +64,7 @@ async def request_body(client: Client, budget: BodyBudget) -> AsyncIterator[byte
     body = bytearray()
     taken = 0
     try:
-        async for part in client.body():
+        async for part in client.body(bodies, owner, is_held=True):
             if len(body) + len(part) > taken:
                 step = max(len(part), min(taken, _LARGEST_STEP) or _FIRST_STEP)
                 await budget.take(step)
@@ -87,6 +90,8 @@ def _unpacked(body: bytes, encoding: str) -> bytes:
         raise GatewayError(400, "invalid_body", "The body is not valid gzip.") from None
     if unpacker.unconsumed_tail:
         raise _too_large()
+    if not unpacker.eof:
+        raise GatewayError(400, "invalid_body", "The gzip body ends early.")
     return unpacked
 
 

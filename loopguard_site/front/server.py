@@ -18,8 +18,9 @@ from detection.api import problems
 from detection.api.long_texts import LongTextCutter
 from detection.api.problems import Problem
 from detection.services.keys import Principal
+from detection.unfinished_bodies import BodyTimeout
 from loopguard_site.front import traffic, uploads
-from loopguard_site.front.bodies import BodyReader, BodyTimeout
+from loopguard_site.front.bodies import BodyReader
 from loopguard_site.front.guard_use import GuardUse
 from loopguard_site.front.traffic import Traffic
 from loopguard_site.front.turns import Turns, WaitingRequest
@@ -39,7 +40,7 @@ _JSON: Final = [("content-type", "application/json"), ("cache-control", "no-stor
 _TOO_SLOW = Problem(
     408,
     "body_timeout",
-    "The body did not arrive in time. Send it within five seconds, or at 64 KiB per second.",
+    "The body did not arrive in time. Send it within ten seconds, or at 16 KiB per second.",
     headers={"Connection": "close"},
 )
 _TOO_MANY = Problem(429, "too_many_waiting", "Too many requests of this key are waiting. Retry later.")
@@ -133,7 +134,7 @@ class Front:
         # A full collection holds that lock as well: 80 ms for the modules, of which none ever becomes garbage.
         gc.collect()
         gc.freeze()
-        self._bodies = BodyReader(loop)
+        self._bodies = BodyReader()
         self._uploads = UploadReader(loop)
         for number in range(self._threads):
             threading.Thread(target=self._serve, name=f"web-{number}", daemon=True).start()

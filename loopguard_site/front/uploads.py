@@ -1,7 +1,7 @@
 """Large uploads: the application is asked first, without the body; only then is the body read, to disk.
 
 A body of another path, or one that fits into memory, never comes here. At most `MAX_UPLOADS` are read at a time in each
-process of `web`, each at `MIN_BYTES_PER_SECOND` or more, into a file without a name, which vanishes with the process.
+process of `web`, under the rule of `detection.unfinished_bodies`, into a file without a name, which vanishes with the process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Final, TypeVar, cast
 from detection.api.problems import Problem, of_exception
 from detection.api.request_bodies import MAX_BODY_BYTES
 from detection.services.ingestion import import_files
-from loopguard_site.front.bodies import GRACE_SECONDS, MIN_BYTES_PER_SECOND, BodyTimeout
+from detection.unfinished_bodies import BodyTimeout, UnfinishedBodies
 from loopguard_site.front.wsgi_calls import Headers, RsgiScope
 
 MAX_UPLOADS: Final = 8
@@ -88,6 +88,7 @@ class UploadReader:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="web-uploads")
+        self._unfinished = UnfinishedBodies()
         self._reading = self._dropping = 0
 
     async def read(self, protocol: Any, size: int) -> BinaryIO:
@@ -140,29 +141,26 @@ class UploadReader:
 
     async def _receive(self, protocol: Any, file: BinaryIO | None, size: int) -> int:
         """Write the body to the file until `size` bytes have arrived. Returns how many did."""
-        started, arrived, checked = self._loop.time(), 0, 0
+        arrived, checked, waiting = 0, 0, 0
         pieces: list[bytes] = []
-        waiting = 0
-        try:
-            async with asyncio.timeout(GRACE_SECONDS) as timer:
-                async for part in protocol:
-                    arrived += len(part)
-                    if file is not None:
-                        pieces.append(part)
-                        waiting += len(part)
-                    if waiting >= _PIECE_BYTES or (file is not None and arrived >= size):
-                        timer.reschedule(None)
-                        before = self._loop.time()
-                        is_due = arrived >= checked + _SPACE_CHECK_BYTES
-                        await self._in_thread(_write, file, pieces, size - arrived if is_due else None)
-                        checked = arrived if is_due else checked
-                        pieces, waiting = [], 0
-                        started += self._loop.time() - before  # the client did not keep us waiting
-                    if arrived >= size:
-                        break
-                    timer.reschedule(started + GRACE_SECONDS + arrived / MIN_BYTES_PER_SECOND)
-        except TimeoutError:
-            raise BodyTimeout from None
+        parts = aiter(protocol)
+        with self._unfinished.reading() as reading:
+            while arrived < size:
+                try:
+                    part = await reading.part(anext(parts))
+                except StopAsyncIteration:
+                    break
+                arrived += len(part)
+                reading.arrived(len(part))
+                if file is None:
+                    continue
+                pieces.append(part)
+                waiting += len(part)
+                if waiting >= _PIECE_BYTES or arrived >= size:
+                    is_due = arrived >= checked + _SPACE_CHECK_BYTES
+                    await self._in_thread(_write, file, pieces, size - arrived if is_due else None)
+                    checked = arrived if is_due else checked
+                    pieces, waiting = [], 0
         return arrived
 
     async def _in_thread(self, work: Callable[..., Value], *arguments: Any) -> Value:

@@ -80,7 +80,7 @@ def test_the_front_keeps_only_what_is_left_of_a_body():
 
     async def read():
         cutter = LongTextCutter()
-        body = await BodyReader(asyncio.get_running_loop()).read(Arriving(), str(20_000_009), cutter)
+        body = await BodyReader().read(Arriving(), str(20_000_009), cutter)
         return cutter, body
 
     cutter, body = asyncio.run(read())

@@ -4,8 +4,10 @@ import asyncio
 
 import pytest
 
-from loopguard_site.front import bodies
-from loopguard_site.front.bodies import BodyReader, BodyTimeout
+from detection import unfinished_bodies
+from detection.api.request_bodies import MAX_BODY_BYTES
+from detection.unfinished_bodies import BodyTimeout
+from loopguard_site.front.bodies import BodyReader
 
 
 class Arriving:
@@ -29,11 +31,11 @@ class Arriving:
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
-    monkeypatch.setattr(bodies, "GRACE_SECONDS", 0.02)
+    monkeypatch.setattr(unfinished_bodies, "GRACE_SECONDS", 0.02)
 
 
 async def read(protocol, length, reader=None):
-    return await (reader or BodyReader(asyncio.get_running_loop())).read(protocol, length)
+    return await (reader or BodyReader()).read(protocol, length)
 
 
 def test_whole_bodies_are_read_with_and_without_a_length():
@@ -50,19 +52,19 @@ def test_a_body_that_does_not_go_on_is_given_up(length):
 
 
 def test_a_body_above_the_limit_is_left_to_the_application():
-    assert asyncio.run(read(Arriving(None), str(bodies.MAX_BODY_BYTES + 1))) == b""
+    assert asyncio.run(read(Arriving(None), str(MAX_BODY_BYTES + 1))) == b""
     parts = [b"x" * 100_000] * 40
-    assert bodies.MAX_BODY_BYTES < len(asyncio.run(read(Arriving(*parts), None))) < 2.5e6
+    assert MAX_BODY_BYTES < len(asyncio.run(read(Arriving(*parts), None))) < 2.5e6
 
 
-@pytest.mark.parametrize(("count", "size"), [(2, bodies.MAX_UNFINISHED_BYTES), (9, 250_000)])
+@pytest.mark.parametrize(("count", "size"), [(2, unfinished_bodies.MAX_UNFINISHED_BYTES), (9, 250_000)])
 def test_of_too_many_unfinished_bodies_the_oldest_is_given_up(monkeypatch, count, size):
-    monkeypatch.setattr(bodies, "GRACE_SECONDS", 60)
-    monkeypatch.setattr(bodies, "MAX_UNFINISHED", count)
-    monkeypatch.setattr(bodies, "MAX_UNFINISHED_BYTES", size)
+    monkeypatch.setattr(unfinished_bodies, "GRACE_SECONDS", 60)
+    monkeypatch.setattr(unfinished_bodies, "MAX_UNFINISHED", count)
+    monkeypatch.setattr(unfinished_bodies, "MAX_UNFINISHED_BYTES", size)
 
     async def three():
-        reader = BodyReader(asyncio.get_running_loop())
+        reader = BodyReader()
         slow = [asyncio.create_task(read(Arriving(b"x" * 100_000, None), None, reader)) for _ in range(3)]
         done, pending = await asyncio.wait(slow, timeout=5, return_when=asyncio.FIRST_COMPLETED)
         for task in pending:

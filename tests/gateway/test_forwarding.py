@@ -9,8 +9,9 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from detection.gateway import client
+from detection import unfinished_bodies
 from tests.support.model_server import Answer, of_events, of_json
+from tests.support.projects import make_key
 
 from .conftest import World, wait_for
 
@@ -39,7 +40,7 @@ def test_a_chunked_upload_is_streamed(world: World):
 
 @pytest.mark.parametrize("path", ["chat/completions", "files"])
 def test_a_body_that_never_ends_is_given_up(world: World, monkeypatch, path):
-    monkeypatch.setattr(client, "BODY_GRACE_SECONDS", 0.5)
+    monkeypatch.setattr(unfinished_bodies, "GRACE_SECONDS", 0.5)
     at = urlsplit(world.base_url())
     head = (
         f"POST {at.path}/{path} HTTP/1.1\r\nHost: {at.netloc}\r\nLoopGuard-Key: {world.key}\r\n"
@@ -50,6 +51,25 @@ def test_a_body_that_never_ends_is_given_up(world: World, monkeypatch, path):
         answer = b"".join(iter(lambda: agent.recv(65536), b""))
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b'"code":"body_timeout"' in answer
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "files"])
+def test_of_too_many_unfinished_bodies_of_a_key_the_oldest_is_given_up(world: World, monkeypatch, path):
+    monkeypatch.setattr(unfinished_bodies, "MAX_UNFINISHED", 2)
+    at = urlsplit(world.base_url())
+    keys = [world.key, world.key, make_key(world.project), world.key]
+    agents = []
+    for key in keys:
+        agents.append(socket.create_connection((at.hostname or "", at.port or 0), timeout=20))
+        head = f"POST {at.path}/{path} HTTP/1.1\r\nHost: {at.netloc}\r\nLoopGuard-Key: {key}\r\n"
+        agents[-1].sendall(f"{head}Authorization: Bearer sk-client\r\nContent-Length: 9\r\n\r\n{{".encode())
+        time.sleep(0.3)  # each arrives after the one before
+    answer = b"".join(iter(lambda: agents[0].recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    for agent in agents[1:]:
+        agent.sendall(b'"a": 1 }')
+        assert agent.recv(65536).startswith(b"HTTP/1.1 200 ")
+        agent.close()
 
 
 def test_an_encoded_path_stays_encoded_and_cannot_climb(world: World):
