@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,8 +23,6 @@ from detection.services.gateway.grants import (
 
 log = structlog.get_logger(__name__)
 LOOKUP_SECONDS: Final = 2.0
-RETRY_SECONDS: Final = 1.0
-"""After a failed lookup, how long known grants are used without another one."""
 KEY_HEADER: Final = "loopguard-key"
 _DENIED: Final = {
     "unknown_key": (401, "The key or token is unknown, revoked or expired."),
@@ -71,7 +68,6 @@ class Access:
         self._workers = workers
         self._cache = GrantCache()
         self._lookups: dict[tuple[str, str], asyncio.Task[Grant]] = {}
-        self._away_until = 0.0
 
     async def grant(self, address: Address, key: str) -> Grant:
         """Return the grant of a request.
@@ -92,10 +88,7 @@ class Access:
         if not known_form:
             raise _denied("unknown_key")
         cache_key = (keys.digest_of(token), address.backend)
-        grant = self._cache.fresh(cache_key)
-        if grant is None and time.monotonic() < self._away_until:
-            grant = self._cache.stale(cache_key)
-        return grant or await self._looked_up(address, token, cache_key)
+        return self._cache.fresh(cache_key) or await self._looked_up(address, token, cache_key)
 
     async def _looked_up(self, address: Address, token: str, cache_key: tuple[str, str]) -> Grant:
         task = self._lookups.get(cache_key)
@@ -109,7 +102,6 @@ class Access:
             raise _denied(denied.code) from None
         except DatabaseError as error:
             log.warning("gateway_database_unavailable", error=str(error)[:200])
-            self._away_until = time.monotonic() + RETRY_SECONDS
             stale = self._cache.stale(cache_key)
             if stale is None:
                 detail = "The database is unavailable and the key is not known yet. Try again."

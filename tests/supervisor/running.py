@@ -72,6 +72,21 @@ class Run:
             children.wait_until_gone(pid, 10)
 
 
+def descendants(pid: int) -> list[int]:
+    """Return a process and all that it started."""
+    parents = {}
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = file.read_text(errors="replace").rpartition(")")[2].split()
+        except OSError:
+            continue
+        parents[int(file.parent.name)] = int(fields[1])
+    found = [pid]
+    for known in found:
+        found += [child for child, parent in parents.items() if parent == known]
+    return found
+
+
 @contextlib.contextmanager
 def running_in(prefix: str) -> Iterator[Run]:
     """A run on a temporary folder; at the end its processes are killed and the folder is removed."""

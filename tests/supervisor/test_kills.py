@@ -9,24 +9,9 @@ import pytest
 
 from loopguard_site.supervisor import children
 
-from .running import Run
+from .running import Run, descendants
 
 KILLS = 50
-
-
-def descendants(pid: int) -> list[int]:
-    """Return a process and all that it started."""
-    parents = {}
-    for file in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = file.read_text(errors="replace").rpartition(")")[2].split()
-        except OSError:
-            continue
-        parents[int(file.parent.name)] = int(fields[1])
-    found = [pid]
-    for known in found:
-        found += [child for child, parent in parents.items() if parent == known]
-    return found
 
 
 def start_of(pid: int) -> str:

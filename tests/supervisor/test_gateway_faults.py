@@ -1,0 +1,207 @@
+"""Agents behind the gateway of a whole installation, while its database hangs or dies, and its broker and worker die."""
+
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import psycopg
+import pytest
+
+from loopguard_site.supervisor import children
+from tests.gateway.agents import Agent
+from tests.support.model_answers import answered, call
+from tests.support.model_server import ModelServer, of_json
+
+from .running import ROOT, Run, descendants, running_in
+
+TURNS = 6
+REQUEST_SECONDS = 4
+"""Less than what the gateway waits for an evaluation: a request that waited for the database each time would fail here."""
+SETUP = """
+from detection.models import Project
+from detection.services.audit import SYSTEM
+from detection.services.gateway import backends
+from detection.services.keys import create_key
+project = Project.objects.create(slug="guarded", name="Guarded")
+for name, kind, path in (("openai", "openai", "/v1"), ("anthropic", "anthropic", ""), ("closed", "openai", "/v1")):
+    backends.create_backend(project.pk, SYSTEM, name=name, kind=kind, base_url="{url}" + path, fails_closed=name == "closed")
+print(create_key(project, "agents", SYSTEM)[1])
+"""
+COUNT = "SELECT call_count FROM detection_session WHERE external_id = %s"
+
+
+@dataclass
+class World:
+    """An installation with backends before a scripted model server."""
+
+    run: Run
+    model: ModelServer
+    url: str
+    pages: str
+    key: str = ""
+    backend: str = ""
+    patience: float = 30
+
+    def http(self, name: str, **headers: str) -> httpx.Client:
+        base = f"{self.url}/gateway/{self.backend or name}"
+        headers = {"LoopGuard-Key": self.key, "Authorization": "Bearer sk-client", **headers}
+        return httpx.Client(base_url=base, headers=headers, timeout=self.patience)
+
+    def shell(self, text: str) -> str:
+        """Run Python text as an operator of the installation."""
+        environment = {**self.run.environment, "LOOPGUARD_DATA": str(self.run.data)}
+        command = [sys.executable, "manage.py", "shell", "-v", "0", "-c", text]
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def processes(self, *words: str) -> list[int]:
+        """The processes of the installation whose command lines contain all words."""
+        found = []
+        for pid in {one for root in self.run.pids() for one in descendants(root)}:
+            with contextlib.suppress(OSError):
+                line = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+                if all(word in line for word in words):
+                    found.append(pid)
+        return found
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with (
+        ModelServer(lambda asked: of_json({"object": "list", "data": []})).running() as model,
+        running_in("lg-gateway-") as run,
+    ):
+        run.environment |= {
+            "LOOPGUARD_GATEWAY_UPSTREAMS": model.url, "LOOPGUARD_ALERT_ALLOWED_NETWORKS": "127.0.0.0/8",
+        }  # fmt: skip
+        _, ready = run.start()
+        world = World(run, model, ready["live_url"], ready["url"])
+        world.key = world.shell(SETUP.format(url=model.url)).splitlines()[-1]
+        yield world
+
+
+@contextlib.contextmanager
+def frozen(pids: list[int]) -> Iterator[None]:
+    assert pids
+    for pid in pids:
+        children.send(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            children.send(pid, signal.SIGCONT)
+
+
+def kill(pids: list[int]) -> None:
+    assert pids
+    for pid in pids:
+        children.send(pid, signal.SIGKILL)
+
+
+class Interrupted(list):
+    """Parts of a stream with a fault before the last three: after the first text, before the calls are complete."""
+
+    def __init__(self, parts: list[bytes | float], fault: Callable[[], None]) -> None:
+        super().__init__(parts)
+        self._fault = fault
+
+    def __iter__(self):
+        for number, part in enumerate(list.__iter__(self)):
+            if number == len(self) - 3:
+                self._fault()
+            yield part
+
+
+def script_with_fault(world: World, shape: str, turn: int, fault: Callable[[], None]):
+    """Every turn calls a tool; in one, the fault comes in mid-stream."""
+    first = len(world.model.asked)
+
+    def script(asked):
+        number = len(world.model.asked) - first
+        answer = answered(asked, shape, "Let me see.", [call("read", path=f"{number}.txt")])
+        if number == turn:
+            answer.parts = Interrupted(answer.parts, fault)
+        return answer
+
+    return script
+
+
+def finish_run(world: World, agent: Agent) -> None:
+    """Every turn gives the agent its calls."""
+    for _ in range(TURNS - agent.runs):
+        assert len(agent.turn(lambda one: f"text of {one[2]['path']}").calls) == 1
+
+
+def wait_until_every_call_counts(world: World, agent: Agent) -> None:
+    """The history that is sent again contains what nobody evaluated."""
+    deadline = time.monotonic() + 60
+    while True:
+        assert agent.turn(lambda one: f"text of {one[2]['path']}").calls
+        with psycopg.connect(world.run.servers()["DATABASE_URL"], connect_timeout=5) as database:
+            (count,) = database.execute(COUNT, [agent.session]).fetchone() or (0,)
+        if count == agent.runs:
+            return
+        assert time.monotonic() < deadline, (count, agent.runs)
+        time.sleep(0.5)
+
+
+@pytest.mark.parametrize("shape", ["openai", "anthropic", "responses"])
+def test_a_database_that_hangs_in_mid_stream_ends_no_run(world: World, shape):
+    agent = Agent(world, shape, is_stream=True, session=f"frozen-{shape}")
+    with contextlib.ExitStack() as stack:
+        world.model.script = script_with_fault(
+            world, shape, 2, lambda: stack.enter_context(frozen(world.processes("postgres")))
+        )
+        for _ in range(3):
+            assert agent.turn(lambda one: f"text of {one[2]['path']}").calls
+        world.patience = REQUEST_SECONDS
+        finish_run(world, agent)
+        world.patience = 30
+    wait_until_every_call_counts(world, agent)
+
+
+def test_a_database_that_hangs_withholds_calls_where_the_backend_fails_closed(world: World):
+    world.backend = "closed"
+    try:
+        agent = Agent(world, "openai", is_stream=True, session="closed")
+        with contextlib.ExitStack() as stack:
+            world.model.script = script_with_fault(
+                world, "openai", 2, lambda: stack.enter_context(frozen(world.processes("postgres")))
+            )
+            assert agent.turn().calls
+            for _ in range(3):
+                given = agent.turn()
+                assert (given.calls, given.finish) == ([], "stop")
+                assert "could not evaluate the tool calls" in given.text
+                agent.say("go on")
+        deadline = time.monotonic() + 60
+        while not agent.turn().calls:
+            assert time.monotonic() < deadline
+            agent.say("go on")
+    finally:
+        world.backend = ""
+
+
+@pytest.mark.parametrize("victim", ["database", "broker", "worker"])
+def test_a_kill_in_mid_stream_ends_no_run(world: World, victim):
+    words = {"database": ("postgres",), "broker": ("valkey",), "worker": ("celery", "worker")}[victim]
+    world.model.script = script_with_fault(world, "openai", 2, lambda: kill(world.processes(*words)))
+    agent = Agent(world, "openai", is_stream=True, session=f"killed-{victim}")
+    finish_run(world, agent)
+    deadline = time.monotonic() + 60
+    while not world.processes(*words):
+        assert time.monotonic() < deadline, world.run.log.read_text()
+        time.sleep(0.2)
+    while httpx.get(f"{world.pages}/readyz", timeout=10).status_code != 200:
+        assert time.monotonic() < deadline, world.run.log.read_text()
+        time.sleep(0.2)
+    wait_until_every_call_counts(world, agent)
