@@ -50,6 +50,7 @@ class Command:
 
 _COMMAND = re.compile(r"!/(set|unset)\(([^()]*)\)", re.IGNORECASE)
 _LOOKS_LIKE = re.compile(r"!/(?:set|unset)\(\s*(?:tool[-_]loop|loop[-_]guard)", re.IGNORECASE)
+_HELP = re.compile(r"!/help\(\s*(?:tool[-_]loop[^()]*)?\)", re.IGNORECASE)
 _OURS = re.compile(r"(?:^|,)\s*(?:tool[-_]loop|loop[-_]guard)", re.IGNORECASE)
 
 # The names people type, without the prefix; the first one is used in answers.
@@ -75,6 +76,24 @@ def contains_command(text: str) -> bool:
     return "!/" in text and _LOOKS_LIKE.search(text[:MAX_COMMAND_CHARS]) is not None
 
 
+def asks_for_help(text: str) -> bool:
+    """Whether a chat text asks for the settings that a chat can change."""
+    return "!/" in text and _HELP.search(text[:MAX_COMMAND_CHARS]) is not None
+
+
+def without_commands(text: str, characters: int = MAX_COMMAND_CHARS) -> str:
+    """Return a text without the commands in its first `characters`; the same text if there are none."""
+    head = text[: max(0, characters)]
+    if not contains_command(head) and not asks_for_help(head):
+        return text
+    kept = _HELP.sub("", _COMMAND.sub(lambda found: "" if _is_ours(found[2]) else found[0], head))
+    return (kept + text[len(head) :]).strip()
+
+
+def _is_ours(body: str) -> bool:
+    return not body.strip() or _OURS.search(body) is not None
+
+
 def parse(text: str) -> list[Command]:
     """Read every command in a text that is meant for LoopGuard; everything else is ignored.
 
@@ -90,7 +109,7 @@ def parse(text: str) -> list[Command]:
     """
     commands = []
     for verb, body in _COMMAND.findall(text[:MAX_COMMAND_CHARS]):
-        if body.strip() and not _OURS.search(body):
+        if not _is_ours(body):
             continue
         try:
             commands.append(Command(_changes(verb.lower(), body)))

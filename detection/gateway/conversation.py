@@ -13,6 +13,11 @@ from detection.gateway.guarding import Speaker
 from detection.gateway.loop_state import LoopState
 from detection.gateway.protocols import sessions
 from detection.gateway.protocols.answers import Answer, Message, ToolCall
+from detection.gateway.protocols.prompt_commands import (
+    is_only_commands,
+    prompt_with_commands,
+    without_commands,
+)
 from detection.gateway.protocols.rewrites import Rewrite, Rewrites, replace_list
 from detection.gateway.routes import ModelProtocol
 from detection.gateway.traffic import RequestMeter
@@ -55,13 +60,20 @@ class Conversation:
         self.before: list[Message] = []
         self.guard_messages: list[Message] = []
         self._rewrites: list[Rewrite] = []
-        self.session = ""
-        self.name_session(None)
+        self._prompt: Message | None = None
+        self.session = self._session_name(None)
+        self._continued = self.previous_response or sessions.kept_conversation(request)
 
     @property
     def project_id(self) -> int:
         """The project of the key."""
         return self.grant.principal.project_id
+
+    @property
+    def own_response_id(self) -> str:
+        """Id of a response of the gateway's own to this request."""
+        prefix = "resp_" if self.protocol.shape == "responses" else ""
+        return f"{prefix}loopguard{self.client.request_id.removeprefix('req_')}"
 
     @property
     def is_stream(self) -> bool:
@@ -78,13 +90,17 @@ class Conversation:
         """Give the session a name, unless it has one."""
         self.session = self.session or self._session_name(answer)
 
+    def name_after(self, response_id: str) -> None:
+        """Give the session the name that a request has which continues a response, unless it has one."""
+        self.session = self.session or _name_after(response_id)
+
     def _session_name(self, answer: Answer | None) -> str:
         given = sessions.given_name(self.client.headers.text, self.request)
         if given:
             return given
         if previous := self.previous_response:
             known = self.state.memory.sessions_of_responses.get((self.project_id, previous))
-            return known or f"after-{previous[:200]}"
+            return known or _name_after(previous)
         first = self._first_call()
         if first is None and answer is not None and answer.calls:
             first = answer.calls[0]
@@ -121,12 +137,25 @@ class Conversation:
             model=sessions.printable(self.request.get("model") or (answer.model if answer else ""), 200),
             agent=sessions.agent_name(headers.text),
             parent_session=sessions.parent_name(headers.text),
+            continued=self._continued,
         )
+
+    # Commands
+
+    @property
+    def ends_with_commands(self) -> bool:
+        """Whether the last prompt contains in-chat commands."""
+        return self._prompt is not None
+
+    @property
+    def ends_with_commands_only(self) -> bool:
+        """Whether the last prompt contains nothing else, so that there is nothing to ask the model."""
+        return self._prompt is not None and is_only_commands(self._prompt)
 
     # Rewriting
 
-    def forwarded(self, body: bytes, facts: SessionFacts) -> tuple[bytes, list[Message]]:
-        """Return the request as the model server is to have it, and its messages.
+    def rewrite(self, body: bytes, facts: SessionFacts) -> tuple[bytes, list[Message]]:
+        """Return the request as the model server is to have it, and its messages; set those for the guard.
 
         A conversation of an unknown form is the model server's to judge: it stays as it is, and what comes back is guarded all
         the same.
@@ -136,8 +165,10 @@ class Conversation:
                 self._rewrites = self.state.memory.rewrites_of(
                     (self.project_id, self.session), facts.rewrites
                 )
-            messages = self._rewritten(with_notes=True)
-            self.guard_messages = self.protocol.for_guard(self._rewritten(with_notes=False))
+            for_model = without_commands(self.messages, self.protocol.shape)
+            messages = self._rewritten(for_model, with_notes=True)
+            self.guard_messages = self.protocol.for_guard(self._rewritten(self.messages, with_notes=False))
+            self._prompt = prompt_with_commands(self.messages, self.protocol.shape)
             if messages is not self.messages:
                 body = replace_list(body, self.protocol.list_key, self.messages, messages)
             return self._with_known_response(body), messages
@@ -146,18 +177,16 @@ class Conversation:
             self._rewrites, self.guard_messages = [], []
             return body, self.messages
 
-    def _rewritten(self, *, with_notes: bool) -> list[Message]:
-        """Return the conversation as the model server is to have it; the same list if nothing changes."""
+    def _rewritten(self, known: list[Message], *, with_notes: bool) -> list[Message]:
+        """Return a conversation with what the client does not know; the same list if nothing changes."""
         if not self._rewrites:
-            return self.messages
-        messages = self.protocol.rewritten(self.messages, Rewrites(self._rewrites, with_notes=with_notes))
+            return known
+        messages = self.protocol.rewritten(known, Rewrites(self._rewrites, with_notes=with_notes))
         previous = self._rewrite_of_previous_response()
         if previous is not None:
             messages = [*previous.results, *messages]
-        is_same = len(messages) == len(self.messages) and all(
-            a is b for a, b in zip(messages, self.messages, strict=True)
-        )
-        return self.messages if is_same else messages
+        is_same = len(messages) == len(known) and all(a is b for a, b in zip(messages, known, strict=True))
+        return known if is_same else messages
 
     def _rewrite_of_previous_response(self) -> Rewrite | None:
         anchor = f"response:{self.previous_response}"
@@ -168,7 +197,7 @@ class Conversation:
         previous = self._rewrite_of_previous_response()
         if previous is None or not previous.notes:
             return body
-        known = {"previous_response_id": previous.notes["id"]}
+        known = {"previous_response_id": previous.notes["id"] or None}
         self.request = self.request | known
         return orjson.dumps({**orjson.loads(body), **known})
 
@@ -194,6 +223,33 @@ class Conversation:
         backend = self.grant.backend
         self.state.memory.backends_without_usage.put(backend.public_id, backend.base_url)
 
+    async def keep_response(self, shown_id: str, known_id: str, results: list[Message]) -> None:
+        """Note what a request has to contain that continues a response.
+
+        Parameters
+        ----------
+        shown_id
+            The id that the client has got.
+        known_id
+            The id by which the model server knows what it is to continue; empty for nothing.
+        results
+            Of calls that the client did not get.
+        """
+        self.name_after(shown_id)
+        self.state.memory.sessions_of_responses.put((self.project_id, shown_id), self.session)
+        if results or shown_id != known_id:
+            notes = {"id": known_id} if shown_id != known_id else {}
+            await self.keep(Rewrite(f"response:{shown_id}", 1, results=results, notes=notes))
+
+    async def keep_own_response(self, shown_id: str) -> None:
+        """Note that a response of the gateway's own is to be continued like the one before it."""
+        previous = self._rewrite_of_previous_response()
+        results = previous.results if previous is not None else []
+        known_id = self.previous_response
+        if previous is not None and previous.notes:
+            known_id = previous.notes["id"]
+        await self.keep_response(shown_id, known_id, results)
+
     async def keep(self, rewrite: Rewrite) -> None:
         """Remember and store how the history is rewritten around an answer."""
         self.state.memory.add_rewrite((self.project_id, self.session), rewrite)
@@ -204,3 +260,7 @@ class Conversation:
             )
         except DatabaseError as error:
             log.warning("gateway_rewrite_not_stored", session=self.session, error=str(error)[:200])
+
+
+def _name_after(response_id: str) -> str:
+    return sessions.printable(f"after-{response_id}", 200)

@@ -12,8 +12,7 @@ import structlog
 from detection.gateway.conversation import Conversation
 from detection.gateway.errors import GatewayError, StreamCut
 from detection.gateway.headers import response_headers
-from detection.gateway.protocols.answers import Answer
-from detection.gateway.protocols.rewrites import Rewrite
+from detection.gateway.protocols.answers import Answer, Resolution
 from detection.gateway.protocols.stream import StreamReader
 from detection.gateway.relaying import cut_as_seen, drain, unpacked_parts
 from detection.gateway.request_body import MAX_BODY_BYTES
@@ -22,16 +21,21 @@ from detection.gateway.verdicts import AnswerVerdicts
 log = structlog.get_logger(__name__)
 KEEP_ALIVE_SECONDS: Final = 10.0
 MAX_RESPONSE_BYTES: Final = MAX_BODY_BYTES
-FINISH: Final = "stop"
-"""Why a chat completion that ends the run has ended."""
 
 
 class Delivery:
-    """The response to the client of one guarded request."""
+    """The response to the client of one guarded request.
+
+    Attributes
+    ----------
+    lead
+        A text of LoopGuard that precedes the answer of the model, or empty.
+    """
 
     def __init__(self, conversation: Conversation) -> None:
         self.conversation, self.client = conversation, conversation.client
         self.verdicts = AnswerVerdicts(conversation)
+        self.lead = ""
         self._fails_closed = conversation.grant.backend.fails_closed
 
     async def stream(
@@ -83,12 +87,9 @@ class Delivery:
         return None
 
     async def _end(self, reader: StreamReader) -> None:
+        await self.verdicts.ending(reader.answer)
         await self.client.end()
-        if reader.shown_id != reader.answer.id and self.conversation.session:
-            # The client names the response by the id that it has got; the model server knows the last one.
-            rewrite = Rewrite(f"response:{reader.shown_id}", 1, notes={"id": reader.answer.id})
-            await self.conversation.keep(rewrite)
-        self.verdicts.delivered(reader.answer, reader.shown_id)
+        self.verdicts.delivered(reader.answer)
 
     def _fed(self, reader: StreamReader, part: bytes) -> bytes:
         """Return what passes at once; all of it where the answer cannot be read and the backend fails open."""
@@ -117,15 +118,16 @@ class Delivery:
         if resolution.action == "forward":
             await self.client.write(reader.forwarded())
         else:
-            await self.client.write(reader.resolved(resolution, FINISH))
+            await self.client.write(reader.resolved(resolution))
         return None
 
     async def whole(self, response: httpcore.Response, reasks_left: int) -> Answer | None:
         """Pass a whole response on; see `stream`."""
         body = await self._read(response)
+        protocol = self.conversation.protocol
         try:
             document = orjson.loads(body)
-            answer = self.conversation.protocol.answer(document)
+            answer = protocol.answer(document)
         except Exception as error:
             log.warning("gateway_answer_unreadable", error=f"{type(error).__name__}: {error}"[:300])
             self.conversation.meter.count_error("unreadable")
@@ -139,10 +141,14 @@ class Delivery:
             if resolution.action == "reask":
                 return answer
             if resolution.action != "forward":
-                body = orjson.dumps(self.conversation.protocol.respond(document, answer, resolution, FINISH))
+                document = protocol.respond(document, answer, resolution)
+                body = orjson.dumps(document)
+        if self.lead and document is not None:
+            body = orjson.dumps(protocol.with_lead(document, self.lead))
         if self.client.has_started:  # cannot happen: a stream was asked for and a document came
             raise StreamCut
         headers = response_headers(response.headers, b"content-length", b"content-encoding")
+        await self.verdicts.ending(answer)
         await self.client.respond(response.status, headers, body)
         self.verdicts.delivered(answer)
         return None
@@ -166,22 +172,26 @@ class Delivery:
 
     # Answers of the gateway's own
 
-    async def respond_text(self, text: str) -> None:
+    async def respond_text(self, text: str, *, ends_in_error: bool = False) -> None:
         """Respond with a text."""
         protocol = self.conversation.protocol
+        end = Resolution("text", text=text, ends_in_error=ends_in_error)
         model = str(self.conversation.request.get("model") or "")
-        response_id = f"loopguard{self.client.request_id.removeprefix('req_')}"
+        response_id = self.conversation.own_response_id
+        if protocol.shape == "responses":
+            await self.conversation.keep_own_response(response_id)
         if self.conversation.is_stream:
             await self.client.start(200, [(b"content-type", b"text/event-stream; charset=utf-8")])
-            await self.client.end(protocol.text_stream(model, text, response_id))
+            await self.client.end(protocol.text_stream(model, end, response_id))
             return
-        document = protocol.text_response(model, text, response_id)
+        document = protocol.text_response(model, end, response_id)
         await self.client.respond(200, [(b"content-type", b"application/json")], orjson.dumps(document))
 
-    async def end_with_reasons(self, reader: StreamReader | None) -> None:
+    async def end_with_reasons(self, blocked: Answer, reader: StreamReader | None) -> None:
         """End an answer whose calls were blocked, when the model server cannot be asked again."""
         text = "\n\n".join(dict.fromkeys(self.verdicts.texts))
         if reader is None or not self.client.has_started:
-            await self.respond_text(text)
+            await self.respond_text(self.lead + text)
         else:
+            await self.verdicts.ending(blocked)
             await self.client.end(reader.ended_with(text))

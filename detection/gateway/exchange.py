@@ -14,6 +14,7 @@ from detection.gateway.delivery import Delivery
 from detection.gateway.errors import GatewayError
 from detection.gateway.loop_state import LoopState
 from detection.gateway.protocols.answers import MAX_REASKS, Answer, Message
+from detection.gateway.protocols.prompt_commands import lead_of
 from detection.gateway.protocols.stream import StreamReader
 from detection.gateway.relaying import BegunBody, kind_of, relay
 from detection.gateway.request_body import request_body
@@ -23,6 +24,7 @@ from detection.services.gateway.grants import Grant
 
 MAX_ERROR_BYTES: Final = 64 * 1024
 """Of an error document that is read before it is passed on."""
+COMMANDS_WAIT: Final = "The command takes effect with the first tool call of this conversation."
 
 
 class Exchange:
@@ -58,11 +60,24 @@ class Exchange:
             return
         delivery = Delivery(conversation)
         facts = await conversation.facts()
+        body, messages = conversation.rewrite(body, facts)
         if facts.stopped:
-            await delivery.respond_text(facts.stopped)
-            return
-        body, messages = conversation.forwarded(body, facts)
-        await self._converse(delivery, body, messages)
+            await delivery.respond_text(facts.stopped, ends_in_error=facts.ends_in_error)
+        elif conversation.ends_with_commands_only:
+            await delivery.respond_text(await self._command_reply(conversation))
+        else:
+            if conversation.ends_with_commands:
+                delivery.lead = lead_of(await self._command_reply(conversation))
+            await self._converse(delivery, body, messages)
+
+    async def _command_reply(self, conversation: Conversation) -> str:
+        """Execute the commands at the end of a conversation and return the reply."""
+        if not conversation.session and self.protocol.shape == "responses":
+            # The model server may keep the conversation, and then the command is in no later request.
+            conversation.name_after(conversation.own_response_id)
+        if not conversation.session:
+            return COMMANDS_WAIT
+        return await self.state.guarding.run_commands(conversation.speaker(), conversation.guard_messages)
 
     def _conversation(self, body: bytes) -> Conversation | None:
         try:
@@ -89,7 +104,9 @@ class Exchange:
         reader: StreamReader | None = self.protocol.reader(request) if conversation.is_stream else None
         choices = request.get("n")
         reasks_left = 0 if isinstance(choices, int) and choices > 1 else MAX_REASKS
-        blocked = await self._ask(delivery, body, reader, reasks_left, is_first=True)
+        if reader is not None:
+            reader.lead = delivery.lead
+        blocked = await self._ask(delivery, body, reader, reasks_left, None)
         known = 0
         while blocked is not None:
             more = (
@@ -99,7 +116,7 @@ class Exchange:
             body = orjson.dumps(self.protocol.continued(request, messages, blocked))
             reader = reader.next_reader() if reader is not None else None
             reasks_left -= 1
-            blocked = await self._ask(delivery, body, reader, reasks_left, is_first=False)
+            blocked = await self._ask(delivery, body, reader, reasks_left, blocked)
 
     async def _ask(
         self,
@@ -107,14 +124,18 @@ class Exchange:
         body: bytes,
         reader: StreamReader | None,
         reasks_left: int,
-        *,
-        is_first: bool,
+        blocked: Answer | None,
     ) -> Answer | None:
-        """Forward a request and the answer; return the answer if all its calls were blocked and there is another try."""
+        """Forward a request and the answer; return the answer if all its calls were blocked and there is another try.
+
+        Parameters
+        ----------
+        blocked
+            The answer before, if this is such a try.
+        """
         conversation = delivery.conversation
         asking = conversation.with_usage(body)
-        if reader is not None:
-            reader.hides_usage = asking is not body
+        reader.hides_usage = asking is not body
         try:
             async with self._upstream(asking) as response:
                 begun = None
@@ -123,7 +144,7 @@ class Exchange:
                     if USAGE_OPTION.encode() in await begun.read(MAX_ERROR_BYTES):
                         # Older servers reject the option: ask as the client did.
                         conversation.note_without_usage()
-                        return await self._ask(delivery, body, reader, reasks_left, is_first=is_first)
+                        return await self._ask(delivery, body, reader, reasks_left, blocked)
                 kind = kind_of(response) if response.status == 200 else None
                 if reader is not None and kind == "stream":
                     return await delivery.stream(response, reader, reasks_left)
@@ -131,12 +152,12 @@ class Exchange:
                     return await delivery.whole(response, reasks_left)
                 if response.status == 200:
                     self.meter.count_error("unreadable")
-                if is_first:
+                if blocked is None:
                     await relay(self.client, response, begun)
                     return None
         except GatewayError:
-            if is_first:
+            if blocked is None:
                 raise
-        # The calls were blocked, and the model server fails when it is asked again.
-        await delivery.end_with_reasons(reader)
+        # The model server fails when it is asked again.
+        await delivery.end_with_reasons(blocked, reader)
         return None

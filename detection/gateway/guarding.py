@@ -19,10 +19,13 @@ from detection.gateway.traffic import RequestMeter
 from detection.gateway.workers import DatabaseWorkers
 from detection.integrations.message_lists import ReadMessage, read_messages
 from detection.integrations.transcripts import MessageShape
+from detection.models import Session
 from detection.selectors.approvals import closed_among
 from detection.selectors.prices import current_prices
+from detection.selectors.sessions import command_replies
 from detection.services.approvals import decisions
 from detection.services.errors import ServiceError
+from detection.services.gateway.conversations import preset_ends_in_error
 from detection.services.ingestion.guard import CallVerdict, GuardRequest, GuardResponse
 from detection.services.ingestion.message_guard import guard_messages
 from detection.services.keys import Principal
@@ -40,6 +43,9 @@ UNAVAILABLE: Final = (
     "LoopGuard could not evaluate the tool calls of this answer, and this backend withholds calls that were not"
     " evaluated. Try again later."
 )
+COMMAND_FAILED: Final = (
+    "LoopGuard could not execute the command because its database is unavailable. Try again later."
+)
 
 
 class GuardUnavailable(Exception):
@@ -48,7 +54,13 @@ class GuardUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Speaker:
-    """Whose conversation it is."""
+    """Whose conversation it is.
+
+    Attributes
+    ----------
+    continued
+        Id of the response or conversation that the messages of the request continue, where the model server keeps it.
+    """
 
     principal: Principal
     session: str
@@ -57,6 +69,7 @@ class Speaker:
     model: str
     agent: str = ""
     parent_session: str = ""
+    continued: str = ""
     integration: str = INTEGRATION
 
 
@@ -151,11 +164,31 @@ class Guarding:
         except (DatabaseError, ServiceError) as error:
             log.info("gateway_report_failed", session=speaker.session, error=str(error)[:200])
 
+    async def run_commands(self, speaker: Speaker, messages: list[dict[str, Any]]) -> str:
+        """Execute the commands in the prompt that a conversation ends with, and return the reply."""
+
+        def work() -> str:
+            _guard(speaker, messages, Answer(), is_counted=True)
+            session = Session.objects.get(
+                project_id=speaker.principal.project_id, external_id=speaker.session
+            )
+            return "\n".join(line for row in command_replies(session, limit=1) for line in row.lines)
+
+        try:
+            return await self._workers.run(work, GUARD_SECONDS)
+        except Exception as error:  # noqa: BLE001 (a defect here must not end the run of an agent)
+            log.warning(
+                "gateway_command_failed",
+                session=speaker.session,
+                error=f"{type(error).__name__}: {error}"[:300],
+            )
+            return COMMAND_FAILED
+
     async def _decided(self, speaker: Speaker, verdict: CallVerdict) -> AnswerVerdict:
         """Return a verdict; that of a held call when it is decided."""
         message = verdict.message_by_shape.get(speaker.shape, verdict.message)
         if verdict.decision != "hold":
-            return AnswerVerdict(verdict.decision, message)
+            return AnswerVerdict(verdict.decision, message, _ends_in_error(verdict))
         if verdict.approval is None:
             return AnswerVerdict("block", message or NOT_RUN)
         public_id = str(verdict.approval["id"])
@@ -170,7 +203,11 @@ class Guarding:
             except ServiceError:
                 return AnswerVerdict("block", NOT_RUN)
             if decided is not None:
-                return decided
+                return replace(decided, ends_in_error=_ends_in_error(verdict))
+
+
+def _ends_in_error(verdict: CallVerdict) -> bool:
+    return preset_ends_in_error(str(verdict.policy.get("preset", {}).get("value")))
 
 
 def _closed(project_id: int, public_id: str) -> AnswerVerdict | None:
@@ -188,7 +225,7 @@ def _guard(
     The usage of the answer counts with its first call, or by itself where no call is left to count.
     """
     principal = speaker.principal
-    read = read_messages(messages, speaker.shape, principal.digest_secret)
+    read = read_messages(messages, speaker.shape, principal.digest_secret, speaker.continued)
     names: dict[str, Any] = {
         "session": speaker.session,
         "backend": speaker.backend,
@@ -225,6 +262,7 @@ def _guard(
         round_name=answer.id[:256],
         max_events=MAX_EVENTS,
         usage=alone,
+        is_continued=bool(speaker.continued),
     )
     log.debug("gateway_guarded", session=speaker.session, ms=round((time.perf_counter() - started) * 1000, 1))
     return done.response
@@ -247,6 +285,7 @@ def _with_notices(verdicts: list[AnswerVerdict], response: GuardResponse) -> Eva
     """Return the verdicts with what was found about results: it stops the run, or is a warning with the next result."""
     stops = [notice for notice in response.notices if notice.decision == "stop"]
     if stops:
-        return Evaluation(tuple(AnswerVerdict("stop", stops[0].message) for _ in verdicts))
+        stop = AnswerVerdict("stop", stops[0].message, _ends_in_error(stops[0]))
+        return Evaluation(tuple(stop for _ in verdicts))
     texts = dict.fromkeys(notice.message for notice in response.notices if notice.message)
     return Evaluation(tuple(verdicts), "\n\n".join(texts))

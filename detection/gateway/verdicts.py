@@ -31,6 +31,7 @@ class AnswerVerdicts:
     def __init__(self, conversation: Conversation) -> None:
         self.conversation = conversation
         self.texts: list[str] = []
+        self._withheld: list[Message] = []
         self._given: GivenAnswer | None = None
 
     async def resolve(self, answer: Answer, reasks_left: int) -> Resolution:
@@ -43,12 +44,15 @@ class AnswerVerdicts:
         except GuardUnavailable:
             if conversation.grant.backend.fails_closed:
                 everything = frozenset(range(len(answer.calls)))
+                self.texts = [UNAVAILABLE for _ in answer.calls]
+                self._withheld = protocol.results(answer.calls, self.texts)
                 return Resolution("text", everything, UNAVAILABLE)
             evaluation = Evaluation(tuple(AnswerVerdict("allow") for _ in answer.calls))
         resolution = resolve(evaluation.verdicts, reasks_left)
         self.texts = [verdict.message or NOT_RUN for verdict in evaluation.verdicts]
+        calls, results = self._refused(answer, resolution)
+        self._withheld = results if len(calls) == len(answer.calls) else []
         if resolution.action == "reask":
-            calls, results = self._refused(answer, resolution)
             more = [
                 *self._answer_of([call for _, call in calls], answer),
                 *protocol.result_messages(results),
@@ -56,7 +60,7 @@ class AnswerVerdicts:
             conversation.before = [*conversation.before, *more]
             conversation.guard_messages = [*conversation.guard_messages, *protocol.for_guard(more)]
         else:
-            await self._store_rewrite(answer, resolution, evaluation)
+            await self._store_rewrite(answer, evaluation, calls, results)
         return resolution
 
     async def _evaluate(self, answer: Answer) -> Evaluation:
@@ -82,19 +86,27 @@ class AnswerVerdicts:
     def _is_retry(self) -> bool:
         return self.conversation.client.headers.text("x-stainless-retry-count") not in ("", "0")
 
-    def delivered(self, answer: Answer, shown_id: str = "") -> None:
+    async def ending(self, answer: Answer) -> None:
+        """Note what later requests need that continue an answer, before the client has all of it."""
+        if answer.id and self.conversation.session and self.conversation.protocol.shape == "responses":
+            # The client names the response by the id that it has got; the model server knows the last one, and expects
+            # results of the calls that it has made.
+            await self.conversation.keep_response(
+                answer.shown_id or answer.id, answer.id, self._withheld if answer.calls else []
+            )
+
+    def delivered(self, answer: Answer) -> None:
         """Note that the client has got the answer."""
         conversation = self.conversation
         if not answer.calls:
             conversation.meter.count_answer(answer)
         if self._given is not None:
             self._given.is_delivered = True
-        if not conversation.session:
-            return
-        if answer.id and conversation.protocol.shape == "responses":
-            key = (conversation.project_id, shown_id or answer.id)
-            conversation.state.memory.sessions_of_responses.put(key, conversation.session)
-        if not answer.calls and (len(conversation.messages) > 1 or answer.usage.total):
+        if (
+            conversation.session
+            and not answer.calls
+            and (len(conversation.messages) > 1 or answer.usage.total)
+        ):
             # The results before an answer without calls are recorded, too, and what it costs.
             speaker, guarding = conversation.speaker(answer), conversation.state.guarding
             conversation.state.run_later(guarding.report(speaker, conversation.guard_messages, answer))
@@ -120,9 +132,16 @@ class AnswerVerdicts:
         results = protocol.results(calls, [self.texts[number] for number in numbers])
         return [*zip(numbers, documents, strict=True)], results
 
-    async def _store_rewrite(self, answer: Answer, resolution: Resolution, evaluation: Evaluation) -> None:
+    async def _store_rewrite(
+        self,
+        answer: Answer,
+        evaluation: Evaluation,
+        calls: list[tuple[int, Message]],
+        results: list[Message],
+    ) -> None:
         conversation, protocol = self.conversation, self.conversation.protocol
-        kept = [call for number, call in enumerate(answer.calls) if number not in resolution.blocked]
+        blocked = {number for number, _ in calls}
+        kept = [call for number, call in enumerate(answer.calls) if number not in blocked]
         notes = {
             call.id: verdict.message
             for call, verdict in zip(answer.calls, evaluation.verdicts, strict=True)
@@ -130,12 +149,8 @@ class AnswerVerdicts:
         }
         if evaluation.notice and kept:
             notes.setdefault(kept[0].id, evaluation.notice)
-        calls, results = self._refused(answer, resolution)
         if kept and kept[0].id and (notes or calls or conversation.before):
             ids = [one for message in conversation.messages for one in protocol.call_ids(message)]
             anchor = kept[0].id
             occurrence = occurrence_of(anchor, ids)
             await conversation.keep(Rewrite(anchor, occurrence, conversation.before, calls, results, notes))
-        elif not kept and protocol.shape == "responses" and answer.id:
-            # The model server may keep the conversation, and then expects results of the calls that it has made.
-            await conversation.keep(Rewrite(f"response:{answer.id}", 1, results=results))

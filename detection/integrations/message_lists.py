@@ -135,7 +135,7 @@ class NewMessages:
 
 
 def read_messages(
-    messages: Iterable[dict[str, Any]], shape: MessageShape, secret: bytes
+    messages: Iterable[dict[str, Any]], shape: MessageShape, secret: bytes, continued: str = ""
 ) -> list[ReadMessage]:
     """Return the messages that count, with their digests.
 
@@ -145,9 +145,11 @@ def read_messages(
         Checked by the caller to be objects.
     secret
         Key of the digests, at most 64 bytes.
+    continued
+        What the list continues, if it is not the whole history: the id of a response or conversation that the model server keeps.
     """
     read: list[ReadMessage] = []
-    prefix = b""
+    prefix = _digest(secret, continued.encode("utf-8", "surrogatepass")) if continued else b""
     unanswered: deque[str] = deque()
     for index, message in enumerate(messages):
         events = tuple(events_of_message(message, shape))
@@ -164,7 +166,9 @@ def read_messages(
     return read
 
 
-def find_new(messages: Sequence[ReadMessage], known: KnownMessages, round_name: str = "") -> NewMessages:
+def find_new(
+    messages: Sequence[ReadMessage], known: KnownMessages, round_name: str = "", *, is_continued: bool = False
+) -> NewMessages:
     """Return what is new in a list.
 
     Parameters
@@ -176,6 +180,8 @@ def find_new(messages: Sequence[ReadMessage], known: KnownMessages, round_name: 
     round_name
         The client's id of the model response that the list ends with. It tells a list that is sent again from one whose messages
         are equal because call ids are used again and its beginning is cut off.
+    is_continued
+        Whether the list is not the whole history, but what was added to it.
     """
     count = len(messages)
     pending_at = _pending_at(messages)
@@ -188,7 +194,7 @@ def find_new(messages: Sequence[ReadMessage], known: KnownMessages, round_name: 
         if end in known.ends or not round_name:
             return NewMessages(pending=tuple(messages[pending_at:]), is_resent=True)
         start = turn_at
-    elif known.length and not (start and messages[start - 1].prefix in known.ends):
+    elif known.length and not is_continued and not (start and messages[start - 1].prefix in known.ends):
         is_broken = 2 * start < known.length
         start = _start_after_break(messages, known, start, turn_at, is_broken=is_broken)
     return NewMessages(

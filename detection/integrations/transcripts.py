@@ -16,7 +16,7 @@ MessageShape = Literal["openai", "anthropic", "responses"]
 MESSAGE_SHAPES: Final[tuple[MessageShape, ...]] = ("openai", "anthropic", "responses")
 _COUNTED_RESPONSES: Final = 1_000
 """The lines of a response are close together; older ones are forgotten."""
-_NOT_PROMPTS: Final = ("<command-", "<local-command", "<system-reminder", "[Request interrupted", "Caveat:")
+NOT_PROMPTS: Final = ("<command-", "<local-command", "<system-reminder", "[Request interrupted", "Caveat:")
 """Text that a coding agent puts where a prompt of its user would be."""
 
 
@@ -139,8 +139,9 @@ def _user_message(common: Event, content: Any, *, is_person: bool) -> Iterator[E
     for block in results:
         answer = block.get("content")
         yield _result(common, block.get("tool_use_id"), _joined(answer) or answer, block.get("is_error"))
-    text = _joined(content).strip()
-    if not results and is_person and text and not text.startswith(_NOT_PROMPTS):
+    parts = [content] if isinstance(content, str) else [_text(block, "text") for block in _blocks(content)]
+    text = "\n".join(part for part in parts if part and not part.lstrip().startswith(NOT_PROMPTS)).strip()
+    if not results and is_person and text:
         yield _said(common, text)
 
 

@@ -50,7 +50,7 @@ def read(reader, parts):
         if len(answer.calls) > 1
         else Resolution("text", frozenset((0,)), "No.")
     )
-    return passed, reader.forwarded(), reader.resolved(some, "stop"), answer, reader.shown_id
+    return passed, reader.forwarded(), reader.resolved(some), answer
 
 
 @pytest.mark.parametrize("shape", PROTOCOLS)

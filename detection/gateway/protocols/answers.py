@@ -64,6 +64,8 @@ class Answer:
         The answer as the model server wants it back, where that cannot be made of the calls alone.
     reasoning
         Text of the reasoning, where the model server wants that back.
+    shown_id
+        The id under which the client has got it, if that is another one.
     """
 
     id: str = ""
@@ -72,14 +74,24 @@ class Answer:
     calls: list[ToolCall] = field(default_factory=list)
     usage: TokenUsage = field(default_factory=TokenUsage)
     reasoning: str = ""
+    shown_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerVerdict:
-    """The verdict on a call; `decision` is one of `engine.calls.DECISIONS`, without `hold`."""
+    """The verdict on a call.
+
+    Attributes
+    ----------
+    decision
+        One of `engine.calls.DECISIONS`, without `hold`.
+    ends_in_error
+        Whether a stop is to end the answer as an error, in protocols that have such an end.
+    """
 
     decision: str
     message: str = ""
+    ends_in_error: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +107,14 @@ class Resolution:
         Numbers of the calls that do not run.
     text
         The message to the user, for `text`.
-    is_stop
-        Whether the run ends.
+    ends_in_error
+        Whether the answer ends as an error, in protocols that have such an end.
     """
 
     action: Literal["forward", "some", "reask", "text"]
     blocked: frozenset[int] = frozenset()
     text: str = ""
-    is_stop: bool = False
+    ends_in_error: bool = False
 
 
 def resolve(verdicts: Sequence[AnswerVerdict], reasks_left: int) -> Resolution:
@@ -110,7 +122,7 @@ def resolve(verdicts: Sequence[AnswerVerdict], reasks_left: int) -> Resolution:
     everything = frozenset(range(len(verdicts)))
     stops = [verdict for verdict in verdicts if verdict.decision == "stop"]
     if stops:
-        return Resolution("text", everything, stops[0].message or NOT_RUN, is_stop=True)
+        return Resolution("text", everything, stops[0].message or NOT_RUN, stops[0].ends_in_error)
     blocked = frozenset(n for n, verdict in enumerate(verdicts) if verdict.decision not in ("allow", "warn"))
     if not blocked:
         return Resolution("forward")

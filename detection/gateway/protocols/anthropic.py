@@ -132,9 +132,7 @@ class Anthropic:
         answer.messages = _with_thinking(dicts(response.get("content")))
         return answer
 
-    def respond(
-        self, response: dict[str, Any], answer: Answer, resolution: Resolution, finish: str
-    ) -> dict[str, Any]:
+    def respond(self, response: dict[str, Any], answer: Answer, resolution: Resolution) -> dict[str, Any]:
         """Return a whole response as the client gets it."""
         blocked = {answer.calls[n].place for n in resolution.blocked}
         kept = [block for place, block in enumerate(dicts(response.get("content"))) if place not in blocked]
@@ -143,19 +141,27 @@ class Anthropic:
         kept.append({"type": "text", "text": resolution.text})
         return response | {"content": kept, "stop_reason": "end_turn", "stop_sequence": None}
 
-    def text_response(self, model: str, text: str, response_id: str) -> dict[str, Any]:
-        """Return a response of the gateway's own."""
+    def with_lead(self, response: dict[str, Any], lead: str) -> dict[str, Any]:
+        """Return a whole response with a text before the answer."""
+        return response | {"content": [{"type": "text", "text": lead}, *dicts(response.get("content"))]}
+
+    def text_response(self, model: str, end: Resolution, response_id: str) -> dict[str, Any]:
+        """Return a response of the gateway's own. The protocol has no end that is an error."""
         return _message(model, response_id) | {
-            "content": [{"type": "text", "text": text}],
+            "content": [{"type": "text", "text": end.text}],
             "stop_reason": "end_turn",
         }
 
-    def text_stream(self, model: str, text: str, response_id: str) -> bytes:
+    def text_stream(self, model: str, end: Resolution, response_id: str) -> bytes:
         """Return the same as a stream."""
         start = {"type": "message_start", "message": _message(model, response_id)}
         usage = {"output_tokens": 0}
         return b"".join(
-            (_event(start), *_text_events(0, text), *_end_events({"type": "message_delta", "usage": usage}))
+            (
+                _event(start),
+                *_text_events(0, end.text),
+                *_end_events({"type": "message_delta", "usage": usage}),
+            )
         )
 
     def reader(self, request: dict[str, Any]) -> AnthropicReader:
@@ -208,7 +214,7 @@ class AnthropicReader(StreamReader):
             message = document.get("message") or {}
             self.answer.id, self.answer.model = text_field(message, "id"), text_field(message, "model")
             self.answer.usage = usage_of(message.get("usage"), self.answer.usage)
-            return b"" if self._is_continued else event
+            return b"" if self._is_continued else event + self._lead_events()
         if kind in ("content_block_start", "content_block_delta", "content_block_stop"):
             return self._read_block(str(kind), event, document)
         if kind == "message_delta":
@@ -219,6 +225,13 @@ class AnthropicReader(StreamReader):
                 self.is_due = True
                 return b""
         return event
+
+    def _lead_events(self) -> bytes:
+        if not self.lead:
+            return b""
+        self._first = self._passed = 1
+        lead, self.lead = self.lead, ""
+        return b"".join(_text_events(0, lead))
 
     def _read_block(self, kind: str, event: bytes, document: dict[str, Any]) -> bytes:
         index = whole_number(document.get("index"))
@@ -269,7 +282,7 @@ class AnthropicReader(StreamReader):
         blocks = [_event(document | {"index": self._first + at}) for at, document, _ in self._held_at]
         return b"".join((*blocks, _event(self._message_delta)))
 
-    def resolved(self, resolution: Resolution, finish: str) -> bytes:
+    def resolved(self, resolution: Resolution) -> bytes:
         """Return what the client gets instead of what is held."""
         blocked = {self.answer.calls[n].place for n in resolution.blocked}
         places: dict[int, int] = {}

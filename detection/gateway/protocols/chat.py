@@ -114,9 +114,7 @@ class Chat:
             answer.reasoning = answer.reasoning or text_field(message, "reasoning_content")
         return answer
 
-    def respond(
-        self, response: dict[str, Any], answer: Answer, resolution: Resolution, finish: str
-    ) -> dict[str, Any]:
+    def respond(self, response: dict[str, Any], answer: Answer, resolution: Resolution) -> dict[str, Any]:
         """Return a whole response as the client gets it."""
         choices = []
         blocked = {(answer.calls[n].choice, answer.calls[n].place) for n in resolution.blocked}
@@ -129,25 +127,34 @@ class Chat:
                 message.pop("tool_calls")
                 text = resolution.text or "The calls were not run."
                 message["content"] = "\n\n".join(filter(None, (text_field(message, "content"), text)))
-                choice = choice | {"finish_reason": finish if resolution.is_stop else "stop"}
+                choice = choice | {"finish_reason": _end(resolution)}
             elif calls:
                 message["tool_calls"] = kept
             choices.append(choice | {"message": message})
         return response | {"choices": choices}
 
-    def text_response(self, model: str, text: str, response_id: str) -> dict[str, Any]:
+    def with_lead(self, response: dict[str, Any], lead: str) -> dict[str, Any]:
+        """Return a whole response with a text before the answer."""
+        choices = dicts(response.get("choices"))
+        message = dict(choices[0].get("message") or {}) if choices else {}
+        message["content"] = lead + text_field(message, "content")
+        return response | {
+            "choices": [{**choice, "message": message} for choice in choices[:1]] + choices[1:]
+        }
+
+    def text_response(self, model: str, end: Resolution, response_id: str) -> dict[str, Any]:
         """Return a response of the gateway's own."""
-        message = {"role": "assistant", "content": text}
+        message = {"role": "assistant", "content": end.text}
         return {
             "id": f"chatcmpl-{response_id}",
             "object": "chat.completion",
             "created": 0,
             "model": model,
-            "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}],
+            "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": _end(end)}],
             "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
         }
 
-    def text_stream(self, model: str, text: str, response_id: str) -> bytes:
+    def text_stream(self, model: str, end: Resolution, response_id: str) -> bytes:
         """Return the same as a stream."""
         head = {
             "id": f"chatcmpl-{response_id}",
@@ -155,7 +162,7 @@ class Chat:
             "created": 0,
             "model": model,
         }
-        return b"".join((*_text_events(head, 0, text, "stop"), _DONE))
+        return b"".join((*_text_events(head, 0, end.text, _end(end)), _DONE))
 
     def reader(self, request: dict[str, Any]) -> ChatReader:
         """Return a reader of the stream that answers a request."""
@@ -229,7 +236,9 @@ class ChatReader(StreamReader):
         if not choices:
             self.is_due = bool(self._calls) and self._is_finished and bool(document.get("usage"))
             return b"" if self.hides_usage and document.get("usage") else self._held_tail(event)
-        return self._read_choices(event, choices)
+        lead = [self._chunk(0, {"role": "assistant", "content": self.lead})] if self.lead else []
+        self._has_text, self.lead = self._has_text or bool(lead), ""
+        return b"".join((*lead, self._read_choices(event, choices)))
 
     def _held_tail(self, event: bytes) -> bytes:
         """Hold what comes after a finish that is held."""
@@ -299,9 +308,9 @@ class ChatReader(StreamReader):
         """Return what is held, whole calls one after the other."""
         if len(self._order) == len(self._calls):
             return b"".join((*self.held, *self._tail))
-        return self.resolved(Resolution("forward"), "")
+        return self.resolved(Resolution("forward"))
 
-    def resolved(self, resolution: Resolution, finish: str) -> bytes:
+    def resolved(self, resolution: Resolution) -> bytes:
         """Return what the client gets instead of what is held."""
         out: list[bytes] = []
         for choice in sorted({choice for choice, _ in self._calls}):
@@ -316,9 +325,8 @@ class ChatReader(StreamReader):
             if kept:
                 out.append(self._finish(choice))
             else:
-                reason = finish if resolution.is_stop else "stop"
-                text = resolution.text or "The calls were not run."
-                out += _text_events(self._head, choice, ("\n\n" if self._has_text else "") + text, reason)
+                text = ("\n\n" if self._has_text else "") + (resolution.text or "The calls were not run.")
+                out += _text_events(self._head, choice, text, _end(resolution))
         return b"".join((*out, *self._tail))
 
     def _finish(self, choice: int) -> bytes:
@@ -356,6 +364,10 @@ def _chunk(head: dict[str, Any], choice: int, delta: dict[str, Any], finish: Any
 
 def _text_events(head: dict[str, Any], choice: int, text: str, finish: str) -> list[bytes]:
     return [_chunk(head, choice, {"role": "assistant", "content": text}), _chunk(head, choice, {}, finish)]
+
+
+def _end(resolution: Resolution) -> str:
+    return "error" if resolution.ends_in_error else "stop"
 
 
 def _call(call: Message, place: int, choice: int) -> ToolCall:

@@ -141,28 +141,31 @@ class Responses:
         ]
         return answer
 
-    def respond(
-        self, response: dict[str, Any], answer: Answer, resolution: Resolution, finish: str
-    ) -> dict[str, Any]:
+    def respond(self, response: dict[str, Any], answer: Answer, resolution: Resolution) -> dict[str, Any]:
         """Return a whole response as the client gets it."""
         blocked = {answer.calls[n].place for n in resolution.blocked}
         kept = [item for place, item in enumerate(dicts(response.get("output"))) if place not in blocked]
         if resolution.action == "text":
-            kept.append(message_item(answer.id, resolution.text))
+            kept.append(message_item(answer.id, len(kept), resolution.text))
             response = response | {"output_text": resolution.text} if "output_text" in response else response
         return response | {"output": kept}
 
-    def text_response(self, model: str, text: str, response_id: str) -> dict[str, Any]:
-        """Return a response of the gateway's own."""
+    def with_lead(self, response: dict[str, Any], lead: str) -> dict[str, Any]:
+        """Return a whole response with a text before the answer."""
+        item = message_item(text_field(response, "id"), 0, lead)
+        return response | {"output": [item, *dicts(response.get("output"))]}
+
+    def text_response(self, model: str, end: Resolution, response_id: str) -> dict[str, Any]:
+        """Return a response of the gateway's own. A failed one would hide the text from most clients."""
         return empty_response(model, response_id) | {
             "status": "completed",
-            "output": [message_item(response_id, text)],
+            "output": [message_item(response_id, 0, end.text)],
             "usage": NO_USAGE,
         }
 
-    def text_stream(self, model: str, text: str, response_id: str) -> bytes:
+    def text_stream(self, model: str, end: Resolution, response_id: str) -> bytes:
         """Return the same as a stream."""
-        done = self.text_response(model, text, response_id)
+        done = self.text_response(model, end, response_id)
         numbers = EventNumbers()
         start = {"type": "response.created", "response": empty_response(model, response_id)}
         last = {"type": "response.completed", "response": done}

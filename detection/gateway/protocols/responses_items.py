@@ -38,7 +38,7 @@ NO_USAGE: Final = {
 def empty_response(model: str, response_id: str) -> dict[str, Any]:
     """Return a response of the gateway's own, before it has content."""
     return {
-        "id": f"resp_{response_id}",
+        "id": response_id,
         "object": "response",
         "created_at": 0,
         "status": "in_progress",
@@ -56,10 +56,10 @@ def empty_response(model: str, response_id: str) -> dict[str, Any]:
     }
 
 
-def message_item(answer_id: str, text: str) -> Message:
-    """Return a message with a text of the gateway."""
+def message_item(answer_id: str, place: int, text: str) -> Message:
+    """Return a message with a text of the gateway; `place` is its number in the response."""
     part = {"type": "output_text", "text": text, "annotations": []}
-    item_id = f"msg_{answer_id.removeprefix('resp_')}_loopguard"
+    item_id = f"msg_{answer_id.removeprefix('resp_')}_loopguard{place}"
     return {"id": item_id, "type": "message", "role": "assistant", "status": "completed", "content": [part]}
 
 

@@ -83,8 +83,20 @@ class ResponsesReader(StreamReader):
             self._first = self._first or {
                 name: response[name] for name in ("id", "created_at") if name in response
             }
+            self.answer.shown_id = text_field(self._first, "id")
         if kind in ("response.created", "response.in_progress", "response.queued"):
             return b"" if self._is_continued else self._as_it_came(event, document)
+        return self._lead_events() + self._read_content(kind, event, document)
+
+    def _lead_events(self) -> bytes:
+        if not self.lead or not self.answer.id:
+            return b""
+        item = message_item(self.answer.id, 0, self.lead)
+        self._earlier, self._is_continued, self.lead = [item], True, ""
+        return b"".join(item_events(self._numbers, 0, item))
+
+    def _read_content(self, kind: str, event: bytes, document: dict[str, Any]) -> bytes:
+        response = document.get("response")
         if kind in ("response.failed", "error"):
             self.has_failed = True
         if kind in _LAST and isinstance(response, dict):
@@ -136,11 +148,6 @@ class ResponsesReader(StreamReader):
             }
         return self._numbers.event(document)
 
-    @property
-    def shown_id(self) -> str:
-        """Id of the response that the client has got."""
-        return text_field(self._first, "id")
-
     def finish(self) -> None:
         """Complete the answer when the verdicts are due."""
         self.answer.calls = [
@@ -153,9 +160,9 @@ class ResponsesReader(StreamReader):
         """Return what is held; items are whole, and clients tell them apart by their numbers."""
         if not self._is_continued:
             return b"".join(self.held)
-        return self.resolved(Resolution("some"), "")
+        return self.resolved(Resolution("some"))
 
-    def resolved(self, resolution: Resolution, finish: str) -> bytes:
+    def resolved(self, resolution: Resolution) -> bytes:
         """Return what the client gets instead of what is held."""
         blocked = {self.answer.calls[n].place for n in resolution.blocked}
         output = [*self._earlier, *self._passed]
@@ -167,7 +174,7 @@ class ResponsesReader(StreamReader):
                 out.append(self._numbers.event(document | {"output_index": place}))
         output += [self._items[at] for at in places]
         if resolution.action == "text":
-            item = message_item(self.answer.id, resolution.text)
+            item = message_item(self.answer.id, len(output), resolution.text)
             out += item_events(self._numbers, len(output), item)
             output.append(item)
         return b"".join((*out, self._numbers.event(self._ended(output))))
@@ -180,7 +187,7 @@ class ResponsesReader(StreamReader):
 
     def ended_with(self, text: str) -> bytes:
         """Return a text and the end of the stream."""
-        item = message_item(text_field(self._last.get("response"), "id"), text)
+        item = message_item(text_field(self._last.get("response"), "id"), len(self._earlier), text)
         events = item_events(self._numbers, len(self._earlier), item)
         return b"".join((*events, self._numbers.event(self._ended([*self._earlier, item]))))
 

@@ -64,11 +64,16 @@ def printable(value: Any, characters: int) -> str:
     return bounded(value, characters) if isinstance(value, str) else ""
 
 
+def kept_conversation(request: Mapping[str, Any]) -> str:
+    """Return the id of the conversation that OpenAI's model server keeps, or empty."""
+    conversation = request.get("conversation")
+    return conversation if isinstance(conversation, str) else text_field(conversation, "id")
+
+
 def _of_body(request: Mapping[str, Any]) -> str:
     """Return OpenAI's `conversation`, or the session in Anthropic's `metadata.user_id`, which Claude Code fills with JSON."""
-    conversation = request.get("conversation")
-    if isinstance(conversation, dict) or (isinstance(conversation, str) and conversation):
-        return conversation if isinstance(conversation, str) else text_field(conversation, "id")
+    if conversation := kept_conversation(request):
+        return conversation
     user = text_field(request.get("metadata"), "user_id")
     if user.startswith("{"):
         try:

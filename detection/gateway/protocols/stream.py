@@ -26,6 +26,8 @@ class StreamReader:
         Whether the rest passes unread.
     hides_usage
         Whether the model server was asked for its usage by the gateway, so that the client is not to see it.
+    lead
+        A text of LoopGuard that precedes the answer, or empty.
     """
 
     def __init__(self) -> None:
@@ -35,6 +37,7 @@ class StreamReader:
         self.has_failed = False
         self.is_unreadable = False
         self.hides_usage = False
+        self.lead = ""
         self._splitter = sse.EventSplitter()
         self._events: deque[bytes] = deque()
         self._held_bytes = 0
@@ -47,7 +50,7 @@ class StreamReader:
         EventTooLarge
             If an event, or all that is held, is beyond the limit.
         """
-        if not self._events and not self._splitter.rest and self.passes_unread(data):
+        if not (self.lead or self._events or self._splitter.rest) and self.passes_unread(data):
             return self.without_hidden(data)
         self._events.extend(self._splitter.split(data))
         return self.advance()
@@ -111,11 +114,6 @@ class StreamReader:
         """Return what passes at once of an event; hold the rest."""
         raise NotImplementedError
 
-    @property
-    def shown_id(self) -> str:
-        """Id of the answer that the client has got."""
-        return self.answer.id
-
     def finish(self) -> None:
         """Complete the answer when the verdicts are due."""
         raise NotImplementedError
@@ -124,16 +122,8 @@ class StreamReader:
         """Return what is held, whole calls one after the other."""
         raise NotImplementedError
 
-    def resolved(self, resolution: Resolution, finish: str) -> bytes:
-        """Return what the client gets instead of what is held.
-
-        Parameters
-        ----------
-        resolution
-            ``some`` or ``text``.
-        finish
-            Reason of the end where the run is stopped, in protocols that leave a choice.
-        """
+    def resolved(self, resolution: Resolution) -> bytes:
+        """Return what the client gets instead of what is held; the action of `resolution` is ``some`` or ``text``."""
         raise NotImplementedError
 
     def next_reader(self) -> StreamReader:

@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import dataclass
 
 from detection.models import GatewayRewrite, Session
+from detection.selectors.policies import effective
 from detection.services.sessions.actions import stopped_message
 
 MAX_REWRITES = 1_000
@@ -20,22 +21,37 @@ class SessionFacts:
     ----------
     stopped
         The message that a person stopped it, or empty.
+    ends_in_error
+        Whether the answer with that message ends as an error.
     rewrites
         JSON texts, oldest first.
     """
 
     stopped: str = ""
+    ends_in_error: bool = False
     rewrites: tuple[str, ...] = ()
 
 
 def session_facts(project_id: int, external_id: str) -> SessionFacts:
-    """Return what is known of a session that may not exist yet; at most two queries."""
-    session = Session.objects.filter(project_id=project_id, external_id=external_id).first()
+    """Return what is known of a session that may not exist yet; two queries, and those of the policy if it is stopped."""
+    session = (
+        Session.objects.select_related("project")
+        .filter(project_id=project_id, external_id=external_id)
+        .first()
+    )
     if session is None:
         return SessionFacts()
     rows = GatewayRewrite.objects.filter(session=session).order_by("-id").values_list("body", flat=True)
-    stopped = stopped_message(session) if session.is_stopped_by_person else ""
-    return SessionFacts(stopped, tuple(reversed(rows[:MAX_REWRITES])))
+    rewrites = tuple(reversed(rows[:MAX_REWRITES]))
+    if not session.is_stopped_by_person:
+        return SessionFacts(rewrites=rewrites)
+    preset = str(effective(session.project, session=session).values["preset"])
+    return SessionFacts(stopped_message(session), preset_ends_in_error(preset), rewrites)
+
+
+def preset_ends_in_error(preset: str) -> bool:
+    """Return whether a stop ends an answer as an error: the known system behind this preset marks it so."""
+    return preset == "proxy"
 
 
 def store_rewrite(project_id: int, external_id: str, answer: tuple[str, int], body: str) -> None:

@@ -36,6 +36,7 @@ def guard_messages(
     round_name: str,
     max_events: int,
     usage: EventRecord | None = None,
+    is_continued: bool = False,
 ) -> MessageGuardResponse:
     """Judge the calls that a list of messages ends with.
 
@@ -53,6 +54,8 @@ def guard_messages(
         Of a longer history that is new, only so many of the latest events count.
     usage
         Tokens and cost that belong to no call of the list.
+    is_continued
+        Whether the list is not the whole history, but what was added to it.
 
     Raises
     ------
@@ -62,7 +65,7 @@ def guard_messages(
     for _ in range(MAX_ATTEMPTS):
         stored = read_messages.load_by_name(principal.project_id, about.session)
         known = KnownMessages.load(stored)
-        new = find_new(messages, known, round_name)
+        new = find_new(messages, known, round_name, is_continued=is_continued)
         spent = () if usage is None else (replace(usage),)
         request = replace(
             about,

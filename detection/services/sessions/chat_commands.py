@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from detection.engine import commands as grammar
@@ -32,7 +31,6 @@ class CommandOut:
 
 
 CHAT = Actor("command")
-_HELP = re.compile(r"!/help\(\s*(?:tool[-_]loop[^()]*)?\)", re.IGNORECASE)
 _SHOWN = ("enabled", "max_repeats", "ttl_seconds", "mode", "preset")
 
 
@@ -62,7 +60,7 @@ def run_in_chat(session: Session, overrides: ProjectOverrides, text: str, actor:
 
     A command with a mistake changes nothing; the others in the same text are executed.
     """
-    if _HELP.search(text[: grammar.MAX_COMMAND_CHARS]):
+    if grammar.asks_for_help(text):
         policy = overrides.policy_for(session.agent, session.backend, session.model, session.policy_values)
         return CommandOut((help_line(policy),), is_changed=False)
     if not grammar.contains_command(text):

@@ -1,0 +1,189 @@
+"""In-chat commands through the gateway: executed, answered, and kept from the model."""
+
+import json
+
+import pytest
+from django.db import connections
+
+from detection.gateway import guarding
+from detection.models import Event, Session
+from detection.services.audit import SYSTEM
+from detection.services.sessions import actions
+from tests.support.model_answers import answered, call
+from tests.support.model_server import of_json
+
+from .agents import Agent
+from .conftest import World
+from .test_guarding import every_form
+
+COMMAND = "!/set(tool-loop-max-repeats=6, tool-loop-mode=break)"
+REPLY = "tool-loop-max-repeats is now 6; tool-loop-mode is now break."
+
+
+def values_of(session="s-1"):
+    return Session.objects.get(external_id=session).policy_values
+
+
+def sent_to_model(world):
+    return "\n".join(asked.body.decode() for asked in world.model.asked)
+
+
+@every_form
+def test_a_command_is_executed_and_answered_without_the_model(world: World, shape, is_stream):
+    world.model.script = lambda asked: answered(asked, shape, "Done.")
+    agent = Agent(world, shape, is_stream)
+    agent.run()
+    agent.say(COMMAND)
+    given = agent.run()
+    assert (given.text, given.calls) == (REPLY, [])
+    assert values_of() == {"max_repeats": 6, "mode": "break"}
+    assert len(world.model.asked) == 1
+    agent.say("now search")
+    agent.run()
+    sent = world.model.asked[-1].document["input" if shape == "responses" else "messages"]
+    assert len(sent) == 3, "neither the command nor its reply is part of the conversation"
+    assert "tool-loop" not in sent_to_model(world)
+    event = Event.objects.exclude(reply="").get()
+    assert (event.type, event.reply) == ("message", REPLY)
+
+
+@every_form
+def test_a_command_beside_other_text_precedes_the_answer(world: World, shape, is_stream):
+    world.model.script = lambda asked: answered(
+        asked, shape, "Sure.", [call()] if len(world.model.asked) == 1 else []
+    )
+    agent = Agent(world, shape, is_stream)
+    agent.messages.clear()
+    agent.say(f"Search for it. {COMMAND} Be quick.")
+    given = agent.turn()
+    assert given.text.startswith(f"[LoopGuard: {REPLY}]")
+    assert "Sure." in given.text
+    assert [one[1] for one in given.calls] == ["search"]
+    agent.run()
+    assert values_of() == {"max_repeats": 6, "mode": "break"}
+    assert "tool-loop" not in sent_to_model(world)
+    first, second = (
+        one.document["input" if shape == "responses" else "messages"] for one in world.model.asked
+    )
+    assert second[: len(first)] == first
+    assert "Search for it." in json.dumps(first)
+    assert "Be quick." in json.dumps(first)
+    assert "Sure." in json.dumps(second)
+    assert Event.objects.exclude(reply="").count() == 1
+
+
+@every_form
+def test_a_blocked_answer_after_a_command_is_asked_for_again(world: World, shape, is_stream):
+    """What precedes the answer is sent once, and what follows is numbered after it."""
+
+    def script(asked):
+        again = len(world.model.asked) >= 4
+        return answered(asked, shape, "Hm.", [call("other", n=1)] if again else [call()])
+
+    world.model.script = script
+    agent = Agent(world, shape, is_stream)
+    for _ in range(2):
+        agent.turn()
+    agent.say("go on !/set(tool-loop-result-aware=false, tool-loop-mode=chance, tool-loop-max-repeats=3)")
+    given = agent.turn()
+    assert given.text.count("[LoopGuard: ") == 1
+    assert [one[1] for one in given.calls] == ["other"]
+    agent.turn()
+    assert "LoopGuard: " not in sent_to_model(world)
+
+
+@every_form
+def test_a_wrong_command_is_answered_with_its_error(world: World, shape, is_stream):
+    agent = Agent(world, shape, is_stream)
+    agent.messages.clear()
+    agent.say("!/set(tool-loop-max-repeats=lots) !/help()")
+    assert "tool-loop-max-repeats" in agent.run().text
+    assert values_of() == {}
+    assert not world.model.asked
+
+
+@every_form
+def test_a_request_that_is_sent_again_executes_once_and_gets_the_same_reply(world: World, shape, is_stream):
+    agent = Agent(world, shape, is_stream)
+    agent.say(COMMAND)
+    texts = []
+    for retry in range(3):
+        agent.headers = {"x-stainless-retry-count": str(retry)}
+        texts.append(agent.ask().text)
+        actions.set_policy(world.project.pk, "s-1", {"max_repeats": 9}, SYSTEM)
+    assert texts == [REPLY] * 3
+    assert values_of() == {"max_repeats": 9, "mode": "break"}
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_commands_are_found_beside_what_programs_add_to_a_prompt(world: World, is_stream):
+    world.model.script = lambda asked: answered(asked, "anthropic", "Done.")
+    agent = Agent(world, "anthropic", is_stream)
+    reminder = {"type": "text", "text": "<system-reminder>Today is Monday.</system-reminder>"}
+    agent.messages = [{"role": "user", "content": [reminder, {"type": "text", "text": COMMAND}]}]
+    assert agent.run().text == REPLY
+    assert not world.model.asked
+
+
+@pytest.mark.parametrize("shape", ["openai", "anthropic"])
+def test_commands_without_a_session_take_effect_with_the_first_call(world: World, shape):
+    world.model.script = lambda asked: answered(
+        asked, shape, "", [call()] if len(world.model.asked) == 1 else []
+    )
+    agent = Agent(world, shape, session="")
+    agent.say(COMMAND)
+    assert "first tool call" in agent.run().text
+    agent.say("now search")
+    agent.run()
+    assert Session.objects.get().policy_values == {"max_repeats": 6, "mode": "break"}
+    assert "tool-loop" not in sent_to_model(world)
+
+
+def test_a_command_of_a_stored_conversation_is_not_continued_at_the_model_server(world: World):
+    world.model.script = lambda asked: answered(asked, "responses", "Done.")
+
+    def ask(text, **more):
+        request = {"model": "gpt-x", "input": text, **more}
+        return world.http().post("/responses", json=request).json()
+
+    command = ask(COMMAND)
+    first = ask("Search.", previous_response_id=command["id"])
+    assert world.model.asked[0].document["previous_response_id"] is None
+    between = ask("!/set(tool-loop-max-repeats=7)", previous_response_id=first["id"])
+    ask("Again.", previous_response_id=between["id"])
+    assert world.model.asked[1].document["previous_response_id"] == first["id"]
+    assert len(world.model.asked) == 2
+    assert Session.objects.get().policy_values == {"max_repeats": 7, "mode": "break"}
+
+
+@every_form
+def test_other_text_that_looks_like_a_command_passes(world: World, shape, is_stream):
+    world.model.script = lambda asked: answered(asked, shape, "Done.")
+    agent = Agent(world, shape, is_stream)
+    texts = ["!/set(model=gpt-x)", "What does !/unset do?", "x" * 2_000 + COMMAND]
+    for text in texts:
+        agent.say(text)
+        agent.run()
+    assert all(text in sent_to_model(world) for text in texts)
+
+
+@every_form
+def test_a_command_while_the_database_is_away_says_so(world: World, shape, is_stream):
+    world.model.script = lambda asked: answered(asked, shape, "Done.")
+    agent = Agent(world, shape, is_stream)
+    agent.run()
+    agent.say(COMMAND)
+    original = connections.settings["default"]["NAME"]
+    connections.settings["default"]["NAME"] = "not_there"
+    try:
+        assert agent.run().text == guarding.COMMAND_FAILED
+    finally:
+        connections.settings["default"]["NAME"] = original
+
+
+def test_an_error_of_the_model_server_after_a_command_is_its_own(world: World):
+    world.model.script = lambda asked: of_json({"error": {"message": "no"}}, 429)
+    request = {"messages": [{"role": "user", "content": f"Search. {COMMAND}"}]}
+    answer = world.http(**{"LoopGuard-Session": "s-1"}).post("/chat/completions", json=request)
+    assert (answer.status_code, answer.json()) == (429, {"error": {"message": "no"}})
+    assert values_of() == {"max_repeats": 6, "mode": "break"}

@@ -1,0 +1,205 @@
+"""Histories as agents send them: whole, condensed, branched, in turns with another session, or kept by the model server."""
+
+import gzip
+import json
+
+import pytest
+
+from detection.models import Session
+from detection.services.audit import SYSTEM
+from detection.services.policies import overrides
+from tests.support.model_answers import answered, call
+
+from .agents import Agent
+from .conftest import World
+from .test_guarding import calls_of, decisions_of, every_form
+
+
+def every_call_is_new(world, shape):
+    world.model.script = lambda asked: answered(asked, shape, "", [call(q=f"page {len(world.model.asked)}")])
+
+
+def turns(agent, count):
+    for _ in range(count):
+        assert agent.turn(lambda one: f"found {one[2]}").calls
+
+
+@every_form
+def test_a_condensed_history_counts_no_call_twice(world: World, shape, is_stream):
+    every_call_is_new(world, shape)
+    agent = Agent(world, shape, is_stream)
+    turns(agent, 8)
+    agent.messages = [{"role": "user", "content": "Summary: eight pages were searched."}]
+    turns(agent, 4)
+    assert [json.loads(row.arguments)["q"] for row in calls_of()] == [f"page {n}" for n in range(1, 13)]
+
+
+@every_form
+def test_a_loop_goes_on_after_its_history_was_condensed(world: World, shape, is_stream):
+    world.model.script = lambda asked: answered(asked, shape, "", [call()])
+    agent = Agent(world, shape, is_stream)
+    for _ in range(2):
+        agent.turn()
+    agent.messages = [{"role": "user", "content": "Summary: nothing was found."}]
+    agent.run()
+    assert agent.runs == 3
+    assert decisions_of()[3:] == ["block"] * 3
+
+
+@every_form
+def test_branches_of_a_conversation_count_each_call_once(world: World, shape, is_stream):
+    every_call_is_new(world, shape)
+    agent = Agent(world, shape, is_stream)
+    turns(agent, 3)
+    base = [*agent.messages]
+    turns(agent, 2)
+    first = [*agent.messages]
+    agent.messages = base
+    agent.say("try another way")
+    turns(agent, 2)
+    agent.messages = first
+    turns(agent, 1)
+    assert [json.loads(row.arguments)["q"] for row in calls_of()] == [f"page {n}" for n in range(1, 9)]
+
+
+@every_form
+def test_two_sessions_in_turns_keep_their_own_counts(world: World, shape, is_stream):
+    world.model.script = lambda asked: answered(asked, shape, "", [call()])
+    agents = [Agent(world, shape, is_stream, session=name) for name in ("a", "b")]
+    for _ in range(4):
+        for agent in agents:
+            agent.turn()
+    assert [agent.runs for agent in agents] == [3, 3]
+    for name in ("a", "b"):
+        assert decisions_of(name)[:4] == ["allow", "allow", "warn", "block"]
+
+
+class KeptConversation:
+    """Sends only what is new, with the id of the response before."""
+
+    def __init__(self, world, is_stream):
+        self.world, self.is_stream = world, is_stream
+        self.previous = None
+        self.input = [{"role": "user", "content": "reset my password"}]
+        self.runs = 0
+
+    def turn(self, result="0 hits"):
+        agent = Agent(self.world, "responses", self.is_stream, session="")
+        agent.messages = self.input
+        agent.more = {"previous_response_id": self.previous} if self.previous else {}
+        given = agent.ask()
+        last = (
+            [one for one in _events(given.raw) if one["type"] == "response.completed"][-1]["response"]
+            if self.is_stream
+            else json.loads(given.raw)
+        )
+        self.previous = last["id"]
+        self.runs += len(given.calls)
+        self.input = [
+            {"type": "function_call_output", "call_id": one[0], "output": result} for one in given.calls
+        ] or [{"role": "user", "content": "go on"}]
+        return given
+
+
+def _events(raw):
+    for line in raw.decode().splitlines():
+        if line.startswith("data: {"):
+            yield json.loads(line[6:])
+
+
+class StrictServer:
+    """Answers like a server that keeps conversations: it knows its responses, and wants a result for each of their calls."""
+
+    def __init__(self, calls):
+        self.calls = calls
+        self.open = {None: set()}
+        self.errors = []
+
+    def __call__(self, asked):
+        document = asked.document
+        previous = document.get("previous_response_id")
+        given = {one["call_id"] for one in document["input"] if one.get("type") == "function_call_output"}
+        if previous not in self.open or not self.open[previous] <= given:
+            self.errors.append((previous, self.open.get(previous), given))
+        calls = self.calls(asked)
+        answer = answered(asked, "responses", "Hm.", calls)
+        raw = b"".join(answer.parts)
+        response = json.loads(raw) if not document.get("stream") else [*_events(raw)][-1]["response"]
+        self.open[response["id"]] = {one[0] for one in calls}
+        return answer
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_conversation_that_the_model_server_keeps_is_one_session(world: World, is_stream):
+    server = world.model.script = StrictServer(lambda asked: [call(q=f"page {len(world.model.asked)}")])
+    agent = KeptConversation(world, is_stream)
+    for number in range(4):
+        assert agent.turn(f"found {number}").calls
+    assert server.errors == []
+    assert list(Session.objects.values_list("call_count", flat=True)) in ([4], [1, 3])
+    assert set(decisions_of(Session.objects.order_by("-call_count")[0].external_id)) == {"allow"}
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_loop_in_a_kept_conversation_is_blocked_and_the_conversation_stays_usable(world: World, is_stream):
+    stuck = True
+    server = world.model.script = StrictServer(lambda asked: [call()] if stuck else [])
+    agent = KeptConversation(world, is_stream)
+    given = agent.turn()
+    while given.calls:
+        given = agent.turn()
+    assert agent.runs < 5
+    assert given.text
+    stuck = False
+    assert agent.turn().text
+    assert agent.turn().text
+    assert server.errors == []
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_call_blocked_beside_others_in_a_kept_conversation_gets_its_result(world: World, is_stream):
+    overrides.save_tool_rule(world.project.pk, "read", exempt=True, actor=SYSTEM, note="for the test")
+    server = world.model.script = StrictServer(
+        lambda asked: [call("read", path=f"{len(world.model.asked)}"), call()]
+    )
+    agent = KeptConversation(world, is_stream)
+    tools = [[one[1] for one in agent.turn().calls] for _ in range(6)]
+    assert ["read"] in tools
+    assert server.errors == []
+
+
+@every_form
+def test_a_packed_request_is_read_and_guarded(world: World, shape, is_stream):
+    world.model.script = lambda asked: answered(asked, shape, "", [call()])
+    backend, path = {
+        "openai": ("openai", "/chat/completions"), "anthropic": ("anthropic", "/v1/messages"),
+        "responses": ("openai", "/responses"),
+    }[shape]  # fmt: skip
+    key = "input" if shape == "responses" else "messages"
+    body = json.dumps({"model": "m", "stream": is_stream, key: [{"role": "user", "content": "x"}]}).encode()
+    headers = {"Content-Encoding": "gzip", "Content-Type": "application/json", "LoopGuard-Session": "s-1"}
+    http = world.http(backend, **headers)
+    assert http.post(path, content=gzip.compress(body)).status_code == 200
+    assert world.model.asked[0].body == body
+    assert "content-encoding" not in world.model.asked[0].headers
+    assert decisions_of() == ["allow"]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body", "status", "code"),
+    [
+        ("gzip", b"no gzip", 400, "invalid_body"),
+        ("gzip", gzip.compress(b"x" * 40_000_000), 413, "body_too_large"),
+        ("zstd", b"x", 415, "unsupported_encoding"),
+    ],
+)
+def test_a_body_that_cannot_be_unpacked_is_rejected(world: World, encoding, body, status, code):
+    answer = world.http(**{"Content-Encoding": encoding}).post("/chat/completions", content=body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+    assert not world.model.asked
+
+
+def test_a_packed_body_that_ends_early_is_rejected(world: World):
+    packed = gzip.compress(b'{"messages": [{"role": "user", "content": "x"}]}')[:-12]
+    answer = world.http(**{"Content-Encoding": "gzip"}).post("/chat/completions", content=packed)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_body")
