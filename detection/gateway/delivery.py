@@ -187,10 +187,10 @@ class Delivery:
         document = protocol.text_response(model, end, response_id)
         await self.client.respond(200, [(b"content-type", b"application/json")], orjson.dumps(document))
 
-    async def end_with_reasons(self, blocked: Answer, reader: StreamReader | None) -> None:
+    async def end_with_reasons(self, blocked: Answer, reader: StreamReader) -> None:
         """End an answer whose calls were blocked, when the model server cannot be asked again."""
         text = "\n\n".join(dict.fromkeys(self.verdicts.texts))
-        if reader is None or not self.client.has_started:
+        if not self.client.has_started:
             await self.respond_text(self.lead + text)
         else:
             await self.verdicts.ending(blocked)

@@ -101,11 +101,10 @@ class Exchange:
         """Ask the model server until there is an answer that the client may have."""
         conversation = delivery.conversation
         request: dict[str, Any] = conversation.request
-        reader: StreamReader | None = self.protocol.reader(request) if conversation.is_stream else None
+        reader: StreamReader = self.protocol.reader(request)
+        reader.lead = delivery.lead
         choices = request.get("n")
         reasks_left = 0 if isinstance(choices, int) and choices > 1 else MAX_REASKS
-        if reader is not None:
-            reader.lead = delivery.lead
         blocked = await self._ask(delivery, body, reader, reasks_left, None)
         known = 0
         while blocked is not None:
@@ -114,7 +113,7 @@ class Exchange:
             )
             messages, known = [*messages, *more], len(conversation.before)
             body = orjson.dumps(self.protocol.continued(request, messages, blocked))
-            reader = reader.next_reader() if reader is not None else None
+            reader = reader.next_reader()
             reasks_left -= 1
             blocked = await self._ask(delivery, body, reader, reasks_left, blocked)
 
@@ -122,7 +121,7 @@ class Exchange:
         self,
         delivery: Delivery,
         body: bytes,
-        reader: StreamReader | None,
+        reader: StreamReader,
         reasks_left: int,
         blocked: Answer | None,
     ) -> Answer | None:
@@ -146,7 +145,7 @@ class Exchange:
                         conversation.note_without_usage()
                         return await self._ask(delivery, body, reader, reasks_left, blocked)
                 kind = kind_of(response) if response.status == 200 else None
-                if reader is not None and kind == "stream":
+                if kind == "stream":
                     return await delivery.stream(response, reader, reasks_left)
                 if kind is not None:
                     return await delivery.whole(response, reasks_left)
