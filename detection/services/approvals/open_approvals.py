@@ -71,7 +71,7 @@ def new_approval(
         call_id=event.call_id,
         call_key=event.call_key,
         tool=event.tool,
-        agent=event.agent or session.agent,
+        agent=event.agent,
         run=event.run,
         loop_id=finding.loop_id,
         kind=finding.kind,
@@ -178,7 +178,7 @@ class OpenApprovals:
         """Return the remembered decision for this agent, tool and detector, if there is one."""
         return RememberedDecision.objects.filter(
             project_id=self.session.project_id,
-            agent=event.agent or self.session.agent,
+            agent=event.agent,
             tool=event.tool,
             kind=finding.kind,
             expires_at__gt=timezone.now(),

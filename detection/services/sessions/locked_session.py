@@ -95,12 +95,16 @@ class LockedSession:
         return outcomes
 
     def policy_for(self, event: EventRecord) -> Policy:
-        """Return the settings in effect for an event, before tool rules."""
+        """Return the settings in effect for an event, before tool rules.
+
+        A numbered event has the names that were known then. The session may have those of later events of its batch.
+        """
         session = self.session
+        named = event if event.seq else session
         return self.overrides.policy_for(
-            event.agent or session.agent,
-            event.backend or session.backend,
-            event.model or session.model,
+            event.agent or named.agent,
+            event.backend or named.backend,
+            event.model or named.model,
             session.policy_values,
         )
 

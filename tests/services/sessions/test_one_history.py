@@ -94,6 +94,13 @@ def test_random_batches_give_the_rows_of_one_event_at_a_time(principal, preset, 
     check(principal, preset, history, split)
 
 
+def test_an_incident_has_the_names_of_its_call_not_those_of_a_later_one(principal):
+    call = {"type": "call", "tool": "search", "arguments": "{}"}
+    last = call | {"tool": "read", "agent": "triage", "backend": "openai", "model": "m-7"}
+    history = [*(call | {"call_id": f"c-{number}"} for number in range(5)), last | {"call_id": "c-9"}]
+    check(principal, "standard", history, [(1000, True)])
+
+
 @pytest.mark.long
 @settings(max_examples=600, deadline=None, suppress_health_check=SUPPRESSED)
 @given(preset=presets, history=histories, split=splits)
