@@ -8,6 +8,7 @@ import pytest
 from django.conf import settings
 from django.test import Client
 
+from detection.integrations.hosts import HOSTS
 from detection.models import Event, Incident, Role, Session
 from detection.services.ingestion.attempts import recorder
 from tests.support.projects import make_member
@@ -94,7 +95,7 @@ def test_the_incident_on_the_screen_names_agent_tool_and_integration(host, api, 
     browser.force_login(make_member(project, Role.VIEWER))
     page = browser.get(f"/p/{project.slug}/incidents/{Incident.objects.get().public_id}").content.decode()
     facts = dict(re.findall(r"<dt>(.*?)</dt>\s*<dd>(.*?)</dd>", page))
-    assert (facts["Agent"], facts["Integration"]) == (host, f"hooks/{host}")
+    assert (facts["Agent"], facts["Integration"]) == (host, f"hook of {HOSTS[host].title}")
     assert BEFORE[host]["tool_name"] in page
 
 
