@@ -60,6 +60,8 @@ def both(world, shape, is_stream, timeout=20.0):
     backend, path = PATHS[shape]
     key = "input" if shape == "responses" else "messages"
     request = {"model": "m", "stream": is_stream, key: [{"role": "user", "content": "x"}]}
+    if shape == "openai" and is_stream:
+        request["stream_options"] = {"include_usage": True}  # so that the gateway does not ask for it
     direct = httpx.Client(base_url=world.model.url + ("/v1" if backend == "openai" else ""), timeout=timeout)
     through = world.http(backend, **{"LoopGuard-Session": "s-1"})
     through.timeout = timeout
