@@ -15,6 +15,7 @@ from django.db.migrations.loader import MigrationLoader
 from detection.models import AlertEvent
 from detection.services.alerting import rendering
 
+pytestmark = pytest.mark.django_db  # without it, the suite's own database is not created for this file alone
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 QUESTION = {
     "id": "qst_1", "state": "answered", "summary": "Called 3 times", "deadline": NOW.isoformat(), "unattended": "block",
