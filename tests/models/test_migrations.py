@@ -15,7 +15,6 @@ from django.db.migrations.loader import MigrationLoader
 from detection.models import AlertEvent
 from detection.services.alerting import rendering
 
-pytestmark = pytest.mark.django_db  # without it, the suite's own database is not created for this file alone
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 QUESTION = {
     "id": "qst_1", "state": "answered", "summary": "Called 3 times", "deadline": NOW.isoformat(), "unattended": "block",
@@ -142,6 +141,7 @@ def tables(old, django_db_blocker):
         return tuple(set(fetch(one, TABLES)) for one in (connection, old))
 
 
+@pytest.mark.django_db  # which makes the suite's own database, if no other test does
 def test_the_squashed_migration_of_a_first_start_makes_the_same_tables(tables):
     squashed, migrated = tables
     # The suite's own database may have gained or lost partitions meanwhile.
