@@ -56,6 +56,10 @@ _LABELLED_ID = re.compile(
     r"(?i)\b((?:request|req|trace|span|correlation|process)[ _-]?id|pg?id)(\W{1,4})(?=\w*\d)[\w-]+|\breq_[A-Za-z0-9]{8,}"
 )
 _ID_LABELS = ("race", "span", "orrelation", "rocess", "pid", "PID", "pgid", "PGID")
+# What coding agents add to each result: "Chunk ID: 0fe9ea" (Codex), "<shellId: 7 completed with exit code 1>" (Copilot CLI),
+# "<total_tokens>181985 tokens left</total_tokens>" (Claude Code).
+_AGENT_NUMBER = re.compile(r"\b(Chunk ID: |shellId: |total_tokens>)[0-9a-f]{1,12}\b")
+_AGENT_LABELS = ("Chunk ID: ", "<shellId: ", "<total_tokens>")
 _REQUEST_LABELS = ("equest", "req_", "req-", "req ")
 
 # Fields of JSON results that identify the request or the time, never the answer.
@@ -245,6 +249,10 @@ def normalise(text: str, volatile_fields: Collection[str] = ()) -> str:
     plain = lower and is_ascii and "id" not in head and "req_" not in head
     if not plain and _may_name_an_id(head):
         head = _LABELLED_ID.sub(r"\1\2~", head)
+    for label in _AGENT_LABELS:
+        if label in head:
+            head = _AGENT_NUMBER.sub(r"\1~", head)
+            break
     return head + tail if tail else head
 
 

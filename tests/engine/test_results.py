@@ -36,6 +36,12 @@ def evaluated(content, is_error=False, traits=PLAIN_TOOL, arguments=None):
         ("object at 0x7f3a2b10", "object at 0x55d0c0ff"),
         ("id 1b4e28ba-2fa1-11d2-883f-0016d3cca427", "id 9f4e28ba-2fa1-11d2-883f-0016d3cca42a"),
         ("request id: 81f2c3", "request id: 77ac01"),
+        ("Chunk ID: 0fe9ea\nOutput:\nno", "Chunk ID: b9066b\nOutput:\nno"),
+        ("no\n<shellId: 0 completed with exit code 1>", "no\n<shellId: 11 completed with exit code 1>"),
+        (
+            "no <total_tokens>14985 tokens left</total_tokens>",
+            "no <total_tokens>985 tokens left</total_tokens>",
+        ),
         ("\x1b[31mred\x1b[0m", "red"),
         ("a  b\n\n c", "a b c"),
         ("now 1763766000", "now 1763766999"),
