@@ -94,6 +94,8 @@ class Memory:
         By project, session and conversation.
     sessions_of_responses
         Names of sessions by project and id of the response, for `previous_response_id`.
+    repeated_calls
+        Ids by which the guard knows calls of answers that were given twice, by project and session.
     backends_without_usage
         Addresses of backends that reject the request for the usage of a stream, by the id of the backend.
     """
@@ -101,6 +103,7 @@ class Memory:
     rewrites: Recent[dict[tuple[str, int], Rewrite]] = field(default_factory=lambda: Recent(MAX_SESSIONS))
     answers: Recent[GivenAnswer] = field(default_factory=lambda: Recent(MAX_ANSWERS))
     sessions_of_responses: Recent[str] = field(default_factory=lambda: Recent(MAX_RESPONSES))
+    repeated_calls: Recent[dict[str, str]] = field(default_factory=lambda: Recent(MAX_SESSIONS))
     backends_without_usage: Recent[str] = field(default_factory=lambda: Recent(MAX_BACKENDS))
 
     def rewrites_of(self, key: tuple[int, str], stored: Sequence[str]) -> list[Rewrite]:
@@ -118,6 +121,20 @@ class Memory:
         known[rewrite.key] = rewrite
         if len(known) > MAX_REWRITES:
             del known[next(iter(known))]
+
+    def add_repeated_calls(
+        self, key: tuple[int, str], counted: Sequence[ToolCall], given: Sequence[ToolCall]
+    ) -> None:
+        """Remember by which ids the guard knows the calls of an answer that was given twice."""
+        known = self.repeated_calls.get(key) or {}
+        known |= {
+            new.id: known.get(old.id, old.id)
+            for old, new in zip(counted, given, strict=True)
+            if old.id and new.id and old.id != new.id
+        }
+        while len(known) > MAX_REWRITES:
+            del known[next(iter(known))]
+        self.repeated_calls.put(key, known)
 
 
 def conversation_key(project_id: int, session: str, messages: Sequence[Message]) -> tuple[int, str, bytes]:

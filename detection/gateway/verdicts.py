@@ -58,7 +58,7 @@ class AnswerVerdicts:
                 *protocol.result_messages(results),
             ]
             conversation.before = [*conversation.before, *more]
-            conversation.guard_messages = [*conversation.guard_messages, *protocol.for_guard(more)]
+            conversation.guard_messages = [*conversation.guard_messages, *conversation.for_guard(more)]
         else:
             await self._store_rewrite(answer, evaluation, calls, results)
         return resolution
@@ -72,12 +72,13 @@ class AnswerVerdicts:
         is_repeated = False
         if known is not None and (self._is_retry or not known.is_delivered) and known.matches(answer):
             given, is_repeated = replace(answer, id=known.answer_id, calls=[*known.calls]), True
+            conversation.state.memory.add_repeated_calls(key[:2], known.calls, answer.calls)
         else:
             known = GivenAnswer(answer.id, tuple(answer.calls))
             answers.put(key, known)
         self._given = known
         calls = [protocol.call_document(call, call.arguments) for call in given.calls]
-        messages = [*conversation.guard_messages, *protocol.for_guard(protocol.answer_messages(calls))]
+        messages = [*conversation.guard_messages, *conversation.for_guard(protocol.answer_messages(calls))]
         return await conversation.state.guarding.evaluate(
             conversation.speaker(answer), messages, given, conversation.meter, is_repeated=is_repeated
         )

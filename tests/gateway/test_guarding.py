@@ -199,6 +199,33 @@ def test_a_retry_of_the_sdk_counts_once(world: World, shape, is_stream):
     assert decisions_of() == ["allow"]
 
 
+@every_form
+def test_an_answer_that_was_lost_and_given_again_counts_once_in_later_requests(world: World, shape, is_stream):
+    world.model.script = lambda asked: answered(asked, shape, "", [call()])
+    agent = Agent(world, shape, is_stream)
+    agent.ask()
+    agent.headers = {"x-stainless-retry-count": "1"}
+    agent.turn()
+    agent.headers = {}
+    agent.run()
+    assert agent.runs == 3
+    assert decisions_of() == ["allow", "allow", "warn", "block", "block", "block"]
+
+
+def test_a_blocked_call_gets_its_result_where_the_model_server_keeps_the_conversation(world: World):
+    for tool in ("read", "list"):
+        overrides.save_tool_rule(world.project.pk, tool, exempt=True, actor=SYSTEM, note="for the test")
+    world.model.script = lambda asked: answered(asked, "anthropic", "", [call("read"), call(), call("list")])
+    agent = Agent(world, "anthropic", more={"thread": {"type": "create"}})
+    for _ in range(5):
+        agent.turn()
+        agent.messages = agent.messages[-1:]
+    blocked = [one.call_id for one in calls_of() if one.decision == "block"][0]
+    [message] = world.model.asked[4].document["messages"]
+    assert len(message["content"]) == 3
+    assert blocked in {block["tool_use_id"] for block in message["content"]}
+
+
 def test_sessions_without_a_header_are_told_apart_by_their_first_call(world: World):
     world.model.script = lambda asked: answered(asked, "openai", "", [call()])
     first, second = Agent(world, session=""), Agent(world, session="")

@@ -95,6 +95,9 @@ class Anthropic:
         for block in blocks:
             is_result = isinstance(block, dict) and block.get("type") == "tool_result"
             note = rewrites.note_of(text_field(block, "tool_use_id")) if is_result else ""
+            if is_result:
+                # The model server keeps the conversation (`thread`), and the list has results only.
+                changed += rewrites.results_beside(text_field(block, "tool_use_id"))
             changed.append(block | {"content": with_note(block.get("content"), note)} if note else block)
         is_same = len(changed) == len(blocks) and all(a is b for a, b in zip(changed, blocks, strict=True))
         return message if is_same else message | {"content": changed}
