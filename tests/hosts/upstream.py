@@ -79,7 +79,7 @@ class Handler(BaseHTTPRequestHandler):
             reason = "tool_use"
         message = {
             "id": f"msg_{results}", "type": "message", "role": "assistant", "model": body["model"], "content": [],
-            "stop_reason": None, "stop_sequence": None, "usage": {"input_tokens": 10, "output_tokens": 1},
+            "stop_reason": None, "stop_sequence": None, "usage": {"input_tokens": 10 + 100 * results, "output_tokens": 1},
         }  # fmt: skip
         if not body.get("stream"):
             self._json(message | {"content": [{"type": "text", "text": "done"}], "stop_reason": "end_turn"})
