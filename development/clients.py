@@ -8,12 +8,11 @@ import json
 import os
 import subprocess
 import sys
-import venv
 from collections.abc import Sequence
 from pathlib import Path
 
+from development.environments import python_of
 from development.test_server import running_server
-from manage import pip_command
 
 TESTS = Path("clients/python/tests")
 
@@ -49,7 +48,7 @@ def run(root: Path, arguments: Sequence[str]) -> int:
         if not chosen:
             results["client"] = test(sys.executable, TESTS, f"--ignore={TESTS / 'frameworks'}")
         for name in chosen or requirements:
-            python = _python(name, requirements[name], install="--install" in arguments)
+            python = python_of(name, requirements[name], install="--install" in arguments)
             results[name] = (
                 test(python, TESTS / "frameworks" / f"test_{name}.py")
                 if python
@@ -57,15 +56,3 @@ def run(root: Path, arguments: Sequence[str]) -> int:
             )
     print("\n".join(f"{name}: {result}" for name, result in results.items()), flush=True)
     return 1 if "FAILED" in results.values() else 0
-
-
-def _python(name: str, requirements: Path, *, install: bool) -> Path | None:
-    """Return the Python of a framework's environment, if it is installed."""
-    folder = Path(os.environ.get("LOOPGUARD_FRAMEWORKS") or Path(sys.prefix, "frameworks")) / name
-    python, stamp = folder / "bin" / "python", folder / "requirements.txt"
-    if install and not (stamp.exists() and stamp.read_bytes() == requirements.read_bytes()):
-        venv.create(folder, clear=True, symlinks=True)
-        pip = [*pip_command(), "--python", python, "--quiet", "install", "--no-compile", "-r", requirements]
-        subprocess.run(pip, check=True)
-        stamp.write_bytes(requirements.read_bytes())
-    return python if python.exists() else None

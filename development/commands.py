@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from development import clients, locks, quality, suite
+from development import clients, gateway_matrix, locks, quality, suite
 from development import package as distribution
 from development import release as releases
 
@@ -12,9 +12,14 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def test(arguments: Sequence[str]) -> int:
-    """Run the test suite on embedded servers; arguments are those of pytest. `test clients` runs those of clients."""
+    """Run the test suite on embedded servers; arguments are those of pytest.
+
+    `test clients` runs those of the clients, `test gateway-matrix` real SDKs through the gateway.
+    """
     if arguments[:1] == ["clients"]:
         return clients.run(ROOT, arguments[1:])
+    if arguments[:1] == ["gateway-matrix"]:
+        return gateway_matrix.run(ROOT, arguments[1:])
     return suite.run(ROOT, arguments)
 
 

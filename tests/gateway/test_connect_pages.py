@@ -18,7 +18,9 @@ from tests.support.projects import make_member, make_project
 
 from .conftest import World
 from .test_litellm import CONFIGURATION
-from .test_sdks import PYTHON as SDK_PYTHON
+
+SDK_PYTHON = os.environ.get("LOOPGUARD_SDK_PYTHON", "")
+"""Names a Python with the packages `openai` and `anthropic`."""
 
 SHAPES = {"openai": "openai", "anthropic": "anthropic"}
 SDK_CALLS = {

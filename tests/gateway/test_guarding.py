@@ -200,7 +200,9 @@ def test_a_retry_of_the_sdk_counts_once(world: World, shape, is_stream):
 
 
 @every_form
-def test_an_answer_that_was_lost_and_given_again_counts_once_in_later_requests(world: World, shape, is_stream):
+def test_an_answer_that_was_lost_and_given_again_counts_once_in_later_requests(
+    world: World, shape, is_stream
+):
     world.model.script = lambda asked: answered(asked, shape, "", [call()])
     agent = Agent(world, shape, is_stream)
     agent.ask()
@@ -220,7 +222,7 @@ def test_a_blocked_call_gets_its_result_where_the_model_server_keeps_the_convers
     for _ in range(5):
         agent.turn()
         agent.messages = agent.messages[-1:]
-    blocked = [one.call_id for one in calls_of() if one.decision == "block"][0]
+    blocked = next(one.call_id for one in calls_of() if one.decision == "block")
     [message] = world.model.asked[4].document["messages"]
     assert len(message["content"]) == 3
     assert blocked in {block["tool_use_id"] for block in message["content"]}

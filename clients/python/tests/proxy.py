@@ -33,21 +33,21 @@ class Handler(BaseHTTPRequestHandler):
         elif mode == "no-events" and self.path.endswith("/events"):
             self.answer(403, b'{"code": "forbidden", "detail": "The key lacks a scope."}', {})
         elif mode != "refuse":
-            status, content = self.passed_on(proxy.target, body)
+            status, content, content_type = self.passed_on(proxy.target, body)
             if mode != "lose":
-                self.answer(status, content, {"Content-Type": "application/json"})
+                self.answer(status, content, {"Content-Type": content_type})
         if mode in ("refuse", "silent", "trickle", "lose"):
             self.close_connection = True
 
     do_GET = do_POST = handle_request  # noqa: N815
 
-    def passed_on(self, target: str, body: bytes) -> tuple[int, bytes]:
+    def passed_on(self, target: str, body: bytes) -> tuple[int, bytes, str]:
         parts = urlsplit(target)
         behind = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=20)
         with contextlib.closing(behind):
             behind.request(self.command, self.path, body or None, dict(self.headers))
             response = behind.getresponse()
-            return response.status, response.read()
+            return response.status, response.read(), response.headers.get("Content-Type", "")
 
     def trickle(self, released: threading.Event) -> None:
         with contextlib.suppress(OSError):

@@ -1,0 +1,49 @@
+"""What the agents on real SDKs have in common: the tools, the loop, and a process that runs one job per line of its input.
+
+Imports nothing of LoopGuard; run by the Python that has the packages.
+"""
+
+import json
+import sys
+import traceback
+
+PROMPT = {"role": "user", "content": "reset my password"}
+TOOL_NAMES = ("search", "read", "other")
+PARAMETERS = {
+    "type": "object",
+    "properties": {"q": {"type": "string"}},
+    "required": ["q"],
+    "additionalProperties": False,
+}
+
+
+def result(tool, q):
+    """The result of a tool: nothing new for the repeated search, else something for each argument."""
+    return "0 hits" if q == "reset password" else f"{tool} found {q}"
+
+
+def run_turns(turn, messages):
+    """Ask until an answer has no calls; `turn` appends to the messages and returns the calls that ran and the text."""
+    runs = 0
+    for _ in range(20):
+        calls, text = turn(messages)
+        runs += calls
+        if not calls:
+            return {"runs": runs, "text": text}
+    return {"runs": runs, "text": "", "error": "the run did not end"}
+
+
+def serve(forms):
+    """Run jobs, one JSON document per line, and print what happened in each in the same way."""
+    for line in sys.stdin:
+        job = json.loads(line)
+        try:
+            done = forms[job["form"]](job)
+        except Exception:  # noqa: BLE001 (the test reports it)
+            done = {"runs": -1, "text": "", "error": traceback.format_exc()}
+        print(json.dumps(done), flush=True)
+
+
+def headers(job):
+    """The headers that LoopGuard adds to those of the SDK."""
+    return {"LoopGuard-Key": job["key"], "LoopGuard-Session": job["session"]}

@@ -1,0 +1,223 @@
+"""Agents on the package `openai`, raw and with its helpers, of versions 2 and 3."""
+
+import asyncio
+import json
+
+import openai
+from jobs import PARAMETERS, PROMPT, TOOL_NAMES, headers, result, run_turns, serve
+
+FUNCTIONS = [{"name": name, "parameters": PARAMETERS, "strict": True} for name in TOOL_NAMES]
+CHAT_TOOLS = [{"type": "function", "function": function} for function in FUNCTIONS]
+RESPONSES_TOOLS = [{"type": "function", **function} for function in FUNCTIONS]
+CHAT = {"model": "gpt-x", "tools": CHAT_TOOLS}
+RESPONSES = {"model": "gpt-x", "tools": RESPONSES_TOOLS}
+
+
+def client(job, kind=openai.OpenAI):
+    return kind(base_url=job["base_url"], api_key="sk-test", default_headers=headers(job))
+
+
+def chat(ask):
+    def run(job):
+        asked = ask(client(job))
+
+        def turn(messages):
+            message = asked(messages)
+            messages.append(message)
+            calls = message.get("tool_calls") or []
+            for one in calls:
+                arguments = json.loads(one["function"]["arguments"])
+                content = result(one["function"]["name"], **arguments)
+                messages.append({"role": "tool", "tool_call_id": one["id"], "content": content})
+            return len(calls), message.get("content")
+
+        return run_turns(turn, [PROMPT])
+
+    return run
+
+
+def dumped(message):
+    return message.model_dump(exclude_none=True, exclude={"parsed"})
+
+
+def without_parsed(message):
+    """A message of a helper as the API wants it back."""
+    document = dumped(message)
+    for one in document.get("tool_calls", ()):
+        one["function"].pop("parsed_arguments", None)
+    return document
+
+
+def chat_create(openai_client):
+    return lambda messages: dumped(
+        openai_client.chat.completions.create(messages=messages, **CHAT).choices[0].message
+    )
+
+
+def chat_parse(openai_client):
+    return lambda messages: without_parsed(
+        openai_client.chat.completions.parse(messages=messages, **CHAT).choices[0].message
+    )
+
+
+def chat_stream_helper(openai_client):
+    def ask(messages):
+        with openai_client.chat.completions.stream(messages=messages, **CHAT) as stream:
+            for _ in stream:
+                pass
+            return without_parsed(stream.get_final_completion().choices[0].message)
+
+    return ask
+
+
+class Collected:
+    """A message put together from the chunks of a stream."""
+
+    def __init__(self):
+        self.message = {"role": "assistant", "content": ""}
+
+    def add(self, chunk):
+        for choice in chunk.choices:
+            self.message["content"] += choice.delta.content or ""
+            for part in choice.delta.tool_calls or ():
+                calls = self.message.setdefault("tool_calls", [])
+                if part.index == len(calls):
+                    calls.append(
+                        {"id": part.id, "type": "function", "function": {"name": "", "arguments": ""}}
+                    )
+                function = calls[part.index]["function"]
+                function["name"] += part.function.name or ""
+                function["arguments"] += part.function.arguments or ""
+
+
+def chat_stream(openai_client):
+    def ask(messages):
+        collected = Collected()
+        for chunk in openai_client.chat.completions.create(messages=messages, stream=True, **CHAT):
+            collected.add(chunk)
+        return collected.message
+
+    return ask
+
+
+def chat_async_stream(job):
+    async def ask(messages):
+        collected = Collected()
+        async with client(job, openai.AsyncOpenAI) as async_client:
+            stream = await async_client.chat.completions.create(messages=messages, stream=True, **CHAT)
+            async for chunk in stream:
+                collected.add(chunk)
+        return collected.message
+
+    return chat(lambda _: lambda messages: asyncio.run(ask(messages)))(job)
+
+
+def outputs_of(response):
+    calls = [item for item in response.output if item.type == "function_call"]
+    outputs = [
+        {
+            "type": "function_call_output",
+            "call_id": item.call_id,
+            "output": result(item.name, **json.loads(item.arguments)),
+        }
+        for item in calls
+    ]
+    return outputs, response.output_text
+
+
+def responses(ask):
+    def run(job):
+        asked = ask(client(job))
+
+        def turn(items):
+            response = asked(items)
+            outputs, text = outputs_of(response)
+            unknown = {"parsed_arguments": True, "content": {"__all__": {"parsed"}}}
+            items += [item.model_dump(exclude_none=True, exclude=unknown) for item in response.output]
+            items += outputs
+            return len(outputs), text
+
+        return run_turns(turn, [PROMPT])
+
+    return run
+
+
+def responses_create(openai_client):
+    return lambda items: openai_client.responses.create(input=items, **RESPONSES)
+
+
+def responses_parse(openai_client):
+    return lambda items: openai_client.responses.parse(input=items, **RESPONSES)
+
+
+def responses_stream(openai_client):
+    def ask(items):
+        final = None
+        for event in openai_client.responses.create(input=items, stream=True, **RESPONSES):
+            if event.type == "response.completed":
+                final = event.response
+        return final
+
+    return ask
+
+
+def responses_stream_helper(openai_client):
+    def ask(items):
+        with openai_client.responses.stream(input=items, **RESPONSES) as stream:
+            for _ in stream:
+                pass
+            return stream.get_final_response()
+
+    return ask
+
+
+def responses_previous(job):
+    """The model server keeps the conversation: each request has only what is new."""
+    openai_client, state = client(job), {}
+
+    def turn(items):
+        response = openai_client.responses.create(input=items, **state, **RESPONSES)
+        state["previous_response_id"] = response.id
+        items[:], text = outputs_of(response)
+        return len(items), text
+
+    return run_turns(turn, [PROMPT])
+
+
+def responses_runner(*, stream):
+    def run(job):
+        from openai.lib.responses_tool_runner import RegisteredFunction, ResponsesToolRunner
+
+        runs = []
+
+        def execute(name):
+            def tool(arguments):
+                runs.append(name)
+                return result(name, **arguments)
+
+            return tool
+
+        functions = [RegisteredFunction(tool, execute(tool["name"])) for tool in RESPONSES_TOOLS]
+        runner = ResponsesToolRunner(functions=functions)
+        last = runner.run(client(job), {"model": "gpt-x", "input": [PROMPT]}, max_steps=20, stream=stream)
+        return {"runs": len(runs), "text": last.output_text}
+
+    return run
+
+
+serve(
+    {
+        "chat_create": chat(chat_create),
+        "chat_parse": chat(chat_parse),
+        "chat_stream": chat(chat_stream),
+        "chat_stream_helper": chat(chat_stream_helper),
+        "chat_async_stream": chat_async_stream,
+        "responses_create": responses(responses_create),
+        "responses_parse": responses(responses_parse),
+        "responses_previous": responses_previous,
+        "responses_stream": responses(responses_stream),
+        "responses_stream_helper": responses(responses_stream_helper),
+        "responses_runner": responses_runner(stream=False),
+        "responses_runner_stream": responses_runner(stream=True),
+    }
+)
