@@ -105,10 +105,11 @@ def chat_whole(raw):
 
 
 def chat_stream(raw):
-    message, calls, finish = {"role": "assistant", "content": ""}, {}, None
+    message, calls, finish, roles = {"role": "assistant", "content": ""}, {}, None, ""
     for chunk in documents(raw):
         for choice in chunk["choices"]:
             delta = choice["delta"]
+            roles += delta.get("role") or ""
             message["content"] += delta.get("content") or ""
             for part in delta.get("tool_calls") or []:
                 known = calls.setdefault(
@@ -120,6 +121,8 @@ def chat_stream(raw):
             finish = choice.get("finish_reason") or finish
     assert sorted(calls) == list(range(len(calls))), "indexes begin at 0 and have no gap"
     assert raw.rstrip().endswith(b"data: [DONE]")
+    choices = {choice["index"] for chunk in documents(raw) for choice in chunk["choices"]}
+    assert roles == "assistant" * len(choices), "each choice has one role: some clients join them"
     if calls:
         message["tool_calls"] = [calls[index] for index in sorted(calls)]
     return chat_message(message, finish)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from detection.gateway.protocols.answers import (
@@ -162,7 +162,9 @@ class Chat:
             "created": 0,
             "model": model,
         }
-        return b"".join((*_text_events(head, 0, end.text, _end(end)), _DONE))
+        return b"".join(
+            (*_text_events(head, 0, {"role": "assistant", "content": end.text}, _end(end)), _DONE)
+        )
 
     def reader(self, request: dict[str, Any]) -> ChatReader:
         """Return a reader of the stream that answers a request."""
@@ -186,9 +188,13 @@ class ChatReader(StreamReader):
     ----------
     head
         Fields of the chunks of an earlier answer to the same request.
+    begun
+        Choices of which the client has got the role: some clients join all the roles that they get.
     """
 
-    def __init__(self, request: dict[str, Any], head: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, request: dict[str, Any], head: dict[str, Any] | None = None, begun: Iterable[int] = ()
+    ) -> None:
         super().__init__()
         self._request = request
         options = request.get("stream_options")
@@ -204,10 +210,18 @@ class ChatReader(StreamReader):
         self._head: dict[str, Any] = head or {}
         self._finish_events: dict[int, bytes] = {}
         self._tail: list[bytes] = []
+        self._begun = set(begun)
+        self._removes_roles = bool(self._begun)
 
     def passes_unread(self, data: bytes) -> bool:
         """Return whether a part consists of whole chunks whose fields, but for the text, are null."""
-        if not self.answer.id or self._calls or not data.endswith(b"\n\n") or b"[DONE]" in data:
+        if (
+            not self.answer.id
+            or self._calls
+            or self._choice_count > 1
+            or not data.endswith(b"\n\n")
+            or b"[DONE]" in data
+        ):
             return False
         for field in _READ_FIELDS:
             if field in data and data.count(field) != data.count(field + b":null") + data.count(
@@ -236,9 +250,26 @@ class ChatReader(StreamReader):
         if not choices:
             self.is_due = bool(self._calls) and self._is_finished and bool(document.get("usage"))
             return b"" if self.hides_usage and document.get("usage") else self._held_tail(event)
-        lead = [self._chunk(0, {"role": "assistant", "content": self.lead})] if self.lead else []
+        lead = [self._chunk(0, self._begin(0) | {"content": self.lead})] if self.lead else []
         self._has_text, self.lead = self._has_text or bool(lead), ""
+        self._removes_roles = self._removes_roles or bool(lead)
+        if self._removes_roles and b'"role"' in event:
+            choices = [self._without_role(choice) for choice in choices]
+            event = self.without_hidden(self.event_of(document | {"choices": choices}))
         return b"".join((*lead, self._read_choices(event, choices)))
+
+    def _begin(self, choice: int) -> dict[str, Any]:
+        """Return what the first chunk of a choice has; empty for a later one."""
+        if choice in self._begun:
+            return {}
+        self._begun.add(choice)
+        return {"role": "assistant"}
+
+    def _without_role(self, choice: dict[str, Any]) -> dict[str, Any]:
+        delta = choice.get("delta")
+        if not isinstance(delta, dict) or whole_number(choice.get("index")) not in self._begun:
+            return choice
+        return choice | {"delta": {name: value for name, value in delta.items() if name != "role"}}
 
     def _held_tail(self, event: bytes) -> bytes:
         """Hold what comes after a finish that is held."""
@@ -277,6 +308,7 @@ class ChatReader(StreamReader):
         if self._calls and self._is_finished and not (self._awaits_usage or self.hides_usage):
             self.is_due = True
         if not is_held:
+            self._begun.update(whole_number(choice.get("index")) for choice in choices)
             return event
         self.held.append(event)
         return b""
@@ -321,12 +353,12 @@ class ChatReader(StreamReader):
             ]
             for place, call in enumerate(kept):
                 document = {"index": place, **Chat().call_document(call, call.arguments)}
-                out.append(self._chunk(choice, {"role": "assistant", "tool_calls": [document]}))
+                out.append(self._chunk(choice, self._begin(choice) | {"tool_calls": [document]}))
             if kept:
                 out.append(self._finish(choice))
             else:
                 text = ("\n\n" if self._has_text else "") + (resolution.text or "The calls were not run.")
-                out += _text_events(self._head, choice, text, _end(resolution))
+                out += self._text_events(choice, text, _end(resolution))
         return b"".join((*out, *self._tail))
 
     def _finish(self, choice: int) -> bytes:
@@ -345,11 +377,14 @@ class ChatReader(StreamReader):
 
     def next_reader(self) -> ChatReader:
         """Return the reader of the next answer."""
-        return ChatReader(self._request, self._head)
+        return ChatReader(self._request, self._head, self._begun)
 
     def ended_with(self, text: str) -> bytes:
         """Return a text and the end of the stream."""
-        return b"".join((*_text_events(self._head, 0, text, "stop"), _DONE))
+        return b"".join((*self._text_events(0, text, "stop"), _DONE))
+
+    def _text_events(self, choice: int, text: str, finish: str) -> list[bytes]:
+        return _text_events(self._head, choice, self._begin(choice) | {"content": text}, finish)
 
 
 _NULL_USAGE: Final = (b',"usage":null', b', "usage": null')
@@ -362,8 +397,8 @@ def _chunk(head: dict[str, Any], choice: int, delta: dict[str, Any], finish: Any
     return StreamReader.event_of(head | {"choices": choices})
 
 
-def _text_events(head: dict[str, Any], choice: int, text: str, finish: str) -> list[bytes]:
-    return [_chunk(head, choice, {"role": "assistant", "content": text}), _chunk(head, choice, {}, finish)]
+def _text_events(head: dict[str, Any], choice: int, delta: dict[str, Any], finish: str) -> list[bytes]:
+    return [_chunk(head, choice, delta), _chunk(head, choice, {}, finish)]
 
 
 def _end(resolution: Resolution) -> str:
