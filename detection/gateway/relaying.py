@@ -87,14 +87,15 @@ def kind_of(response: httpcore.Response) -> str | None:
     return "document" if media_type == b"application/json" else None
 
 
-async def unpacked_parts(response: httpcore.Response) -> AsyncIterator[bytes]:
-    """Yield the parts of a body without its encoding."""
+def unpacked_parts(response: httpcore.Response) -> AsyncIterator[bytes]:
+    """Return the parts of a body without its encoding."""
     headers = {name.lower(): value.lower().strip() for name, value in response.headers}
-    encoding = headers.get(b"content-encoding", b"identity")
-    if encoding == b"identity":
-        async for part in response.aiter_stream():
-            yield part
-        return
+    if headers.get(b"content-encoding", b"identity") == b"identity":
+        return aiter(response.aiter_stream())
+    return _unpacked(response)
+
+
+async def _unpacked(response: httpcore.Response) -> AsyncIterator[bytes]:
     unpacker = zlib.decompressobj(47)  # gzip or zlib
     try:
         async for part in response.aiter_stream():

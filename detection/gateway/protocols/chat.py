@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -179,6 +180,7 @@ _READ_FIELDS: Final = (
     b'"error"',
 )
 """The fields of a chunk that matter to the reader. In a text, their quotation marks have backslashes."""
+_CONTENT: Final = re.compile(rb'"content": ?"(?=[^"\\]*")')
 
 
 class ChatReader(StreamReader):
@@ -206,6 +208,8 @@ class ChatReader(StreamReader):
         self._order: list[tuple[int, int]] = []
         self._finished: set[int] = set()
         self._has_text = False
+        self._frame = b"", b""
+        """What surrounds the text in the latest chunk that only carried text."""
         self._reasoning: list[str] = []
         self._head: dict[str, Any] = head or {}
         self._finish_events: dict[int, bytes] = {}
@@ -215,20 +219,24 @@ class ChatReader(StreamReader):
 
     def passes_unread(self, data: bytes) -> bool:
         """Return whether a part consists of whole chunks whose fields, but for the text, are null."""
-        if (
-            not self.answer.id
-            or self._calls
-            or self._choice_count > 1
-            or not data.endswith(b"\n\n")
-            or b"[DONE]" in data
-        ):
+        if self._calls:
             return False
+        head, tail = self._frame
+        if head and data.startswith(head) and data.endswith(tail):
+            text = data[len(head) : -len(tail)]
+            # The chunk before with another text: neither ends the string, so nothing else can differ.
+            if b'"' not in text and b"\\" not in text and len(data) >= len(head) + len(tail):
+                return True
+        if not self.answer.id or self._choice_count > 1 or not data.endswith(b"\n\n") or b"[DONE]" in data:
+            return False
+        # A field that is null loses its second quotation mark, by which it is found.
+        set_fields = data.replace(b'":null', b"").replace(b'": null', b"")
         for field in _READ_FIELDS:
-            if field in data and data.count(field) != data.count(field + b":null") + data.count(
-                field + b": null"
-            ):
+            if field in set_fields:
                 return False
         self._has_text = True
+        if data.count(b"\n\n") == 1 and (found := _CONTENT.search(data)):
+            self._frame = data[: found.end()], data[data.index(b'"', found.end()) :]
         return True
 
     def without_hidden(self, data: bytes) -> bytes:

@@ -51,7 +51,7 @@ class StreamReader:
             If an event, or all that is held, is beyond the limit.
         """
         if not (self.lead or self._events or self._splitter.rest) and self.passes_unread(data):
-            return self.without_hidden(data)
+            return self.without_hidden(data) if self.hides_usage else data
         self._events.extend(self._splitter.split(data))
         return self.advance()
 
