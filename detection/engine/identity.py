@@ -79,11 +79,11 @@ class Keyer:
     def digest(self, domain: bytes, *parts: bytes) -> str:
         """Return the hex digest of the parts. Digests of different domains never coincide."""
         state = self._base.copy()
-        data = domain
-        for part in parts:
-            # The length in front makes ("ab", "c") and ("a", "bc") two different inputs.
-            data += b"%d:%b" % (len(part), part)
-        state.update(data)
+        # The length in front makes ("ab", "c") and ("a", "bc") two different inputs.
+        if len(parts) == 1:
+            state.update(b"%b%d:%b" % (domain, len(parts[0]), parts[0]))
+        else:
+            state.update(domain + b"".join([b"%d:%b" % (len(part), part) for part in parts]))
         return state.hexdigest()
 
     def call_key(

@@ -114,9 +114,9 @@ class RecentHashes:
 
     def add_new(self, value: bytes, limit: int) -> bool:
         """Append a hash unless it is there; return whether it was new."""
-        if self.find(value) >= 0:
+        if value in self.packed and self.find(value) >= 0:
             return False
-        self.add(value, limit)
+        self.packed = (self.packed + value)[-4 * limit :]
         return True
 
     def remove(self, value: bytes) -> None:
@@ -201,20 +201,17 @@ class RunState:
 
     def recent(self, key: str, calls: int) -> Record | None:
         """Return the latest record of this key among the last `calls` calls before the current one."""
-        records = self.records
-        for index in range(len(records) - 2, max(-1, len(records) - 2 - calls), -1):
-            if records[index].key == key:
-                return records[index]
+        for record in self.records[-2 : -2 - calls : -1]:
+            if record.key == key:
+                return record
         return None
 
     def is_new(self, fingerprint: str) -> bool:
         """Return whether a fingerprint is new, and remember it."""
         value = bytes.fromhex(fingerprint[:8])
-        place = self.seen.find(value)
-        if place < 0:
-            self.seen.add(value, MAX_RESULTS)
+        if self.seen.add_new(value, MAX_RESULTS):
             return True
-        self.seen.renew(place)
+        self.seen.renew(self.seen.find(value))
         return False
 
     def is_first_in_epoch(self, record: Record, *, same_call: bool) -> bool:

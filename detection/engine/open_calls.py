@@ -57,8 +57,10 @@ def key_of(keyer: Keyer, tool: str, arguments: Arguments, policy: Policy) -> str
 def find_resent(state: State, call: ObservedCall, key: str, call_hash: int) -> tuple[bool, Record | None]:
     """Tell whether a call was sent before, with its record if it has one, and remember its id."""
     round_hash = named_round(call)
-    known = state.round_calls if round_hash else state.open_calls
-    name = hash_of(f"{round_hash} {call.call_id}") if round_hash else call_hash
+    if round_hash:
+        known, name = state.round_calls, hash_of(f"{round_hash} {call.call_id}")
+    else:
+        known, name = state.open_calls, call_hash
     if known.add_new(name.to_bytes(4), MAX_CALL_IDS):
         return False, None
     namesake = False
@@ -203,7 +205,10 @@ def _by_id(state: State, call_hash: int) -> ClosedCall | None:
     latest: ClosedCall | None = None
     closed: ClosedCall | None = None
     for run in reversed(state.runs.values()):
-        for record in [record for record in run.records if record.call == call_hash][::-1]:
+        found_here = [record for record in run.records if record.call == call_hash]
+        if len(found_here) == len(state.runs) == 1:
+            return ClosedCall(found_here[0].seq, run, found_here[0])
+        for record in found_here[::-1]:
             found = ClosedCall(record.seq, run, record)
             latest = latest or found
             if record.status == PENDING and record.decision not in BLOCKING:

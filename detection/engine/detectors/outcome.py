@@ -139,21 +139,22 @@ class Outcome(BaseDetector):
         if outcome.trouble and policy.values["outage_enabled"]:
             return QUIET
         series = own.pop(record.tool, None)
+        # A slow identical call counts as a fifth, unless it failed.
+        weight = 1 if record.status == ERROR else record.weight * (_VALUE if outcome.is_value else 1)
         if (
             series is None
             or series["result"] != record.result
             or run.new_results - series["new_results"] >= _NEW_RESULTS_THAT_END_A_SERIES
         ):
-            series = {
-                "result": record.result,
-                "calls": 0,
-                "count": 0,
-                "similar": 0,
-                "first": record.seq,
-                "sketch": None,
-            }
-        # A slow identical call counts as a fifth, unless it failed.
-        weight = 1 if record.status == ERROR else record.weight * (_VALUE if outcome.is_value else 1)
+            own[record.tool] = series = {
+                "result": record.result, "calls": 1, "count": _in_tenths(weight), "similar": 1, "first": record.seq,
+                "sketch": record.sketch, "round": record.round, "new_results": run.new_results,
+                "failed": record.status == ERROR,
+            }  # fmt: skip
+            if record.effect == "write":
+                series["refused"], series["spoken"] = 1, False
+            drop_oldest(own, _MAX_TOOLS)
+            return _judge(series, run, record, policy)
         series["calls"] += 1
         if not (policy.values["once_per_round"] and record.round and record.round == series.get("round")):
             series["count"] = _in_tenths(series["count"] + weight)
@@ -199,7 +200,7 @@ class Outcome(BaseDetector):
 
 def _in_tenths(count: float) -> float:
     """Return a sum of fifths without its rounding error; most are whole and need no rounding."""
-    return count if count % 1 == 0 else round(count, 1)
+    return count if type(count) is int or count % 1 == 0 else round(count, 1)
 
 
 def _judge(series: dict[str, Any], run: RunState, record: Record, policy: Policy) -> Reading:
