@@ -39,6 +39,7 @@ _SHARED_FIXTURES = {
     "tests/reliability/test_database_rights.py",
     "tests/reliability/test_deadlines.py",
     "tests/supervisor/test_database_rights.py",
+    "tests/supervisor/test_gateway_faults.py",
     "tests/supervisor/test_manage.py",
 }
 """Files whose fixtures take seconds and serve all tests of the file: one process runs the whole file."""
