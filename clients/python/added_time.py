@@ -17,9 +17,11 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from loopguard_client import Guard
 from loopguard_client.credentials import Credentials
 from loopguard_client.hooks.hosts import HOSTS, Host
+from loopguard_client.hooks.opencode import PluginHost
 from loopguard_client.transport import Transport
 
 WARM_UP = 10
@@ -329,7 +332,47 @@ def hooks() -> dict[str, Way]:
         f"hook of {host.title}, {moment} a tool": hook(host, name)
         for host in HOSTS.values()
         for moment, name in (("before", host.before), ("after", AFTER.get(host.name, "PostToolUse")))
-    }
+    } | (
+        {"plugin of OpenCode, before a tool": plugin(0), "plugin of OpenCode, after a tool": plugin(1)}
+        if shutil.which("node")
+        else {}
+    )
+
+
+PLUGIN_DRIVER = """
+import { createInterface } from "node:readline";
+const { LoopGuard } = await import(process.argv[1]);
+const plugin = await LoopGuard({ directory: process.cwd() });
+for await (const q of createInterface({ input: process.stdin })) {
+  const call = { sessionID: "added-time", callID: q, tool: "search", args: { q } };
+  const began = performance.now();
+  await plugin["tool.execute.before"](call, { args: call.args });
+  const asked = performance.now();
+  await plugin["tool.execute.after"](call, { output: q });
+  console.log(asked - began, performance.now() - asked);
+}
+"""
+
+
+def plugin(moment: int) -> Way:
+    """Return how to measure the plugin of OpenCode before (0) or after (1) a tool, which takes no time without it."""
+
+    def measure(guard: Guard, calls: int) -> tuple[list[float], list[float]]:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "loopguard.mjs"
+            file.write_text(PluginHost().plugin(guard.url), encoding="utf-8")
+            done = subprocess.run(
+                ["node", "--input-type=module", "--eval", PLUGIN_DRIVER, str(file)],
+                input="\n".join(texts(calls + WARM_UP)),
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=120,
+            )
+        times = [float(line.split()[moment]) for line in done.stdout.splitlines()[WARM_UP:]]
+        return [0.0] * len(times), times
+
+    return measure
 
 
 AFTER = {"gemini-cli": "AfterTool"}
