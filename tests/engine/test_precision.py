@@ -221,11 +221,18 @@ QUERIES = (
     "home",
     "origin",
     "office",
+    "premises",
+    "address",
+    "capital",
+    "branch",
+    "depot",
+    "factory",
 )
 
 
 @pytest.mark.parametrize(
-    "result", ["[]", "No results for {}", "0 matches for {} in the index", '{{"results": []}}']
+    "result",
+    ["[]", "No results found.", "No results for {}", "0 matches for {} in the index", '{{"results": []}}'],
 )
 def test_a_sweep_in_ever_new_words_that_finds_nothing_is_advised_against(result):
     player = Player()

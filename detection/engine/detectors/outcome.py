@@ -12,8 +12,8 @@ not count; a bare number or Boolean (`false`, `[(0,)]`) counts half, because man
 model response count once. A different result of the tool, a successful change elsewhere, or several new results of
 other tools end the series; a message of the user ends one without errors.
 
-- **False alarms:** legitimate sweeps that find nothing. Tools of the class `fallible`, such as a shell, are warned about
-  and never blocked.
+- **False alarms:** legitimate sweeps that find nothing. Different searches that all say so are warned about and never blocked,
+  and so are tools of the class `fallible`, such as a shell.
 - **Misses:** short series of "nothing found" in different words.
 - **Tuning:** raise `outcome_max_errors` for tools that fail in the course of normal work, or declare them `fallible`; list
   ids in results under `volatile_result_fields`.
@@ -38,7 +38,7 @@ from detection.engine.detectors.base import (
 from detection.engine.field import choice, ladder, number, ratio, switch
 from detection.engine.identity import loop_identity
 from detection.engine.memory import ERROR, Record, RunState, drop_oldest
-from detection.engine.results import ResultOutcome, normalise
+from detection.engine.results import ResultOutcome, found_nothing, normalise
 from detection.engine.similarity import literal_result_similarity, shared_fields, sketch_similarity
 
 if TYPE_CHECKING:
@@ -153,6 +153,8 @@ class Outcome(BaseDetector):
             }  # fmt: skip
             if record.effect == "write":
                 series["refused"], series["spoken"] = 1, False
+            if policy.values["result_aware"] and policy.traits.reads and found_nothing(outcome):
+                series["found_nothing"] = True
             drop_oldest(own, _MAX_TOOLS)
             return _judge(series, run, record, policy)
         series["calls"] += 1
@@ -219,6 +221,9 @@ def _judge(series: dict[str, Any], run: RunState, record: Record, policy: Policy
         is_advisory, count, limit = True, series["refused"], refusals + allowance
     elif series["similar"] >= similar_limit:
         limit = min(limit, similar_limit)
+    else:
+        # Different searches that all find nothing may be an honest sweep.
+        is_advisory = series.get("found_nothing", False)
     calls = [one for one in run.records if one.tool == record.tool and one.result == result]
     keys = dict.fromkeys(one.key for one in calls)
     keys[record.key] = None
