@@ -405,7 +405,9 @@ def _number(usage: dict[str, Any], key: str, maximum: int, *, whole: bool) -> fl
     return float(value) if not whole else value
 
 
-def guard_of(document: dict[str, Any], size: int) -> tuple[GuardRequest, list[dict[str, Any]]]:
+def guard_of(
+    document: dict[str, Any], size: int, integration: str
+) -> tuple[GuardRequest, list[dict[str, Any]]]:
     """Read a body of the guard route. One invalid call rejects the whole request, because the agent waits for one response.
 
     Parameters
@@ -414,6 +416,8 @@ def guard_of(document: dict[str, Any], size: int) -> tuple[GuardRequest, list[di
         The parsed body.
     size
         Its bytes.
+    integration
+        What sent it.
 
     Returns
     -------
@@ -436,7 +440,7 @@ def guard_of(document: dict[str, Any], size: int) -> tuple[GuardRequest, list[di
     altered = altered_body(document)
     for key, events in (("results", results), ("calls", calls)):
         altered += [altered_item(f"{key}[{at}]", event) for at, event in enumerate(events) if event.altered]
-    return replace(request_about(shared), results=results, calls=calls), altered
+    return replace(request_about(shared), integration=integration, results=results, calls=calls), altered
 
 
 def guard_body(body: bytes) -> dict[str, Any]:

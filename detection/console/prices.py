@@ -21,6 +21,13 @@ from detection.services.gateway import prices as service
 
 UNPRICED_SPAN: Final = timedelta(days=7)
 _FIELDS: Final = ("backend", "model", *service.AMOUNTS)
+_LABELS: Final = {
+    "input_usd": ("Input", "US dollars per million tokens", True),
+    "cached_input_usd": ("Cached input", "empty: as input", False),
+    "cache_write_usd": ("Cache write", "empty: as input", False),
+    "output_usd": ("Output", "US dollars per million tokens", True),
+}
+"""Label, hint, and whether the form requires it."""
 
 
 @in_project()
@@ -52,6 +59,7 @@ def _page(request: ProjectRequest, given: Any) -> HttpResponse:
         "unpriced": unpriced_models(request.project.pk, timezone.now() - UNPRICED_SPAN),
         "backends": [row.name for row in list_backends(request.project.pk)],
         "given": given,
+        "amounts": [(name, given.get(name, ""), *about) for name, about in _LABELS.items()],
     }
     return render(request, "console/prices.html", context)
 

@@ -9,7 +9,8 @@ from detection.api.request_bodies import MAX_BODY_BYTES
 from detection.unfinished_bodies import UnfinishedBodies, UnfinishedBody
 
 _WHOLE: Final = 512 * 1024
-"""Bodies up to this size are read in one piece: each part of one would wait for the interpreter's lock, behind a batch."""
+"""Bodies up to this size are read in one piece: each part of one would wait for the interpreter's lock, behind a batch. What
+has arrived of them is not known, so that all unfinished ones may hold 128 MiB beside those that are read in parts."""
 
 
 class BodyReader:

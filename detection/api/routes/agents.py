@@ -154,8 +154,7 @@ def guard_calls(request: ApiRequest) -> HttpResponse:
     body = event_parsing.guard_body(request.body)
     if "messages" in body or "shape" in body:
         return json_response(_guard_messages(request, body, shape))
-    guard_request, altered = event_parsing.guard_of(body, len(request.body))
-    guard_request = replace(guard_request, integration=_integration(request))
+    guard_request, altered = event_parsing.guard_of(body, len(request.body), _integration(request))
     started = time.perf_counter()
     out = guard(principal, guard_request)
     seconds = time.perf_counter() - started

@@ -1,0 +1,34 @@
+"""Calls and usage in chat completions, whole and in streams."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from detection.gateway.protocols.answers import Message, TokenUsage, ToolCall, text_field, whole_number
+
+
+def read_call(call: Message, place: int, choice: int) -> ToolCall:
+    """Read a call of an answer."""
+    kind = "custom" if isinstance(call.get("custom"), dict) else "function"
+    part = call.get(kind)
+    arguments = text_field(part, "input" if kind == "custom" else "arguments")
+    return ToolCall(text_field(call, "id"), text_field(part, "name"), arguments, place, choice, kind)
+
+
+def call_document(call: ToolCall, arguments: str) -> Message:
+    """Return a call as part of an answer."""
+    if call.kind == "custom":
+        return {"id": call.id, "type": "custom", "custom": {"name": call.name, "input": arguments}}
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+
+
+def usage_of(usage: Any) -> TokenUsage:
+    """Read the usage of a response."""
+    if not isinstance(usage, dict):
+        return TokenUsage()
+    details = usage.get("prompt_tokens_details")
+    return TokenUsage(
+        whole_number(usage.get("prompt_tokens")),
+        whole_number(details.get("cached_tokens")) if isinstance(details, dict) else 0,
+        whole_number(usage.get("completion_tokens")),
+    )
