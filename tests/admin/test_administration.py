@@ -52,6 +52,19 @@ def test_a_model_override_saved_here_changes_the_next_verdict(world):
     assert AuditEntry.objects.filter(action="policy.save", actor=world.user.get_username()).exists()
 
 
+def test_an_agents_override_is_saved_here_and_wins_over_that_of_the_project(world):
+    overrides.save_override(world.project.pk, PROJECT, {"max_repeats": 9}, SYSTEM, "slow")
+    add = {"project": world.project.pk, "agent": "deploy", "set_max_repeats": "2"}
+    assert world.client.post("/admin/detection/override/add/", add).status_code == 302
+    decisions = [
+        ask(world.project, "new", n, agent="deploy", backend="local", model="q").decision for n in range(2)
+    ]
+    assert decisions == ["allow", "block"]
+    both = world.client.post("/admin/detection/override/add/", {**add, "backend": "openai"})
+    assert both.status_code == 200
+    assert Override.objects.filter(agent="deploy").count() == 1
+
+
 def test_an_override_is_changed_in_real_fields(world):
     row = Override.objects.get(model="gpt-5")
     url = f"/admin/detection/override/{row.pk}/change/"

@@ -132,6 +132,7 @@ def test_an_agents_override_applies_between_the_project_and_the_backend(api, age
     )
     assert api.get(path).json() == put
     assert [one["scope"] for one in api.get("/overrides").json()["items"]] == ["project", "agent", "backend"]
+    assert api.get("/overrides", agent=agent).json()["items"] == [put]
     held = api.get("/policy", agent=agent, backend="openai").json()["policy"]
     assert [
         (held[name]["value"], held[name]["source"]) for name in ("max_repeats", "ttl_seconds", "mode")

@@ -321,6 +321,33 @@ def test_a_saved_override_changes_the_next_verdict_and_the_history_restores_it(w
     assert Override.objects.get(model="gpt-5").values == {"max_repeats": 5}
 
 
+def test_an_agents_override_is_saved_explained_and_restored_like_any_other(world):
+    url = f"{world.base}/policies?scope=agent:researcher"
+    assert "inherits everything" in text(world.client.get(url))
+    refused = world.client.post(url, {"set_repeat_enabled": "false", "set_cycle_enabled": "false"})
+    assert (refused.status_code, "Give a reason" in text(refused)) == (422, True)
+    ask(world.project, "known", 1)
+    cursor = Session.objects.get(external_id="known").project.policy_version
+    world.client.post(url, {"set_max_repeats": "2"})
+    row = Override.objects.get(agent="researcher")
+    assert row.project.policy_version > cursor
+    assert ask(world.project, "known", 2, model="other").decision == "block"  # of a session that is open
+    assert ask(world.project, "another", 1, agent="b", model="other").decision == "allow"
+    held = Session.objects.get(external_id="known")
+    shown = text(world.client.get(f"{world.base}/sessions/known?tab=settings"))
+    assert "agent researcher" in shown
+    assert Incident.objects.get(session=held).policy["max_repeats"] == {
+        "value": 2,
+        "source": "agent:researcher",
+    }
+    entry = AuditEntry.objects.filter(action="policy.save", subject="agent:researcher").latest("pk")
+    assert entry.actor == world.user.get_username()
+    assert "agent researcher" in text(world.client.get(f"{world.base}/policies/history"))
+    again = world.client.post(f"{world.base}/policies/history", {"entry": entry.pk}, follow=True)
+    assert "Override restored" in text(again)
+    assert not Override.objects.filter(agent="researcher").exists()
+
+
 def test_weakening_an_override_needs_a_reason(world):
     url = f"{world.base}/policies?scope=model:openai/gpt-5"
     refused = world.client.post(url, {"set_max_repeats": "50"})

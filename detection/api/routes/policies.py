@@ -29,6 +29,7 @@ from detection.api.responses import (
 from detection.api.schemas.common import PageSchema
 from detection.api.schemas.settings import (
     EffectivePolicySchema,
+    OverrideListQuerySchema,
     OverrideQuerySchema,
     OverrideRemovalQuerySchema,
     OverrideRequestSchema,
@@ -64,10 +65,12 @@ def _scope(agent: str = "", backend: str = "", model: str = "") -> Scope:
     response={200: PageSchema[OverrideSchema]},
     summary="List overrides",
 )
-def list_overrides(request: ApiRequest, query: Query[OverrideQuerySchema]) -> HttpResponse:
+def list_overrides(request: ApiRequest, query: Query[OverrideListQuerySchema]) -> HttpResponse:
     """List the overrides that can apply to this project, including those of the server, widest scope first."""
-    check_parameters(request, OverrideQuerySchema)
+    check_parameters(request, OverrideListQuerySchema)
     rows = Override.objects.filter(Q(project_id=request.principal.project_id) | Q(project=None))
+    if query.agent:
+        rows = rows.filter(agent=query.agent)
     if query.backend:
         rows = rows.filter(backend=query.backend)
     if query.model:

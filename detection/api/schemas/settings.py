@@ -25,6 +25,12 @@ class OverrideQuerySchema(Schema):
     model: ShortText = Field("", description="Model. Requires `backend`.")
 
 
+class OverrideListQuerySchema(OverrideQuerySchema):
+    """Which overrides to list. Without a name, all."""
+
+    agent: ShortText = Field("", description="Agent.")
+
+
 class OverrideRemovalQuerySchema(OverrideQuerySchema, RemovalQuerySchema):
     """The scope of an override, and the reason for deleting it."""
 
