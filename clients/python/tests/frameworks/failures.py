@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import threading
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from loopguard_client import Guard
 from ..proxy import Proxy  # noqa: TID252 (the name of the package depends on where the tests are started)
 
 SECONDS = 60
+CLIENT = Path(__file__).resolve().parents[2]
 IDENTICAL = [["x"]] * 10
 
 
@@ -65,30 +68,16 @@ class AdapterFailures:
         await self.play(guard, tool, name, [[query] for query in tool.queries])
         assert tool.runs == 0
 
-    @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
     def test_a_killed_agent_starts_again_where_it_was(self, server, tool, name):
-        child = os.fork()
-        if child == 0:
-            try:
-                guard = Guard(server.url, server.key, budget_seconds=20)
-                run = tool.search
-
-                def killed(q: str) -> str:
-                    """Search the web."""
-                    if tool.runs == 1:
-                        os.kill(os.getpid(), signal.SIGKILL)
-                    return run(q)
-
-                killed.__name__ = "search"
-                tool.search = killed
-                asyncio.run(self.play(guard, tool, name, IDENTICAL))
-            finally:
-                os._exit(1)
-        ends = threading.Timer(SECONDS, os.kill, (child, signal.SIGKILL))
-        ends.start()
-        status = os.waitpid(child, 0)[1]
-        ends.cancel()
-        assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
+        # A process of its own, not a fork: frameworks keep threads, and a fork copies the locks these hold.
+        adapter = f"{type(self).__module__.rpartition('.')[2]}:{type(self).__name__}"
+        agent = subprocess.run(
+            [sys.executable, "-m", "tests.frameworks.killed_agent", adapter, server.url, server.key, name],
+            cwd=CLIENT,
+            timeout=SECONDS,
+        )
+        assert agent.returncode == -signal.SIGKILL
+        assert len(server.calls(name)) == 2
         # One call ran. The second one counts once with the same call made again, because it never got a result.
         guard = Guard(server.url, server.key, budget_seconds=20)
         asyncio.run(self.play(guard, tool, name, IDENTICAL))
