@@ -12,7 +12,7 @@ from detection.gateway.client import Client
 from detection.gateway.guarding import Speaker
 from detection.gateway.loop_state import LoopState
 from detection.gateway.protocols import sessions
-from detection.gateway.protocols.answers import Answer, Message, ToolCall, with_call_ids
+from detection.gateway.protocols.answers import Answer, Message, ToolCall
 from detection.gateway.protocols.prompt_commands import (
     is_only_commands,
     prompt_with_commands,
@@ -167,7 +167,7 @@ class Conversation:
                 )
             for_model = without_commands(self.messages, self.protocol.shape)
             messages = self._rewritten(for_model, with_notes=True)
-            self.guard_messages = self.for_guard(self._rewritten(self.messages, with_notes=False))
+            self.guard_messages = self.protocol.for_guard(self._rewritten(self.messages, with_notes=False))
             self._prompt = prompt_with_commands(self.messages, self.protocol.shape)
             if messages is not self.messages:
                 body = replace_list(body, self.protocol.list_key, self.messages, messages)
@@ -176,12 +176,6 @@ class Conversation:
             log.warning("gateway_conversation_unreadable", error=f"{type(error).__name__}: {error}"[:300])
             self._rewrites, self.guard_messages = [], []
             return body, self.messages
-
-    def for_guard(self, messages: list[Message]) -> list[Message]:
-        """Return messages as the guard reads them."""
-        found = self.protocol.for_guard(messages)
-        known_ids = self.state.memory.repeated_calls.get((self.project_id, self.session))
-        return with_call_ids(found, known_ids) if known_ids else found
 
     def _rewritten(self, known: list[Message], *, with_notes: bool) -> list[Message]:
         """Return a conversation with what the client does not know; the same list if nothing changes."""

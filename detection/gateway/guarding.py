@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -102,7 +102,7 @@ class Guarding:
         answer: Answer,
         meter: RequestMeter | None,
         *,
-        is_repeated: bool,
+        is_retry: bool,
     ) -> Evaluation:
         """Return the verdicts on the calls of an answer. Waits as long as calls are held.
 
@@ -110,8 +110,8 @@ class Guarding:
         ----------
         messages
             The conversation as the guard reads it, with the answer at its end.
-        is_repeated
-            Whether its calls are counted already. Its tokens count all the same, because the provider charges for them.
+        is_retry
+            Whether the client tells that it sends the request again.
 
         Raises
         ------
@@ -121,7 +121,7 @@ class Guarding:
         try:
             with meter.adding() if meter else nullcontext():
                 response = await self._workers.run(
-                    lambda: _guard(speaker, messages, answer, is_counted=is_repeated), GUARD_SECONDS
+                    lambda: _guard(speaker, messages, answer, is_retry=is_retry), GUARD_SECONDS
                 )
         except Exception as error:  # a defect here must not end the run of an agent
             log.warning(
@@ -145,9 +145,7 @@ class Guarding:
             If there is no verdict in time.
         """
         try:
-            response = await self._workers.run(
-                lambda: _guard(speaker, messages, Answer(), is_counted=True), GUARD_SECONDS
-            )
+            response = await self._workers.run(lambda: _guard(speaker, messages, Answer()), GUARD_SECONDS)
         except Exception as error:  # a defect here must not end the run of an agent
             raise GuardUnavailable(str(error)) from error
         found = response.notices
@@ -158,9 +156,7 @@ class Guarding:
     async def report(self, speaker: Speaker, messages: list[dict[str, Any]], answer: Answer) -> None:
         """Record what is new in a conversation whose answer has no calls, and its usage. A failure is only logged."""
         try:
-            await self._workers.run(
-                lambda: _guard(speaker, messages, replace(answer, id=""), is_counted=True), GUARD_SECONDS
-            )
+            await self._workers.run(lambda: _guard(speaker, messages, replace(answer, id="")), GUARD_SECONDS)
         except (DatabaseError, ServiceError) as error:
             log.info("gateway_report_failed", session=speaker.session, error=str(error)[:200])
 
@@ -168,7 +164,7 @@ class Guarding:
         """Execute the commands in the prompt that a conversation ends with, and return the reply."""
 
         def work() -> str:
-            _guard(speaker, messages, Answer(), is_counted=True)
+            _guard(speaker, messages, Answer())
             session = Session.objects.get(
                 project_id=speaker.principal.project_id, external_id=speaker.session
             )
@@ -218,14 +214,14 @@ def _closed(project_id: int, public_id: str) -> AnswerVerdict | None:
 
 
 def _guard(
-    speaker: Speaker, messages: Sequence[dict[str, Any]], answer: Answer, *, is_counted: bool
+    speaker: Speaker, messages: Sequence[dict[str, Any]], answer: Answer, *, is_retry: bool = False
 ) -> GuardResponse:
-    """Evaluate the calls at the end of the messages.
-
-    The usage of the answer counts with its first call, or by itself where no call is left to count.
-    """
+    """Evaluate the calls at the end of the messages. The tokens of an answer that is given again count, too: they are charged."""
     principal = speaker.principal
-    read = read_messages(messages, speaker.shape, principal.digest_secret, speaker.continued)
+
+    def read(call_ids: Mapping[str, str] | None = None) -> list[ReadMessage]:
+        return read_messages(messages, speaker.shape, principal.digest_secret, speaker.continued, call_ids)
+
     names: dict[str, Any] = {
         "session": speaker.session,
         "backend": speaker.backend,
@@ -233,36 +229,20 @@ def _guard(
         "agent": speaker.agent,
         "parent_session": speaker.parent_session,
     }
-    usage = answer.usage
-    tokens, cost_usd = min(usage.total, MAX_TOKENS), _cost(speaker, answer)
-    last = read[-1].index if read and not is_counted else -1
-    is_left = True
-
-    def to_record(message: ReadMessage, event: dict[str, Any]) -> EventRecord:
-        nonlocal is_left
-        record = event_record(event, names)
-        if is_left and message.index == last and record.type == "call":
-            record.tokens, record.cost_usd = tokens, cost_usd
-            is_left = False
-        return record
-
-    alone = (
-        EventRecord(type="usage", tokens=tokens, cost_usd=cost_usd, **names)
-        if is_counted and usage.total
-        else None
-    )
-
-    about = GuardRequest(**names, integration=speaker.integration)
+    tokens = min(answer.usage.total, MAX_TOKENS)
+    usage = EventRecord(type="usage", tokens=tokens, cost_usd=_cost(speaker, answer), **names)
     started = time.perf_counter()
     done = guard_messages(
         principal,
-        about,
-        read,
-        to_record,
+        GuardRequest(**names, integration=speaker.integration),
+        read(),
+        lambda _, event: event_record(event, names),
         round_name=answer.id[:256],
         max_events=MAX_EVENTS,
-        usage=alone,
+        usage=usage if tokens else None,
         is_continued=bool(speaker.continued),
+        reread=read,
+        is_retry=is_retry,
     )
     log.debug("gateway_guarded", session=speaker.session, ms=round((time.perf_counter() - started) * 1000, 1))
     return done.response

@@ -177,7 +177,7 @@ class GuardrailCall:
         conversation = [*messages, *_CHAT.for_guard(_CHAT.answer_messages(documents))]
         try:
             evaluation = await self.state.guarding.evaluate(
-                self._speaker(name), conversation, answer, None, is_repeated=False
+                self._speaker(name), conversation, answer, None, is_retry=sessions.is_retry(self._header)
             )
         except GuardUnavailable:
             # What happens without a verdict is the setting `unreachable_fallback` of LiteLLM.

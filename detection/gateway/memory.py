@@ -10,14 +10,13 @@ from typing import Final, Generic, TypeVar
 
 import orjson
 
-from detection.gateway.protocols.answers import Answer, Message, ToolCall, canonical_arguments
+from detection.gateway.protocols.answers import Message
 from detection.gateway.protocols.rewrites import Rewrite
 
 Value = TypeVar("Value")
 MAX_SESSIONS: Final = 2_000
 MAX_REWRITES: Final = 200
 """For each session; the database has more."""
-MAX_ANSWERS: Final = 5_000
 MAX_RESPONSES: Final = 20_000
 MAX_BACKENDS: Final = 1_000
 
@@ -66,23 +65,6 @@ class RecentBySize(Generic[Value]):
 
 
 @dataclass(slots=True)
-class GivenAnswer:
-    """The calls of the last answer to a conversation, as the guard has them."""
-
-    answer_id: str
-    calls: tuple[ToolCall, ...]
-    is_delivered: bool = False
-
-    def matches(self, answer: Answer) -> bool:
-        """Return whether another answer has the same calls, whatever their ids."""
-        return [_what(call) for call in self.calls] == [_what(call) for call in answer.calls]
-
-
-def _what(call: ToolCall) -> tuple[str, str]:
-    return call.name, canonical_arguments(call.arguments)
-
-
-@dataclass(slots=True)
 class Memory:
     """The memory of one event loop.
 
@@ -90,20 +72,14 @@ class Memory:
     ----------
     rewrites
         By project and session.
-    answers
-        By project, session and conversation.
     sessions_of_responses
         Names of sessions by project and id of the response, for `previous_response_id`.
-    repeated_calls
-        Ids by which the guard knows calls of answers that were given twice, by project and session.
     backends_without_usage
         Addresses of backends that reject the request for the usage of a stream, by the id of the backend.
     """
 
     rewrites: Recent[dict[tuple[str, int], Rewrite]] = field(default_factory=lambda: Recent(MAX_SESSIONS))
-    answers: Recent[GivenAnswer] = field(default_factory=lambda: Recent(MAX_ANSWERS))
     sessions_of_responses: Recent[str] = field(default_factory=lambda: Recent(MAX_RESPONSES))
-    repeated_calls: Recent[dict[str, str]] = field(default_factory=lambda: Recent(MAX_SESSIONS))
     backends_without_usage: Recent[str] = field(default_factory=lambda: Recent(MAX_BACKENDS))
 
     def rewrites_of(self, key: tuple[int, str], stored: Sequence[str]) -> list[Rewrite]:
@@ -122,22 +98,8 @@ class Memory:
         if len(known) > MAX_REWRITES:
             del known[next(iter(known))]
 
-    def add_repeated_calls(
-        self, key: tuple[int, str], counted: Sequence[ToolCall], given: Sequence[ToolCall]
-    ) -> None:
-        """Remember by which ids the guard knows the calls of an answer that was given twice."""
-        known = self.repeated_calls.get(key) or {}
-        known |= {
-            new.id: known.get(old.id, old.id)
-            for old, new in zip(counted, given, strict=True)
-            if old.id and new.id and old.id != new.id
-        }
-        while len(known) > MAX_REWRITES:
-            del known[next(iter(known))]
-        self.repeated_calls.put(key, known)
-
 
 def conversation_key(project_id: int, session: str, messages: Sequence[Message]) -> tuple[int, str, bytes]:
-    """Return what an answer to a conversation is looked up by."""
+    """Return what a conversation is looked up by."""
     text = orjson.dumps(messages, default=str)
     return project_id, session, hashlib.blake2b(text, digest_size=16).digest()

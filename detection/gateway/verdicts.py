@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from detection.gateway.conversation import Conversation
 from detection.gateway.guarding import UNAVAILABLE, Evaluation, GuardUnavailable
-from detection.gateway.memory import GivenAnswer, conversation_key
+from detection.gateway.protocols import sessions
 from detection.gateway.protocols.answers import (
     NOT_RUN,
     Answer,
@@ -32,7 +30,6 @@ class AnswerVerdicts:
         self.conversation = conversation
         self.texts: list[str] = []
         self._withheld: list[Message] = []
-        self._given: GivenAnswer | None = None
 
     async def resolve(self, answer: Answer, reasks_left: int) -> Resolution:
         """Return what is done with an answer, and store how the history is rewritten because of it."""
@@ -58,34 +55,22 @@ class AnswerVerdicts:
                 *protocol.result_messages(results),
             ]
             conversation.before = [*conversation.before, *more]
-            conversation.guard_messages = [*conversation.guard_messages, *conversation.for_guard(more)]
+            conversation.guard_messages = [*conversation.guard_messages, *protocol.for_guard(more)]
         else:
             await self._store_rewrite(answer, evaluation, calls, results)
         return resolution
 
     async def _evaluate(self, answer: Answer) -> Evaluation:
         conversation, protocol = self.conversation, self.conversation.protocol
-        answers = conversation.state.memory.answers
-        key = conversation_key(conversation.project_id, conversation.session, conversation.guard_messages)
-        known = answers.get(key)
-        given = answer
-        is_repeated = False
-        if known is not None and (self._is_retry or not known.is_delivered) and known.matches(answer):
-            given, is_repeated = replace(answer, id=known.answer_id, calls=[*known.calls]), True
-            conversation.state.memory.add_repeated_calls(key[:2], known.calls, answer.calls)
-        else:
-            known = GivenAnswer(answer.id, tuple(answer.calls))
-            answers.put(key, known)
-        self._given = known
-        calls = [protocol.call_document(call, call.arguments) for call in given.calls]
-        messages = [*conversation.guard_messages, *conversation.for_guard(protocol.answer_messages(calls))]
+        calls = [protocol.call_document(call, call.arguments) for call in answer.calls]
+        messages = [*conversation.guard_messages, *protocol.for_guard(protocol.answer_messages(calls))]
         return await conversation.state.guarding.evaluate(
-            conversation.speaker(answer), messages, given, conversation.meter, is_repeated=is_repeated
+            conversation.speaker(answer),
+            messages,
+            answer,
+            conversation.meter,
+            is_retry=sessions.is_retry(conversation.client.headers.text),
         )
-
-    @property
-    def _is_retry(self) -> bool:
-        return self.conversation.client.headers.text("x-stainless-retry-count") not in ("", "0")
 
     async def ending(self, answer: Answer) -> None:
         """Note what later requests need that continue an answer, before the client has all of it."""
@@ -101,8 +86,6 @@ class AnswerVerdicts:
         conversation = self.conversation
         if not answer.calls:
             conversation.meter.count_answer(answer)
-        if self._given is not None:
-            self._given.is_delivered = True
         if (
             conversation.session
             and not answer.calls

@@ -1,16 +1,19 @@
 """Finds what is new in a list of messages, as agents send it to their model server: the whole history with every request.
 
 New is what follows the longest known prefix. Where the beginning was cut off, summarised or edited, no prefix is known; then it is
-what follows the last message that is known by itself. Of the messages only keyed digests are remembered, at most 7 KB of them.
+what follows the last message that is known by itself. Of the messages only keyed digests are remembered, at most 7 KB of them, and
+ids of calls of answers that were given again.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
+
+import orjson
 
 from detection.integrations.transcripts import Event, MessageShape, events_of_message, text_of_message
 from detection.strict_json import compact
@@ -22,6 +25,10 @@ MAX_MESSAGES: Final = 256
 """Messages with calls or results that are known by themselves."""
 MAX_ENDS: Final = 32
 """Ends of lists: as many branches of a conversation can take turns."""
+MAX_CALL_IDS: Final = 64
+"""Other ids of calls that are remembered."""
+MAX_UNMARKED_RESENDS: Final = 2
+"""How often an answer counts once that is given again to a client that does not tell why it asks again: SDKs do so twice."""
 _MODEL_ROLES: Final = frozenset(("assistant", "model"))
 _MODEL_ITEMS: Final = frozenset(("function_call", "custom_tool_call", "local_shell_call"))
 
@@ -63,18 +70,26 @@ class ReadMessage:
 
 @dataclass(frozen=True, slots=True)
 class KnownMessages:
-    """What is remembered of the lists that were read in a session; the newest digests are last."""
+    """What is remembered of the lists that were read in a session; the newest digests are last.
+
+    Attributes
+    ----------
+    call_ids
+        Of answers that were given again: the id by which a call is counted, by its later id.
+    """
 
     prefixes: tuple[bytes, ...] = ()
     messages: tuple[bytes, ...] = ()
     ends: tuple[bytes, ...] = ()
     length: int = 0
+    call_ids: Mapping[str, str] = field(default_factory=dict)
 
     def dump(self) -> bytes:
-        """Return it as bytes: four numbers, then the digests."""
+        """Return it as bytes: four numbers, the digests, and the ids of calls as JSON, if there are any."""
         sizes = (self.length, len(self.prefixes), len(self.messages), len(self.ends))
         numbers = b"".join(number.to_bytes(4) for number in sizes)
-        return numbers + b"".join((*self.prefixes, *self.messages, *self.ends))
+        ids = orjson.dumps(self.call_ids) if self.call_ids else b""
+        return numbers + b"".join((*self.prefixes, *self.messages, *self.ends, ids))
 
     @classmethod
     def load(cls, stored: bytes) -> KnownMessages:
@@ -88,7 +103,7 @@ class KnownMessages:
             groups.append(tuple(stored[one : one + DIGEST_BYTES] for one in range(at, end, DIGEST_BYTES)))
             at = end
         prefixes, messages, ends = groups
-        return cls(prefixes, messages, ends, length)
+        return cls(prefixes, messages, ends, length, orjson.loads(stored[at:]) if stored[at:] else {})
 
     def with_list(self, messages: Sequence[ReadMessage], round_name: str) -> KnownMessages:
         """Return what is known after a list was read."""
@@ -101,7 +116,43 @@ class KnownMessages:
             _latest(self.messages, own, MAX_MESSAGES),
             _latest(self.ends, ends, MAX_ENDS),
             len(messages),
+            self.call_ids,
         )
+
+    def with_resend(
+        self,
+        messages: Sequence[ReadMessage],
+        round_name: str,
+        call_ids: Mapping[str, str],
+        *,
+        is_marked: bool,
+    ) -> KnownMessages | None:
+        """Return what is known after an answer was given again; None if it is another answer.
+
+        Parameters
+        ----------
+        messages
+            The whole list, with the ids that the calls at its end had in the earlier answer.
+        round_name
+            The id of the earlier answer.
+        call_ids
+            These ids by those of the later answer.
+        is_marked
+            Whether the client tells that it sends a request again. Otherwise `MAX_UNMARKED_RESENDS` applies: an agent that
+            runs calls and never sends their results is not to go unnoticed.
+        """
+        end = _end_of_round(messages[-1], round_name)
+        if end not in self.ends:
+            return None
+        ends = self.ends
+        if not is_marked:
+            marks = [_mark(end, number) for number in range(MAX_UNMARKED_RESENDS)]
+            mark = next((one for one in marks if one not in ends), None)
+            if mark is None:
+                return None
+            ends = _latest(ends, (mark,), MAX_ENDS)
+        ids = {**self.call_ids, **{new: old for new, old in call_ids.items() if new != old}}
+        return replace(self, ends=ends, call_ids=dict([*ids.items()][-MAX_CALL_IDS:]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +186,11 @@ class NewMessages:
 
 
 def read_messages(
-    messages: Iterable[dict[str, Any]], shape: MessageShape, secret: bytes, continued: str = ""
+    messages: Iterable[dict[str, Any]],
+    shape: MessageShape,
+    secret: bytes,
+    continued: str = "",
+    call_ids: Mapping[str, str] | None = None,
 ) -> list[ReadMessage]:
     """Return the messages that count, with their digests.
 
@@ -147,12 +202,16 @@ def read_messages(
         Key of the digests, at most 64 bytes.
     continued
         What the list continues, if it is not the whole history: the id of a response or conversation that the model server keeps.
+    call_ids
+        Ids that calls get instead of those in the list; see `KnownMessages.call_ids`.
     """
     read: list[ReadMessage] = []
     prefix = _digest(secret, continued.encode("utf-8", "surrogatepass")) if continued else b""
     unanswered: deque[str] = deque()
     for index, message in enumerate(messages):
         events = tuple(events_of_message(message, shape))
+        if call_ids:
+            events = tuple(_renamed(event, call_ids) for event in events)
         is_of_model = message.get("role") in _MODEL_ROLES or message.get("type") in _MODEL_ITEMS
         text = text_of_message(message) if is_of_model else ""
         if not events and not text:
@@ -184,25 +243,25 @@ def find_new(
         Whether the list is not the whole history, but what was added to it.
     """
     count = len(messages)
-    pending_at = _pending_at(messages)
-    turn_at = _turn_at(messages, pending_at)
+    first_pending = pending_at(messages)
+    turn_at = _turn_at(messages, first_pending)
     prefixes = frozenset(known.prefixes)
     start = next((at + 1 for at in range(count - 1, -1, -1) if messages[at].prefix in prefixes), 0)
     is_broken = False
     if count and start == count:
         end = _end_of_round(messages[-1], round_name) if round_name else messages[-1].prefix
         if end in known.ends or not round_name:
-            return NewMessages(pending=tuple(messages[pending_at:]), is_resent=True)
+            return NewMessages(pending=tuple(messages[first_pending:]), is_resent=True)
         start = turn_at
     elif known.length and not is_continued and not (start and messages[start - 1].prefix in known.ends):
         is_broken = 2 * start < known.length
         start = _start_after_break(messages, known, start, turn_at, is_broken=is_broken)
     return NewMessages(
-        history=tuple(messages[start:pending_at]),
-        pending=tuple(messages[pending_at:]),
+        history=tuple(messages[start:first_pending]),
+        pending=tuple(messages[first_pending:]),
         is_condensed=is_broken and count < known.length,
         refed=frozenset(
-            message.index for message in messages[start:pending_at] if message.digest in known.messages
+            message.index for message in messages[start:first_pending] if message.digest in known.messages
         ),
     )
 
@@ -221,7 +280,7 @@ def _start_after_break(
     return max(prefix, next((at + 1 for at in range(len(messages) - 1, -1, -1) if messages[at].is_prompt), 0))
 
 
-def _pending_at(messages: Sequence[ReadMessage]) -> int:
+def pending_at(messages: Sequence[ReadMessage]) -> int:
     """Return where the pending calls begin: the last messages of the model, if they have calls."""
     at = len(messages)
     while at and messages[at - 1].is_of_model:
@@ -229,9 +288,9 @@ def _pending_at(messages: Sequence[ReadMessage]) -> int:
     return at if any(message.has_calls for message in messages[at:]) else len(messages)
 
 
-def _turn_at(messages: Sequence[ReadMessage], pending_at: int) -> int:
+def _turn_at(messages: Sequence[ReadMessage], first_pending: int) -> int:
     """Return where the last turn begins: with what the model got before its last calls."""
-    at = pending_at
+    at = first_pending
     while at and not messages[at - 1].is_of_model:
         at -= 1
     return at
@@ -249,9 +308,18 @@ def _with_ids(events: Iterable[Event], digest: bytes, unanswered: deque[str]) ->
             yield event
 
 
+def _renamed(event: Event, call_ids: Mapping[str, str]) -> Event:
+    known = call_ids.get(event.get("call_id") or "")
+    return event if known is None else event | {"call_id": known}
+
+
 def _end_of_round(message: ReadMessage, round_name: str) -> bytes:
     data = message.prefix + round_name.encode("utf-8", "surrogatepass")
     return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
+
+
+def _mark(end: bytes, number: int) -> bytes:
+    return hashlib.blake2b(end + b"again%d" % number, digest_size=DIGEST_BYTES).digest()
 
 
 def _latest(known: Sequence[bytes], new: Iterable[bytes], limit: int) -> tuple[bytes, ...]:

@@ -238,9 +238,5 @@ def test_a_request_repeated_because_its_answer_was_lost_counts_once(world: World
 
         world.model.script = script
         runs = run(through=proxy)["runs"]
-    if sdk == "ai_sdk":
-        # It does not tell that it sends a request again, so the call counts twice, and one less runs.
-        assert runs == 2
-    else:
-        assert runs == 3
-        assert decisions_made() == STUCK
+    assert runs == 3
+    assert decisions_made() == STUCK

@@ -189,31 +189,6 @@ def test_a_held_call_waits_for_a_person(world: World, shape, is_stream):
     assert agent.runs == 3
 
 
-@every_form
-def test_a_retry_of_the_sdk_counts_once(world: World, shape, is_stream):
-    world.model.script = lambda asked: answered(asked, shape, "", [call()])
-    agent = Agent(world, shape, is_stream)
-    for count in range(4):
-        agent.headers = {"x-stainless-retry-count": str(count)}
-        agent.ask()
-    assert decisions_of() == ["allow"]
-
-
-@every_form
-def test_an_answer_that_was_lost_and_given_again_counts_once_in_later_requests(
-    world: World, shape, is_stream
-):
-    world.model.script = lambda asked: answered(asked, shape, "", [call()])
-    agent = Agent(world, shape, is_stream)
-    agent.ask()
-    agent.headers = {"x-stainless-retry-count": "1"}
-    agent.turn()
-    agent.headers = {}
-    agent.run()
-    assert agent.runs == 3
-    assert decisions_of() == ["allow", "allow", "warn", "block", "block", "block"]
-
-
 def test_a_blocked_call_gets_its_result_where_the_model_server_keeps_the_conversation(world: World):
     for tool in ("read", "list"):
         overrides.save_tool_rule(world.project.pk, tool, exempt=True, actor=SYSTEM, note="for the test")

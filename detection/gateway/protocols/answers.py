@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -11,7 +11,6 @@ import orjson
 Message = dict[str, Any]
 MAX_REASKS: Final = 2
 NOT_RUN: Final = "The call was not run."
-_ID_FIELDS: Final = ("id", "call_id", "tool_call_id", "tool_use_id")
 
 
 @dataclass(slots=True)
@@ -157,27 +156,6 @@ def text_field(data: Any, name: str) -> str:
     """Return a text in an object, empty for anything else."""
     value = data.get(name) if isinstance(data, dict) else None
     return value if isinstance(value, str) else ""
-
-
-def with_call_ids(messages: Sequence[Message], known_ids: Mapping[str, str]) -> list[Message]:
-    """Return messages with other ids of calls, in the calls and in their results."""
-
-    def renamed(part: Any) -> Any:
-        if not isinstance(part, dict):
-            return part
-        changed: dict[str, Any] = {
-            name: known_ids[text_field(part, name)]
-            for name in _ID_FIELDS
-            if text_field(part, name) in known_ids
-        }
-        changed |= {
-            name: [renamed(one) for one in part[name]]
-            for name in ("tool_calls", "content")
-            if isinstance(part.get(name), list)
-        }
-        return part | changed
-
-    return [renamed(message) for message in messages]
 
 
 def with_note(content: Any, note: str) -> Any:

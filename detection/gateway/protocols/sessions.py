@@ -59,6 +59,11 @@ def agent_name(header: Callable[[str], str]) -> str:
     return next((name for start, name in _AGENTS.items() if program.startswith(start)), "")
 
 
+def is_retry(header: Callable[[str], str]) -> bool:
+    """Return whether an SDK marks a request as one that it sends again. The AI SDK and many others do not."""
+    return header("x-stainless-retry-count") not in ("", "0")
+
+
 def printable(value: Any, characters: int) -> str:
     """Return a name as it can be stored."""
     return bounded(value, characters) if isinstance(value, str) else ""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from detection.integrations.message_lists import KnownMessages, NewMessages, ReadMessage, find_new
 from detection.services.errors import SessionBusy
+from detection.services.ingestion import resent_answers
 from detection.services.ingestion.guard import GuardRequest, GuardResponse, MessagesChangedError, guard
 from detection.services.keys import Principal
 from detection.services.sessions import read_messages
@@ -15,6 +16,7 @@ from detection.services.sessions.event_records import EventRecord
 
 MAX_ATTEMPTS: Final = 8
 """Requests with lists of one session at the same time; normally an agent sends one after the other."""
+Reread = Callable[[Mapping[str, str]], Sequence[ReadMessage]]
 ToRecord = Callable[[ReadMessage, dict[str, Any]], EventRecord]
 
 
@@ -37,6 +39,8 @@ def guard_messages(
     max_events: int,
     usage: EventRecord | None = None,
     is_continued: bool = False,
+    reread: Reread | None = None,
+    is_retry: bool = False,
 ) -> MessageGuardResponse:
     """Judge the calls that a list of messages ends with.
 
@@ -53,9 +57,15 @@ def guard_messages(
     max_events
         Of a longer history that is new, only so many of the latest events count.
     usage
-        Tokens and cost that belong to no call of the list.
+        Tokens and cost of the response that the list ends with. They belong to its first call, or to none if it has no call
+        that counts.
     is_continued
         Whether the list is not the whole history, but what was added to it.
+    reread
+        Returns the list with other ids of calls. Given where a list ends with an answer that the client has not got yet: an
+        answer that is given again because the client did not get it has other ids, and counts once.
+    is_retry
+        Whether the client tells that it sends the request again.
 
     Raises
     ------
@@ -64,15 +74,26 @@ def guard_messages(
     """
     for _ in range(MAX_ATTEMPTS):
         stored = read_messages.load_by_name(principal.project_id, about.session)
-        known = KnownMessages.load(stored)
-        new = find_new(messages, known, round_name, is_continued=is_continued)
-        spent = () if usage is None else (replace(usage),)
+        known, read, name = KnownMessages.load(stored), messages, round_name
+        if reread is not None:
+            read = reread(known.call_ids) if known.call_ids else messages
+            place = (principal.project_id, about.session)
+            earlier = resent_answers.find_earlier(place, read, known, reread, is_retry=is_retry)
+            if earlier is not None:
+                read, name, known = earlier.messages, earlier.round, earlier.known
+        new = find_new(read, known, name, is_continued=is_continued)
+        calls = tuple(_records(new.pending, to_record, ("call",), {"round": name or None}))
+        spent: tuple[EventRecord, ...] = ()
+        if usage is not None and calls and not new.is_resent:
+            calls[0].tokens, calls[0].cost_usd = usage.tokens, usage.cost_usd
+        elif usage is not None:
+            spent = (replace(usage),)
         request = replace(
             about,
             history=(*_history(new, to_record, max_events), *spent),
-            calls=tuple(_records(new.pending, to_record, ("call",), {"round": round_name or None})),
+            calls=calls,
             is_resent=new.is_resent,
-            messages=(stored, known.with_list(messages, round_name).dump()),
+            messages=(stored, known.with_list(read, name).dump()),
         )
         try:
             return MessageGuardResponse(request, guard(principal, request), new)
