@@ -12,7 +12,7 @@ from detection.admin.base import ProjectAdmin, ProjectFilter, ReadOnlyMixin
 from detection.models import AuditEntry
 
 AREAS = (
-    "approval", "backend", "demo", "destination", "import", "incident", "judge", "key", "member", "message_template", "notification", "operator",
+    "approval", "backend", "demo", "destination", "import", "incident", "invitation", "judge", "key", "member", "message_template", "notification", "operator",
     "policy", "price", "project", "retention", "route", "session", "silence",
 )  # fmt: skip
 

@@ -5,23 +5,42 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
+from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
+from django.forms.models import BaseInlineFormSet
 from django.http import HttpRequest
 from django.utils.html import format_html
 
 from detection.admin.base import BaseInline, ProjectAdmin, ProjectFilter, ReadOnlyMixin, actor_of, show_error
-from detection.models import Membership, Project, Session
+from detection.models import Membership, Project, Role, Session
 from detection.services import audit
-from detection.services.errors import ServiceError
+from detection.services.errors import Invalid, ServiceError
+from detection.services.projects import members
+from detection.services.projects.projects import checked_redacted_names
 from detection.services.sessions import actions
 
 MAX_AT_ONCE = 200
+
+
+class MembershipFormSet(BaseInlineFormSet):  # type: ignore[type-arg]
+    """Members of a project, of whom one stays admin."""
+
+    def clean(self) -> None:
+        """Reject changes after which nobody is admin."""
+        super().clean()
+        had_admin = any(form.initial.get("role") == Role.ADMIN for form in self.initial_forms)
+        rows = [form.cleaned_data for form in self.forms if getattr(form, "cleaned_data", None)]
+        if had_admin and not any(row.get("role") == Role.ADMIN and not row.get("DELETE") for row in rows):
+            raise ValidationError(
+                "The project needs an admin. Make another member admin first.", "last_admin"
+            )
 
 
 class MembershipInline(BaseInline):
     """Members of a project with their roles."""
 
     model = Membership
+    formset = MembershipFormSet
     extra = 0
     autocomplete_fields = ("user",)
     fields = ("user", "role")
@@ -46,12 +65,28 @@ class ProjectPage(ProjectAdmin):
         "slug",
         "retention_days",
         "stores_payloads",
+        "redacted_names",
+        "archived_at",
         "first_event_at",
         "policy_version",
         "created_at",
     )
-    readonly_fields = ("first_event_at", "policy_version", "created_at")
+    readonly_fields = ("archived_at", "first_event_at", "policy_version", "created_at")
     inlines = (MembershipInline,)
+
+    def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        """Give the redacted names the checks of the service."""
+        made = super().formfield_for_dbfield(db_field, request, **kwargs)
+        if made is not None and db_field.name == "redacted_names":
+            clean = made.clean
+            made.clean = lambda value: _checked_names(clean(value))
+        return made
+
+    def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
+        """Save the members; the creator of a project becomes its admin, whom nobody else could let in."""
+        super().save_related(request, form, formsets, change)
+        if not change:
+            members.add_creator(form.instance, actor_of(request))
 
     def save_model(self, request: HttpRequest, obj: Project, form: Any, change: bool) -> None:
         """Save and write the audit."""
@@ -134,6 +169,13 @@ class SessionPage(ReadOnlyMixin, ProjectAdmin):
                 actions.resume(row.project_id, row.external_id, actor_of(request))
             except ServiceError as error:
                 show_error(request, error)
+
+
+def _checked_names(names: list[str]) -> list[str]:
+    try:
+        return checked_redacted_names(names)
+    except Invalid as error:
+        raise ValidationError(error.detail, error.code) from error
 
 
 def console_link(path: str, name: str) -> str:

@@ -27,6 +27,7 @@ from detection.api.routes import (
     message_templates,
     policies,
     prices,
+    projects,
     sessions,
     statistics,
 )
@@ -157,6 +158,7 @@ api.add_router("", approvals.router)
 api.add_router("", alerting.router)
 api.add_router("", backends.router)
 api.add_router("", prices.router)
+api.add_router("", projects.router)
 api.add_router("", gateway_traffic.router)
 api.add_router("", statistics.router)
 api.add_router("", integrations.router)

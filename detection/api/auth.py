@@ -19,6 +19,7 @@ from detection.services import keys
 from detection.services.keys import Principal
 
 log = structlog.get_logger(__name__)
+_WRITES_OF_AGENTS: Final = frozenset((KeyScope.INGEST, KeyScope.GUARD))
 _CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="LoopGuard"'}
 
 
@@ -51,7 +52,7 @@ class ApiKeyAuth(HttpBearer):
         Raises
         ------
         Problem
-            401 without a known key, 429 above the key's rate limit, 403 without the scope, then any error in the body.
+            401 without a known key, 429 above the key's rate limit, 403 without the scope or for an archived project, then any error in the body.
         """
         as_api_request(request).attempt = self.attempt
         kind, _, token = request.META.get("HTTP_AUTHORIZATION", "").strip().partition(" ")
@@ -77,6 +78,8 @@ class ApiKeyAuth(HttpBearer):
         if self.scope not in principal.scopes:
             log.info("scope_missing", key=principal.public_id, scope=self.scope)
             raise Problem(403, "missing_scope", f"The key needs the scope `{self.scope.value}`.")
+        if principal.is_archived and self.scope in _WRITES_OF_AGENTS and request.method != "GET":
+            raise Problem(403, "project_archived", keys.PROJECT_ARCHIVED)
         if self.accepts:
             api_request.media_type = request_bodies.media_type(request, self.accepts)
             request._body = request_bodies.read_body(request, cuts=self.cuts)

@@ -20,7 +20,7 @@ from detection.selectors import dashboard
 from detection.selectors.integrations import heard_integrations
 from detection.services.ingestion import guard
 from detection.services.ingestion.guard import GuardRequest
-from detection.services.keys import Principal
+from detection.services.keys import PROJECT_ARCHIVED, Principal
 from detection.services.sessions.event_records import EventRecord
 
 SHOWN_ATTEMPTS = 30
@@ -75,10 +75,11 @@ def _attempts(request: ProjectRequest) -> dict[str, Any]:
 def send_sample(request: ProjectRequest) -> HttpResponse:
     """Run a short loop through the guard, marked as demo, and open its session."""
     project = request.project
+    if project.archived_at:
+        messages.error(request, PROJECT_ARCHIVED)
+        return redirect("console:connect", project.slug)
     name = f"sample-{timezone.now():%H%M%S}-{request.user.pk}"
-    sender = Principal(
-        0, "sample", project.pk, project.slug, frozenset(("guard",)), True, None, bytes(project.digest_secret)
-    )
+    sender = Principal.of_project(project, "sample", ("guard",), is_demo=True)
     decision = "allow"
     for index, (tool, arguments, answer) in enumerate(SAMPLE_CALLS):
         call = EventRecord(type="call", session=name, call_id=f"call_{index}", tool=tool, arguments=arguments)

@@ -8,6 +8,7 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 from django.conf import settings
+from django.db.models import Q
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.functional import SimpleLazyObject
@@ -36,6 +37,7 @@ NAVIGATION = (
         ("system", "System", "system", "s"),
         ("keys", "Keys", "keys", "k"),
         ("audit", "Audit", "audit", "a"),
+        ("project_settings", "Project", "project", "e"),
     ),
 )
 """Groups of (URL name, words, icon, second key after g)."""
@@ -56,6 +58,7 @@ SECTION_OF = {
     "gateway_traffic": "gateway",
     "prices": "gateway",
     "save_price": "gateway",
+    "members": "project_settings",
 }
 
 
@@ -96,7 +99,7 @@ def console(request: HttpRequest) -> dict[str, Any]:
         "may_administer": membership.allows(Role.ADMIN),
         "live_url": live_url(project.slug),
         "navigation": SimpleLazyObject(partial(_navigation, project, page)),
-        "projects": SimpleLazyObject(partial(_projects, request)),
+        "projects": SimpleLazyObject(partial(_projects, request, project.pk)),
         "storage_is_full": disk_monitor.is_full(),
     }
     return context
@@ -132,9 +135,11 @@ def _navigation(project: Any, page: str) -> list[list[NavigationItem]]:
     ]
 
 
-def _projects(request: HttpRequest) -> list[Any]:
+def _projects(request: HttpRequest, current: int) -> list[Any]:
+    """Return the projects to choose from: the current one, and those that are not archived."""
     rows = (
         Membership.objects.filter(user_id=request.user.pk or 0)
+        .filter(Q(project__archived_at=None) | Q(project_id=current))
         .select_related("project")
         .order_by("project__name")
     )

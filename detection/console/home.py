@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.contrib.auth.decorators import login_required
+from django.db.models import F
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.templatetags.static import static
@@ -10,6 +11,7 @@ from django.views.decorators.http import require_safe
 
 from detection.console.access import ProjectRequest, in_project
 from detection.models import Membership
+from detection.services.projects.projects import may_create_projects
 
 LAST_PROJECT = "last_project"
 
@@ -26,12 +28,13 @@ def home(request: HttpRequest) -> HttpResponse:
     rows = (
         Membership.objects.filter(user_id=request.user.pk or 0)
         .select_related("project")
-        .order_by("project__name")
+        .order_by(F("project__archived_at").asc(nulls_first=True), "project__name")
     )
     last = request.session.get(LAST_PROJECT)
     membership = (rows.filter(project__slug=last).first() if last else None) or rows.first()
     if membership is None:
-        return render(request, "console/no_project.html")
+        context = {"may_create": may_create_projects(request.user)}
+        return render(request, "console/no_project.html", context)
     return redirect("console:project", membership.project.slug)
 
 

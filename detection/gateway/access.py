@@ -27,6 +27,7 @@ KEY_HEADER: Final = "loopguard-key"
 _DENIED: Final = {
     "unknown_key": (401, "The key or token is unknown, revoked or expired."),
     "missing_scope": (403, "The key needs the scope `guard`."),
+    "project_archived": (403, keys.PROJECT_ARCHIVED),
     "unknown_backend": (404, "The project has no enabled backend with this name."),
 }
 

@@ -83,6 +83,8 @@ class LiteLLMGuardrail:
             raise GatewayError(401, "unknown_key", "The key is unknown, revoked or expired.")
         if KeyScope.GUARD not in principal.scopes:
             raise GatewayError(403, "missing_scope", "The key needs the scope `guard`.")
+        if principal.is_archived:
+            raise GatewayError(403, "project_archived", keys.PROJECT_ARCHIVED)
         return principal
 
     def _read(self, body: bytes) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from detection.gateway.protocols.answers import (
     resolve,
 )
 from detection.gateway.protocols.rewrites import Rewrite, occurrence_of
-from detection.services.ingestion.redaction import Redactor
 
 
 class AnswerVerdicts:
@@ -101,7 +100,7 @@ class AnswerVerdicts:
         return [*answer.messages, *protocol.result_messages(protocol.results(answer.calls, self.texts))]
 
     def _answer_of(self, calls: list[Message], answer: Answer) -> list[Message]:
-        redactor = Redactor(self.conversation.grant.principal.digest_secret)
+        redactor = self.conversation.grant.principal.redactor
         return self.conversation.protocol.answer_messages(calls, redactor.text(answer.reasoning))
 
     def _refused(
@@ -109,7 +108,7 @@ class AnswerVerdicts:
     ) -> tuple[list[tuple[int, Message]], list[Message]]:
         """Return the calls that do not run, without their secrets, and their results."""
         protocol = self.conversation.protocol
-        redactor = Redactor(self.conversation.grant.principal.digest_secret)
+        redactor = self.conversation.grant.principal.redactor
         numbers = sorted(resolution.blocked)
         calls = [answer.calls[number] for number in numbers]
         documents = [protocol.call_document(call, redactor.arguments(call.arguments)) for call in calls]

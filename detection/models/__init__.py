@@ -29,6 +29,7 @@ from detection.models.gateway import BackendKind, GatewayBackend, GatewayRewrite
 from detection.models.gateway_traffic import GatewayTraffic, ModelPrice, TrafficPeriod
 from detection.models.imports import ImportState, TranscriptImport
 from detection.models.incidents import Incident, IncidentActivity
+from detection.models.invitations import Invitation
 from detection.models.judge import JudgeCall, JudgeLabel, JudgeOutcome
 from detection.models.keys import ApiKey, KeyScope
 from detection.models.limit_notices import LimitNotice
@@ -69,6 +70,7 @@ __all__ = [
     "ImportState",
     "Incident",
     "IncidentActivity",
+    "Invitation",
     "JudgeCall",
     "JudgeLabel",
     "JudgeOutcome",

@@ -5,8 +5,11 @@ from __future__ import annotations
 import secrets
 
 from django.conf import settings
+from django.contrib.postgres.fields import ArrayField
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
+
+MIN_RETENTION_DAYS, MAX_RETENTION_DAYS = 7, 3650
 
 
 def new_digest_secret() -> bytes:
@@ -31,9 +34,16 @@ class Project(models.Model):
     )
     retention_days = models.PositiveIntegerField(
         default=30,
-        validators=[MinValueValidator(7), MaxValueValidator(3650)],
+        validators=[MinValueValidator(MIN_RETENTION_DAYS), MaxValueValidator(MAX_RETENTION_DAYS)],
         help_text="Sessions and calls are deleted after this time. Incidents keep their evidence.",
     )
+    redacted_names = ArrayField(
+        models.CharField(max_length=64),
+        default=list,
+        blank=True,
+        help_text="Names of fields whose values are redacted, besides the names of passwords, keys and tokens.",
+    )
+    archived_at = models.DateTimeField(null=True, blank=True, editable=False)
     first_event_at = models.DateTimeField(null=True, blank=True, editable=False)
     created_at = models.DateTimeField(auto_now_add=True)
     members = models.ManyToManyField(settings.AUTH_USER_MODEL, through="Membership", related_name="projects")

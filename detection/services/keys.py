@@ -8,6 +8,7 @@ import secrets
 import threading
 import time
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -18,10 +19,12 @@ from detection.models import ApiKey, KeyScope, Project
 from detection.services import audit
 from detection.services.audit import Actor
 from detection.services.errors import Invalid, NotFound
+from detection.services.ingestion.redaction import Redactor
 
 PREFIX = "lg_"
 CACHE_SECONDS = 0.9
-"""How long a key is authenticated without a query. Revoking takes effect within a second."""
+"""How long a key is authenticated without a query. Revoking it and changing its project take effect within a second."""
+PROJECT_ARCHIVED = "The project is archived and takes no events or calls. An admin can restore it."
 MAX_CACHED = 1000
 LAST_USED_STEP = timedelta(minutes=1)
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
@@ -39,6 +42,38 @@ class Principal:
     is_demo: bool
     expires_at: datetime | None
     digest_secret: bytes = field(repr=False)
+    redacted_names: frozenset[str] = frozenset()
+    is_archived: bool = False
+
+    @classmethod
+    def of_project(
+        cls,
+        project: Project,
+        public_id: str,
+        scopes: Iterable[str],
+        *,
+        key_id: int = 0,
+        is_demo: bool = False,
+        expires_at: datetime | None = None,
+    ) -> Principal:
+        """Return a principal of a project; 0 as `key_id` stands for one without a key."""
+        return cls(
+            key_id,
+            public_id,
+            project.pk,
+            project.slug,
+            frozenset(scopes),
+            is_demo,
+            expires_at,
+            bytes(project.digest_secret),
+            frozenset(project.redacted_names),
+            project.archived_at is not None,
+        )
+
+    @property
+    def redactor(self) -> Redactor:
+        """A new redactor with the project's rules."""
+        return Redactor(self.digest_secret, self.redacted_names)
 
     @property
     def actor(self) -> Actor:
@@ -172,15 +207,8 @@ def authenticate(token: str) -> Principal | None:
     if key is None or not hmac.compare_digest(key.digest, digest):
         principal_cache.discard(digest)
         return None
-    principal = Principal(
-        key.pk,
-        key.public_id,
-        key.project_id,
-        key.project.slug,
-        frozenset(key.scopes),
-        key.is_demo,
-        key.expires_at,
-        bytes(key.project.digest_secret),
+    principal = Principal.of_project(
+        key.project, key.public_id, key.scopes, key_id=key.pk, is_demo=key.is_demo, expires_at=key.expires_at
     )
     principal_cache.put(digest, principal)
     _update_last_used(key)

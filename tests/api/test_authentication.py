@@ -68,6 +68,7 @@ BODIES = {
     ("POST", "/backends"): {"name": "other", "base_url": "{address}"},
     ("PATCH", "/backends/{backend_id}"): {"is_enabled": False},
     ("POST", "/backends/{backend_id}/tokens"): {"name": "ci"},
+    ("PATCH", "/project"): {"name": "Renamed"},
     ("PUT", "/prices"): {"model": "gpt-*", "input_usd": 1.25, "output_usd": 10},
     ("POST", "/imports"): {"type": "user", "sessionId": "old"},
     ("POST", "/alerts/notifications/resend"): {"ids": ["{notification_id}"]},

@@ -200,6 +200,9 @@ def screens(world: World) -> dict[str, str]:
         "system": f"{base}/system",
         "quarantined events": f"{base}/quarantined-events",
         "audit": f"{base}/audit",
+        "project": f"{base}/settings",
+        "members": f"{base}/members",
+        "projects": "/projects",
         "preferences": "/preferences",
     }
 

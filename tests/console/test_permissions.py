@@ -58,13 +58,24 @@ RIGHTS = {
     "delete_price": (None, ADMINISTER),
     "keys": (READ, ADMINISTER),
     "revoke_key": (None, ADMINISTER),
+    "project_settings": (READ, ADMINISTER),
+    "members": (READ, READ),  # to leave; what else it does has tests of its own
     "ingest": (READ, None),
     "system": (READ, None),
     "quarantine": (READ, OPERATE),
     "audit": (READ, None),
     "audit_export": (READ, None),
 }
-WITHOUT_PROJECT = {"home", "sign_in", "sign_out", "preferences", "client_wheel", None}
+WITHOUT_PROJECT = {
+    "home",
+    "sign_in",
+    "sign_out",
+    "preferences",
+    "client_wheel",
+    "projects",
+    "invitation",
+    None,
+}
 NAMES = [pattern.name for pattern in urlpatterns if pattern.name in RIGHTS]
 ORDER = list(Role.values)
 

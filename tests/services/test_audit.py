@@ -28,9 +28,11 @@ from detection.services.ingestion import import_files, transcript_imports
 from detection.services.ingestion.transcript_imports import Arrived
 from detection.services.maintenance import retention
 from detection.services.policies import message_templates, overrides
+from detection.services.projects import invitations, members, projects
 from detection.services.sessions import actions, quarantine, removal
 from tests.support.alerts import make_incident, make_route, make_webhook
 from tests.support.http_receiver import receiving
+from tests.support.projects import make_member, make_project
 
 ANA = Actor("ana", address="192.0.2.1", request_id="req-1")
 NOT_A_CHANGE_OF_ITS_OWN = {
@@ -94,6 +96,20 @@ class World:
 
     def price(self):
         return prices.save_price(self.pk, ANA, model="gpt-*", input_usd=1, output_usd=2).public_id
+
+    def person(self):
+        return make_member(make_project())
+
+    def invitation(self):
+        return invitations.create_invitation(self.pk, ANA, role="viewer", days=1)
+
+    def new_project(self, actor):
+        project = make_project()
+        self.pk = project.pk
+        members.add_creator(project, actor)
+
+    def created_project(self):
+        self.pk = projects.create_project(ANA, name="New").pk
 
     def remembered(self):
         decisions.decide(self.pk, self.approval(), "allow_once", ANA, remember=True)
@@ -182,6 +198,18 @@ def _changes(w):
         "alerting.silences.end_silence": (w.silence, lambda s: silences.end_silence(w.pk, s, ANA)),
         "alerting.alert_routes.save_route": (lambda: None, lambda _: make_route(w.project)),
         "alerting.alert_routes.delete_route": (lambda: make_route(w.project), lambda r: alert_routes.delete_route(w.pk, r.public_id, ANA)),
+        "projects.projects.create_project": (lambda: None, lambda _: w.created_project()),
+        "projects.projects.update_project": (lambda: None, lambda _: projects.update_project(w.pk, ANA, retention_days=90)),
+        "projects.projects.archive_project": (lambda: None, lambda _: projects.archive_project(w.pk, ANA)),
+        "projects.members.add_creator": (w.person, lambda p: w.new_project(Actor("ana", p.pk))),
+        "projects.members.change_role": (lambda: make_member(w.project, "viewer"), lambda p: members.change_role(w.pk, p.pk, "admin", ANA)),
+        "projects.members.remove_member": (lambda: make_member(w.project, "viewer"), lambda p: members.remove_member(w.pk, p.pk, ANA)),
+        "projects.invitations.create_invitation": (lambda: None, lambda _: w.invitation()),
+        "projects.invitations.revoke_invitation": (w.invitation, lambda i: invitations.revoke_invitation(w.pk, i[0].public_id, ANA)),
+        "projects.invitations.accept_invitation": (
+            lambda: (w.invitation()[1], w.person()),
+            lambda i: invitations.accept_invitation(i[0], Actor("ana", i[1].pk)),
+        ),
         "sessions.actions.stop": (w.session, lambda s: actions.stop(w.pk, s, ANA)),
         "sessions.actions.stop_many": (w.session, lambda s: actions.stop_many(w.pk, [s], ANA)),
         "sessions.actions.resume": (lambda: actions.stop(w.pk, w.session(), ANA), lambda s: actions.resume(w.pk, s.external_id, ANA)),

@@ -51,7 +51,7 @@ class GrantDenied(Exception):
     Attributes
     ----------
     code
-        ``unknown_key``, ``missing_scope`` or ``unknown_backend``.
+        ``unknown_key``, ``missing_scope``, ``project_archived`` or ``unknown_backend``.
     """
 
     def __init__(self, code: str) -> None:
@@ -66,6 +66,8 @@ def grant_by_key(token: str, backend_name: str) -> Grant:
         raise GrantDenied("unknown_key")
     if KeyScope.GUARD not in principal.scopes:
         raise GrantDenied("missing_scope")
+    if principal.is_archived:
+        raise GrantDenied("project_archived")
     row = GatewayBackend.objects.filter(
         project_id=principal.project_id, name=backend_name, is_enabled=True
     ).first()
@@ -84,17 +86,10 @@ def grant_by_path_token(token: str, backend_name: str) -> Grant:
         raise GrantDenied("unknown_key")
     if row.backend.name != backend_name or not row.backend.is_enabled:
         raise GrantDenied("unknown_backend")
-    project = row.project
-    principal = Principal(
-        key_id=-row.pk,  # those of keys are positive
-        public_id=row.public_id,
-        project_id=project.pk,
-        project_slug=project.slug,
-        scopes=frozenset((KeyScope.GUARD.value,)),
-        is_demo=False,
-        expires_at=None,
-        digest_secret=bytes(project.digest_secret),
-    )
+    # The ids of keys are positive.
+    principal = Principal.of_project(row.project, row.public_id, (KeyScope.GUARD.value,), key_id=-row.pk)
+    if principal.is_archived:
+        raise GrantDenied("project_archived")
     return Grant(principal, _backend(row.backend))
 
 

@@ -130,7 +130,7 @@ def guard(principal: Principal, request: GuardRequest) -> GuardResponse:
         If `messages` is outdated; nothing is stored then.
     """
     events = request.events
-    ingest.prepare(events, principal.digest_secret)
+    ingest.prepare(events, principal)
     quarantine = Quarantine(events)
     while True:
         try:

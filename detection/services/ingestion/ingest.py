@@ -20,7 +20,6 @@ from detection import jobs
 from detection.engine.open_calls import ASSIGNED
 from detection.models import EventType, Project, Session
 from detection.services.ingestion.call_identity import CallIdentity
-from detection.services.ingestion.redaction import Redactor
 from detection.services.keys import Principal
 from detection.services.sessions.event_records import EventRecord, store
 from detection.services.sessions.locked_session import locked_sessions_of_batch
@@ -65,7 +64,7 @@ def ingest(principal: Principal, events: Sequence[EventRecord], *, integration: 
     """
     if not events:
         return Accepted()
-    prepare(events, principal.digest_secret)
+    prepare(events, principal)
     return _store(principal, events, integration)
 
 
@@ -86,9 +85,9 @@ def _store(principal: Principal, events: Sequence[EventRecord], integration: str
     return done
 
 
-def prepare(events: Iterable[EventRecord], secret: bytes) -> None:
+def prepare(events: Iterable[EventRecord], principal: Principal) -> None:
     """Redact events in place, and cut their texts to what is stored; to be done once, before any lock is taken."""
-    redactor = Redactor(secret)
+    redactor, secret = principal.redactor, principal.digest_secret
     for event in events:
         event.assigned = tuple(name for name in ASSIGNED_NAMES if not getattr(event, name))
         if event.arguments is not None:

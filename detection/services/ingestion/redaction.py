@@ -57,8 +57,11 @@ VALUE_SHAPES: tuple[tuple[str, re.Pattern[str]], ...] = (
 _ASSIGNMENT = re.compile(
     rf"(?i)(\b(?:[A-Za-z0-9]{{1,40}}[_-])?(?:{_KEY_WORDS})[\"']?\s{{0,4}}[=:]\s{{0,4}}[\"']?)([^\s\"',;&]{{4,512}})"
 )
+_FIELD = re.compile(r"\b([A-Za-z0-9][A-Za-z0-9_.-]{0,63}+)[\"']?\s{0,4}[=:]\s{0,4}[\"']?")
+_FIELD_VALUE = re.compile(r"[^\s\"',;&]{1,512}")
 _CARD = re.compile(r"\b(?:\d[ -]?){12,18}\d\b")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_SEPARATORS = re.compile(r"[_.\- ]+")
 # Most texts hold nothing that could be a secret. Plain searches tell that in a hundredth of the time of one large pattern.
 _HINTS = (
     "passw", "pwd", "passphrase", "secret", "token", "authoriz", "cookie", "credential", "bearer", "basic ", "lg_",
@@ -89,18 +92,22 @@ class Redactor:
     ----------
     digest_secret
         The project's secret; keys the marks.
+    names
+        Names of more fields to redact, as `normalized_name` returns them.
     """
 
-    def __init__(self, digest_secret: bytes) -> None:
+    def __init__(self, digest_secret: bytes, names: frozenset[str] = frozenset()) -> None:
         self._secret = bytes(digest_secret)
+        self._names = names
         self.hits = 0
 
     def text(self, text: str) -> str:
         """Return `text` with every secret that its shape or its name gives away replaced by a mark."""
-        if not is_suspicious(text):
+        if not self._is_suspicious(text):
             return text
         # Shapes first: what follows "Authorization:" is a word and the secret after it.
-        return _ASSIGNMENT.sub(lambda found: found[1] + self._mark("value", found[2]), self._shapes(text))
+        text = _ASSIGNMENT.sub(self._mark_assigned, self._shapes(text))
+        return self._named_fields(text) if self._names else text
 
     def arguments(self, text: str) -> str:
         """Redact argument text: by key names and shapes where it is JSON, else like any text."""
@@ -111,7 +118,7 @@ class Redactor:
         return self._json(text) if text[:1] in "{[" else self.text(text)
 
     def _json(self, text: str) -> str:
-        if not is_suspicious(text):
+        if not self._is_suspicious(text):
             return text
         try:
             value = Cleaner(MAX_NODES).value(loads(text))
@@ -124,7 +131,7 @@ class Redactor:
     def _walk(self, value: Any, *, sensitive: bool) -> Any:
         if isinstance(value, dict):
             return {
-                key: self._walk(inner, sensitive=sensitive or is_sensitive(key))
+                key: self._walk(inner, sensitive=sensitive or self._is_sensitive(key))
                 for key, inner in value.items()
             }
         if isinstance(value, list):
@@ -136,6 +143,29 @@ class Redactor:
         if sensitive and value is not None and not isinstance(value, bool):
             return self._mark("value", str(value))
         return value
+
+    def _is_suspicious(self, text: str) -> bool:
+        if is_suspicious(text):
+            return True
+        lowered = text.lower() if self._names else ""
+        # Whatever is between the words of a name, its longest word is there.
+        return any(max(name.split("_"), key=len) in lowered for name in self._names)
+
+    def _is_sensitive(self, key: str) -> bool:
+        return is_sensitive(key) or (bool(self._names) and normalized_name(key) in self._names)
+
+    def _named_fields(self, text: str) -> str:
+        pieces, end = [], 0
+        for field in _FIELD.finditer(text):
+            if field.start() >= end and normalized_name(field[1]) in self._names:
+                value = _FIELD_VALUE.match(text, field.end())
+                if value is not None:
+                    pieces += [text[end : field.end()], self._mark("value", value[0])]
+                    end = value.end()
+        return "".join([*pieces, text[end:]])
+
+    def _mark_assigned(self, found: re.Match[str]) -> str:
+        return found[1] + self._mark("value", found[2])
 
     def _shapes(self, text: str) -> str:
         for kind, shape in VALUE_SHAPES:
@@ -157,6 +187,11 @@ def is_sensitive(key: str) -> bool:
     """Return whether a field of this name contains a secret; ``userPassword`` and ``user_password`` are one name."""
     spelled = _CAMEL.sub("_", key)
     return bool(SENSITIVE_KEY.match(spelled)) and not PAGING_KEY.search(spelled)
+
+
+def normalized_name(name: str) -> str:
+    """Return the spelling by which names of fields are compared: ``customerEmail`` as ``customer_email``."""
+    return _SEPARATORS.sub("_", _CAMEL.sub("_", name.strip())).strip("_").lower()
 
 
 def _luhn(text: str) -> bool:

@@ -94,16 +94,7 @@ class ImportSummary:
 
 def importer(project: Project) -> Principal:
     """Return the principal of imports into a project."""
-    return Principal(
-        0,
-        "import",
-        project.pk,
-        project.slug,
-        frozenset(("ingest",)),
-        False,
-        None,
-        bytes(project.digest_secret),
-    )
+    return Principal.of_project(project, "import", ("ingest",))
 
 
 class RunImport:
@@ -145,7 +136,7 @@ class RunImport:
         elif self._to_pass:
             self._to_pass -= 1
         else:
-            ingest.prepare([record], self._principal.digest_secret)
+            ingest.prepare([record], self._principal)
             self._batch.append(record)
             self.waiting_characters += len(record.arguments or "") + len(record.content or "")
             if len(self._batch) >= BATCH_EVENTS:

@@ -20,6 +20,7 @@ from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound
 from detection.services.ingestion import import_files
 from detection.services.ingestion.transcript_files import KINDS
+from detection.services.keys import PROJECT_ARCHIVED
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit
 
@@ -45,8 +46,10 @@ def check_new(project_id: int) -> None:
     Raises
     ------
     Conflict
-        If too many are waiting or running.
+        If the project is archived, or too many are waiting or running.
     """
+    if Project.objects.filter(pk=project_id).exclude(archived_at=None).exists():
+        raise Conflict(PROJECT_ARCHIVED, code="project_archived")
     rows = TranscriptImport.objects.filter(project_id=project_id)
     if rows.filter(state__in=(ImportState.WAITING, ImportState.RUNNING)).count() >= MAX_OPEN:
         raise Conflict(

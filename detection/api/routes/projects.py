@@ -1,0 +1,49 @@
+"""Routes of the project of the key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import transaction
+from django.http import HttpResponse
+from ninja import Body, Router
+
+from detection.api.auth import ADMIN_WITH_BODY, READ
+from detection.api.requests import ApiRequest, actor_of
+from detection.api.responses import as_time, json_response
+from detection.api.schemas.projects import ProjectRequestSchema, ProjectSchema
+from detection.models import Project
+from detection.services.projects import projects
+
+router = Router(tags=["project"])
+
+
+def _document(project: Project) -> dict[str, Any]:
+    return {
+        "slug": project.slug,
+        "name": project.name,
+        "retention_days": project.retention_days,
+        "stores_payloads": project.stores_payloads,
+        "redacted_names": project.redacted_names,
+        "archived_at": as_time(project.archived_at),
+        "created_at": as_time(project.created_at),
+    }
+
+
+@router.get("/project", auth=READ, response={200: ProjectSchema}, summary="Get the project")
+def get_project(request: ApiRequest) -> HttpResponse:
+    """Return the project of the key."""
+    return json_response(_document(Project.objects.get(pk=request.principal.project_id)))
+
+
+@router.patch("/project", auth=ADMIN_WITH_BODY, response={200: ProjectSchema}, summary="Update the project")
+def update_project(request: ApiRequest, body: Body[ProjectRequestSchema]) -> HttpResponse:
+    """Change settings of the project, archive it, or restore it. A shorter retention deletes older sessions."""
+    values = body.dict(exclude_none=True)
+    is_archived = values.pop("is_archived", None)
+    project_id, actor = request.principal.project_id, actor_of(request)
+    with transaction.atomic():
+        project = projects.update_project(project_id, actor, **values)
+        if is_archived is not None:
+            project = projects.archive_project(project_id, actor, is_archived=is_archived)
+    return json_response(_document(project))

@@ -1,0 +1,39 @@
+"""Schemas of the project of a key."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from ninja import Field, Schema
+
+from detection.api.schemas.common import StrictSchema
+
+
+class ProjectRequestSchema(StrictSchema):
+    """Changes of a project; omitted and null values stay."""
+
+    name: str | None = Field(None, max_length=120, description="Its name.")
+    retention_days: int | None = Field(
+        None, ge=7, le=3650, description="Days after which sessions are deleted, with their calls."
+    )
+    stores_payloads: bool | None = Field(
+        None, description="Whether arguments and results are stored; otherwise only their digests."
+    )
+    redacted_names: list[str] | None = Field(
+        None, max_length=50, description="Names of more fields whose values are redacted."
+    )
+    is_archived: bool | None = Field(
+        None, description="Whether events, calls and imports are rejected with `project_archived`."
+    )
+
+
+class ProjectSchema(Schema):
+    """The project of the key."""
+
+    slug: str = Field(description="Its name in addresses.")
+    name: str = Field(description="Its name.")
+    retention_days: int = Field(description="Days after which sessions are deleted, with their calls.")
+    stores_payloads: bool = Field(description="Whether arguments and results are stored.")
+    redacted_names: list[str] = Field(description="Names of more fields whose values are redacted.")
+    archived_at: datetime | None = Field(description="When it was archived.")
+    created_at: datetime = Field(description="When it was created.")

@@ -1,0 +1,129 @@
+"""Projects: the list of one's own, creating one, and the settings of one."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.core.exceptions import PermissionDenied
+from django.db.models import F
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils import timezone
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods
+
+from detection.console.access import ProjectRequest, actor_of, in_project
+from detection.models import Membership, Project, Role, Session
+from detection.models.projects import MAX_RETENTION_DAYS, MIN_RETENTION_DAYS
+from detection.services.errors import Invalid, ServiceError
+from detection.services.projects import projects as service
+
+MAX_SHOWN = 500
+MAX_COUNTED = 10_000
+_SEPARATORS = re.compile(r"[,\n]")
+
+
+@never_cache
+@login_required
+@require_http_methods(["GET", "HEAD", "POST"])
+def list_page(request: HttpRequest) -> HttpResponse:
+    """List the projects of the person, or create one, whose admin the person becomes."""
+    may_create = service.may_create_projects(request.user)
+    error: ServiceError | None = None
+    if request.method == "POST":
+        if not may_create:
+            raise PermissionDenied
+        try:
+            project = service.create_project(actor_of(request), name=request.POST.get("name", ""))
+        except ServiceError as problem:
+            error = problem
+        else:
+            messages.success(request, f"Project {project.name} created. You are its admin.")
+            return redirect("console:project", project.slug)
+    rows = Membership.objects.filter(user_id=request.user.pk or 0).select_related("project")
+    context = {
+        "memberships": rows.order_by(F("project__archived_at").asc(nulls_first=True), "project__name")[
+            :MAX_SHOWN
+        ],
+        "may_create": may_create,
+        "error": error,
+        "given": request.POST,
+        "max_name": service.MAX_NAME_CHARACTERS,
+    }
+    return render(request, "projects/list.html", context, status=422 if error else 200)
+
+
+@never_cache
+@in_project(write_role=Role.ADMIN)
+@require_http_methods(["GET", "HEAD", "POST"])
+def settings_page(request: ProjectRequest) -> HttpResponse:
+    """Show or save the settings of the project, archive it, or restore it."""
+    project = request.project
+    context: dict[str, Any] = {
+        "form": {
+            "name": project.name,
+            "retention_days": project.retention_days,
+            "stores_payloads": project.stores_payloads,
+            "redacted_names": ", ".join(project.redacted_names),
+        },
+        "limits": (MIN_RETENTION_DAYS, MAX_RETENTION_DAYS),
+        "max_name": service.MAX_NAME_CHARACTERS,
+    }
+    if request.method != "POST":
+        return render(request, "projects/settings.html", context)
+    action = request.POST.get("action", "")
+    if action in ("archive", "restore"):
+        service.archive_project(project.pk, actor_of(request), is_archived=action == "archive")
+        messages.success(
+            request,
+            "Project archived. Its agents are rejected within a second."
+            if action == "archive"
+            else "Project restored. It takes events again.",
+        )
+        return redirect("console:project_settings", project.slug)
+    if action != "save":
+        raise Http404
+    try:
+        _save(request)
+    except ServiceError as error:
+        given = {name: request.POST.get(name, "") for name in service.CHANGEABLE}
+        context |= {"form": given, "error": error, "asks_to_confirm": error.code == "deletes_sessions"}
+        return render(request, "projects/settings.html", context, status=422)
+    messages.success(request, "Project saved. Takes effect within a second.")
+    return redirect("console:project_settings", project.slug)
+
+
+def _save(request: ProjectRequest) -> None:
+    project, form = request.project, request.POST
+    days = form.get("retention_days", "").strip()
+    retention_days = int(days) if days.isascii() and days.isdecimal() and len(days) < 6 else 0
+    if (
+        MIN_RETENTION_DAYS <= retention_days < project.retention_days
+        and form.get("deletes") != str(retention_days)
+        and (count := _expiring(project, retention_days))
+    ):
+        raise Invalid(
+            f"This deletes {'more than ' if count > MAX_COUNTED else ''}{min(count, MAX_COUNTED):,}"
+            f" session{'' if count == 1 else 's'} with their calls. Confirm below.",
+            field="retention_days",
+            code="deletes_sessions",
+        )
+    service.update_project(
+        project.pk,
+        actor_of(request),
+        name=form.get("name", ""),
+        retention_days=retention_days,
+        stores_payloads=form.get("stores_payloads") == "yes",
+        redacted_names=_SEPARATORS.split(form.get("redacted_names", "")),
+    )
+
+
+def _expiring(project: Project, retention_days: int) -> int:
+    """Count the sessions that a shorter retention would delete, up to one more than `MAX_COUNTED`."""
+    before = timezone.now() - timedelta(days=retention_days)
+    rows = Session.objects.filter(project=project, last_event_at__lt=before)
+    return len(rows.values_list("pk")[: MAX_COUNTED + 1])

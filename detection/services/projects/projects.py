@@ -1,0 +1,158 @@
+"""Create, change, archive and restore projects."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+from django.utils.text import slugify
+
+from detection.models import Membership, Project, Role
+from detection.models.projects import MAX_RETENTION_DAYS, MIN_RETENTION_DAYS
+from detection.services import audit
+from detection.services.audit import Actor
+from detection.services.errors import Conflict, Invalid
+from detection.services.ingestion.redaction import normalized_name
+from detection.services.keys import principal_cache
+from detection.services.projects.members import add_creator
+
+MAX_NAME_CHARACTERS = 120
+MAX_SLUG_CHARACTERS = 64
+MAX_REDACTED_NAMES = 50
+MAX_REDACTED_NAME_CHARACTERS = 64
+CHANGEABLE = ("name", "retention_days", "stores_payloads", "redacted_names")
+
+
+def checked_name(name: str) -> str:
+    """Return a name without surrounding spaces; `Invalid` for an empty, long or unprintable one."""
+    name = name.strip()
+    if not name or len(name) > MAX_NAME_CHARACTERS or not name.isprintable():
+        raise Invalid(f"`name` must have 1 to {MAX_NAME_CHARACTERS} printable characters.", field="name")
+    return name
+
+
+def may_create_projects(user: Any) -> bool:
+    """Return whether a person may create projects: staff, and admins of another project."""
+    return user.is_staff or Membership.objects.filter(user_id=user.pk, role=Role.ADMIN).exists()
+
+
+def create_project(actor: Actor, *, name: str, slug: str = "") -> Project:
+    """Create a project with the actor as its admin.
+
+    Parameters
+    ----------
+    slug
+        The name in addresses, which stays when the project is renamed. Empty: made from the name.
+
+    Raises
+    ------
+    Invalid
+        For the field at fault.
+    Conflict
+        ``name_taken`` for a `slug` that exists.
+    """
+    name = checked_name(name)
+    if slug and (slug != slugify(slug) or len(slug) > MAX_SLUG_CHARACTERS):
+        raise Invalid(
+            f"`slug` must have 1 to {MAX_SLUG_CHARACTERS} lower-case letters, digits and hyphens.",
+            field="slug",
+        )
+    made = slug or slugify(name)[:MAX_SLUG_CHARACTERS] or "project"
+    try:
+        return _create(actor, name, made)
+    except IntegrityError:
+        if slug:
+            raise Conflict("This address is taken.", field="slug", code="name_taken") from None
+        return _create(actor, name, f"{made[: MAX_SLUG_CHARACTERS - 7]}-{secrets.token_hex(3)}")
+
+
+@transaction.atomic
+def _create(actor: Actor, name: str, slug: str) -> Project:
+    project = Project.objects.create(name=name, slug=slug)
+    audit.record(actor, "project.create", slug, project_id=project.pk, after={"name": name})
+    add_creator(project, actor)
+    return project
+
+
+@transaction.atomic
+def update_project(project_id: int, actor: Actor, **values: Any) -> Project:
+    """Change the given values of a project. They take effect within a second.
+
+    Parameters
+    ----------
+    **values
+        `name`, `retention_days`, `stores_payloads`, `redacted_names`.
+
+    Raises
+    ------
+    Invalid
+        For the field at fault.
+    """
+    project = Project.objects.select_for_update(no_key=True).get(pk=project_id)
+    checked = {name: _CHECKS[name](value) for name, value in values.items()}
+    changed = {name: value for name, value in checked.items() if value != getattr(project, name)}
+    if not changed:
+        return project
+    before = {name: getattr(project, name) for name in changed}
+    for name, value in changed.items():
+        setattr(project, name, value)
+    project.save(update_fields=[*changed])
+    audit.record(actor, "project.save", project.slug, project_id=project_id, before=before, after=changed)
+    transaction.on_commit(principal_cache.clear)
+    return project
+
+
+@transaction.atomic
+def archive_project(project_id: int, actor: Actor, *, is_archived: bool = True) -> Project:
+    """Archive a project, or restore it.
+
+    Events, calls and imports of an archived project are rejected with ``project_archived``. Everything can still be
+    read, and retention continues.
+    """
+    project = Project.objects.select_for_update(no_key=True).get(pk=project_id)
+    if (project.archived_at is not None) == is_archived:
+        return project
+    project.archived_at = timezone.now() if is_archived else None
+    project.save(update_fields=["archived_at"])
+    audit.record(
+        actor, "project.archive" if is_archived else "project.restore", project.slug, project_id=project_id
+    )
+    transaction.on_commit(principal_cache.clear)
+    return project
+
+
+def _retention_days(value: Any) -> int:
+    if not isinstance(value, int) or not MIN_RETENTION_DAYS <= value <= MAX_RETENTION_DAYS:
+        raise Invalid(
+            f"`retention_days` must be between {MIN_RETENTION_DAYS} and {MAX_RETENTION_DAYS:,}.",
+            field="retention_days",
+        )
+    return value
+
+
+def checked_redacted_names(names: Sequence[str]) -> list[str]:
+    """Return names of fields in the spelling that is compared, each once; `Invalid` for too many or too long ones."""
+    normal = list(dict.fromkeys(filter(None, map(normalized_name, names))))
+    if len(normal) > MAX_REDACTED_NAMES:
+        raise Invalid(
+            f"`redacted_names` can have at most {MAX_REDACTED_NAMES} names.", field="redacted_names"
+        )
+    for name in normal:
+        if len(name) > MAX_REDACTED_NAME_CHARACTERS or not name.isprintable():
+            raise Invalid(
+                "`redacted_names` must contain names of fields, each with 1 to"
+                f" {MAX_REDACTED_NAME_CHARACTERS} printable characters.",
+                field="redacted_names",
+            )
+    return normal
+
+
+_CHECKS: dict[str, Any] = {
+    "name": checked_name,
+    "retention_days": _retention_days,
+    "stores_payloads": bool,
+    "redacted_names": checked_redacted_names,
+}
