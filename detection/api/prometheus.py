@@ -205,6 +205,11 @@ def _gateway() -> list[Metric]:
     errors = CounterMetricFamily(
         "loopguard_gateway_upstream_errors", "Errors of model servers by kind.", labels=(*labels, "kind")
     )
+    abandoned = CounterMetricFamily(
+        "loopguard_gateway_abandoned_requests",
+        "Requests whose client left before the end of the response.",
+        labels=labels,
+    )
     tokens = CounterMetricFamily(
         "loopguard_gateway_tokens",
         "Tokens by kind; those of caches are input tokens, too.",
@@ -217,6 +222,7 @@ def _gateway() -> list[Metric]:
     for project, backend, numbers in gateway_traffic.traffic_totals():
         names = (project, backend)
         requests.add_metric(names, numbers.requests)
+        abandoned.add_metric(names, numbers.abandoned)
         for kind, count in numbers.errors.items():
             errors.add_metric((*names, kind), count)
         for kind in gateway_traffic.TOKEN_KINDS:
@@ -225,7 +231,7 @@ def _gateway() -> list[Metric]:
         limits = [*(str(limit / 1000) for limit in gateway_traffic.ADDED_MS), "+Inf"]
         counts = [*accumulate(numbers.added_counts)]
         added.add_metric(names, [*zip(limits, counts, strict=True)], numbers.added_ms / 1000)
-    return [requests, errors, tokens, cost, added]
+    return [requests, errors, abandoned, tokens, cost, added]
 
 
 def _alerts() -> list[Metric]:

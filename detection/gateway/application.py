@@ -109,5 +109,5 @@ async def _pass_through(loop: LoopState, client: Client, address: Address, grant
             pass
     path = address.path + (b"?" + client.query if client.query else b"")
     body = sent if client.has_body else b""
-    async with loop.upstreams.request(backend, client.method, path, headers, body) as response:
+    async with loop.upstreams.request(backend, client.method, path, headers, body, client) as response:
         await relay(client, response)

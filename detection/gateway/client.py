@@ -27,6 +27,8 @@ class Client:
     ----------
     has_started
         Whether the response has begun.
+    has_answer
+        Whether the client has got all of the response that matters to it.
     has_body
         Whether the request has a body.
     """
@@ -37,7 +39,7 @@ class Client:
         self.query = scope["query_string"]
         self.request_id = f"req_{secrets.token_hex(12)}"
         self.has_started = False
-        self.is_complete = False
+        self.has_answer = False
         self.has_body = b"transfer-encoding" in self.headers.values or self.headers.text(
             "content-length"
         ) not in ("", "0")
@@ -93,7 +95,7 @@ class Client:
     async def end(self, data: bytes = b"") -> None:
         """Send the last part of the body."""
         await self._send(HTTPResponseBodyEvent(type="http.response.body", body=data, more_body=False))
-        self.is_complete = True
+        self.has_answer = True
 
     async def respond(self, status: int, headers: Headers, body: bytes) -> None:
         """Send a whole response."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Final
 
 import httpcore
@@ -52,8 +53,21 @@ class Delivery:
             await self.client.start(
                 response.status, response_headers(response.headers, b"content-length", b"content-encoding")
             )
+        try:
+            return await self._pass_on(unpacked_parts(response), reader, reasks_left)
+        except asyncio.CancelledError:
+            self.verdicts.left(reader.answer)
+            raise
+        except StreamCut:
+            # Without us the client would have all calls, and only then see the cut.
+            if reader.has_whole_calls and not self.client.has_answer:
+                await self._decide_stream(reader, 0)
+            raise
+
+    async def _pass_on(
+        self, parts: AsyncIterator[bytes], reader: StreamReader, reasks_left: int
+    ) -> Answer | None:
         is_released = False
-        parts = unpacked_parts(response)
         with cut_as_seen():
             async for part in parts:
                 if is_released:
@@ -68,9 +82,10 @@ class Delivery:
                     if blocked is not None:
                         await drain(parts)
                         return blocked
-                    is_released = True
+                    is_released = self.client.has_answer = True
                     if rest := reader.rest:
                         await self.client.write(rest)
+                self.client.has_answer = self.client.has_answer or reader.has_ended
         blocked = None if is_released else await self._ended_stream(reader, reasks_left)
         if reader.has_failed:
             self.conversation.meter.count_error("server_errors")

@@ -94,7 +94,7 @@ class Exchange:
         headers = self.client.headers.forwarded(backend, with_credential=True, body_length=len(body))
         self.meter.forwarding()
         return self.state.upstreams.request(
-            backend, self.client.method, self.path, headers, body, self.meter.model
+            backend, self.client.method, self.path, headers, body, self.client, self.meter.model
         )
 
     async def _converse(self, delivery: Delivery, body: bytes, messages: list[Message]) -> None:

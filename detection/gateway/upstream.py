@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -9,7 +10,8 @@ from typing import Final
 
 import httpcore
 
-from detection.gateway.errors import GatewayError, StreamCut
+from detection.gateway.client import Client
+from detection.gateway.errors import ClientGone, GatewayError, StreamCut
 from detection.gateway.headers import Headers
 from detection.gateway.traffic import TrafficCounter
 from detection.services import outgoing_http
@@ -60,6 +62,7 @@ class Upstreams:
         path: bytes,
         headers: Headers,
         body: bytes | AsyncIterator[bytes],
+        client: Client,
         model: str = "",
     ) -> AsyncIterator[httpcore.Response]:
         """Send a request and yield the response, whose body is not read yet.
@@ -68,6 +71,8 @@ class Upstreams:
         ----------
         path
             What follows the base URL, with the query.
+        client
+            Whom the response is for; if it leaves before it has its answer, that is counted.
         model
             The model that is asked for, if that is known.
 
@@ -112,11 +117,21 @@ class Upstreams:
             raise GatewayError(
                 502, "upstream_unreachable", "The connection to the model server failed."
             ) from error
+        except asyncio.CancelledError:
+            counts = self._traffic.counts(backend)
+            counts.requests += 1
+            counts.abandoned += 1
+            raise
         self._traffic.count_request(backend, model, response.status)
+        known_model = model if response.status == 200 else ""
         try:
             yield response
         except StreamCut:
-            self._traffic.counts(backend, model if response.status == 200 else "").count_error("cut")
+            self._traffic.counts(backend, known_model).count_error("cut")
+            raise
+        except (asyncio.CancelledError, ClientGone):
+            if not client.has_answer:
+                self._traffic.counts(backend, known_model).abandoned += 1
             raise
         finally:
             await response.aclose()

@@ -29,12 +29,13 @@ class AnswerVerdicts:
         self.conversation = conversation
         self.texts: list[str] = []
         self._withheld: list[Message] = []
+        self._counted: Answer | None = None
 
     async def resolve(self, answer: Answer, reasks_left: int) -> Resolution:
         """Return what is done with an answer, and store how the history is rewritten because of it."""
         conversation, protocol = self.conversation, self.conversation.protocol
         conversation.name_session(answer)
-        conversation.meter.count_answer(answer)
+        self._count(answer)
         try:
             evaluation = await self._evaluate(answer)
         except GuardUnavailable:
@@ -81,18 +82,27 @@ class AnswerVerdicts:
             )
 
     def delivered(self, answer: Answer) -> None:
-        """Note that the client has got the answer."""
-        conversation = self.conversation
+        """Note that the client has got the answer. One with calls was counted when they were evaluated."""
         if not answer.calls:
-            conversation.meter.count_answer(answer)
-        if (
-            conversation.session
-            and not answer.calls
-            and (len(conversation.messages) > 1 or answer.usage.total)
-        ):
-            # The results before an answer without calls are recorded, too, and what it costs.
+            self.left(answer)
+
+    def left(self, answer: Answer) -> None:
+        """Count what is known of an answer of which nothing is evaluated, also where the client left before its end."""
+        if not self._count(answer):
+            return
+        conversation = self.conversation
+        if conversation.session and (len(conversation.messages) > 1 or answer.usage.total):
+            # The results before such an answer are recorded, too, and what it costs.
             speaker, guarding = conversation.speaker(answer), conversation.state.guarding
             conversation.state.run_later(guarding.report(speaker, conversation.guard_messages, answer))
+
+    def _count(self, answer: Answer) -> bool:
+        """Count the tokens of an answer once; return whether they were not counted yet."""
+        is_first = self._counted is not answer
+        if is_first:
+            self._counted = answer
+            self.conversation.meter.count_answer(answer)
+        return is_first
 
     def whole_answer(self, answer: Answer) -> list[Message]:
         """Return an answer whose calls were blocked, as the model server wants it back, with the reasons as results."""

@@ -98,6 +98,11 @@ class GatewayTraffic(models.Model):
     server_errors = models.BigIntegerField(default=0)
     cut = models.BigIntegerField(default=0)
     unreadable = models.BigIntegerField(default=0)
+    abandoned = models.BigIntegerField(
+        default=0,
+        db_default=0,
+        help_text="Requests whose client left before the end of the response.",
+    )
     input_tokens = models.BigIntegerField(default=0)
     cached_tokens = models.BigIntegerField(default=0)
     cache_write_tokens = models.BigIntegerField(default=0)

@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+import httpx
+
 from tests.support.model_answers import PATHS
 
 
@@ -194,3 +196,17 @@ READERS = {
     ("anthropic", False): anthropic_whole, ("anthropic", True): anthropic_stream,
     ("responses", False): responses_whole, ("responses", True): responses_stream,
 }  # fmt: skip
+
+
+def outcome(http, path, request):
+    """Status, headers, all bytes that arrived, and the error in which the response ended."""
+    got = b""
+    with http:
+        try:
+            with http.stream("POST", path, json=request) as answer:
+                for part in answer.iter_raw():
+                    got += part
+                headers = {k: v for k, v in answer.headers.items() if k != "transfer-encoding"}
+                return answer.status_code, headers, got, None
+        except httpx.HTTPError as error:
+            return None, None, got, type(error).__name__

@@ -7,14 +7,14 @@ import pytest
 from django.db import connections
 
 from detection.gateway import guarding
-from detection.models import Event
-from tests.support.model_answers import PATHS, WHOLE, answered, call, sse
+from detection.models import Event, GatewayTraffic, TrafficPeriod
+from tests.support.model_answers import PATHS, WHOLE, answered, call, chat_whole, sse
 from tests.support.model_server import Answer, of_events, of_json
 from tests.support.projects import make_key
 
-from .agents import Agent
-from .conftest import World
-from .test_guarding import every_form
+from .agents import Agent, outcome
+from .conftest import World, wait_for
+from .test_guarding import calls_of, decisions_of, every_form
 
 
 @pytest.fixture
@@ -64,8 +64,8 @@ def test_without_the_database_an_unknown_key_gets_503(world: World, database):
 def test_a_cut_in_a_call_is_a_cut_and_evaluates_nothing(world: World, shape, is_stream):
     def script(asked):
         answer = answered(asked, shape, "Hm.", [call()])
-        if is_stream:
-            answer.parts = answer.parts[:-2]
+        if is_stream:  # before the end of the calls is marked
+            answer.parts = answer.parts[: -3 if shape == "openai" else -2]
         else:
             answer.parts = [answer.parts[0][:50]]
         answer.ends = "cut"
@@ -75,6 +75,31 @@ def test_a_cut_in_a_call_is_a_cut_and_evaluates_nothing(world: World, shape, is_
     with pytest.raises(httpx.RemoteProtocolError):
         Agent(world, shape, is_stream).turn()
     assert not Event.objects.exists()
+
+
+@pytest.mark.parametrize("asks_usage", [True, False])
+def test_calls_that_are_whole_before_a_cut_are_evaluated_and_delivered(world: World, asks_usage):
+    """Only the usage is missing, which the agent or the gateway has asked for."""
+
+    def script(asked):
+        answer = answered(asked, "openai", "Hm.", [call()])
+        answer.parts, answer.ends = answer.parts[:-2], "cut"
+        return answer
+
+    world.model.script = script
+    request = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "x"}]}
+    if asks_usage:
+        request["stream_options"] = {"include_usage": True}
+    for decision in ("allow", "allow", "allow", "block"):
+        _, _, raw, error = outcome(world.http(**{"LoopGuard-Session": "s-1"}), "/chat/completions", request)
+        assert error == "RemoteProtocolError"
+        assert (b'"tool_calls"' in raw) == (decision == "allow")
+        result = {"role": "tool", "tool_call_id": calls_of()[-1].call_id, "content": "0 hits"}
+        called = chat_whole(1, "", [(result["tool_call_id"], "search", {"q": "reset password"})])
+        request["messages"] += [called["choices"][0]["message"], result]
+    assert decisions_of() == ["allow", "allow", "warn", "block"]
+    cut = GatewayTraffic.objects.filter(period=TrafficPeriod.ALWAYS, backend=world.backend(), cut=4)
+    wait_for(cut.exists)
 
 
 @every_form

@@ -10,7 +10,7 @@ from detection.models import Event
 from tests.support.model_answers import PATHS, answered, call, sse
 from tests.support.model_server import Answer, of_events, of_json
 
-from .agents import Agent
+from .agents import Agent, outcome
 from .conftest import World
 from .test_guarding import calls_of, every_form
 
@@ -39,20 +39,6 @@ ERRORS_IN_STREAMS = {
         ),
     ],
 }
-
-
-def outcome(http, path, request):
-    """Status, headers, all bytes that arrived, and the error in which the response ended."""
-    got = b""
-    with http:
-        try:
-            with http.stream("POST", path, json=request) as answer:
-                for part in answer.iter_raw():
-                    got += part
-                headers = {k: v for k, v in answer.headers.items() if k != "transfer-encoding"}
-                return answer.status_code, headers, got, None
-        except httpx.HTTPError as error:
-            return None, None, got, type(error).__name__
 
 
 def both(world, shape, is_stream, timeout=20.0):

@@ -213,3 +213,27 @@ def test_the_page_of_a_session_tells_how_it_came_in_and_that_its_cost_is_unknown
     page = text(console.get(f"/p/{world.project.slug}/sessions/s-1"))
     assert "gateway, backend openai" in page
     assert "940 tokens unknown cost" in page
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "count"), [("openai", "/chat/completions", 0), ("anthropic", "/v1/messages", 1)]
+)
+def test_clients_that_leave_are_counted_unless_they_have_the_whole_answer(world: World, name, path, count):
+    """The stream of one ends but for the connection; that of the other falls silent in the middle."""
+
+    def script(asked):
+        answer = answered(asked, name, "Hm.")
+        answer.parts, answer.ends = answer.parts[: 4 if count else None], "silent"
+        return answer
+
+    world.model.script = script
+    request = {
+        "model": "m", "stream": True, "messages": [{"role": "user", "content": "x"}], "stream_options": {"include_usage": True},
+    }  # fmt: skip
+    end = b"Hm." if count else b"[DONE]"
+    with world.http(name, **{"LoopGuard-Session": "s-1"}).stream("POST", path, json=request) as answer:
+        next(part for part in answer.iter_raw() if end in part)
+    wait_for(lambda: world.model.gone == 1)
+    wait_for(lambda: numbers(world, name).get("input_tokens") == 900)
+    wait_for(lambda: Event.objects.filter(type="usage").count() == 1)
+    assert (numbers(world, name)["requests"], numbers(world, name)["abandoned"]) == (1, count)

@@ -27,6 +27,7 @@ def _document(numbers: TrafficNumbers) -> dict[str, Any]:
     return {
         "requests": numbers.requests,
         "errors": numbers.errors,
+        "abandoned": numbers.abandoned,
         **{kind: getattr(numbers, kind) for kind in TOKEN_KINDS},
         "cost_usd": numbers.cost_usd,
         "added_ms_p50": numbers.added_ms_at(0.5),

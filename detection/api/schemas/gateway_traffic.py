@@ -68,6 +68,9 @@ class TrafficNumbersSchema(Schema):
 
     requests: int = Field(description="Requests to the model server.")
     errors: UpstreamErrorsSchema = Field(description="Errors of the model server by kind.")
+    abandoned: int = Field(
+        description="Requests whose client left before the end of the response: it cancelled, or gave up waiting."
+    )
     input_tokens: int = Field(description="Input tokens, those of caches among them.")
     cached_tokens: int = Field(description="Input tokens read from a cache.")
     cache_write_tokens: int = Field(description="Input tokens written to a cache.")

@@ -227,6 +227,7 @@ class AnthropicReader(StreamReader):
                 self.held.append(event)
                 self.is_due = True
                 return b""
+        self.has_ended = self.has_ended or kind == "message_stop"
         return event
 
     def _lead_events(self) -> bytes:

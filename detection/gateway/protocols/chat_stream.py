@@ -94,6 +94,7 @@ class ChatReader(StreamReader):
         if document is None:
             if data != b"[DONE]":
                 return event
+            self.has_ended = True
             self.is_due = bool(self._calls)
             return self._held_tail(event)
         self._read_head(document)
@@ -129,6 +130,11 @@ class ChatReader(StreamReader):
             return event
         self._tail.append(event)
         return b""
+
+    @property
+    def has_whole_calls(self) -> bool:
+        """Whether nothing but the usage is missing of an answer with calls."""
+        return bool(self._calls) and self._is_finished and not self.has_failed
 
     @property
     def _is_finished(self) -> bool:

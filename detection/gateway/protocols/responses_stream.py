@@ -98,7 +98,7 @@ class ResponsesReader(StreamReader):
     def _read_content(self, kind: str, event: bytes, document: dict[str, Any]) -> bytes:
         response = document.get("response")
         if kind in ("response.failed", "error"):
-            self.has_failed = True
+            self.has_failed = self.has_ended = True
         if kind in _LAST and isinstance(response, dict):
             return self._read_last(event, document, response)
         if "output_index" not in document:
@@ -106,7 +106,7 @@ class ResponsesReader(StreamReader):
         return self._read_item(kind, event, document)
 
     def _read_last(self, event: bytes, document: dict[str, Any], response: dict[str, Any]) -> bytes:
-        self._last = document
+        self._last, self.has_ended = document, True
         for place, item in enumerate(dicts(response.get("output"))):
             self._items.setdefault(place, item)
         if self.answer.calls:

@@ -22,6 +22,8 @@ class StreamReader:
         Whether all calls of the answer are there, so that they can be evaluated.
     has_failed
         Whether the model server reported an error: nothing is evaluated.
+    has_ended
+        Whether the model server has marked the end of the answer: clients leave then, without waiting for that of the response.
     is_unreadable
         Whether the rest passes unread.
     hides_usage
@@ -35,6 +37,7 @@ class StreamReader:
         self.held: list[bytes] = []
         self.is_due = False
         self.has_failed = False
+        self.has_ended = False
         self.is_unreadable = False
         self.hides_usage = False
         self.lead = ""
@@ -76,6 +79,11 @@ class StreamReader:
                 if self._held_bytes > sse.MAX_EVENT_BYTES:
                     raise sse.EventTooLarge
         return b"".join(out)
+
+    @property
+    def has_whole_calls(self) -> bool:
+        """Whether nothing but the usage is missing of an answer with calls."""
+        return False
 
     @property
     def rest(self) -> bytes:

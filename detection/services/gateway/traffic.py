@@ -33,6 +33,8 @@ class TrafficCounts:
     ----------
     input_tokens
         Those read from or written to a cache among them.
+    abandoned
+        Requests whose client left before the end of the response.
     unpriced_tokens, cost_usd
         Filled in when the counts are stored.
     added_counts
@@ -49,6 +51,7 @@ class TrafficCounts:
     server_errors: int = 0
     cut: int = 0
     unreadable: int = 0
+    abandoned: int = 0
     input_tokens: int = 0
     cached_tokens: int = 0
     cache_write_tokens: int = 0
