@@ -99,7 +99,7 @@ def _deep(program: httpx.Client, path: str) -> str:
 def _pages(program: httpx.Client) -> dict[str, str]:
     incident = program.get("incidents", params={"limit": 1}).json()["items"][0]["id"]
     alerts = ("destinations", "routes", "silences", "notifications")
-    tabs = ("open", "acknowledged", "snoozed", "ended", "resolved", "not_a_loop", "all")
+    tabs = ("open", "acknowledged", "snoozed", "ended", "resolved", "not_a_loop")
     states = ("running", "looping", "held", "stopped", "idle", "ended")
     return {
         "Live": "live",
@@ -114,12 +114,17 @@ def _pages(program: httpx.Client) -> dict[str, str]:
         "Session of 10,000 calls": f"sessions/{_RUN}",
         "Session of 10,000 calls, table": f"sessions/{_RUN}?tab=table",
         "Session of 10,000 calls, an early call": f"sessions/{_RUN}?call=900",
-        **{f"Incidents, {tab}": f"incidents?tab={tab}" for tab in tabs},
-        "Incidents, a kind and an agent": "incidents?tab=all&kind=cycle&agent=coder",
-        "Incidents, an agent that is not there": "incidents?tab=all&agent=nobody",
-        "Incidents, text that is found": "incidents?tab=all&q=search",
-        "Incidents, text that is nowhere": "incidents?tab=all&q=no+such+text",
-        "Incidents, page 41": f"incidents?tab=all&cursor={_deep(program, 'incidents')}",
+        **{f"Incidents, {tab}": f"incidents?q=is:{tab}" for tab in tabs},
+        "Incidents, all": "incidents?q=",
+        "Incidents, a kind and an agent": "incidents?q=kind:cycle+agent:coder",
+        "Incidents, an agent that is not there": "incidents?q=agent:nobody",
+        "Incidents, everything but": "incidents?q=-agent:coder+-tool:bash*+cost:%3E0.001",
+        "Incidents, text that is found": "incidents?q=search",
+        "Incidents, text that is nowhere": "incidents?q=%22no+such+text%22",
+        "Incidents, by cost": "incidents?q=&sort=-cost",
+        "Incidents, of a week": "incidents?q=&range=7d",
+        "Incidents, completions": "filter-values/incidents?field=tool&text=s",
+        "Incidents, page 41": f"incidents?q=&cursor={_deep(program, 'incidents')}",
         "Incident": f"incidents/{incident}",
         "Approvals": "approvals",
         **{f"Statistics, {span}": f"statistics?span={span}" for span in ("24h", "30d", "365d")},

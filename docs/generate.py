@@ -2,12 +2,13 @@
 """Write everything in `docs/` that follows from code: `.venv/bin/python docs/generate.py`, or `--check` to only compare.
 
 `settings.md` and the settings in `docker-compose.yml` come from the list of settings, the tables in `engine.md` from tool
-classes and presets, and the strips in `images/strips/` from small runs that the engine folds.
+classes and presets, those in `filters.md` from the lists of the console, and the strips in `images/strips/` from small runs that the engine folds.
 """
 
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -16,6 +17,13 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 sys.path.insert(0, str(ROOT))
+# Lists name tables. Nothing here connects to a server.
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "loopguard_site.settings")
+os.environ.setdefault("LOOPGUARD_SECRET_KEY", "only to read the names of tables and columns")
+
+import django  # noqa: E402
+
+django.setup()
 
 from detection.engine import fold  # noqa: E402
 from detection.engine.calls import DECISIONS, Call, Result  # noqa: E402
@@ -28,6 +36,8 @@ from detection.engine.policy import PRESETS, SESSION, environment_variables, res
 from detection.engine.scopes import SCOPE_KINDS  # noqa: E402
 from detection.engine.tool_classes import SHIPPED_CLASSES  # noqa: E402
 from detection.engine.wire_shapes import ACTIONS  # noqa: E402
+from detection.selectors.filters import FilterField, ListSpec  # noqa: E402
+from detection.selectors.lists import LISTS  # noqa: E402
 
 GROUPS = {"general": "General", "reactions": "Reactions"} | {one.kind: f"`{one.kind}`" for one in DETECTORS}
 
@@ -166,6 +176,38 @@ def actions() -> str:
     return "\n".join(lines)
 
 
+# Tables of filters.md
+
+
+def lists() -> str:
+    """Return a section per list: its fields, orders and what words are searched for in."""
+    return "\n\n".join(map(_list_section, LISTS.values()))
+
+
+def _list_section(spec: ListSpec) -> str:
+    orders = ", ".join(f"`{key.name}`" for key in spec.sorts)
+    names = {field.column: field.name for field in spec.fields}
+    searched = ", ".join(names.get(column, column) for column in spec.search)
+    lines = [
+        f"## {spec.words.capitalize()}",
+        "",
+        f"The range is of the time {spec.time_words.lower()}. Words are searched for in: {searched}. Orders: {orders}; the first one, descending, is",
+        "the standard."
+        + (f" Without a filter in the address, it is `{spec.default_text}`." if spec.default_text else ""),
+        "",
+        "| field | values | meaning |",
+        "| --- | --- | --- |",
+        *(f"| `{field.name}` | {_list_values(field)} | {field.help} |" for field in spec.fields),
+    ]
+    return "\n".join(lines)
+
+
+def _list_values(field: FilterField) -> str:
+    if field.type == "choice":
+        return ", ".join(f"`{choice.value}`" for choice in field.choices)
+    return "whole number" if field.is_whole else field.type
+
+
 # Sections of detectors.md
 
 
@@ -261,6 +303,7 @@ def pages() -> dict[Path, str]:
         DOCS / "settings.md": settings(),
         DOCS / "engine.md": engine,
         DOCS / "integrations.md": _between((DOCS / "integrations.md").read_text(), "actions", actions()),
+        DOCS / "filters.md": _between((DOCS / "filters.md").read_text(), "fields", lists()),
         ROOT / "docker-compose.yml": containers(),
         **{DOCS / "images" / "strips" / f"{name}.svg": strip(name) for name in EXAMPLES},
     }

@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from django.http import HttpResponse
 
+from detection.api.problems import Problem
 from detection.api.query_parameters import check_parameters
 from detection.api.requests import ApiRequest
 from detection.api.responses import list_response
-from detection.api.schemas.common import PageQuerySchema
+from detection.api.schemas.common import FilterQuerySchema, PageQuerySchema
+from detection.selectors.filters import ListQuery, ListSpec, given_terms, list_query
 from detection.selectors.pages import Page
 
 Filters = TypeVar("Filters")
 Row = TypeVar("Row")
+
+
+def query_of(spec: ListSpec, query: FilterQuerySchema, names: Mapping[str, str]) -> ListQuery:
+    """Return what the filter and the typed parameters of a request select.
+
+    Parameters
+    ----------
+    names
+        Fields of the filter language by the typed parameters that select one of their values.
+
+    Raises
+    ------
+    FilterError
+    """
+    given = {field: getattr(query, name) for name, field in names.items()}
+    if query.sort.removeprefix("-") not in {"", *(key.name for key in spec.sorts)}:
+        allowed = ", ".join(f"`{key.name}`" for key in spec.sorts)
+        raise Problem(422, "invalid_value", f"`sort` must be one of {allowed}.", path="sort")
+    return list_query(spec, query.q, terms=given_terms(given), sort=query.sort)
 
 
 def page_response(

@@ -17,6 +17,7 @@ from ninja.errors import HttpError, ValidationError
 
 from detection.api import prometheus
 from detection.api.requests import as_api_request
+from detection.filtering.language import FilterError
 from detection.selectors.pages import BadCursor
 from detection.services.errors import ServiceError, SessionBusy
 from detection.services.ingestion.attempts import recorder
@@ -154,6 +155,8 @@ def of_exception(error: Exception) -> Problem:
         return of_json(error)
     if isinstance(error, ServiceError):
         return Problem(error.status, error.code, error.detail, path=error.field)
+    if isinstance(error, FilterError):
+        return Problem(422, "invalid_filter", error.detail, path="q")
     if isinstance(error, BadCursor):
         return Problem(422, "invalid_cursor", str(error), path="cursor")
     if isinstance(error, ValidationError):

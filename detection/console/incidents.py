@@ -15,10 +15,10 @@ from django.views.decorators.http import require_POST, require_safe
 
 from detection.console import incident_text
 from detection.console.access import ProjectRequest, actor_of, in_project
-from detection.engine.detectors import DETECTORS, KINDS
+from detection.console.listing import Listing
 from detection.models import Role
-from detection.selectors import dashboard
 from detection.selectors import incidents as selector
+from detection.selectors.lists import INCIDENTS
 from detection.selectors.pages import BadCursor, Page
 from detection.services.errors import ServiceError
 from detection.services.incidents import triage as service
@@ -32,11 +32,10 @@ TABS = (
     ("ended", "Ended"),
     ("resolved", "Resolved"),
     ("not_a_loop", "Not a loop"),
-    ("all", "All"),
+    ("", "All"),
 )
 _EXACT = ("open", "acknowledged", "snoozed")
 """Tabs whose number is exact however many incidents there are."""
-FILTERS = ("kind", "tool", "agent", "backend", "model", "session")
 SNOOZES = {
     "1h": timedelta(hours=1),
     "8h": timedelta(hours=8),
@@ -53,44 +52,21 @@ DONE = {
 }
 
 
-def filters_of(request: ProjectRequest) -> tuple[str, selector.IncidentFilters]:
-    """Read tab and filters from the address."""
-    tab = request.GET.get("tab", "open")
-    tab = tab if tab in dict(TABS) else "open"
-    given = {name: request.GET.get(name, "")[:256] for name in ("q", *FILTERS)}
-    if given["kind"] not in KINDS:
-        given["kind"] = ""
-    status = tab if tab in selector.STATUSES else ""
-    return tab, selector.IncidentFilters(
-        status=status, label="false_alarm" if tab == "not_a_loop" else "", **given
-    )
-
-
 @in_project()
 @require_safe
 def page(request: ProjectRequest) -> HttpResponse:
     """Show the list."""
-    project = request.project
-    tab, filters = filters_of(request)
+    project, listing = request.project, Listing(request, INCIDENTS)
+    if listing.moved:
+        return HttpResponseRedirect(listing.moved)
     try:
-        found = selector.list_incidents(project.pk, filters, request.GET.get("cursor", ""), PAGE_ROWS)
+        found = selector.list_incidents(project.pk, listing.query, listing.cursor, PAGE_ROWS)
     except BadCursor:
         found = Page((), None)
-    counts = selector.counts(project.pk, filters)
+    counts = selector.counts(project.pk, listing.query)
     context = {
-        "tab": tab,
-        "tabs": [
-            (value, words, getattr(counts, value), counts.is_capped and value not in _EXACT, value == tab)
-            for value, words in TABS
-        ],
-        "filters": filters,
-        "active_filters": [
-            ("search" if name == "q" else name, getattr(filters, name))
-            for name in ("q", *FILTERS)
-            if getattr(filters, name)
-        ],
-        "detectors": DETECTORS,
-        "facets": dashboard.facets(project.pk),
+        "listing": listing,
+        "tabs": listing.tabs(TABS, counts, _EXACT),
         "rows": [
             (
                 row,
@@ -101,9 +77,10 @@ def page(request: ProjectRequest) -> HttpResponse:
             )
             for row in found.items
         ],
-        "next_cursor": found.next_cursor,
-        "is_first_page": "cursor" not in request.GET,
-        "total": counts.all,
+        "next_page": listing.next_page(found.next_cursor),
+        "in_other_tabs": counts.all,
+        "is_narrowed": listing.is_narrowed("is"),
+        "all_url": listing.with_terms(without=("is",)),
     }
     return render(request, "console/incidents.html", context)
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from urllib.parse import parse_qsl, urlencode
+from datetime import UTC, tzinfo
+from functools import cache
+from urllib.parse import parse_qsl, unquote, urlencode
+from zoneinfo import ZoneInfo, available_timezones
 
 from django.contrib import messages
 from django.contrib.auth import logout
@@ -14,6 +17,8 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_http_methods, require_POST
 
 COOKIE = "loopguard-preferences"
+ZONE_COOKIE = "loopguard-zone"
+"""The time zone of the browser, written by ``times.js``."""
 CHOICES = {
     "theme": (("system", "System"), ("light", "Light"), ("dark", "Dark")),
     "time": (
@@ -48,6 +53,18 @@ def of(request: HttpRequest) -> Preferences:
         if stored.get(field.name) in dict(CHOICES[field.name])
     }
     return Preferences(**known)
+
+
+def zone(request: HttpRequest) -> tzinfo:
+    """Return the zone in which a person reads and writes times; UTC where it is preferred or unknown."""
+    name = unquote(request.COOKIES.get(ZONE_COOKIE, ""))
+    is_chosen = of(request).time != "utc" and name in _zone_names()
+    return ZoneInfo(name) if is_chosen else UTC
+
+
+@cache
+def _zone_names() -> frozenset[str]:
+    return frozenset(available_timezones())
 
 
 @login_required

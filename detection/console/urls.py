@@ -12,6 +12,7 @@ from detection.console import (
     connect,
     connect_base_urls,
     connect_guides,
+    filter_values,
     gateway,
     gateway_traffic,
     home,
@@ -65,6 +66,7 @@ urlpatterns = [
     path(
         _PROJECT + "incidents/<str:public_id>/exception", incident.create_exception, name="create_exception"
     ),
+    path(_PROJECT + "filter-values/<slug:name>", filter_values.filter_values, name="filter_values"),
     path(_PROJECT + "approvals", approvals.page, name="approvals"),
     path(_PROJECT + "message-templates", message_templates.page, name="message_templates"),
     path(_PROJECT + "approvals/decision", approvals.decide, name="decide_approval"),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -12,41 +11,18 @@ from django.db.models import BooleanField, Count, ExpressionWrapper, F, Q, Query
 
 from detection.models import Incident
 from detection.models.incidents import IncidentLabel, IncidentStatus
-from detection.selectors.pages import Page, Position, cut
+from detection.selectors.filters import ListQuery, list_query
+from detection.selectors.lists import INCIDENTS
+from detection.selectors.pages import Page, cut
 
-EXPORT_CHUNK = 500
 MAX_RELATED = 20
 COUNTED_INCIDENTS = 10_000
 STATUSES = tuple(IncidentStatus.values)
 _AT_WORK = (IncidentStatus.OPEN.value, IncidentStatus.ACKNOWLEDGED.value, IncidentStatus.SNOOZED.value)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IncidentFilters:
-    """Filters of the incident list; empty ones match everything.
-
-    Attributes
-    ----------
-    q
-        Text within the tool, session or agent.
-    label
-        ``true_loop``, ``false_alarm``, or ``none`` for those without.
-    session
-        The client's name of the session.
-    """
-
-    q: str = ""
-    status: str = ""
-    kind: str = ""
-    tool: str = ""
-    agent: str = ""
-    backend: str = ""
-    model: str = ""
-    label: str = ""
-    session: str = ""
-
-
-ALL_INCIDENTS = IncidentFilters()
+ALL_INCIDENTS = list_query(INCIDENTS)
+"""Every incident, those seen last first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,34 +79,15 @@ _COLUMNS = tuple(
 )
 
 
-def condition(filters: IncidentFilters) -> Q:
-    """Return the filters as a condition on incidents."""
-    wanted = Q()
-    exact = ("status", "kind", "tool", "agent", "backend", "model")
-    for name in exact:
-        value = getattr(filters, name)
-        if value:
-            wanted &= Q(**{name: value})
-    if filters.session:
-        wanted &= Q(session_name=filters.session)
-    if filters.label:
-        wanted &= Q(label="" if filters.label == "none" else filters.label)
-    if filters.q:
-        wanted &= (
-            Q(tool__icontains=filters.q)
-            | Q(session_name__icontains=filters.q)
-            | Q(agent__icontains=filters.q)
-        )
-    return wanted
-
-
 def list_incidents(
-    project_id: int, filters: IncidentFilters = ALL_INCIDENTS, cursor: str = "", limit: int = 50
+    project_id: int, query: ListQuery = ALL_INCIDENTS, cursor: str = "", limit: int = 50
 ) -> Page[IncidentRow]:
-    """List a project's incidents, those seen last first.
+    """List a project's incidents.
 
     Parameters
     ----------
+    query
+        Of the list `INCIDENTS`.
     cursor
         `next_cursor` of the page before, or empty.
     limit
@@ -139,28 +96,14 @@ def list_incidents(
     Raises
     ------
     BadCursor
-        One query, by index.
+        One query, by index in the default order.
     """
-    rows = Incident.objects.filter(condition(filters), project_id=project_id)
-    if cursor:
-        rows = rows.filter(Position.decode(cursor).beyond("last_seen_at"))
-    found = _fetch(rows.order_by("-last_seen_at", "-id"), limit + 1)
-    return cut(found, limit, lambda row: Position(row.last_seen_at, row.id).encode())
+    rows = Incident.objects.filter(query.condition(), project_id=project_id)
+    return cut(_fetch(query.order.page(rows, cursor), limit + 1), limit, query.order.cursor)
 
 
 def _fetch(rows: QuerySet[Incident], limit: int) -> list[IncidentRow]:
     return [IncidentRow(*row) for row in rows.values_list(*_COLUMNS)[:limit]]
-
-
-def export_incidents(project_id: int, filters: IncidentFilters, maximum: int) -> Iterator[IncidentRow]:
-    """Yield up to `maximum` incidents in the order of the list, with a bounded number in memory."""
-    cursor: str | None = ""
-    left = maximum
-    while cursor is not None and left > 0:
-        page = list_incidents(project_id, filters, cursor, min(EXPORT_CHUNK, left))
-        yield from page.items
-        left -= len(page.items)
-        cursor = page.next_cursor
 
 
 def get_incident(project_id: int, public_id: str) -> Incident | None:
@@ -204,12 +147,12 @@ class StatusCounts:
     is_capped: bool
 
 
-def counts(project_id: int, filters: IncidentFilters = ALL_INCIDENTS) -> StatusCounts:
-    """Count incidents by status under the filters of the list, whatever their status and label are.
+def counts(project_id: int, query: ListQuery = ALL_INCIDENTS) -> StatusCounts:
+    """Count incidents by status under the query of the list, except its terms of the field `is`.
 
     One query over at most `COUNTED_INCIDENTS` rows of an index; one more in projects with more incidents.
     """
-    wanted = Q(pk__isnull=False) & condition(replace(filters, status="", label=""))
+    wanted = Q(pk__isnull=False) & query.condition(without=("is",))
     newest = Incident.objects.filter(project_id=project_id).order_by("-last_seen_at", "-id")
     rows = newest.annotate(fits=ExpressionWrapper(wanted, BooleanField())).values(
         "pk", "status", "label", "fits"

@@ -14,9 +14,12 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from detection.console import formatting, incident_text, permalinks
+from detection.console import listing as listings
 from detection.console.came_in import came_in
 from detection.console.icons import ICONS
+from detection.console.listing import Listing
 from detection.engine.detectors import detector_for
+from detection.filtering import language
 from detection.selectors.strips import Strip, cells_of, small
 
 register = template.Library()
@@ -110,6 +113,18 @@ def meter(count: int, limit: int) -> dict[str, Any]:
         if count >= 2 and count * 2 >= limit
         else "far",
     }
+
+
+@register.inclusion_tag("lists/_sort_header.html")
+def sort_header(listing: Listing, name: str, words: str, classes: str = "") -> dict[str, Any]:
+    """Write the header of a column by which a list can be sorted."""
+    return {"header": listings.sort_header(listing, name, words, classes)}
+
+
+@register.simple_tag
+def with_term(listing: Listing, field: str, value: str) -> str:
+    """Return the address of a list with one more term."""
+    return listing.with_terms(language.term(field, value))
 
 
 @register.simple_tag

@@ -52,7 +52,16 @@ export function writeTimes(within = document) {
   for (const element of within.querySelectorAll("time[datetime]")) write(element, mode, now);
 }
 
+/** Tell the server the zone, so that it reads and writes the ends of time ranges in it. */
+function keepZone() {
+  const zone = encodeURIComponent(Intl.DateTimeFormat().resolvedOptions().timeZone ?? "");
+  if (document.cookie.split("; ").includes(`loopguard-zone=${zone}`)) return;
+  const secure = location.protocol === "https:" ? "; secure" : "";
+  document.cookie = `loopguard-zone=${zone}; path=/; max-age=31536000; samesite=lax${secure}`;
+}
+
 export function keepTimes() {
+  keepZone();
   writeTimes();
   setInterval(() => {
     if (!document.hidden && (root.dataset.time || "relative") === "relative") writeTimes();

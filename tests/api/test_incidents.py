@@ -10,7 +10,7 @@ import pytest
 from django.utils import timezone
 
 from detection.models import Incident, Session
-from detection.selectors.incidents import EXPORT_CHUNK
+from detection.selectors.pages import CHUNK_ROWS
 
 
 @pytest.fixture
@@ -118,10 +118,10 @@ def test_a_long_export_is_complete(api, incident):
     Incident.objects.bulk_create(
         Incident(project_id=row.project_id, session_name=f"s-{n}", loop_id=f"{n}", kind="repeat", tool="t", count=4, limit=4,
                  decision="stop", first_seq=1, last_seq=4)
-        for n in range(EXPORT_CHUNK + 20)
+        for n in range(CHUNK_ROWS + 20)
     )  # fmt: skip
     lines = api.get("/incidents/export").text.splitlines()
-    assert len({json.loads(line)["id"] for line in lines}) == EXPORT_CHUNK + 21
+    assert len({json.loads(line)["id"] for line in lines}) == CHUNK_ROWS + 21
     assert len(api.get("/incidents/export", limit=7).text.splitlines()) == 7
 
 

@@ -176,7 +176,7 @@ def screens(world: World) -> dict[str, str]:
         "session": session,
         "session table": f"{session}{more}tab=table&call=1",
         "session settings": f"{session}{more}tab=settings",
-        "incidents": f"{base}/incidents?tab=all",
+        "incidents": f"{base}/incidents?q=",
         "incident": f"{base}/incidents/{world.incident.public_id}",
         "policies": f"{base}/policies",
         "policies of a model": f"{base}/policies?scope=model:openai/gpt-5",

@@ -63,6 +63,7 @@ RIGHTS = {
     "ingest": (READ, None),
     "system": (READ, None),
     "quarantine": (READ, OPERATE),
+    "filter_values": (READ, None),
     "audit": (READ, None),
     "audit_export": (READ, None),
 }
@@ -95,6 +96,7 @@ def message(world):
 
 def address(name, world):
     more = {
+        "filter_values": ["incidents"],
         "session": [world.session.external_id],
         "incident": [world.incident.public_id],
         "create_exception": [world.incident.public_id],

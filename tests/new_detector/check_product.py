@@ -93,7 +93,7 @@ def check_the_screens(screens: Client, project: Project) -> None:
     assert "fetch was called 3 times within one second" in words
     assert "3 of 3 calls per second" in words
     assert "Limit for bursts" in words
-    assert "Bursts" in text("console:incidents", project.slug, query="?kind=burst")
+    assert "Bursts" in text("console:incidents", project.slug, query="?q=kind:burst")
     assert "Bursts" in text("console:new_alert_route", project.slug)
     assert "Bursts" in text("console:alerts", project.slug, query="?tab=silences")
     policies = text("console:policies", project.slug)

@@ -2,23 +2,25 @@
 
 import pytest
 
+from detection.selectors.filters import list_query
 from detection.selectors.incidents import (
+    ALL_INCIDENTS,
     STATUSES,
-    IncidentFilters,
     counts,
-    export_incidents,
     get_incident,
     list_incidents,
     neighbours,
     row_of,
 )
+from detection.selectors.lists import INCIDENTS
+from detection.selectors.pages import all_rows
 from tests.support.projects import make_member, make_project
 
 pytestmark = pytest.mark.servers
 
 
-def found(project, **filters):
-    return {row.public_id for row in list_incidents(project.pk, IncidentFilters(**filters)).items}
+def found(project, text=""):
+    return {row.public_id for row in list_incidents(project.pk, list_query(INCIDENTS, text)).items}
 
 
 def test_every_filter_narrows_to_what_it_names(project, session, incident):
@@ -27,12 +29,14 @@ def test_every_filter_narrows_to_what_it_names(project, session, incident):
     )
     other = incident(session("s-2"), kind="cycle", tool="a → b")
     foreign = incident(project=make_project())
-    for filters in (
-        {"agent": "triage"}, {"backend": "openai"}, {"model": "gpt-5"}, {"status": "resolved"}, {"label": "true_loop"},
-        {"session": "s-1"}, {"kind": "repeat"}, {"tool": "search_web"}, {"q": "SEARCH"}, {"q": "tria"},
+    for text in (
+        "agent:triage", "backend:openai", "model:gpt-5", "is:resolved", "label:true_loop", "session:s-1", "kind:repeat",
+        "tool:search_web", "tool:search_*", "tool:*web", "SEARCH", "tria", "-kind:cycle", '-session:s-2 "arch_w"',
     ):  # fmt: skip
-        assert found(project, **filters) == {one.public_id}, filters
-    assert found(project, label="none") == {other.public_id}
+        assert found(project, text) == {one.public_id}, text
+    assert found(project, "label:none") == found(project, 'tool:"a → b"') == {other.public_id}
+    assert found(project, "kind:cycle,repeat -agent:nobody") == {one.public_id, other.public_id}
+    assert found(project, "tool:search%") == found(project, 'tool:"search_*"') == set()
     assert found(project) == {one.public_id, other.public_id}
     assert get_incident(project.pk, foreign.public_id) is None
 
@@ -42,18 +46,19 @@ def test_counts_and_the_list_agree_under_every_filter(project, incident):
         for agent in ("triage", "coder"):
             incident(status=status, agent=agent)
     incident(status="ended", label="false_alarm", agent="coder", tool="grep")
-    for filters in (
-        {},
-        {"agent": "coder"},
-        {"agent": "coder", "tool": "grep"},
-        {"q": "TRI"},
-        {"kind": "cycle"},
+    for text in (
+        "",
+        "agent:coder",
+        "agent:coder tool:grep",
+        "TRI",
+        "kind:cycle",
+        "-agent:coder",
+        "count:>1000",
     ):
-        counted = counts(project.pk, IncidentFilters(**filters))
-        for status in STATUSES:
-            assert getattr(counted, status) == len(found(project, status=status, **filters)), filters
-        assert counted.not_a_loop == len(found(project, label="false_alarm", **filters))
-        assert counted.all == len(found(project, **filters))
+        counted = counts(project.pk, list_query(INCIDENTS, f"{text} is:open"))
+        for value in (*STATUSES, "not_a_loop"):
+            assert getattr(counted, value) == len(found(project, f"{text} is:{value}")), text
+        assert counted.all == len(found(project, text))
         assert not counted.is_capped
 
 
@@ -89,5 +94,5 @@ def test_the_row_in_hand_equals_the_row_of_the_list(project, session, incident):
 def test_an_export_reads_pages_and_stops_at_its_limit(project, incident, django_assert_num_queries):
     made = [incident() for _ in range(5)]
     with django_assert_num_queries(1):
-        rows = list(export_incidents(project.pk, IncidentFilters(), 3))
+        rows = list(all_rows(lambda *page: list_incidents(project.pk, ALL_INCIDENTS, *page), 3))
     assert [row.public_id for row in rows] == [row.public_id for row in reversed(made)][:3]

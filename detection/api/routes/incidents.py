@@ -13,7 +13,7 @@ from ninja import Body, Query, Router
 
 from detection import exports
 from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ
-from detection.api.pages import page_response
+from detection.api.pages import page_response, query_of
 from detection.api.query_parameters import check_parameters, existing, existing_name, target
 from detection.api.requests import ApiRequest, actor_of
 from detection.api.responses import (
@@ -39,15 +39,23 @@ from detection.api.schemas.incidents import (
 from detection.api.typed_bodies import described, optional_body
 from detection.models import Incident
 from detection.selectors import incidents, strip_images
-from detection.selectors.incidents import IncidentFilters
+from detection.selectors.filters import ListQuery
+from detection.selectors.lists import INCIDENTS
+from detection.selectors.pages import all_rows
 from detection.services.incidents import triage as services
 
 router = Router(tags=["incidents"])
 CSV_COLUMNS = tuple(name for name in IncidentSchema.model_fields if name != "links")
 
 
-def _filters(query: IncidentFiltersSchema) -> IncidentFilters:
-    return IncidentFilters(**query.dict(include=set(IncidentFilters.__dataclass_fields__)))
+_PARAMETERS = {"status": "is"} | {
+    name: name for name in ("kind", "tool", "agent", "backend", "model", "label", "session")
+}
+"""Typed parameters and the fields of the filter language that they select values of."""
+
+
+def _query(query: IncidentFiltersSchema) -> ListQuery:
+    return query_of(INCIDENTS, query, _PARAMETERS)
 
 
 def _incident(request: ApiRequest, public_id: str) -> Incident:
@@ -67,7 +75,7 @@ def _changed(request: ApiRequest, incident: Incident) -> HttpResponse:
 def list_incidents(request: ApiRequest, query: Query[IncidentQuerySchema]) -> HttpResponse:
     """List incidents, most recently detected first."""
     document = partial(incident_document, project=request.principal.project_slug)
-    return page_response(request, query, _filters(query), incidents.list_incidents, document)
+    return page_response(request, query, _query(query), incidents.list_incidents, document)
 
 
 @router.get(
@@ -80,7 +88,7 @@ def export_incidents(request: ApiRequest, query: Query[IncidentExportQuerySchema
     """Export up to 10,000 incidents as JSON lines or CSV."""
     check_parameters(request, IncidentExportQuerySchema)
     principal = request.principal
-    rows = incidents.export_incidents(principal.project_id, _filters(query), query.limit)
+    rows = all_rows(partial(incidents.list_incidents, principal.project_id, _query(query)), query.limit)
     documents = (incident_document(row, principal.project_slug) for row in rows)
     name = f"loopguard-incidents-{principal.project_slug}"
     if query.format == "csv":

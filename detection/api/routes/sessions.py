@@ -42,9 +42,10 @@ from detection.api.schemas.sessions import (
     StopRequestSchema,
 )
 from detection.api.typed_bodies import described, optional_body
+from detection.filtering import language
 from detection.models import KeyScope, Session
 from detection.selectors import dashboard, incidents, policies, sessions
-from detection.selectors.incidents import IncidentFilters
+from detection.selectors.incidents import ALL_INCIDENTS
 from detection.selectors.sessions import SessionFilters
 from detection.services.sessions import actions as services
 
@@ -209,7 +210,9 @@ def _detail(request: ApiRequest, session: Session) -> HttpResponse:
     project = session.project
     policy = policies.effective(project, session=session)
     own = incidents.list_incidents(
-        project.pk, IncidentFilters(session=session.external_id), limit=SHOWN_INCIDENTS
+        project.pk,
+        ALL_INCIDENTS.narrowed(language.term("session", session.external_id)),
+        limit=SHOWN_INCIDENTS,
     )
     document = session_document(session, project.slug)
     document["policy_values"] = session.policy_values

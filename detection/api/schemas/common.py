@@ -10,6 +10,7 @@ from pydantic import AfterValidator, AwareDatetime, ConfigDict, StringConstraint
 
 from detection.api import event_parsing
 from detection.engine.detectors import KINDS
+from detection.filtering import language
 
 
 def _printable(text: str) -> str:
@@ -36,6 +37,7 @@ def _known_kind(kind: str) -> str:
 Timestamp = Annotated[AwareDatetime, AfterValidator(_storable)]
 """A time with an offset, within the years that the database can store in every zone."""
 ShortText = Annotated[str, StringConstraints(max_length=256), AfterValidator(_printable)]
+FilterText = Annotated[str, StringConstraints(max_length=language.MAX_LENGTH)]
 Reason = Annotated[str, StringConstraints(max_length=300), AfterValidator(_printable)]
 Note = Annotated[str, StringConstraints(max_length=1000)]
 Name128 = Annotated[str, StringConstraints(max_length=128)]
@@ -67,6 +69,17 @@ class PageQuerySchema(Schema):
 
     cursor: ShortText = Field("", description="`next_cursor` of the previous page. Empty for the first page.")
     limit: int = Field(50, ge=1, le=500, description="Rows per page.")
+
+
+class FilterQuerySchema(Schema):
+    """A filter and an order."""
+
+    q: FilterText = Field(
+        "", description="Filter in the filter language, as in `agent:browser -tool:bash cost:>0.1`."
+    )
+    sort: ShortText = Field(
+        "", description="Column to sort by; a minus before it means descending. Empty for the newest first."
+    )
 
 
 class ProblemSchema(Schema):

@@ -9,6 +9,7 @@ from ninja import Field, Schema
 from pydantic import StringConstraints
 
 from detection.api.schemas.common import (
+    FilterQuerySchema,
     FindingKindFilter,
     Note,
     PageQuerySchema,
@@ -24,10 +25,9 @@ _UNTIL_WORSE = "End the snooze early when the loop reaches a stricter reaction."
 _LABEL = "`true_loop` or `false_alarm`. Empty removes the label."
 
 
-class IncidentFiltersSchema(Schema):
+class IncidentFiltersSchema(FilterQuerySchema):
     """Filters of incidents."""
 
-    q: ShortText = Field("", description="Text within the tool, session or agent.")
     status: Literal["", "open", "acknowledged", "snoozed", "ended", "resolved"] = Field(
         "", description="Status."
     )

@@ -1,0 +1,258 @@
+"""Lists in the console: the address is the only state of filter, time range and order.
+
+A view makes one `Listing` from its request and passes it to the template as `listing`; the templates in `lists/` draw the
+filter bar, the chips, the range picker, the sortable headers and the export menu from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+from django.http import QueryDict
+from django.utils import timezone
+
+from detection.console import preferences
+from detection.console.access import ProjectRequest
+from detection.filtering import language, time_ranges
+from detection.filtering.language import FilterError, Term
+from detection.filtering.time_ranges import PRESETS, TimeRange
+from detection.selectors.filters import ListQuery, ListSpec, list_query
+
+PARAMETERS = ("q", "range", "sort")
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """A term of the filter with the address of the list without it."""
+
+    text: str
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tab:
+    """One of the links above a list that select one value of the field `is`."""
+
+    value: str
+    words: str
+    url: str
+    count: int | None
+    is_capped: bool
+    is_current: bool
+
+
+class Listing:
+    """What the address of a list selects, and the addresses of its neighbours.
+
+    Parameters
+    ----------
+    kept
+        Further parameters of the page, which all addresses keep.
+    path
+        The page of the list, where the request is for another one; empty for the request's own.
+
+    Attributes
+    ----------
+    text
+        The filter as typed.
+    query
+        Selects nothing if the filter or the range is not valid.
+    error, range_error
+        Why not; empty if valid.
+    moved
+        The address to redirect to: of a form with the two ends of a range. Empty for others.
+    """
+
+    def __init__(
+        self, request: ProjectRequest, spec: ListSpec, *, kept: Iterable[str] = (), path: str = ""
+    ) -> None:
+        given = request.GET
+        self.spec, self.path = spec, path or request.path
+        self.kept = {name: given[name] for name in kept if given.get(name)}
+        self.text = given.get("q", spec.default_text).strip()
+        self.is_first_page, self.cursor = "cursor" not in given, given.get("cursor", "")
+        self.zone = preferences.zone(request)
+        self.ends = given.get("from", "")[:40], given.get("to", "")[:40]
+        self.error = self.range_error = self.moved = ""
+        self.range = self._range(given)
+        self.query = self._query(given.get("sort", ""))
+        if any(self.ends) and not self.range_error:
+            self.moved = self.url()
+
+    def _range(self, given: QueryDict) -> TimeRange:
+        now = timezone.now()
+        try:
+            if any(self.ends):
+                return time_ranges.between(*self.ends, now, self.zone)
+            return time_ranges.parse_range(given.get("range", ""), now, self.zone)
+        except FilterError as error:
+            self.range_error = error.detail
+            return TimeRange(given.get("range", "")[:80])
+
+    def _query(self, sort: str) -> ListQuery:
+        try:
+            found = list_query(self.spec, self.text, range=self.range, sort=sort, zone=self.zone)
+        except FilterError as error:
+            self.error = error.detail
+            found = replace(list_query(self.spec, sort=sort), is_empty=True)
+        return replace(found, is_empty=True) if self.range_error else found
+
+    # Addresses
+
+    def url(self, **changes: str) -> str:
+        """Return the address of the list with some of `q`, `range`, `sort`, `cursor` and kept parameters changed.
+
+        Without a change of `cursor` it is that of the first page.
+        """
+        values = {
+            **self.kept,
+            "q": self.text,
+            "range": self.range.text,
+            "sort": str(self.query.order),
+            **changes,
+        }
+        defaults = {"q": self.spec.default_text, "sort": str(self.spec.order(""))}
+        query = QueryDict(mutable=True)
+        for name, value in values.items():
+            if value != defaults.get(name, ""):
+                query[name] = value
+        return f"{self.path}?{query.urlencode()}" if query else self.path
+
+    def with_terms(self, *terms: Term, without: Iterable[str] = ()) -> str:
+        """Return the address with more terms and without those of some fields."""
+        kept = language.without(self.query.terms, {*without})
+        return self.url(q=language.write((*(one for one in kept if one not in terms), *terms)))
+
+    def next_page(self, cursor: str | None) -> str:
+        """Return the address of the page behind a cursor; empty if there is none."""
+        return self.url(cursor=cursor) if cursor else ""
+
+    @cached_property
+    def cleared(self) -> str:
+        """The address without filter and range."""
+        return self.url(q="", range="")
+
+    # Parts of the page
+
+    def is_narrowed(self, *except_fields: str) -> bool:
+        """Return whether range or terms, except those of some fields, leave anything out."""
+        return bool(self.query.range.text or language.without(self.query.terms, except_fields))
+
+    @cached_property
+    def chips(self) -> list[Chip]:
+        """The terms of the filter, each with the address without it."""
+        terms = self.query.terms
+        return [
+            Chip(str(term), self.url(q=language.write((*terms[:place], *terms[place + 1 :]))))
+            for place, term in enumerate(terms)
+        ]
+
+    def tabs(
+        self, choices: Iterable[tuple[str, str]], counts: Any, exact: Iterable[str] = (), *, field: str = "is"
+    ) -> list[Tab]:
+        """Return a tab for each value of a field, and for all rows.
+
+        Parameters
+        ----------
+        choices
+            Value and words; an empty value stands for all rows.
+        counts
+            Has an attribute for each value, `all`, and `is_capped`; None for tabs without numbers.
+        exact
+            Values whose count is exact even if `is_capped` is true.
+        """
+        chosen = self.query.only(field) or ("" if not self._has(field) else None)
+        capped = bool(counts) and counts.is_capped
+        return [
+            Tab(
+                value,
+                words,
+                self.with_terms(*([language.term(field, value)] if value else ()), without=(field,)),
+                getattr(counts, value or "all") if counts else None,
+                capped and value not in exact,
+                value == chosen and not self.error,
+            )
+            for value, words in choices
+        ]
+
+    def _has(self, field: str) -> bool:
+        return any(term.field == field for term in self.query.terms)
+
+    @cached_property
+    def hidden(self) -> list[tuple[str, str]]:
+        """The parameters that the form of the filter keeps, besides the filter."""
+        values = {**self.kept, "range": self.range.text, "sort": str(self.query.order)}
+        return [
+            (name, value) for name, value in values.items() if value and value != str(self.spec.order(""))
+        ]
+
+    @cached_property
+    def presets(self) -> list[tuple[str, str, bool]]:
+        """Address, words and whether it is chosen, of each range."""
+        return [
+            (self.url(range=text), words, text == self.range.text)
+            for text, words in [("", "All time"), *PRESETS.items()]
+        ]
+
+    @property
+    def range_words(self) -> str:
+        """The chosen range for people."""
+        text = self.range.text
+        if self.range_error or not text:
+            return text or "All time"
+        if "/" not in text:
+            return PRESETS.get(text) or f"Last {text}"
+        first, last = (self._shown(end) for end in (self.range.start, self.range.end))
+        return f"{first} – {last}" if first and last else f"Since {first}" if first else f"Until {last}"
+
+    def _shown(self, instant: datetime | None) -> str:
+        if instant is None:
+            return ""
+        own = instant.astimezone(self.zone)
+        return f"{own:%-d %b %Y}" + ("" if own.hour == own.minute == 0 else f", {own:%H:%M}")
+
+    @property
+    def zone_name(self) -> str:
+        """The zone in which the two ends are read."""
+        return str(self.zone)
+
+    @property
+    def shown_ends(self) -> tuple[str, str]:
+        """The two ends as a form shows them: as typed, or those of the chosen range."""
+        if any(self.ends) or "/" not in self.range.text:
+            return self.ends
+        first, last = (
+            f"{end.astimezone(self.zone):%Y-%m-%dT%H:%M}" if end else ""
+            for end in (self.range.start, self.range.end)
+        )
+        return first, last
+
+
+@dataclass(frozen=True, slots=True)
+class SortHeader:
+    """The header of a column by which a list can be sorted.
+
+    Attributes
+    ----------
+    direction
+        ``ascending`` or ``descending``; empty while the list is sorted by another column.
+    """
+
+    words: str
+    classes: str
+    url: str
+    direction: str
+
+
+def sort_header(listing: Listing, name: str, words: str, classes: str = "") -> SortHeader:
+    """Return the header of a column: the first click sorts texts ascending and all others descending, the second reverses."""
+    order = listing.query.order
+    key = next(one for one in listing.spec.sorts if one.name == name)
+    is_current = order.key.name == name
+    is_descending = not order.is_descending if is_current else key.type != "text"
+    direction = ("descending" if order.is_descending else "ascending") if is_current else ""
+    return SortHeader(words, classes, listing.url(sort=("-" if is_descending else "") + name), direction)

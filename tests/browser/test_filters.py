@@ -1,0 +1,49 @@
+"""The filter in a browser: completion by keyboard, chips, and what was typed stays."""
+
+import pytest
+
+from tests.browser.pages import sign_in
+from tests.console.scenes import loop, make_world
+
+
+@pytest.fixture
+def world(site, page):
+    world = make_world()
+    loop(world.project, "second", tool="bash", agent="the coder")
+    sign_in(page, site, world.user)
+    return world
+
+
+def test_a_filter_is_completed_by_keyboard_applied_and_removed_by_its_chip(site, world, page):
+    page.goto(f"{site.url}{world.base}/incidents?q=")
+    page.keyboard.press("/")
+    box = page.get_by_role("combobox", name="Filter")
+    box.press_sequentially("ag")
+    page.get_by_role("option", name="agent:").wait_for()
+    box.press("ArrowDown")
+    assert box.get_attribute("aria-activedescendant") == "filter-option-0"
+    box.press("Enter")
+    page.get_by_role("option", name="the coder").wait_for()
+    box.press("Escape")
+    assert page.locator("#filter-options").is_hidden()
+    assert box.input_value() == "agent:"
+    box.press_sequentially("co")
+    page.get_by_role("option", name="the coder").click()
+    assert box.input_value() == 'agent:"the coder" '
+    box.press_sequentially("-kind:cy")
+    page.get_by_role("option", name="cycle").wait_for()
+    box.press("ArrowDown")
+    box.press("Enter")
+    box.press("Enter")
+    page.wait_for_url("**/incidents?q=agent*")
+    assert page.locator("[data-rows] > tr").count() == 1
+    page.get_by_role("link", name='Remove agent:"the coder"').click()
+    page.wait_for_url("**/incidents?q=-kind%3Acycle")
+    assert page.locator("[data-rows] > tr").count() == 2
+    box.fill("-kind:cycle bash")
+    page.locator("details.range > summary").click()
+    page.get_by_label("From").fill("2026-01-01T00:00")
+    page.get_by_role("button", name="Apply").click()
+    page.wait_for_url("**range=*")
+    assert box.input_value() == "-kind:cycle bash"
+    assert page.locator("[data-rows] > tr").count() == 1

@@ -1,0 +1,104 @@
+"""Lists: filter, range and order are in the address alone; mistakes are explained beside what was typed."""
+
+import re
+from html import unescape
+from urllib.parse import urlencode
+
+import pytest
+
+from tests.console.scenes import loop, make_world
+from tests.support.projects import make_project
+
+
+@pytest.fixture
+def world(db):
+    world = make_world()
+    loop(world.project, "second", tool="bash", agent="coder", calls=9)
+    return world
+
+
+def shown(world, page="incidents", **query):
+    """The page, without entities."""
+    found = world.client.get(f"{world.base}/{page}?{urlencode(query)}")
+    assert found.status_code == 200
+    return unescape(found.content.decode())
+
+
+def rows(page):
+    """Names of the sessions in the table, in order."""
+    return re.findall(
+        r'<a class="mono" href="[^"]*/sessions/([^"]+)"', page.partition("<tbody")[2].partition("</tbody>")[0]
+    )
+
+
+def test_the_address_selects_and_the_chips_undo_it(world):
+    page = shown(world, q="agent:coder -tool:search_web is:open")
+    assert rows(page) == ["second"]
+    removed = re.findall(r'class="filter-chip mono"\s+href="([^"]+)"\s+aria-label="Remove ([^"]+)"', page)
+    assert [words for _, words in removed] == ["agent:coder", "-tool:search_web", "is:open"]
+    assert removed[0][0] == f"{world.base}/incidents?q=-tool%3Asearch_web+is%3Aopen"
+    assert rows(unescape(world.client.get(removed[0][0]).content.decode())) == ["second"]
+    assert rows(shown(world, q="grep")) == []
+    assert rows(shown(world)) == ["second", "s-1"]  # the default filter
+    assert 'aria-label="Remove is:open"' in shown(world)
+
+
+def test_a_tab_replaces_its_own_term_only(world):
+    page = shown(world, q="agent:coder is:open", sort="cost")
+    tabs = dict(
+        re.findall(
+            r'<a\s+href="([^"]+)"\s+(aria-current="true")?\s*>',
+            page.partition('aria-label="Status"')[2].partition("</nav>")[0],
+        )
+    )
+    assert [url.partition("?")[2] for url, current in tabs.items() if current] == [
+        "q=agent%3Acoder+is%3Aopen&sort=cost"
+    ]
+    assert f"{world.base}/incidents?q=agent%3Acoder+is%3Aresolved&sort=cost" in tabs
+    assert f"{world.base}/incidents?q=agent%3Acoder&sort=cost" in tabs
+
+
+def test_a_mistake_keeps_what_was_typed_and_lists_nothing(world):
+    page = shown(world, q="costs:3 <b>")
+    assert "`costs` is not a field of incidents. Did you mean `cost`?" in page
+    assert 'value="costs:3 <b>"' in page
+    assert rows(page) == []
+    assert "Last hour" in shown(world, range="soon")
+    assert "`soon` is not a time range." in shown(world, range="soon")
+
+
+def test_a_typed_range_is_read_in_the_readers_zone_and_kept_as_instants(world):
+    world.client.cookies["loopguard-zone"] = "Europe%2FBerlin"
+    url = f"{world.base}/incidents?q=is%3Aopen+bash&from=2026-01-01T00:00&to=2099-06-30T12:00"
+    moved = world.client.get(url)["Location"]
+    assert moved == f"{world.base}/incidents?q=is%3Aopen+bash&range=2025-12-31T23%3A00Z%2F2099-06-30T10%3A00Z"
+    page = unescape(world.client.get(moved).content.decode())
+    assert rows(page) == ["second"]
+    assert "1 Jan 2026 – 30 Jun 2099, 12:00" in page
+    assert "Times in Europe/Berlin" in page
+    assert 'value="2026-01-01T00:00"' in page
+    assert rows(shown(world, range="2026-01-01/2026-01-02")) == []
+    kept = shown(world, **{"from": "2026-01-02T00:00", "to": "2026-01-01T00:00"})
+    assert "The start of a time range must be before its end." in kept
+    assert 'value="2026-01-02T00:00"' in kept
+    world.client.cookies["loopguard-zone"] = "../../etc/passwd"
+    assert "Times in UTC" in shown(world)
+
+
+def test_headers_sort_and_a_second_click_reverses(world):
+    assert rows(shown(world, sort="count")) == ["s-1", "second"]
+    page = shown(world, sort="-count")
+    assert rows(page) == ["second", "s-1"]
+    assert re.search(r'aria-sort="descending"\s*>\s*<a href="[^"]+sort=count">Count', page)
+    assert re.search(r'>\s*<a href="[^"]+sort=session">Session', page)
+    assert rows(shown(world, sort="nonsense")) == ["second", "s-1"]
+
+
+def test_completions_stay_in_the_project(world):
+    loop(make_project(), "theirs", tool="their_tool")
+    values = f"{world.base}/filter-values/incidents"
+    assert world.client.get(f"{values}?field=tool&text=S").json() == {"values": ["search_web", "bash"]}
+    assert world.client.get(f"{values}?field=tool&text=their").json() == {"values": []}
+    assert {field["name"] for field in world.client.get(values).json()["fields"]} >= {"agent", "cost", "is"}
+    assert world.client.get(f"{values}?field=secret").status_code == 404
+    assert world.client.get(f"{world.base}/filter-values/users").status_code == 404
