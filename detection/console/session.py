@@ -12,27 +12,35 @@ from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
-from detection.console import differences, formatting, incident_text, permalinks, timeline
+from detection.console import (
+    differences,
+    formatting,
+    incident_text,
+    permalinks,
+    session_family,
+    session_navigator,
+    timeline,
+)
 from detection.console.access import ProjectRequest, actor_of, in_project
+from detection.console.session_navigator import MAX_DETAILED_CALLS, Navigator
 from detection.console.session_rows import meter_title, meter_words, session_row
+from detection.console.session_window import number
 from detection.engine.scopes import Scope
 from detection.forms import OverrideForm, form_groups
-from detection.models import Incident, Role, Session, call_flags
-from detection.selectors import dashboard, policies
+from detection.models import Role, Session, call_flags
+from detection.selectors import policies
 from detection.selectors import sessions as selector
 from detection.selectors.integrations import is_observed_only
-from detection.selectors.pages import Page
 from detection.selectors.prices import current_prices
 from detection.selectors.sessions import CallRow, CompactionRow
-from detection.selectors.strips import HUES, Cell, Strip, hues, large
+from detection.selectors.strips import HUES
 from detection.services.errors import ServiceError
 from detection.services.sessions import actions as service
 
-WINDOW_CALLS = 240
-ZOOMS = (4, 8, 12, 18)
+MAX_ROWS = {"timeline": 200, "table": 100}
+"""Calls that a view shows at once."""
 COMPARED_BACK = 400
 SHOWN_REPLIES = 10
-USUAL_WIDTH = 1080
 TABS = ("timeline", "table", "settings")
 
 
@@ -52,19 +60,18 @@ def page(request: ProjectRequest, name: str) -> HttpResponse:
 
 def _show(request: ProjectRequest, name: str) -> HttpResponse:
     session = _session(request, name)
-    calls = _window(request, session)
     tab = request.GET.get("tab", "")
     tab = tab if tab in TABS else TABS[0]
-    incidents = dashboard.incidents_of_session(session.pk)
-    zoom = _number(request.GET.get("zoom"), _fitting_zoom(len(calls.items)), ZOOMS)
-    chosen = _number(request.GET.get("call"), 0)
-    cells = [
-        Cell(row.seq, row.call_key[:6], row.flags, formatting.visible(row.tool), row.call_number)
-        for row in calls.items
-    ]
-    colours = hues(cell.key for cell in cells)
-    compactions = _compactions(session, calls)
-    context: dict[str, Any] = {
+    context: dict[str, Any] = _head_context(request, session, tab)
+    if tab == "settings":
+        context |= _settings_context(request, session)
+    else:
+        context |= _run_context(request, session, tab)
+    return render(request, "console/session.html", context)
+
+
+def _head_context(request: ProjectRequest, session: Session, tab: str) -> dict[str, Any]:
+    return {
         "cost": _cost_words(session),
         "session": session,
         "row": session_row(session, timezone.now()),
@@ -72,31 +79,51 @@ def _show(request: ProjectRequest, name: str) -> HttpResponse:
         "meter_words": meter_words(session.meter_kind),
         "tab": tab,
         "tabs": (("timeline", "Timeline"), ("table", "Table"), ("settings", "Settings")),
-        "incidents": [
-            (incident, incident_text.title(incident), incident_text.STATUS_CHIPS[incident.status])
-            for incident in incidents
-        ],
-        "strip": _strip(request, cells, incidents, zoom),
-        "zoom": zoom,
-        "zooms": _zooms(zoom),
-        "shown": len(calls.items),
-        "earlier": calls.items[0].seq if calls.items and calls.next_cursor else None,
-        "is_newest": "before" not in request.GET,
-        "chosen_seq": chosen,
+        "tree": session_family.lay_out(session),
         "session_url": permalinks.session_url(request.project.slug, session.external_id),
         "quarantined_count": session.quarantined_events.count(),
-        "command_replies": selector.command_replies(session, limit=SHOWN_REPLIES)[::-1],
     }
-    if chosen:
-        context |= _call_context(session, chosen)
+
+
+def _run_context(request: ProjectRequest, session: Session, tab: str) -> dict[str, Any]:
+    run = session_navigator.read(request, session)
+    rows = run.rows(MAX_ROWS[tab])
+    read = run.rows(MAX_DETAILED_CALLS) if run.is_detailed else rows
+    calls = selector.session_calls(session, after_seq=read[0].seq - 1, limit=len(read)).items if read else ()
+    context: dict[str, Any] = {
+        "navigator": run,
+        "query_text": run.text,
+        "refreshed": ",".join(_refreshed(run)),
+        "incidents": [
+            (incident, incident_text.title(incident), incident_text.STATUS_CHIPS[incident.status])
+            for incident in run.incidents
+        ],
+        "chosen_seq": run.chosen_seq,
+        "command_replies": selector.command_replies(session, limit=SHOWN_REPLIES)[::-1],
+        "shown": (rows[0].number, rows[-1].number) if rows else None,
+        "next_rows": run.following(rows),
+    }
+    if run.is_detailed:
+        context["strip"] = run.strip(calls)
+        calls = tuple(call for call in calls if rows[0].seq <= call.seq <= rows[-1].seq)
+    if run.chosen_seq:
+        context |= _call_context(session, run.chosen_seq)
+    compactions = _compactions(session, calls, is_first=bool(rows) and rows[0].seq == run.run.seqs[0])
     if tab == "timeline":
-        context["timeline"] = timeline.lay_out(calls.items, colours, incidents, compactions)
+        context["timeline"] = timeline.lay_out(calls, run.colours, run.loops, compactions, run.unmarked)
     if tab == "table":
-        lines = [_line(row, before, colours) for row, before in _with_previous(calls.items)]
+        lines = [_line(row, before, run.colours) for row, before in _with_previous(calls)]
         context["lines"] = sorted([*lines, *compactions], key=lambda line: line.seq, reverse=True)
-    if tab == "settings":
-        context |= _settings_context(request, session)
-    return render(request, "console/session.html", context)
+    return context
+
+
+def _refreshed(run: Navigator) -> list[str]:
+    """Return the parts that are fetched again when the session changes. Searches are not repeated."""
+    parts = ["session-state", "session-stop", "session-figures", "session-budgets", "session-loops"]
+    if not run.text:
+        parts += ["run-count", "run-bar", "run-map", "session-strip"]
+        parts += ["session-calls"] if run.window.follows else []
+    return [f"#{part}" for part in parts]
 
 
 def _session(request: ProjectRequest, name: str) -> Session:
@@ -106,55 +133,13 @@ def _session(request: ProjectRequest, name: str) -> Session:
     return session
 
 
-def _number(text: str | None, default: int, allowed: Sequence[int] = ()) -> int:
-    number = int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else default
-    return number if not allowed or number in allowed else default
-
-
-def _window(request: ProjectRequest, session: Session) -> Page[CallRow]:
-    """Return the newest calls, those before a call, or those around the selected call."""
-    before = _number(request.GET.get("before"), 0)
-    chosen = _number(request.GET.get("call"), 0)
-    newest = selector.session_calls(session, before_seq=before or session.last_seq + 1, limit=WINDOW_CALLS)
-    is_outside = chosen and not before and newest.items and chosen < newest.items[0].seq
-    if is_outside:
-        return selector.session_calls(
-            session, before_seq=min(chosen + WINDOW_CALLS, session.last_seq + 1), limit=WINDOW_CALLS
-        )
-    return newest
-
-
-def _compactions(session: Session, calls: Page[CallRow]) -> list[CompactionRow]:
+def _compactions(session: Session, calls: Sequence[CallRow], *, is_first: bool) -> list[CompactionRow]:
     """Return the compactions among the calls shown, and those up to the next call."""
-    if not calls.items:
+    if not calls:
         return []
-    first = calls.items[0].seq if calls.next_cursor else 0
-    following = selector.session_calls(session, after_seq=calls.items[-1].seq, limit=1).items
+    following = selector.session_calls(session, after_seq=calls[-1].seq, limit=1).items
     last = following[0].seq if following else session.last_seq
-    return selector.list_compactions(session, after_seq=first, up_to_seq=last)
-
-
-def _strip(request: ProjectRequest, cells: list[Cell], incidents: list[Incident], zoom: int) -> Strip:
-    loops = [
-        (
-            incident.first_seq,
-            incident.last_seq,
-            f"{incident.count} {incident_text.unit(incident)}",
-            permalinks.incident_url(request.project.slug, incident.public_id),
-        )
-        for incident in incidents
-    ]
-    return large(cells, cell_width=zoom, loops=loops)
-
-
-def _fitting_zoom(count: int) -> int:
-    """Return the largest zoom at which a usual screen shows all cells."""
-    return next((zoom for zoom in reversed(ZOOMS) if count * (zoom + 2) <= USUAL_WIDTH), ZOOMS[1])
-
-
-def _zooms(zoom: int) -> dict[str, int | None]:
-    at = ZOOMS.index(zoom)
-    return {"out": ZOOMS[at - 1] if at else None, "in": ZOOMS[at + 1] if at + 1 < len(ZOOMS) else None}
+    return selector.list_compactions(session, after_seq=0 if is_first else calls[0].seq, up_to_seq=last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +203,9 @@ def _line(call: CallRow, before: CallRow | None, colours: dict[str, int]) -> Cal
 def call(request: ProjectRequest) -> HttpResponse:
     """Show one call beside the strip."""
     session = _session(request, request.GET.get("name", ""))
-    seq = _number(request.GET.get("call"), 0)
+    seq = number(request.GET.get("call"), 0)
     context = {
+        "query_text": request.GET.get("q", ""),
         "session": session,
         "session_url": permalinks.session_url(request.project.slug, session.external_id),
     }
@@ -333,13 +319,5 @@ def _save_settings(request: ProjectRequest, session: Session, url: str) -> HttpR
         else:
             messages.success(request, "Override saved. It takes effect on the next call.")
             return redirect(f"{url}{'&' if '?' in url else '?'}tab=settings")
-    context = {
-        "session": session,
-        "row": session_row(session, timezone.now()),
-        "is_observed_only": is_observed_only(session),
-        "tab": "settings",
-        "tabs": (("timeline", "Timeline"), ("table", "Table"), ("settings", "Settings")),
-        "session_url": url,
-        **_settings_context(request, session, form),
-    }
+    context = _head_context(request, session, "settings") | _settings_context(request, session, form)
     return render(request, "console/session.html", context, status=422)

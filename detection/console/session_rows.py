@@ -54,7 +54,9 @@ def session_row(session: SessionRow | Session, now: datetime) -> SessionLine:
         word,
         place,
         "–" if is_quiet else formatting.compact(session.call_count / minutes),
-        f"{session.meter_count} of {session.meter_limit}" if session.meter_limit else "–",
+        f"{formatting.compact(session.meter_count)} of {formatting.compact(session.meter_limit)}"
+        if session.meter_limit
+        else "–",
         behind,
         _stopped_by(session) if state == SessionState.STOPPED else "",
     )

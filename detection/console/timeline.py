@@ -11,7 +11,7 @@ from itertools import groupby, pairwise
 from statistics import median
 
 from detection.console import formatting
-from detection.models import Incident
+from detection.models import Incident, call_flags
 from detection.selectors.sessions import CallRow, CompactionRow
 from detection.selectors.strips import Cell, look, outline_class, title
 
@@ -134,8 +134,9 @@ def lay_out(
     colours: dict[str, int],
     incidents: Sequence[Incident],
     compactions: Sequence[CompactionRow] = (),
+    unmarked: frozenset[int] = frozenset(),
 ) -> Timeline:
-    """Place calls over time, and the compactions between them.
+    """Place calls over time, and the compactions between them; `unmarked` calls get no outline.
 
     Steps between calls follow their distance in time within bounds; a stretch far longer than usual becomes a gap of
     one width with its length written on it, so that a burst stays readable beside an hour of silence.
@@ -161,7 +162,8 @@ def lay_out(
                     MAX_STEP, max(MIN_STEP, USUAL_STEP * steps[index - 1] / usual if usual else MIN_STEP)
                 )
         xs.append(x)
-        cell = Cell(call.seq, call.call_key[:6], call.flags, formatting.visible(call.tool), call.call_number)
+        flags = call_flags.without_decision(call.flags) if call.seq in unmarked else call.flags
+        cell = Cell(call.seq, call.call_key[:6], flags, formatting.visible(call.tool), call.call_number)
         top = TOP + lane_of[call.tool] * LANE_HEIGHT + 4
         marks.append(
             Mark(

@@ -62,6 +62,11 @@ def with_decision(flags: str, decision: str) -> str:
     return flags.replace(HELD, _OF_DECISION[decision])
 
 
+def without_decision(flags: str) -> str:
+    """Return the flags of the result alone."""
+    return "".join(flag for flag in flags if flag in RESULT_FLAGS)
+
+
 def outline(flags: str) -> str:
     """Return the strictest letter of a decision, or nothing."""
     return next((flag for flag in _STRICTEST_FIRST if flag in flags), "")

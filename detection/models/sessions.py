@@ -141,6 +141,11 @@ class Session(models.Model):
                 condition=models.Q(has_active_incident=True),
             ),
             models.Index(
+                fields=("project", "parent_external_id"),
+                name="session_of_parent",
+                condition=~models.Q(parent_external_id=""),
+            ),
+            models.Index(
                 fields=("project", "-last_event_at", "-id"),
                 name="session_of_demo",
                 condition=models.Q(is_demo=True),

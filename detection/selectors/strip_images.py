@@ -11,7 +11,7 @@ from html import escape
 
 from detection.models import Incident
 from detection.selectors import sessions
-from detection.selectors.strips import Cell, Strip, large, small
+from detection.selectors.strips import Cell, Placed, Strip, large, small
 
 MAX_BYTES = 4096
 """Limit of an image in a notification; a larger strip shows fewer calls."""
@@ -21,16 +21,16 @@ _SCALE = 2
 _MARGIN, _MARGIN_ABOVE = 5, 3
 """Space for the outlines at the sides of the cells and the dots above them."""
 _FULL = (
-    "#0092dc", "#d95544", "#03a14a", "#9769dc", "#b47a00", "#00a2ae", "#cd5394", "#7a9300", "#5b7deb", "#d06300", "#00a586", "#b75cbd",
+    "#009acd", "#af5fc7", "#00a590", "#7575e9", "#349f3a", "#008fe1", "#978900", "#00a1b1", "#966add", "#00a467", "#4483eb", "#719600",
 )  # fmt: skip
 _PALE = (
-    "#9ed3f2", "#f5bab0", "#abd8b3", "#d1c1f2", "#e0c896", "#93d9dc", "#efb8d1", "#c4d29f", "#b7caf9", "#efbf9f", "#98daca", "#e3bbe4",
+    "#97d6eb", "#debde9", "#96dacf", "#c1c6f8", "#b0d7ae", "#a2d1f4", "#d1ce99", "#93d9de", "#d0c1f3", "#a1d9be", "#b0ccf9", "#c1d3a1",
 )  # fmt: skip
 _WAITING = (
-    "#d2e8f6", "#f8ded9", "#d7ebda", "#e7e1f6", "#eee4cf", "#cfebec", "#f5dde7", "#e2e8d2", "#dce4f9", "#f5e0d2", "#d1ece4", "#efdef0",
+    "#d0eaf3", "#eddff2", "#d0ece6", "#e0e3f9", "#d9ead8", "#d4e8f7", "#e7e6d0", "#cfebed", "#e7e1f6", "#d4ebdf", "#d9e5f9", "#e0e8d3",
 )  # fmt: skip
 _WAITING_EDGE = (
-    "#5aa8d4", "#d58679", "#6fb07d", "#a890d4", "#bb9951", "#40b1b7", "#ce84a7", "#96a85e", "#849cdd", "#cf8d60", "#4db39e", "#be89c1",
+    "#4badca", "#b98ac7", "#48b3a4", "#9297dc", "#77af76", "#62a6d7", "#a8a255", "#40b1b9", "#a790d4", "#5eb28c", "#7a9fdd", "#91a962",
 )  # fmt: skip
 _FIXED = {
     "u": 'fill="#d0cec8"',
@@ -96,7 +96,7 @@ def as_svg(strip: Strip, scale: float = 1) -> str:
     width, height = strip.width + 2 * _MARGIN, strip.height + 2 * _MARGIN_ABOVE
     shapes: dict[str, list[str]] = {}
     for placed in strip.cells:
-        shapes.setdefault(placed.look, []).append(placed.path)
+        shapes.setdefault(placed.look, []).append(_rounded(placed, strip))
     for look, path in strip.paths:
         shapes.setdefault(look, []).append(path)
     for bracket in strip.brackets:
@@ -109,6 +109,16 @@ def as_svg(strip: Strip, scale: float = 1) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width * scale:g}" height="{height * scale:g}"'
         f' viewBox="{-_MARGIN} {-_MARGIN_ABOVE} {width:g} {height:g}" role="img"><title>{escape(strip.label)}</title>'
         f'<rect x="{-_MARGIN}" y="{-_MARGIN_ABOVE}" width="{width:g}" height="{height:g}" fill="#fff"/>{drawn}</svg>'
+    )
+
+
+def _rounded(placed: Placed, strip: Strip) -> str:
+    radius = strip.radius
+    inner, down = strip.cell_width - 2 * radius, placed.height - 2 * radius
+    corner = f"a{radius:g} {radius:g} 0 0 1"
+    return (
+        f"M{placed.x + radius:g} {placed.y:g}h{inner:g}{corner} {radius:g} {radius:g}v{down:g}{corner}-{radius:g} {radius:g}"
+        f"h-{inner:g}{corner}-{radius:g}-{radius:g}v-{down:g}{corner} {radius:g}-{radius:g}z"
     )
 
 

@@ -1,7 +1,7 @@
 """The loop strip: one cell per call, colour means repetition.
 
 A call key seen once is grey; a repeated one has a hue of its own, pale while its results are new, full without a new
-result. A short cell is an error, a dot above a new result, an outline a warning or a block, a double outline a stop.
+result. A short cell is an error, a dot above a repeated call a new result, an outline a warning or a block, a double outline a stop.
 This module lays the cells out; templates and `strip_images` only write paths, so that a strip of sixty calls weighs about
 a kilobyte.
 """
@@ -9,15 +9,18 @@ a kilobyte.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
 from detection.models import call_flags
 
 HUES = 12
+"""None of them is red, pink or amber, the colours of errors, blocks and warnings."""
 TOP = 5.0
 """Space above the cells for dots and outlines."""
+CELL_HEIGHT = 44.0
+"""Of a cell of the large strip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +55,9 @@ class Placed:
 
     cell: Cell
     x: float
+    y: float
+    height: float
     look: str
-    path: str
     title: str
 
 
@@ -89,6 +93,11 @@ class Strip:
     cells: tuple[Placed, ...] = ()
     brackets: tuple[Bracket, ...] = ()
     cell_width: float = 4
+
+    @property
+    def radius(self) -> float:
+        """Radius of the corners of the cells."""
+        return min(3.0, self.cell_width / 3)
 
 
 @dataclass(slots=True)
@@ -133,7 +142,7 @@ def _is_hex(text: str) -> bool:
     return bool(text) and all(character in "0123456789abcdef" for character in text)
 
 
-def look(cell: Cell, colours: dict[str, int]) -> str:
+def look(cell: Cell, colours: Mapping[str, int]) -> str:
     """Return the classes of a cell."""
     if cell.key not in colours:
         return "u"
@@ -194,7 +203,11 @@ def small(cells: Sequence[Cell]) -> Strip:
 
 
 def large(
-    cells: Sequence[Cell], *, cell_width: float, loops: Sequence[tuple[int, int, str, str]] = ()
+    cells: Sequence[Cell],
+    *,
+    cell_width: float,
+    loops: Sequence[tuple[int, int, str, str]] = (),
+    colours: Mapping[str, int] | None = None,
 ) -> Strip:
     """Lay out the strip of a session page.
 
@@ -206,19 +219,22 @@ def large(
         In pixels, 3 to 24: the zoom.
     loops
         (first seq, last seq, label, href) of each incident, drawn as brackets.
+    colours
+        Hue of each repeated key; by default of those that are repeated among the cells.
     """
-    colours = hues(cell.key for cell in cells)
+    if colours is None:
+        colours = hues(cell.key for cell in cells)
     gap = 1 if cell_width < 6 else 2
-    pitch, height = cell_width + gap, 44.0
+    pitch, height = cell_width + gap, CELL_HEIGHT
     paths = _Paths()
     placed = []
     for index, cell in enumerate(cells):
         x = index * pitch
-        if cell.is_new:
+        if cell.is_new and cell.key in colours:
             middle = x + cell_width / 2
             paths.add("dot", f"M{middle - 2:g} 1a2 2 0 1 0 4 0a2 2 0 1 0-4 0z")
-        path = _cell_path(x, cell_width, height, short=cell.is_error, radius=min(3, cell_width / 3))
-        placed.append(Placed(cell, x, look(cell, colours), path, title(cell)))
+        top, tall = (TOP + height * 0.45, height * 0.55) if cell.is_error else (TOP, height)
+        placed.append(Placed(cell, x, top, tall, look(cell, colours), title(cell)))
     _outlines(cells, paths, pitch, cell_width, height)
     brackets = tuple(_brackets(cells, loops, pitch, cell_width, TOP + height + 8))
     bottom = TOP + height + (10 + 20 * (1 + max(b.line for b in brackets)) if brackets else 6)
@@ -237,16 +253,6 @@ def title(cell: Cell) -> str:
     """Return a cell in words."""
     words = call_flags.in_words(cell.flags) or ["no new result"]
     return ", ".join([f"#{cell.number} {cell.tool}".strip(), *words])
-
-
-def _cell_path(x: float, width: float, height: float, *, short: bool, radius: float) -> str:
-    top, tall = (TOP + height * 0.45, height * 0.55) if short else (TOP, height)
-    inner, down = width - 2 * radius, tall - 2 * radius
-    corner = f"a{radius:g} {radius:g} 0 0 1"
-    return (
-        f"M{x + radius:g} {top:g}h{inner:g}{corner} {radius:g} {radius:g}v{down:g}{corner}-{radius:g} {radius:g}"
-        f"h-{inner:g}{corner}-{radius:g}-{radius:g}v-{down:g}{corner} {radius:g}-{radius:g}z"
-    )
 
 
 def outline_class(flag: str) -> str:

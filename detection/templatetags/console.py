@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from django import template
 from django.template.context import RequestContext
 from django.utils import timezone
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from detection.console import formatting, incident_text, permalinks
@@ -18,6 +18,7 @@ from detection.console import listing as listings
 from detection.console.came_in import came_in
 from detection.console.icons import ICONS
 from detection.console.listing import Listing
+from detection.console.session_map import Area, SessionMap
 from detection.engine.detectors import detector_for
 from detection.filtering import language
 from detection.selectors.strips import Strip, cells_of, small
@@ -31,6 +32,20 @@ for _name in ("setting_value", "source_name", "word", "since"):
 
 
 register.filter("came_in", came_in)
+register.filter("incident_unit", incident_text.unit)
+
+
+@register.filter
+def marked(value: str, text: str | None) -> SafeString:
+    """Return a text with each occurrence of another one marked, upper and lower case alike."""
+    sought, within = (text or "").lower(), value.lower()
+    parts: list[str | SafeString] = []
+    end = 0
+    # A few letters change their length with their case: then nothing is marked.
+    while sought and len(within) == len(value) and (start := within.find(sought, end)) >= 0:
+        parts += [value[end:start], format_html("<mark>{}</mark>", value[start : start + len(sought)])]
+        end = start + len(sought)
+    return format_html_join("", "{}", ((part,) for part in (*parts, value[end:])))
 
 
 @register.filter
@@ -95,6 +110,27 @@ def moment(context: RequestContext, value: datetime | None, mode: str = "") -> S
 def strip(stored: Sequence[Any]) -> dict[str, Strip]:
     """Write the strip of a list row from what the session stores."""
     return {"strip": small(cells_of(stored))}
+
+
+@register.inclusion_tag("console/_step.html")
+def step(
+    name: str, href: str, words: str, icon_name: str = "", key: str = "", is_short: bool = False
+) -> dict[str, Any]:
+    """Write a button that leads to other calls of a run, disabled without an address."""
+    return {
+        "name": name,
+        "href": href,
+        "words": words,
+        "icon_name": icon_name,
+        "key": key,
+        "is_short": is_short,
+    }
+
+
+@register.inclusion_tag("console/_session_map.html")
+def session_map(drawn: SessionMap, label: str, areas: Sequence[Area], view: Any = None) -> dict[str, Any]:
+    """Write a map of a run; `view` is the part that is shown in detail."""
+    return {"map": drawn, "label": label, "areas": areas, "view": view}
 
 
 @register.inclusion_tag("console/_meter.html")

@@ -16,15 +16,23 @@ const table = [
   ["[", "Previous call or incident", () => press("[")],
   ["]", "Next call or incident", () => press("]")],
   [".", "Show new rows", () => document.getElementById("live-new")?.click()],
-  ["p", "Pause live updates", () => document.getElementById("live-pause")?.click()],
+  ["n", "Next loop of the session", () => press("n")],
+  ["p", "Pause live updates, or previous loop", () => (document.getElementById("live-pause") ?? named("p"))?.click()],
+  ["+", "Zoom in", () => press("+")],
+  ["-", "Zoom out", () => press("-")],
+  ["0", "Whole run", () => press("0")],
+  [">", "Next hit of the search", () => press(">")],
+  ["<", "Previous hit of the search", () => press("<")],
   ["t", "Change the time format", () => document.dispatchEvent(new CustomEvent("loopguard:time"))],
   ["y", "Copy the address of this page", () => navigator.clipboard?.writeText(location.href)],
 ];
 const goTo = () => [...document.querySelectorAll("[data-go]")];
 let goToUntil = 0;
 
+const named = (key) => document.querySelector(`[data-key="${CSS.escape(key)}"]:not(:disabled)`);
+
 function press(key) {
-  const target = document.querySelector(`[data-key="${CSS.escape(key)}"]:not(:disabled)`);
+  const target = named(key);
   if (!target) return;
   if (target.matches("input, textarea")) target.focus();
   else target.click();

@@ -91,6 +91,8 @@ def test_times_change_their_way_of_showing_and_stay_so(site, world, page):
 
 def test_a_call_opens_beside_the_strip_without_leaving_the_page(site, world, page):
     page.goto(f"{site.url}{world.base}/sessions/s-1?tab=table")
+    page.evaluate("window.stays = true")
     page.click("tbody tr >> nth=0 >> a.name")
     page.wait_for_selector("#call >> text=Arguments")
-    assert "call=" not in page.url
+    assert "call=" in page.url
+    assert page.evaluate("window.stays")

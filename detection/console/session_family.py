@@ -1,0 +1,79 @@
+"""The tree of sessions that started one another, with bars on a common time axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.utils import timezone
+
+from detection.console import formatting
+from detection.console.session_rows import CHIPS
+from detection.models import Session, SessionState
+from detection.selectors.session_trees import session_tree
+from detection.selectors.sessions import SessionRow
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A session of the tree; `x` and `width` are its time in percent of the whole tree's."""
+
+    session: SessionRow
+    level: int
+    name: str
+    chip: str
+    word: str
+    duration: str
+    x: str
+    width: str
+    is_current: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """The tree; `missing_parent` names a parent of the root that is not stored."""
+
+    members: tuple[Member, ...]
+    is_cut: bool
+    missing_parent: str
+
+
+def lay_out(session: Session) -> Family | None:
+    """Return the tree of a session; None for one that is alone."""
+    tree = session_tree(session)
+    missing = tree.branches[0].session.parent_external_id
+    if len(tree.branches) == 1 and not missing:
+        return None
+    now = timezone.now()
+    start = min(one.session.started_at for one in tree.branches)
+    end = max(_end(one.session, now) for one in tree.branches)
+    whole = max(1.0, (end - start).total_seconds())
+    members = []
+    for one in tree.branches:
+        row = one.session
+        parent = row.parent_external_id + "/"
+        name = row.external_id.removeprefix(parent) if one.level else row.external_id
+        chip, word = CHIPS[row.shown_state]
+        seconds = (_end(row, now) - row.started_at).total_seconds()
+        members.append(
+            Member(
+                row,
+                one.level,
+                name,
+                chip,
+                word,
+                formatting.span(seconds),
+                f"{(row.started_at - start).total_seconds() / whole * 100:.2f}%",
+                f"{max(0.5, seconds / whole * 100):.2f}%",
+                row.id == session.id,
+            )
+        )
+    return Family(tuple(members), tree.is_cut, missing)
+
+
+def _end(row: SessionRow, now: datetime) -> datetime:
+    """Return when a session ended; one that is at work has not yet."""
+    if row.ended_at:
+        return row.ended_at
+    at_work = (SessionState.RUNNING, SessionState.LOOPING, SessionState.HELD)
+    return now if row.shown_state in at_work else row.last_event_at

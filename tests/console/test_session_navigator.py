@@ -1,0 +1,106 @@
+"""The navigator of a session's page: a run of any length, windows by address, loops, search, budgets and the session tree."""
+
+import re
+
+import pytest
+from django.utils import timezone
+
+from detection.console import session_navigator
+from detection.models import Session
+from detection.selectors import session_runs
+from tests.console.scenes import make_world, text
+from tests.support.runs import make_long_run
+
+CALLS = 10_000
+
+
+@pytest.fixture
+def world(db):
+    return make_world()
+
+
+@pytest.fixture
+def long_run(world):
+    return make_long_run(world.project, CALLS)
+
+
+def show(world, query: str = "", session: str = "long"):
+    """Return the page."""
+    return world.client.get(f"{world.base}/sessions/{session}{query}")
+
+
+def test_ten_thousand_calls_are_drawn_whole_on_a_small_page(world, long_run):
+    for query in ("", "?tab=table", "?calls=10000", "?calls=200&from=4001"):
+        page = show(world, query)
+        assert len(page.content) < 250_000, query
+    body = show(world).content.decode()
+    assert "Calls 9,901 to 10,000 of 10,000" in text(show(world))
+    whole = re.search(r'id="run-map".*?</svg>', body, re.DOTALL)
+    assert whole
+    columns = int(re.search(r'viewBox="0 0 (\d+) 90"', whole[0])[1])
+    assert columns == session_navigator.session_map.MAX_COLUMNS
+    # The loop is 3 % of the run, in full colour from top to floor, at its place.
+    loops = re.findall(r'<path class="f h\d+" d="M(\d+) 22h(\d+)v40', whole[0])
+    assert [(int(x), int(width)) for x, width in loops] == [(192, 14)]
+    assert text(show(world)).count("2 h") >= 1  # the pause
+
+
+def test_a_window_is_named_by_the_number_of_its_first_call(world, long_run):
+    assert "Calls 4,001 to 4,100 of 10,000" in text(show(world, "?from=4001"))
+    assert "Calls 9,951 to 10,000" in text(show(world, "?from=99999&calls=50"))
+    assert "Calls 1 to 10,000" in text(show(world, "?calls=99999"))
+    assert "Calls 9,901 to 10,000" in text(show(world, "?from=x&calls=-3&call=1e9"))
+    # Addresses of earlier versions.
+    assert "Calls 401 to 500" in text(show(world, "?before=1001"))
+    assert "Calls 451 to 550" in text(show(world, "?call=1001"))
+
+
+def test_a_spent_budget_is_a_banner_and_no_loop(world, long_run):
+    page = show(world, "?from=5001&calls=50")
+    assert "5,000 of 1,000" in text(page)
+    assert "1 loop" in text(page)
+    assert (
+        'class="bracket"'
+        not in re.search(r'id="session-strip".*?</div>', page.content.decode(), re.DOTALL)[0]
+    )
+
+
+def test_the_next_loop_is_one_link_away(world, long_run):
+    body = show(world, "?from=1").content.decode()
+    link = re.search(r'id="run-next"\s+href="([^"]+)"', body)[1].replace("&amp;", "&")
+    page = show(world, link.partition("#")[0])
+    assert "Loop 1 of 1" in text(page)
+    assert "Calls 3,991 to 4,490" in text(page)
+    assert 'id="run-next"' not in page.content.decode()
+
+
+def test_a_search_finds_arguments_and_results_and_continues_where_it_stopped(world, long_run, monkeypatch):
+    page = show(world, "?q=NEEDLE")
+    assert "Hit 1 of 1" in text(page)
+    assert "Calls 7,727 to 7,826" in text(page)
+    assert "the <mark>Needle</mark>" in page.content.decode()
+    assert "tick hit" in page.content.decode()
+    assert "10 hits" in text(show(world, "?q=module-976.py&from=1"))
+    assert "No call contains “100%”" in text(show(world, "?q=100%25"))
+    monkeypatch.setattr(session_runs, "SEARCH_SECONDS", 0.0)
+    page = show(world, "?q=needle")
+    assert "Searched up to call 500. Continue" in text(page)
+    assert "Hit 1 of 1" in text(show(world, "?q=needle&after=15000"))
+
+
+def test_sessions_that_started_one_another_are_a_tree(world):
+    now = timezone.now()
+    for name, parent in (
+        ("root", "root/child/leaf"),
+        ("root/child", "root"),
+        ("root/child/leaf", "root/child"),
+        ("other", "gone"),
+    ):
+        Session.objects.create(
+            project=world.project, external_id=name, parent_external_id=parent, started_at=now, ended_at=now
+        )
+    page = text(show(world, session="root/child"))
+    assert "Session tree" in page
+    assert "leaf" in page
+    assert "started by gone" in text(show(world, session="other"))
+    assert "Session tree" not in text(show(world, session="s-1"))
