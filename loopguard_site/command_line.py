@@ -38,6 +38,8 @@ def main() -> None:
     """Run the command that the arguments name, and exit with its status."""
     sys.argv[0] = layout.program().rpartition(" ")[2]
     command, arguments = (sys.argv[1], sys.argv[2:]) if len(sys.argv) > 1 else ("help", [])
+    if not command.startswith("-") and "-" in command:
+        command = sys.argv[1] = command.replace("-", "_")  # what-if
     if command == "help" and arguments and not arguments[0].startswith("-"):
         command, arguments = arguments[0], ["--help"]
         sys.argv[1:] = [command, *arguments]

@@ -30,6 +30,7 @@ from detection.api.routes import (
     projects,
     sessions,
     statistics,
+    what_if,
 )
 from detection.api.schemas.agents import EventBatchSchema, EventSchema, GuardRequestSchema
 from detection.api.schemas.common import ProblemSchema
@@ -74,6 +75,7 @@ _PATH_PARAMETERS = {
     "destination_id": "Id of the destination.",
     "host": "Name of the coding agent.",
     "import_id": "Id of the import.",
+    "what_if_id": "Id of the what-if.",
     "incident_id": "Id of the incident.",
     "model": "Model, percent-encoded.",
     "notification_id": "Id of the notification.",
@@ -163,4 +165,5 @@ api.add_router("", gateway_traffic.router)
 api.add_router("", statistics.router)
 api.add_router("", integrations.router)
 api.add_router("", imports.router)
+api.add_router("", what_if.router)
 api.add_router("", audit.router)

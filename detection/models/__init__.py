@@ -40,6 +40,7 @@ from detection.models.quarantine import QuarantinedEvent
 from detection.models.session_state import SessionState, StoppedByKind
 from detection.models.sessions import ReadMessages, Session, TrackerState
 from detection.models.statistics import CallCount, CountedSession, CountingCursor
+from detection.models.what_ifs import WhatIf, WhatIfState
 
 __all__ = [
     "AlertDestination",
@@ -99,4 +100,6 @@ __all__ = [
     "TrafficPeriod",
     "TranscriptImport",
     "Unattended",
+    "WhatIf",
+    "WhatIfState",
 ]

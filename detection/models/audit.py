@@ -7,6 +7,9 @@ from django.db.models.functions import Now
 
 from detection.models.projects import Project
 
+SESSION_ACTIONS = ("session.policy", "session.stop", "session.resume", "session.exemption.revoke")
+"""Changes of one session by people, which a replay of the session looks up by its name."""
+
 
 class AuditEntry(models.Model):
     """A change of a state or a setting, written in the transaction of the change."""
@@ -28,7 +31,14 @@ class AuditEntry(models.Model):
     class Meta:
         ordering = ("-at", "-id")
         verbose_name_plural = "audit entries"
-        indexes = (models.Index(fields=("project", "-at", "-id"), name="audit_newest"),)
+        indexes = (
+            models.Index(fields=("project", "-at", "-id"), name="audit_newest"),
+            models.Index(
+                fields=("project", "subject"),
+                name="audit_of_session",
+                condition=models.Q(action__in=SESSION_ACTIONS),
+            ),
+        )
 
     def __str__(self) -> str:
         return f"{self.action} {self.subject} by {self.actor}"

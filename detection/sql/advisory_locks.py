@@ -22,6 +22,7 @@ class AdvisoryLock(IntEnum):
     JUDGE = 0x4C47_0007
     SWEEP_OUTSIDE_WORKERS = 0x4C47_0008
     IMPORT = 0x4C47_0009
+    WHAT_IF = 0x4C47_000A
 
 
 def lock_until_commit(lock: AdvisoryLock, using: str = DEFAULT_DB_ALIAS) -> None:

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-Topic = Literal["session", "incident", "attempt", "approval", "policy", "import"]
+Topic = Literal["session", "incident", "attempt", "approval", "policy", "import", "what_if"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Celery tasks and worker threads. Any task may run twice or not at all; the sweeper covers lost ones."""
 
-from detection.tasks import alerts, imports, sweeper, watchdog
+from detection.tasks import alerts, imports, sweeper, watchdog, what_if
 from detection.tasks.evaluation import evaluate, housekeeping, sweep
 from detection.tasks.judge import close_approvals, consult_judge
 
@@ -14,4 +14,5 @@ __all__ = [
     "sweep",
     "sweeper",
     "watchdog",
+    "what_if",
 ]

@@ -36,6 +36,11 @@ class EvaluationQueue:
         self._threads: list[threading.Thread] = []
         self._is_stopped = False
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether sessions wait; work that is less urgent lets them pass."""
+        return bool(self._by_project)
+
     def add(self, project_id: int, session_ids: Iterable[int]) -> None:
         """Queue sessions; above the limit of a project they are left to the sweeper."""
         with self._changed:

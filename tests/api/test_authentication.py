@@ -71,6 +71,7 @@ BODIES = {
     ("PATCH", "/project"): {"name": "Renamed"},
     ("PUT", "/prices"): {"model": "gpt-*", "input_usd": 1.25, "output_usd": 10},
     ("POST", "/imports"): {"type": "user", "sessionId": "old"},
+    ("POST", "/what-if"): {"scope": "agent:triage", "values": {"max_repeats": 6}},
     ("POST", "/alerts/notifications/resend"): {"ids": ["{notification_id}"]},
 }
 REACHABLE = {"ALERT_ALLOWED_NETWORKS": ("127.0.0.0/8",)}
@@ -144,6 +145,7 @@ def _made(api, address):
     api.put("/message-templates/block", {"text": "Enough."})
     body = {"type": "user", "sessionId": "older"}
     found["import_id"] = api.post("/imports", body).json()["id"]
+    found["what_if_id"] = api.post("/what-if", {"scope": "project"}).json()["id"]
     return found | _approvals(api) | _alerts(api, address)
 
 

@@ -30,6 +30,7 @@ from detection.services.maintenance import retention
 from detection.services.policies import message_templates, overrides
 from detection.services.projects import invitations, members, projects
 from detection.services.sessions import actions, quarantine, removal
+from detection.services.what_if import changes, what_ifs
 from tests.support.alerts import make_incident, make_route, make_webhook
 from tests.support.http_receiver import receiving
 from tests.support.projects import make_member, make_project
@@ -134,6 +135,9 @@ class World:
         notifications.send_test(self.pk, self.hook(), ANA)
         return self.project.notifications.get().public_id
 
+    def what_if(self):
+        return what_ifs.create_what_if(self.pk, changes.check(self.pk, "project", {}), ANA).public_id
+
     def imported(self):
         path = import_files.new_file()
         path.write_text("{}")
@@ -168,6 +172,8 @@ def _changes(w):
         "incidents.triage.acknowledge": (w.incident, lambda i: triage.acknowledge(w.pk, i, ANA)),
         "ingestion.transcript_imports.create_import": (lambda: None, lambda _: w.imported()),
         "ingestion.transcript_imports.cancel_import": (w.imported, lambda i: transcript_imports.cancel_import(w.pk, i, ANA)),
+        "what_if.what_ifs.create_what_if": (lambda: None, lambda _: w.what_if()),
+        "what_if.what_ifs.cancel_what_if": (w.what_if, lambda i: what_ifs.cancel_what_if(w.pk, i, ANA)),
         "incidents.triage.bulk": (w.incident, lambda i: triage.bulk(w.pk, [i], "resolve", ANA)),
         "incidents.triage.comment": (w.incident, lambda i: triage.comment(w.pk, i, ANA, "hm")),
         "incidents.triage.label": (w.incident, lambda i: triage.label(w.pk, i, ANA, "true_loop")),

@@ -7,8 +7,6 @@ is named in the query of `/overrides`: `?backend=…&model=…`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from django.db.models import Q
@@ -39,14 +37,14 @@ from detection.api.schemas.settings import (
     ToolRuleRequestSchema,
     ToolRuleSchema,
 )
+from detection.api.setting_errors import setting_errors
 from detection.api.typed_bodies import described
-from detection.engine.policy import FIELDS, PolicyError
+from detection.engine.policy import PolicyError
 from detection.engine.scopes import Scope
 from detection.models import Override, Project, ToolOverride
 from detection.selectors import policies, sessions
-from detection.services.errors import Invalid
 from detection.services.policies import overrides as services
-from detection.strict_json import join, shorten
+from detection.strict_json import shorten
 
 router = Router(tags=["settings"])
 _OVERRIDE_BODY = described(OverrideRequestSchema, required=True)
@@ -227,7 +225,7 @@ def _get(request: ApiRequest, scope: Scope) -> HttpResponse:
 def _put(request: ApiRequest, scope: Scope, body: dict[str, Any]) -> HttpResponse:
     given = _override_in(body)
     project_id = request.principal.project_id
-    with _errors_in("values" if "values" in body else "", given.values):
+    with setting_errors("values" if "values" in body else "", given.values):
         row = services.save_override(project_id, scope, given.values, actor_of(request), given.note)
     empty = Override(
         project_id=project_id, agent=scope.agent, backend=scope.backend, model=scope.model, note=given.note
@@ -252,27 +250,6 @@ def _override_in(body: dict[str, Any]) -> OverrideRequestSchema:
             path="note",
         )
     return OverrideRequestSchema(values=values, note=note)
-
-
-@contextmanager
-def _errors_in(path: str, values: dict[str, Any]) -> Iterator[None]:
-    """Give the path of every wrong setting within the body."""
-    try:
-        yield
-    except Invalid as error:
-        paths = {
-            name: join(path, name) if name in FIELDS or name in values else name for name in error.errors
-        }
-        errors = [
-            {"path": paths[name], "code": error.code, "hint": hint} for name, hint in error.errors.items()
-        ]
-        raise Problem(
-            error.status,
-            error.code,
-            error.detail,
-            path=paths.get(error.field, error.field),
-            errors=errors if len(errors) > 1 else None,
-        ) from error
 
 
 def _delete(request: ApiRequest, scope: Scope, note: str) -> HttpResponse:
@@ -316,7 +293,7 @@ def get_tool_rule(request: ApiRequest, pattern: str) -> HttpResponse:
 )
 def put_tool_rule(request: ApiRequest, pattern: str, body: Body[ToolRuleRequestSchema]) -> HttpResponse:
     """Create or replace the tool rule with this pattern."""
-    with _errors_in("values", body.values):
+    with setting_errors("values", body.values):
         rule = services.save_tool_rule(
             request.principal.project_id,
             pattern,

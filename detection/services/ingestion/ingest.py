@@ -93,7 +93,7 @@ def prepare(events: Iterable[EventRecord], principal: Principal) -> None:
         if event.arguments is not None:
             event.arguments = redactor.arguments(event.arguments)
         if event.type == EventType.CALL or event.arguments is not None:
-            event.arguments_digest = _digest_of_arguments(event.arguments, secret)
+            event.arguments_digest = digest_of_arguments(event.arguments, secret)
         event.cost_usd = round(event.cost_usd, COST_DECIMALS)
         if event.content is not None:
             content = redactor.content(event.content)
@@ -105,7 +105,7 @@ def prepare(events: Iterable[EventRecord], principal: Principal) -> None:
             event.content = content[:STORED_RESULT_CHARACTERS]
 
 
-def _digest_of_arguments(arguments: str | None, secret: bytes) -> str:
+def digest_of_arguments(arguments: str | None, secret: bytes) -> str:
     """Return a digest that does not depend on the order of keys."""
     text = (arguments or "{}").encode("utf-8", "surrogatepass")
     with suppress(orjson.JSONDecodeError):

@@ -19,6 +19,7 @@ from detection.services.ingestion import transcript_imports
 from detection.services.maintenance.disk_space import recycle_log_if_nearly_full
 from detection.services.sessions import removal
 from detection.services.sessions.locked_session import locked_session
+from detection.services.what_if import what_ifs
 from detection.sql.advisory_locks import AdvisoryLock, try_lock
 
 log = structlog.get_logger(__name__)
@@ -88,7 +89,7 @@ def drop_empty_partitions() -> list[str]:
 
 
 def trim() -> None:
-    """Trim the bounded tables: attempts and imports per project, event ids, alert events and notifications, traffic."""
+    """Trim the bounded tables: attempts, imports and what-ifs per project, event ids, alert events and notifications, traffic."""
     with connection.cursor() as cursor:
         cursor.execute(
             "DELETE FROM detection_attempt WHERE id IN (SELECT id FROM (SELECT id, row_number() OVER"
@@ -99,6 +100,7 @@ def trim() -> None:
     outbox.trim()
     trim_traffic()
     transcript_imports.trim()
+    what_ifs.trim()
 
 
 def _forget_event_ids() -> None:

@@ -142,8 +142,8 @@ def save_tool_rule(
     )
     was_stored, before, rule_before = row.pk is not None, _as_dict(row), tool_rule(row)
     row.tool_class, row.exempt, row.values = tool_class, exempt, values
-    row.ignore_arguments = _checked_names("ignore_arguments", ignore_arguments)
-    row.volatile_result_fields = _checked_names("volatile_result_fields", volatile_result_fields)
+    row.ignore_arguments = checked_names("ignore_arguments", ignore_arguments)
+    row.volatile_result_fields = checked_names("volatile_result_fields", volatile_result_fields)
     try:
         weaker = _weakened_by_rule(project_id, rule_before, tool_rule(row))
     except PolicyError as error:
@@ -256,7 +256,8 @@ def _tool_scope(pattern: str) -> Scope:
         raise invalid_setting(error) from error
 
 
-def _checked_names(field: str, names: Iterable[Any]) -> list[str]:
+def checked_names(field: str, names: Iterable[Any]) -> list[str]:
+    """Return the names of arguments or result fields in a tool rule; `Invalid` for too many, or one that is none."""
     names = list(names)
     if len(names) > MAX_TOOL_NAMES or not all(
         isinstance(name, str) and 1 <= len(name) <= 256 for name in names

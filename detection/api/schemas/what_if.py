@@ -1,0 +1,166 @@
+"""Schemas of what-ifs."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from ninja import Field, Schema
+
+from detection.api.schemas.common import Name256, PageQuerySchema, ShortText, StrictSchema
+from detection.api.schemas.settings import ToolClassName
+
+Label = Literal["", "true_loop", "false_alarm"]
+
+
+class WhatIfRequestSchema(StrictSchema):
+    """A change to try: what the override or the tool rule of one scope would be."""
+
+    scope: ShortText = Field(
+        description="As the source of a setting: `project`, `agent:triage`, `model:openai/gpt-5`, `tool:search_*` or `session`.",
+    )
+    days: int = Field(7, description="How far back the sessions go: 7 or 30.")
+    session: str = Field(
+        "", max_length=256, description="Your name for the session, for the scope `session`."
+    )
+    values: dict[str, Any] = Field(
+        {}, description="All settings of the override by name; missing ones are inherited."
+    )
+    tool_class: ToolClassName = Field("", description="Class of the tools, for the scope of tools.")
+    ignore_arguments: list[Name256] = Field(
+        [], max_length=50, description="Arguments that identity ignores, for the scope of tools."
+    )
+    volatile_result_fields: list[Name256] = Field(
+        [], max_length=50, description="Fields of results that are ignored, for the scope of tools."
+    )
+    exempt: bool = Field(False, description="Exempt the tools from detection, for the scope of tools.")
+
+
+class WhatIfQuerySchema(PageQuerySchema):
+    """Which page of the what-ifs."""
+
+
+class WhatIfProgressSchema(Schema):
+    """How far a what-if is."""
+
+    share: float = Field(description="Share of the calls that is done, from 0 to 1.")
+    sessions: int = Field(description="Sessions of the time.")
+    done_sessions: int = Field(description="Sessions that are done.")
+    calls: int = Field(description="Calls of these sessions.")
+    done_calls: int = Field(description="Calls that are done.")
+
+
+class WhatIfIncidentSchema(Schema):
+    """An incident that a replay finds."""
+
+    session: str = Field(description="Your name for the session.")
+    incident: str | None = Field(
+        description="Id of the recorded incident about the same loop, if there is one."
+    )
+    label: Label = Field(description="Its label.")
+    kind: str = Field(description="Detector.")
+    tool: str = Field(description="Tool, or the tools of a cycle.")
+    agent: str = Field(description="Agent.")
+    backend: str = Field(description="LLM backend.")
+    model: str = Field(description="Model.")
+    decision: str = Field(description="Strictest decision.")
+    count: int = Field(description="How far the detector counted.")
+    limit: int = Field(description="The limit.")
+    calls: int = Field(description="Calls in the loop.")
+    first_seq: int = Field(description="Sequence number of the first call of the loop.")
+    found_at_call: int = Field(description="At which call of the session it was found, from 1.")
+    opened_at: datetime = Field(description="When.")
+
+
+class WhatIfChangedIncidentSchema(WhatIfIncidentSchema):
+    """An incident that both policies find, with what the changed one does."""
+
+    difference: Literal["weaker", "stricter", "later", "earlier"] = Field(
+        description="The decision is weaker or stricter, or it is found at a later or earlier call."
+    )
+    decision_after: str = Field(description="Strictest decision under the changed policy.")
+    limit_after: int = Field(description="The limit under the changed policy.")
+    found_at_call_after: int = Field(description="At which call the changed policy finds it.")
+
+
+class WhatIfIncidentsSchema(Schema):
+    """Incidents gained or lost."""
+
+    count: int = Field(description="How many.")
+    by_kind: dict[str, int] = Field(description="By detector.")
+    labelled: dict[str, int] = Field(description="How many people labelled `true_loop` and `false_alarm`.")
+    items: list[WhatIfIncidentSchema] = Field(
+        description="At most 100: labelled ones first, then the strictest, then the newest."
+    )
+
+
+class WhatIfChangedSchema(Schema):
+    """Incidents that both policies find, and to which they react differently."""
+
+    count: int = Field(description="How many.")
+    by_difference: dict[str, int] = Field(description="How many of each difference.")
+    items: list[WhatIfChangedIncidentSchema] = Field(description="At most 100, in the same order.")
+
+
+class WhatIfRecordedSchema(Schema):
+    """How far the replay under the current policy agrees with the record."""
+
+    incidents: int = Field(description="Recorded incidents of the replayed sessions.")
+    reproduced: int = Field(description="How many of them the replay finds.")
+    not_found: dict[str, int] = Field(
+        description="The others by cause: `settings` were different, `people` decided about calls, or `other`."
+    )
+    not_recorded: dict[str, int] = Field(description="Incidents that only the replay finds, by cause.")
+
+
+class WhatIfCoverageSchema(Schema):
+    """How much of the history was replayed."""
+
+    share: float = Field(description="Share of the calls that was replayed, from 0 to 1.")
+    calls: int = Field(description="Calls of the time so far, those of removed sessions included.")
+    replayed_calls: int = Field(description="Calls that were replayed.")
+    missing: dict[str, int] = Field(
+        description="Calls that were not: `payloads_not_stored`, `too_long` sessions, `removed` sessions, `out_of_time`."
+    )
+    unaffected_sessions: int = Field(description="Sessions in which the change applies to no call.")
+    failed_events: int = Field(description="Events that the replay could not evaluate.")
+
+
+class WhatIfResultSchema(Schema):
+    """What was found so far."""
+
+    gained: WhatIfIncidentsSchema = Field(description="Incidents that only the changed policy finds.")
+    lost: WhatIfIncidentsSchema = Field(description="Incidents that only the current policy finds.")
+    changed: WhatIfChangedSchema = Field(description="Incidents that both find, with different reactions.")
+    incidents: dict[str, int] = Field(
+        description="Incidents under the current policy (`before`) and `after`."
+    )
+    decisions: dict[str, dict[str, int]] = Field(description="Calls by decision, `before` and `after`.")
+    recorded: WhatIfRecordedSchema = Field(description="Agreement with the record.")
+    coverage: WhatIfCoverageSchema = Field(description="Which calls were replayed.")
+
+
+class WhatIfProblemSchema(Schema):
+    """Why a what-if failed."""
+
+    code: str = Field(description="Stable code in snake case.")
+    detail: str = Field(description="What happened.")
+
+
+class WhatIfSchema(Schema):
+    """A what-if."""
+
+    id: str = Field(description="Id of the what-if.")
+    state: Literal["waiting", "running", "finished", "failed", "cancelled"] = Field(
+        description="How far it is."
+    )
+    days: int = Field(description="How far back the sessions go.")
+    change: dict[str, Any] = Field(description="The change that is tried, as in the request.")
+    progress: WhatIfProgressSchema = Field(description="How far it is.")
+    result: WhatIfResultSchema | None = Field(description="What was found so far; null before it starts.")
+    is_outdated: bool = Field(description="Whether a setting of the project was changed after the replay.")
+    error: WhatIfProblemSchema | None = Field(description="Why it failed.")
+    created_by: str = Field(description="A user name or `key:<id>`.")
+    created_at: datetime = Field(description="When it was created.")
+    finished_at: datetime | None = Field(description="When it ended.")
+    links: dict[str, str] = Field(description="`what_if`: its page in the console.")

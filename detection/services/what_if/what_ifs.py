@@ -1,0 +1,99 @@
+"""What-ifs of a project: created and cancelled by people and keys, worked on by workers; see `worker`."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+from django.db import transaction
+from django.utils import timezone
+
+from detection.models import Project, WhatIf, WhatIfState
+from detection.models.what_ifs import OPEN_STATES
+from detection.services import audit
+from detection.services.audit import Actor
+from detection.services.errors import Conflict, Invalid, NotFound
+from detection.services.what_if.changes import PolicyChange
+from detection.stream.hints import Hint
+from detection.stream.publisher import publish_after_commit
+
+DAYS: Final = (7, 30)
+MAX_OPEN: Final = 5
+"""What-ifs of a project that wait or run; one runs at a time."""
+MAX_KEPT: Final = 200
+"""What-ifs of a project whose results are kept."""
+UNAVAILABLE: Final = (
+    "This project stores no payloads. A what-if replays arguments and results, so it is not available."
+)
+
+
+def create_what_if(project_id: int, change: PolicyChange, actor: Actor, *, days: int = 7) -> WhatIf:
+    """Create a what-if; a worker begins within a second.
+
+    Parameters
+    ----------
+    change
+        As `changes.check` returned it.
+    days
+        How far back the sessions go: 7 or 30.
+
+    Raises
+    ------
+    Invalid
+        For another number of days.
+    Conflict
+        ``payloads_not_stored`` if the project stores no payloads, ``too_many_what_ifs`` if too many are open.
+    """
+    if days not in DAYS:
+        raise Invalid("`days` must be 7 or 30.", field="days", code="invalid_value")
+    with transaction.atomic():
+        # Locks the project, so that requests at the same time do not exceed the number together.
+        project = Project.objects.select_for_update(of=("self",), no_key=True).get(pk=project_id)
+        if not project.stores_payloads:
+            raise Conflict(UNAVAILABLE, code="payloads_not_stored")
+        if WhatIf.objects.filter(project_id=project_id, state__in=OPEN_STATES).count() >= MAX_OPEN:
+            raise Conflict(
+                f"{MAX_OPEN} what-ifs of this project are waiting or running. Wait until one has finished.",
+                code="too_many_what_ifs",
+            )
+        row = WhatIf.objects.create(
+            project_id=project_id,
+            change=change.as_dict(),
+            days=days,
+            since=timezone.now() - timedelta(days=days),
+            created_by=actor.name[:150],
+        )
+        after = {"change": row.change, "days": days}
+        audit.record(actor, "what_if.create", row.public_id, project_id=project_id, after=after)
+        publish_after_commit(project_id, Hint("what_if", row.public_id))
+    return row
+
+
+def cancel_what_if(project_id: int, public_id: str, actor: Actor) -> WhatIf:
+    """Cancel a what-if. What it has found so far stays.
+
+    Raises
+    ------
+    NotFound, Conflict
+        If there is none, or if it has finished.
+    """
+    with transaction.atomic():
+        row = WhatIf.objects.select_for_update().filter(project_id=project_id, public_id=public_id).first()
+        if row is None:
+            raise NotFound
+        if not row.is_open:
+            raise Conflict(f"The what-if is {row.state} already.")
+        row.state, row.finished_at, row.finished_by = WhatIfState.CANCELLED, timezone.now(), actor.name[:150]
+        row.save(update_fields=("state", "finished_at", "finished_by"))
+        audit.record(actor, "what_if.cancel", row.public_id, project_id=project_id)
+        publish_after_commit(project_id, Hint("what_if", row.public_id))
+    return row
+
+
+def trim() -> None:
+    """Remove the oldest what-ifs above the number that is kept. For housekeeping."""
+    for project_id in WhatIf.objects.values_list("project_id", flat=True).order_by().distinct():
+        rows = WhatIf.objects.filter(project_id=project_id).order_by("-pk")
+        last = rows.values_list("pk", flat=True)[MAX_KEPT : MAX_KEPT + 1].first()
+        if last is not None:
+            rows.filter(pk__lte=last, finished_at__isnull=False).delete()

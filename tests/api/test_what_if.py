@@ -1,0 +1,60 @@
+"""POST, GET /what-if: a change is tried on the history before it is saved."""
+
+import pytest
+
+from detection.services.what_if import worker
+from tests.support.projects import make_key
+
+from .conftest import Api
+
+pytestmark = pytest.mark.django_db
+
+
+def test_a_change_is_tried_saved_and_outdated(api):
+    api.loop("s-1")
+    incident = api.get("/incidents").json()["items"][0]
+    api.post(f"/incidents/{incident['id']}/label", {"label": "true_loop"})
+    change = {"scope": f"tool:{incident['tool']}", "exempt": True}
+    made = api.post("/what-if", {**change, "days": 30})
+    assert made.status_code == 202
+    assert (made.json()["state"], made.json()["result"]) == ("waiting", None)
+    worker.run_waiting(lambda: False)
+    shown = api.get(f"/what-if/{made.json()['id']}").json()
+    assert (shown["state"], shown["progress"]["share"], shown["is_outdated"]) == ("finished", 1, False)
+    lost = shown["result"]["lost"]
+    assert (lost["items"][0]["incident"], lost["labelled"]) == (incident["id"], {"true_loop": 1})
+    assert shown["result"]["recorded"]["reproduced"] == shown["result"]["recorded"]["incidents"]
+    assert shown["result"]["coverage"]["share"] == 1
+    assert shown["change"]["scope"] == change["scope"]
+    (listed,) = api.get("/what-if").json()["items"]
+    assert listed["result"]["lost"] == {**lost, "items": []}
+    api.put(f"/tool-rules/{incident['tool']}", {"exempt": True, "note": "tried"})
+    assert api.get(f"/what-if/{made.json()['id']}").json()["is_outdated"]
+    assert api.post(f"/what-if/{made.json()['id']}/cancel").json()["code"] == "conflict"
+
+
+@pytest.mark.parametrize(
+    ("body", "path", "code"),
+    [
+        ({"scope": "planet"}, "scope", "invalid_value"),
+        ({"scope": "project", "values": {"max_repeats": 1}}, "values.max_repeats", "invalid_setting"),
+        ({"scope": "project", "days": 8}, "days", "invalid_value"),
+        ({"scope": "session"}, "session", "missing"),
+        ({"scope": "project", "note": "why"}, "note", "unknown_field"),
+    ],
+)
+def test_a_wrong_change_is_rejected_with_its_path(api, body, path, code):
+    answer = api.post("/what-if", body)
+    assert (answer.status_code, answer.json()["path"], answer.json()["code"]) == (422, path, code)
+
+
+def test_other_projects_and_projects_without_payloads(api, project, other_project):
+    api.call("s-1")
+    other = Api(api.client, make_key(other_project))
+    assert other.post("/what-if", {"scope": "session", "session": "s-1"}).status_code == 404
+    made = api.post("/what-if", {"scope": "session", "session": "s-1"}).json()
+    assert other.get(f"/what-if/{made['id']}").status_code == 404
+    assert other.get("/what-if").json()["items"] == []
+    project.stores_payloads = False
+    project.save()
+    assert api.post("/what-if", {"scope": "project"}).json()["code"] == "payloads_not_stored"
