@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import orjson
@@ -21,7 +22,13 @@ from detection.gateway.protocols.prompt_commands import (
 from detection.gateway.protocols.rewrites import Rewrite, Rewrites, replace_list
 from detection.gateway.routes import ModelProtocol
 from detection.gateway.traffic import RequestMeter
-from detection.services.gateway.conversations import SessionFacts, session_facts, store_rewrite
+from detection.services.gateway.conversations import (
+    SessionFacts,
+    session_facts,
+    session_of_response,
+    store_response,
+    store_rewrite,
+)
 from detection.services.gateway.grants import Grant
 
 log = structlog.get_logger(__name__)
@@ -36,6 +43,8 @@ class Conversation:
     ----------
     messages
         As the client sent them.
+    given_name
+        The name of the session that the client gives, or empty.
     session
         Name of the session; empty for a conversation that has no name and no call yet.
     before
@@ -61,8 +70,10 @@ class Conversation:
         self.guard_messages: list[Message] = []
         self._rewrites: list[Rewrite] = []
         self._prompt: Message | None = None
-        self.session = self._session_name(None)
+        self.previous_response = protocol.previous_response(request)
         self._continued = self.previous_response or sessions.kept_conversation(request)
+        self.given_name = sessions.given_name(client.headers.text, request)
+        self.session = self._session_name(None)
 
     @property
     def project_id(self) -> int:
@@ -72,19 +83,18 @@ class Conversation:
     @property
     def own_response_id(self) -> str:
         """Id of a response of the gateway's own to this request."""
-        prefix = "resp_" if self.protocol.shape == "responses" else ""
+        prefix = {"responses": "resp_", "anthropic": "msg_"}.get(self.protocol.shape, "")
         return f"{prefix}loopguard{self.client.request_id.removeprefix('req_')}"
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the model server keeps the conversation, so that a later request may name the response to continue."""
+        return self.protocol.is_kept(self.request)
 
     @property
     def is_stream(self) -> bool:
         """Whether the client asked for a stream."""
         return self.request.get("stream") is True
-
-    @property
-    def previous_response(self) -> str:
-        """Id of the response that this request continues, or empty."""
-        previous = self.request.get("previous_response_id")
-        return previous if isinstance(previous, str) else ""
 
     def name_session(self, answer: Answer | None) -> None:
         """Give the session a name, unless it has one."""
@@ -95,12 +105,10 @@ class Conversation:
         self.session = self.session or _name_after(response_id)
 
     def _session_name(self, answer: Answer | None) -> str:
-        given = sessions.given_name(self.client.headers.text, self.request)
-        if given:
-            return given
+        if self.given_name:
+            return self.given_name
         if previous := self.previous_response:
-            known = self.state.memory.sessions_of_responses.get((self.project_id, previous))
-            return known or _name_after(previous)
+            return self.state.memory.sessions_of_responses.get((self.project_id, previous)) or ""
         first = self._first_call()
         if first is None and answer is not None and answer.calls:
             first = answer.calls[0]
@@ -115,7 +123,9 @@ class Conversation:
         return None
 
     async def facts(self) -> SessionFacts:
-        """Return what is stored of the session; nothing while the database is away."""
+        """Return what is stored of the session; nothing while the database is away. Names the session if it can be named."""
+        if not self.session and self.previous_response:
+            self.session = await self._session_of_previous()
         if not self.session:
             return SessionFacts()
         try:
@@ -125,6 +135,18 @@ class Conversation:
         except DatabaseError as error:
             log.warning("gateway_session_unavailable", session=self.session, error=str(error)[:200])
             return SessionFacts()
+
+    async def _session_of_previous(self) -> str:
+        """Return the session of the response that this request continues; it may have been given by another process."""
+        previous = self.previous_response
+        try:
+            found = await self.state.workers.run(
+                lambda: session_of_response(self.project_id, previous), FACTS_SECONDS
+            )
+        except DatabaseError as error:
+            log.warning("gateway_session_unavailable", response=previous[:200], error=str(error)[:200])
+            found = ""
+        return found or _name_after(previous)
 
     def speaker(self, answer: Answer | None = None) -> Speaker:
         """Return whose conversation it is."""
@@ -184,7 +206,7 @@ class Conversation:
         messages = self.protocol.rewritten(known, Rewrites(self._rewrites, with_notes=with_notes))
         previous = self._rewrite_of_previous_response()
         if previous is not None:
-            messages = [*previous.results, *messages]
+            messages = self.protocol.with_results_first(previous.results, messages)
         is_same = len(messages) == len(known) and all(a is b for a, b in zip(messages, known, strict=True))
         return known if is_same else messages
 
@@ -197,7 +219,7 @@ class Conversation:
         previous = self._rewrite_of_previous_response()
         if previous is None or not previous.notes:
             return body
-        known = {"previous_response_id": previous.notes["id"] or None}
+        known = self.protocol.with_previous(previous.notes["id"])
         self.request = self.request | known
         return orjson.dumps({**orjson.loads(body), **known})
 
@@ -237,6 +259,10 @@ class Conversation:
         """
         self.name_after(shown_id)
         self.state.memory.sessions_of_responses.put((self.project_id, shown_id), self.session)
+        if not self.given_name:
+            await self._store(
+                "gateway_response_not_stored", lambda: store_response(self.project_id, self.session, shown_id)
+            )
         if results or shown_id != known_id:
             notes = {"id": known_id} if shown_id != known_id else {}
             await self.keep(Rewrite(f"response:{shown_id}", 1, results=results, notes=notes))
@@ -253,13 +279,16 @@ class Conversation:
     async def keep(self, rewrite: Rewrite) -> None:
         """Remember and store how the history is rewritten around an answer."""
         self.state.memory.add_rewrite((self.project_id, self.session), rewrite)
+        await self._store(
+            "gateway_rewrite_not_stored",
+            lambda: store_rewrite(self.project_id, self.session, rewrite.key, rewrite.dump()),
+        )
+
+    async def _store(self, failure: str, work: Callable[[], None]) -> None:
         try:
-            await self.state.workers.run(
-                lambda: store_rewrite(self.project_id, self.session, rewrite.key, rewrite.dump()),
-                FACTS_SECONDS,
-            )
+            await self.state.workers.run(work, FACTS_SECONDS)
         except DatabaseError as error:
-            log.warning("gateway_rewrite_not_stored", session=self.session, error=str(error)[:200])
+            log.warning(failure, session=self.session, error=str(error)[:200])
 
 
 def _name_after(response_id: str) -> str:

@@ -193,7 +193,7 @@ class Delivery:
         end = Resolution("text", text=text, ends_in_error=ends_in_error)
         model = str(self.conversation.request.get("model") or "")
         response_id = self.conversation.own_response_id
-        if protocol.shape == "responses":
+        if self.conversation.is_kept:
             await self.conversation.keep_own_response(response_id)
         if self.conversation.is_stream:
             await self.client.start(200, [(b"content-type", b"text/event-stream; charset=utf-8")])

@@ -72,7 +72,7 @@ class Exchange:
 
     async def _command_reply(self, conversation: Conversation) -> str:
         """Execute the commands at the end of a conversation and return the reply."""
-        if not conversation.session and self.protocol.shape == "responses":
+        if not conversation.session and conversation.is_kept:
             # The model server may keep the conversation, and then the command is in no later request.
             conversation.name_after(conversation.own_response_id)
         if not conversation.session:

@@ -74,7 +74,10 @@ class AnswerVerdicts:
 
     async def ending(self, answer: Answer) -> None:
         """Note what later requests need that continue an answer, before the client has all of it."""
-        if answer.id and self.conversation.session and self.conversation.protocol.shape == "responses":
+        if answer.id and self.conversation.session and self.conversation.is_kept:
+            if not answer.calls and not self.conversation.given_name:
+                # The session is to be there when the next request names the response, in whatever process.
+                await self._report(answer)
             # The client names the response by the id that it has got; the model server knows the last one, and expects
             # results of the calls that it has made.
             await self.conversation.keep_response(
@@ -88,13 +91,15 @@ class AnswerVerdicts:
 
     def left(self, answer: Answer) -> None:
         """Count what is known of an answer of which nothing is evaluated, also where the client left before its end."""
-        if not self._count(answer):
-            return
+        self.conversation.state.run_later(self._report(answer))
+
+    async def _report(self, answer: Answer) -> None:
+        """Record the results before such an answer, and what it costs, once."""
         conversation = self.conversation
-        if conversation.session and (len(conversation.messages) > 1 or answer.usage.total):
-            # The results before such an answer are recorded, too, and what it costs.
+        is_first = self._count(answer)
+        if is_first and conversation.session and (len(conversation.messages) > 1 or answer.usage.total):
             speaker, guarding = conversation.speaker(answer), conversation.state.guarding
-            conversation.state.run_later(guarding.report(speaker, conversation.guard_messages, answer))
+            await guarding.report(speaker, conversation.guard_messages, answer)
 
     def _count(self, answer: Answer) -> bool:
         """Count the tokens of an answer once; return whether they were not counted yet."""

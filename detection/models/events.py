@@ -106,7 +106,10 @@ class Event(models.Model):
 
 
 class EventKey(models.Model):
-    """An event id that a client has used. It is accepted once per project, however often it is sent."""
+    """An event id that a client has used. It is accepted once per project, however often it is sent.
+
+    The gateway keeps ids of responses here, too, with the session that a later request continues by naming one.
+    """
 
     pk = models.CompositePrimaryKey("project_id", "digest")
     project = models.ForeignKey(Project, on_delete=models.CASCADE)

@@ -5,9 +5,6 @@ import json
 
 import pytest
 
-from detection.models import Session
-from detection.services.audit import SYSTEM
-from detection.services.policies import overrides
 from tests.support.model_answers import answered, call
 
 from .agents import Agent
@@ -72,100 +69,6 @@ def test_two_sessions_in_turns_keep_their_own_counts(world: World, shape, is_str
     assert [agent.runs for agent in agents] == [3, 3]
     for name in ("a", "b"):
         assert decisions_of(name)[:4] == ["allow", "allow", "warn", "block"]
-
-
-class KeptConversation:
-    """Sends only what is new, with the id of the response before."""
-
-    def __init__(self, world, is_stream):
-        self.world, self.is_stream = world, is_stream
-        self.previous = None
-        self.input = [{"role": "user", "content": "reset my password"}]
-        self.runs = 0
-
-    def turn(self, result="0 hits"):
-        agent = Agent(self.world, "responses", self.is_stream, session="")
-        agent.messages = self.input
-        agent.more = {"previous_response_id": self.previous} if self.previous else {}
-        given = agent.ask()
-        last = (
-            [one for one in _events(given.raw) if one["type"] == "response.completed"][-1]["response"]
-            if self.is_stream
-            else json.loads(given.raw)
-        )
-        self.previous = last["id"]
-        self.runs += len(given.calls)
-        self.input = [
-            {"type": "function_call_output", "call_id": one[0], "output": result} for one in given.calls
-        ] or [{"role": "user", "content": "go on"}]
-        return given
-
-
-def _events(raw):
-    for line in raw.decode().splitlines():
-        if line.startswith("data: {"):
-            yield json.loads(line[6:])
-
-
-class StrictServer:
-    """Answers like a server that keeps conversations: it knows its responses, and wants a result for each of their calls."""
-
-    def __init__(self, calls):
-        self.calls = calls
-        self.open = {None: set()}
-        self.errors = []
-
-    def __call__(self, asked):
-        document = asked.document
-        previous = document.get("previous_response_id")
-        given = {one["call_id"] for one in document["input"] if one.get("type") == "function_call_output"}
-        if previous not in self.open or not self.open[previous] <= given:
-            self.errors.append((previous, self.open.get(previous), given))
-        calls = self.calls(asked)
-        answer = answered(asked, "responses", "Hm.", calls)
-        raw = b"".join(answer.parts)
-        response = json.loads(raw) if not document.get("stream") else [*_events(raw)][-1]["response"]
-        self.open[response["id"]] = {one[0] for one in calls}
-        return answer
-
-
-@pytest.mark.parametrize("is_stream", [False, True])
-def test_a_conversation_that_the_model_server_keeps_is_one_session(world: World, is_stream):
-    server = world.model.script = StrictServer(lambda asked: [call(q=f"page {len(world.model.asked)}")])
-    agent = KeptConversation(world, is_stream)
-    for number in range(4):
-        assert agent.turn(f"found {number}").calls
-    assert server.errors == []
-    assert list(Session.objects.values_list("call_count", flat=True)) in ([4], [1, 3])
-    assert set(decisions_of(Session.objects.order_by("-call_count")[0].external_id)) == {"allow"}
-
-
-@pytest.mark.parametrize("is_stream", [False, True])
-def test_a_loop_in_a_kept_conversation_is_blocked_and_the_conversation_stays_usable(world: World, is_stream):
-    stuck = True
-    server = world.model.script = StrictServer(lambda asked: [call()] if stuck else [])
-    agent = KeptConversation(world, is_stream)
-    given = agent.turn()
-    while given.calls:
-        given = agent.turn()
-    assert agent.runs < 5
-    assert given.text
-    stuck = False
-    assert agent.turn().text
-    assert agent.turn().text
-    assert server.errors == []
-
-
-@pytest.mark.parametrize("is_stream", [False, True])
-def test_a_call_blocked_beside_others_in_a_kept_conversation_gets_its_result(world: World, is_stream):
-    overrides.save_tool_rule(world.project.pk, "read", exempt=True, actor=SYSTEM, note="for the test")
-    server = world.model.script = StrictServer(
-        lambda asked: [call("read", path=f"{len(world.model.asked)}"), call()]
-    )
-    agent = KeptConversation(world, is_stream)
-    tools = [[one[1] for one in agent.turn().calls] for _ in range(6)]
-    assert ["read"] in tools
-    assert server.errors == []
 
 
 @every_form

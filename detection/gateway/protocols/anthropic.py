@@ -45,6 +45,29 @@ class Anthropic:
         found = request.get("messages")
         return found if isinstance(found, list) and all(isinstance(one, dict) for one in found) else None
 
+    def previous_response(self, request: dict[str, Any]) -> str:
+        """Return the id of the message that a request continues (`thread`), or empty."""
+        return text_field(request.get("thread"), "previous_message_id")
+
+    def is_kept(self, request: dict[str, Any]) -> bool:
+        """Return whether the model server keeps the conversation, so that later requests may name its messages."""
+        return isinstance(request.get("thread"), dict)
+
+    def with_previous(self, known_id: str) -> dict[str, Any]:
+        """Return the fields of a request that continues another message, or none."""
+        continued = {"type": "continue", "previous_message_id": known_id}
+        return {"thread": continued if known_id else {"type": "create"}}
+
+    def with_results_first(self, results: list[Message], messages: Sequence[Message]) -> list[Message]:
+        """Return messages with results before them: in the message of the user that follows, if there is one."""
+        if not results:
+            return [*messages]
+        content = messages[0].get("content") if messages and messages[0].get("role") == "user" else None
+        if not isinstance(content, (str, list)):
+            return [*self.result_messages(results), *messages]
+        blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]
+        return [messages[0] | {"content": [*results, *blocks]}, *messages[1:]]
+
     def system_text(self, request: dict[str, Any]) -> str:
         """Return the instructions: part of what tells conversations apart."""
         system = request.get("system")
@@ -179,11 +202,14 @@ class AnthropicReader(StreamReader):
     ----------
     first_index
         Number of the blocks that the client has got from earlier answers to the same request.
+    shown_id
+        The id under which it has got the first of them.
     """
 
-    def __init__(self, first_index: int = 0, *, is_continued: bool = False) -> None:
+    def __init__(self, first_index: int = 0, shown_id: str = "") -> None:
         super().__init__()
-        self._first, self._is_continued = first_index, is_continued
+        self._first, self._is_continued = first_index, bool(shown_id)
+        self._shown_id = shown_id
         self._passed = first_index
         self._blocks: dict[int, Message] = {}
         self._inputs: dict[int, list[str]] = {}
@@ -216,6 +242,7 @@ class AnthropicReader(StreamReader):
         if kind == "message_start":
             message = document.get("message") or {}
             self.answer.id, self.answer.model = text_field(message, "id"), text_field(message, "model")
+            self.answer.shown_id = self._shown_id = self._shown_id or self.answer.id
             self.answer.usage = usage_of(message.get("usage"), self.answer.usage)
             return b"" if self._is_continued else event + self._lead_events()
         if kind in ("content_block_start", "content_block_delta", "content_block_stop"):
@@ -302,7 +329,7 @@ class AnthropicReader(StreamReader):
 
     def next_reader(self) -> AnthropicReader:
         """Return the reader of the next answer."""
-        return AnthropicReader(self._passed, is_continued=True)
+        return AnthropicReader(self._passed, self._shown_id)
 
     def ended_with(self, text: str) -> bytes:
         """Return a text and the end of the stream."""
@@ -338,7 +365,7 @@ def _end_events(message_delta: dict[str, Any]) -> list[bytes]:
 
 def _message(model: str, response_id: str) -> dict[str, Any]:
     return {
-        "id": f"msg_{response_id}",
+        "id": response_id,
         "type": "message",
         "role": "assistant",
         "model": model,

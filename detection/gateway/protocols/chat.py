@@ -41,6 +41,22 @@ class Chat:
             return []
         return [text_field(call, "id") for call in dicts(message.get("tool_calls"))]
 
+    def previous_response(self, request: dict[str, Any]) -> str:
+        """Return the id of the response that a request continues: none, because clients send the whole conversation."""
+        return ""
+
+    def is_kept(self, request: dict[str, Any]) -> bool:
+        """Return whether the model server keeps the conversation, so that later requests may name its responses."""
+        return False
+
+    def with_previous(self, known_id: str) -> dict[str, Any]:
+        """Return the fields of a request that continues another response."""
+        return {}
+
+    def with_results_first(self, results: list[Message], messages: Sequence[Message]) -> list[Message]:
+        """Return messages with results before them."""
+        return [*results, *messages]
+
     def system_text(self, request: dict[str, Any]) -> str:
         """Return what comes before the first message of the user: part of what tells conversations apart."""
         system = [m for m in self.messages(request) or [] if m.get("role") in ("system", "developer")]

@@ -50,6 +50,22 @@ class Responses:
             return [{"type": "message", "role": "user", "content": found}]
         return found if isinstance(found, list) and all(isinstance(one, dict) for one in found) else None
 
+    def previous_response(self, request: dict[str, Any]) -> str:
+        """Return the id of the response that a request continues, or empty."""
+        return text_field(request, "previous_response_id")
+
+    def is_kept(self, request: dict[str, Any]) -> bool:
+        """Return whether the model server keeps the conversation, so that later requests may name its responses."""
+        return request.get("store") is not False
+
+    def with_previous(self, known_id: str) -> dict[str, Any]:
+        """Return the fields of a request that continues another response, or none."""
+        return {"previous_response_id": known_id or None}
+
+    def with_results_first(self, results: list[Message], items: Sequence[Message]) -> list[Message]:
+        """Return items with results before them."""
+        return [*results, *items]
+
     def system_text(self, request: dict[str, Any]) -> str:
         """Return the instructions: part of what tells conversations apart."""
         return text_field(request, "instructions")

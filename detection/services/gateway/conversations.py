@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from detection.models import GatewayRewrite, Session
+from detection.models import EventKey, GatewayRewrite, Session
 from detection.selectors.policies import effective
 from detection.services.sessions.actions import stopped_message
 
@@ -47,6 +47,32 @@ def session_facts(project_id: int, external_id: str) -> SessionFacts:
         return SessionFacts(rewrites=rewrites)
     preset = str(effective(session.project, session=session).values["preset"])
     return SessionFacts(stopped_message(session), preset_ends_in_error(preset), rewrites)
+
+
+def session_of_response(project_id: int, response_id: str) -> str:
+    """Return the name of the session in which a response was given, empty if that is not known; one query."""
+    found = EventKey.objects.filter(project_id=project_id, digest=_digest_of_response(response_id)).values(
+        "session_id"
+    )
+    names = Session.objects.filter(project_id=project_id, pk__in=found).values_list("external_id", flat=True)
+    return names.first() or ""
+
+
+def store_response(project_id: int, external_id: str, response_id: str) -> None:
+    """Store in which session a response was given. It is kept as long as ids of events; nothing for a session without events."""
+    found = (
+        Session.objects.filter(project_id=project_id, external_id=external_id)
+        .values_list("pk", flat=True)
+        .first()
+    )
+    if found is not None:
+        key = EventKey(project_id=project_id, digest=_digest_of_response(response_id), session_id=found)
+        EventKey.objects.bulk_create([key], ignore_conflicts=True)
+
+
+def _digest_of_response(response_id: str) -> bytes:
+    name = response_id.encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(name, digest_size=16, person=b"response").digest()
 
 
 def preset_ends_in_error(preset: str) -> bool:
