@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from django.contrib import admin
@@ -16,7 +17,7 @@ from detection.models import Membership, Project, Role, Session
 from detection.services import audit
 from detection.services.errors import Invalid, ServiceError
 from detection.services.projects import members
-from detection.services.projects.projects import checked_redacted_names
+from detection.services.projects.projects import checked_redacted_names, checked_redaction_patterns
 from detection.services.sessions import actions
 
 MAX_AT_ONCE = 200
@@ -66,6 +67,7 @@ class ProjectPage(ProjectAdmin):
         "retention_days",
         "stores_payloads",
         "redacted_names",
+        "redaction_patterns",
         "archived_at",
         "first_event_at",
         "policy_version",
@@ -75,11 +77,11 @@ class ProjectPage(ProjectAdmin):
     inlines = (MembershipInline,)
 
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
-        """Give the redacted names the checks of the service."""
+        """Give what is redacted the checks of the service."""
         made = super().formfield_for_dbfield(db_field, request, **kwargs)
-        if made is not None and db_field.name == "redacted_names":
+        if made is not None and (check := _CHECKS.get(db_field.name)):
             clean = made.clean
-            made.clean = lambda value: _checked_names(clean(value))
+            made.clean = lambda value: _checked(check, clean(value))
         return made
 
     def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
@@ -171,9 +173,12 @@ class SessionPage(ReadOnlyMixin, ProjectAdmin):
                 show_error(request, error)
 
 
-def _checked_names(names: list[str]) -> list[str]:
+_CHECKS = {"redacted_names": checked_redacted_names, "redaction_patterns": checked_redaction_patterns}
+
+
+def _checked(check: Callable[[list[str]], list[str]], values: list[str]) -> list[str]:
     try:
-        return checked_redacted_names(names)
+        return check(values)
     except Invalid as error:
         raise ValidationError(error.detail, error.code) from error
 

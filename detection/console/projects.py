@@ -69,6 +69,7 @@ def settings_page(request: ProjectRequest) -> HttpResponse:
             "retention_days": project.retention_days,
             "stores_payloads": project.stores_payloads,
             "redacted_names": ", ".join(project.redacted_names),
+            "redaction_patterns": "\n".join(project.redaction_patterns),
         },
         "limits": (MIN_RETENTION_DAYS, MAX_RETENTION_DAYS),
         "max_name": service.MAX_NAME_CHARACTERS,
@@ -119,6 +120,7 @@ def _save(request: ProjectRequest) -> None:
         retention_days=retention_days,
         stores_payloads=form.get("stores_payloads") == "yes",
         redacted_names=_SEPARATORS.split(form.get("redacted_names", "")),
+        redaction_patterns=form.get("redaction_patterns", "").splitlines(),
     )
 
 

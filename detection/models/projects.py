@@ -43,6 +43,12 @@ class Project(models.Model):
         blank=True,
         help_text="Names of fields whose values are redacted, besides the names of passwords, keys and tokens.",
     )
+    redaction_patterns = ArrayField(
+        models.CharField(max_length=200),
+        default=list,
+        blank=True,
+        help_text="Patterns in the syntax of RE2. What they find in arguments, results and messages is redacted.",
+    )
     archived_at = models.DateTimeField(null=True, blank=True, editable=False)
     first_event_at = models.DateTimeField(null=True, blank=True, editable=False)
     created_at = models.DateTimeField(auto_now_add=True)

@@ -43,6 +43,7 @@ class Principal:
     expires_at: datetime | None
     digest_secret: bytes = field(repr=False)
     redacted_names: frozenset[str] = frozenset()
+    redaction_patterns: tuple[str, ...] = ()
     is_archived: bool = False
 
     @classmethod
@@ -67,13 +68,14 @@ class Principal:
             expires_at,
             bytes(project.digest_secret),
             frozenset(project.redacted_names),
+            tuple(project.redaction_patterns),
             project.archived_at is not None,
         )
 
     @property
     def redactor(self) -> Redactor:
         """A new redactor with the project's rules."""
-        return Redactor(self.digest_secret, self.redacted_names)
+        return Redactor(self.digest_secret, self.redacted_names, self.redaction_patterns)
 
     @property
     def actor(self) -> Actor:

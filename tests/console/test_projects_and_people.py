@@ -94,7 +94,8 @@ def test_named_fields_are_redacted_before_they_are_stored():
     world = make_world()
     world.client.post(
         f"{world.base}/settings",
-        {"action": "save", "name": "x", "retention_days": "30", "stores_payloads": "yes", "redacted_names": "customer_email"},
+        {"action": "save", "name": "x", "retention_days": "30", "stores_payloads": "yes",
+         "redacted_names": "customer_email", "redaction_patterns": "EMP-[0-9]{6}\n"},
     )  # fmt: skip
     auth = {"Authorization": f"Bearer {make_key(world.project)}"}
     call = {
@@ -108,7 +109,7 @@ def test_named_fields_are_redacted_before_they_are_stored():
         "type": "result",
         "session": "mail",
         "call_id": "c",
-        "content": "customer-email: a@b.example sent",
+        "content": "customer-email: a@b.example sent by EMP-123456",
     }
     sent = Client().post(
         "/api/v1/events", {"events": [call, result]}, content_type="application/json", headers=auth
@@ -116,7 +117,18 @@ def test_named_fields_are_redacted_before_they_are_stored():
     assert sent.json()["accepted"] == 2, sent.content
     calls = Client().get("/api/v1/sessions/mail/calls", headers=auth).content.decode()
     assert "a@b.example" not in calls
-    assert calls.count("[redacted:value:") >= 2
+    assert calls.count("[redacted:field:") >= 2
+    assert "sent by [redacted:pattern:" in calls
+    form = {"action": "save", "name": "x", "retention_days": "30", "stores_payloads": "yes"}
+    for pattern, message in (
+        ("(a", "is no pattern of RE2"),
+        ("x*", "matches an empty text"),
+        ("x" * 201, "more than 200"),
+    ):
+        answer = world.client.post(f"{world.base}/settings", form | {"redaction_patterns": f"ok\n{pattern}"})
+        assert answer.status_code == 422
+        assert message in text(answer)
+        assert pattern in answer.content.decode()
 
 
 def test_an_archived_project_rejects_agents_and_can_be_read_and_restored():

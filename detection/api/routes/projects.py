@@ -25,6 +25,7 @@ def _document(project: Project) -> dict[str, Any]:
         "retention_days": project.retention_days,
         "stores_payloads": project.stores_payloads,
         "redacted_names": project.redacted_names,
+        "redaction_patterns": project.redaction_patterns,
         "archived_at": as_time(project.archived_at),
         "created_at": as_time(project.created_at),
     }

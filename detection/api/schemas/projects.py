@@ -22,6 +22,11 @@ class ProjectRequestSchema(StrictSchema):
     redacted_names: list[str] | None = Field(
         None, max_length=50, description="Names of more fields whose values are redacted."
     )
+    redaction_patterns: list[str] | None = Field(
+        None,
+        max_length=20,
+        description="Patterns in the syntax of RE2. What they find in new events is redacted.",
+    )
     is_archived: bool | None = Field(
         None, description="Whether events, calls and imports are rejected with `project_archived`."
     )
@@ -35,5 +40,6 @@ class ProjectSchema(Schema):
     retention_days: int = Field(description="Days after which sessions are deleted, with their calls.")
     stores_payloads: bool = Field(description="Whether arguments and results are stored.")
     redacted_names: list[str] = Field(description="Names of more fields whose values are redacted.")
+    redaction_patterns: list[str] = Field(description="Patterns in the syntax of RE2 that are redacted too.")
     archived_at: datetime | None = Field(description="When it was archived.")
     created_at: datetime = Field(description="When it was created.")

@@ -1,88 +1,55 @@
 """Removes secrets from events, before they are stored, logged, shown or forwarded.
 
-A secret is replaced by a mark that is keyed per project: equal secrets keep equal marks and different ones stay
-different, so identity and detection work on the marks, and the secret cannot be read or guessed.
+A secret is replaced by a mark that names the rule that found it and is keyed per project: equal secrets keep equal marks
+and different ones stay different, so identity and detection work on the marks, and the secret cannot be read or guessed.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hashlib
 import hmac
 import re
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
+import re2
+
+from detection.services.ingestion.secret_rules import (
+    BASE64,
+    CAMEL,
+    CARD,
+    HINTS,
+    LONG_BASE64,
+    NUMBER_HINT,
+    RULES,
+    SecretRule,
+    is_card,
+    key_kind,
+    looks_secret,
+)
 from detection.strict_json import Cleaner, JsonProblem, compact, loads
 
-_KEY_WORDS = (
-    r"passwords?|passwd|pwd|passphrase|secrets?|client[_-]?secret|auth[_-]?token|access[_-]?token|refresh[_-]?token|id[_-]?token"
-    r"|bearer[_-]?token|session[_-]?token|token|api[_-]?keys?|apikey|access[_-]?key(?:[_-]?id)?|secret[_-]?key|private[_-]?key"
-    r"|authorization|proxy-authorization|set-cookie|cookies?|credentials?|connection[_-]?string|x-api-key"
-)
 MAX_NODES = 1_000_000
 """More values than an event can have; only the depth limits the walk."""
-SENSITIVE_KEY = re.compile(rf"(?i)^(?:.*[_\-. ])?(?:{_KEY_WORDS})$")
-PAGING_KEY = re.compile(r"(?i)(?:page|next|continuation|cursor|sync)[_-]?token$")
-"""Cursors of lists are called tokens too and are no secrets."""
-
-VALUE_SHAPES: tuple[tuple[str, re.Pattern[str]], ...] = (
-    (
-        "pem",
-        # Without an end, all that follows may belong to the key.
-        re.compile(
-            r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----(?:[^-]++|-(?!----END ))*+"
-            r"(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY-----)?+"
-        ),
-    ),
-    (
-        "jwt",
-        # What begins like one and is none is passed over as a whole: trying again from each place inside it takes
-        # quadratic time.
-        re.compile(
-            r"\beyJ[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]*+|(?P<no_secret>\beyJ[A-Za-z0-9_-]*+)"
-        ),
-    ),
-    ("bearer", re.compile(r"(?i)\b(?:bearer|basic)\s+[A-Za-z0-9._~+/=-]{12,}")),
-    ("key", re.compile(r"\blg_[0-9a-hjkmnp-tv-z]{10}_[0-9a-f]{64,}")),
-    (
-        "key",
-        re.compile(
-            r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_[A-Za-z0-9_]{20,}|\bglpat-[A-Za-z0-9_-]{16,}"
-            r"|\bsk-[A-Za-z0-9_-]{16,}|\bxox[abprs]-[A-Za-z0-9-]{10,}|\bAIza[0-9A-Za-z_-]{30,}|\bnpm_[A-Za-z0-9]{30,}"
-            r"|\bpypi-[A-Za-z0-9_-]{30,}|\b[rs]k_(?:live|test)_[A-Za-z0-9]{16,}|\bhf_[A-Za-z0-9]{30,}|\bSG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}"
-        ),
-    ),
-    ("userinfo", re.compile(r"(?<=://)[^\s/@:\"']{1,128}:[^\s/@\"']{1,256}(?=@)")),
-)
-_ASSIGNMENT = re.compile(
-    rf"(?i)(\b(?:[A-Za-z0-9]{{1,40}}[_-])?(?:{_KEY_WORDS})[\"']?\s{{0,4}}[=:]\s{{0,4}}[\"']?)([^\s\"',;&]{{4,512}})"
+_PROBE = 32
+"""Characters of a text in base64 that are decoded first. A name of a file or a picture shows there that it encodes no text."""
+_PAIRS = (
+    ("name", "value"),
+    ("key", "value"),
+    ("header", "value"),
+    ("field", "value"),
+    ("Name", "Value"),
+    ("Key", "Value"),
 )
 _FIELD = re.compile(r"\b([A-Za-z0-9][A-Za-z0-9_.-]{0,63}+)[\"']?\s{0,4}[=:]\s{0,4}[\"']?")
 _FIELD_VALUE = re.compile(r"[^\s\"',;&]{1,512}")
-_CARD = re.compile(r"\b(?:\d[ -]?){12,18}\d\b")
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_MARK_CHARACTERS = 48
+_MARK = re.compile(r"\[redacted:[a-z0-9-]{1,24}:[0-9a-f]{12}\]")
 _SEPARATORS = re.compile(r"[_.\- ]+")
-# Most texts hold nothing that could be a secret. Plain searches tell that in a hundredth of the time of one large pattern.
-_HINTS = (
-    "passw", "pwd", "passphrase", "secret", "token", "authoriz", "cookie", "credential", "bearer", "basic ", "lg_",
-    "api_key", "api-key", "apikey", "access_key", "access-key", "accesskey", "private_key", "private-key", "privatekey",
-    "connection_string", "connection-string", "connectionstring", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat",
-    "glpat", "sk-", "xox", "npm_", "pypi-", "k_live", "k_test", "hf_",
-)  # fmt: skip
-_HINTS_AS_SPELLED = ("eyJ", "-----BEGIN", "AKIA", "ASIA", "AIza", "SG.")
-_LONG_NUMBER = re.compile(r"\d[\d -]{11,}\d")
-
-
-def is_suspicious(text: str) -> bool:
-    """Return whether a text may contain a secret: a cheap check that errs on the side of yes."""
-    lowered = text.lower()
-    for hint in _HINTS:
-        if hint in lowered:
-            return True
-    for hint in _HINTS_AS_SPELLED:
-        if hint in text:
-            return True
-    return ("://" in text and "@" in text) or _LONG_NUMBER.search(text) is not None
+_HEADER = re.compile(r"(?i)(?:proxy-)?authorization|(?:set-)?cookie|x-[a-z-]{1,60}")
+_OPTION = re.compile(r"--?[A-Za-z][\w-]{1,60}")
 
 
 class Redactor:
@@ -93,66 +60,87 @@ class Redactor:
     digest_secret
         The project's secret; keys the marks.
     names
-        Names of more fields to redact, as `normalized_name` returns them.
+        Names of more fields to redact, as `normalized_name` returns them; their mark is ``field``.
+    patterns
+        Patterns of the project's own in the syntax of RE2; what they find gets the mark ``pattern``.
     """
 
-    def __init__(self, digest_secret: bytes, names: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, digest_secret: bytes, names: frozenset[str] = frozenset(), patterns: tuple[str, ...] = ()
+    ) -> None:
         self._secret = bytes(digest_secret)
         self._names = names
+        self._patterns = _compiled(patterns)
         self.hits = 0
 
     def text(self, text: str) -> str:
         """Return `text` with every secret that its shape or its name gives away replaced by a mark."""
-        if not self._is_suspicious(text):
-            return text
-        # Shapes first: what follows "Authorization:" is a word and the secret after it.
-        text = _ASSIGNMENT.sub(self._mark_assigned, self._shapes(text))
+        for pattern in self._patterns:
+            text = pattern.sub(
+                lambda found: self._mark("pattern", found.group()) if found.group() else "", text
+            )
+        text = self._text(text, decode=True)
         return self._named_fields(text) if self._names else text
 
     def arguments(self, text: str) -> str:
         """Redact argument text: by key names and shapes where it is JSON, else like any text."""
-        return self._json(text) if text[:1] in "{[" else self.text(text)
+        return self.content(text)
 
     def content(self, text: str) -> str:
         """Redact a result's or message's text."""
         return self._json(text) if text[:1] in "{[" else self.text(text)
 
     def _json(self, text: str) -> str:
-        if not self._is_suspicious(text):
+        if not (self._names or self._patterns or HINTS.Match(text) or LONG_BASE64.search(text)):
             return text
         try:
             value = Cleaner(MAX_NODES).value(loads(text))
         except JsonProblem:  # no JSON, or deeper than anything that is walked here
             return self.text(text)
         before = self.hits
-        cleaned = self._walk(value, sensitive=False)
+        cleaned = self._walk(value, "")
         return text if self.hits == before else compact(cleaned)
 
-    def _walk(self, value: Any, *, sensitive: bool) -> Any:
+    def _walk(self, value: Any, kind: str) -> Any:
         if isinstance(value, dict):
-            return {
-                key: self._walk(inner, sensitive=sensitive or self._is_sensitive(key))
-                for key, inner in value.items()
-            }
+            return self._walk_fields(value, kind)
         if isinstance(value, list):
-            return [self._walk(inner, sensitive=sensitive) for inner in value]
+            return self._walk_items(value, kind)
         if isinstance(value, str):
-            if sensitive and value:
-                return self._mark("value", value)
+            if value and (kind == "strong" or (kind == "weak" and looks_secret(value))):
+                return self._mark("field", value)
             return self._json(value) if value[:1] in "{[" else self.text(value)
-        if sensitive and value is not None and not isinstance(value, bool):
-            return self._mark("value", str(value))
+        if kind == "strong" and value is not None and not isinstance(value, bool):
+            return self._mark("field", str(value))
         return value
 
-    def _is_suspicious(self, text: str) -> bool:
-        if is_suspicious(text):
-            return True
-        lowered = text.lower() if self._names else ""
-        # Whatever is between the words of a name, its longest word is there.
-        return any(max(name.split("_"), key=len) in lowered for name in self._names)
+    def _walk_fields(self, fields: dict[str, Any], kind: str) -> dict[str, Any]:
+        kinds = {key: kind if kind == "strong" else self._kind(key) or kind for key in fields}
+        for name, value in _PAIRS:
+            if isinstance(fields.get(name), str) and value in fields:
+                kinds[value] = (
+                    kinds[value] if kinds[value] == "strong" else self._kind(fields[name]) or kinds[value]
+                )
+                kinds[name] = kind
+        return {key: self._walk(inner, kinds[key]) for key, inner in fields.items()}
 
-    def _is_sensitive(self, key: str) -> bool:
-        return is_sensitive(key) or (bool(self._names) and normalized_name(key) in self._names)
+    def _walk_items(self, items: list[Any], kind: str) -> list[Any]:
+        """Redact a list, which may be a pair of a header or the arguments of a program."""
+        walked = []
+        named = ""
+        for at, item in enumerate(items):
+            walked.append(self._walk(item, kind if kind == "strong" else named or kind))
+            named = ""
+            if isinstance(item, str):
+                if _OPTION.fullmatch(item) and at + 1 < len(items) and not str(items[at + 1]).startswith("-"):
+                    named = self._kind(item.lstrip("-"))
+                elif len(items) == 2 and key_kind(item):
+                    # Two names of fields are no pair: only a value that looks like a secret is one.
+                    named = "strong" if _HEADER.fullmatch(item) else "weak"
+        return walked
+
+    def _kind(self, key: str) -> str:
+        return "strong" if self._names and normalized_name(key) in self._names else key_kind(key)
 
     def _named_fields(self, text: str) -> str:
         pieces, end = [], 0
@@ -160,20 +148,39 @@ class Redactor:
             if field.start() >= end and normalized_name(field[1]) in self._names:
                 value = _FIELD_VALUE.match(text, field.end())
                 if value is not None:
-                    pieces += [text[end : field.end()], self._mark("value", value[0])]
+                    pieces += [text[end : field.end()], self._mark("field", value[0])]
                     end = value.end()
         return "".join([*pieces, text[end:]])
 
-    def _mark_assigned(self, found: re.Match[str]) -> str:
-        return found[1] + self._mark("value", found[2])
+    def _text(self, text: str, *, decode: bool) -> str:
+        for hint in sorted(HINTS.Match(text) or ()):
+            if hint < len(RULES):
+                text = self._apply(RULES[hint], text)
+            elif hint == NUMBER_HINT:
+                text = CARD.sub(
+                    lambda found: self._mark("card", found[0]) if is_card(found[0]) else found[0], text
+                )
+        return BASE64.sub(self._decoded, text) if decode and LONG_BASE64.search(text) else text
 
-    def _shapes(self, text: str) -> str:
-        for kind, shape in VALUE_SHAPES:
-            text = shape.sub(partial(self._mark_shape, kind), text)
-        return _CARD.sub(lambda found: self._mark("card", found[0]) if _luhn(found[0]) else found[0], text)
+    def _apply(self, rule: SecretRule, text: str) -> str:
+        def replaced(found: re.Match[str]) -> str:
+            group = rule.replaced_group(found)
+            if group is None or _is_in_mark(text, found.start(group)):
+                return found[0]
+            start, end = found.start(group) - found.start(), found.end(group) - found.start()
+            return found[0][:start] + self._mark(rule.name, found[group]) + found[0][end:]
 
-    def _mark_shape(self, kind: str, found: re.Match[str]) -> str:
-        return found[0] if found.lastgroup == "no_secret" else self._mark(kind, found[0])
+        return rule.pattern.sub(replaced, text)
+
+    def _decoded(self, found: re.Match[str]) -> str:
+        """Return a mark for base64 of a text that contains a secret, and anything else as it is."""
+        encoded = found[0]
+        if _plain_text(encoded[:_PROBE]) and (plain := _plain_text(encoded)):
+            before = self.hits
+            self._text(plain, decode=False)
+            if self.hits > before:
+                return self._mark("base64", encoded)
+        return encoded
 
     def _mark(self, kind: str, secret: str) -> str:
         if secret.startswith("[redacted:"):
@@ -182,19 +189,45 @@ class Redactor:
         return f"[redacted:{kind}:{hmac.new(self._secret, secret.encode('utf-8', 'replace'), hashlib.sha256).hexdigest()[:12]}]"
 
 
-@lru_cache(maxsize=4096)
-def is_sensitive(key: str) -> bool:
-    """Return whether a field of this name contains a secret; ``userPassword`` and ``user_password`` are one name."""
-    spelled = _CAMEL.sub("_", key)
-    return bool(SENSITIVE_KEY.match(spelled)) and not PAGING_KEY.search(spelled)
+def _is_in_mark(text: str, place: int) -> bool:
+    """Return whether a place lies in a mark, whose name may read like that of a field."""
+    at = text.rfind("[redacted:", max(0, place - _MARK_CHARACTERS), place + len("[redacted:"))
+    mark = _MARK.match(text, at) if at >= 0 else None
+    return mark is not None and mark.end() > place
 
 
 def normalized_name(name: str) -> str:
     """Return the spelling by which names of fields are compared: ``customerEmail`` as ``customer_email``."""
-    return _SEPARATORS.sub("_", _CAMEL.sub("_", name.strip())).strip("_").lower()
+    return _SEPARATORS.sub("_", CAMEL.sub("_", name.strip())).strip("_").lower()
 
 
-def _luhn(text: str) -> bool:
-    digits = [int(char) for char in text if char.isdigit()]
-    doubled = (sum(divmod(2 * digit, 10)) for digit in digits[-2::-2])
-    return 13 <= len(digits) <= 19 and len(set(digits)) > 1 and (sum(digits[-1::-2]) + sum(doubled)) % 10 == 0
+@lru_cache(maxsize=256)
+def _compiled(patterns: tuple[str, ...]) -> tuple[Any, ...]:
+    return tuple(compile_pattern(pattern) for pattern in patterns)
+
+
+def compile_pattern(pattern: str) -> Any:
+    """Compile a pattern of a project's own; `re2.error` if RE2 does not understand it or it takes too much memory."""
+    options = re2.Options()
+    options.max_mem = 1 << 20
+    options.log_errors = False
+    return re2.compile(pattern, options)
+
+
+def _plain_text(encoded: str) -> str:
+    """Return the readable text that is encoded, or an empty one."""
+    whole = encoded.rstrip("=").translate(_STANDARD)
+    try:
+        plain = base64.b64decode(whole[: len(whole) // 4 * 4] + _tail(whole)).decode("ascii")
+    except (binascii.Error, UnicodeDecodeError):
+        return ""
+    return plain if all(char.isprintable() or char in "\r\n\t" for char in plain[:_PROBE]) else ""
+
+
+def _tail(whole: str) -> str:
+    """Return the last group of base64 with its padding; one character alone encodes nothing."""
+    rest = whole[len(whole) // 4 * 4 :]
+    return rest + "=" * (4 - len(rest)) if len(rest) > 1 else ""
+
+
+_STANDARD = str.maketrans("-_", "+/")

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
+import re2
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 from django.utils.text import slugify
@@ -15,7 +16,7 @@ from detection.models.projects import MAX_RETENTION_DAYS, MIN_RETENTION_DAYS
 from detection.services import audit
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid
-from detection.services.ingestion.redaction import normalized_name
+from detection.services.ingestion.redaction import compile_pattern, normalized_name
 from detection.services.keys import principal_cache
 from detection.services.projects.members import add_creator
 
@@ -23,7 +24,9 @@ MAX_NAME_CHARACTERS = 120
 MAX_SLUG_CHARACTERS = 64
 MAX_REDACTED_NAMES = 50
 MAX_REDACTED_NAME_CHARACTERS = 64
-CHANGEABLE = ("name", "retention_days", "stores_payloads", "redacted_names")
+MAX_REDACTION_PATTERNS = 20
+MAX_REDACTION_PATTERN_CHARACTERS = 200
+CHANGEABLE = ("name", "retention_days", "stores_payloads", "redacted_names", "redaction_patterns")
 
 
 def checked_name(name: str) -> str:
@@ -84,7 +87,7 @@ def update_project(project_id: int, actor: Actor, **values: Any) -> Project:
     Parameters
     ----------
     **values
-        `name`, `retention_days`, `stores_payloads`, `redacted_names`.
+        `name`, `retention_days`, `stores_payloads`, `redacted_names`, `redaction_patterns`.
 
     Raises
     ------
@@ -150,9 +153,34 @@ def checked_redacted_names(names: Sequence[str]) -> list[str]:
     return normal
 
 
+def checked_redaction_patterns(patterns: Sequence[str]) -> list[str]:
+    """Return patterns without surrounding spaces, each once; `Invalid` for one that cannot be used."""
+    kept = list(dict.fromkeys(filter(None, map(str.strip, patterns))))
+    if len(kept) > MAX_REDACTION_PATTERNS:
+        raise Invalid(
+            f"`redaction_patterns` can have at most {MAX_REDACTION_PATTERNS} patterns.",
+            field="redaction_patterns",
+        )
+    for pattern in kept:
+        if problem := _problem_of_pattern(pattern):
+            raise Invalid(f"`redaction_patterns`: {pattern[:60]!r} {problem}", field="redaction_patterns")
+    return kept
+
+
+def _problem_of_pattern(pattern: str) -> str:
+    if len(pattern) > MAX_REDACTION_PATTERN_CHARACTERS:
+        return f"has more than {MAX_REDACTION_PATTERN_CHARACTERS} characters."
+    try:
+        finds_nothing = compile_pattern(pattern).search("") is not None
+    except re2.error as error:
+        return f"is no pattern of RE2: {error}."
+    return "also matches an empty text, and would redact everything." if finds_nothing else ""
+
+
 _CHECKS: dict[str, Any] = {
     "name": checked_name,
     "retention_days": _retention_days,
     "stores_payloads": bool,
     "redacted_names": checked_redacted_names,
+    "redaction_patterns": checked_redaction_patterns,
 }
