@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
-from zoneinfo import available_timezones
 
 import orjson
 from django.contrib import messages
@@ -14,15 +13,16 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_http_methods, require_POST, require_safe
+from django.views.decorators.http import require_POST, require_safe
 
 from detection.console.access import ProjectRequest, actor_of, in_project, missing_role
+from detection.console.route_sentences import route_sentence
 from detection.engine.detectors import DETECTORS
-from detection.models import AlertEventType, AlertRoute, DestinationKind, NotificationState, Role, Severity
+from detection.models import DestinationKind, NotificationState, Role
 from detection.selectors import alerts as selector
 from detection.selectors.alerts import NotificationFilters
 from detection.selectors.pages import BadCursor
-from detection.services.alerting import alert_routes, destinations, notifications, routing, silences
+from detection.services.alerting import alert_routes, destinations, notifications, silences
 from detection.services.errors import Invalid, ServiceError
 
 TABS = (
@@ -43,10 +43,6 @@ STATES = {
     "failed": ("stop", "Failed"),
 }
 SILENCE_SPANS = (("1", "1 hour"), ("4", "4 hours"), ("24", "A day"), ("168", "A week"), ("720", "30 days"))
-EVENT_TYPES = [
-    (value, words) for value, words in AlertEventType.choices if value != AlertEventType.STILL_OPEN
-]
-"""Transitions that a route can select; `still_open` follows from its repeat interval."""
 PAGE_ROWS = 50
 
 
@@ -68,7 +64,7 @@ def _page(request: ProjectRequest, tab: str = "", **more: Any) -> HttpResponse:
         context["kinds"] = DestinationKind.choices
         context["unrouted"] = selector.unrouted_today(project_id)
     elif tab == "routes":
-        context["routes"] = [(row, _conditions(row)) for row in selector.list_routes(project_id)]
+        context["routes"] = [(row, route_sentence(row)) for row in selector.list_routes(project_id)]
     elif tab == "silences":
         context["silences"] = [(row, _conditions(row)) for row in selector.list_silences(project_id)]
         context["over"] = [(row, _conditions(row)) for row in selector.list_silences(project_id, ended=True)][
@@ -138,10 +134,10 @@ def act(request: ProjectRequest) -> HttpResponse:
     if not request.membership.allows(role):
         return missing_role(request, role)
     try:
-        shown = carry_out(request, _text(request.POST, "id"))
+        shown = carry_out(request, text_of(request.POST, "id"))
     except ServiceError as error:
         messages.error(request, error.detail)
-        return _page(request, tab, given=request.POST) if error.field else _back(request, tab)
+        return _page(request, tab, given=request.POST, error=error) if error.field else _back(request, tab)
     return shown or _back(request, tab)
 
 
@@ -149,17 +145,23 @@ def _back(request: ProjectRequest, tab: str) -> HttpResponse:
     return redirect(f"{reverse('console:alerts', args=[request.project.slug])}?tab={tab}")
 
 
-def _text(form: QueryDict, name: str) -> str:
+def text_of(form: QueryDict, name: str) -> str:
+    """Return a field of a form without surrounding spaces."""
     return form.get(name, "").strip()
+
+
+def words_of(form: QueryDict, name: str) -> list[str]:
+    """Return the parts of a field that are separated by commas."""
+    return [part for part in (piece.strip() for piece in text_of(form, name).split(",")) if part]
 
 
 def _create_destination(request: ProjectRequest, _: str) -> HttpResponse | None:
     row, secret = destinations.create_destination(
         request.project.pk,
         actor_of(request),
-        name=_text(request.POST, "name"),
-        kind=_text(request.POST, "kind"),
-        address=_text(request.POST, "address"),
+        name=text_of(request.POST, "name"),
+        kind=text_of(request.POST, "kind"),
+        address=text_of(request.POST, "address"),
     )
     if secret:
         # Only in the response to the form, so a reload does not show it again.
@@ -209,19 +211,19 @@ def _delete_route(request: ProjectRequest, public_id: str) -> None:
 
 
 def _silence(request: ProjectRequest, _: str) -> None:
-    hours = _text(request.POST, "hours")
+    hours = text_of(request.POST, "hours")
     if hours not in dict(SILENCE_SPANS):
         raise Invalid("Choose a duration.", field="hours")
     row = silences.create_silence(
         request.project.pk,
         actor_of(request),
-        reason=_text(request.POST, "reason"),
+        reason=text_of(request.POST, "reason"),
         ends_at=timezone.now() + timedelta(hours=int(hours)),
-        loop_id=_text(request.POST, "loop"),
+        loop_id=text_of(request.POST, "loop"),
         kinds=request.POST.getlist("kinds"),
-        tools=_words(request.POST, "tools"),
-        agents=_words(request.POST, "agents"),
-        model_names=_words(request.POST, "models"),
+        tools=words_of(request.POST, "tools"),
+        agents=words_of(request.POST, "agents"),
+        model_names=words_of(request.POST, "models"),
     )
     messages.success(request, f"Silence created. It ends on {row.ends_at:%d %b at %H:%M} UTC.")
 
@@ -253,153 +255,6 @@ ACTIONS: dict[str, tuple[Role, str, Callable[[ProjectRequest, str], HttpResponse
     "end_silence": (Role.OPERATOR, "silences", _end_silence),
     "resend": (Role.OPERATOR, "notifications", _resend),
 }
-
-
-@never_cache
-@in_project(Role.ADMIN)
-@require_http_methods(["GET", "HEAD", "POST"])
-def alert_route(request: ProjectRequest, public_id: str = "") -> HttpResponse:
-    """Create or edit a route."""
-    row = (
-        selector.get_route(request.project.pk, public_id)
-        if public_id
-        else AlertRoute(
-            project=request.project,
-            event_types=["opened", "escalated", "ended", "approval.requested"],
-            group_by=["session", "loop"],
-        )
-    )
-    if row is None:
-        raise Http404
-    problem = ""
-    if request.method == "POST":
-        try:
-            alert_routes.save_route(
-                request.project.pk,
-                actor_of(request),
-                public_id=public_id or None,
-                **_route_values(request.POST),
-            )
-        except ServiceError as error:
-            problem = error.detail
-        else:
-            messages.success(request, "Route saved.")
-            return _back(request, "routes")
-    chosen = set(row.destinations.values_list("public_id", flat=True)) if row.pk else set()
-    form = request.POST if request.method == "POST" else None
-    context = {
-        "row": row,
-        "problem": problem,
-        "destinations": [
-            (one, one.public_id in (form.getlist("destinations") if form else chosen))
-            for one in selector.list_destinations(request.project.pk)
-        ],
-        "texts": [
-            (name, words, help_text, form.get(name, "") if form else ", ".join(getattr(row, column)))
-            for name, column, words, help_text in (
-                ("tools", "tools", "Tools", "search_*, mcp__*"),
-                ("agents", "agents", "Agents", "triage*"),
-                ("backends", "backends", "Backends", "openai"),
-                ("models", "model_names", "Models", "gpt-*"),
-            )
-        ],
-        "checks": [
-            (
-                name,
-                words,
-                [(v, w, v in (form.getlist(name) if form else getattr(row, name))) for v, w in choices],
-            )
-            for name, words, choices in (
-                (
-                    "event_types",
-                    "Incident changes",
-                    [(v, w) for v, w in EVENT_TYPES if "." not in v],
-                ),
-                (
-                    "event_types",
-                    "Other alerts (all, if none is selected in either list)",
-                    [(v, w) for v, w in EVENT_TYPES if "." in v],
-                ),
-                ("severities", "Severities (all, if none is selected)", Severity.choices),
-                (
-                    "kinds",
-                    "Detectors (all, if none is selected)",
-                    [(one.kind, one.label) for one in DETECTORS],
-                ),
-                (
-                    "group_by",
-                    "Group by",
-                    [
-                        (name, "Detector" if name == "kind" else name.capitalize())
-                        for name in routing.GROUP_FIELDS
-                    ],
-                ),
-            )
-        ],
-        "zones": sorted(available_timezones()),
-        "form": form or _shown(row),
-    }
-    return render(request, "alerts/route.html", context, status=422 if problem else 200)
-
-
-def _shown(row: AlertRoute) -> dict[str, Any]:
-    return {
-        "name": row.name,
-        "position": row.position,
-        "group_wait_seconds": row.group_wait_seconds,
-        "quiet_from": row.quiet_from.strftime("%H:%M") if row.quiet_from else "",
-        "quiet_until": row.quiet_until.strftime("%H:%M") if row.quiet_until else "",
-        "quiet_zone": row.quiet_zone,
-        "is_enabled": row.is_enabled,
-        "continue_matching": row.continue_matching,
-        "includes_demo": row.includes_demo,
-        "quiet_delays_critical": row.quiet_delays_critical,
-        "repeat_interval_hours": row.repeat_interval_hours,
-    }
-
-
-def _words(form: QueryDict, name: str) -> list[str]:
-    return [part for part in (piece.strip() for piece in _text(form, name).split(",")) if part]
-
-
-def _route_values(form: QueryDict) -> dict[str, Any]:
-    def number(name: str) -> int:
-        text = _text(form, name) or "0"
-        if not (text.isascii() and text.isdigit() and len(text) < 6):
-            raise Invalid("Position, group wait and repeat interval must be whole numbers.", field=name)
-        return int(text)
-
-    def clock(name: str) -> Any:
-        text = _text(form, name)
-        if not text:
-            return None
-        try:
-            return datetime.strptime(text[:5], "%H:%M").time()  # noqa: DTZ007  (a time of day, its zone is a field of its own)
-        except ValueError as error:
-            raise Invalid("Quiet hours must be times such as 22:00.", field=name) from error
-
-    return {
-        "name": _text(form, "name"),
-        "destinations": form.getlist("destinations"),
-        "position": number("position"),
-        "group_wait_seconds": number("group_wait_seconds"),
-        "repeat_interval_hours": number("repeat_interval_hours"),
-        "quiet_from": clock("quiet_from"),
-        "quiet_until": clock("quiet_until"),
-        "quiet_zone": _text(form, "quiet_zone"),
-        "event_types": form.getlist("event_types"),
-        "severities": form.getlist("severities"),
-        "kinds": form.getlist("kinds"),
-        "group_by": form.getlist("group_by"),
-        "tools": _words(form, "tools"),
-        "agents": _words(form, "agents"),
-        "backends": _words(form, "backends"),
-        "model_names": _words(form, "models"),
-        **{
-            name: name in form
-            for name in ("is_enabled", "continue_matching", "includes_demo", "quiet_delays_critical")
-        },
-    }
 
 
 @never_cache

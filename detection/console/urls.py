@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.urls import path
 
 from detection.console import (
+    alert_routes,
     alerts,
     approvals,
     audit,
@@ -77,8 +78,8 @@ urlpatterns = [
     path(_PROJECT + "policies/history", policies.history, name="policy_history"),
     path(_PROJECT + "alerts", alerts.page, name="alerts"),
     path(_PROJECT + "alerts/act", alerts.act, name="alerts_act"),
-    path(_PROJECT + "alerts/routes/new", alerts.alert_route, name="new_alert_route"),
-    path(_PROJECT + "alerts/routes/<str:public_id>", alerts.alert_route, name="alert_route"),
+    path(_PROJECT + "alerts/routes/new", alert_routes.page, name="new_alert_route"),
+    path(_PROJECT + "alerts/routes/<str:public_id>", alert_routes.page, name="alert_route"),
     path(_PROJECT + "alerts/notifications/<str:public_id>", alerts.notification, name="notification"),
     path(_PROJECT + "statistics", statistics.page, name="statistics"),
     path(_PROJECT + "connect", connect.page, name="connect"),

@@ -113,7 +113,16 @@ def check_address(address: Address) -> None:
         return
     is_scoped = isinstance(address, ipaddress.IPv6Address) and address.scope_id is not None
     if is_scoped or _lies_in(address, _RESERVED) or not address.is_global or address.is_multicast:
-        raise AddressNotAllowed(f"{address} is neither public nor in a network that this deployment allows.")
+        raise AddressNotAllowed(
+            f"{address} is neither public nor in a network that this deployment allows. "
+            f"{_allowing(address)} would allow it."
+        )
+
+
+def _allowing(address: Address) -> str:
+    """Return the setting that allows connections to an address."""
+    network = ipaddress.ip_network(address.compressed.partition("%")[0])
+    return f"`LOOPGUARD_ALERT_ALLOWED_NETWORKS={network}` in the environment of LoopGuard"
 
 
 def parse(url: str) -> HttpTarget:
@@ -182,9 +191,14 @@ def resolve(target: HttpTarget) -> list[Address]:
         if is_allowed_network(address):
             continue
         if target.scheme != "https":
-            raise AddressNotAllowed("Plain http is not allowed. Use https.")
+            raise AddressNotAllowed(
+                f"Plain http is not allowed. Use https. {_allowing(address)} would allow it."
+            )
         if target.port not in PORTS:
-            raise AddressNotAllowed(f"Port {target.port} is not allowed. Use {' or '.join(map(str, PORTS))}.")
+            raise AddressNotAllowed(
+                f"Port {target.port} is not allowed. Use {' or '.join(map(str, PORTS))}. "
+                f"{_allowing(address)} would allow it."
+            )
     return addresses
 
 

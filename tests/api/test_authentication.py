@@ -63,6 +63,7 @@ BODIES = {
     ("POST", "/alerts/destinations"): {"name": "other hook", "kind": "webhook", "address": "{address}"},
     ("PATCH", "/alerts/destinations/{destination_id}"): {"name": "renamed"},
     ("POST", "/alerts/routes"): {"name": "some", "destinations": ["{destination_id}"]},
+    ("POST", "/alerts/routes/preview"): {"destinations": ["{destination_id}"]},
     ("PUT", "/alerts/routes/{route_id}"): {"name": "some", "destinations": ["{destination_id}"]},
     ("POST", "/alerts/silences"): {"reason": "quiet", "ends_at": SOON},
     ("POST", "/backends"): {"name": "other", "base_url": "{address}"},
@@ -82,6 +83,7 @@ NEEDS_OWN_STATE = {
 """Responds 409 while there is nothing to undo."""
 NAMES_A_FOREIGN_THING = {
     ("POST", "/alerts/routes"),
+    ("POST", "/alerts/routes/preview"),
     ("PUT", "/alerts/routes/{route_id}"),
     ("POST", "/alerts/notifications/resend"),
 }

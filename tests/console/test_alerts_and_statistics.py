@@ -61,12 +61,16 @@ def test_a_new_webhook_shows_its_secret_once_and_its_address_never(world, receiv
     assert "s3cr3t-path" not in told + again
 
 
-def test_a_rejected_address_is_shown_and_the_rest_of_the_form_stays(world, settings):
+def test_a_rejected_address_stays_and_names_the_setting_that_would_allow_it(world, settings):
     settings.ALERT_ALLOWED_NETWORKS = ()
     told = act(world, "create", name="kept name", kind="webhook", address="https://10.0.0.1/s3cret")
-    assert "neither public nor in a network" in told.content.decode()
-    assert "kept name" in told.content.decode()
-    assert "s3cret" not in told.content.decode()
+    assert 'value="kept name"' in told.content.decode()
+    assert 'value="https://10.0.0.1/s3cret"' in told.content.decode()
+    assert (
+        "`LOOPGUARD_ALERT_ALLOWED_NETWORKS=10.0.0.1/32` in the environment of LoopGuard would allow it"
+        in text(told)
+    )
+    assert "no-store" in told["Cache-Control"]
     assert AlertDestination.objects.count() == 0
 
 
@@ -114,9 +118,38 @@ def test_a_route_is_made_edited_and_removed(world, hook):
     assert "zone" in wrong.content.decode()
     listed = world.client.get(url(world, "alerts") + "?tab=routes").content.decode()
     assert "night" in listed
-    assert "repeats every 6 h" in listed
+    told = text(world.client.get(url(world, "alerts") + "?tab=routes"))
+    assert "When a loop opens at high for tool search_*" in told
+    assert (
+        "again every 6 h while it is open, not from 22:00 to 07:00 (Europe/Berlin) unless it is critical."
+        in told
+    )
     act(world, "delete_route", id=row.public_id)
     assert AlertRoute.objects.count() == 0
+
+
+def test_a_new_route_goes_to_the_destination_that_works_and_shows_what_it_would_have_sent(world, hook):
+    for tool in ("search_web", "read_file"):
+        outbox.record_incident_event(make_incident(world.project, tool=tool, agent="triage-1"), "opened")
+    page = world.client.get(url(world, "new_alert_route"))
+    assert re.search(rf'value="{hook.public_id}"\s+checked', page.content.decode())
+    assert re.search(r"would have sent [1-5] notifications? with ", text(page)), text(page)
+    sentence = {
+        "when": "opens", "at_least": "warning", "agents": "triage*", "tools": "search_*", "destinations": [hook.public_id],
+        "group_wait_seconds": "10", "is_enabled": "on",
+    }  # fmt: skip
+    asked = world.client.post(
+        url(world, "new_alert_route"), sentence | {"action": "preview"}, HTTP_HX_REQUEST="true"
+    )
+    assert "would have sent 1 notification with 1 alert." in text(asked)
+    assert AlertRoute.objects.count() == 0
+    without = world.client.post(url(world, "new_alert_route"), sentence | {"destinations": []})
+    assert without.status_code == 422
+    assert 'value="triage*"' in without.content.decode()
+    assert world.client.post(url(world, "new_alert_route"), sentence).status_code == 302
+    row = AlertRoute.objects.get()
+    assert row.name == f"a loop opens → {hook.name}"
+    assert (row.event_types, row.severities) == (["opened"], ["warning", "high", "critical"])
 
 
 def test_a_silence_shows_what_it_hides(world):

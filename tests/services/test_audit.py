@@ -61,8 +61,11 @@ class World:
         self.project, self.agent, self.receiver = project, agent, receiver
         self.pk = project.pk
 
+    def target(self):
+        return make_webhook(self.project, self.receiver)
+
     def hook(self):
-        return make_webhook(self.project, self.receiver).public_id
+        return self.target().public_id
 
     def incident(self, **fields):
         return make_incident(self.project, **fields).public_id
@@ -202,8 +205,8 @@ def _changes(w):
         "approvals.judge_consultation.label_ruling": (w.ruling, lambda q: judge_consultation.label_ruling(w.pk, q, "wrong", ANA)),
         "alerting.silences.create_silence": (lambda: None, lambda _: w.silence()),
         "alerting.silences.end_silence": (w.silence, lambda s: silences.end_silence(w.pk, s, ANA)),
-        "alerting.alert_routes.save_route": (lambda: None, lambda _: make_route(w.project)),
-        "alerting.alert_routes.delete_route": (lambda: make_route(w.project), lambda r: alert_routes.delete_route(w.pk, r.public_id, ANA)),
+        "alerting.alert_routes.save_route": (w.target, lambda t: make_route(w.project, t)),
+        "alerting.alert_routes.delete_route": (lambda: make_route(w.project, w.target()), lambda r: alert_routes.delete_route(w.pk, r.public_id, ANA)),
         "projects.projects.create_project": (lambda: None, lambda _: w.created_project()),
         "projects.projects.update_project": (lambda: None, lambda _: projects.update_project(w.pk, ANA, retention_days=90)),
         "projects.projects.archive_project": (lambda: None, lambda _: projects.archive_project(w.pk, ANA)),

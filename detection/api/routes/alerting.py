@@ -18,7 +18,7 @@ from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ
 from detection.api.pages import page_response
 from detection.api.query_parameters import check_parameters, existing, existing_name, target
 from detection.api.requests import ApiRequest, actor_of
-from detection.api.responses import empty_response, json_response, list_response
+from detection.api.responses import as_time, empty_response, json_response, list_response
 from detection.api.schemas.alerts import (
     CreatedDestinationSchema,
     DestinationRequestSchema,
@@ -30,6 +30,8 @@ from detection.api.schemas.alerts import (
     NotificationSchema,
     ResendRequestSchema,
     ResendResultSchema,
+    RoutePreviewRequestSchema,
+    RoutePreviewSchema,
     RouteRequestSchema,
     RouteSchema,
     SigningSecretSchema,
@@ -42,6 +44,7 @@ from detection.models import KeyScope
 from detection.selectors import alerts as selector
 from detection.selectors.alerts import NotificationFilters
 from detection.services.alerting import alert_routes, destinations, notifications, silences
+from detection.services.alerting.route_preview import preview_route
 
 router = Router(tags=["alerts"])
 
@@ -167,6 +170,35 @@ def create_route(request: ApiRequest, body: Body[RouteRequestSchema]) -> HttpRes
     """Create a route."""
     row = alert_routes.save_route(request.principal.project_id, actor_of(request), **_values(body))
     return json_response(route_document(row), 201)
+
+
+@router.post(
+    "/alerts/routes/preview",
+    auth=ADMIN_WITH_BODY,
+    response={200: RoutePreviewSchema},
+    summary="Get what a route would have sent",
+)
+def preview(request: ApiRequest, body: Body[RoutePreviewRequestSchema]) -> HttpResponse:
+    """Route and group the alert events of the last 24 hours as this route would have. Stores and sends nothing."""
+    values = _values(body, "replaces")
+    found = preview_route(request.principal.project_id, public_id=body.replaces or None, **values)
+    return json_response(
+        {
+            "notifications": found.notifications,
+            "alerts": found.alerts,
+            "silenced": found.silenced,
+            "is_cut": found.is_cut,
+            "items": [
+                {
+                    "sent_at": as_time(one.sent_at),
+                    "title": one.title,
+                    "alerts": len(one.events),
+                    "destination": one.destination.public_id,
+                }
+                for one in found.listed
+            ],
+        }
+    )
 
 
 @router.put(

@@ -148,6 +148,34 @@ class RouteSchema(RouteRequestSchema):
     id: str = Field(description="Id of the route.")
 
 
+class RoutePreviewRequestSchema(RouteRequestSchema):
+    """A route that is not stored yet."""
+
+    name: Annotated[str, StringConstraints(max_length=80)] = Field("", description="Not used.")
+    replaces: ShortText = Field("", description="Id of the route that it would replace.")
+
+
+class PreviewedNotificationSchema(Schema):
+    """A notification that a route would have sent."""
+
+    sent_at: datetime = Field(description="When it would have been due.")
+    title: str = Field(description="Its title.")
+    alerts: int = Field(description="Alert events in it.")
+    destination: str = Field(description="Id of the destination.")
+
+
+class RoutePreviewSchema(Schema):
+    """What a route would have sent in the last 24 hours."""
+
+    notifications: int = Field(description="Number of notifications.")
+    alerts: int = Field(description="Number of alert events in them.")
+    silenced: int = Field(description="Alert events that match, and that a silence suppressed.")
+    is_cut: bool = Field(description="Whether only the latest 2,000 alert events of the project count.")
+    items: list[PreviewedNotificationSchema] = Field(
+        description="The latest 50 notifications, the latest first."
+    )
+
+
 class SilenceRequestSchema(MatchersSchema):
     """A silence."""
 

@@ -57,7 +57,7 @@ def save_route(
     Parameters
     ----------
     destinations
-        Public ids of destinations in this project.
+        Public ids of destinations in this project, at least one.
     public_id
         None for a new route.
     values
@@ -72,15 +72,7 @@ def save_route(
     Conflict
         ``too_many`` or ``name_taken``.
     """
-    values = {**_DEFAULTS, **values}
-    if unknown := set(values) - {*_DEFAULTS, "quiet_from", "quiet_until", "quiet_zone"}:
-        raise Invalid(f"`{min(unknown)}` is not a field of a route.", field=min(unknown))
-    targets = list(AlertDestination.objects.filter(project_id=project_id, public_id__in=destinations))
-    if len(targets) != len(set(destinations)):
-        raise Invalid("`destinations` must be ids of destinations in this project.", field="destinations")
-    for field, maximum in _RANGES.items():
-        if not 0 <= int(values[field]) <= maximum:
-            raise Invalid(f"`{field}` must be between 0 and {maximum:,}.", field=field)
+    targets = checked_destinations(project_id, destinations)
     Project.objects.select_for_update(no_key=True).get(pk=project_id)
     row, before = AlertRoute(project_id=project_id), None
     if public_id is not None:
@@ -89,15 +81,7 @@ def save_route(
     elif AlertRoute.objects.filter(project_id=project_id).count() >= MAX_ROUTES:
         raise Conflict(f"A project can have at most {MAX_ROUTES} routes.", code="too_many")
     row.name = checked_name(name)
-    for field in MATCHERS:
-        setattr(row, field, check_list(field, values[field]))
-    row.event_types = check_list("event_types", values["event_types"], EVENT_TYPES)
-    row.group_by = check_list("group_by", values["group_by"], routing.GROUP_FIELDS)
-    for field in _RANGES:
-        setattr(row, field, int(values[field]))
-    for field in _FLAGS:
-        setattr(row, field, bool(values[field]))
-    row.quiet_from, row.quiet_until, row.quiet_zone = _quiet_hours(values)
+    set_values(row, values)
     try:
         with transaction.atomic():
             row.save()
@@ -113,6 +97,35 @@ def save_route(
         after=route_as_dict(row),
     )
     return row
+
+
+def checked_destinations(project_id: int, public_ids: Sequence[str]) -> list[AlertDestination]:
+    """Return the destinations of a route; `Invalid` if there is none, or an unknown one."""
+    found = list(AlertDestination.objects.filter(project_id=project_id, public_id__in=public_ids))
+    if not found or len(found) != len(set(public_ids)):
+        raise Invalid(
+            "`destinations` must contain at least one id of a destination in this project.",
+            field="destinations",
+        )
+    return found
+
+
+def set_values(row: AlertRoute, values: Mapping[str, Any]) -> None:
+    """Set the columns of a route except its name; missing ones get their defaults. Raises `Invalid`."""
+    values = {**_DEFAULTS, **values}
+    if unknown := set(values) - {*_DEFAULTS, "quiet_from", "quiet_until", "quiet_zone"}:
+        raise Invalid(f"`{min(unknown)}` is not a field of a route.", field=min(unknown))
+    for field, maximum in _RANGES.items():
+        if not 0 <= int(values[field]) <= maximum:
+            raise Invalid(f"`{field}` must be between 0 and {maximum:,}.", field=field)
+        setattr(row, field, int(values[field]))
+    for field in MATCHERS:
+        setattr(row, field, check_list(field, values[field]))
+    row.event_types = check_list("event_types", values["event_types"], EVENT_TYPES)
+    row.group_by = check_list("group_by", values["group_by"], routing.GROUP_FIELDS)
+    for field in _FLAGS:
+        setattr(row, field, bool(values[field]))
+    row.quiet_from, row.quiet_until, row.quiet_zone = _quiet_hours(values)
 
 
 def _quiet_hours(values: Mapping[str, Any]) -> tuple[time | None, time | None, str]:

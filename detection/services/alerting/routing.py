@@ -6,7 +6,7 @@ Each event is routed once: into exactly one notification per destination, or int
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from fnmatch import fnmatchcase
@@ -104,16 +104,26 @@ def _route(event: AlertEvent, routes: Sequence[EnabledRoute]) -> None:
         event.state, event.silence = OutboxState.SILENCED, silence
         return
     notified: set[int] = set()
+    for enabled, destination in deliveries(event.type, event.facts, routes):
+        notified.add(destination.pk)
+        add_to_notification(event, enabled.route, destination)
+    event.state = OutboxState.ROUTED if notified else OutboxState.UNROUTED
+
+
+def deliveries(
+    event_type: str, facts: dict[str, Any], routes: Iterable[EnabledRoute]
+) -> Iterator[tuple[EnabledRoute, AlertDestination]]:
+    """Yield where an event is sent, and by which route: each destination once, and no route after the last match."""
+    notified: set[int] = set()
     for enabled in routes:
-        if not route_matches(enabled.route, event.type, event.facts):
+        if not route_matches(enabled.route, event_type, facts):
             continue
         for destination in enabled.destinations:
             if destination.pk not in notified:
                 notified.add(destination.pk)
-                add_to_notification(event, enabled.route, destination)
+                yield enabled, destination
         if not enabled.route.continue_matching:
-            break
-    event.state = OutboxState.ROUTED if notified else OutboxState.UNROUTED
+            return
 
 
 def matches(row: AlertRoute | AlertSilence, facts: dict[str, Any]) -> bool:
@@ -178,17 +188,12 @@ def add_to_notification(event: AlertEvent, route: AlertRoute, destination: Alert
     notification = _of_same_step(waiting, event) or waiting.filter(group_key=key).order_by("-id").first()
     if notification is not None and notification.items.count() >= MAX_GROUPED:
         notification = None
-    is_request = event.type == AlertEventType.APPROVAL_REQUESTED
-    is_urgent = is_request or event.facts["severity"] == Severity.CRITICAL
-    due = now + timedelta(seconds=route.group_wait_seconds)
-    if is_request:
-        # Most of the time until the deadline belongs to the person who decides.
-        deadline = datetime.fromisoformat(event.facts["approval"]["deadline"])
-        due = min(due, now + max(timedelta(0), deadline - now) * APPROVAL_WAIT_SHARE)
-    elif group.filter(created_at__gt=now - FLAPPING_WINDOW)[:FLAPPING_COUNT].count() >= FLAPPING_COUNT:
-        due = max(due, now + FLAPPING_WAIT)
-    if not is_urgent or route.quiet_delays_critical:
-        due = after_quiet_hours(route, due)
+    due = due_at(
+        route,
+        event,
+        now,
+        lambda: group.filter(created_at__gt=now - FLAPPING_WINDOW)[:FLAPPING_COUNT].count(),
+    )
     if notification is None:
         notification = Notification.objects.create(
             project_id=event.project_id,
@@ -197,10 +202,35 @@ def add_to_notification(event: AlertEvent, route: AlertRoute, destination: Alert
             group_key=key,
             due_at=due,
         )
-    elif due < notification.due_at and is_urgent:
+    elif due < notification.due_at and is_urgent(event):
         notification.due_at = due  # an urgent event sends the whole group early
         notification.save(update_fields=["due_at"])
     NotificationItem.objects.create(notification=notification, destination=destination, event=event)
+
+
+def is_urgent(event: AlertEvent) -> bool:
+    """Return whether an event sends its group early, and during quiet hours."""
+    return event.type == AlertEventType.APPROVAL_REQUESTED or event.facts["severity"] == Severity.CRITICAL
+
+
+def due_at(route: AlertRoute, event: AlertEvent, now: datetime, count_recent: Callable[[], int]) -> datetime:
+    """Return when a group with this event is sent: after the group wait, later when flapping or in quiet hours.
+
+    Parameters
+    ----------
+    count_recent
+        Counts the group's notifications of the last `FLAPPING_WINDOW`, up to `FLAPPING_COUNT`.
+    """
+    due = now + timedelta(seconds=route.group_wait_seconds)
+    if event.type == AlertEventType.APPROVAL_REQUESTED:
+        # Most of the time until the deadline belongs to the person who decides.
+        deadline = datetime.fromisoformat(event.facts["approval"]["deadline"])
+        due = min(due, now + max(timedelta(0), deadline - now) * APPROVAL_WAIT_SHARE)
+    elif count_recent() >= FLAPPING_COUNT:
+        due = max(due, now + FLAPPING_WAIT)
+    if not is_urgent(event) or route.quiet_delays_critical:
+        due = after_quiet_hours(route, due)
+    return due
 
 
 def _of_same_step(waiting: QuerySet[Notification], event: AlertEvent) -> Notification | None:

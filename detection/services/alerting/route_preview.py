@@ -1,0 +1,171 @@
+"""What a route would have sent in the last day: the stored alert events, routed and grouped by `routing` in memory."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from django.utils import timezone
+
+from detection.models import AlertDestination, AlertEvent, AlertEventType, AlertRoute, AlertSilence
+from detection.services.alerting import alert_routes, rendering, routing
+from detection.services.alerting.routing import EnabledRoute
+
+WINDOW: Final = timedelta(hours=24)
+MAX_EVENTS: Final = 2_000
+"""The latest events of the window that are looked at."""
+MAX_LISTED: Final = 50
+
+
+@dataclass(slots=True)
+class PreviewedNotification:
+    """A notification that would have been sent.
+
+    Attributes
+    ----------
+    sent_at
+        When it would have been due.
+    """
+
+    destination: AlertDestination
+    is_of_route: bool
+    created_at: datetime
+    sent_at: datetime
+    events: list[AlertEvent] = field(default_factory=list)
+
+    @property
+    def title(self) -> str:
+        """The title that receivers would have seen."""
+        return rendering.title_of(self.events)
+
+
+@dataclass(frozen=True, slots=True)
+class RoutePreview:
+    """What a route would have sent.
+
+    Attributes
+    ----------
+    notifications
+        How many.
+    alerts
+        Alert events in them.
+    silenced
+        Alert events that match the route, and that a silence suppressed.
+    is_cut
+        Whether the window has more than `MAX_EVENTS` events, of which only the latest count.
+    listed
+        The latest `MAX_LISTED` notifications, the latest first.
+    """
+
+    notifications: int
+    alerts: int
+    silenced: int
+    is_cut: bool
+    listed: tuple[PreviewedNotification, ...]
+
+
+def preview_route(
+    project_id: int, *, destinations: Sequence[str], public_id: str | None = None, **values: Any
+) -> RoutePreview:
+    """Return what a route would have sent in the last 24 hours; stores nothing.
+
+    Parameters
+    ----------
+    destinations, **values
+        As `alert_routes.save_route` takes them. The route is taken as enabled.
+    public_id
+        The route that it would replace; None for a new one.
+
+    Raises
+    ------
+    Invalid
+        For the field at fault.
+    """
+    row = AlertRoute(project_id=project_id)
+    targets = alert_routes.checked_destinations(project_id, destinations)
+    values.pop("name", None)
+    alert_routes.set_values(row, values)
+    candidate = EnabledRoute(row, tuple(sorted(targets, key=lambda one: one.pk)))
+    since = timezone.now() - WINDOW
+    found = AlertEvent.objects.filter(project_id=project_id, at__gte=since).order_by("-id")
+    events = list(found.exclude(type=AlertEventType.STILL_OPEN).select_related("incident")[: MAX_EVENTS + 1])
+    simulation = _Simulation(
+        _with_candidate(project_id, candidate, public_id), candidate, _silences(project_id, since)
+    )
+    for event in reversed(events[:MAX_EVENTS]):
+        simulation.add(event)
+    mine = simulation.of_route()
+    return RoutePreview(
+        len(mine),
+        sum(len(one.events) for one in mine),
+        simulation.silenced,
+        len(events) > MAX_EVENTS,
+        tuple(reversed(mine[-MAX_LISTED:])),
+    )
+
+
+def _with_candidate(project_id: int, candidate: EnabledRoute, public_id: str | None) -> list[EnabledRoute]:
+    """Return the routes in use in their order, with the candidate at its place."""
+    routes = [one for one in routing.enabled_routes(project_id) if one.route.public_id != public_id]
+    place = sum(one.route.position <= candidate.route.position for one in routes)
+    return [*routes[:place], candidate, *routes[place:]]
+
+
+def _silences(project_id: int, since: datetime) -> list[AlertSilence]:
+    return list(AlertSilence.objects.filter(project_id=project_id, ends_at__gt=since).order_by("-ends_at"))
+
+
+class _Simulation:
+    """Groups events as `routing.add_to_notification` does, at the time of each event."""
+
+    def __init__(
+        self, routes: Sequence[EnabledRoute], candidate: EnabledRoute, silences: Sequence[AlertSilence]
+    ) -> None:
+        self._routes, self._candidate, self._silences = routes, candidate, silences
+        self._by_key: dict[tuple[int, str], list[PreviewedNotification]] = defaultdict(list)
+        self._by_step: dict[tuple[int, datetime, str], PreviewedNotification] = {}
+        self._all: list[PreviewedNotification] = []
+        self.silenced = 0
+
+    def of_route(self) -> list[PreviewedNotification]:
+        """Return the notifications of the candidate in the order of their creation."""
+        return [one for one in self._all if one.is_of_route]
+
+    def add(self, event: AlertEvent) -> None:
+        """Route one event; events come in their order."""
+        active = (one for one in self._silences if one.starts_at <= event.at < one.ends_at)
+        if routing.matching_silence(active, event.facts) is not None:
+            self.silenced += routing.route_matches(self._candidate.route, event.type, event.facts)
+            return
+        for enabled, destination in routing.deliveries(event.type, event.facts, self._routes):
+            self._send(event, enabled, destination)
+
+    def _send(self, event: AlertEvent, enabled: EnabledRoute, destination: AlertDestination) -> None:
+        route = enabled.route
+        group = self._by_key[destination.pk, routing.group_key(route, event.facts)]
+        step = (destination.pk, event.at, str(event.facts.get("group") or ""))
+        is_step = event.type == AlertEventType.OPENED and bool(step[2])
+        notification = (self._by_step.get(step) if is_step else None) or (group[-1] if group else None)
+        if notification is not None and (
+            notification.sent_at < event.at or len(notification.events) >= routing.MAX_GROUPED
+        ):
+            notification = None
+        since = event.at - routing.FLAPPING_WINDOW
+        due = routing.due_at(
+            route,
+            event,
+            event.at,
+            lambda: sum(one.created_at > since for one in group[-routing.FLAPPING_COUNT :]),
+        )
+        if notification is None:
+            notification = PreviewedNotification(destination, enabled is self._candidate, event.at, due)
+            self._all.append(notification)
+            group.append(notification)
+        elif due < notification.sent_at and routing.is_urgent(event):
+            notification.sent_at = due
+        if is_step:
+            self._by_step[step] = notification
+        notification.events.append(event)

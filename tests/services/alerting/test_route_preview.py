@@ -1,0 +1,67 @@
+"""A preview tells what routing then does with the same events."""
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from detection.models import AlertEvent, Notification
+from detection.services.alerting import outbox, routing, silences
+from detection.services.alerting.route_preview import preview_route
+from tests.support.alerts import ANA, make_incident, make_route, make_webhook
+
+pytestmark = pytest.mark.django_db
+ROUTES = (
+    {"group_by": ["session"], "event_types": []},
+    {"group_by": ["tool"], "event_types": ["opened"]},
+    {"group_by": [], "event_types": ["opened", "ended"], "agents": ["tri*"]},
+    {"group_by": ["session", "loop"], "severities": ["critical"]},
+    {"group_by": ["session"], "tools": ["search_*"], "position": 5},
+)
+
+
+def record(project):
+    for number in range(24):
+        incident = make_incident(
+            project, session_name=f"s-{number % 5}", loop_id=f"loop-{number}", tool=("search_web", "read_file")[number % 2],
+            agent=("triage", "writer", "triage-2")[number % 3], decision=("warn", "block", "stop")[number % 3],
+            is_demo=number == 7,
+        )  # fmt: skip
+        for change in ("opened", "ended")[: 1 + number % 2]:
+            outbox.record_incident_event(incident, change)
+
+
+def route_all():
+    while routing.route_pending():
+        pass
+
+
+@pytest.mark.parametrize("number", range(len(ROUTES)))
+def test_it_counts_the_notifications_that_routing_makes(project, receiver, number):
+    values = {"group_wait_seconds": 60, **ROUTES[number]}
+    hook, other = make_webhook(project, receiver), make_webhook(project, receiver, "other")
+    make_route(project, other, hook, name="first", tools=["read_*"], position=1, continue_matching=True)
+    make_route(project, other, name="last", position=3)
+    record(project)
+    before = preview_route(project.pk, destinations=[hook.public_id], **values)
+    assert not Notification.objects.exists()
+    row = make_route(project, hook, name="mine", **values)
+    route_all()
+    made = Notification.objects.filter(route_name="mine")
+    assert before.notifications == made.count()
+    assert before.alerts == AlertEvent.objects.filter(items__notification__in=made).count()
+    # Saved, it is previewed in its own place.
+    again = preview_route(project.pk, destinations=[hook.public_id], public_id=row.public_id, **values)
+    assert (again.notifications, again.alerts) == (before.notifications, before.alerts)
+
+
+def test_silenced_and_older_alerts_are_not_counted(project, receiver):
+    hook = make_webhook(project, receiver)
+    ends_at = timezone.now() + timedelta(hours=1)
+    silences.create_silence(project.pk, ANA, reason="x", ends_at=ends_at, tools=["read_*"])
+    record(project)
+    AlertEvent.objects.filter(facts__session="s-0").update(at=timezone.now() - timedelta(hours=25))
+    found = preview_route(project.pk, destinations=[hook.public_id], event_types=["opened"])
+    sent = AlertEvent.objects.exclude(facts__session="s-0").filter(type="opened", facts__is_demo=False)
+    assert found.alerts == sent.filter(facts__tool="search_web").count()
+    assert found.silenced == sent.filter(facts__tool="read_file").count()
