@@ -15,6 +15,7 @@ from django.views.decorators.http import require_http_methods
 
 from detection.console import formatting
 from detection.console.access import ProjectRequest, actor_of, in_project, missing_role
+from detection.console.what_if import lines_of
 from detection.engine.fields import FIELDS, LADDERS
 from detection.engine.policy import PolicyError
 from detection.engine.scopes import PROJECT, SERVER, STORED_KINDS, Scope
@@ -195,10 +196,6 @@ class ToolRuleForm(OverrideForm):
     exempt = forms.BooleanField(required=False)
 
 
-def _lines(text: str) -> list[str]:
-    return [line.strip() for line in text.replace(",", "\n").splitlines() if line.strip()]
-
-
 @in_project(write_role=Role.ADMIN)
 @require_http_methods(["GET", "HEAD", "POST"])
 def tool_rule(request: ProjectRequest) -> HttpResponse:
@@ -265,8 +262,8 @@ def _save_rule(request: ProjectRequest, form: ToolRuleForm) -> bool:
             request.project.pk,
             given["pattern"],
             tool_class=given["tool_class"],
-            ignore_arguments=_lines(given["ignore_arguments"]),
-            volatile_result_fields=_lines(given["volatile_result_fields"]),
+            ignore_arguments=lines_of(given["ignore_arguments"]),
+            volatile_result_fields=lines_of(given["volatile_result_fields"]),
             values=form.values,
             exempt=given["exempt"],
             note=given["note"],

@@ -36,6 +36,7 @@ from detection.console import (
     sign_in,
     statistics,
     system,
+    what_if,
 )
 
 app_name = "console"
@@ -75,6 +76,11 @@ urlpatterns = [
     path(_PROJECT + "approvals/remembered/delete", approvals.delete_remembered, name="delete_remembered"),
     path(_PROJECT + "policies", policies.page, name="policies"),
     path(_PROJECT + "policies/tool-rule", policies.tool_rule, name="tool_rule"),
+    path(_PROJECT + "policies/what-if", what_if.page, name="what_ifs"),
+    path(_PROJECT + "policies/what-if/create", what_if.create, name="create_what_if"),
+    path(_PROJECT + "policies/what-if/<str:public_id>", what_if.one, name="what_if"),
+    path(_PROJECT + "policies/what-if/<str:public_id>/cancel", what_if.cancel, name="cancel_what_if"),
+    path(_PROJECT + "policies/what-if/<str:public_id>/save", what_if.save, name="save_what_if"),
     path(_PROJECT + "policies/history", policies.history, name="policy_history"),
     path(_PROJECT + "alerts", alerts.page, name="alerts"),
     path(_PROJECT + "alerts/act", alerts.act, name="alerts_act"),

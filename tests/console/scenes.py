@@ -10,7 +10,7 @@ from django.test import Client
 from django.utils import timezone
 
 from detection.engine.scopes import Scope
-from detection.models import Attempt, Incident, Project, Role, Session, TranscriptImport
+from detection.models import Attempt, Incident, Project, Role, Session, TranscriptImport, WhatIf
 from detection.services.audit import SYSTEM
 from detection.services.gateway import backends, prices
 from detection.services.gateway.traffic import TrafficCounts, TrafficKey, store_traffic
@@ -20,6 +20,7 @@ from detection.services.ingestion.run_import import summarise
 from detection.services.keys import Principal
 from detection.services.policies import overrides
 from detection.services.sessions.event_records import EventRecord
+from detection.services.what_if import changes, what_ifs, worker
 from tests.support.projects import make_key, make_member, make_project
 
 PASSWORD = "right horse"
@@ -126,6 +127,17 @@ def make_world(role: str = Role.ADMIN, **text: str) -> World:
     return World(project, client, user, incident, incident.session, finished_import(incident))
 
 
+def what_if_of(world: World, scope: str = "project") -> WhatIf:
+    """A finished what-if of the project that changes something, or of its session, made where there is none."""
+    row = WhatIf.objects.filter(project=world.project, change__scope=scope).first()
+    if row is None:
+        name = world.session.external_id if scope == "session" else ""
+        change = changes.check(world.project.pk, scope, {"enabled": False}, session=name)
+        row = what_ifs.create_what_if(world.project.pk, change, SYSTEM)
+        worker.run_waiting(lambda: False)
+    return row
+
+
 def add_gateway(world: World, **text: str) -> None:
     """Add backends with a token, prices, and an hour of traffic; `text` replaces the name of a model without a price."""
     upstreams = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com"}
@@ -183,6 +195,8 @@ def screens(world: World) -> dict[str, str]:
         "tool rule": f"{base}/policies/tool-rule?pattern=get_*",
         "new tool rule": f"{base}/policies/tool-rule",
         "policy history": f"{base}/policies/history",
+        "what-ifs": f"{base}/policies/what-if",
+        "what-if": f"{base}/policies/what-if/{what_if_of(world).public_id}",
         "connect": f"{base}/connect",
         "connect codex": f"{base}/connect/guides/codex",
         "connect python": f"{base}/connect/guides/python",

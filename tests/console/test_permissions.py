@@ -6,7 +6,7 @@ from django.urls import reverse
 
 from detection.console.urls import urlpatterns
 from detection.models import AlertDestination, AlertRoute, Notification, Role
-from tests.console.scenes import make_world
+from tests.console.scenes import make_world, what_if_of
 from tests.support.projects import make_member, make_project
 
 pytestmark = pytest.mark.django_db
@@ -31,6 +31,11 @@ RIGHTS = {
     "policies": (READ, ADMINISTER),
     "tool_rule": (READ, ADMINISTER),
     "policy_history": (READ, ADMINISTER),
+    "what_ifs": (READ, None),
+    "create_what_if": (None, OPERATE),
+    "what_if": (READ, None),
+    "cancel_what_if": (None, OPERATE),
+    "save_what_if": (None, OPERATE),
     "approvals": (READ, None),
     "decide_approval": (None, OPERATE),
     "label_ruling": (None, OPERATE),
@@ -105,6 +110,8 @@ def address(name, world):
         "cancel_import": [world.an_import.public_id],
         "connect_base_url": ["openai"],
     }
+    for one in ("what_if", "cancel_what_if", "save_what_if"):
+        more[one] = [what_if_of(world, "session").public_id]
     more |= {"alert_route": [alert_route(world)], "notification": [message(world)]}
     url = reverse(f"console:{name}", args=[world.project.slug, *more.get(name, [])])
     return (

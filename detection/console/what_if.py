@@ -1,0 +1,288 @@
+"""What-ifs: try the form of a policy on the history, watch the replay, read what it found, and save the change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib import messages
+from django.http import Http404, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_POST, require_safe
+
+from detection.console import formatting, incident_text, permalinks
+from detection.console.access import ProjectRequest, actor_of, in_project, missing_role
+from detection.engine.calls import DECISIONS
+from detection.engine.detectors import detector_for
+from detection.engine.fields import FIELDS
+from detection.forms import PREFIX
+from detection.models import Role, ToolOverride, WhatIf, WhatIfState
+from detection.selectors import policies, sessions
+from detection.selectors import what_ifs as selector
+from detection.selectors.pages import BadCursor
+from detection.services.errors import NotFound, ServiceError
+from detection.services.policies import overrides
+from detection.services.sessions import actions
+from detection.services.what_if import changes, what_ifs
+from detection.services.what_if.changes import PolicyChange
+
+STATES = {
+    WhatIfState.WAITING: ("idle", "Waiting"),
+    WhatIfState.RUNNING: ("watch", "Running"),
+    WhatIfState.FINISHED: ("ok", "Finished"),
+    WhatIfState.FAILED: ("stop", "Failed"),
+    WhatIfState.CANCELLED: ("idle", "Cancelled"),
+}
+CAUSES = {
+    "settings": "the settings were others then",
+    "people": "people decided about calls",
+    "other": "for another reason",
+}
+_FACTS = ("tool_class", "ignore_arguments", "volatile_result_fields", "exempt")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedIncident:
+    """An incident of a list, with its texts and its address."""
+
+    item: dict[str, Any]
+    title: str
+    url: str
+    chip: str
+    chip_after: str
+
+
+def lines_of(text: str) -> list[str]:
+    """Return the names in a text field, separated by lines or commas."""
+    return [line.strip() for line in text.replace(",", "\n").splitlines() if line.strip()]
+
+
+def change_of(request: ProjectRequest) -> PolicyChange:
+    """Read the form of a policy as the change that it would save."""
+    given = request.POST
+    values = {
+        name.removeprefix(PREFIX): text for name, text in given.items() if name.startswith(PREFIX) and text
+    }
+    scope, session = given.get("scope", ""), given.get("session", "")
+    facts: dict[str, Any] = {}
+    if scope == "tool":
+        scope = f"tool:{given.get('pattern', '').strip()}"
+        facts = {
+            "tool_class": given.get("tool_class", ""),
+            "ignore_arguments": lines_of(given.get("ignore_arguments", "")),
+            "volatile_result_fields": lines_of(given.get("volatile_result_fields", "")),
+            "exempt": bool(given.get("exempt")),
+        }
+    return changes.check(request.project.pk, scope, values, session=session, **facts)
+
+
+@in_project(Role.OPERATOR)
+@require_POST
+def create(request: ProjectRequest) -> HttpResponse:
+    """Try the form of a policy; the part with its progress alone, where a script asks for it."""
+    is_part = request.headers.get("HX-Request") == "true"
+    try:
+        days = request.POST.get("days", "")
+        row = what_ifs.create_what_if(
+            request.project.pk,
+            change_of(request),
+            actor_of(request),
+            days=int(days) if days.isdecimal() and len(days) < 4 else 0,
+        )
+    except ServiceError as error:
+        if is_part:
+            return render(request, "what_if/_error.html", {"error": error.detail})
+        messages.error(request, error.detail)
+        back = request.POST.get("next", "")
+        is_own = url_has_allowed_host_and_scheme(back, {request.get_host()})
+        return redirect(back if back and is_own else reverse("console:policies", args=[request.project.slug]))
+    if is_part:
+        return render(request, "what_if/_what_if.html", _context(request, row, is_beside_form=True))
+    return redirect("console:what_if", request.project.slug, row.public_id)
+
+
+@in_project()
+@require_safe
+def page(request: ProjectRequest) -> HttpResponse:
+    """List the what-ifs."""
+    try:
+        rows = selector.list_what_ifs(request.project.pk, cursor=request.GET.get("cursor", ""))
+    except BadCursor as bad:
+        raise Http404 from bad
+    context = {
+        "rows": [
+            (row, formatting.source_name(_scope_name(row)), *STATES[WhatIfState(row.state)])
+            for row in rows.items
+        ],
+        "next_cursor": rows.next_cursor,
+        "is_unavailable": not request.project.stores_payloads,
+    }
+    return render(request, "what_if/list.html", context)
+
+
+@never_cache
+@in_project()
+@require_safe
+def one(request: ProjectRequest, public_id: str) -> HttpResponse:
+    """Show a what-if: its progress, and what it has found. The part alone, to refresh it."""
+    row = _existing(request, public_id)
+    is_part = request.headers.get("HX-Request") == "true"
+    context = _context(request, row, is_beside_form="beside" in request.GET)
+    return render(request, "what_if/_what_if.html" if is_part else "what_if/what_if.html", context)
+
+
+@in_project(Role.OPERATOR)
+@require_POST
+def cancel(request: ProjectRequest, public_id: str) -> HttpResponse:
+    """Cancel a what-if."""
+    try:
+        what_ifs.cancel_what_if(request.project.pk, public_id, actor_of(request))
+    except NotFound:
+        raise Http404 from None
+    except ServiceError as error:
+        messages.error(request, error.detail)
+    return redirect("console:what_if", request.project.slug, public_id)
+
+
+@in_project(Role.OPERATOR)
+@require_POST
+def save(request: ProjectRequest, public_id: str) -> HttpResponse:
+    """Save the change that was tried, as its form would."""
+    row = _existing(request, public_id)
+    change, note = changes.read(row.change), request.POST.get("note", "")[: overrides.MAX_NOTE_CHARACTERS]
+    if not change.session and not request.membership.allows(Role.ADMIN):
+        return missing_role(request, Role.ADMIN)
+    if change.scope.kind == "server" and not request.user.is_superuser:
+        return missing_role(request, Role.ADMIN)
+    try:
+        save_change(request, change, note)
+        messages.success(request, "Change saved. It takes effect on the next call.")
+    except ServiceError as error:
+        messages.error(request, error.detail)
+    return redirect("console:what_if", request.project.slug, public_id)
+
+
+def save_change(request: ProjectRequest, change: PolicyChange, note: str) -> None:
+    """Save a change by the service of its scope."""
+    project_id, actor, values = request.project.pk, actor_of(request), dict(change.values)
+    if change.rule is not None:
+        rule = change.rule
+        overrides.save_tool_rule(
+            project_id,
+            rule.pattern,
+            actor=actor,
+            tool_class=rule.tool_class or "",
+            ignore_arguments=rule.ignore_arguments,
+            volatile_result_fields=rule.volatile_result_fields,
+            values=values,
+            exempt=rule.exempt,
+            note=note,
+        )
+    elif change.session:
+        row = sessions.get_session(project_id, change.session)
+        unset = dict.fromkeys(row.policy_values if row else ())
+        actions.set_policy(project_id, change.session, {**unset, **values}, actor)
+    else:
+        where = None if change.scope.kind == "server" else project_id
+        overrides.save_override(where, change.scope, values, actor, note)
+
+
+def _existing(request: ProjectRequest, public_id: str) -> WhatIf:
+    row = selector.find_what_if(request.project.pk, public_id)
+    if row is None:
+        raise Http404
+    return row
+
+
+def _scope_name(row: WhatIf) -> str:
+    return f"session {row.change['session']}" if row.change.get("session") else row.change["scope"]
+
+
+def _context(request: ProjectRequest, row: WhatIf, *, is_beside_form: bool) -> dict[str, Any]:
+    chip, word = STATES[WhatIfState(row.state)]
+    found, covered = row.result, selector.coverage(row)
+    is_admin = request.membership.allows(Role.ADMIN)
+    context: dict[str, Any] = {
+        "what_if": row,
+        "chip": chip,
+        "word": word,
+        "share": round(100 * row.share),
+        "where": formatting.source_name(_scope_name(row)),
+        "differences": _differences(request, row),
+        "is_beside_form": is_beside_form,
+        "may_save": is_admin or bool(row.change.get("session")),
+        "is_outdated": selector.is_outdated(row),
+    }
+    if not found:
+        return context
+    recorded = found["recorded"]
+    return context | {
+        "found": found,
+        "lists": [
+            (name, words, found[name], found["labels"].get(name, {}), _listed(request, found[name]["items"]))
+            for name, words in (("lost", "Lost"), ("gained", "Gained"))
+        ],
+        "changed": found["changed"],
+        "changed_items": _listed(request, found["changed"]["items"]),
+        "decisions": [
+            (name, found["decisions"]["before"].get(name, 0), found["decisions"]["after"].get(name, 0))
+            for name in DECISIONS[1:]
+        ],
+        "coverage": covered,
+        "missing": [(calls, selector.MISSING_WORDS[name]) for name, calls in covered.missing.items()],
+        "recorded": recorded,
+        "disagreements": [
+            *((count, f"recorded, and not found again: {CAUSES[cause]}") for cause, count in recorded["not_found"].items()),
+            *((count, f"found, and not recorded: {CAUSES[cause]}") for cause, count in recorded["not_recorded"].items()),
+        ],
+    }  # fmt: skip
+
+
+def _listed(request: ProjectRequest, items: list[dict[str, Any]]) -> list[ReplayedIncident]:
+    slug = request.project.slug
+    listed = []
+    for item in items:
+        if item["incident"]:
+            url = reverse("console:incident", args=[slug, item["incident"]])
+        else:
+            session = permalinks.session_url(slug, item["session"])
+            url = f"{session}{'&' if '?' in session else '?'}call={item['first_seq']}"
+        chips = incident_text.DECISION_CHIPS
+        after = chips[item["decision_after"]] if "decision_after" in item else ""
+        title = f"{detector_for(item['kind']).label}: {item['tool']}"
+        listed.append(ReplayedIncident(item, title, url, chips[item["decision"]], after))
+    return listed
+
+
+def _differences(request: ProjectRequest, row: WhatIf) -> list[tuple[str, str, str]]:
+    """Return label, current and tried value of everything in which the change differs from what is stored."""
+    change = row.change
+    before: dict[str, Any] = {}
+    if change["scope"].startswith("tool:"):
+        rule = ToolOverride.objects.filter(project=request.project, pattern=change["scope"][5:]).first()
+        before = dict(rule.values) | {name: getattr(rule, name) for name in _FACTS} if rule else {}
+    elif change.get("session"):
+        session = sessions.get_session(request.project.pk, change["session"])
+        before = dict(session.policy_values) if session else {}
+    else:
+        scope = changes.read(change).scope
+        before = dict(policies.overrides_of(request.project).values.get(scope, {}))
+    after = dict(change["values"]) | {name: change[name] for name in _FACTS if name in change}
+    rows = []
+    for name in {**before, **after}:
+        old, new = _value(name, before.get(name)), _value(name, after.get(name))
+        if old != new:
+            label = FIELDS[name].label if name in FIELDS else formatting.word(name).capitalize()
+            rows.append((label, old, new))
+    return rows
+
+
+def _value(name: str, value: Any) -> str:
+    if name in _FACTS and not value:
+        return "–"
+    if isinstance(value, list | tuple) and name in _FACTS:
+        return ", ".join(map(str, value))
+    return "inherited" if value is None else formatting.setting_value(value)

@@ -1,0 +1,88 @@
+"""What-ifs in the console: from the form of a policy to a saved change."""
+
+import re
+
+import pytest
+from django.test import Client
+
+from detection.models import Override, Role, Session, ToolOverride, WhatIf
+from detection.services.what_if import worker
+from tests.console.scenes import make_world, text
+from tests.support.projects import make_member
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def world():
+    return make_world()
+
+
+def tried(world, form, client=None, **headers):
+    answer = (client or world.client).post(
+        f"{world.base}/policies/what-if/create", {"days": "7", **form}, **headers
+    )
+    worker.run_waiting(lambda: False)
+    return answer
+
+
+def test_the_form_of_a_policy_is_tried_shown_and_saved(world):
+    form = world.client.get(f"{world.base}/policies?scope=agent:researcher").content.decode()
+    assert 'name="scope" value="agent:researcher"' in form
+    assert "Try on history" in form
+    answer = tried(world, {"scope": "agent:researcher", "set_repeat_enabled": "false", "note": ""})
+    row = WhatIf.objects.get()
+    assert answer["Location"].endswith(row.public_id)
+    shown = world.client.get(answer["Location"])
+    words = text(shown)
+    assert "What-if for agent researcher" in words
+    assert "Detect repeats inherited → off" in words
+    assert re.search(r"1 incident lost|\d+ incidents lost", words)
+    assert f"incidents/{world.incident.public_id}" in shown.content.decode()
+    assert "Agreement with the record 1 of 1 recorded incident found again" in words
+    url = f"{answer['Location']}/save"
+    assert "Give a reason" in text(world.client.post(url, {}, follow=True))
+    assert "Change saved" in text(world.client.post(url, {"note": "a mock"}, follow=True))
+    assert Override.objects.get(agent="researcher").values == {"repeat_enabled": False}
+    again = text(world.client.get(answer["Location"]))
+    assert "This is what is stored now." in again
+    assert "A setting of this project was changed" in again
+
+
+def test_a_tool_rule_and_the_settings_of_a_session_are_tried_and_saved(world):
+    rule = {
+        "scope": "tool",
+        "pattern": "search_*",
+        "tool_class": "poll",
+        "ignore_arguments": "a\nb",
+        "exempt": "",
+    }
+    url = tried(world, rule)["Location"]
+    world.client.post(f"{url}/save", {"note": "polls"})
+    saved = ToolOverride.objects.get(pattern="search_*")
+    assert (saved.tool_class, saved.ignore_arguments) == ("poll", ["a", "b"])
+    operator = Client()
+    operator.force_login(make_member(world.project, Role.OPERATOR))
+    url = tried(world, {"scope": "session", "session": "s-1", "set_enabled": "false"}, operator)["Location"]
+    assert "What-if for session s-1" in text(operator.get(url))
+    operator.post(f"{url}/save")
+    assert Session.objects.get(external_id="s-1").policy_values == {"enabled": False}
+    url = tried(world, {"scope": "project", "set_enabled": "false"}, operator)["Location"]
+    assert operator.post(f"{url}/save", {"note": "x"}).status_code == 403
+
+
+def test_beside_the_form_a_script_gets_the_part_alone_and_errors_in_it(world):
+    part = tried(world, {"scope": "project", "set_max_repeats": "2"}, headers={"HX-Request": "true"})
+    assert "<html" not in part.content.decode()
+    row = WhatIf.objects.get()
+    followed = world.client.get(
+        f"{world.base}/policies/what-if/{row.public_id}?beside", headers={"HX-Request": "true"}
+    )
+    assert "every 2s" not in followed.content.decode()
+    wrong = tried(world, {"scope": "project", "set_max_repeats": "1"}, headers={"HX-Request": "true"})
+    assert "max_repeats" in text(wrong)
+    assert "Not started" in text(wrong)
+    world.project.stores_payloads = False
+    world.project.save()
+    assert "stores no payloads" in text(world.client.get(f"{world.base}/policies"))
+    assert "stores no payloads" in text(world.client.get(f"{world.base}/policies/what-if"))
