@@ -174,10 +174,11 @@ if _needs_django():
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     django.setup()
 
-    from detection.models import Event
+    from django.test import TransactionTestCase
 
-    # A migration creates this partitioned table, so Django would not empty it between tests.
-    Event._meta.managed = True
+    from tests.support.emptying import empty_tables
+
+    TransactionTestCase._fixture_teardown = empty_tables
 
 
 @pytest.fixture
