@@ -18,6 +18,7 @@ from detection.services.audit import SYSTEM
 from detection.services.gateway import backends
 from loopguard_site.asgi import application
 from tests.support.model_server import ModelServer, of_json
+from tests.support.plain_http import PLAIN
 from tests.support.projects import make_key, make_project
 
 BACKENDS = {"openai": ("openai", "/v1"), "anthropic": ("anthropic", "")}
@@ -41,7 +42,7 @@ class World:
 
     def http(self, name: str = "openai", **headers: str) -> httpx.Client:
         headers = {"LoopGuard-Key": self.key, "Authorization": "Bearer sk-client", **headers}
-        return httpx.Client(base_url=self.base_url(name), headers=headers, timeout=20)
+        return httpx.Client(base_url=self.base_url(name), headers=headers, timeout=20, verify=PLAIN)
 
     def change(self, name: str = "openai", **values: Any) -> None:
         backends.update_backend(self.project.pk, self.backend(name).public_id, SYSTEM, **values)

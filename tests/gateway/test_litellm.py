@@ -22,6 +22,7 @@ from detection.services.audit import SYSTEM
 from detection.services.policies import overrides
 from detection.services.sessions import actions
 from tests.support.model_answers import answered, call
+from tests.support.plain_http import PLAIN
 from tests.support.projects import make_key
 
 from .agents import READERS, documents, responses_items
@@ -40,7 +41,7 @@ class Proxy:
         self.headers = HEADERS | (
             {"loopguard-session": session} if session else {"x-session-id": "[present]"}
         )
-        self.http = httpx.Client(headers={"x-api-key": world.key}, timeout=20)
+        self.http = httpx.Client(headers={"x-api-key": world.key}, timeout=20, verify=PLAIN)
 
     def show(self, phase, **more):
         shown = {
@@ -177,7 +178,7 @@ def test_an_answer_without_its_request_is_evaluated_by_itself(world: World):
 )
 def test_what_is_not_accepted_has_a_code(world: World, body, headers, status, code):
     url = f"{world.url}/gateway/-/litellm/beta/litellm_basic_guardrail_api"
-    answer = httpx.post(url, json=body, headers={"x-api-key": world.key} | headers)
+    answer = httpx.post(url, json=body, headers={"x-api-key": world.key} | headers, verify=PLAIN)
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
 
 

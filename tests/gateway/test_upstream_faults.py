@@ -9,6 +9,7 @@ import pytest
 from detection.models import Event
 from tests.support.model_answers import PATHS, answered, call, sse
 from tests.support.model_server import Answer, of_events, of_json
+from tests.support.plain_http import PLAIN
 
 from .agents import Agent, outcome
 from .conftest import World
@@ -48,7 +49,8 @@ def both(world, shape, is_stream, timeout=20.0):
     request = {"model": "m", "stream": is_stream, key: [{"role": "user", "content": "x"}]}
     if shape == "openai" and is_stream:
         request["stream_options"] = {"include_usage": True}  # so that the gateway does not ask for it
-    direct = httpx.Client(base_url=world.model.url + ("/v1" if backend == "openai" else ""), timeout=timeout)
+    base_url = world.model.url + ("/v1" if backend == "openai" else "")
+    direct = httpx.Client(base_url=base_url, timeout=timeout, verify=PLAIN)
     through = world.http(backend, **{"LoopGuard-Session": "s-1"})
     through.timeout = timeout
     return outcome(direct, path, request), outcome(through, path, request)

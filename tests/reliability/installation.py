@@ -18,6 +18,8 @@ from urllib.parse import quote
 import httpx
 from django.db import connection
 
+from tests.support.plain_http import PLAIN
+
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 40.0
 
@@ -98,7 +100,7 @@ class Installation:
 
     def _answers(self) -> bool:
         with contextlib.suppress(httpx.TransportError):
-            return httpx.get(f"{self.url}/readyz", timeout=2).status_code == 200
+            return httpx.get(f"{self.url}/readyz", timeout=2, verify=PLAIN).status_code == 200
         return False
 
     def start_worker(self) -> subprocess.Popen[bytes]:

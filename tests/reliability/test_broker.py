@@ -8,6 +8,7 @@ import pytest
 from django.db.models import F
 
 from detection.models import Event, Incident, Session
+from tests.support.plain_http import PLAIN
 
 from .installation import free_port, looping_events, silent_server, wait_until
 
@@ -29,7 +30,7 @@ def dead_broker(request):
 
 def client(url, token):
     headers = {"Authorization": f"Bearer {token}"}
-    return httpx.Client(base_url=f"{url}/api/v1", headers=headers, timeout=REQUEST_SECONDS)
+    return httpx.Client(base_url=f"{url}/api/v1", headers=headers, timeout=REQUEST_SECONDS, verify=PLAIN)
 
 
 def post_all(url, token):

@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from loopguard_site import env
+from tests.support.plain_http import PLAIN
 
 from .installation import Installation
 
@@ -25,7 +26,7 @@ def web(project, tmp_path):
 
 
 def counted(url):
-    text = httpx.get(f"{url}/metrics").text
+    text = httpx.get(f"{url}/metrics", verify=PLAIN).text
     found = re.search(
         r'^loopguard_ingest_requests_total\{.*route="guard",status="200".*\} (\S+)$', text, re.MULTILINE
     )
@@ -38,7 +39,8 @@ def test_metrics_count_the_requests_of_all_processes(web, token):
         # A connection each, so that both processes get some.
         call = {"call_id": f"c{number}", "tool": "search", "arguments": {"q": number}}
         sent = {"session": f"s{number % 3}", "calls": [call]}
-        assert httpx.post(f"{web.url}/api/v1/guard", json=sent, headers=headers).status_code == 200
+        url = f"{web.url}/api/v1/guard"
+        assert httpx.post(url, json=sent, headers=headers, verify=PLAIN).status_code == 200
 
     assert {counted(web.url) for _ in range(6)} == {REQUESTS}
     assert httpx.get(f"{web.url}/metrics").text.count("# TYPE loopguard_database_up gauge") == 1

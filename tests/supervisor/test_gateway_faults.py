@@ -17,6 +17,7 @@ from loopguard_site.supervisor import children
 from tests.gateway.agents import Agent
 from tests.support.model_answers import answered, call
 from tests.support.model_server import ModelServer, of_json
+from tests.support.plain_http import PLAIN
 
 from .running import ROOT, Run, descendants, running_in
 
@@ -51,7 +52,7 @@ class World:
     def http(self, name: str, **headers: str) -> httpx.Client:
         base = f"{self.url}/gateway/{self.backend or name}"
         headers = {"LoopGuard-Key": self.key, "Authorization": "Bearer sk-client", **headers}
-        return httpx.Client(base_url=base, headers=headers, timeout=self.patience)
+        return httpx.Client(base_url=base, headers=headers, timeout=self.patience, verify=PLAIN)
 
     def shell(self, text: str) -> str:
         """Run Python text as an operator of the installation."""
@@ -201,7 +202,7 @@ def test_a_kill_in_mid_stream_ends_no_run(world: World, victim):
     while not world.processes(*words):
         assert time.monotonic() < deadline, world.run.log.read_text()
         time.sleep(0.2)
-    while httpx.get(f"{world.pages}/readyz", timeout=10).status_code != 200:
+    while httpx.get(f"{world.pages}/readyz", timeout=10, verify=PLAIN).status_code != 200:
         assert time.monotonic() < deadline, world.run.log.read_text()
         time.sleep(0.2)
     wait_until_every_call_counts(world, agent)
