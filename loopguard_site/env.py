@@ -18,6 +18,8 @@ _FREE_SPACE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?(%|MB|GB)", re.ASCII)
 MODES = ("embedded", "production", "test")
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 MIN_SECRET_LENGTH = 32
+MIN_SECRET_VARIETY = 8
+"""Different characters in a secret key. Of 32 random hexadecimal digits, one in some millions has fewer."""
 DEFAULT_UPSTREAMS = "https://api.openai.com, https://api.anthropic.com"
 _CREDENTIAL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _CREDENTIAL = re.compile(r"[\x21-\x7e]{1,4096}", re.ASCII)
@@ -104,16 +106,11 @@ def read(env: Mapping[str, str] = os.environ) -> Environment:
     secret_key = env.get("LOOPGUARD_SECRET_KEY", "")
     if mode == "test":
         secret_key = secret_key or "only-for-tests-" + "x" * MIN_SECRET_LENGTH
-    if len(secret_key) < MIN_SECRET_LENGTH:
-        raise EnvironmentProblem(
-            f"LOOPGUARD_SECRET_KEY must be set to at least {MIN_SECRET_LENGTH} random characters "
-            "(python3 -c 'import secrets; print(secrets.token_urlsafe(48))')."
-        )
+    _check_secret_key(secret_key, mode)
     public_url = env.get("LOOPGUARD_URL", "http://127.0.0.1:8300").rstrip("/")
     live_url = env.get("LOOPGUARD_LIVE_URL", public_url).rstrip("/")
     for name, url in (("LOOPGUARD_URL", public_url), ("LOOPGUARD_LIVE_URL", live_url)):
-        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-            raise EnvironmentProblem(f"{name} must be an http or https address, not {url!r}.")
+        _check_address(name, url, mode)
     hosts = tuple(h.strip() for h in env.get("LOOPGUARD_ALLOWED_HOSTS", "").split(",") if h.strip())
     if mode == "production" and "*" in hosts:
         raise EnvironmentProblem("LOOPGUARD_ALLOWED_HOSTS must name hosts; '*' is not allowed in production.")
@@ -296,3 +293,53 @@ def database_parameters(url: str, name: str = "DATABASE_URL") -> dict[str, objec
         "PORT": port,
         "OPTIONS": {key: unquote(value) for key, value in query.items()},
     }
+
+
+def _check_secret_key(secret_key: str, mode: str) -> None:
+    if len(secret_key) < MIN_SECRET_LENGTH:
+        raise EnvironmentProblem(
+            f"LOOPGUARD_SECRET_KEY must be set to at least {MIN_SECRET_LENGTH} random characters "
+            "(python3 -c 'import secrets; print(secrets.token_urlsafe(48))')."
+        )
+    if mode == "production" and _is_weak(secret_key):
+        raise EnvironmentProblem(
+            "LOOPGUARD_SECRET_KEY must be random: this one repeats itself or is an example from a document."
+        )
+
+
+def _check_address(name: str, url: str, mode: str) -> None:
+    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+        raise EnvironmentProblem(f"{name} must be an http or https address, not {url!r}.")
+    if mode == "production" and urlsplit(url).scheme == "http" and not _is_this_machine(url):
+        raise EnvironmentProblem(
+            f"{name} must be an https address in production, not {url!r}: passwords and keys would travel in the clear."
+            " Only localhost may have plain http."
+        )
+
+
+def _is_weak(secret_key: str) -> bool:
+    """Return whether a secret is an example or a pattern instead of random characters."""
+    lowered = secret_key.lower()
+    examples = (
+        "change-me",
+        "changeme",
+        "change_me",
+        "insecure",
+        "example",
+        "your-secret",
+        "your_secret",
+        "placeholder",
+    )
+    if any(word in lowered for word in examples):
+        return True
+    return len(set(secret_key)) < MIN_SECRET_VARIETY
+
+
+def _is_this_machine(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

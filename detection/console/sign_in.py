@@ -12,7 +12,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods
 
-from detection.console import sign_in_throttle
+from detection.services.accounts import sign_in_throttle
 
 log = structlog.get_logger(__name__)
 WRONG = "Username or password is wrong."

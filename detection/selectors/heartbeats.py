@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
-from django.core.cache import cache
+from detection.models import PartHeartbeat
 
 PARTS = {"worker": 300.0, "sweeper": 30.0, "beat": 60.0, "housekeeping": 900.0}
 """After how many seconds without work a part is late; a worker may have nothing to do."""
@@ -23,11 +23,11 @@ class Heartbeat:
 
 def heartbeats(now: datetime) -> tuple[Heartbeat, ...]:
     """Return the heartbeat of each part; one query."""
-    found = cache.get_many([f"heartbeat:{part}" for part in PARTS])
+    found = PartHeartbeat.objects.in_bulk([*PARTS])
     beats = []
     for part, late_seconds in PARTS.items():
-        beat = found.get(f"heartbeat:{part}")
-        at = datetime.fromtimestamp(beat["at"], UTC) if beat else None
+        beat = found.get(part)
+        at = beat.at if beat else None
         is_late = at is None or (now - at).total_seconds() > late_seconds
-        beats.append(Heartbeat(part, at, beat["by"] if beat else "", is_late))
+        beats.append(Heartbeat(part, at, beat.by if beat else "", is_late))
     return tuple(beats)

@@ -1,17 +1,16 @@
 """Signing in: one message for every failure, a growing wait, and no redirect to another site."""
 
-import pytest
-from django.core.cache import cache
-from django.test import Client
+from datetime import timedelta
 
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from detection.models import FailedSignIns
+from detection.services.accounts import sign_in_throttle
 from tests.support.projects import make_member, make_project
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture(autouse=True)
-def _forget_tries():
-    cache.clear()
 
 
 def send(client, username, password, **more):
@@ -47,6 +46,28 @@ def test_guessing_many_accounts_from_one_address_is_slowed_too(client):
     for number in range(21):
         send(client, f"person{number}", "wrong")
     assert send(client, "someone-new", "wrong").status_code == 429
+
+
+def test_a_flood_of_other_names_does_not_flush_the_counts_of_an_account(client):
+    make_member(make_project(), username="ana")
+    for _ in range(6):
+        send(client, "ana", "wrong")
+    for number in range(400):
+        sign_in_throttle.failed(f"person{number}", f"10.1.{number % 250}.7")
+    assert send(client, "ana", "right horse").status_code == 429
+
+
+def test_counts_are_forgotten_an_hour_after_the_last_failure(client):
+    make_member(make_project(), username="ana")
+    for _ in range(6):
+        send(client, "ana", "wrong")
+    past = timezone.now() - timedelta(seconds=1)
+    FailedSignIns.objects.update(not_before=past, expires_at=past)
+    assert send(client, "ana", "wrong").status_code == 422
+    assert FailedSignIns.objects.filter(count=1).count() == 3
+    FailedSignIns.objects.update(expires_at=past)
+    sign_in_throttle.forget_expired()
+    assert not FailedSignIns.objects.exists()
 
 
 def test_failed_attempts_of_others_do_not_affect_a_signed_in_user(client):

@@ -72,7 +72,7 @@ def make_old_data(run: Run) -> None:
             **run.environment,
             "DATABASE_URL": server.url("loopguard"),
             "LOOPGUARD_MODE": "embedded",
-            "LOOPGUARD_SECRET_KEY": "x" * 40,
+            "LOOPGUARD_SECRET_KEY": "0123456789abcdef" * 3,
         }
         command = [sys.executable, "manage.py", "shell", "-v", "0", "-c", OLD_VERSIONS_CODE]
         subprocess.run(command, cwd=ROOT, env=environment, timeout=120, check=True)

@@ -6,7 +6,6 @@ from datetime import timedelta
 
 import pytest
 from celery import current_app
-from django.core.cache import cache
 from django.utils import timezone
 
 from detection import jobs
@@ -26,7 +25,6 @@ pytestmark = pytest.mark.servers
 
 @pytest.fixture
 def session(transactional_db):
-    cache.clear()
     own_heartbeats.clear()
     token = create_key(Project.objects.create(slug="p", name="P"), "key", SYSTEM)[1]
     ingest(

@@ -8,10 +8,11 @@ import threading
 import time
 from typing import Literal
 
-from django.core.cache import cache
+from django.utils import timezone
+
+from detection.models import PartHeartbeat
 
 Part = Literal["worker", "sweeper", "beat", "housekeeping"]
-KEPT_SECONDS = 7 * 24 * 3600
 STEP_SECONDS = 5.0
 """Minimum time between two heartbeats of a part in one process."""
 
@@ -38,8 +39,10 @@ class Heartbeats:
             if now - self._noted_at.get(part, -STEP_SECONDS) < STEP_SECONDS and not any(did.values()):
                 return
             self._noted_at[part] = now
-        beat = {"at": time.time(), "by": f"{socket.gethostname()}/{os.getpid()}", **did}
-        cache.set(f"heartbeat:{part}", beat, KEPT_SECONDS)
+        beat = PartHeartbeat(part=part, at=timezone.now(), by=f"{socket.gethostname()}/{os.getpid()}")
+        PartHeartbeat.objects.bulk_create(
+            [beat], update_conflicts=True, unique_fields=["part"], update_fields=["at", "by"]
+        )
 
     def clear(self) -> None:
         """Forget when heartbeats were noted; the next one of each part is noted at once."""

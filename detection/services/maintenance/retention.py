@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from detection.models import Project, Session, SessionState
 from detection.models.events import oldest_kept_day
+from detection.services.accounts import sign_in_throttle
 from detection.services.alerting import outbox
 from detection.services.errors import NotFound
 from detection.services.gateway.traffic import trim_traffic
@@ -89,7 +90,7 @@ def drop_empty_partitions() -> list[str]:
 
 
 def trim() -> None:
-    """Trim the bounded tables: attempts, imports and what-ifs per project, event ids, alert events and notifications, traffic."""
+    """Trim the bounded tables: attempts, imports and what-ifs per project, and what expires with time."""
     with connection.cursor() as cursor:
         cursor.execute(
             "DELETE FROM detection_attempt WHERE id IN (SELECT id FROM (SELECT id, row_number() OVER"
@@ -101,6 +102,7 @@ def trim() -> None:
     trim_traffic()
     transcript_imports.trim()
     what_ifs.trim()
+    sign_in_throttle.forget_expired()
 
 
 def _forget_event_ids() -> None:

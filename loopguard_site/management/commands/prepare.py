@@ -72,7 +72,6 @@ class Command(BaseCommand):
         role = settings.DATABASES[DEFAULT_DB_ALIAS]
         try:
             call_command("migrate", interactive=False, verbosity=0, database=owner)
-            call_command("createcachetable", verbosity=0, database=owner)
             database_rights.forbid_truncate(owner)
             if owner == OWNER:
                 database_rights.grant(owner, str(role["USER"]), str(role["PASSWORD"]))

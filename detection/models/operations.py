@@ -1,0 +1,30 @@
+"""What the parts of an installation note about themselves and about sign-ins."""
+
+from __future__ import annotations
+
+from django.db import models
+
+
+class PartHeartbeat(models.Model):
+    """When a part of the installation last finished its work."""
+
+    part = models.CharField(max_length=16, primary_key=True)
+    at = models.DateTimeField()
+    by = models.CharField(max_length=300, help_text="Host and process.")
+
+    def __str__(self) -> str:
+        return self.part
+
+
+class FailedSignIns(models.Model):
+    """Failed sign-ins of one account, address, or account at an address. Housekeeping deletes expired rows."""
+
+    place = models.CharField(
+        max_length=64, primary_key=True, help_text="Keyed digest of account and address."
+    )
+    count = models.PositiveIntegerField()
+    not_before = models.DateTimeField(help_text="Earlier attempts are rejected unread.")
+    expires_at = models.DateTimeField(db_index=True)
+
+    def __str__(self) -> str:
+        return f"{self.place[:8]}: {self.count}"

@@ -1,0 +1,1 @@
+"""Accounts: sign-ins and their throttle."""
