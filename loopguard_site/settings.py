@@ -7,6 +7,8 @@ import sys
 from typing import cast
 from urllib.parse import urlsplit
 
+from django.templatetags.static import static
+
 from detection.engine import policy
 from loopguard_site import env as environment
 from loopguard_site import heartbeat, judge_env, layout
@@ -54,6 +56,8 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "detection.request_context.RequestContextMiddleware",
     "detection.console.content_security_policy.ContentSecurityPolicyMiddleware",
+    # Outside of all that reads or writes bodies.
+    "detection.console.compression.CompressionMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "detection.api.problems.ProblemMiddleware",
     "detection.request_input.RequestInputMiddleware",
@@ -193,8 +197,22 @@ UNFOLD = {
     "SITE_URL": "/",
     "SHOW_HISTORY": True,
     "ENVIRONMENT": None,
-    # The console's accent, from its palest to its darkest shade.
+    "STYLES": [lambda request: static("css/administration.css")],
+    # The console's greys and its accent, from the palest to the darkest shade.
     "COLORS": {
+        "base": {
+            "50": "#fbfbfa",
+            "100": "#f4f4f2",
+            "200": "#e6e5e1",
+            "300": "#cfcdc7",
+            "400": "#96938d",
+            "500": "#6b6861",
+            "600": "#56534d",
+            "700": "#3d3d45",
+            "800": "#2b2b30",
+            "900": "#19191c",
+            "950": "#121214",
+        },
         "primary": {
             "50": "#eef2ff",
             "100": "#e0e7ff",
@@ -207,7 +225,7 @@ UNFOLD = {
             "800": "#2b3f9e",
             "900": "#25367f",
             "950": "#18234f",
-        }
+        },
     },
 }
 

@@ -82,7 +82,7 @@ class ProjectAdmin(BaseAdmin):
     project_path = "project"
     paginator = BoundedPaginator
     show_full_result_count = False
-    list_per_page = 50
+    list_per_page = 25
     list_max_show_all = 200
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:

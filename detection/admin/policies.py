@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from django import forms
@@ -11,6 +12,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 
 from detection.admin.base import ProjectAdmin, ProjectFilter, actor_of, administered, show_error
+from detection.engine.policy import Policy
 from detection.engine.scopes import SERVER, Scope
 from detection.engine.tool_classes import TOOL_CLASSES
 from detection.forms import GROUPS, PREFIX, OverrideForm, as_text, shown_fields
@@ -33,6 +35,21 @@ def _style(field: forms.Field) -> None:
         field.widget = UnfoldAdminSelectWidget(choices=field.choices)
     else:
         field.widget = UnfoldAdminTextInputWidget(attrs=field.widget.attrs)
+
+
+def _in_effect(name: str, own: Mapping[str, Any], inherited: Policy) -> str:
+    """Say which value of a setting applies, where it comes from, and what would apply without the override."""
+    source = inherited.sources[name].replace(":", " ", 1)
+    value = _in_words(inherited.values[name])
+    if name in own:
+        return f"In effect: {_in_words(own[name])}, set here. Without it: {value}, from {source}."
+    return f"In effect: {value}, from {source}."
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return as_text(value) or "nothing"
 
 
 class ReasonForm(forms.Form):
@@ -64,10 +81,12 @@ class StoredOverrideForm(OverrideForm, forms.ModelForm):  # type: ignore[type-ar
         reason.label, reason.help_text, self.initial["note"] = "Reason", REASON_HELP, ""
         if instance is not None and instance.note:
             reason.help_text += f" Reason of the last change: {instance.note}"
-        for setting in shown_fields(self.scope):
-            if self.inherited is not None:
-                source = self.inherited.sources[setting.name]
-                self.fields[PREFIX + setting.name].help_text += f" Inherited from {source}."
+        own = instance.values if instance is not None else {}
+        if self.inherited is not None:
+            for setting in shown_fields(self.scope):
+                self.fields[
+                    PREFIX + setting.name
+                ].help_text += f" {_in_effect(setting.name, own, self.inherited)}"
         for name, field in self.fields.items():
             if name.startswith(PREFIX) or name in ("note", "tool_class"):
                 _style(field)
@@ -139,7 +158,7 @@ class StoredOverrideAdmin(ProjectAdmin):
         sets: list[tuple[str | None, dict[str, Any]]] = [(None, {"fields": self.first_fields})]
         for group, title in GROUPS.items():
             names = [field.name for field in shown_fields(scope) if field.group == group]
-            is_open = group in ("general", "repeat") or any(name in own for name in names)
+            is_open = any(name in own for name in names) or (obj is None and group == "general")
             classes = () if is_open else ("collapse",)
             sets.append((title, {"fields": tuple(PREFIX + name for name in names), "classes": classes}))
         return sets

@@ -1,0 +1,21 @@
+"""Compresses pages on their way out. See docs/decisions/0015-compressed-pages.md for what that may reveal, and why it does not."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest, HttpResponseBase
+from django.middleware.gzip import GZipMiddleware
+
+
+class CompressionMiddleware(GZipMiddleware):
+    """Compresses HTML and the JSON of pages for clients that accept gzip, with a random length against BREACH.
+
+    Responses of the API stay as they are: a verdict fits into a packet, and its time matters. Static files have compressed copies.
+    """
+
+    def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
+        """Return the response, compressed if it is a page."""
+        kind = response.headers.get("Content-Type", "").partition(";")[0]
+        is_page = kind == "text/html" or (kind == "application/json" and request.path.startswith("/p/"))
+        if response.streaming or not is_page:
+            return response
+        return super().process_response(request, response)

@@ -1,0 +1,31 @@
+"""Pages travel compressed; verdicts and files do not."""
+
+import gzip
+
+from tests.console.scenes import make_world
+from tests.support.projects import make_key
+
+
+def test_pages_are_compressed_and_the_api_is_not(db):
+    world = make_world()
+    accept = {"headers": {"Accept-Encoding": "gzip"}}
+    for path in ("/live", "/sessions/s-1", "/live/rows?since="):
+        page = world.client.get(world.base + path, **accept)
+        assert page.headers["Content-Encoding"] == "gzip", path
+        assert "Accept-Encoding" in page.headers["Vary"]
+        plain = world.client.get(world.base + path)
+        assert "Content-Encoding" not in plain.headers
+        assert abs(len(gzip.decompress(page.content)) - len(plain.content)) < 300
+    key = {"Authorization": f"Bearer {make_key(world.project)}", "Accept-Encoding": "gzip"}
+    assert "Content-Encoding" not in world.client.get("/api/v1/sessions", headers=key).headers
+    assert "Content-Encoding" not in world.client.get(f"{world.base}/audit/export", **accept).headers
+
+
+def test_two_responses_of_a_page_share_neither_token_nor_length(db):
+    world = make_world()
+    pages = [
+        world.client.get(f"{world.base}/live", headers={"Accept-Encoding": "gzip"}).content for _ in range(12)
+    ]
+    assert len({len(page) for page in pages}) > 1
+    tokens = {gzip.decompress(page).partition(b'csrfmiddlewaretoken" value="')[2][:64] for page in pages}
+    assert len(tokens) == len(pages)
