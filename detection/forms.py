@@ -5,6 +5,7 @@ The form only collects what was entered. The services validate it, and `add_serv
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,8 @@ GROUPS = {
     **{detector.kind: detector.label for detector in DETECTORS},
 }
 """Titles of the groups of settings."""
+FIRST = ("enabled", "preset", "mode", "max_repeats", "cycle_min_laps", "budget_max_cost_usd")
+"""The settings that a page shows before the groups."""
 
 
 def shown_fields(scope: Scope = SERVER) -> Iterator[Field]:
@@ -148,18 +151,56 @@ class FormGroup:
     name: str
     title: str
     rows: tuple[FormRow, ...]
-    own_count: int
-    has_errors: bool
+
+    @property
+    def own_count(self) -> int:
+        """Settings of the group that the override contains."""
+        return sum(row.is_own for row in self.rows)
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether an entry of the group is not allowed."""
+        return any(row.bound.errors for row in self.rows)
 
 
-def form_groups(form: OverrideForm) -> list[FormGroup]:
-    """Group the rows of a form in the order of the list of settings."""
-    groups = []
-    for name, title in GROUPS.items():
-        rows = tuple(_row(form, field) for field in shown_fields(form.scope) if field.group == name)
-        own = sum(row.is_own for row in rows)
-        groups.append(FormGroup(name, title, rows, own, any(row.bound.errors for row in rows)))
-    return groups
+@dataclass(frozen=True, slots=True)
+class FormSettings:
+    """The settings of a form as pages show them.
+
+    Attributes
+    ----------
+    first
+        The settings of `FIRST`, which people change most.
+    groups
+        All others.
+    base_source
+        Where most values come from; shown once.
+    """
+
+    first: FormGroup
+    groups: tuple[FormGroup, ...]
+    base_source: str
+
+    @property
+    def count(self) -> int:
+        """Number of settings."""
+        return sum(len(group.rows) for group in (self.first, *self.groups))
+
+
+def form_settings(form: OverrideForm) -> FormSettings:
+    """Return the settings of a form: the first ones, then the groups in the order of the list of settings."""
+    rows = {field.name: _row(form, field) for field in shown_fields(form.scope)}
+    first = FormGroup("first", "Most used", tuple(rows[name] for name in FIRST if name in rows))
+    groups = (
+        FormGroup(
+            name,
+            title,
+            tuple(row for row in rows.values() if row.field.group == name and row.field.name not in FIRST),
+        )
+        for name, title in GROUPS.items()
+    )
+    sources = Counter(row.source for row in rows.values())
+    return FormSettings(first, tuple(group for group in groups if group.rows), sources.most_common(1)[0][0])
 
 
 def _row(form: OverrideForm, field: Field) -> FormRow:

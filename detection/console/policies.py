@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
@@ -13,14 +14,14 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
-from detection.console import formatting
+from detection.console import formatting, setting_changes
 from detection.console.access import ProjectRequest, actor_of, in_project, missing_role
 from detection.console.what_if import lines_of
 from detection.engine.fields import FIELDS, LADDERS
 from detection.engine.policy import PolicyError
 from detection.engine.scopes import PROJECT, SERVER, STORED_KINDS, Scope
 from detection.engine.tool_classes import TOOL_CLASSES
-from detection.forms import OverrideForm, form_groups
+from detection.forms import OverrideForm, form_settings
 from detection.models import Override, Role, ToolOverride
 from detection.selectors import dashboard
 from detection.selectors.policies import ProjectOverrides, overrides_of
@@ -37,6 +38,10 @@ CLASS_HELP = {
     "exempt": "never evaluated",
     "other": "none of the others",
 }
+_FACTS: dict[str, Any] = {
+    "tool_class": "", "ignore_arguments": [], "volatile_result_fields": [], "exempt": False,
+}  # fmt: skip
+"""What a tool rule contains besides settings, with the values of an empty one."""
 SAVED = "Override saved. It takes effect on the next call."
 
 
@@ -133,8 +138,11 @@ def page(request: ProjectRequest) -> HttpResponse:
     if request.method == "POST":
         if not may_change:
             return missing_role(request, Role.ADMIN)
-        if request.POST.get("action") == "delete":
+        action = request.POST.get("action")
+        if action == "delete":
             return _delete(request, scope)
+        if action == setting_changes.DIFF:
+            return setting_changes.respond(request, form, partial(stored.inherited, scope))
         if _save(request, scope, form):
             messages.success(request, SAVED)
             return redirect(_url(project.slug, scope))
@@ -145,7 +153,7 @@ def page(request: ProjectRequest) -> HttpResponse:
         "rules": _rules(request),
         "override": row,
         "form": form,
-        "groups": form_groups(form),
+        "settings": form_settings(form),
         "may_change": may_change,
         "is_server": is_server,
         "ladders": LADDERS,
@@ -221,6 +229,10 @@ def tool_rule(request: ProjectRequest) -> HttpResponse:
             "exempt": rule.exempt if rule else False,
         },
     )
+    if request.POST.get("action") == setting_changes.DIFF:
+        before = {name: getattr(rule, name) if rule else default for name, default in _FACTS.items()}
+        after = _facts(form) if form.is_valid() else before
+        return setting_changes.respond(request, form, partial(stored.inherited, scope), (before, after))
     if request.method == "POST" and _save_rule(request, form):
         messages.success(request, SAVED.replace("Override", "Tool rule"))
         return redirect(_rule_url(request, form.cleaned_data["pattern"]))
@@ -229,11 +241,22 @@ def tool_rule(request: ProjectRequest) -> HttpResponse:
         "rules": _rules(request),
         "rule": rule,
         "form": form,
-        "groups": form_groups(form),
+        "settings": form_settings(form),
         "may_change": request.membership.allows(Role.ADMIN),
         "ladders": LADDERS,
     }
     return render(request, "console/tool_rule.html", context, status=422 if form.errors else 200)
+
+
+def _facts(form: ToolRuleForm) -> dict[str, Any]:
+    """Return what a valid form of a tool rule contains besides settings."""
+    given = form.cleaned_data
+    return {
+        "tool_class": given["tool_class"],
+        "ignore_arguments": lines_of(given["ignore_arguments"]),
+        "volatile_result_fields": lines_of(given["volatile_result_fields"]),
+        "exempt": given["exempt"],
+    }
 
 
 def _delete_rule(request: ProjectRequest, pattern: str) -> HttpResponse:
@@ -261,11 +284,8 @@ def _save_rule(request: ProjectRequest, form: ToolRuleForm) -> bool:
         service.save_tool_rule(
             request.project.pk,
             given["pattern"],
-            tool_class=given["tool_class"],
-            ignore_arguments=lines_of(given["ignore_arguments"]),
-            volatile_result_fields=lines_of(given["volatile_result_fields"]),
             values=form.values,
-            exempt=given["exempt"],
+            **_facts(form),
             note=given["note"],
             actor=actor_of(request),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from django.contrib import messages
@@ -19,6 +20,7 @@ from detection.console import (
     permalinks,
     session_family,
     session_navigator,
+    setting_changes,
     timeline,
 )
 from detection.console.access import ProjectRequest, actor_of, in_project
@@ -26,7 +28,7 @@ from detection.console.session_navigator import MAX_DETAILED_CALLS, Navigator
 from detection.console.session_rows import meter_title, meter_words, session_row
 from detection.console.session_window import number
 from detection.engine.scopes import Scope
-from detection.forms import OverrideForm, form_groups
+from detection.forms import OverrideForm, form_settings
 from detection.models import Role, Session, call_flags
 from detection.selectors import policies
 from detection.selectors import sessions as selector
@@ -261,7 +263,7 @@ def _settings_context(
     request: ProjectRequest, session: Session, form: OverrideForm | None = None
 ) -> dict[str, Any]:
     form = form or _settings_form(request, session)
-    return {"form": form, "groups": form_groups(form)}
+    return {"form": form, "settings": form_settings(form)}
 
 
 def _settings_form(request: ProjectRequest, session: Session) -> OverrideForm:
@@ -297,6 +299,10 @@ def act(request: ProjectRequest) -> HttpResponse:
             tool = request.POST.get("tool", "")
             service.revoke_exemption(project.pk, name, tool, actor)
             messages.success(request, f"Exemption of {tool} undone. It takes effect on the next call.")
+        elif action == setting_changes.DIFF:
+            form = _settings_form(request, session)
+            stored = policies.overrides_of(project)
+            return setting_changes.respond(request, form, partial(stored.inherited, form.scope))
         elif action == "settings":
             return _save_settings(request, session, url)
         else:

@@ -29,15 +29,7 @@ document.addEventListener("submit", (event) => {
 
 document.addEventListener("change", (event) => {
   if (event.target.matches("select[data-submit]")) event.target.form.requestSubmit();
-  if (event.target.closest(".setting")) markSetting(event.target);
 });
-document.addEventListener("input", (event) => {
-  if (event.target.closest(".setting")) markSetting(event.target);
-});
-
-function markSetting(control) {
-  control.closest(".setting").classList.toggle("set", control.value !== "");
-}
 
 function chooseTab(tab) {
   for (const other of tab.parentElement.querySelectorAll("[data-tab]")) {

@@ -116,7 +116,7 @@ def test_a_sessions_own_settings_win_and_show_where_they_come_from(world):
         {"name": "s-1", "action": "settings", "set_max_repeats": "9"},
         follow=True,
     )
-    assert "set here; else 5 calls from model openai / gpt-5" in text(page).replace("  ", " ")
+    assert "set here; else 5 from model openai / gpt-5" in text(page).replace("  ", " ")
     world.session.refresh_from_db()
     assert world.session.policy_values == {"max_repeats": 9}
 
@@ -244,8 +244,31 @@ def test_a_scope_with_a_preset_of_its_own_inherits_the_values_of_that_preset(wor
     overrides.save_override(world.project.pk, scope, {"preset": "proxy"}, SYSTEM, "as before")
     shown = text(world.client.get(f"{world.base}/policies?scope=model:openai/gpt-5"))
     assert "set here; else standard from preset standard" in shown
-    assert "inherits break from preset proxy" in shown
-    assert "inherits block then stop" not in shown
+    assert "Unless noted, values come from preset proxy ." in shown
+    assert shown.count("preset proxy") < 3
+    page = world.client.get(f"{world.base}/policies?scope=model:openai/gpt-5").content.decode()
+    assert re.search(r'name="set_mode"[^>]*placeholder="break"', page)
+
+
+def test_the_changes_of_a_form_are_shown_before_they_are_saved(world):
+    def changes(url, **form):
+        return text(world.client.post(url, {"action": "diff", **form}, HTTP_HX_REQUEST="true"))
+
+    url = f"{world.base}/policies?scope=model:openai/gpt-5"
+    assert changes(url, set_max_repeats="5").strip() == ""
+    shown = changes(url, set_max_repeats="7", set_once_per_round="true")
+    assert "Limit for identical calls: 5 → 7 Weaker" in shown
+    assert "Weaker settings need a reason." in shown
+    assert "Limit for identical calls: 5, set here → 4, inherited" in changes(url) or "5 → 4" in changes(url)
+    by_preset = changes(url, set_max_repeats="5", set_preset="proxy")
+    assert re.search(r"Preset: standard → proxy .*\d+ more values? with the preset", by_preset)
+    assert "must be between 2 and 1,000" in changes(url, set_max_repeats="1").lower()
+    rule = f"{world.base}/policies/tool-rule?pattern=get_*"
+    assert "Tool class: poll → exempt" in changes(rule, pattern="get_*", tool_class="exempt")
+    session = changes(f"{world.base}/session/act", name="s-1", set_max_repeats="3")
+    assert "Limit for identical calls: 5 → 3" in session
+    world.session.refresh_from_db()
+    assert world.session.policy_values == {}
 
 
 def test_an_incident_of_a_cycle_names_its_pattern_and_how_often_the_ladder_reacted(world):

@@ -1,0 +1,41 @@
+// The settings of a policy: search, and marks of what was edited. Nothing here is needed to use the form.
+const rows = [...document.querySelectorAll(".setting")];
+const search = document.querySelector("[data-setting-search]");
+const none = document.querySelector("[data-no-setting]");
+const texts = rows.map((row) => `${row.dataset.setting} ${row.firstElementChild.textContent}`.toLowerCase());
+const opened = new Set([...document.querySelectorAll("details.setting-group[open]")]);
+
+function markSetting(control) {
+  const row = control.closest(".setting");
+  if (!row) return;
+  const initial = control.options
+    ? ([...control.options].find((one) => one.defaultSelected) ?? control.options[0]).value
+    : control.defaultValue;
+  row.classList.toggle("set", control.value !== "");
+  row.classList.toggle("edited", control.value !== initial);
+}
+
+function find() {
+  const words = search.value
+    .toLowerCase()
+    .split(/[\s_]+/)
+    .filter(Boolean);
+  const isShown = (text) => words.every((word) => text.includes(word));
+  rows.forEach((row, place) => (row.hidden = !isShown(texts[place])));
+  for (const group of document.querySelectorAll(".setting-group")) {
+    const hasRows = group.querySelector(".setting:not([hidden])") !== null;
+    group.hidden = !hasRows;
+    if (group.matches("details")) group.open = words.length ? hasRows : opened.has(group);
+  }
+  none.hidden = rows.some((row) => !row.hidden);
+}
+
+document.addEventListener("input", (event) => markSetting(event.target));
+search?.addEventListener("input", (event) => {
+  event.stopPropagation(); // the form has not changed
+  find();
+});
+search?.addEventListener("keydown", (event) => {
+  if (event.key === "Enter") event.preventDefault();
+});
+document.addEventListener("change", (event) => markSetting(event.target));
