@@ -12,6 +12,27 @@ import structlog
 _TOKEN: Final = re.compile(r"(lgw?_[0-9a-z]{10})_[0-9a-f]{72}")
 """Keys, and the tokens that base URLs of the gateway contain. Their readable part stays."""
 
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_CONTROL_IN_TRACEBACK: Final = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]"
+)
+
+
+def escape_control_characters(
+    _logger: Any, _name: str, entry: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    """Escape what would start another line, move the cursor of a terminal or turn the direction of writing."""
+    for key, value in entry.items():
+        if isinstance(value, str):
+            # A traceback has many lines; they are the only ones.
+            pattern = _CONTROL_IN_TRACEBACK if key == "exception" else _CONTROL
+            entry[key] = pattern.sub(_escaped, value)
+    return entry
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()
+
 
 def mask_tokens(
     _logger: Any, _name: str, line: str | bytes | bytearray | MutableMapping[str, Any] | tuple[Any, ...]
@@ -50,6 +71,7 @@ def formatter(json: bool = False, level: str = "INFO") -> logging.Formatter:
         processors=[
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
             structlog.processors.format_exc_info,
+            escape_control_characters,
             renderer,
             mask_tokens,
         ],

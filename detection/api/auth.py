@@ -71,12 +71,12 @@ class ApiKeyAuth(HttpBearer):
         principal = keys.authenticate(token) if token.isascii() else None
         if principal is None:
             api_request.key_hint = keys.hint(token) if token.isascii() and keys.looks_like_key(token) else ""
-            log.info("key_rejected", key=api_request.key_hint, address=api_request.client_address)
+            log.warning("key_rejected", key=api_request.key_hint, address=api_request.client_address)
             raise Problem(401, "unknown_key", "The key is unknown, revoked or expired.", headers=_CHALLENGE)
         api_request.principal = request.META["loopguard.principal"] = principal
         self._check_rate(api_request)
         if self.scope not in principal.scopes:
-            log.info("scope_missing", key=principal.public_id, scope=self.scope)
+            log.warning("scope_missing", key=principal.public_id, scope=self.scope)
             raise Problem(403, "missing_scope", f"The key needs the scope `{self.scope.value}`.")
         if principal.is_archived and self.scope in _WRITES_OF_AGENTS and request.method != "GET":
             raise Problem(403, "project_archived", keys.PROJECT_ARCHIVED)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Concatenate, ParamSpec, cast
 
+import structlog
 from django.contrib.auth.views import redirect_to_login
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import render
@@ -18,6 +19,7 @@ from detection.models import Membership, Project, Role
 from detection.request_context import IdentifiedRequest
 from detection.services.audit import Actor
 
+log = structlog.get_logger(__name__)
 P = ParamSpec("P")
 
 
@@ -61,6 +63,12 @@ def in_project(
                 .first()
             )
             if membership is None:
+                log.warning(
+                    "access_denied",
+                    username=request.user.get_username(),
+                    project=project[:64],
+                    path=request.path[:200],
+                )
                 raise Http404
             inside = cast("ProjectRequest", request)
             inside.project, inside.membership = membership.project, membership
@@ -75,7 +83,16 @@ def in_project(
 
 
 def missing_role(request: ProjectRequest, role: str) -> HttpResponse:
-    """Return the page that names the required role and who can grant it."""
+    """Return the page that names the required role and who can grant it, and log the denial."""
+    log.warning(
+        "access_denied",
+        username=request.user.get_username(),
+        project=request.project.slug,
+        role=request.membership.role,
+        needed=str(role),
+        method=request.method,
+        path=request.path[:200],
+    )
     admins = Membership.objects.filter(project=request.project, role=Role.ADMIN).select_related("user")[:5]
     context = {"needed": Role(role).name.lower(), "admins": [row.user.get_username() for row in admins]}
     return render(request, "console/no_permission.html", context, status=403)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import structlog
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+
+log = structlog.get_logger(__name__)
 
 
 def _answer(request: HttpRequest, status: int, title: str, detail: str) -> HttpResponse:
@@ -29,7 +32,13 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """Return the page for a missing permission."""
+    """Return the page for a missing permission, and log the denial."""
+    log.warning(
+        "access_denied",
+        username=request.user.get_username() if request.user.is_authenticated else "",
+        method=request.method,
+        path=request.path[:200],
+    )
     return _answer(request, 403, "Permission denied", "Your role in this project does not allow it.")
 
 
