@@ -188,15 +188,15 @@ def lists() -> str:
 
 
 def _list_section(spec: ListSpec) -> str:
-    orders = ", ".join(f"`{key.name}`" for key in spec.sorts)
-    names = {field.column: field.name for field in spec.fields}
-    searched = ", ".join(names.get(column, column) for column in spec.search)
+    names = ", ".join(f"`{key.name}`" for key in spec.sorts)
+    orders = f" Orders: {names}; the first one, descending, is the standard." if len(spec.sorts) > 1 else ""
+    standard = f" Without a filter in the address, it is `{spec.default_text}`." if spec.default_text else ""
+    columns = {field.column: field.name for field in spec.fields}
+    searched = ", ".join(columns.get(column, column) for column in spec.search)
     lines = [
         f"## {spec.words.capitalize()}",
         "",
-        f"The range is of the time {spec.time_words.lower()}. Words are searched for in: {searched}. Orders: {orders}; the first one, descending, is",
-        "the standard."
-        + (f" Without a filter in the address, it is `{spec.default_text}`." if spec.default_text else ""),
+        f"The range selects by *{spec.time_words.lower()}*. Words are searched for in: {searched}.{orders}{standard}",
         "",
         "| field | values | meaning |",
         "| --- | --- | --- |",

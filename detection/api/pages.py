@@ -11,7 +11,9 @@ from detection.api.problems import Problem
 from detection.api.query_parameters import check_parameters
 from detection.api.requests import ApiRequest
 from detection.api.responses import list_response
-from detection.api.schemas.common import FilterQuerySchema, PageQuerySchema
+from detection.api.schemas.common import FilterSchema, PageQuerySchema
+from detection.filtering.language import Term
+from detection.filtering.time_ranges import ALL_TIME, TimeRange
 from detection.selectors.filters import ListQuery, ListSpec, given_terms, list_query
 from detection.selectors.pages import Page
 
@@ -19,23 +21,32 @@ Filters = TypeVar("Filters")
 Row = TypeVar("Row")
 
 
-def query_of(spec: ListSpec, query: FilterQuerySchema, names: Mapping[str, str]) -> ListQuery:
+def query_of(
+    spec: ListSpec,
+    query: FilterSchema,
+    names: Mapping[str, str],
+    *terms: Term,
+    range: TimeRange = ALL_TIME,  # noqa: A002 - what it is called everywhere
+) -> ListQuery:
     """Return what the filter and the typed parameters of a request select.
 
     Parameters
     ----------
     names
         Fields of the filter language by the typed parameters that select one of their values.
+    terms, range
+        Further conditions.
 
     Raises
     ------
     FilterError
     """
     given = {field: getattr(query, name) for name, field in names.items()}
-    if query.sort.removeprefix("-") not in {"", *(key.name for key in spec.sorts)}:
+    sort = getattr(query, "sort", "")
+    if sort.removeprefix("-") not in {"", *(key.name for key in spec.sorts)}:
         allowed = ", ".join(f"`{key.name}`" for key in spec.sorts)
         raise Problem(422, "invalid_value", f"`sort` must be one of {allowed}.", path="sort")
-    return list_query(spec, query.q, terms=given_terms(given), sort=query.sort)
+    return list_query(spec, query.q, terms=(*given_terms(given), *terms), range=range, sort=sort)
 
 
 def page_response(

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 from django.contrib import messages
-from django.http import Http404, HttpResponse, QueryDict
+from django.http import Http404, HttpResponse, HttpResponseRedirect, QueryDict
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
@@ -16,11 +16,12 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
 from detection.console.access import ProjectRequest, actor_of, in_project, missing_role
+from detection.console.listing import Listing
 from detection.console.route_sentences import route_sentence
 from detection.engine.detectors import DETECTORS
 from detection.models import DestinationKind, NotificationState, Role
 from detection.selectors import alerts as selector
-from detection.selectors.alerts import NotificationFilters
+from detection.selectors.lists import NOTIFICATIONS
 from detection.selectors.pages import BadCursor
 from detection.services.alerting import alert_routes, destinations, notifications, silences
 from detection.services.errors import Invalid, ServiceError
@@ -75,22 +76,17 @@ def _page(request: ProjectRequest, tab: str = "", **more: Any) -> HttpResponse:
         context["detectors"] = DETECTORS
         context["silence"] = _silence_form(more.get("given"), request.GET)
     else:
-        state, destination = request.GET.get("state", ""), request.GET.get("destination", "")[:40]
-        if state not in NotificationState.values:
-            state = ""
-        filters = NotificationFilters(state, destination)
+        listing = Listing(request, NOTIFICATIONS, kept=("tab",))
+        if listing.moved:
+            return HttpResponseRedirect(listing.moved)
         try:
-            found = selector.list_notifications(
-                project_id, filters, request.GET.get("cursor", "")[:30], PAGE_ROWS
-            )
+            found = selector.list_notifications(project_id, listing.query, listing.cursor, PAGE_ROWS)
         except BadCursor as error:
             raise Http404 from error
+        context["listing"] = listing
         context["notifications"] = [(row, STATES[row.state]) for row in found.items]
-        context["next_cursor"] = found.next_cursor
-        context["states"] = [
-            ("", "All", not state),
-            *((v, str(w), v == state) for v, w in NotificationState.choices),
-        ]
+        context["next_page"] = listing.next_page(found.next_cursor)
+        context["states"] = listing.tabs((("", "All"), *NotificationState.choices), None)
     return render(request, f"alerts/{tab}.html", context)
 
 

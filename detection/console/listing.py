@@ -54,6 +54,8 @@ class Listing:
         Further parameters of the page, which all addresses keep.
     path
         The page of the list, where the request is for another one; empty for the request's own.
+    default_range
+        Instead of that of the list.
 
     Attributes
     ----------
@@ -68,10 +70,17 @@ class Listing:
     """
 
     def __init__(
-        self, request: ProjectRequest, spec: ListSpec, *, kept: Iterable[str] = (), path: str = ""
+        self,
+        request: ProjectRequest,
+        spec: ListSpec,
+        *,
+        kept: Iterable[str] = (),
+        path: str = "",
+        default_range: str = "",
     ) -> None:
         given = request.GET
         self.spec, self.path = spec, path or request.path
+        self.default_range = default_range or spec.default_range
         self.kept = {name: given[name] for name in kept if given.get(name)}
         self.text = given.get("q", spec.default_text).strip()
         self.is_first_page, self.cursor = "cursor" not in given, given.get("cursor", "")
@@ -88,7 +97,7 @@ class Listing:
         try:
             if any(self.ends):
                 return time_ranges.between(*self.ends, now, self.zone)
-            return time_ranges.parse_range(given.get("range", ""), now, self.zone)
+            return time_ranges.parse_range(given.get("range") or self.default_range, now, self.zone)
         except FilterError as error:
             self.range_error = error.detail
             return TimeRange(given.get("range", "")[:80])
@@ -115,7 +124,11 @@ class Listing:
             "sort": str(self.query.order),
             **changes,
         }
-        defaults = {"q": self.spec.default_text, "sort": str(self.spec.order(""))}
+        defaults = {
+            "q": self.spec.default_text,
+            "range": self.default_range,
+            "sort": str(self.spec.order("")),
+        }
         query = QueryDict(mutable=True)
         for name, value in values.items():
             if value != defaults.get(name, ""):
@@ -126,6 +139,16 @@ class Listing:
         """Return the address with more terms and without those of some fields."""
         kept = language.without(self.query.terms, {*without})
         return self.url(q=language.write((*(one for one in kept if one not in terms), *terms)))
+
+    def url_in(self, spec: ListSpec, path: str, *terms: Term, **changes: str) -> str:
+        """Return the address of another list with those terms of this filter that it has fields for, and with more terms."""
+        names = {one.name for one in spec.fields} - {"is"}
+        kept = (one for one in self.query.terms if one.field in names or not one.field)
+        text = language.write(dict.fromkeys((*kept, *terms)))
+        values = {"q": text, "range": self.range.text, **changes}
+        query = QueryDict(mutable=True)
+        query.update({name: value for name, value in values.items() if value or name == "q"})
+        return f"{path}?{query.urlencode()}"
 
     def next_page(self, cursor: str | None) -> str:
         """Return the address of the page behind a cursor; empty if there is none."""
@@ -195,7 +218,10 @@ class Listing:
         """Address, words and whether it is chosen, of each range."""
         return [
             (self.url(range=text), words, text == self.range.text)
-            for text, words in [("", "All time"), *PRESETS.items()]
+            for text, words in [
+                *({"": "All time"} if not self.default_range else {}).items(),
+                *PRESETS.items(),
+            ]
         ]
 
     @property

@@ -13,10 +13,12 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_POST, require_safe
 
 from detection.console.access import ProjectRequest, actor_of, in_project
+from detection.console.listing import Listing
 from detection.console.session_rows import session_row
 from detection.models import Role, SessionState
 from detection.selectors import dashboard
 from detection.selectors import sessions as selector
+from detection.selectors.lists import INCIDENTS, SESSIONS
 from detection.selectors.pages import BadCursor, Page
 from detection.services.sessions import actions as service
 from detection.services.sessions import removal
@@ -24,44 +26,34 @@ from detection.services.sessions import removal
 PAGE_ROWS = 50
 MAX_SELECTED = 200
 TABS = (("", "All"), *SessionState.choices)
-_CAPPED = ("", SessionState.IDLE, SessionState.ENDED)
-FILTERS = ("agent", "backend", "model", "tool")
+_EXACT = ("running", "looping", "held", "stopped")
+"""Tabs whose number is exact however many sessions there are."""
 
 
-def filters_of(request: ProjectRequest) -> selector.SessionFilters:
-    """Read the filters from the address; an unknown state is ignored."""
-    given = {name: request.GET.get(name, "")[:200] for name in ("q", "state", *FILTERS)}
-    if given["state"] not in selector.STATES:
-        given["state"] = ""
-    return selector.SessionFilters(**given, demo=None)
+def listing_of(request: ProjectRequest) -> Listing:
+    """Return what the address of the live page, or of a part of it, selects."""
+    return Listing(request, SESSIONS, path=reverse("console:live", args=[request.project.slug]))
 
 
 @in_project()
 @require_safe
 def page(request: ProjectRequest) -> HttpResponse:
     """Show the list."""
-    project, now = request.project, timezone.now()
-    filters = filters_of(request)
+    project, now, listing = request.project, timezone.now(), listing_of(request)
+    if listing.moved:
+        return HttpResponseRedirect(listing.moved)
     # Taken before the rows are read, so a change committed in between is sent again.
     cursor = selector.changed_since(project.pk, "").cursor
     try:
-        found = selector.list_sessions(project.pk, filters, request.GET.get("cursor", ""), PAGE_ROWS)
+        found = selector.list_sessions(project.pk, listing.query, listing.cursor, PAGE_ROWS)
     except BadCursor:
         found = Page((), None)
-    active = [
-        ("search" if name == "q" else name, getattr(filters, name))
-        for name in ("q", *FILTERS)
-        if getattr(filters, name)
-    ]
     context = {
         "cursor": cursor,
-        "filters": filters,
-        "active_filters": active,
-        "facets": dashboard.facets(project.pk),
-        **_figures(request, filters),
+        "listing": listing,
+        **_figures(request, listing),
         "rows": [session_row(row, now) for row in found.items],
-        "next_cursor": found.next_cursor,
-        "is_first_page": "cursor" not in request.GET,
+        "next_page": listing.next_page(found.next_cursor),
         "has_demo": dashboard.has_demo(project.pk),
     }
     return render(request, "live/page.html", context)
@@ -71,25 +63,19 @@ def page(request: ProjectRequest) -> HttpResponse:
 @require_safe
 def figures(request: ProjectRequest) -> HttpResponse:
     """Show the figures and tabs alone, to refresh them."""
-    return render(request, "live/_figures.html", _figures(request, filters_of(request)))
+    return render(request, "live/_figures.html", _figures(request, listing_of(request)))
 
 
-def _figures(request: ProjectRequest, filters: selector.SessionFilters) -> dict[str, Any]:
-    """Return tiles and tabs: all of them count the sessions under the filters of the list."""
-    counts = dashboard.state_counts(request.project.pk, filters)
+def _figures(request: ProjectRequest, listing: Listing) -> dict[str, Any]:
+    """Return tiles and tabs: all of them count the sessions under the filter of the list."""
+    counts = dashboard.state_counts(request.project.pk, listing.query)
+    incidents = reverse("console:incidents", args=[request.project.slug])
     return {
-        "kpis": dashboard.kpis(request.project.pk, filters),
+        "listing": listing,
+        "kpis": dashboard.kpis(request.project.pk, listing.query),
         "counts": counts,
-        "tabs": [
-            (
-                state,
-                words,
-                getattr(counts, state or "all"),
-                counts.is_capped and state in _CAPPED,
-                state == filters.state,
-            )
-            for state, words in TABS
-        ],
+        "tabs": listing.tabs(TABS, counts, _EXACT),
+        "incidents_today": listing.url_in(INCIDENTS, incidents, range="24h"),
     }
 
 

@@ -78,6 +78,7 @@ def live_rows(request: ProjectRequest) -> HttpResponse:
         request.META["QUERY_STRING"],
         request.membership.allows(Role.OPERATOR),
         preferences.of(request).time,
+        str(preferences.zone(request)),
     )
     # The key does not cover the changes of an open transaction.
     known = None if connection.in_atomic_block else response_cache.get(key)
@@ -92,7 +93,7 @@ def live_rows(request: ProjectRequest) -> HttpResponse:
 def _response_body(request: ProjectRequest, seen: str) -> bytes:
     project, now = request.project, timezone.now()
     changes = selector.changed_since(project.pk, request.GET.get("since", ""), seen=seen)
-    page = selector.list_sessions(project.pk, live_page.filters_of(request), "", live_page.PAGE_ROWS)
+    page = selector.list_sessions(project.pk, live_page.listing_of(request).query, "", live_page.PAGE_ROWS)
     changed = {row.id for row in changes.sessions}
     order = [row.id for row in page.items]
     rows = [row for row in page.items if changes.reset or row.id in changed]

@@ -33,7 +33,7 @@ class FilterError(ValueError):
 
     def __init__(self, detail: str) -> None:
         super().__init__(detail)
-        self.detail = detail
+        self.detail = "".join(char if char.isprintable() else "\ufffd" for char in detail)
 
 
 @dataclass(frozen=True, slots=True)

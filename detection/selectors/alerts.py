@@ -21,7 +21,9 @@ from detection.models import (
     NotificationState,
     OutboxState,
 )
-from detection.selectors.pages import BadCursor, Page
+from detection.selectors.filters import ListQuery, list_query
+from detection.selectors.lists import NOTIFICATIONS
+from detection.selectors.pages import Page, cut
 
 if TYPE_CHECKING:
     from django_stubs_ext import WithAnnotations
@@ -31,13 +33,8 @@ MAX_SHOWN_EVENTS = 50
 MAX_SILENCES = 50
 
 
-@dataclass(frozen=True, slots=True)
-class NotificationFilters:
-    """Filters of the notification list; empty ones match everything."""
-
-    state: str = ""
-    destination: str = ""
-    incident: str = ""
+ALL_NOTIFICATIONS = list_query(NOTIFICATIONS)
+"""Every notification, the newest first."""
 
 
 class DestinationHealth(TypedDict):
@@ -134,31 +131,18 @@ def list_silences(
 
 
 def list_notifications(
-    project_id: int, filters: NotificationFilters, cursor: str = "", limit: int = 50
+    project_id: int, query: ListQuery = ALL_NOTIFICATIONS, cursor: str = "", limit: int = 50
 ) -> Page[WithAnnotations[Notification, EventCount]]:
-    """List notifications, newest first.
+    """List notifications; `query` is of the list `NOTIFICATIONS`.
 
     Raises
     ------
     BadCursor
         If the cursor is not one of this list.
     """
-    rows = Notification.objects.filter(project_id=project_id).select_related("destination")
-    if filters.state:
-        rows = rows.filter(state=filters.state)
-    if filters.destination:
-        rows = rows.filter(destination__public_id=filters.destination)
-    if filters.incident:
-        items = NotificationItem.objects.filter(
-            event__incident__public_id=filters.incident, event__project_id=project_id
-        )
-        rows = rows.filter(pk__in=items.values("notification"))
-    if cursor:
-        if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 19):
-            raise BadCursor("`cursor` must be a `next_cursor` of this list.")
-        rows = rows.filter(pk__lt=int(cursor))
-    found = list(rows.order_by("-id").annotate(event_count=Count("items"))[: limit + 1])
-    return Page(tuple(found[:limit]), str(found[limit - 1].pk) if len(found) > limit else None)
+    rows = Notification.objects.filter(query.condition(), project_id=project_id).select_related("destination")
+    found = list(query.order.page(rows, cursor).annotate(event_count=Count("items"))[: limit + 1])
+    return cut(found, limit, query.order.cursor)
 
 
 def get_notification(project_id: int, public_id: str) -> WithAnnotations[Notification, EventCount] | None:

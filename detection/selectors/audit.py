@@ -2,81 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import datetime
-
 from django.db import connection
-from django.db.models import Q, QuerySet
 
 from detection.models import AuditEntry
-from detection.selectors.pages import Page, Position, cut
+from detection.selectors.filters import ListQuery, list_query
+from detection.selectors.lists import AUDIT
+from detection.selectors.pages import Page, cut
 
-CHUNK_ROWS = 500
-
-
-@dataclass(frozen=True, slots=True)
-class AuditFilters:
-    """Filters of the audit; empty ones match everything.
-
-    Attributes
-    ----------
-    action
-        A whole action (``session.stop``) or its first word (``session``).
-    start, end
-        Half open.
-    with_server
-        Also changes of the whole server, which belong to no project.
-    """
-
-    actor: str = ""
-    action: str = ""
-    subject: str = ""
-    start: datetime | None = None
-    end: datetime | None = None
-    with_server: bool = False
-
-
-def _narrowed(rows: QuerySet[AuditEntry], filters: AuditFilters) -> QuerySet[AuditEntry]:
-    if filters.actor:
-        rows = rows.filter(actor=filters.actor)
-    if filters.action:
-        rows = rows.filter(Q(action=filters.action) | Q(action__startswith=f"{filters.action}."))
-    if filters.subject:
-        rows = rows.filter(subject=filters.subject)
-    if filters.start:
-        rows = rows.filter(at__gte=filters.start)
-    if filters.end:
-        rows = rows.filter(at__lt=filters.end)
-    return rows
+ALL_ENTRIES = list_query(AUDIT)
+"""Every entry, the newest first."""
 
 
 def list_entries(
-    project_id: int, filters: AuditFilters, cursor: str = "", limit: int = 50
+    project_id: int,
+    query: ListQuery = ALL_ENTRIES,
+    cursor: str = "",
+    limit: int = 50,
+    *,
+    with_server: bool = False,
 ) -> Page[AuditEntry]:
-    """List the changes of a project, the newest first; `BadCursor` for a cursor of another list. One query, by index."""
-    rows = _narrowed(AuditEntry.objects.order_by("-at", "-id"), filters)
-    if cursor:
-        rows = rows.filter(Position.decode(cursor).beyond("at"))
-    newest = rows.filter(project_id=project_id)[: limit + 1]
-    if filters.with_server:
+    """List the changes of a project. One query, by index.
+
+    Parameters
+    ----------
+    query
+        Of the list `AUDIT`.
+    with_server
+        Also changes of the whole server, which belong to no project.
+
+    Raises
+    ------
+    BadCursor
+    """
+    rows = query.order.page(AuditEntry.objects.filter(query.condition()), cursor)
+    found = rows.filter(project_id=project_id)[: limit + 1]
+    if with_server:
         # Each part uses its index with a limit; one query for both would read and sort all entries.
-        parts = newest.union(rows.filter(project=None)[: limit + 1], all=True)
-        newest = parts.order_by("-at", "-id")[: limit + 1]
-    found = list(newest)
-    return cut(found, limit, lambda row: Position(row.at, row.pk).encode())
-
-
-def export_entries(project_id: int, filters: AuditFilters, limit: int) -> Iterator[AuditEntry]:
-    """Read up to `limit` changes in the order of the list, in chunks, so that no export holds them all."""
-    cursor, left = "", limit
-    while left > 0:
-        page = list_entries(project_id, filters, cursor, min(CHUNK_ROWS, left))
-        yield from page.items
-        left -= len(page.items)
-        if page.next_cursor is None:
-            return
-        cursor = page.next_cursor
+        parts = found.union(rows.filter(project=None)[: limit + 1], all=True)
+        found = query.order.page(parts, "")[: limit + 1]
+    return cut(list(found), limit, query.order.cursor)
 
 
 _CHANGEABLE_SQL = """

@@ -5,7 +5,7 @@ Counts are bounded, so a page of a large project costs no more.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from typing import Any
 
@@ -17,7 +17,8 @@ from detection.models import Attempt, Incident, Session, SessionState
 from detection.models.events import DAYS_PER_PARTITION, oldest_kept_day
 from detection.models.incidents import IncidentStatus
 from detection.models.session_state import shown_state_expression, state_condition
-from detection.selectors.sessions import ALL_SESSIONS, SessionFilters, condition
+from detection.selectors.filters import ListQuery
+from detection.selectors.sessions import ALL_SESSIONS
 
 COUNTED_SESSIONS = 10_000
 MAX_IN_NAVIGATION = 1000
@@ -67,12 +68,12 @@ class StateCounts:
     is_capped: bool
 
 
-def state_counts(project_id: int, filters: SessionFilters = ALL_SESSIONS) -> StateCounts:
-    """Count sessions by state under the filters of the list, whatever `filters.state` is.
+def state_counts(project_id: int, query: ListQuery = ALL_SESSIONS) -> StateCounts:
+    """Count sessions by state under the query of the list, except its terms of the field `is`.
 
     One query over at most 10,000 rows of an index; two more, by index, in projects with more sessions.
     """
-    wanted, now = condition(replace(filters, state="")), timezone.now()
+    wanted, now = query.condition(without=("is",)), timezone.now()
     newest = Session.objects.filter(project_id=project_id).order_by("-last_event_at", "-id")
     counted = newest.annotate(
         shown=shown_state_expression(now),
@@ -109,9 +110,9 @@ class Kpis:
     spent_in_loops_usd: float
 
 
-def kpis(project_id: int, filters: SessionFilters = ALL_SESSIONS) -> Kpis:
-    """Return the figures of the sessions under the filters, whatever `filters.state` is; two bounded queries."""
-    now, wanted = timezone.now(), condition(replace(filters, state=""))
+def kpis(project_id: int, query: ListQuery = ALL_SESSIONS) -> Kpis:
+    """Return the figures of the sessions under the query, except its terms of the field `is`; two bounded queries."""
+    now, wanted = timezone.now(), query.condition(without=("is",))
     # Only sessions of the last minute can have calls of the last minute.
     recent = Session.objects.filter(
         wanted, project_id=project_id, last_event_at__gt=now - timedelta(minutes=1)

@@ -57,6 +57,8 @@ class FilterField:
         Whether values of the newest rows are offered (`text` only).
     is_whole
         Whether the column holds whole numbers (`number` only).
+    match
+        Returns the condition of a value that is not in a column (`text` only, without `*`).
     """
 
     name: str
@@ -66,6 +68,7 @@ class FilterField:
     choices: tuple[FieldChoice, ...] = ()
     completes: bool = True
     is_whole: bool = False
+    match: Callable[[str], Q] | None = None
 
     def condition(self, term: Term, now: datetime, zone: tzinfo) -> Q:
         """Return a term of this field as a condition, the minus in front included.
@@ -87,6 +90,8 @@ class FilterField:
         return ~wanted if term.is_negated else wanted
 
     def _text(self, operator: str, value: Value, now: datetime, zone: tzinfo) -> Q:
+        if self.match is not None:
+            return self.match(value.text)
         if value.is_quoted or "*" not in value.text:
             return Q(**{self.column: value.text})
         return Q(Like(F(self.column), models.Value(like_pattern(value.text))))
@@ -170,6 +175,8 @@ class ListSpec:
         What the list can be sorted by; the first is the default, descending.
     default_text
         The filter of an address without one.
+    default_range
+        The range of an address without one; then there is no choice of all time.
     example
         A filter that shows the language.
     """
@@ -184,6 +191,7 @@ class ListSpec:
     sorts: tuple[SortKey, ...]
     also_since: str = ""
     default_text: str = ""
+    default_range: str = ""
     example: str = ""
 
     def field(self, name: str) -> FilterField:

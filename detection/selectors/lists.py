@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 from django.db.models import Q
 
 from detection.engine.detectors import DETECTORS
-from detection.models import Incident
+from detection.models import (
+    AuditEntry,
+    CallCount,
+    Incident,
+    Notification,
+    NotificationItem,
+    NotificationState,
+    Session,
+    SessionState,
+)
 from detection.models.incidents import IncidentLabel, IncidentStatus
+from detection.models.session_state import state_condition
 from detection.selectors.filters import FieldChoice, FilterField, ListSpec
 from detection.selectors.pages import SortKey
 
@@ -120,5 +131,146 @@ INCIDENTS: Final = ListSpec(
     example="kind:cycle agent:browser -tool:bash cost:>0.1",
 )
 
-LISTS: Final = {spec.name: spec for spec in (INCIDENTS,)}
+SESSIONS: Final = ListSpec(
+    name="sessions",
+    words="sessions",
+    model=Session,
+    fields=(
+        FilterField(
+            name="is",
+            type="choice",
+            help="State",
+            choices=tuple(
+                FieldChoice(state.value, state.label, partial(state_condition, state.value))
+                for state in SessionState
+            ),
+        ),
+        _text("session", "Session", "external_id"),
+        _AGENT,
+        _text("tool", "Tool of the last call", "last_tool"),
+        _BACKEND,
+        _MODEL,
+        _text("parent", "Session that started it", "parent_external_id"),
+        _text("integration", "How its first event came"),
+        FilterField(
+            name="outcome",
+            type="choice",
+            help="Reported outcome",
+            column="outcome",
+            choices=tuple(FieldChoice(one, "") for one in ("completed", "failed", "cancelled")),
+        ),
+        _flag("demo", "Whether the demo created it", Q(is_demo=True)),
+        _number("calls", "Calls", "call_count"),
+        _number("blocked", "Blocked calls", "blocked_count"),
+        _number("tokens", "Tokens", "token_count"),
+        _number("cost", "Cost in US dollars", "cost_usd", is_whole=False),
+        _time("started", "When it started", "started_at"),
+        _time("last", "Last event", "last_event_at"),
+    ),
+    search=("external_id", "agent", "model", "last_tool"),
+    time="last_event_at",
+    time_words="Last event",
+    sorts=(
+        SortKey("last", "last_event_at"),
+        SortKey("started", "started_at"),
+        SortKey("calls", "call_count", "number"),
+        SortKey("blocked", "blocked_count", "number"),
+        SortKey("cost", "cost_usd", "number"),
+        SortKey("session", "external_id", "text"),
+        SortKey("agent", "agent", "text"),
+        SortKey("tool", "last_tool", "text"),
+    ),
+    example="is:looping agent:browser -tool:bash calls:>100",
+)
+
+AUDIT: Final = ListSpec(
+    name="audit",
+    words="audit entries",
+    model=AuditEntry,
+    fields=(
+        _text("actor", "A user name, `key:<id>`, `command` or `system`"),
+        _text("action", "What was done, as in `session.stop` or `session.*`"),
+        _text("subject", "What was changed"),
+        _text("request", "Id of the request", "request_id", completes=False),
+        _time("time", "When", "at"),
+    ),
+    search=("actor", "action", "subject"),
+    time="at",
+    time_words="Time",
+    sorts=(SortKey("time", "at"),),
+    example="actor:ana action:policy.*",
+)
+
+
+def _of_incident(public_id: str) -> Q:
+    items = NotificationItem.objects.filter(event__incident__public_id=public_id)
+    return Q(pk__in=items.values("notification"))
+
+
+NOTIFICATIONS: Final = ListSpec(
+    name="notifications",
+    words="notifications",
+    model=Notification,
+    fields=(
+        FilterField(
+            name="is",
+            type="choice",
+            help="State",
+            column="state",
+            choices=tuple(FieldChoice(state.value, state.label) for state in NotificationState),
+        ),
+        _text("destination", "Name of the destination", "destination__name"),
+        _text("destination_id", "Id of the destination", "destination__public_id", completes=False),
+        _text("route", "Name of the route", "route_name"),
+        FilterField(
+            name="incident", type="text", help="Id of an incident", completes=False, match=_of_incident
+        ),
+        _flag("test", "Whether it is a test", Q(is_test=True)),
+        _number("attempts", "Attempts", "attempt_count"),
+        _time("created", "When it was created", "created_at"),
+    ),
+    search=("title", "destination__name", "route_name"),
+    time="created_at",
+    time_words="Created",
+    # Ids are in the order of creation, and have the index.
+    sorts=(SortKey("created", "id", "number"), SortKey("attempts", "attempt_count", "number")),
+    example="is:failed destination:on-call",
+)
+
+STATISTICS: Final = ListSpec(
+    name="statistics",
+    words="statistics",
+    model=Incident,
+    fields=(
+        *(INCIDENTS.field(name) for name in ("kind", "tool", "agent", "session", "backend", "model")),
+        *(INCIDENTS.field(name) for name in ("label", "decision", "guarded", "demo")),
+    ),
+    search=INCIDENTS.search,
+    time="opened_at",
+    time_words="Period",
+    also_since="last_seen_at",
+    sorts=(SortKey("seen", "last_seen_at"),),
+    default_range="7d",
+    example="agent:browser -tool:bash demo:no",
+)
+"""Statistics are of the incidents that a query selects, and of the calls under the same terms where calls have such fields."""
+
+CALL_COUNTS: Final = ListSpec(
+    name="calls",
+    words="counted calls",
+    model=CallCount,
+    fields=(
+        _text("tool", "Tool"),
+        _BACKEND,
+        _MODEL,
+        _flag("demo", "Whether the demo made them", Q(is_demo=True)),
+    ),
+    search=(),
+    time="hour",
+    time_words="Hour",
+    sorts=(SortKey("hour", "hour"),),
+)
+"""The hourly counts of calls, for `STATISTICS`. No list."""
+
+LISTS: Final = {spec.name: spec for spec in (SESSIONS, INCIDENTS, AUDIT, NOTIFICATIONS, STATISTICS)}
 """All of them by name."""

@@ -9,42 +9,19 @@ from decimal import Decimal
 from typing import Any
 
 from django.db import connection
-from django.db.models import Q
 
 from detection.models import Event, EventType, Session, SessionState, StoppedByKind
-from detection.models.session_state import shown_state, state_condition
-from detection.selectors.pages import MAX_ID, BadCursor, Page, Position, cut
+from detection.models.session_state import shown_state
+from detection.selectors.filters import ListQuery, list_query
+from detection.selectors.lists import SESSIONS
+from detection.selectors.pages import MAX_ID, BadCursor, Page, cut
 
 STATES = tuple(SessionState.values)
 MAX_CHANGES = 500
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionFilters:
-    """What a list of sessions is narrowed to; empty fields do not narrow.
-
-    Attributes
-    ----------
-    q
-        Text within the name, agent, model or last tool.
-    state
-        One of `STATES`; `running` leaves the idle ones out.
-    tool
-        The tool that was called last.
-    demo
-        True: only the demo's sessions; False: none of them.
-    """
-
-    q: str = ""
-    state: str = ""
-    agent: str = ""
-    backend: str = ""
-    model: str = ""
-    tool: str = ""
-    demo: bool | None = None
-
-
-ALL_SESSIONS = SessionFilters()
+ALL_SESSIONS = list_query(SESSIONS)
+"""Every session, those with the newest events first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +80,14 @@ def row_of(session: Session) -> SessionRow:
 
 
 def list_sessions(
-    project_id: int, filters: SessionFilters = ALL_SESSIONS, cursor: str = "", limit: int = 50
+    project_id: int, query: ListQuery = ALL_SESSIONS, cursor: str = "", limit: int = 50
 ) -> Page[SessionRow]:
-    """List a project's sessions, those with the newest events first.
+    """List a project's sessions.
 
     Parameters
     ----------
+    query
+        Of the list `SESSIONS`.
     cursor
         `next_cursor` of the page before, or empty.
     limit
@@ -117,37 +96,11 @@ def list_sessions(
     Raises
     ------
     BadCursor
-        One query, by index.
+        One query, by index in the default order.
     """
-    rows = Session.objects.filter(condition(filters), project_id=project_id)
-    if cursor:
-        rows = rows.filter(Position.decode(cursor).beyond("last_event_at"))
-    found = [
-        SessionRow(*row) for row in rows.order_by("-last_event_at", "-id").values_list(*_FIELDS)[: limit + 1]
-    ]
-    return cut(found, limit, lambda row: Position(row.last_event_at, row.id).encode())
-
-
-def condition(filters: SessionFilters) -> Q:
-    """Return the filters as a condition on sessions."""
-    wanted = Q()
-    for name, value in (("agent", filters.agent), ("backend", filters.backend), ("model", filters.model)):
-        if value:
-            wanted &= Q(**{name: value})
-    if filters.tool:
-        wanted &= Q(last_tool=filters.tool)
-    if filters.demo is not None:
-        wanted &= Q(is_demo=filters.demo)
-    if filters.state:
-        wanted &= state_condition(filters.state)
-    if filters.q:
-        wanted &= (
-            Q(external_id__icontains=filters.q)
-            | Q(agent__icontains=filters.q)
-            | Q(model__icontains=filters.q)
-            | Q(last_tool__icontains=filters.q)
-        )
-    return wanted
+    rows = query.order.page(Session.objects.filter(query.condition(), project_id=project_id), cursor)
+    found = [SessionRow(*row) for row in rows.values_list(*_FIELDS)[: limit + 1]]
+    return cut(found, limit, query.order.cursor)
 
 
 def get_session(project_id: int, external_id: str) -> Session | None:

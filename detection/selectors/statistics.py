@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, tzinfo
 from typing import Any, Literal
 
 from django.db import connection
 from django.db.models import Avg, Count, F, Q, QuerySet, Sum
 from django.db.models.functions import Coalesce, Trunc
 
+from detection.filtering.time_ranges import ALL_TIME
 from detection.models import CallCount, CountingCursor, Incident, JudgeCall, JudgeLabel
+from detection.selectors.filters import ListQuery
+from detection.selectors.lists import CALL_COUNTS
 
 By = Literal["hour", "day", "kind", "tool", "model", "backend"]
 MAX_ROWS = 1000
@@ -124,39 +127,37 @@ class Statistics:
     is_cut: bool = field(default=False)
 
 
-def statistics(
-    project_id: int, start: datetime, end: datetime, by: By | None = None, *, demo: bool = True
-) -> Statistics:
-    """Count what happened between two moments.
+def statistics(project_id: int, query: ListQuery, by: By | None = None) -> Statistics:
+    """Count what happened in a time range.
 
     Parameters
     ----------
-    start, end
-        Half open. Calls are counted by whole hours that begin in the span, incidents by when they were opened.
+    query
+        Of the list `STATISTICS`, with both ends of the range. Calls are counted by whole hours that begin in it, incidents by when
+        they were opened. Terms that calls have no field for, such as an agent, leave the numbers of calls out. Days are those of the
+        query's time zone.
     by
         What to group by; None for the totals only.
-    demo
-        Whether the demo's sessions count.
 
     Returns
     -------
     Statistics
-        At most 1,000 rows, see `groups`. Reads the hourly rows and the incidents of the span, no event.
+        At most 1,000 rows, see `groups`. Reads the hourly rows and the incidents of the range, no event.
     """
-    calls, found = _counted(project_id, start, end, demo=demo)
+    calls, found = _counted(project_id, query)
     total = _merged(
-        [("", calls.aggregate(**_CALL_SUMS))], [("", found.aggregate(**_INCIDENT_SUMS))], has_calls=True
+        [] if calls is None else [("", calls.aggregate(**_CALL_SUMS))],
+        [("", found.aggregate(**_INCIDENT_SUMS))],
+        has_calls=calls is not None,
     )[""]
-    rows, is_cut = groups(project_id, start, end, by, demo=demo) if by else ((), False)
+    rows, is_cut = groups(project_id, query, by) if by else ((), False)
     counted_at = CountingCursor.objects.values_list("counted_at", flat=True).first()
-    return Statistics(
-        start, end, total, rows, _recovery(found), _judge(project_id, start, end), counted_at, is_cut
-    )
+    start, end = _ends(query)
+    recovery, judge = _recovery(found), _judge(project_id, query)
+    return Statistics(start, end, total, rows, recovery, judge, counted_at, is_cut)
 
 
-def groups(
-    project_id: int, start: datetime, end: datetime, by: By, *, demo: bool = True
-) -> tuple[tuple[Row, ...], bool]:
+def groups(project_id: int, query: ListQuery, by: By) -> tuple[tuple[Row, ...], bool]:
     """Count like `statistics`, the groups alone: at a third of its cost where the rest is not needed.
 
     Returns
@@ -165,12 +166,13 @@ def groups(
         At most 1,000 rows: the newest for hours and days, else those with the most incidents, then calls; and whether there
         were more.
     """
-    calls, found = _counted(project_id, start, end, demo=demo)
-    call_by, incident_by = _grouping(by)
+    calls, found = _counted(project_id, query)
+    call_by, incident_by = _grouping(by, query.zone)
+    calls = calls if call_by else None
     merged = _merged(
-        _grouped(calls, call_by, _CALL_SUMS) if call_by else (),
+        () if calls is None else _grouped(calls, call_by, _CALL_SUMS),
         _grouped(found, incident_by, _INCIDENT_SUMS),
-        has_calls=bool(call_by),
+        has_calls=calls is not None,
     )
     rows = [Row(key, numbers) for key, numbers in merged.items()]
     if by in ("hour", "day"):
@@ -182,23 +184,31 @@ def groups(
     return tuple(shown), len(rows) > MAX_ROWS
 
 
-def _counted(
-    project_id: int, start: datetime, end: datetime, *, demo: bool
-) -> tuple[QuerySet[CallCount], QuerySet[Incident]]:
-    calls = CallCount.objects.filter(project_id=project_id, hour__gte=start, hour__lt=end)
-    # An incident is never seen last before it was opened: the first condition uses the index, the second is what is meant.
-    found = Incident.objects.filter(
-        project_id=project_id, last_seen_at__gte=start, opened_at__gte=start, opened_at__lt=end
-    )
-    if not demo:
-        calls, found = calls.filter(is_demo=False), found.filter(is_demo=False)
-    return calls, found
+def _ends(query: ListQuery) -> tuple[datetime, datetime]:
+    start, end = query.range.start, query.range.end
+    assert start is not None and end is not None  # noqa: PT018, S101 - promised by the caller
+    return start, end
 
 
-def _judge(project_id: int, start: datetime, end: datetime) -> tuple[JudgeShare, ...]:
+def _counted(project_id: int, query: ListQuery) -> tuple[QuerySet[CallCount] | None, QuerySet[Incident]]:
+    """Return the counts of calls and the incidents of a query; None for calls under terms that they have no field for."""
+    found = Incident.objects.filter(query.condition(), project_id=project_id)
+    known = {one.name for one in CALL_COUNTS.fields}
+    if any(term.field not in known for term in query.terms):
+        return None, found
+    condition = replace(query, spec=CALL_COUNTS).condition()
+    return CallCount.objects.filter(condition, project_id=project_id), found
+
+
+def _judge(project_id: int, query: ListQuery) -> tuple[JudgeShare, ...]:
+    """Count the consultations of the range; with terms, those about the incidents that match, whenever they were opened."""
+    start, end = _ends(query)
+    consulted = JudgeCall.objects.filter(project_id=project_id, at__gte=start, at__lt=end)
+    if query.terms or query.is_empty:
+        matching = Incident.objects.filter(replace(query, range=ALL_TIME).condition(), project_id=project_id)
+        consulted = consulted.filter(incident__in=matching)
     rows = (
-        JudgeCall.objects.filter(project_id=project_id, at__gte=start, at__lt=end)
-        .order_by()
+        consulted.order_by()
         .values_list("outcome")
         .annotate(
             Count("id"),
@@ -221,10 +231,10 @@ def judge_calls_by_outcome() -> list[tuple[str, str, int]]:
     return sorted(rows)
 
 
-def _grouping(by: By) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+def _grouping(by: By, zone: tzinfo) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Return what calls and incidents are grouped by; calls know no detector."""
     if by in ("hour", "day"):
-        return (Trunc("hour", by, tzinfo=UTC),), (Trunc("opened_at", by, tzinfo=UTC),)
+        return (Trunc("hour", by, tzinfo=zone),), (Trunc("opened_at", by, tzinfo=zone),)
     if by == "model":
         return (F("backend"), F("model")), (F("backend"), F("model"))
     if by in ("tool", "backend"):
@@ -234,7 +244,8 @@ def _grouping(by: By) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
 
 def _key(parts: Iterable[Any]) -> str:
     return "/".join(
-        part.isoformat().replace("+00:00", "Z") if isinstance(part, datetime) else str(part) for part in parts
+        part.astimezone(UTC).isoformat().replace("+00:00", "Z") if isinstance(part, datetime) else str(part)
+        for part in parts
     )
 
 

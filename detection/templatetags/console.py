@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from typing import Any
 from urllib.parse import urlencode
 
@@ -157,10 +157,22 @@ def sort_header(listing: Listing, name: str, words: str, classes: str = "") -> d
     return {"header": listings.sort_header(listing, name, words, classes)}
 
 
+@register.filter
+def in_zone(moment: datetime, zone: tzinfo) -> datetime:
+    """Return a time in another zone, without it, for the filter `date`."""
+    return moment.astimezone(zone).replace(tzinfo=None)
+
+
+@register.filter
+def term(value: object, field: str) -> str:
+    """Return the term of the filter language that selects one value of a field."""
+    return str(language.term(field, str(value)))
+
+
 @register.simple_tag
 def with_term(listing: Listing, field: str, value: str) -> str:
-    """Return the address of a list with one more term."""
-    return listing.with_terms(language.term(field, value))
+    """Return the address of a list with a term instead of those of the same field."""
+    return listing.with_terms(language.term(field, value), without=(field,))
 
 
 @register.simple_tag

@@ -12,10 +12,11 @@ function token(name) {
   return colour;
 }
 
-const utc = (shape) => new Intl.DateTimeFormat("en-GB", { timeZone: "UTC", ...shape });
-const hours = utc({ hour: "2-digit", minute: "2-digit" });
-const days = utc({ day: "numeric", month: "short" });
-const moments = utc({ day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
+const zone = source ? (JSON.parse(source.textContent).zone ?? "UTC") : "UTC";
+const inZone = (shape) => new Intl.DateTimeFormat("en-GB", { timeZone: zone, ...shape });
+const hours = inZone({ hour: "2-digit", minute: "2-digit" });
+const days = inZone({ day: "numeric", month: "short" });
+const moments = inZone({ day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
 
 function ticks(_, splits) {
   // The day under the first hour of each day; hours alone elsewhere.
@@ -44,7 +45,7 @@ function options(box, step, isBars) {
   return {
     width: box.clientWidth,
     height: 200,
-    tzDate: (second) => uPlot.tzDate(new Date(second * 1000), "Etc/UTC"),
+    tzDate: (second) => uPlot.tzDate(new Date(second * 1000), zone === "UTC" ? "Etc/UTC" : zone),
     cursor: { points: { size: 6 }, drag: { setScale: true, x: true, y: false } },
     scales: {
       // Half a step on either side, where the first and the last bar are drawn.
@@ -77,6 +78,26 @@ function options(box, step, isBars) {
   };
 }
 
+/** A click leads to the incidents of an hour or a day; dragging zooms. */
+function bindRows(chart, data) {
+  let from = 0;
+  chart.over.addEventListener("mousedown", (event) => {
+    from = event.clientX;
+  });
+  chart.over.addEventListener("click", (event) => {
+    if (Math.abs(event.clientX - from) < 4) open(data, chart.cursor.idx);
+  });
+}
+
+function open(data, place) {
+  if (place === null || place === undefined || place >= data.at.length) return;
+  const step = data.at.length > 1 ? data.at[1] - data.at[0] : 3600;
+  const url = new URL(data.url, location.href);
+  const ends = [data.at[place], data.at[place + 1] ?? data.at[place] + step];
+  url.searchParams.set("range", ends.map((second) => new Date(second * 1000).toISOString()).join("/"));
+  location.assign(url);
+}
+
 function draw() {
   const data = JSON.parse(source.textContent);
   const step = data.at.length > 1 ? data.at[1] - data.at[0] : 3600;
@@ -88,7 +109,9 @@ function draw() {
     const withoutZeros = (column, index) => (index ? column.map((count) => count || null) : column);
     // A line needs one point more to draw the last step.
     const extended = (column, index) => [...column, column.at(-1) + (index ? 0 : step)];
-    charts.push(new uPlot(options(box, step, isBars), columns.map(isBars ? withoutZeros : extended), box));
+    const chart = new uPlot(options(box, step, isBars), columns.map(isBars ? withoutZeros : extended), box);
+    charts.push(chart);
+    if (data.url) bindRows(chart, data);
   }
 }
 

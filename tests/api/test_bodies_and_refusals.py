@@ -97,7 +97,19 @@ def test_unknown_paths_methods_and_hosts_get_problems_too(api, wsgi_client):
 def test_query_parameters_are_checked(api):
     assert refusal(api.get("/sessions", limit=0), 422, "invalid")["path"] == "limit"
     assert refusal(api.get("/sessions", satte="running"), 422, "unknown_parameter")["path"] == "satte"
-    refusal(api.get("/sessions", q="a\x00b"), 422, "invalid")
+    for path in (
+        "/sessions",
+        "/session-counts",
+        "/incidents",
+        "/statistics",
+        "/alerts/notifications",
+        "/audit",
+    ):
+        refused = refusal(api.get(path, q="no_field:1"), 422, "invalid_filter")
+        assert refused["path"] == "q"
+        assert refused["detail"].startswith("`no_field` is not a field of ")
+        refusal(api.get(path, q="a\x00b"), 422, "invalid_filter")
+    assert refusal(api.get("/incidents", sort="nonsense"), 422, "invalid_value")["path"] == "sort"
     for cursor in ("nonsense", "AAAA", "MDAwMS0wMS0wMVQwMDowMDowMHwx", "é"):
         assert refusal(api.get("/sessions", cursor=cursor), 422, "invalid_cursor")["path"] == "cursor"
         refusal(api.get("/incidents", cursor=cursor), 422, "invalid_cursor")

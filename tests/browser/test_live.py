@@ -98,7 +98,7 @@ def test_a_paused_page_waits_and_then_shows_everything(live, project):
 
 
 def test_a_session_that_no_longer_fits_the_filter_leaves(live, project, site):
-    live.goto(f"{site.url}/p/support/live?state=running")
+    live.goto(f"{site.url}/p/support/live?q=is:running")
     expect(live.locator("#live-state")).to_have_attribute("data-state", "live")
     service.stop(project.pk, "first", SYSTEM, "enough")
     expect(live.locator("#live-rows tr")).to_have_count(0)
@@ -106,7 +106,7 @@ def test_a_session_that_no_longer_fits_the_filter_leaves(live, project, site):
 
 
 def test_the_number_of_selected_sessions_follows_the_rows(live, project, site):
-    live.goto(f"{site.url}/p/support/live?state=running")
+    live.goto(f"{site.url}/p/support/live?q=is:running")
     expect(live.locator("#live-state")).to_have_attribute("data-state", "live")
     live.locator('tr[data-session="first"] input').check()
     expect(live.locator("[data-bulk-count]")).to_have_text("1 selected")
@@ -130,7 +130,7 @@ def test_an_abandoned_loop_leaves_the_open_page(live, project, site):
     ]
     ingest(principal(project), observed)
     evaluate(Session.objects.get().pk)
-    live.goto(f"{site.url}/p/support/live?state=looping")
+    live.goto(f"{site.url}/p/support/live?q=is:looping")
     row = live.locator('tr[data-session="first"]')
     expect(row.locator(".chip")).to_have_text("Looping")
     expect(row).to_contain_text("would have been stopped")

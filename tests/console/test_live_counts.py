@@ -8,8 +8,11 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
+from detection.filtering import language
+from detection.filtering.language import parse
 from detection.models import Session, StoppedByKind
 from detection.models.session_state import STORED_STATES, SessionState
+from detection.selectors.filters import given_terms
 from tests.api.conftest import Api, speaking
 from tests.console.scenes import make_world
 from tests.support.alerts import make_incident
@@ -43,7 +46,7 @@ def random_session(project, number, chance):
 def numbers_of(page):
     """The tiles and tabs of a page, by name."""
     tiles = re.findall(r"<b\s*(?:class=\"hot\")?\s*>([^<]*)</b><span>(running|looping)</span>", page)
-    tabs = re.findall(r">(\w+) <span class=\"n\">(\d+)</span>", page)
+    tabs = re.findall(r">(\w+)\s+<span class=\"n\">(\d+)</span>", page)
     return {name: int(count) for count, name in tiles}, {name.lower(): int(count) for name, count in tabs}
 
 
@@ -56,7 +59,8 @@ def test_tiles_tabs_list_and_api_agree_under_every_filter():
         api = Api(wsgi_client, make_key(project))
         # These 16 of the 48 combinations contain every pair of values.
         for agent, model, tool, q in [*itertools.product(AGENTS, MODELS, TOOLS, QUERIES)][::3]:
-            filters = {"agent": agent, "model": model, "tool": tool, "q": q}
+            named = {"agent": agent, "model": model, "tool": tool}
+            filters = {**named, "q": q}
             counts = api.get("/session-counts", **filters).json()
             assert counts.pop("is_capped") is False
             listed = {
@@ -66,7 +70,7 @@ def test_tiles_tabs_list_and_api_agree_under_every_filter():
             assert counts == {"all": sum(listed.values()), **listed}, filters
             for part in ("live", "live/figures"):
                 page = world.client.get(
-                    f"{world.base}/{part}", {"state": "ended", **filters}
+                    f"{world.base}/{part}", {"q": language.write(parse(f"{q} is:ended") + given_terms(named))}
                 ).content.decode()
                 tiles, tabs = numbers_of(page)
                 assert tabs == counts, (part, filters)

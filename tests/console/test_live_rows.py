@@ -83,10 +83,10 @@ def test_only_what_changed_since_the_cursor_comes(transactional_db):
 def test_a_row_that_no_longer_fits_the_filter_is_named(transactional_db):
     world = make_world()
     ask(world.project, "s-2", 1)
-    before = rows(world, state="running")
+    before = rows(world, q="is:running")
     assert names(before) == ["s-2"]
     service.stop(world.project.pk, "s-2", SYSTEM, "enough")
-    after = rows(world, before["cursor"], state="running")
+    after = rows(world, before["cursor"], q="is:running")
     assert after["order"] == after["rows"] == []
     assert before["order"][0] in after["removed"]
 

@@ -153,7 +153,7 @@ def test_an_archived_project_rejects_agents_and_can_be_read_and_restored():
         refused = sent(path, body)
         assert (refused.status_code, refused.json()["code"]) == (403, "project_archived"), path
     assert Client().get("/api/v1/sessions", headers=auth).status_code == 200
-    page = world.client.get(f"{world.base}/incidents?tab=all")
+    page = world.client.get(f"{world.base}/incidents?q=")
     assert page.status_code == 200
     assert "Events and calls of this project are rejected" in text(page)
     world.client.post(f"{world.base}/connect/sample")

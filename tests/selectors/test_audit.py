@@ -5,12 +5,14 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
+from detection.filtering.time_ranges import TimeRange
 from detection.models import AuditEntry, Project
-from detection.selectors.audit import AuditFilters, export_entries, list_entries
+from detection.selectors.audit import ALL_ENTRIES, list_entries
+from detection.selectors.filters import list_query
+from detection.selectors.lists import AUDIT
+from detection.selectors.pages import all_rows
 
 pytestmark = pytest.mark.servers
-
-WITH_SERVER = AuditFilters(with_server=True)
 
 
 @pytest.fixture
@@ -30,10 +32,10 @@ def entries(project):
     )
 
 
-def walk(project, filters, limit):
+def walk(project, query, limit, *, with_server=True):
     seen, cursor = [], ""
     while cursor is not None:
-        page = list_entries(project.pk, filters, cursor, limit)
+        page = list_entries(project.pk, query, cursor, limit, with_server=with_server)
         assert len(page.items) <= limit
         seen += [row.pk for row in page.items]
         cursor = page.next_cursor
@@ -47,20 +49,22 @@ def in_order(entries):
 @pytest.mark.parametrize("limit", [1, 2, 5, 24, 50])
 def test_pages_cover_the_project_and_the_server_once_and_in_order(project, entries, limit):
     wanted = in_order(row for row in entries if row.project_id in (project.pk, None))
-    assert walk(project, WITH_SERVER, limit) == wanted
-    assert [row.pk for row in export_entries(project.pk, WITH_SERVER, 1000)] == wanted
+    assert walk(project, ALL_ENTRIES, limit) == wanted
+    oldest_first = list_query(AUDIT, sort="time")
+    assert walk(project, oldest_first, limit) == wanted[::-1]
+    read = lambda *page: list_entries(project.pk, ALL_ENTRIES, *page, with_server=True)  # noqa: E731
+    assert [row.pk for row in all_rows(read, 1000)] == wanted
 
 
 def test_server_changes_are_excluded_by_default(project, entries):
-    assert walk(project, AuditFilters(), 5) == in_order(
+    assert walk(project, ALL_ENTRIES, 5, with_server=False) == in_order(
         row for row in entries if row.project_id == project.pk
     )
 
 
 def test_filters_hold_for_the_server_s_changes_too(project, entries):
-    filters = AuditFilters(
-        with_server=True, actor="anna", action="key", start=entries[30].at, end=entries[0].at
-    )
+    span = TimeRange("", entries[30].at, entries[0].at)
+    query = list_query(AUDIT, "actor:anna action:key,key.*", range=span)
     wanted = in_order(
         row
         for row in entries
@@ -70,4 +74,4 @@ def test_filters_hold_for_the_server_s_changes_too(project, entries):
         and entries[30].at <= row.at < entries[0].at
     )
     assert wanted
-    assert walk(project, filters, 2) == wanted
+    assert walk(project, query, 2) == wanted

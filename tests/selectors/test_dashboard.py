@@ -4,7 +4,9 @@ import pytest
 from django.db import connection
 
 from detection.selectors import dashboard
-from detection.selectors.sessions import SessionFilters, list_sessions
+from detection.selectors.filters import list_query
+from detection.selectors.lists import SESSIONS
+from detection.selectors.sessions import list_sessions
 
 pytestmark = pytest.mark.servers
 
@@ -36,11 +38,11 @@ def test_in_a_large_project_the_newest_sessions_are_counted_and_the_states_at_wo
 @pytest.mark.parametrize(
     ("index", "look"),
     [
-        ("session_remarkable", lambda project: list_sessions(project.pk, SessionFilters(state="looping"))),
-        ("session_remarkable", lambda project: list_sessions(project.pk, SessionFilters(state="stopped"))),
+        ("session_remarkable", lambda project: list_sessions(project.pk, list_query(SESSIONS, "is:looping"))),
+        ("session_remarkable", lambda project: list_sessions(project.pk, list_query(SESSIONS, "is:stopped"))),
         ("session_remarkable", lambda project: dashboard.navigation_counts(project.pk)),
         ("session_of_demo", lambda project: dashboard.has_demo(project.pk)),
-        ("session_of_demo", lambda project: list_sessions(project.pk, SessionFilters(demo=True))),
+        ("session_of_demo", lambda project: list_sessions(project.pk, list_query(SESSIONS, "demo:yes"))),
         ("incident_of_demo", lambda project: dashboard.has_demo(project.pk)),
     ],
 )

@@ -7,9 +7,11 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from detection.models import Event, Session
+from detection.selectors.filters import list_query
+from detection.selectors.lists import SESSIONS
 from detection.selectors.pages import BadCursor, Position
 from detection.selectors.sessions import (
-    SessionFilters,
+    ALL_SESSIONS,
     calls_cursor,
     changed_since,
     get_session,
@@ -21,10 +23,10 @@ from tests.support.threads import in_thread
 pytestmark = pytest.mark.servers
 
 
-def walk(project, limit, **filters):
+def walk(project, limit, text=""):
     seen, cursor = [], ""
     while cursor is not None:
-        page = list_sessions(project.pk, SessionFilters(**filters), cursor, limit)
+        page = list_sessions(project.pk, list_query(SESSIONS, text), cursor, limit)
         seen += [row.external_id for row in page.items]
         cursor = page.next_cursor
     return seen
@@ -44,8 +46,8 @@ def test_a_running_session_that_is_silent_is_idle(project, session):
     session("busy")
     session("silent", age_seconds=301)
     session("stopped", age_seconds=301, state="stopped")
-    assert walk(project, 10, state="running") == ["busy"]
-    assert walk(project, 10, state="idle") == ["silent"]
+    assert walk(project, 10, "is:running") == ["busy"]
+    assert walk(project, 10, "is:idle") == ["silent"]
     shown = {row.external_id: row.shown_state for row in list_sessions(project.pk).items}
     assert shown == {"busy": "running", "silent": "idle", "stopped": "stopped"}
 
@@ -72,6 +74,8 @@ def test_a_page_of_the_list_is_one_query_by_index(project, session, django_asser
 def test_invalid_cursors_are_rejected(cursor):
     with pytest.raises(BadCursor):
         Position.decode(cursor)
+    with pytest.raises(BadCursor):
+        ALL_SESSIONS.order.page(Session.objects.all(), cursor or "!")
     with pytest.raises(BadCursor):
         calls_cursor(cursor)
 

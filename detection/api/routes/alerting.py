@@ -15,7 +15,7 @@ from detection.api.alert_responses import (
     silence_document,
 )
 from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ
-from detection.api.pages import page_response
+from detection.api.pages import page_response, query_of
 from detection.api.query_parameters import check_parameters, existing, existing_name, target
 from detection.api.requests import ApiRequest, actor_of
 from detection.api.responses import as_time, empty_response, json_response, list_response
@@ -42,7 +42,7 @@ from detection.api.schemas.alerts import (
 from detection.api.schemas.common import PageSchema
 from detection.models import KeyScope
 from detection.selectors import alerts as selector
-from detection.selectors.alerts import NotificationFilters
+from detection.selectors.lists import NOTIFICATIONS
 from detection.services.alerting import alert_routes, destinations, notifications, silences
 from detection.services.alerting.route_preview import preview_route
 
@@ -276,7 +276,8 @@ def end_silence(request: ApiRequest, silence_id: str) -> HttpResponse:
 )
 def list_notifications(request: ApiRequest, query: Query[NotificationQuerySchema]) -> HttpResponse:
     """List notifications, newest first."""
-    filters = NotificationFilters(**query.dict(exclude={"cursor", "limit"}))
+    names = {"state": "is", "destination": "destination_id", "incident": "incident"}
+    filters = query_of(NOTIFICATIONS, query, names)
     return page_response(request, query, filters, selector.list_notifications, notification_document)
 
 

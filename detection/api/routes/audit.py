@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 from ninja import Query, Router
 
 from detection import exports
 from detection.api.auth import ADMIN
-from detection.api.pages import page_response
+from detection.api.pages import page_response, query_of
 from detection.api.query_parameters import check_parameters
 from detection.api.requests import ApiRequest
 from detection.api.responses import LIST_AS_FILE
@@ -19,14 +21,20 @@ from detection.api.schemas.audit import (
     AuditQuerySchema,
 )
 from detection.api.schemas.common import PageSchema
+from detection.filtering.language import Term, Value, exact
+from detection.filtering.time_ranges import TimeRange
 from detection.selectors import audit
-from detection.selectors.audit import AuditFilters
+from detection.selectors.filters import ListQuery
+from detection.selectors.lists import AUDIT
+from detection.selectors.pages import all_rows
 
 router = Router(tags=["audit"])
 
 
-def _filters(query: AuditFiltersSchema) -> AuditFilters:
-    return AuditFilters(**query.dict(include={"actor", "action", "subject", "start", "end"}))
+def _query(query: AuditFiltersSchema) -> ListQuery:
+    action = (Term("action", (exact(query.action), Value(f"{query.action}.*"))),) if query.action else ()
+    span = TimeRange("", query.start, query.end)
+    return query_of(AUDIT, query, {"actor": "actor", "subject": "subject"}, *action, range=span)
 
 
 @router.get(
@@ -37,7 +45,7 @@ def _filters(query: AuditFiltersSchema) -> AuditFilters:
 )
 def list_audit_entries(request: ApiRequest, query: Query[AuditQuerySchema]) -> HttpResponse:
     """List changes in the project, newest first."""
-    return page_response(request, query, _filters(query), audit.list_entries, exports.audit_document)
+    return page_response(request, query, _query(query), audit.list_entries, exports.audit_document)
 
 
 @router.get(
@@ -50,5 +58,5 @@ def export_audit_entries(request: ApiRequest, query: Query[AuditExportQuerySchem
     """Export up to 10,000 changes as JSON lines or CSV."""
     check_parameters(request, AuditExportQuerySchema)
     principal = request.principal
-    rows = audit.export_entries(principal.project_id, _filters(query), query.limit)
+    rows = all_rows(partial(audit.list_entries, principal.project_id, _query(query)), query.limit)
     return exports.audit_file(rows, query.format, principal.project_slug)

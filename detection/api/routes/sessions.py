@@ -14,7 +14,7 @@ from django.http import HttpResponse
 from ninja import Body, Query, Router
 
 from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ, ApiKeyAuth
-from detection.api.pages import page_response
+from detection.api.pages import page_response, query_of
 from detection.api.query_parameters import check_parameters, existing, existing_name, target
 from detection.api.request_bodies import JSON
 from detection.api.requests import ApiRequest, actor_of
@@ -46,12 +46,14 @@ from detection.filtering import language
 from detection.models import KeyScope, Session
 from detection.selectors import dashboard, incidents, policies, sessions
 from detection.selectors.incidents import ALL_INCIDENTS
-from detection.selectors.sessions import SessionFilters
+from detection.selectors.lists import SESSIONS
 from detection.services.sessions import actions as services
 
 router = Router(tags=["sessions"])
 _command = ApiKeyAuth(KeyScope.GUARD, (JSON,))
 SHOWN_INCIDENTS = 20
+_PARAMETERS = {name: name for name in ("agent", "backend", "model", "tool", "demo")}
+"""Typed parameters and the fields of the filter language that they select values of."""
 SHOWN_QUARANTINED = 100
 
 
@@ -67,9 +69,9 @@ def _session(request: ApiRequest, name: str) -> Session:
 )
 def list_sessions(request: ApiRequest, query: Query[SessionQuerySchema]) -> HttpResponse:
     """List sessions, most recently active first."""
-    filters = SessionFilters(**query.dict(exclude={"cursor", "limit"}))
+    wanted = query_of(SESSIONS, query, _PARAMETERS | {"state": "is"})
     document = partial(session_document, project=request.principal.project_slug)
-    return page_response(request, query, filters, sessions.list_sessions, document)
+    return page_response(request, query, wanted, sessions.list_sessions, document)
 
 
 @router.get(
@@ -81,7 +83,7 @@ def list_sessions(request: ApiRequest, query: Query[SessionQuerySchema]) -> Http
 def get_session_counts(request: ApiRequest, query: Query[SessionFilterSchema]) -> HttpResponse:
     """Get the number of sessions by state, under the same filters as the list."""
     check_parameters(request, SessionFilterSchema)
-    counts = dashboard.state_counts(request.principal.project_id, SessionFilters(**query.dict()))
+    counts = dashboard.state_counts(request.principal.project_id, query_of(SESSIONS, query, _PARAMETERS))
     return json_response(asdict(counts))
 
 

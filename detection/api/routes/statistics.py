@@ -11,11 +11,14 @@ from django.utils import timezone
 from ninja import Query, Router
 
 from detection.api.auth import READ
+from detection.api.pages import query_of
 from detection.api.problems import Problem
 from detection.api.query_parameters import check_parameters
 from detection.api.requests import ApiRequest
 from detection.api.responses import json_response
 from detection.api.schemas.statistics import StatisticsQuerySchema, StatisticsSchema
+from detection.filtering.time_ranges import TimeRange
+from detection.selectors.lists import STATISTICS
 from detection.selectors.statistics import Numbers, statistics
 
 router = Router(tags=["statistics"])
@@ -53,7 +56,9 @@ def get_statistics(request: ApiRequest, query: Query[StatisticsQuerySchema]) -> 
             path="from",
         )
     by = None if query.by == "total" else query.by
-    found = statistics(request.principal.project_id, start, end, by, demo=query.demo)
+    names = {} if query.demo else {"demo": "demo"}
+    wanted = query_of(STATISTICS, query, names, range=TimeRange("", start, end))
+    found = statistics(request.principal.project_id, wanted, by)
     return json_response(
         {
             "from": start.isoformat(),

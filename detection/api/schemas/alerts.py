@@ -9,6 +9,7 @@ from ninja import Field, Schema
 from pydantic import StringConstraints
 
 from detection.api.schemas.common import (
+    FilterQuerySchema,
     FindingKind,
     Name128,
     Name200,
@@ -203,7 +204,7 @@ class SilenceQuerySchema(Schema):
     ended: bool = Field(False, description="List ended silences instead of active and planned ones.")
 
 
-class NotificationQuerySchema(PageQuerySchema):
+class NotificationQuerySchema(PageQuerySchema, FilterQuerySchema):
     """Filters of the notification list."""
 
     state: Literal["", "waiting", "sending", "delivered", "failed"] = Field("", description="State.")

@@ -8,15 +8,15 @@ from typing import Any, Literal
 from ninja import Field, Schema
 
 from detection import exports
-from detection.api.schemas.common import PageQuerySchema, ShortText, Timestamp
+from detection.api.schemas.common import FilterQuerySchema, PageQuerySchema, ShortText, Timestamp
 
 
-class AuditFiltersSchema(Schema):
+class AuditFiltersSchema(FilterQuerySchema):
     """Filters of the audit log."""
 
     actor: ShortText = Field("", description="A user name, `key:<id>`, `command` or `system`.")
     action: ShortText = Field(
-        "", description="An action, as in `session.stop`, or its first part, `session.`."
+        "", description="An action, as in `session.stop`, or its first part, as in `session`."
     )
     subject: ShortText = Field("", description="What was changed.")
     start: Timestamp | None = Field(None, description="Start of the time span, inclusive.")

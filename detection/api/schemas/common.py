@@ -71,12 +71,17 @@ class PageQuerySchema(Schema):
     limit: int = Field(50, ge=1, le=500, description="Rows per page.")
 
 
-class FilterQuerySchema(Schema):
-    """A filter and an order."""
+class FilterSchema(Schema):
+    """A filter."""
 
     q: FilterText = Field(
         "", description="Filter in the filter language, as in `agent:browser -tool:bash cost:>0.1`."
     )
+
+
+class FilterQuerySchema(FilterSchema):
+    """A filter and an order."""
+
     sort: ShortText = Field(
         "", description="Column to sort by; a minus before it means descending. Empty for the newest first."
     )

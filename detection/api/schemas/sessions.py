@@ -10,6 +10,8 @@ from pydantic import ConfigDict
 
 from detection.api.schemas.common import (
     Decision,
+    FilterQuerySchema,
+    FilterSchema,
     FindingSchema,
     Name128,
     PageQuerySchema,
@@ -22,10 +24,9 @@ from detection.api.schemas.common import (
 from detection.api.schemas.incidents import IncidentSchema
 
 
-class SessionFilterSchema(Schema):
+class SessionFilterSchema(FilterSchema):
     """Filters of sessions, besides their state."""
 
-    q: ShortText = Field("", description="Text within the name, agent, model or last tool.")
     agent: ShortText = Field("", description="Agent.")
     backend: ShortText = Field("", description="LLM backend.")
     model: ShortText = Field("", description="Model.")
@@ -33,7 +34,7 @@ class SessionFilterSchema(Schema):
     demo: bool | None = Field(None, description="True for demo sessions only, false for all others.")
 
 
-class SessionQuerySchema(PageQuerySchema, SessionFilterSchema):
+class SessionQuerySchema(PageQuerySchema, FilterQuerySchema, SessionFilterSchema):
     """Filters of the session list."""
 
     state: Literal["", "running", "looping", "held", "stopped", "idle", "ended"] = Field(

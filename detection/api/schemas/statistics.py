@@ -7,13 +7,13 @@ from typing import Literal
 
 from ninja import Field, Schema
 
-from detection.api.schemas.common import Timestamp
+from detection.api.schemas.common import FilterSchema, Timestamp
 
 GroupBy = Literal["total", "hour", "day", "kind", "tool", "model", "backend"]
 
 
-class StatisticsQuerySchema(Schema):
-    """The time span, and how to group it."""
+class StatisticsQuerySchema(FilterSchema):
+    """The time span, what is counted, and how to group it."""
 
     from_: Timestamp | None = Field(
         None,
@@ -26,7 +26,7 @@ class StatisticsQuerySchema(Schema):
 
 
 class StatisticsNumbersSchema(Schema):
-    """The numbers of one group. Numbers of calls are null when grouped by detector."""
+    """The numbers of one group. Numbers of calls are null when grouped by detector, and under filters that calls have no field for."""
 
     checks: int | None = Field(description="Evaluated calls.")
     warned: int | None = Field(description="Calls with a warning.")

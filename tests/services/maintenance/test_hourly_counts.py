@@ -8,7 +8,10 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
+from detection.filtering.time_ranges import TimeRange
 from detection.models import CallCount, CountingCursor, Incident, Session
+from detection.selectors.filters import list_query
+from detection.selectors.lists import STATISTICS
 from detection.selectors.statistics import statistics, totals_by_project
 from detection.services.audit import Actor
 from detection.services.maintenance.hourly_counts import count_calls
@@ -22,13 +25,14 @@ pytestmark = pytest.mark.servers
 ANA = Actor("ana")
 
 
-def span():
+def span(text=""):
     now = timezone.now()
-    return now - timedelta(days=1), now + timedelta(hours=1)
+    day = TimeRange("", now - timedelta(days=1), now + timedelta(hours=1))
+    return list_query(STATISTICS, text, range=day)
 
 
 def totals(project):
-    return statistics(project.pk, *span()).total
+    return statistics(project.pk, span()).total
 
 
 def test_calls_are_counted_once_however_often_it_runs(agent, project):
@@ -79,11 +83,11 @@ def test_counts_come_apart_by_tool_model_and_hour(principal, project):
     other = Agent(principal, "b", backend="anthropic", model="claude")
     other.asks(other.call("read_file", '{"path": "a"}'), other.call("read_file", '{"path": "b"}'))
     count_calls()
-    tools = statistics(project.pk, *span(), by="tool").rows
+    tools = statistics(project.pk, span(), by="tool").rows
     assert {row.key: row.numbers.checks for row in tools} == {"read_file": 2, "search_web": 1}
-    models = statistics(project.pk, *span(), by="model").rows
+    models = statistics(project.pk, span(), by="model").rows
     assert {row.key: row.numbers.checks for row in models} == {"anthropic/claude": 2, "openai/gpt-5": 1}
-    hours = statistics(project.pk, *span(), by="hour").rows
+    hours = statistics(project.pk, span(), by="hour").rows
     assert sum(row.numbers.checks for row in hours) == 3
     assert hours[0].key.endswith(":00:00Z")
 
@@ -93,7 +97,7 @@ def test_findings_labels_confidence_and_recovery_are_counted_by_detector(project
     make_incident(project, label="true_loop", recovered=True, confidence=0.8, detections=3, evidence=evidence)
     make_incident(project, label="false_alarm", recovered=False, confidence=0.4, loop_id="b")
     make_incident(project, kind="cycle", loop_id="c", unshared_cost_usd=2, unshared_calls=9, calls_blocked=4)
-    answer = statistics(project.pk, *span(), by="kind")
+    answer = statistics(project.pk, span(), by="kind")
     by_kind = {row.key: row.numbers for row in answer.rows}
     repeat = by_kind["repeat"]
     assert (repeat.incidents, repeat.findings, repeat.true_loops, repeat.false_alarms) == (2, 4, 1, 1)
@@ -116,7 +120,24 @@ def test_other_projects_and_other_times_stay_out(agent, project):
     Incident.objects.update(opened_at=past)
     assert totals(project).checks == 0
     assert totals(project).incidents == 0
-    assert statistics(project.pk + 1, past - timedelta(days=1), timezone.now()).total.checks == 0
+    long_ago = TimeRange("", past - timedelta(days=1), timezone.now())
+    assert statistics(project.pk, list_query(STATISTICS, range=long_ago)).total.checks == 1
+    assert statistics(project.pk + 1, list_query(STATISTICS, range=long_ago)).total.checks == 0
+
+
+def test_a_filter_holds_for_calls_as_far_as_they_have_its_fields(agent, project):
+    agent.asks()
+    make_incident(project, agent="triage")
+    count_calls()
+
+    def counted(text):
+        total = statistics(project.pk, span(text)).total
+        return total.checks, total.incidents
+
+    assert counted("tool:search_web") == counted("-tool:bash") == (1, 1)
+    assert counted("tool:bash") == (0, 0)
+    assert counted("agent:triage") == counted("kind:repeat triage") == (None, 1)
+    assert counted("agent:nobody") == (None, 0)
 
 
 def test_the_demo_goes_with_its_numbers(project, agent):
