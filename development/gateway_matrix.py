@@ -12,7 +12,7 @@ from pathlib import Path
 from development.environments import node_folder_of, python_of
 from development.suite import kept_bytecode, pytest_command
 
-TESTS = Path("tests/gateway/test_client_matrix.py")
+TESTS = ("tests/gateway/test_client_matrix.py", "tests/gateway/test_client_faults.py")
 SDKS = Path("tests/gateway/sdks")
 OF_CLIENTS = Path("clients/python/tests/frameworks/requirements")
 # openai 3.x is a part of an environment that the tests of the clients have.
@@ -48,7 +48,7 @@ def run(root: Path, arguments: Sequence[str]) -> int:
     status = 0
     if commands:
         environment = {**os.environ, **kept_bytecode(), "LOOPGUARD_GATEWAY_CLIENTS": json.dumps(commands)}
-        pytest = pytest_command(root, [str(TESTS), *passed_on])
+        pytest = pytest_command(root, [*TESTS, *passed_on])
         status = subprocess.run(pytest, cwd=root, env=environment, check=False).returncode
     missing = (
         "SKIPPED: not installed; run `python3 manage.py test gateway-matrix --install` (the AI SDK needs npm)"

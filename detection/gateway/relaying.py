@@ -26,6 +26,7 @@ async def relay(client: Client, response: httpcore.Response, begun: BegunBody | 
         The body, if its beginning was read already.
     """
     await client.start(response.status, response_headers(response.headers))
+    client.has_answer = response.status >= 400  # SDKs do not always read errors to their end
     if begun is not None:
         await client.write(begun.start)
         if begun.is_cut:

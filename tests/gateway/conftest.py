@@ -21,6 +21,8 @@ from tests.support.model_server import ModelServer, of_json
 from tests.support.plain_http import PLAIN
 from tests.support.projects import make_key, make_project
 
+from .matrix import COMMANDS, FORMS, Sdk
+
 BACKENDS = {"openai": ("openai", "/v1"), "anthropic": ("anthropic", "")}
 """Name: kind, and the path of the base URL."""
 
@@ -98,3 +100,39 @@ class serving:  # noqa: N801  (used like a function)
         self._server.should_exit = True
         self._thread.join(10)
         self._listener.close()
+
+
+@pytest.fixture(scope="session")
+def sdks():
+    """The processes, by SDK; a started one serves all tests, because importing the packages takes seconds."""
+    started: dict[str, Sdk] = {}
+    yield started
+    for one in started.values():
+        if one.process.returncode is None:
+            one.stop()
+
+
+@pytest.fixture
+def sdk_of(sdks):
+    """Return the process of an SDK."""
+
+    def find(name):
+        if name not in sdks or sdks[name].process.returncode is not None:
+            sdks[name] = Sdk(**COMMANDS[name])
+        return sdks[name]
+
+    return find
+
+
+@pytest.fixture
+def run(world, sdk_of, sdk, form):
+    """Run the agent to its end."""
+
+    def start(through=None, **job):
+        backend = "anthropic" if FORMS[sdk][form] == "anthropic" else "openai"
+        url = world.base_url(backend)
+        if through:
+            url = url.replace(world.url, through.url)
+        return sdk_of(sdk).run(**{"form": form, "base_url": url, "key": world.key, "session": "s-1", **job})
+
+    return start

@@ -4,11 +4,6 @@
 """
 
 import contextlib
-import json
-import os
-import select
-import subprocess
-import tempfile
 import threading
 import time
 
@@ -25,103 +20,10 @@ from tests.support.model_answers import answered, call
 from tests.support.model_server import of_json
 
 from .conftest import World
+from .matrix import COMMANDS, FORMS, JOB_SECONDS, every_form
 
-COMMANDS = json.loads(os.environ.get("LOOPGUARD_GATEWAY_CLIENTS", "{}"))
 if not COMMANDS:
     pytest.skip("run by `python3 manage.py test gateway-matrix`", allow_module_level=True)
-JOB_SECONDS = 60
-CHAT = ("chat_create", "chat_parse", "chat_stream", "chat_stream_helper", "chat_async_stream")
-RESPONSES = ("create", "parse", "stream", "stream_helper", "previous")
-OPENAI = dict.fromkeys(CHAT, "openai") | {f"responses_{name}": "responses" for name in RESPONSES}
-ANTHROPIC = (
-    "create",
-    "parse",
-    "stream",
-    "stream_helper",
-    "tool_runner",
-    "tool_runner_stream",
-    "tool_runner_thread",
-)
-RUNNERS = ("responses_runner", "responses_runner_stream")
-FORMS = {
-    "openai_2": OPENAI,
-    "openai_3": OPENAI | dict.fromkeys(RUNNERS, "responses"),
-    "anthropic": dict.fromkeys(ANTHROPIC, "anthropic"),
-    "langchain": {
-        f"{name}{stream}": shape
-        for name, shape in (
-            ("chat_openai", "openai"), ("chat_openai_responses", "responses"), ("chat_anthropic", "anthropic"),
-        )
-        for stream in ("", "_stream")
-    },
-    "ai_sdk": {
-        f"{name}{stream}": shape
-        for name, shape in (("chat", "openai"), ("responses", "responses"), ("anthropic", "anthropic"))
-        for stream in ("", "_stream")
-    },
-}  # fmt: skip
-every_form = pytest.mark.parametrize(
-    ("sdk", "form"), [(sdk, form) for sdk in COMMANDS for form in FORMS[sdk]]
-)
-# The model server keeps the conversation of these: a request has only what is new.
-KEEPS_HISTORY = ("responses_previous", "tool_runner_thread")
-
-
-class Sdk:
-    """A process that runs agents on one SDK."""
-
-    def __init__(self, command, folder):
-        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed with the process)
-        self.process = subprocess.Popen(
-            command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True
-        )
-
-    def run(self, **job):
-        self.process.stdin.write(json.dumps(job) + "\n")
-        self.process.stdin.flush()
-        ready, _, _ = select.select([self.process.stdout], [], [], JOB_SECONDS)
-        line = self.process.stdout.readline() if ready else ""
-        assert line, self.stop()
-        done = json.loads(line)
-        assert not done.get("error"), done["error"]
-        return done
-
-    def stop(self):
-        """End the process; returns what it printed as errors."""
-        self.process.kill()
-        self.process.wait(10)
-        for pipe in (self.process.stdin, self.process.stdout):
-            with contextlib.suppress(OSError):
-                pipe.close()
-        self.errors.seek(0)
-        with self.errors:
-            return self.errors.read()[-3000:]
-
-
-@pytest.fixture(scope="module")
-def sdks():
-    """The processes, by SDK; a started one serves all tests, because importing the packages takes seconds."""
-    started = {}
-    yield started
-    for one in started.values():
-        if one.process.returncode is None:
-            one.stop()
-
-
-@pytest.fixture
-def run(world, sdks, sdk, form):
-    """Run the agent to its end."""
-
-    def start(through=None):
-        if sdk not in sdks or sdks[sdk].process.returncode is not None:
-            sdks[sdk] = Sdk(**COMMANDS[sdk])
-        backend = "anthropic" if FORMS[sdk][form] == "anthropic" else "openai"
-        url = world.base_url(backend)
-        if through:
-            url = url.replace(world.url, through.url)
-        return sdks[sdk].run(form=form, base_url=url, key=world.key, session="s-1")
-
-    return start
 
 
 @pytest.fixture

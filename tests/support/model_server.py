@@ -31,7 +31,8 @@ class Asked:
 class Answer:
     """What is sent: parts of the body, and between them pauses in seconds; a fault ends it.
 
-    `ends` is "well", "cut" (in the middle of the body) or "silent" (until the client goes).
+    `ends` is "well", "cut" (in the middle of the body), "silent" (until the client goes), "mute" (silent without a head) or
+    "refused" (closed without a head).
     """
 
     parts: list[bytes | float] = field(default_factory=list)
@@ -106,6 +107,9 @@ class _Handler(BaseHTTPRequestHandler):
         if reply.ends == "refused":
             self.close_connection = True
             return
+        if reply.ends == "mute":
+            self.wait_until_gone()
+            return
         head = [f"HTTP/1.1 {reply.status} Told", *(f"{n}: {v}" for n, v in reply.headers.items())]
         if reply.is_chunked:
             head.append("Transfer-Encoding: chunked")
@@ -119,6 +123,14 @@ class _Handler(BaseHTTPRequestHandler):
         except OSError:
             self.model.gone += 1
             self.close_connection = True
+
+    def wait_until_gone(self):
+        self.connection.settimeout(60)
+        with suppress(ConnectionResetError):
+            if self.connection.recv(1):
+                return
+        self.model.gone += 1
+        self.close_connection = True
 
     def read_body(self):
         if self.headers.get("Transfer-Encoding") != "chunked":
@@ -138,9 +150,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(b"%x\r\n%b\r\n" % (len(part), part) if reply.is_chunked else part)
             self.model.sent += len(part)
         if reply.ends == "silent":
-            self.connection.settimeout(60)
-            if not self.connection.recv(1):
-                raise ConnectionResetError
+            self.wait_until_gone()
+            return
         self.close_connection = self.close_connection or reply.ends == "cut"
         if reply.is_chunked and reply.ends != "cut":
             self.wfile.write(b"0\r\n\r\n")

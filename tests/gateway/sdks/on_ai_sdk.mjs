@@ -34,11 +34,15 @@ async function run(job) {
         ]),
     );
     const [form, isStream] = job.form.split("_");
+    const controller = new AbortController();
+    if (job.timeout) setTimeout(() => controller.abort(new Error("timeout")), job.timeout * 1000).unref();
     const request = {
         model: modelOf(form, job),
         prompt: "reset my password",
         tools,
-        stopWhen: isStepCount(20),
+        stopWhen: isStepCount(job.is_faulty ? 1 : 20),
+        maxRetries: job.max_retries ?? 2,
+        abortSignal: controller.signal,
     };
     if (!isStream) {
         const { text } = await generateText(request);
@@ -46,12 +50,24 @@ async function run(job) {
     }
     const errors = [];
     const stream = streamText({ ...request, onError: ({ error }) => errors.push(error) });
-    await stream.consumeStream();
+    for await (const text of stream.textStream) {
+        seen += text;
+        if (job.cancels) controller.abort();
+    }
     if (errors.length) throw errors[0];
+    if (controller.signal.aborted) throw Object.assign(new Error("aborted"), { name: "Cancelled" });
     return { text: await stream.text, runs };
 }
 
+let seen = "";
 for await (const line of createInterface({ input: process.stdin })) {
-    const done = await run(JSON.parse(line)).catch((error) => ({ runs: -1, text: "", error: String(error.stack) }));
-    console.log(JSON.stringify(done));
+    seen = "";
+    const done = await run(JSON.parse(line)).catch((error) => ({
+        runs: -1,
+        text: "",
+        error: String(error.stack),
+        type: error.name,
+        status: (error.lastError ?? error).statusCode,
+    }));
+    console.log(JSON.stringify({ ...done, seen }));
 }

@@ -4,14 +4,16 @@ import json
 
 import anthropic
 from anthropic import beta_tool
-from jobs import PARAMETERS, PROMPT, TOOL_NAMES, headers, result, run_turns, serve
+from jobs import PARAMETERS, PROMPT, TOOL_NAMES, headers, options, result, run_turns, see, serve
 
 TOOLS = [{"name": name, "input_schema": PARAMETERS} for name in TOOL_NAMES]
 REQUEST = {"model": "claude-x", "max_tokens": 100}
 
 
 def client(job):
-    return anthropic.Anthropic(base_url=job["base_url"], api_key="sk-test", default_headers=headers(job))
+    return anthropic.Anthropic(
+        base_url=job["base_url"], api_key="sk-test", default_headers=headers(job), **options()
+    )
 
 
 def text_of(message):
@@ -46,16 +48,18 @@ def messages(ask):
 def stream(api, **request):
     """Put the message together from raw events, as programs without the helper do."""
     blocks, inputs = [], []
-    for event in api.create(stream=True, **request):
-        if event.type == "message_start":
-            message = event.message
-        elif event.type == "content_block_start":
-            blocks.append(event.content_block)
-            inputs.append("")
-        elif event.type == "content_block_delta" and event.delta.type == "text_delta":
-            blocks[event.index].text += event.delta.text
-        elif event.type == "content_block_delta":
-            inputs[event.index] += event.delta.partial_json
+    with api.create(stream=True, **request) as events:
+        for event in events:
+            if event.type == "message_start":
+                message = event.message
+            elif event.type == "content_block_start":
+                blocks.append(event.content_block)
+                inputs.append("")
+            elif event.type == "content_block_delta" and event.delta.type == "text_delta":
+                blocks[event.index].text += event.delta.text
+                see(event.delta.text)
+            elif event.type == "content_block_delta":
+                inputs[event.index] += event.delta.partial_json
     for block, given in zip(blocks, inputs, strict=True):
         if block.type == "tool_use":
             block.input = json.loads(given)
@@ -65,8 +69,9 @@ def stream(api, **request):
 
 def stream_helper(api, **request):
     with api.stream(**request) as events:
-        for _ in events:
-            pass
+        for event in events:
+            if event.type == "text":
+                see(event.text)
         return events.get_final_message()
 
 

@@ -3,7 +3,7 @@
 import functools
 import operator
 
-from jobs import PARAMETERS, PROMPT, TOOL_NAMES, headers, result, run_turns, serve
+from jobs import PARAMETERS, PROMPT, TOOL_NAMES, headers, options, result, run_turns, see, serve, several
 from langchain_anthropic import ChatAnthropic
 from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_openai import ChatOpenAI
@@ -14,15 +14,23 @@ TOOLS = [
 ]
 
 
-def form(kind, *, is_stream, **options):
+def streamed(model, messages):
+    """Yield what a model streams, and note its text."""
+    for part in model.stream(messages):
+        yield part
+        see(part.text)
+
+
+def form(kind, *, is_stream, **arguments):
     def run(job):
+        more = {**arguments, **options(), **several()}
         model = kind(
-            base_url=job["base_url"], api_key="sk-test", default_headers=headers(job), **options
+            base_url=job["base_url"], api_key="sk-test", default_headers=headers(job), **more
         ).bind_tools(TOOLS)
 
         def turn(messages):
             if is_stream:
-                answer = functools.reduce(operator.add, model.stream(messages))
+                answer = functools.reduce(operator.add, streamed(model, messages))
             else:
                 answer = model.invoke(messages)
             messages.append(answer)
@@ -37,9 +45,9 @@ def form(kind, *, is_stream, **options):
 
 serve(
     {
-        f"{name}{'_stream' if is_stream else ''}": form(kind, is_stream=is_stream, **options)
+        f"{name}{'_stream' if is_stream else ''}": form(kind, is_stream=is_stream, **arguments)
         for is_stream in (False, True)
-        for name, kind, options in (
+        for name, kind, arguments in (
             ("chat_openai", ChatOpenAI, {"model": "gpt-x"}),
             ("chat_openai_responses", ChatOpenAI, {"model": "gpt-x", "use_responses_api": True}),
             ("chat_anthropic", ChatAnthropic, {"model": "claude-x", "max_tokens": 100}),

@@ -4,7 +4,18 @@ import asyncio
 import json
 
 import openai
-from jobs import PARAMETERS, PROMPT, TOOL_NAMES, headers, result, run_turns, serve
+from jobs import (
+    PARAMETERS,
+    PROMPT,
+    TOOL_NAMES,
+    headers,
+    options,
+    result,
+    run_turns,
+    see,
+    serve,
+    several,
+)
 
 FUNCTIONS = [{"name": name, "parameters": PARAMETERS, "strict": True} for name in TOOL_NAMES]
 CHAT_TOOLS = [{"type": "function", "function": function} for function in FUNCTIONS]
@@ -14,7 +25,7 @@ RESPONSES = {"model": "gpt-x", "tools": RESPONSES_TOOLS}
 
 
 def client(job, kind=openai.OpenAI):
-    return kind(base_url=job["base_url"], api_key="sk-test", default_headers=headers(job))
+    return kind(base_url=job["base_url"], api_key="sk-test", default_headers=headers(job), **options())
 
 
 def chat(ask):
@@ -22,7 +33,9 @@ def chat(ask):
         asked = ask(client(job))
 
         def turn(messages):
-            message = asked(messages)
+            message, *others = asked(messages)
+            if others:
+                return 0, json.dumps([message, *others])
             messages.append(message)
             calls = message.get("tool_calls") or []
             for one in calls:
@@ -49,38 +62,49 @@ def without_parsed(message):
 
 
 def chat_create(openai_client):
-    return lambda messages: dumped(
-        openai_client.chat.completions.create(messages=messages, **CHAT).choices[0].message
-    )
+    def ask(messages):
+        completion = openai_client.chat.completions.create(messages=messages, **several(), **CHAT)
+        return [dumped(choice.message) for choice in completion.choices]
+
+    return ask
 
 
 def chat_parse(openai_client):
-    return lambda messages: without_parsed(
-        openai_client.chat.completions.parse(messages=messages, **CHAT).choices[0].message
-    )
+    def ask(messages):
+        completion = openai_client.chat.completions.parse(messages=messages, **several(), **CHAT)
+        return [without_parsed(choice.message) for choice in completion.choices]
+
+    return ask
 
 
 def chat_stream_helper(openai_client):
     def ask(messages):
-        with openai_client.chat.completions.stream(messages=messages, **CHAT) as stream:
-            for _ in stream:
-                pass
-            return without_parsed(stream.get_final_completion().choices[0].message)
+        with openai_client.chat.completions.stream(messages=messages, **several(), **CHAT) as stream:
+            for event in stream:
+                if event.type == "content.delta":
+                    see(event.delta)
+            return [without_parsed(choice.message) for choice in stream.get_final_completion().choices]
 
     return ask
 
 
 class Collected:
-    """A message put together from the chunks of a stream."""
+    """The messages of all choices, put together from the chunks of a stream."""
 
     def __init__(self):
-        self.message = {"role": "assistant", "content": ""}
+        self.by_index = {}
+
+    @property
+    def messages(self):
+        return [self.by_index[index] for index in sorted(self.by_index)]
 
     def add(self, chunk):
         for choice in chunk.choices:
-            self.message["content"] += choice.delta.content or ""
+            message = self.by_index.setdefault(choice.index, {"role": "assistant", "content": ""})
+            message["content"] += choice.delta.content or ""
+            see(choice.delta.content)
             for part in choice.delta.tool_calls or ():
-                calls = self.message.setdefault("tool_calls", [])
+                calls = message.setdefault("tool_calls", [])
                 if part.index == len(calls):
                     calls.append(
                         {"id": part.id, "type": "function", "function": {"name": "", "arguments": ""}}
@@ -93,9 +117,12 @@ class Collected:
 def chat_stream(openai_client):
     def ask(messages):
         collected = Collected()
-        for chunk in openai_client.chat.completions.create(messages=messages, stream=True, **CHAT):
-            collected.add(chunk)
-        return collected.message
+        with openai_client.chat.completions.create(
+            messages=messages, stream=True, **several(), **CHAT
+        ) as stream:
+            for chunk in stream:
+                collected.add(chunk)
+        return collected.messages
 
     return ask
 
@@ -104,10 +131,12 @@ def chat_async_stream(job):
     async def ask(messages):
         collected = Collected()
         async with client(job, openai.AsyncOpenAI) as async_client:
-            stream = await async_client.chat.completions.create(messages=messages, stream=True, **CHAT)
+            stream = await async_client.chat.completions.create(
+                messages=messages, stream=True, **several(), **CHAT
+            )
             async for chunk in stream:
                 collected.add(chunk)
-        return collected.message
+        return collected.messages
 
     return chat(lambda _: lambda messages: asyncio.run(ask(messages)))(job)
 
@@ -153,9 +182,12 @@ def responses_parse(openai_client):
 def responses_stream(openai_client):
     def ask(items):
         final = None
-        for event in openai_client.responses.create(input=items, stream=True, **RESPONSES):
-            if event.type == "response.completed":
-                final = event.response
+        with openai_client.responses.create(input=items, stream=True, **RESPONSES) as stream:
+            for event in stream:
+                if event.type == "response.output_text.delta":
+                    see(event.delta)
+                elif event.type == "response.completed":
+                    final = event.response
         return final
 
     return ask
@@ -164,8 +196,9 @@ def responses_stream(openai_client):
 def responses_stream_helper(openai_client):
     def ask(items):
         with openai_client.responses.stream(input=items, **RESPONSES) as stream:
-            for _ in stream:
-                pass
+            for event in stream:
+                if event.type == "response.output_text.delta":
+                    see(event.delta)
             return stream.get_final_response()
 
     return ask
