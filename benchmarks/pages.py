@@ -139,7 +139,7 @@ def _pages(program: httpx.Client) -> dict[str, str]:
         "Audit": "audit",
         "Audit, a kind": "audit?q=action:key.*",
         "Audit, a person who is not there": "audit?q=actor:nobody",
-        "Audit, export, first bytes": "audit/export?format=csv",
+        "Audit, export, first bytes": "export/audit?format=csv",
         "System": "system",
     }
 

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
 from django.http import StreamingHttpResponse
 
+from detection.documents import incident_document, notification_document, session_document
 from detection.models import AuditEntry
+from detection.selectors import alerts, approvals, audit, incidents, sessions
+from detection.selectors.filters import ListQuery
+from detection.selectors.pages import Page, all_rows
+from detection.services.approvals.documents import approval_document
 
 SCHEMA_VERSION: Final = "1"
-MAX_ROWS: Final = 10_000
-AUDIT_COLUMNS: Final = ("id", "at", "actor", "action", "subject", "before", "after", "address", "request_id")
+MAX_ROWS: Final = 100_000
+"""Rows of a file."""
+PART_BYTES: Final = 64 * 1024
+"""A response is sent in parts of about this size."""
 _FORMULA_STARTS: Final = tuple("=+-@\t\r\n\x00\uff1d\uff0b\uff0d\uff20")
 
 
@@ -32,37 +40,75 @@ def audit_document(row: AuditEntry) -> dict[str, Any]:
     }
 
 
-def audit_file(rows: Iterable[AuditEntry], file_format: str, project: str) -> StreamingHttpResponse:
-    """Answer with entries of the audit; `file_format` is csv or jsonl, `project` a slug for the file's name."""
-    documents, name = (audit_document(row) for row in rows), f"loopguard-audit-{project}"
-    if file_format != "csv":
-        return as_json_lines(documents, name)
-    flat = (
-        one | {side: orjson.dumps(one[side]).decode() if one[side] else "" for side in ("before", "after")}
-        for one in documents
-    )
-    return as_csv(flat, AUDIT_COLUMNS, name)
+@dataclass(frozen=True, slots=True)
+class ExportedList:
+    """How a list becomes a file.
+
+    Attributes
+    ----------
+    read
+        Returns a page: project id, query, cursor, limit.
+    document
+        Returns a row as JSON document: the row, the project's slug.
+    """
+
+    read: Callable[[int, ListQuery, str, int], Page[Any]]
+    document: Callable[[Any, str], dict[str, Any]]
 
 
-def as_json_lines(documents: Iterable[dict[str, Any]], name: str) -> StreamingHttpResponse:
-    """Answer with one document a line."""
-    return _file(
-        (orjson.dumps(document) + b"\n" for document in documents), "application/x-ndjson", f"{name}.jsonl"
-    )
+EXPORTED_LISTS: Final = {
+    "sessions": ExportedList(sessions.list_sessions, session_document),
+    "incidents": ExportedList(incidents.list_incidents, incident_document),
+    "approvals": ExportedList(approvals.list_approvals, lambda row, _: approval_document(row)),
+    "notifications": ExportedList(alerts.list_notifications, lambda row, _: notification_document(row)),
+    "audit": ExportedList(audit.list_entries, lambda row, _: audit_document(row)),
+}
+"""By the name of the list."""
 
 
-def as_csv(documents: Iterable[dict[str, Any]], columns: Iterable[str], name: str) -> StreamingHttpResponse:
-    """Answer with RFC 4180, the columns' names first; text that a spreadsheet would take for a formula is quoted."""
-    return _file(_csv_lines(documents, [*columns]), "text/csv; charset=utf-8", f"{name}.csv")
+def list_file(
+    project_id: int,
+    project: str,
+    query: ListQuery,
+    file_format: str,
+    *,
+    limit: int = MAX_ROWS,
+    with_server: bool = False,
+) -> StreamingHttpResponse:
+    """Answer with the rows of a list, in its order; a page of them is in memory at a time.
+
+    Parameters
+    ----------
+    project
+        The project's slug, for links and the file's name.
+    file_format
+        ``csv`` or ``jsonl``.
+    with_server
+        Also the audit's entries of the whole server.
+    """
+    known = EXPORTED_LISTS[query.spec.name]
+    more = {"with_server": True} if with_server else {}
+    rows = all_rows(lambda cursor, size: known.read(project_id, query, cursor, size, **more), limit)
+    documents = (known.document(row, project) for row in rows)
+    name = f"loopguard-{query.spec.name}-{project}"
+    if file_format == "csv":
+        return _file(_csv_lines(documents), "text/csv; charset=utf-8", f"{name}.csv")
+    lines = (orjson.dumps(document) + b"\n" for document in documents)
+    return _file(lines, "application/x-ndjson", f"{name}.jsonl")
 
 
-def _csv_lines(documents: Iterable[dict[str, Any]], columns: list[str]) -> Iterator[bytes]:
+def _csv_lines(documents: Iterable[dict[str, Any]]) -> Iterator[bytes]:
+    """Yield RFC 4180, the columns' names before the first row; text that a spreadsheet would take for a formula is quoted."""
     line = _Line()
     writer = csv.writer(line)
-    writer.writerow(columns)
-    yield line.text.encode()
+    is_first = True
     for document in documents:
-        writer.writerow([_cell(document[column]) for column in columns])
+        document.pop("links", None)
+        if is_first:
+            writer.writerow(document)
+            yield line.text.encode()
+            is_first = False
+        writer.writerow(map(_cell, document.values()))
         yield line.text.encode()
 
 
@@ -74,12 +120,29 @@ class _Line:
 
 
 def _cell(value: Any) -> Any:
-    """Return a cell: numbers as they are, text guarded."""
+    """Return a cell: numbers as they are, text guarded, objects and lists as JSON."""
+    if isinstance(value, dict | list):
+        value = orjson.dumps(value).decode() if value else ""
     if isinstance(value, str):
         return f"'{value}" if value.startswith(_FORMULA_STARTS) else value
     if isinstance(value, bool):
         return "true" if value else "false"
     return "" if value is None else value
+
+
+def _parts(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield lines in parts of `PART_BYTES`: every part wakes the thread that sends it."""
+    waiting: list[bytes] = []
+    size = 0
+    for line in lines:
+        waiting.append(line)
+        size += len(line)
+        if size >= PART_BYTES:
+            yield b"".join(waiting)
+            waiting.clear()
+            size = 0
+    if waiting:
+        yield b"".join(waiting)
 
 
 def _file(lines: Iterator[bytes], content_type: str, name: str) -> StreamingHttpResponse:
@@ -88,4 +151,4 @@ def _file(lines: Iterator[bytes], content_type: str, name: str) -> StreamingHttp
         "X-LoopGuard-Schema": SCHEMA_VERSION,
         "Cache-Control": "no-store",
     }
-    return StreamingHttpResponse(lines, content_type=content_type, headers=headers)
+    return StreamingHttpResponse(_parts(lines), content_type=content_type, headers=headers)

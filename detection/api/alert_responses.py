@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from django.utils import timezone
 
-from detection.api.responses import as_time
+from detection.documents import as_time, notification_document
 from detection.models import AlertDestination, AlertRoute, AlertSilence, Notification
 from detection.selectors import alerts
 from detection.services.alerting import alert_routes
@@ -59,23 +59,6 @@ def silence_document(row: AlertSilence, suppressed_count: int = 0) -> dict[str, 
         "loop": row.loop_id,
         "created_by": row.created_by,
         "suppressed_count": suppressed_count,
-    }
-
-
-def notification_document(row: WithAnnotations[Notification, alerts.EventCount]) -> dict[str, Any]:
-    """Return a notification as lists show it."""
-    return {
-        "id": row.public_id,
-        "destination": row.destination.public_id,
-        "route": row.route_name,
-        "title": row.title,
-        "is_test": row.is_test,
-        "state": row.state,
-        "event_count": row.event_count,
-        "attempt_count": row.attempt_count,
-        "created_at": as_time(row.created_at),
-        "due_at": as_time(row.due_at),
-        "finished_at": as_time(row.finished_at),
     }
 
 

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final
-from urllib.parse import quote
 
 import orjson
-from django.conf import settings
 from django.http import HttpResponse
 
+from detection.documents import as_time
 from detection.models import (
-    Incident,
     IncidentActivity,
     LimitNotice,
     Override,
     QuarantinedEvent,
-    Session,
     ToolOverride,
 )
-from detection.models.session_state import shown_state
-from detection.selectors import incidents
-from detection.selectors.incidents import IncidentRow
-from detection.selectors.sessions import CallRow, CommandReplyRow, SessionRow
+from detection.selectors.sessions import CallRow, CommandReplyRow
 
 LIST_AS_FILE: Final = {
     "responses": {
@@ -61,60 +54,6 @@ def list_response(documents: Iterable[dict[str, Any]], next_cursor: str | None =
 def empty_response() -> HttpResponse:
     """Return 204 No Content."""
     return HttpResponse(status=204)
-
-
-def session_link(project: str, name: str) -> str:
-    """Return the address of a session in the console."""
-    return f"{settings.PUBLIC_URL}/p/{project}/sessions/{quote(name, safe='')}"
-
-
-def incident_link(project: str, public_id: str) -> str:
-    """Return the address of an incident in the console."""
-    return f"{settings.PUBLIC_URL}/p/{project}/incidents/{public_id}"
-
-
-def as_time(value: datetime | None) -> str | None:
-    """Return a time in ISO 8601 with its offset."""
-    return None if value is None else value.isoformat()
-
-
-def session_document(row: SessionRow | Session, project: str) -> dict[str, Any]:
-    """Return a session."""
-    return {
-        "session": row.external_id,
-        "state": shown_state(row.state, row.last_event_at),
-        "outcome": row.outcome or None,
-        "agent": row.agent,
-        "backend": row.backend,
-        "model": row.model,
-        "parent_session": row.parent_external_id or None,
-        "is_demo": row.is_demo,
-        "integration": row.integration,
-        "started_at": as_time(row.started_at),
-        "last_event_at": as_time(row.last_event_at),
-        "ended_at": as_time(row.ended_at),
-        "calls": row.call_count,
-        "blocked": row.blocked_count,
-        "tokens": row.token_count,
-        "cost_usd": float(row.cost_usd),
-        "last_tool": row.last_tool,
-        "meter": {"kind": row.meter_kind, "count": row.meter_count, "limit": row.meter_limit}
-        if row.meter_kind
-        else None,
-        "pending_events": row.last_seq - row.evaluated_seq,
-        "stopped": (
-            {
-                "kind": row.stopped_by_kind,
-                "at": as_time(row.stopped_at),
-                "by": row.stopped_by,
-                "reason": row.stop_reason,
-            }
-            if row.stopped_by_kind
-            else None
-        ),
-        "would_have_stopped_at_call": row.would_have_stopped_at_call,
-        "links": {"session": session_link(project, row.external_id)},
-    }
 
 
 def call_document(row: CallRow) -> dict[str, Any]:
@@ -159,55 +98,6 @@ def call_document(row: CallRow) -> dict[str, Any]:
 def command_reply_document(row: CommandReplyRow) -> dict[str, Any]:
     """Return the replies to the in-chat commands of a message as the API shows them."""
     return {"seq": row.seq, "received_at": as_time(row.received_at), "lines": list(row.lines)}
-
-
-def incident_document(row: IncidentRow | Incident, project: str) -> dict[str, Any]:
-    """Return an incident as lists, exports and actions show it."""
-    if isinstance(row, Incident):
-        row = incidents.row_of(row)
-    return {
-        "id": row.public_id,
-        "session": row.session_name,
-        "agent": row.agent,
-        "backend": row.backend,
-        "model": row.model,
-        "is_demo": row.is_demo,
-        "loop": row.loop_id,
-        "group": row.group_id,
-        "kind": row.kind,
-        "tool": row.tool,
-        "count": row.count,
-        "limit": row.limit,
-        "window_seconds": row.window_seconds,
-        "confidence": row.confidence,
-        "decision": row.decision,
-        "rung": row.rung or None,
-        "detections": row.detections,
-        "was_guarded": row.was_guarded,
-        "calls_blocked": row.calls_blocked,
-        "calls_in_loop": row.calls_in_loop,
-        "cost_usd": float(row.cost_usd),
-        "first_call_number": row.first_call_number,
-        "last_call_number": row.last_call_number,
-        "first_seq": row.first_seq,
-        "last_seq": row.last_seq,
-        "status": row.status,
-        "label": row.label or None,
-        "needs_acknowledgement": row.needs_acknowledgement,
-        "is_active": row.is_active,
-        "recovered": row.recovered,
-        "acknowledged_by": row.acknowledged_by,
-        "snoozed_until": as_time(row.snoozed_until),
-        "snoozed_until_worse": row.snoozed_until_worse,
-        "opened_at": as_time(row.opened_at),
-        "last_seen_at": as_time(row.last_seen_at),
-        "ended_at": as_time(row.ended_at),
-        "resolved_at": as_time(row.resolved_at),
-        "links": {
-            "incident": incident_link(project, row.public_id),
-            "session": session_link(project, row.session_name),
-        },
-    }
 
 
 def activity_document(entry: IncidentActivity) -> dict[str, Any]:

@@ -1,21 +1,17 @@
-"""The Audit page and its export."""
+"""The Audit page."""
 
 from __future__ import annotations
 
-from functools import partial
-
 from django.http import HttpResponse, HttpResponseRedirect
-from django.http.response import HttpResponseBase
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
-from detection import exports
 from detection.console.access import ProjectRequest, in_project
 from detection.console.listing import Listing
 from detection.console.policies import changes_of
 from detection.selectors import audit
 from detection.selectors.lists import AUDIT
-from detection.selectors.pages import BadCursor, Page, all_rows
+from detection.selectors.pages import BadCursor, Page
 
 KINDS = (
     ("", "All"),
@@ -24,7 +20,6 @@ KINDS = (
     ("incident.*", "Incidents"),
     ("key.*", "Keys"),
 )
-FORMATS = (("csv", "Export CSV"), ("jsonl", "Export JSON lines"))
 
 
 @in_project()
@@ -43,16 +38,5 @@ def page(request: ProjectRequest) -> HttpResponse:
         "tabs": listing.tabs(KINDS, None, field="action"),
         "entries": [(entry, changes_of(entry)[:12]) for entry in found.items],
         "next_page": listing.next_page(found.next_cursor),
-        "formats": FORMATS,
-        "most_rows": exports.MAX_ROWS,
     }
     return render(request, "console/audit.html", context)
-
-
-@in_project()
-@require_safe
-def export(request: ProjectRequest) -> HttpResponseBase:
-    """Return all pages of the listed entries as a file."""
-    read = partial(audit.list_entries, request.project.pk, Listing(request, AUDIT).query, with_server=True)
-    rows = all_rows(read, exports.MAX_ROWS)
-    return exports.audit_file(rows, request.GET.get("format", ""), request.project.slug)

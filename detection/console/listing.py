@@ -17,12 +17,13 @@ from django.utils import timezone
 
 from detection.console import preferences
 from detection.console.access import ProjectRequest
+from detection.exports import EXPORTED_LISTS, MAX_ROWS
 from detection.filtering import language, time_ranges
 from detection.filtering.language import FilterError, Term
 from detection.filtering.time_ranges import PRESETS, TimeRange
 from detection.selectors.filters import ListQuery, ListSpec, list_query
 
-PARAMETERS = ("q", "range", "sort")
+FORMATS = (("csv", "CSV"), ("jsonl", "JSON lines"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +213,22 @@ class Listing:
         return [
             (name, value) for name, value in values.items() if value and value != str(self.spec.order(""))
         ]
+
+    @property
+    def is_exported(self) -> bool:
+        """Whether the list has an export."""
+        return self.spec.name in EXPORTED_LISTS
+
+    @property
+    def most_rows(self) -> int:
+        """How many rows a file has at most."""
+        return MAX_ROWS
+
+    @cached_property
+    def exports(self) -> list[tuple[str, str]]:
+        """Query and words of each format in which the list can be exported."""
+        query = self.url(cursor="").partition("?")[2]
+        return [(f"?{query}{'&' if query else ''}format={key}", words) for key, words in FORMATS]
 
     @cached_property
     def presets(self) -> list[tuple[str, str, bool]]:

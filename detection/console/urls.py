@@ -23,6 +23,7 @@ from detection.console import (
     ingest,
     invitations,
     keys,
+    list_export,
     live_page,
     live_rows,
     members,
@@ -68,6 +69,7 @@ urlpatterns = [
     path(
         _PROJECT + "incidents/<str:public_id>/exception", incident.create_exception, name="create_exception"
     ),
+    path(_PROJECT + "export/<slug:name>", list_export.export, name="export_list"),
     path(_PROJECT + "filter-values/<slug:name>", filter_values.filter_values, name="filter_values"),
     path(_PROJECT + "approvals", approvals.page, name="approvals"),
     path(_PROJECT + "message-templates", message_templates.page, name="message_templates"),
@@ -110,5 +112,4 @@ urlpatterns = [
     path(_PROJECT + "system", system.page, name="system"),
     path(_PROJECT + "quarantined-events", quarantine.page, name="quarantine"),
     path(_PROJECT + "audit", audit.page, name="audit"),
-    path(_PROJECT + "audit/export", audit.export, name="audit_export"),
 ]

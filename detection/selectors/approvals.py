@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db.models import Exists, F, OuterRef, Q
@@ -21,41 +20,26 @@ from detection.models import (
     SessionState,
 )
 from detection.models.approvals import Decider
-from detection.selectors.pages import Page, Position, cut
+from detection.selectors.filters import ListQuery, list_query
+from detection.selectors.lists import APPROVALS
+from detection.selectors.pages import Page, cut
 
 NEAR_LIMIT_SHARE = 0.8
 RECENT = timedelta(minutes=10)
 MAX_OPEN = 200
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApprovalFilters:
-    """Which approvals; empty fields filter nothing."""
-
-    state: str = ""
-    session: str = ""
-    tool: str = ""
-    agent: str = ""
+ALL_APPROVALS = list_query(APPROVALS)
+"""Every approval, the newest first."""
 
 
 def list_approvals(
-    project_id: int, filters: ApprovalFilters | None = None, cursor: str = "", limit: int = 50
+    project_id: int, query: ListQuery = ALL_APPROVALS, cursor: str = "", limit: int = 50
 ) -> Page[Approval]:
-    """List approvals, the newest first."""
-    filters = filters or ApprovalFilters()
-    rows = Approval.objects.filter(project_id=project_id).select_related("session", "incident")
-    if filters.state:
-        rows = rows.filter(state=filters.state)
-    if filters.session:
-        rows = rows.filter(session__external_id=filters.session)
-    if filters.tool:
-        rows = rows.filter(tool=filters.tool)
-    if filters.agent:
-        rows = rows.filter(agent=filters.agent)
-    if cursor:
-        rows = rows.filter(Position.decode(cursor).beyond("requested_at"))
-    found = [*rows.order_by("-requested_at", "-id")[: limit + 1]]
-    return cut(found, limit, lambda row: Position(row.requested_at, row.pk).encode())
+    """List approvals; `query` is of the list `APPROVALS`. `BadCursor` for a cursor of another list."""
+    rows = Approval.objects.filter(query.condition(), project_id=project_id)
+    found = [*query.order.page(rows, cursor).select_related("session", "incident")[: limit + 1]]
+    return cut(found, limit, query.order.cursor)
 
 
 def waiting(project_id: int) -> list[Approval]:

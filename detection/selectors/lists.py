@@ -11,6 +11,8 @@ from django.db.models import Q
 
 from detection.engine.detectors import DETECTORS
 from detection.models import (
+    Approval,
+    ApprovalState,
     AuditEntry,
     CallCount,
     Incident,
@@ -20,6 +22,7 @@ from detection.models import (
     Session,
     SessionState,
 )
+from detection.models.approvals import Decider
 from detection.models.incidents import IncidentLabel, IncidentStatus
 from detection.models.session_state import state_condition
 from detection.selectors.filters import FieldChoice, FilterField, ListSpec
@@ -183,6 +186,53 @@ SESSIONS: Final = ListSpec(
     example="is:looping agent:browser -tool:bash calls:>100",
 )
 
+APPROVALS: Final = ListSpec(
+    name="approvals",
+    words="approvals",
+    model=Approval,
+    fields=(
+        FilterField(
+            name="is",
+            type="choice",
+            help="State",
+            column="state",
+            choices=tuple(FieldChoice(state.value, state.label) for state in ApprovalState),
+        ),
+        _text("tool", "Tool"),
+        _AGENT,
+        _text("session", "Session", "session__external_id"),
+        _KIND,
+        _text("incident", "Id of the incident", "incident__public_id", completes=False),
+        FilterField(
+            name="decider",
+            type="choice",
+            help="Who decides",
+            column="decider",
+            choices=tuple(FieldChoice(one.value, one.label) for one in Decider),
+        ),
+        FilterField(
+            name="decision",
+            type="choice",
+            help="What was decided",
+            column="decision",
+            choices=tuple(FieldChoice(one, "") for one in ("allow", "block", "stop")),
+        ),
+        _text("by", "Who decided", "decided_by"),
+        _number("count", "How often the call, lap or unit was counted"),
+        _time("requested", "When the call was held", "requested_at"),
+        _time("decided", "When it was decided", "decided_at"),
+    ),
+    search=("tool", "agent", "session__external_id", "summary"),
+    time="requested_at",
+    time_words="Requested",
+    sorts=(
+        SortKey("requested", "requested_at"),
+        SortKey("tool", "tool", "text"),
+        SortKey("count", "count", "number"),
+    ),
+    example="agent:browser tool:bash -decision:allow",
+)
+
 AUDIT: Final = ListSpec(
     name="audit",
     words="audit entries",
@@ -272,5 +322,7 @@ CALL_COUNTS: Final = ListSpec(
 )
 """The hourly counts of calls, for `STATISTICS`. No list."""
 
-LISTS: Final = {spec.name: spec for spec in (SESSIONS, INCIDENTS, AUDIT, NOTIFICATIONS, STATISTICS)}
+LISTS: Final = {
+    spec.name: spec for spec in (SESSIONS, INCIDENTS, APPROVALS, AUDIT, NOTIFICATIONS, STATISTICS)
+}
 """All of them by name."""

@@ -18,7 +18,7 @@ def test_pages_are_compressed_and_the_api_is_not(db):
         assert abs(len(gzip.decompress(page.content)) - len(plain.content)) < 300
     key = {"Authorization": f"Bearer {make_key(world.project)}", "Accept-Encoding": "gzip"}
     assert "Content-Encoding" not in world.client.get("/api/v1/sessions", headers=key).headers
-    assert "Content-Encoding" not in world.client.get(f"{world.base}/audit/export", **accept).headers
+    assert "Content-Encoding" not in world.client.get(f"{world.base}/export/audit", **accept).headers
 
 
 def test_two_responses_of_a_page_share_neither_token_nor_length(db):

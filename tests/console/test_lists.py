@@ -1,11 +1,15 @@
 """Lists: filter, range and order are in the address alone; mistakes are explained beside what was typed."""
 
+import csv
+import io
+import json
 import re
 from html import unescape
 from urllib.parse import urlencode
 
 import pytest
 
+from detection.exports import EXPORTED_LISTS
 from tests.console.scenes import loop, make_world
 from tests.support.projects import make_project
 
@@ -124,3 +128,27 @@ def test_figures_of_the_live_page_carry_the_filter_to_the_incidents(world):
     today = re.search(r'href="([^"]+)"\s*><b>1</b><span>loops, 24 h', page)[1]
     assert today == f"{world.base}/incidents?q=agent%3Acoder&range=24h"
     assert f"{world.base}/live?q=agent%3Acoder+is%3Arunning" in page
+
+
+def test_an_export_has_exactly_the_listed_rows_of_all_pages_in_their_order(world):
+    loop(make_project(), "theirs", tool="bash")
+    for number in range(60):
+        loop(world.project, f"run-{number:02}", tool="=bash()", agent="coder", calls=3)
+    page = shown(world, q="agent:coder -session:second", sort="session", range="24h")
+    links = re.findall(r'href="([^"]+/export/incidents[^"]+)"', page)
+    assert len(rows(page)) == 50
+    table, lines = (b"".join(world.client.get(url).streaming_content).decode() for url in links)
+    listed = [row["session"] for row in csv.DictReader(io.StringIO(table))]
+    assert listed == [json.loads(line)["session"] for line in lines.splitlines()]
+    assert listed == [f"run-{number:02}" for number in range(60)]
+    assert "'=bash()" in table
+    for name in EXPORTED_LISTS:
+        for kind in ("csv", "jsonl"):
+            answer = world.client.get(f"{world.base}/export/{name}?q=&format={kind}")
+            assert "theirs" not in b"".join(answer.streaming_content).decode(), name
+    refused = world.client.get(f"{world.base}/export/incidents?q=nofield:1")
+    assert refused.status_code == 302
+    assert "`nofield` is not a field" in unescape(
+        world.client.get(f"{world.base}/incidents").content.decode()
+    )
+    assert world.client.get(f"{world.base}/export/users").status_code == 404

@@ -70,7 +70,7 @@ RIGHTS = {
     "quarantine": (READ, OPERATE),
     "filter_values": (READ, None),
     "audit": (READ, None),
-    "audit_export": (READ, None),
+    "export_list": (READ, None),
 }
 WITHOUT_PROJECT = {
     "home",
@@ -102,6 +102,7 @@ def message(world):
 def address(name, world):
     more = {
         "filter_values": ["incidents"],
+        "export_list": ["incidents"],
         "session": [world.session.external_id],
         "incident": [world.incident.public_id],
         "create_exception": [world.incident.public_id],

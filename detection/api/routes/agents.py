@@ -18,7 +18,7 @@ from detection.api.problems import Problem, check_disk_space
 from detection.api.query_parameters import RENDER_PARAMETER, rendered_shape
 from detection.api.request_bodies import JSON, NDJSON
 from detection.api.requests import ApiRequest
-from detection.api.responses import incident_link, json_response, session_link
+from detection.api.responses import json_response
 from detection.api.schemas.agents import (
     EventBatchSchema,
     EventSchema,
@@ -27,6 +27,7 @@ from detection.api.schemas.agents import (
     IngestResultSchema,
 )
 from detection.api.typed_bodies import described
+from detection.documents import incident_link, session_link
 from detection.engine import wire_shapes
 from detection.models import KeyScope
 from detection.services.ingestion.attempts import recorder

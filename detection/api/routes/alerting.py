@@ -10,7 +10,6 @@ from ninja import Body, Query, Router
 from detection.api.alert_responses import (
     destination_document,
     notification_detail_document,
-    notification_document,
     route_document,
     silence_document,
 )
@@ -18,7 +17,7 @@ from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ
 from detection.api.pages import page_response, query_of
 from detection.api.query_parameters import check_parameters, existing, existing_name, target
 from detection.api.requests import ApiRequest, actor_of
-from detection.api.responses import as_time, empty_response, json_response, list_response
+from detection.api.responses import empty_response, json_response, list_response
 from detection.api.schemas.alerts import (
     CreatedDestinationSchema,
     DestinationRequestSchema,
@@ -40,6 +39,7 @@ from detection.api.schemas.alerts import (
     SilenceSchema,
 )
 from detection.api.schemas.common import PageSchema
+from detection.documents import as_time, notification_document
 from detection.models import KeyScope
 from detection.selectors import alerts as selector
 from detection.selectors.lists import NOTIFICATIONS

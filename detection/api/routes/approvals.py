@@ -6,7 +6,7 @@ from django.http import HttpResponse
 from ninja import Body, Query, Router
 
 from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ, ApiKeyAuth
-from detection.api.pages import page_response
+from detection.api.pages import page_response, query_of
 from detection.api.query_parameters import (
     RENDER_PARAMETER,
     check_parameter_names,
@@ -27,7 +27,7 @@ from detection.api.schemas.common import PageSchema
 from detection.integrations.hosts import HOSTS
 from detection.models import KeyScope
 from detection.selectors import approvals as selector
-from detection.selectors.approvals import ApprovalFilters
+from detection.selectors.lists import APPROVALS
 from detection.services.approvals import decisions as services
 from detection.services.approvals import judge_consultation
 from detection.services.approvals.documents import approval_document, ruling_document
@@ -45,7 +45,8 @@ _wait = ApiKeyAuth(KeyScope.GUARD)
 )
 def list_approvals(request: ApiRequest, query: Query[ApprovalQuerySchema]) -> HttpResponse:
     """List approvals, newest first."""
-    filters = ApprovalFilters(**query.dict(exclude={"cursor", "limit"}))
+    names = {"state": "is", "session": "session", "tool": "tool", "agent": "agent"}
+    filters = query_of(APPROVALS, query, names)
     return page_response(request, query, filters, selector.list_approvals, approval_document)
 
 

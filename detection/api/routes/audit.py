@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 from ninja import Query, Router
@@ -26,7 +24,6 @@ from detection.filtering.time_ranges import TimeRange
 from detection.selectors import audit
 from detection.selectors.filters import ListQuery
 from detection.selectors.lists import AUDIT
-from detection.selectors.pages import all_rows
 
 router = Router(tags=["audit"])
 
@@ -55,8 +52,9 @@ def list_audit_entries(request: ApiRequest, query: Query[AuditQuerySchema]) -> H
     openapi_extra=LIST_AS_FILE,
 )
 def export_audit_entries(request: ApiRequest, query: Query[AuditExportQuerySchema]) -> HttpResponseBase:
-    """Export up to 10,000 changes as JSON lines or CSV."""
+    """Export up to 100,000 changes as JSON lines or CSV."""
     check_parameters(request, AuditExportQuerySchema)
     principal = request.principal
-    rows = all_rows(partial(audit.list_entries, principal.project_id, _query(query)), query.limit)
-    return exports.audit_file(rows, query.format, principal.project_slug)
+    return exports.list_file(
+        principal.project_id, principal.project_slug, _query(query), query.format, limit=query.limit
+    )

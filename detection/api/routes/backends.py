@@ -11,7 +11,7 @@ from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ
 from detection.api.problems import Problem
 from detection.api.query_parameters import existing_name, target
 from detection.api.requests import ApiRequest, actor_of
-from detection.api.responses import as_time, empty_response, json_response, list_response
+from detection.api.responses import empty_response, json_response, list_response
 from detection.api.schemas.backends import (
     BackendRequestSchema,
     BackendSchema,
@@ -22,6 +22,7 @@ from detection.api.schemas.backends import (
     GatewayTokenSchema,
 )
 from detection.api.schemas.common import PageSchema
+from detection.documents import as_time
 from detection.models import GatewayBackend, GatewayToken
 from detection.selectors.gateway import gateway_url, list_backends, list_tokens
 from detection.services.gateway import backends as service

@@ -15,9 +15,10 @@ from detection.api.pages import page_response
 from detection.api.problems import Problem
 from detection.api.query_parameters import check_parameters, existing, existing_name, target
 from detection.api.requests import ApiRequest, actor_of
-from detection.api.responses import as_time, empty_response, json_response
+from detection.api.responses import empty_response, json_response
 from detection.api.schemas.common import PageSchema
 from detection.api.schemas.imports import ImportQuerySchema, ImportRequestSchema, ImportSchema
+from detection.documents import as_time
 from detection.models import KeyScope, TranscriptImport
 from detection.selectors import imports as selector
 from detection.services.ingestion import import_files, transcript_imports

@@ -16,12 +16,7 @@ from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ
 from detection.api.pages import page_response, query_of
 from detection.api.query_parameters import check_parameters, existing, existing_name, target
 from detection.api.requests import ApiRequest, actor_of
-from detection.api.responses import (
-    LIST_AS_FILE,
-    activity_document,
-    incident_document,
-    json_response,
-)
+from detection.api.responses import LIST_AS_FILE, activity_document, json_response
 from detection.api.schemas.common import PageSchema
 from detection.api.schemas.incidents import (
     BulkActionRequestSchema,
@@ -37,15 +32,14 @@ from detection.api.schemas.incidents import (
     SnoozeRequestSchema,
 )
 from detection.api.typed_bodies import described, optional_body
+from detection.documents import incident_document
 from detection.models import Incident
 from detection.selectors import incidents, strip_images
 from detection.selectors.filters import ListQuery
 from detection.selectors.lists import INCIDENTS
-from detection.selectors.pages import all_rows
 from detection.services.incidents import triage as services
 
 router = Router(tags=["incidents"])
-CSV_COLUMNS = tuple(name for name in IncidentSchema.model_fields if name != "links")
 
 
 _PARAMETERS = {"status": "is"} | {
@@ -85,15 +79,12 @@ def list_incidents(request: ApiRequest, query: Query[IncidentQuerySchema]) -> Ht
     openapi_extra=LIST_AS_FILE,
 )
 def export_incidents(request: ApiRequest, query: Query[IncidentExportQuerySchema]) -> HttpResponseBase:
-    """Export up to 10,000 incidents as JSON lines or CSV."""
+    """Export up to 100,000 incidents as JSON lines or CSV."""
     check_parameters(request, IncidentExportQuerySchema)
     principal = request.principal
-    rows = all_rows(partial(incidents.list_incidents, principal.project_id, _query(query)), query.limit)
-    documents = (incident_document(row, principal.project_slug) for row in rows)
-    name = f"loopguard-incidents-{principal.project_slug}"
-    if query.format == "csv":
-        return exports.as_csv(documents, CSV_COLUMNS, name)
-    return exports.as_json_lines(documents, name)
+    return exports.list_file(
+        principal.project_id, principal.project_slug, _query(query), query.format, limit=query.limit
+    )
 
 
 @router.post(

@@ -10,9 +10,10 @@ from ninja import Body, Router
 from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ
 from detection.api.query_parameters import target
 from detection.api.requests import ApiRequest, actor_of
-from detection.api.responses import as_time, empty_response, json_response, list_response
+from detection.api.responses import empty_response, json_response, list_response
 from detection.api.schemas.common import PageSchema
 from detection.api.schemas.gateway_traffic import PriceRequestSchema, PriceSchema
+from detection.documents import as_time
 from detection.models import ModelPrice
 from detection.selectors.prices import list_prices
 from detection.services.gateway import prices

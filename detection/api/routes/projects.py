@@ -10,8 +10,9 @@ from ninja import Body, Router
 
 from detection.api.auth import ADMIN_WITH_BODY, READ
 from detection.api.requests import ApiRequest, actor_of
-from detection.api.responses import as_time, json_response
+from detection.api.responses import json_response
 from detection.api.schemas.projects import ProjectRequestSchema, ProjectSchema
+from detection.documents import as_time
 from detection.models import Project
 from detection.services.projects import projects
 

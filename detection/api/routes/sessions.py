@@ -21,11 +21,9 @@ from detection.api.requests import ApiRequest, actor_of
 from detection.api.responses import (
     call_document,
     command_reply_document,
-    incident_document,
     json_response,
     notice_document,
     quarantined_event_document,
-    session_document,
 )
 from detection.api.schemas.common import PageSchema
 from detection.api.schemas.sessions import (
@@ -42,6 +40,7 @@ from detection.api.schemas.sessions import (
     StopRequestSchema,
 )
 from detection.api.typed_bodies import described, optional_body
+from detection.documents import incident_document, session_document
 from detection.filtering import language
 from detection.models import KeyScope, Session
 from detection.selectors import dashboard, incidents, policies, sessions

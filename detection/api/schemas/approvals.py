@@ -7,13 +7,13 @@ from typing import Any, Literal
 
 from ninja import Field, Schema
 
-from detection.api.schemas.common import PageQuerySchema, ShortText, StrictSchema
+from detection.api.schemas.common import FilterQuerySchema, PageQuerySchema, ShortText, StrictSchema
 from detection.services.approvals.decisions import MAX_RAISE
 
 ChoiceName = Literal["skip", "allow_once", "raise", "exempt", "disable"]
 
 
-class ApprovalQuerySchema(PageQuerySchema):
+class ApprovalQuerySchema(PageQuerySchema, FilterQuerySchema):
     """Filters of the approval list."""
 
     state: Literal["", "open", "decided", "expired", "withdrawn"] = Field("", description="State.")

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from ninja import Field, Schema
 from pydantic import StringConstraints
 
+from detection import exports
 from detection.api.schemas.common import (
     FilterQuerySchema,
     FindingKindFilter,
@@ -50,7 +51,9 @@ class IncidentExportQuerySchema(IncidentFiltersSchema):
     """Filters of the incident export."""
 
     format: Literal["jsonl", "csv"] = Field("jsonl", description="File format.")
-    limit: int = Field(10_000, ge=1, le=10_000, description="Maximum number of incidents in the file.")
+    limit: int = Field(
+        exports.MAX_ROWS, ge=1, le=exports.MAX_ROWS, description="Maximum number of incidents in the file."
+    )
 
 
 class IncidentSchema(Schema):

@@ -1,0 +1,33 @@
+"""Exports of the lists of the console: exactly the rows that the address lists, on all pages."""
+
+from __future__ import annotations
+
+from django.contrib import messages
+from django.http import Http404, HttpResponseRedirect
+from django.http.response import HttpResponseBase
+from django.urls import reverse
+from django.views.decorators.http import require_safe
+
+from detection.console.access import ProjectRequest, in_project
+from detection.console.listing import Listing
+from detection.exports import EXPORTED_LISTS, list_file
+from detection.selectors.lists import LISTS
+
+
+@in_project()
+@require_safe
+def export(request: ProjectRequest, name: str) -> HttpResponseBase:
+    """Return a list as a file, CSV or JSON lines; back to the project with the reason if its filter is not valid."""
+    if name not in EXPORTED_LISTS:
+        raise Http404
+    listing = Listing(request, LISTS[name])
+    if listing.error or listing.range_error:
+        messages.error(request, listing.error or listing.range_error)
+        return HttpResponseRedirect(reverse("console:project", args=[request.project.slug]))
+    return list_file(
+        request.project.pk,
+        request.project.slug,
+        listing.query,
+        request.GET.get("format", ""),
+        with_server=name == "audit",
+    )
