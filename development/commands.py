@@ -66,10 +66,19 @@ def release(arguments: Sequence[str]) -> int:
     return releases.release(ROOT)
 
 
+def screenshots(arguments: Sequence[str]) -> int:
+    """Take the pictures of screens in docs/images anew, on an installation of its own; needs Chromium."""
+    _no_arguments("screenshots", screenshots.__doc__, arguments)
+    from development import screenshots as pictures  # the browser's driver takes half a second to load
+
+    return pictures.take(ROOT)
+
+
 def _no_arguments(name: str, description: str | None, arguments: Sequence[str]) -> None:
     argparse.ArgumentParser(prog=f"manage.py {name}", description=description).parse_args(arguments)
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
-    command.__name__: command for command in (test, check_all, coverage, lock, package, sbom, release)
+    command.__name__: command
+    for command in (test, check_all, coverage, screenshots, lock, package, sbom, release)
 }

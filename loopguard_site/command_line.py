@@ -27,6 +27,7 @@ CHECKOUT_ONLY = frozenset(
         "release",
         "runserver",
         "sbom",
+        "screenshots",
         "test",
         "testserver",
     }
