@@ -144,6 +144,7 @@ class Exchange:
                         # Older servers reject the option: ask as the client did.
                         conversation.note_without_usage()
                         return await self._ask(delivery, body, reader, reasks_left, blocked)
+                self.meter.is_answered = self.meter.is_answered or response.status == 200
                 kind = kind_of(response) if response.status == 200 else None
                 if kind == "stream":
                     return await delivery.stream(response, reader, reasks_left)

@@ -83,6 +83,8 @@ class RequestMeter:
     ----------
     model
         The model that the agent asks for, once it is read.
+    is_answered
+        Whether the model server has accepted the request; names of models that it rejects are not kept.
     """
 
     def __init__(self, traffic: TrafficCounter, backend: Backend) -> None:
@@ -90,6 +92,7 @@ class RequestMeter:
         self._started: float | None = time.perf_counter()
         self._added_seconds = 0.0
         self.model = ""
+        self.is_answered = False
 
     def forwarding(self) -> None:
         """Note that the request is on its way; what was before is time added."""
@@ -124,4 +127,5 @@ class RequestMeter:
     def close(self) -> None:
         """Count the time that was added to a request that was forwarded."""
         if self._started is None:
-            self._traffic.counts(self._backend, self.model).count_added(self._added_seconds * 1000)
+            model = self.model if self.is_answered else ""
+            self._traffic.counts(self._backend, model).count_added(self._added_seconds * 1000)

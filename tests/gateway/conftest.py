@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+from django.db import connection
 
 from detection.models import GatewayBackend, Project
 from detection.services.audit import SYSTEM
@@ -59,6 +60,15 @@ def wait_for(condition):
     raise AssertionError("it did not happen within 10 s")
 
 
+def is_database_idle():
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()"
+            " AND pid <> pg_backend_pid() AND state <> 'idle')"
+        )
+        return cursor.fetchone()[0]
+
+
 @pytest.fixture
 def model() -> Iterator[ModelServer]:
     with ModelServer(lambda asked: of_json({"object": "told"})).running() as server:
@@ -100,6 +110,7 @@ class serving:  # noqa: N801  (used like a function)
         self._server.should_exit = True
         self._thread.join(10)
         self._listener.close()
+        wait_for(is_database_idle)  # what is recorded after an answer must not meet the end of the test
 
 
 @pytest.fixture(scope="session")

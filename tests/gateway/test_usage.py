@@ -198,6 +198,10 @@ def test_errors_of_the_model_server_are_counted_by_kind(world: World, kind, answ
         assert kind == "cut", error
     wait_for(lambda: numbers(world).get(kind) == 1)
     assert numbers(world)["requests"] == 1
+    is_rejected = kind in ("rate_limited", "client_errors", "server_errors", "unreachable")
+    wait_for(lambda: sum(numbers(world)["added_counts"]) == 1)
+    models = GatewayTraffic.objects.filter(backend=world.backend(), period=60).values_list("model", flat=True)
+    assert set(models) == {"" if is_rejected else "gpt-x"}
 
 
 def test_paths_that_pass_unread_are_counted(world: World):
