@@ -104,6 +104,7 @@ def incident_document(row: IncidentRow | Incident, project: str) -> dict[str, An
         "last_seq": row.last_seq,
         "status": row.status,
         "label": row.label or None,
+        "label_reason": row.label_reason or None,
         "needs_acknowledgement": row.needs_acknowledgement,
         "is_active": row.is_active,
         "recovered": row.recovered,

@@ -71,6 +71,9 @@ def settings() -> str:
         "The settings that result before and after are compared: a higher limit, a strict value removed, a preset with weaker values and a",
         "tool that becomes exempt all weaken detection. A program with a key of the scope `admin` may send a `note`; without one the audit",
         "says *no note given*. Settings of one session end with it and need none.",
+        "",
+        "An override or tool rule with a time of expiry ends by itself: what was stored before takes effect again, and the history says so.",
+        "Every change can be tried on recorded sessions before it is saved; see [what-if.md](what-if.md).",
     ]
     for group, title in GROUPS.items():
         lines += [

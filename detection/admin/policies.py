@@ -104,7 +104,7 @@ class ScopeForm(StoredOverrideForm):
 
     class Meta:
         model = Override
-        fields = ("project", "agent", "backend", "model", "note")
+        fields = ("project", "agent", "backend", "model", "expires_at", "note")
 
     def clean(self) -> dict[str, Any]:
         """Check that something is set: an override without settings does not exist."""
@@ -131,6 +131,7 @@ class ToolRuleAdminForm(StoredOverrideForm):
             "exempt",
             "ignore_arguments",
             "volatile_result_fields",
+            "expires_at",
             "note",
         )
 
@@ -210,10 +211,10 @@ class OverrideAdmin(StoredOverrideAdmin):
     """Overrides of the server, a project, an agent, a backend or a model."""
 
     form = ScopeForm
-    list_display = ("__str__", "project", "settings", "updated_by", "updated_at")
+    list_display = ("__str__", "project", "settings", "expires_at", "updated_by", "updated_at")
     list_filter = (("project", ProjectFilter),)
     search_fields = ("agent", "backend", "model", "note")
-    first_fields = ("project", "agent", "backend", "model", "note")
+    first_fields = ("project", "agent", "backend", "model", "expires_at", "note")
 
     def get_readonly_fields(self, request: HttpRequest, obj: Override | None = None) -> tuple[str, ...]:
         """The scope of an override does not change."""
@@ -222,7 +223,12 @@ class OverrideAdmin(StoredOverrideAdmin):
     def save_model(self, request: HttpRequest, obj: Override, form: ScopeForm, change: bool) -> None:
         """Save by the service."""
         saved = overrides.save_override(
-            obj.project_id, obj.scope, form.values, actor_of(request), form.cleaned_data["note"]
+            obj.project_id,
+            obj.scope,
+            form.values,
+            actor_of(request),
+            form.cleaned_data["note"],
+            obj.expires_at,
         )
         if saved is not None:
             obj.pk, obj._state.adding = saved.pk, False
@@ -265,6 +271,7 @@ class ToolRuleAdmin(StoredOverrideAdmin):
         "exempt",
         "ignore_arguments",
         "volatile_result_fields",
+        "expires_at",
         "note",
     )
 
@@ -286,6 +293,7 @@ class ToolRuleAdmin(StoredOverrideAdmin):
             values=form.values,
             exempt=given["exempt"],
             note=given["note"],
+            expires_at=obj.expires_at,
             actor=actor_of(request),
         )
         obj.pk, obj._state.adding = saved.pk, False

@@ -19,6 +19,7 @@ from detection.api.routes import (
     approvals,
     audit,
     backends,
+    exceptions,
     gateway_traffic,
     hooks,
     imports,
@@ -166,4 +167,5 @@ api.add_router("", statistics.router)
 api.add_router("", integrations.router)
 api.add_router("", imports.router)
 api.add_router("", what_if.router)
+api.add_router("", exceptions.router)
 api.add_router("", audit.router)

@@ -142,6 +142,7 @@ def override_document(override: Override) -> dict[str, Any]:
         "source": str(scope),
         "values": override.values,
         "note": override.note,
+        "expires_at": as_time(override.expires_at),
         "updated_at": as_time(override.updated_at),
     }
 
@@ -156,5 +157,6 @@ def tool_rule_document(rule: ToolOverride) -> dict[str, Any]:
         "values": rule.values,
         "exempt": rule.exempt,
         "note": rule.note,
+        "expires_at": as_time(rule.expires_at),
         "updated_at": as_time(rule.updated_at),
     }

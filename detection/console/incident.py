@@ -15,15 +15,16 @@ from django.views.decorators.http import require_POST, require_safe
 
 from detection.console import approvals, formatting, incident_text
 from detection.console.access import ProjectRequest, actor_of, in_project
+from detection.console.policies import expiry_of
 from detection.engine.detectors import detector_for
-from detection.models import Incident, Role, ToolOverride
+from detection.models import Incident, Role
+from detection.models.incidents import LabelReason
 from detection.selectors import incidents as selector
 from detection.selectors import strip_images
 from detection.selectors.strips import Strip, large
 from detection.services.alerting import event_facts, routing
-from detection.services.errors import ServiceError
-from detection.services.incidents import triage as service
-from detection.services.policies import overrides
+from detection.services.errors import NotFound, ServiceError
+from detection.services.incidents import exceptions
 
 METER_SQUARES = 24
 
@@ -65,12 +66,11 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         "meter": _meter(incident),
         "unit": incident_text.unit(incident),
         "window_seconds": incident_text.window_seconds(incident),
-        "single_tool": incident.tool if incident.tool and "→" not in incident.tool else "",
-        "argument_names": _argument_names(incident),
         "mute_url": _mute_url(request, incident),
         "silence": routing.matching_silence(
             routing.active_silences(request.project.pk, timezone.now()), event_facts.incident_facts(incident)
         ),
+        **_exception(incident),
         **approvals.of_incident(incident),
     }
     return render(request, "console/incident.html", context)
@@ -78,16 +78,11 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
 
 def _mute_url(request: ProjectRequest, incident: Incident) -> str:
     """Return the address of the silence form, filled in for this loop; reason and duration are chosen there."""
-    exact = {"tool": _exactly(incident.tool), "agent": _exactly(incident.agent)}
+    exact = {"tool": exceptions.exactly(incident.tool), "agent": exceptions.exactly(incident.agent)}
     # The form separates patterns by commas, so a name with a comma is left to the loop condition.
     fields = {name: value for name, value in exact.items() if value and "," not in value}
     query = urlencode({"tab": "silences", **fields, "loop": incident.loop_id})
     return f"{reverse('console:alerts', args=[request.project.slug])}?{query}"
-
-
-def _exactly(name: str) -> str:
-    """Return the pattern that fits this name only."""
-    return "".join(f"[{character}]" if character in "*?[" else character for character in name)
 
 
 def _counted_detections(incident: Incident) -> str:
@@ -123,70 +118,56 @@ def _meter(incident: Incident) -> dict[str, Any]:
     }
 
 
-def _argument_names(incident: Incident) -> list[str]:
-    """Return the arguments that vary in the evidence, which an exception may ignore."""
-    names: dict[str, None] = {}
-    for line in incident_text.evidence(incident):
-        for change in line.changes:
-            if change.path:
-                names[change.path] = None
-    return [*names][:20]
+def _exception(incident: Incident) -> dict[str, Any]:
+    """Return what the form of an exception shows: options by scope, narrowest first, and what fits the label's reason."""
+    options = exceptions.options(incident)
+    by_scope: dict[str, list[Any]] = {}
+    for option in options:
+        by_scope.setdefault(option.where, []).append(option)
+    return {
+        "exception_options": by_scope,
+        "suggested": exceptions.best(options, incident.label_reason),
+        "preselected_expiry": exceptions.expiry_of(incident.label_reason),
+        "argument_names": exceptions.varying_arguments(incident),
+        "current_exception": exceptions.current(incident),
+        "label_reasons": [one for one in LabelReason.choices if one[0]],
+        "reason_words": incident.get_label_reason_display() if incident.label_reason else "",
+    }
 
 
 @in_project(Role.ADMIN)
 @require_POST
 def create_exception(request: ProjectRequest, public_id: str) -> HttpResponse:
-    """Create a tool rule for exactly this tool, and label the incident if requested."""
-    incident = selector.get_incident(request.project.pk, public_id)
-    if incident is None:
-        raise Http404
-    actor, tool, how = actor_of(request), incident.tool, request.POST.get("how", "")
-    note = request.POST.get("note", "").strip()[:240]
-    if not tool or "→" in tool:
-        messages.error(request, "An exception covers one tool. This loop involves several.")
-    elif not note:
-        messages.error(request, "Give a reason. The tool rule stores it.")
-    else:
-        try:
-            _save_rule(request, tool, how, f"{note} (from {incident.public_id})")
-            if request.POST.get("label") == "yes":
-                service.label(request.project.pk, public_id, actor, "false_alarm", note)
-            messages.success(request, f"Exception for {tool} created. It takes effect on the next call.")
-        except ServiceError as error:
-            messages.error(request, error.detail)
+    """Save an exception from an incident; the page then offers to undo it."""
+    option = request.POST.get("option", "")
+    try:
+        entry = exceptions.create_exception(
+            request.project.pk,
+            public_id,
+            actor_of(request),
+            option,
+            arguments=request.POST.getlist("ignore")[: exceptions.MAX_ARGUMENTS] or None,
+            note=request.POST.get("note", "").strip()[:200],
+            # An exception of a session ends with it.
+            expires_at=None if option.startswith("session:") else expiry_of(request),
+        )
+        messages.success(request, f"Exception saved. {entry.note}. It takes effect on the next call.")
+    except NotFound:
+        raise Http404 from None
+    except ServiceError as error:
+        messages.error(request, error.detail)
     return redirect("console:incident", request.project.slug, public_id)
 
 
-def _save_rule(request: ProjectRequest, tool: str, how: str, note: str) -> None:
-    """Add the exception to the rule for exactly this tool; its other values are kept."""
-    pattern = _exactly(tool)
-    rule = ToolOverride.objects.filter(project=request.project, pattern=pattern).first() or ToolOverride(
-        pattern=pattern
-    )
-    values, exempt, tool_class, ignored = (
-        dict(rule.values),
-        rule.exempt,
-        rule.tool_class,
-        [*rule.ignore_arguments],
-    )
-    if how == "poll":
-        tool_class = "poll"
-    elif how == "raise":
-        values["max_repeats"] = request.POST.get("max_repeats", "")
-    elif how == "ignore":
-        ignored += [name for name in request.POST.getlist("ignore") if name and name not in ignored]
-    elif how == "exempt":
-        exempt = True
-    else:
-        raise ServiceError("Choose an exception.")
-    overrides.save_tool_rule(
-        request.project.pk,
-        pattern,
-        tool_class=tool_class,
-        ignore_arguments=ignored,
-        volatile_result_fields=rule.volatile_result_fields,
-        values=values,
-        exempt=exempt,
-        note=note,
-        actor=actor_of(request),
-    )
+@in_project(Role.ADMIN)
+@require_POST
+def undo_exception(request: ProjectRequest, public_id: str) -> HttpResponse:
+    """Restore what was stored before the exception of an incident."""
+    try:
+        exceptions.undo_exception(request.project.pk, public_id, actor_of(request))
+        messages.success(request, "Exception undone. It takes effect on the next call.")
+    except NotFound:
+        raise Http404 from None
+    except ServiceError as error:
+        messages.error(request, error.detail)
+    return redirect("console:incident", request.project.slug, public_id)

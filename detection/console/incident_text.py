@@ -49,6 +49,8 @@ ACTIVITY = {
     "resolved": "Resolved",
     "reopened": "Reopened",
     "labelled": "Label changed",
+    "excepted": "Exception saved",
+    "exception_undone": "Exception undone",
     "commented": "Commented",
     "undone": "Undone",
 }

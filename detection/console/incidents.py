@@ -17,6 +17,7 @@ from detection.console import incident_text
 from detection.console.access import ProjectRequest, actor_of, in_project
 from detection.console.listing import Listing
 from detection.models import Role
+from detection.models.incidents import IncidentLabel
 from detection.selectors import incidents as selector
 from detection.selectors.lists import INCIDENTS
 from detection.selectors.pages import BadCursor, Page
@@ -90,7 +91,8 @@ def arguments_of(request: ProjectRequest, action: str, span: str) -> dict[str, A
     if action == "snooze":
         return {"until": timezone.now() + SNOOZES[span]} if span in SNOOZES else {"until_worse": True}
     if action == "label":
-        return {"value": request.POST.get("label", "")}
+        value = request.POST.get("label", "")
+        return {"value": value, "reason": span if value == IncidentLabel.FALSE_ALARM else ""}
     return {}
 
 
@@ -98,7 +100,7 @@ def arguments_of(request: ProjectRequest, action: str, span: str) -> dict[str, A
 @require_POST
 def act(request: ProjectRequest) -> HttpResponse:
     """Apply an action to the selected incidents and offer undo."""
-    # A snooze button carries action and duration: "snooze:8h".
+    # A button carries the action with its duration or reason: "snooze:8h", "label:poll".
     action, _, span = request.POST.get("action", "").partition(":")
     ids = [part for text in request.POST.getlist("ids") for part in text.split()][:MAX_AT_ONCE]
     back = _back(request)

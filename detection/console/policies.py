@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 from urllib.parse import urlencode
@@ -12,6 +13,7 @@ from django.contrib import messages
 from django.http import Http404, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
+from django.utils import timezone
 from django.views.decorators.http import require_http_methods
 
 from detection.console import formatting, setting_changes
@@ -37,6 +39,12 @@ CLASS_HELP = {
     "fallible": "often fails in normal work, like a shell",
     "exempt": "never evaluated",
     "other": "none of the others",
+}
+EXPIRIES = {
+    "1h": timedelta(hours=1),
+    "1d": timedelta(days=1),
+    "7d": timedelta(days=7),
+    "30d": timedelta(days=30),
 }
 _FACTS: dict[str, Any] = {
     "tool_class": "", "ignore_arguments": [], "volatile_result_fields": [], "exempt": False,
@@ -143,7 +151,7 @@ def page(request: ProjectRequest) -> HttpResponse:
             return _delete(request, scope)
         if action == setting_changes.DIFF:
             return setting_changes.respond(request, form, partial(stored.inherited, scope))
-        if _save(request, scope, form):
+        if _save(request, scope, form, row):
             messages.success(request, SAVED)
             return redirect(_url(project.slug, scope))
         status = 422
@@ -152,6 +160,7 @@ def page(request: ProjectRequest) -> HttpResponse:
         "tree": _tree(request, stored, scope),
         "rules": _rules(request),
         "override": row,
+        "stored": row,
         "form": form,
         "settings": form_settings(form),
         "may_change": may_change,
@@ -161,12 +170,25 @@ def page(request: ProjectRequest) -> HttpResponse:
     return render(request, "console/policies.html", context, status=status)
 
 
-def _save(request: ProjectRequest, scope: Scope, form: OverrideForm) -> bool:
+def expiry_of(request: ProjectRequest, known: datetime | None = None) -> datetime | None:
+    """Read when a change is to expire; `keep` stands for the time that is stored."""
+    chosen = request.POST.get("expires", "")
+    return known if chosen == "keep" else timezone.now() + EXPIRIES[chosen] if chosen in EXPIRIES else None
+
+
+def _save(request: ProjectRequest, scope: Scope, form: OverrideForm, row: Override | None) -> bool:
     if not form.is_valid():
         return False
     project_id = None if scope == SERVER else request.project.pk
     try:
-        service.save_override(project_id, scope, form.values, actor_of(request), form.cleaned_data["note"])
+        service.save_override(
+            project_id,
+            scope,
+            form.values,
+            actor_of(request),
+            form.cleaned_data["note"],
+            expiry_of(request, row.expires_at if row else None),
+        )
     except ServiceError as error:
         form.add_service_error(error)
         return False
@@ -233,13 +255,14 @@ def tool_rule(request: ProjectRequest) -> HttpResponse:
         before = {name: getattr(rule, name) if rule else default for name, default in _FACTS.items()}
         after = _facts(form) if form.is_valid() else before
         return setting_changes.respond(request, form, partial(stored.inherited, scope), (before, after))
-    if request.method == "POST" and _save_rule(request, form):
+    if request.method == "POST" and _save_rule(request, form, rule):
         messages.success(request, SAVED.replace("Override", "Tool rule"))
         return redirect(_rule_url(request, form.cleaned_data["pattern"]))
     context = {
         "tree": _tree(request, stored, None),
         "rules": _rules(request),
         "rule": rule,
+        "stored": rule,
         "form": form,
         "settings": form_settings(form),
         "may_change": request.membership.allows(Role.ADMIN),
@@ -276,7 +299,7 @@ def _rule_url(request: ProjectRequest, pattern: str) -> str:
     return f"{url}?{urlencode({'pattern': pattern})}"
 
 
-def _save_rule(request: ProjectRequest, form: ToolRuleForm) -> bool:
+def _save_rule(request: ProjectRequest, form: ToolRuleForm, rule: ToolOverride | None) -> bool:
     if not form.is_valid():
         return False
     given = form.cleaned_data
@@ -287,6 +310,7 @@ def _save_rule(request: ProjectRequest, form: ToolRuleForm) -> bool:
             values=form.values,
             **_facts(form),
             note=given["note"],
+            expires_at=expiry_of(request, rule.expires_at if rule else None),
             actor=actor_of(request),
         )
     except ServiceError as error:
@@ -340,6 +364,8 @@ def _flat(document: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _value(name: str, value: Any) -> str:
+    if name == "expires_at" and value:
+        return f"{datetime.fromisoformat(value):%Y-%m-%d %H:%M} UTC"
     if isinstance(value, list) and value and name not in FIELDS:
         return ", ".join(str(part) for part in value)
     return formatting.setting_value(value)

@@ -18,6 +18,7 @@ from detection.filtering import language, time_ranges
 from detection.filtering.language import Term
 from detection.filtering.time_ranges import TimeRange
 from detection.models import Project
+from detection.models.incidents import LabelReason
 from detection.selectors.filters import ListQuery
 from detection.selectors.lists import INCIDENTS, STATISTICS
 from detection.selectors.statistics import By, Numbers, Row, groups, statistics
@@ -80,6 +81,9 @@ def page(request: ProjectRequest) -> HttpResponse:
         "has_calls": by != "kind" and over_time.total.checks is not None,
         "recovery": over_time.recovery,
         "judge": over_time.judge,
+        "false_alarms": [
+            (LabelReason(reason).label.partition(":")[0], count) for reason, count in over_time.false_alarms
+        ],
         "counted_at": over_time.counted_at,
         "without_demo": listing.with_terms(language.term("demo", "no"), without=("demo",)),
     }

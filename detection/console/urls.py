@@ -71,6 +71,11 @@ urlpatterns = [
     ),
     path(_PROJECT + "export/<slug:name>", list_export.export, name="export_list"),
     path(_PROJECT + "filter-values/<slug:name>", filter_values.filter_values, name="filter_values"),
+    path(
+        _PROJECT + "incidents/<str:public_id>/exception/undo",
+        incident.undo_exception,
+        name="undo_exception",
+    ),
     path(_PROJECT + "approvals", approvals.page, name="approvals"),
     path(_PROJECT + "message-templates", message_templates.page, name="message_templates"),
     path(_PROJECT + "approvals/decision", approvals.decide, name="decide_approval"),

@@ -22,10 +22,11 @@ from detection.forms import PREFIX
 from detection.models import Role, ToolOverride, WhatIf, WhatIfState
 from detection.selectors import policies, sessions
 from detection.selectors import what_ifs as selector
+from detection.selectors.incidents import get_incident
 from detection.selectors.pages import BadCursor
 from detection.services.errors import NotFound, ServiceError
+from detection.services.incidents import exceptions
 from detection.services.policies import overrides
-from detection.services.sessions import actions
 from detection.services.what_if import changes, what_ifs
 from detection.services.what_if.changes import PolicyChange
 
@@ -54,6 +55,18 @@ class ReplayedIncident:
     chip: str
     chip_after: str
 
+    @property
+    def is_moved(self) -> bool:
+        """Whether the changed policy finds it at another call."""
+        return bool(
+            self.item["found_at_call"] != self.item.get("found_at_call_after", self.item["found_at_call"])
+        )
+
+    @property
+    def is_other_decision(self) -> bool:
+        """Whether the changed policy decides differently."""
+        return bool(self.item["decision"] != self.item.get("decision_after", self.item["decision"]))
+
 
 def lines_of(text: str) -> list[str]:
     """Return the names in a text field, separated by lines or commas."""
@@ -61,8 +74,14 @@ def lines_of(text: str) -> list[str]:
 
 
 def change_of(request: ProjectRequest) -> PolicyChange:
-    """Read the form of a policy as the change that it would save."""
+    """Read the form of a policy, or of an exception, as the change that it would save."""
     given = request.POST
+    if "exception_of" in given:
+        incident = get_incident(request.project.pk, given["exception_of"][:64])
+        if incident is None:
+            raise Http404
+        names = given.getlist("ignore")[: exceptions.MAX_ARGUMENTS] or None
+        return exceptions.find(incident, given.get("option", ""), names).change
     values = {
         name.removeprefix(PREFIX): text for name, text in given.items() if name.startswith(PREFIX) and text
     }
@@ -158,36 +177,12 @@ def save(request: ProjectRequest, public_id: str) -> HttpResponse:
     if change.scope.kind == "server" and not request.user.is_superuser:
         return missing_role(request, Role.ADMIN)
     try:
-        save_change(request, change, note)
+        where = None if change.scope.kind == "server" else request.project.pk
+        what_ifs.save_change(where, change, actor_of(request), note)
         messages.success(request, "Change saved. It takes effect on the next call.")
     except ServiceError as error:
         messages.error(request, error.detail)
     return redirect("console:what_if", request.project.slug, public_id)
-
-
-def save_change(request: ProjectRequest, change: PolicyChange, note: str) -> None:
-    """Save a change by the service of its scope."""
-    project_id, actor, values = request.project.pk, actor_of(request), dict(change.values)
-    if change.rule is not None:
-        rule = change.rule
-        overrides.save_tool_rule(
-            project_id,
-            rule.pattern,
-            actor=actor,
-            tool_class=rule.tool_class or "",
-            ignore_arguments=rule.ignore_arguments,
-            volatile_result_fields=rule.volatile_result_fields,
-            values=values,
-            exempt=rule.exempt,
-            note=note,
-        )
-    elif change.session:
-        row = sessions.get_session(project_id, change.session)
-        unset = dict.fromkeys(row.policy_values if row else ())
-        actions.set_policy(project_id, change.session, {**unset, **values}, actor)
-    else:
-        where = None if change.scope.kind == "server" else project_id
-        overrides.save_override(where, change.scope, values, actor, note)
 
 
 def _existing(request: ProjectRequest, public_id: str) -> WhatIf:

@@ -37,6 +37,17 @@ class IncidentLabel(models.TextChoices):
     FALSE_ALARM = "false_alarm", "Not a loop"
 
 
+class LabelReason(models.TextChoices):
+    """Why an incident is not a loop, in a person's view."""
+
+    NONE = "", "No reason given"
+    POLL = "poll", "Polling: it waits for a state to change"
+    VOLATILE_ARGUMENT = "volatile_argument", "A volatile argument, such as a cursor or a nonce"
+    HONEST_REPETITION = "honest_repetition", "Honest repetition: the work repeats itself"
+    BROKEN_TOOL = "broken_tool", "A broken tool: the agent is right to try again"
+    OTHER = "other", "Something else"
+
+
 class Incident(models.Model):
     """A loop in one session, from its first finding until it ends.
 
@@ -120,6 +131,14 @@ class Incident(models.Model):
     status = models.CharField(max_length=16, choices=IncidentStatus.choices, default=IncidentStatus.OPEN)
     label = models.CharField(
         max_length=16, choices=IncidentLabel.choices, blank=True, default=IncidentLabel.NONE
+    )
+    label_reason = models.CharField(
+        max_length=20,
+        choices=LabelReason.choices,
+        blank=True,
+        default=LabelReason.NONE,
+        db_default="",
+        help_text="Of the label “not a loop”.",
     )
     needs_acknowledgement = models.BooleanField(
         default=False,

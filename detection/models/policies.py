@@ -25,6 +25,13 @@ class StoredSettings(models.Model):
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, editable=False
     )
     updated_at = models.DateTimeField(auto_now=True)
+    expires_at = models.DateTimeField(null=True, blank=True, help_text="Empty: it does not expire.")
+    after_expiry = models.JSONField(
+        null=True,
+        blank=True,
+        editable=False,
+        help_text="What it becomes when it expires, as before it became temporary; null: it is deleted.",
+    )
 
     class Meta:
         abstract = True
@@ -49,6 +56,11 @@ class Override(StoredSettings):
 
     class Meta:
         ordering = ("project", "agent", "backend", "model")
+        indexes = (
+            models.Index(
+                fields=("expires_at",), name="override_expiry", condition=Q(expires_at__isnull=False)
+            ),
+        )
         constraints = (
             models.UniqueConstraint(
                 fields=("project", "agent", "backend", "model"),
@@ -68,6 +80,10 @@ class Override(StoredSettings):
                         & (Q(Q(backend="", model=""), ~Q(agent="")) | Q(Q(agent=""), ~Q(backend="")))
                     )
                 ),
+            ),
+            models.CheckConstraint(
+                name="override_permanent_or_temporary",
+                condition=Q(expires_at__isnull=False) | Q(after_expiry__isnull=True),
             ),
             models.CheckConstraint(
                 name="override_values_are_an_object", condition=_is_json("values", "object")
@@ -109,8 +125,17 @@ class ToolOverride(StoredSettings):
     class Meta:
         verbose_name = "tool rule"
         ordering = ("pattern",)
+        indexes = (
+            models.Index(
+                fields=("expires_at",), name="tool_rule_expiry", condition=Q(expires_at__isnull=False)
+            ),
+        )
         constraints = (
             models.UniqueConstraint(fields=("project", "pattern"), name="one_rule_per_pattern"),
+            models.CheckConstraint(
+                name="tool_rule_permanent_or_temporary",
+                condition=Q(expires_at__isnull=False) | Q(after_expiry__isnull=True),
+            ),
             models.CheckConstraint(
                 name="tool_rule_class_known", condition=Q(tool_class__in=("", *TOOL_CLASSES))
             ),

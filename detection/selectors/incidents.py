@@ -57,6 +57,7 @@ class IncidentRow:
     last_seq: int
     status: str
     label: str
+    label_reason: str
     needs_acknowledgement: bool
     snoozed_until: datetime | None
     snoozed_until_worse: bool

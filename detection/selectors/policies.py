@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
+from math import inf
 from typing import Any, cast
 
 from django.conf import settings
 from django.db.models import Q
+from django.utils import timezone
 
 from detection.engine.policy import Policy, ScopedValues, ToolRule, resolve, stored_values
 from detection.engine.scopes import ENVIRONMENT, SESSION, Scope
@@ -28,6 +31,8 @@ class ProjectOverrides:
 
     values: Mapping[Scope, Mapping[str, Any]]
     tool_rules: tuple[ToolRule, ...]
+    valid_until: float = inf
+    """Unix time at which the next temporary one expires."""
     _resolved: OrderedDict[tuple[str, ...], Policy] = field(default_factory=OrderedDict)
 
     def policy_for(self, agent: str, backend: str, model: str, session_values: Mapping[str, Any]) -> Policy:
@@ -61,16 +66,48 @@ class ProjectOverrides:
 
 
 def load_overrides(project_id: int | None) -> ProjectOverrides:
-    """Read the overrides that apply to a project, or with None only those of every project; two queries."""
-    rows = Override.objects.filter(Q(project_id=project_id) | Q(project=None))
-    rules = ToolOverride.objects.filter(project_id=project_id) if project_id else ()
+    """Read the overrides that apply to a project, or with None only those of every project; two queries.
+
+    An expired one counts as what it becomes, also before the sweeper has stored that.
+    """
+    now, rows = timezone.now(), [*Override.objects.filter(Q(project_id=project_id) | Q(project=None))]
+    rules = [*ToolOverride.objects.filter(project_id=project_id)] if project_id else []
+    expiries = [
+        row.expires_at.timestamp() for row in (*rows, *rules) if row.expires_at and row.expires_at > now
+    ]
+    values = {row.scope: stored_values(_at(row, now).get("values", {})) for row in rows}
     return ProjectOverrides(
-        {ENVIRONMENT: settings.TOOL_LOOP_VALUES} | {row.scope: stored_values(row.values) for row in rows},
-        tuple(tool_rule(row) for row in rules),
+        {ENVIRONMENT: settings.TOOL_LOOP_VALUES} | {scope: own for scope, own in values.items() if own},
+        tuple(
+            tool_rule(rule) if document is None else expired_rule(rule.pattern, document)
+            for rule in rules
+            if (document := _expired(rule, now)) != {}
+        ),
+        min(expiries, default=inf),
     )
 
 
-policy_cache = ProjectCache(lambda project: load_overrides(project.pk))
+def _expired(row: Override | ToolOverride, now: datetime) -> dict[str, Any] | None:
+    """Return what an expired row becomes, empty if it is deleted; None for one in effect."""
+    return (row.after_expiry or {}) if row.expires_at is not None and row.expires_at <= now else None
+
+
+def _at(row: Override, now: datetime) -> dict[str, Any]:
+    expired = _expired(row, now)
+    return {"values": row.values} if expired is None else expired
+
+
+def expired_rule(pattern: str, document: Mapping[str, Any]) -> ToolRule:
+    """Return what a tool rule becomes when it expires."""
+    names = ("tool_class", "values", "ignore_arguments", "volatile_result_fields", "exempt")
+    return tool_rule(
+        ToolOverride(pattern=pattern, **{name: document[name] for name in names if name in document})
+    )
+
+
+policy_cache = ProjectCache(
+    lambda project: load_overrides(project.pk), valid_until=lambda stored: stored.valid_until
+)
 overrides_of = policy_cache.get
 """Return a project's overrides, from this process's cache."""
 

@@ -17,6 +17,7 @@ from django.db.models.functions import Coalesce, Trunc
 
 from detection.filtering.time_ranges import ALL_TIME
 from detection.models import CallCount, CountingCursor, Incident, JudgeCall, JudgeLabel
+from detection.models.incidents import IncidentLabel
 from detection.selectors.filters import ListQuery
 from detection.selectors.lists import CALL_COUNTS
 
@@ -125,6 +126,8 @@ class Statistics:
     judge: tuple[JudgeShare, ...] = ()
     counted_at: datetime | None = None
     is_cut: bool = field(default=False)
+    false_alarms: tuple[tuple[str, int], ...] = ()
+    """Incidents labelled "not a loop" by reason (see `LabelReason`), the most frequent first."""
 
 
 def statistics(project_id: int, query: ListQuery, by: By | None = None) -> Statistics:
@@ -154,7 +157,7 @@ def statistics(project_id: int, query: ListQuery, by: By | None = None) -> Stati
     counted_at = CountingCursor.objects.values_list("counted_at", flat=True).first()
     start, end = _ends(query)
     recovery, judge = _recovery(found), _judge(project_id, query)
-    return Statistics(start, end, total, rows, recovery, judge, counted_at, is_cut)
+    return Statistics(start, end, total, rows, recovery, judge, counted_at, is_cut, _false_alarms(found))
 
 
 def groups(project_id: int, query: ListQuery, by: By) -> tuple[tuple[Row, ...], bool]:
@@ -188,6 +191,11 @@ def _ends(query: ListQuery) -> tuple[datetime, datetime]:
     start, end = query.range.start, query.range.end
     assert start is not None and end is not None  # noqa: PT018, S101 - promised by the caller
     return start, end
+
+
+def _false_alarms(found: QuerySet[Incident]) -> tuple[tuple[str, int], ...]:
+    rows = found.filter(label=IncidentLabel.FALSE_ALARM).order_by().values_list("label_reason")
+    return tuple(sorted(rows.annotate(Count("pk")), key=lambda row: (-row[1], row[0])))
 
 
 def _counted(project_id: int, query: ListQuery) -> tuple[QuerySet[CallCount] | None, QuerySet[Incident]]:

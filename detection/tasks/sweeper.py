@@ -12,6 +12,7 @@ from detection.services.approvals import decisions
 from detection.services.incidents import triage
 from detection.services.maintenance import retention
 from detection.services.maintenance.heartbeats import heartbeats
+from detection.services.policies import overrides
 from detection.services.sessions import evaluation
 from detection.sql.advisory_locks import AdvisoryLock
 from detection.tasks.periodic import Periodic
@@ -35,6 +36,7 @@ class Sweeper(Periodic):
     def _sweep(self) -> None:
         decisions.close_overdue()
         triage.wake_due()
+        overrides.expire_due()
         self._sweep_until_done()
         if not self._is_tidy:
             # Housekeeping that was missed while the server was down runs now instead of at the next scheduled time.

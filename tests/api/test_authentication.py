@@ -49,6 +49,7 @@ BODIES = {
     ("POST", "/sessions/{session}/revoke-exemption"): {"tool": "search_web"},
     ("POST", "/incidents/bulk"): {"ids": ["{incident_id}"], "action": "acknowledge"},
     ("POST", "/incidents/{incident_id}/snooze"): {"hours": 1},
+    ("POST", "/incidents/{incident_id}/exceptions"): {"option": "agent:off"},
     ("POST", "/incidents/{incident_id}/label"): {"label": "false_alarm"},
     ("POST", "/incidents/{incident_id}/comment"): {"note": "seen"},
     ("PUT", "/overrides"): {"values": {"max_repeats": 6}},
@@ -78,6 +79,7 @@ BODIES = {
 REACHABLE = {"ALERT_ALLOWED_NETWORKS": ("127.0.0.0/8",)}
 NEEDS_OWN_STATE = {
     ("POST", "/incidents/{incident_id}/undo"),
+    ("POST", "/incidents/{incident_id}/exceptions/undo"),
     ("POST", "/sessions/{session}/revoke-exemption"),
 }
 """Responds 409 while there is nothing to undo."""

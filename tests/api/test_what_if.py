@@ -1,5 +1,7 @@
 """POST, GET /what-if: a change is tried on the history before it is saved."""
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 from detection.services.what_if import worker
@@ -58,3 +60,45 @@ def test_other_projects_and_projects_without_payloads(api, project, other_projec
     project.stores_payloads = False
     project.save()
     assert api.post("/what-if", {"scope": "project"}).json()["code"] == "payloads_not_stored"
+
+
+def test_not_a_loop_has_a_reason_and_exceptions_that_can_be_tried_saved_and_undone(api):
+    api.loop("s-1")
+    incident = api.get("/incidents").json()["items"][0]
+    path = f"/incidents/{incident['id']}"
+    assert api.post(f"{path}/label", {"label": "true_loop", "reason": "poll"}).json()["path"] == "reason"
+    labelled = api.post(f"{path}/label", {"label": "false_alarm", "reason": "broken_tool"}).json()
+    assert (labelled["label"], labelled["label_reason"]) == ("false_alarm", "broken_tool")
+    assert api.get("/statistics").json()["false_alarms"] == [{"reason": "broken_tool", "count": 1}]
+    options = api.get(f"{path}/exceptions").json()["items"]
+    (suggested,) = [one for one in options if one["is_suggested"]]
+    assert suggested["option"] == "tool:fallible"
+    assert options[0]["option"].startswith("session:")
+    assert api.post("/what-if", suggested["change"]).status_code == 202
+    until = (datetime.now(UTC) + timedelta(days=1)).isoformat()
+    saved = api.post(f"{path}/exceptions", {"option": "tool:fallible", "expires_at": until})
+    assert (saved.status_code, saved.json()["action"]) == (200, "excepted")
+    rule = api.get(f"/tool-rules/{incident['tool']}").json()
+    assert (rule["tool_class"], datetime.fromisoformat(rule["expires_at"])) == (
+        "fallible",
+        datetime.fromisoformat(until),
+    )
+    again = api.post(f"{path}/exceptions", {"option": "tool:nothing"})
+    assert (again.status_code, again.json()["path"]) == (422, "option")
+    assert api.post(f"{path}/exceptions/undo").json()["action"] == "exception_undone"
+    assert api.get(f"/tool-rules/{incident['tool']}").status_code == 404
+    assert api.post(f"{path}/exceptions/undo").json()["code"] == "nothing_to_undo"
+    assert api.post(f"{path}/exceptions", {"option": "session:off"}).status_code == 200
+    assert api.get("/sessions/s-1").json()["policy_values"]["repeat_enabled"] is False
+    assert api.post(f"{path}/exceptions/undo").status_code == 200
+    assert api.get("/sessions/s-1").json()["policy_values"] == {}
+    assert api.post(f"{path}/undo").json()["label_reason"] is None
+
+
+def test_an_override_may_expire(api):
+    until = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    put = api.put("/agent-overrides/triage", {"values": {"max_repeats": 6}, "expires_at": until}).json()
+    assert datetime.fromisoformat(put["expires_at"]) == datetime.fromisoformat(until)
+    for wrong, code in (("soon", "invalid_type"), ("2020-01-01T00:00:00Z", "out_of_range")):
+        answer = api.put("/agent-overrides/triage", {"values": {"max_repeats": 6}, "expires_at": wrong})
+        assert (answer.status_code, answer.json()["path"], answer.json()["code"]) == (422, "expires_at", code)

@@ -320,17 +320,36 @@ def test_several_incidents_are_resolved_at_once(world):
     assert other.status == "resolved"
 
 
-def test_an_exception_is_made_for_exactly_this_tool(world):
-    world.client.post(
-        f"{world.base}/incidents/{world.incident.public_id}/exception",
-        {"how": "exempt", "note": "it is a mock", "label": "yes"},
+def test_not_a_loop_gets_a_reason_an_exception_for_exactly_this_tool_and_an_undo_of_both(world):
+    page = f"{world.base}/incidents/{world.incident.public_id}"
+    act = {"ids": world.incident.public_id, "action": "label:poll", "label": "false_alarm", "next": page}
+    labelled = world.client.post(f"{world.base}/incidents/act", act, follow=True)
+    world.incident.refresh_from_db()
+    assert (world.incident.label, world.incident.label_reason) == ("false_alarm", "poll")
+    assert "Polling: it waits for a state to change." in text(labelled)
+    assert re.search(r'value="tool:poll"\s+checked', labelled.content.decode())
+    scopes = re.findall(r"<legend>(.*?)</legend>", labelled.content.decode())
+    assert scopes == ["This session", "Tools search_web", "Model openai / gpt-5", "Agent researcher"]
+    tried = {"exception_of": world.incident.public_id, "option": "tool:exempt", "days": "7"}
+    shown = world.client.post(f"{world.base}/policies/what-if/create", tried, follow=True)
+    assert "What-if for tools search_web" in text(shown)
+    saved = world.client.post(
+        f"{page}/exception", {"option": "tool:exempt", "expires": "1d", "note": "mock"}, follow=True
     )
+    assert "Tools search_web: Exempt it from detection until" in text(saved)
     rule = ToolOverride.objects.get(pattern="search_web")
     assert rule.exempt
-    world.incident.refresh_from_db()
-    assert world.incident.label == "false_alarm"
+    assert rule.expires_at is not None
+    assert "Polling" in rule.note
     for number in range(8):
         assert ask(world.project, "afterwards", number).decision == "allow"
+    assert "Undo exception" in text(saved)
+    assert "Exception undone" in text(world.client.post(f"{page}/exception/undo", follow=True))
+    assert not ToolOverride.objects.filter(pattern="search_web").exists()
+    undo = {"ids": world.incident.public_id, "action": "undo", "next": page}
+    world.client.post(f"{world.base}/incidents/act", undo)
+    world.incident.refresh_from_db()
+    assert (world.incident.label, world.incident.label_reason) == ("", "")
 
 
 def test_a_saved_override_changes_the_next_verdict_and_the_history_restores_it(world):

@@ -23,7 +23,7 @@ from detection.services.alerting import alert_routes, destinations, notification
 from detection.services.approvals import decisions, judge_consultation
 from detection.services.audit import Actor
 from detection.services.gateway import backends, prices
-from detection.services.incidents import triage
+from detection.services.incidents import exceptions, triage
 from detection.services.ingestion import import_files, transcript_imports
 from detection.services.ingestion.transcript_imports import Arrived
 from detection.services.maintenance import retention
@@ -138,6 +138,11 @@ class World:
         notifications.send_test(self.pk, self.hook(), ANA)
         return self.project.notifications.get().public_id
 
+    def excepted(self):
+        incident = self.incident()
+        exceptions.create_exception(self.pk, incident, ANA, "tool:poll")
+        return incident
+
     def what_if(self):
         return what_ifs.create_what_if(self.pk, changes.check(self.pk, "project", {}), ANA).public_id
 
@@ -177,6 +182,9 @@ def _changes(w):
         "ingestion.transcript_imports.cancel_import": (w.imported, lambda i: transcript_imports.cancel_import(w.pk, i, ANA)),
         "what_if.what_ifs.create_what_if": (lambda: None, lambda _: w.what_if()),
         "what_if.what_ifs.cancel_what_if": (w.what_if, lambda i: what_ifs.cancel_what_if(w.pk, i, ANA)),
+        "what_if.what_ifs.save_change": (lambda: None, lambda _: what_ifs.save_change(w.pk, changes.check(w.pk, "project", {"max_repeats": 3}), ANA, "x")),
+        "incidents.exceptions.create_exception": (w.incident, lambda i: exceptions.create_exception(w.pk, i, ANA, "tool:poll")),
+        "incidents.exceptions.undo_exception": (w.excepted, lambda i: exceptions.undo_exception(w.pk, i, ANA)),
         "incidents.triage.bulk": (w.incident, lambda i: triage.bulk(w.pk, [i], "resolve", ANA)),
         "incidents.triage.comment": (w.incident, lambda i: triage.comment(w.pk, i, ANA, "hm")),
         "incidents.triage.label": (w.incident, lambda i: triage.label(w.pk, i, ANA, "true_loop")),

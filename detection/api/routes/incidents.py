@@ -99,7 +99,7 @@ def update_incidents(request: ApiRequest, body: Body[BulkActionRequestSchema]) -
     if body.action == "snooze":
         more = {"until": body.until, "until_worse": body.until_worse}
     elif body.action == "label":
-        more = {"value": body.label}
+        more = {"value": body.label, "reason": body.reason}
     ids = [public_id for public_id in body.ids if public_id.isprintable()]
     outcome = dict.fromkeys(body.ids, "not_found")
     outcome |= services.bulk(request.principal.project_id, ids, body.action, actor_of(request), **more)
@@ -235,6 +235,7 @@ def label_incident(request: ApiRequest, incident_id: str, body: Body[LabelReques
             *target(request, incident_id),
             body.label,
             body.note,
+            body.reason,
         ),
     )
 

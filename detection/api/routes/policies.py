@@ -7,6 +7,7 @@ is named in the query of `/overrides`: `?backend=…&model=…`.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from django.db.models import Q
@@ -226,7 +227,9 @@ def _put(request: ApiRequest, scope: Scope, body: dict[str, Any]) -> HttpRespons
     given = _override_in(body)
     project_id = request.principal.project_id
     with setting_errors("values" if "values" in body else "", given.values):
-        row = services.save_override(project_id, scope, given.values, actor_of(request), given.note)
+        row = services.save_override(
+            project_id, scope, given.values, actor_of(request), given.note, given.expires_at
+        )
     empty = Override(
         project_id=project_id, agent=scope.agent, backend=scope.backend, model=scope.model, note=given.note
     )
@@ -234,12 +237,13 @@ def _put(request: ApiRequest, scope: Scope, body: dict[str, Any]) -> HttpRespons
 
 
 def _override_in(body: dict[str, Any]) -> OverrideRequestSchema:
-    """Read `{"values": {…}, "note": …}`, or the settings alone."""
+    """Read `{"values": {…}, "note": …, "expires_at": …}`, or the settings alone."""
     values, note = (body["values"], body.get("note", "")) if "values" in body else (body, "")
-    unknown = body.keys() - {"values", "note"} if "values" in body else None
+    unknown = body.keys() - {"values", "note", "expires_at"} if "values" in body else None
     if unknown:
         name = shorten(min(unknown))
-        raise Problem(422, "unknown_field", f"`{name}` is not a field. Allowed: `values`, `note`.", path=name)
+        allowed = "`values`, `note`, `expires_at`"
+        raise Problem(422, "unknown_field", f"`{name}` is not a field. Allowed: {allowed}.", path=name)
     if not isinstance(values, dict):
         raise Problem(422, "invalid_type", "`values` must be an object of settings.", path="values")
     if not isinstance(note, str) or len(note) > services.MAX_NOTE_CHARACTERS:
@@ -249,7 +253,14 @@ def _override_in(body: dict[str, Any]) -> OverrideRequestSchema:
             f"`note` must be text of at most {services.MAX_NOTE_CHARACTERS} characters.",
             path="note",
         )
-    return OverrideRequestSchema(values=values, note=note)
+    expires_at = body.get("expires_at") if "values" in body else None
+    try:
+        until = None if expires_at is None else datetime.fromisoformat(expires_at)
+    except (TypeError, ValueError):
+        raise Problem(
+            422, "invalid_type", "`expires_at` must be a time in ISO 8601.", path="expires_at"
+        ) from None
+    return OverrideRequestSchema(values=values, note=note, expires_at=until)
 
 
 def _delete(request: ApiRequest, scope: Scope, note: str) -> HttpResponse:
@@ -304,6 +315,7 @@ def put_tool_rule(request: ApiRequest, pattern: str, body: Body[ToolRuleRequestS
             values=body.values,
             exempt=body.exempt,
             note=body.note,
+            expires_at=body.expires_at,
         )
     return json_response(tool_rule_document(rule))
 

@@ -77,6 +77,9 @@ def get_statistics(request: ApiRequest, query: Query[StatisticsQuerySchema]) -> 
                 }
                 for row in found.recovery
             ],
+            "false_alarms": [
+                {"reason": reason or None, "count": count} for reason, count in found.false_alarms
+            ],
             "judge": [asdict(share) for share in found.judge],
             "is_cut": found.is_cut,
         }

@@ -12,8 +12,10 @@ from detection import exports
 from detection.api.schemas.common import (
     FilterQuerySchema,
     FindingKindFilter,
+    Name256,
     Note,
     PageQuerySchema,
+    Reason,
     Rung,
     ShortText,
     StrictSchema,
@@ -23,6 +25,8 @@ from detection.api.schemas.common import (
 Status = Literal["open", "acknowledged", "snoozed", "ended", "resolved"]
 _UNTIL = "End of the snooze, at most 90 days ahead."
 _UNTIL_WORSE = "End the snooze early when the loop reaches a stricter reaction."
+LabelReasonName = Literal["", "poll", "volatile_argument", "honest_repetition", "broken_tool", "other"]
+_REASON = "Why it is no loop, with `false_alarm`."
 _LABEL = "`true_loop` or `false_alarm`. Empty removes the label."
 
 
@@ -90,6 +94,7 @@ class IncidentSchema(Schema):
     last_seq: int = Field(description="Sequence number of the last event of the loop.")
     status: Status = Field(description="Status.")
     label: str | None = Field(description="`true_loop` or `false_alarm`, if a person labelled it.")
+    label_reason: str | None = Field(description="Why it is no loop, if a person gave a reason.")
     needs_acknowledgement: bool = Field(
         description="Whether it stays open until someone acknowledges it: it led to a stop, its approval was not answered, "
         "or someone reopened it."
@@ -155,10 +160,33 @@ class SnoozeRequestSchema(StrictSchema):
     until_worse: bool = Field(False, description=_UNTIL_WORSE)
 
 
+class ExceptionOptionSchema(Schema):
+    """An exception that an incident suggests."""
+
+    option: str = Field(description="Id of the option, as in `tool:poll`.")
+    words: str = Field(description="What it does.")
+    is_suggested: bool = Field(description="Whether it fits the reason of the label best.")
+    change: dict[str, Any] = Field(description="The change, as `POST /what-if` takes it.")
+
+
+class ExceptionRequestSchema(StrictSchema):
+    """Which exception to save."""
+
+    option: str = Field(max_length=64, description="Id of an option of `GET /incidents/{id}/exceptions`.")
+    arguments: list[Name256] | None = Field(
+        None, max_length=20, description="For `tool:ignore`: names of arguments; null for those that vary."
+    )
+    expires_at: datetime | None = Field(
+        None, description="When it ends by itself, at most 365 days ahead. Null: it does not expire."
+    )
+    note: Reason = Field("", description="Reason, recorded in the audit log.")
+
+
 class LabelRequestSchema(StrictSchema):
     """A label."""
 
     label: Literal["true_loop", "false_alarm", ""] = Field(description=_LABEL)
+    reason: LabelReasonName = Field("", description=_REASON)
     note: Note = Field("", description="Note for the activity.")
 
 
@@ -174,6 +202,7 @@ class BulkActionRequestSchema(StrictSchema):
     until: Timestamp | None = Field(None, description=f"For `snooze`. {_UNTIL}")
     until_worse: bool = Field(False, description=f"For `snooze`. {_UNTIL_WORSE}")
     label: Literal["true_loop", "false_alarm", ""] = Field("", description=f"For `label`. {_LABEL}")
+    reason: LabelReasonName = Field("", description=f"For `label`. {_REASON}")
 
 
 class BulkActionResultSchema(Schema):

@@ -9,6 +9,7 @@ from ninja import Field, Schema
 
 from detection.api.schemas.common import Name256, Reason, SettingSchema, ShortText, StrictSchema
 
+_EXPIRY = "When what is stored now takes effect again, at most 365 days ahead. Null: it does not expire."
 ToolClassName = Literal["", "other", "read", "change", "poll", "wait", "message", "fallible", "exempt"]
 
 
@@ -40,6 +41,7 @@ class OverrideRequestSchema(StrictSchema):
 
     values: dict[str, Any] = Field(description="Settings by name. An empty object deletes the override.")
     note: str = Field("", max_length=300, description="Reason, recorded in the audit log.")
+    expires_at: datetime | None = Field(None, description=_EXPIRY)
 
 
 class OverrideSchema(Schema):
@@ -52,6 +54,7 @@ class OverrideSchema(Schema):
     source: str = Field(description="How the scope is named as the source of a setting.")
     values: dict[str, Any] = Field(description="Settings by name.")
     note: str = Field(description="Reason of the last change.")
+    expires_at: datetime | None = Field(description="When what was stored before takes effect again.")
     updated_at: datetime | None = Field(description="When it was last changed.")
 
 
@@ -68,6 +71,7 @@ class ToolRuleRequestSchema(StrictSchema):
     values: dict[str, Any] = Field({}, description="Settings by name.")
     exempt: bool = Field(False, description="Exempt the tools from detection.")
     note: str = Field("", max_length=300, description="Reason, recorded in the audit log.")
+    expires_at: datetime | None = Field(None, description=_EXPIRY)
 
 
 class ToolRuleSchema(Schema):
@@ -80,6 +84,7 @@ class ToolRuleSchema(Schema):
     values: dict[str, Any] = Field(description="Settings by name.")
     exempt: bool = Field(description="Whether the tools are exempt from detection.")
     note: str = Field(description="Reason of the last change.")
+    expires_at: datetime | None = Field(description="When what was stored before takes effect again.")
     updated_at: datetime = Field(description="When it was last changed.")
 
 

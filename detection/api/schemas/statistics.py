@@ -81,6 +81,13 @@ class JudgeOutcomeSchema(Schema):
     wrong: int = Field(description="Rulings that people labelled wrong.")
 
 
+class FalseAlarmsSchema(Schema):
+    """Incidents that people labelled as false alarms for one reason."""
+
+    reason: str | None = Field(description="Why they are no loops; null without a reason.")
+    count: int = Field(description="How many.")
+
+
 class StatisticsSchema(Schema):
     """Statistics of a time span."""
 
@@ -91,5 +98,6 @@ class StatisticsSchema(Schema):
     total: StatisticsNumbersSchema = Field(description="Totals of the time span.")
     items: list[StatisticsGroupSchema] = Field(description="The groups.")
     recovery: list[RecoverySchema] = Field(description="What agents did after each rung.")
+    false_alarms: list[FalseAlarmsSchema] = Field(description="False alarms by reason.")
     judge: list[JudgeOutcomeSchema] = Field(description="What the judge decided.")
     is_cut: bool = Field(description="Whether groups beyond the first 1,000 are missing.")

@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from detection.engine.detectors import detector_for
 from detection.models import Incident, IncidentActivity
-from detection.models.incidents import IncidentLabel, IncidentStatus
+from detection.models.incidents import IncidentLabel, IncidentStatus, LabelReason
 from detection.services import audit
 from detection.services.alerting import outbox
 from detection.services.audit import Actor
@@ -177,28 +177,36 @@ def snooze(
         )  # fmt: skip
 
 
-def label(project_id: int, public_id: str, actor: Actor, value: str, note: str = "") -> Incident:
+def label(
+    project_id: int, public_id: str, actor: Actor, value: str, note: str = "", reason: str = ""
+) -> Incident:
     """Set whether an incident was a loop; active incidents about the same calls that had the same label get it, too.
 
     Parameters
     ----------
     value
         ``true_loop``; ``false_alarm``, which also ends the incident; or empty to remove the label.
+    reason
+        Why it is no loop, one of `LabelReason`; empty without a reason.
     """
     with _locked(project_id, public_id) as incident:
         if value not in IncidentLabel.values:
             raise Invalid("`label` must be true_loop, false_alarm or empty.", field="label")
-        if incident.label == value:
+        allowed = LabelReason.values if value == IncidentLabel.FALSE_ALARM else ("",)
+        if reason not in allowed:
+            words = ", ".join(filter(None, LabelReason.values))
+            raise Invalid(f"`reason` must be one of {words}, with the label false_alarm.", field="reason")
+        if (incident.label, incident.label_reason) == (value, reason):
             return incident
         if not detector_for(incident.kind).is_run_limit:
             for one in _related(incident):
                 if one.label == incident.label and not detector_for(one.kind).is_run_limit:
-                    _label(one, actor, value, _note_along(incident, note))
-        return _label(incident, actor, value, note)
+                    _label(one, actor, value, _note_along(incident, note), reason)
+        return _label(incident, actor, value, note, reason)
 
 
-def _label(incident: Incident, actor: Actor, value: str, note: str) -> Incident:
-    fields: dict[str, Any] = {"label": value}
+def _label(incident: Incident, actor: Actor, value: str, note: str, reason: str) -> Incident:
+    fields: dict[str, Any] = {"label": value, "label_reason": reason}
     if value == IncidentLabel.FALSE_ALARM:
         fields["needs_acknowledgement"] = False
         if incident.status == IncidentStatus.ACKNOWLEDGED:

@@ -6,10 +6,12 @@ A person who weakens detection gives a reason. For a program it is optional; the
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, cast
 
 from django.db import transaction
 from django.db.models import F, Q
+from django.utils import timezone
 
 from detection.engine.fields import FIELDS
 from detection.engine.policy import PolicyError, ScopedValues, ToolRule, resolve, stored_values, validate
@@ -20,11 +22,13 @@ from detection.models import AuditEntry, Override, Project, ToolOverride
 from detection.selectors.policies import load_overrides, tool_rule
 from detection.services import audit
 from detection.services.audit import Actor
-from detection.services.errors import Invalid, NotFound
+from detection.services.errors import Conflict, Invalid, NotFound
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit
 
-NO_NOTE, RESTORED = "no note given", "restored"
+NO_NOTE, RESTORED, EXPIRED = "no note given", "restored", "expired"
+MAX_EXPIRY = timedelta(days=365)
+MAX_EXPIRED = 500
 MAX_NOTE_CHARACTERS = 300
 MAX_TOOL_NAMES = 50
 _NOT_SETTINGS = (*MAX_NAME_CHARACTERS, "scope", "tool_class")
@@ -55,7 +59,12 @@ def invalid_setting(error: PolicyError) -> Invalid:
 
 @transaction.atomic
 def save_override(
-    project_id: int | None, scope: Scope, values: dict[str, Any], actor: Actor, note: str = ""
+    project_id: int | None,
+    scope: Scope,
+    values: dict[str, Any],
+    actor: Actor,
+    note: str = "",
+    expires_at: datetime | None = None,
 ) -> Override | None:
     """Replace the override of a scope.
 
@@ -69,6 +78,9 @@ def save_override(
         The whole override; a setting that is absent or None is inherited. An empty override is deleted.
     note
         Reason, at most `MAX_NOTE_CHARACTERS`. Required of a person who weakens detection.
+    expires_at
+        When what is stored now takes effect again, at most `MAX_EXPIRY` ahead. A temporary override that is replaced by
+        another one ends with what was stored before both.
 
     Returns
     -------
@@ -80,6 +92,7 @@ def save_override(
     Invalid
         `invalid_setting` for a name or value that is not allowed, `note_needed` without a required reason.
     """
+    check_expiry(expires_at)
     if scope.kind not in STORED_KINDS or (project_id is None) != (scope == SERVER):
         raise Invalid("Only the server's override is without a project.", field="scope")
     values = checked(scope, values)
@@ -90,22 +103,26 @@ def save_override(
     before = stored_values(row.values)
     weaker = _weakened(load_overrides(project_id).below(scope), scope, before, values)
     audit_note = _audit_note(weaker, note, actor)
+    expiry_before = row.expires_at
+    permanent = row.after_expiry if expiry_before else {"values": before} if before else None
     row.values, row.note, row.updated_by_id = values, note[:MAX_NOTE_CHARACTERS], actor.user_id
-    if values:
+    row.expires_at, row.after_expiry = expires_at, permanent if expires_at else None
+    is_stored = bool(values) or expires_at is not None
+    if is_stored:
         row.save()
     elif row.pk:
         row.delete()
-    if values != before:
+    if values != before or expires_at != expiry_before:
         audit.record(
             actor,
             "policy.save",
             str(scope),
             project_id=project_id,
-            before=before,
-            after={**values, "note": audit_note},
+            before=_with_expiry(before, expiry_before),
+            after={**_with_expiry(values, expires_at), "note": audit_note},
         )
         _raise_version(project_id)
-    return row if values else None
+    return row if is_stored else None
 
 
 def delete_override(project_id: int | None, scope: Scope, actor: Actor, note: str = "") -> None:
@@ -133,14 +150,19 @@ def save_tool_rule(
     values: dict[str, Any] | None = None,
     exempt: bool = False,
     note: str = "",
+    expires_at: datetime | None = None,
 ) -> ToolOverride:
-    """Replace the rule for the tools whose name matches `pattern`; see `save_override` for values, note and errors."""
+    """Replace the rule for the tools whose name matches `pattern`; see `save_override` for the other parameters and errors."""
+    check_expiry(expires_at)
     values = checked(_tool_scope(pattern), values or {})
     _lock(project_id)
     row = ToolOverride.objects.filter(project_id=project_id, pattern=pattern).first() or ToolOverride(
         project_id=project_id, pattern=pattern
     )
     was_stored, before, rule_before = row.pk is not None, _as_dict(row), tool_rule(row)
+    expiry_before = row.expires_at
+    permanent = row.after_expiry if expiry_before else before if was_stored else None
+    row.expires_at, row.after_expiry = expires_at, permanent if expires_at else None
     row.tool_class, row.exempt, row.values = tool_class, exempt, values
     row.ignore_arguments = checked_names("ignore_arguments", ignore_arguments)
     row.volatile_result_fields = checked_names("volatile_result_fields", volatile_result_fields)
@@ -156,8 +178,8 @@ def save_tool_rule(
         "policy.tool_rule",
         str(row.scope),
         project_id=project_id,
-        before=before if was_stored else None,
-        after={**_as_dict(row), "note": audit_note},
+        before=_with_expiry(before, expiry_before) if was_stored else None,
+        after={**_with_expiry(_as_dict(row), expires_at), "note": audit_note},
     )
     _raise_version(project_id)
     return row
@@ -183,7 +205,7 @@ def delete_tool_rule(project_id: int, pattern: str, actor: Actor, note: str = ""
         "policy.tool_rule",
         str(row.scope),
         project_id=project_id,
-        before=_as_dict(row),
+        before=_with_expiry(_as_dict(row), row.expires_at),
         after={"note": audit_note} if audit_note else None,
     )
     _raise_version(project_id)
@@ -217,13 +239,74 @@ def restore(project_id: int, entry_id: int, actor: Actor) -> None:
     if entry is None:
         raise NotFound("Change not found in this project.")
     scope, before = Scope.parse(entry.subject), dict(entry.before or {})
+    expires_at = None
+    if before.get("expires_at"):
+        expires_at = datetime.fromisoformat(before.pop("expires_at"))
+        if expires_at <= timezone.now():
+            raise Conflict("What was stored before this change has expired.", code="expired")
     if scope.kind != "tool":
-        save_override(project_id, scope, before, actor, RESTORED)
+        save_override(project_id, scope, before, actor, RESTORED, expires_at)
     elif entry.before is None:
         delete_tool_rule(project_id, scope.pattern, actor, RESTORED)
     else:
         before["note"] = before.get("note") or RESTORED
-        save_tool_rule(project_id, scope.pattern, actor=actor, **before)
+        save_tool_rule(project_id, scope.pattern, actor=actor, expires_at=expires_at, **before)
+
+
+def expire_due() -> int:
+    """Store what expired overrides and tool rules become; returns how many. For the sweeper.
+
+    They have no effect from their time, whether this runs or not; this writes the history and frees the row.
+    """
+    now, total = timezone.now(), 0
+    for project_id, scope in [
+        *((row.project_id, row.scope) for row in Override.objects.filter(expires_at__lte=now)[:MAX_EXPIRED]),
+        *(
+            (row.project_id, row.scope)
+            for row in ToolOverride.objects.filter(expires_at__lte=now)[:MAX_EXPIRED]
+        ),
+    ]:
+        total += _expire(project_id, scope)
+    return total
+
+
+@transaction.atomic
+def _expire(project_id: int | None, scope: Scope) -> bool:
+    _lock(project_id)
+    is_rule = scope.kind == "tool"
+    row = (
+        ToolOverride.objects.filter(project_id=project_id or 0, pattern=scope.pattern).first()
+        if is_rule
+        else _stored(project_id, scope)
+    )
+    if row is None or row.expires_at is None or row.expires_at > timezone.now():
+        return False
+    after = row.after_expiry
+    if not is_rule:
+        save_override(project_id, scope, (after or {}).get("values", {}), audit.SYSTEM, EXPIRED)
+    elif after is None:
+        delete_tool_rule(cast("int", project_id), scope.pattern, audit.SYSTEM, EXPIRED)
+    else:
+        rule = {**after, "note": EXPIRED}
+        save_tool_rule(cast("int", project_id), scope.pattern, actor=audit.SYSTEM, **rule)
+    return True
+
+
+def check_expiry(expires_at: datetime | None) -> None:
+    """Check a time of expiry; `Invalid` for one that is past, too far ahead or without a time zone."""
+    if expires_at is None:
+        return
+    now = timezone.now()
+    if expires_at.tzinfo is None or not now < expires_at <= now + MAX_EXPIRY:
+        raise Invalid(
+            f"`expires_at` must be in the future, at most {MAX_EXPIRY.days} days ahead, with a time zone.",
+            field="expires_at",
+            code="out_of_range",
+        )
+
+
+def _with_expiry(document: dict[str, Any], expires_at: datetime | None) -> dict[str, Any]:
+    return {**document, "expires_at": expires_at.isoformat()} if expires_at else document
 
 
 def _stored(project_id: int | None, scope: Scope) -> Override | None:

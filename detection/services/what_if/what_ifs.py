@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from django.db import transaction
 from django.utils import timezone
 
-from detection.models import Project, WhatIf, WhatIfState
+from detection.models import Project, Session, WhatIf, WhatIfState
 from detection.models.what_ifs import OPEN_STATES
 from detection.services import audit
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound
+from detection.services.policies import overrides
+from detection.services.sessions import actions
 from detection.services.what_if.changes import PolicyChange
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit
@@ -88,6 +90,32 @@ def cancel_what_if(project_id: int, public_id: str, actor: Actor) -> WhatIf:
         audit.record(actor, "what_if.cancel", row.public_id, project_id=project_id)
         publish_after_commit(project_id, Hint("what_if", row.public_id))
     return row
+
+
+def save_change(
+    project_id: int | None, change: PolicyChange, actor: Actor, note: str, expires_at: datetime | None = None
+) -> None:
+    """Save a change of policy by the service of its scope; `project_id` may be None for that of the server."""
+    if change.rule is not None and project_id is not None:
+        rule = change.rule
+        overrides.save_tool_rule(
+            project_id,
+            rule.pattern,
+            actor=actor,
+            tool_class=rule.tool_class or "",
+            ignore_arguments=rule.ignore_arguments,
+            volatile_result_fields=rule.volatile_result_fields,
+            values=dict(rule.values),
+            exempt=rule.exempt,
+            note=note,
+            expires_at=expires_at,
+        )
+    elif change.session and project_id is not None:
+        row = Session.objects.filter(project_id=project_id, external_id=change.session).first()
+        unset = dict.fromkeys(row.policy_values if row else ())
+        actions.set_policy(project_id, change.session, {**unset, **change.values}, actor)
+    else:
+        overrides.save_override(project_id, change.scope, dict(change.values), actor, note, expires_at)
 
 
 def trim() -> None:

@@ -1,0 +1,319 @@
+"""Exceptions made from an incident: narrow changes of policy under which it would not have happened.
+
+Options are listed narrowest scope first. Each is a `PolicyChange`, so it can be tried as a what-if before it is saved, and is
+saved by the service of its scope, with a time of expiry if one is wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final
+
+from django.db import transaction
+from django.db.models import Max
+
+from detection.engine.detectors import detector_for
+from detection.engine.fields import FIELDS
+from detection.engine.policy import ToolRule, stored_values
+from detection.engine.scopes import SESSION, Scope
+from detection.models import AuditEntry, Incident, IncidentActivity, Override, Session, ToolOverride
+from detection.models.incidents import LabelReason
+from detection.selectors.policies import tool_rule
+from detection.services import audit
+from detection.services.audit import Actor
+from detection.services.errors import Conflict, Invalid, NotFound
+from detection.services.policies import overrides
+from detection.services.sessions import actions
+from detection.services.what_if.changes import PolicyChange
+from detection.services.what_if.what_ifs import save_change
+from detection.strict_json import JsonProblem, loads
+
+EXCEPTED, UNDONE = "excepted", "exception_undone"
+MAX_ARGUMENTS: Final = 20
+_FOR_A_DAY: Final = "1d"
+_BEST: Mapping[str, tuple[str, ...]] = {
+    LabelReason.POLL: ("tool:poll",),
+    LabelReason.VOLATILE_ARGUMENT: ("tool:ignore", "session:raise", "tool:raise"),
+    LabelReason.HONEST_REPETITION: ("session:raise", "tool:raise"),
+    LabelReason.BROKEN_TOOL: ("tool:fallible",),
+}
+"""Options that fit a reason, the best first; without one of them, the narrowest."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExceptionOption:
+    """One exception that an incident suggests.
+
+    Attributes
+    ----------
+    id
+        Stable: the kind of scope and the effect, such as ``tool:poll``.
+    words
+        What it does.
+    change
+        The whole override or tool rule of the scope with the exception; its other values stay.
+    """
+
+    id: str
+    words: str
+    change: PolicyChange
+
+    @property
+    def where(self) -> str:
+        """The scope for people."""
+        return "This session" if self.change.session else self.change.scope.label
+
+
+def varying_arguments(incident: Incident) -> list[str]:
+    """Return the names of the arguments that differ between the calls of the evidence."""
+    calls = [_object(call.get("arguments")) for call in incident.evidence.get("calls", ())]
+    known = [call for call in calls if call is not None]
+    names = dict.fromkeys(name for call in known for name in call)
+    return [name for name in names if any(call.get(name) != known[0].get(name) for call in known[1:])][
+        :MAX_ARGUMENTS
+    ]
+
+
+def _object(text: str | None) -> dict[str, Any] | None:
+    try:
+        value = loads(text or "")
+    except JsonProblem:  # cut, or no JSON
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def options(incident: Incident, arguments: Sequence[str] | None = None) -> list[ExceptionOption]:
+    """List the exceptions that fit an incident, narrowest scope first.
+
+    Parameters
+    ----------
+    arguments
+        Names of arguments for the option to ignore them; None for those that vary.
+    """
+    arguments = varying_arguments(incident) if arguments is None else arguments
+    raised, off = _raised(incident), {detector_for(incident.kind).switch: False}
+    label = detector_for(incident.kind).label.lower()
+    effects: list[tuple[str, str, dict[str, Any]]] = []
+    if raised:
+        amount = max(raised.values())
+        effects.append(("raise", f"Raise the limit to {amount:,}", raised))
+    if f"{incident.kind}_enabled" in FIELDS:
+        effects.append(("off", f"Do not detect {label}", off))
+    found: list[ExceptionOption] = []
+    session = incident.session
+    if session is not None and session.ended_at is None:
+        own = stored_values(session.policy_values)
+        found += [
+            ExceptionOption(
+                f"session:{name}", words, PolicyChange(SESSION, {**own, **values}, session.external_id)
+            )
+            for name, words, values in effects
+        ]
+    found += _of_tool(incident, raised, arguments)
+    for scope in _scopes(incident):
+        row = Override.objects.filter(
+            project_id=incident.project_id, agent=scope.agent, backend=scope.backend, model=scope.model
+        ).first()
+        own = stored_values(row.values) if row else {}
+        found += [
+            ExceptionOption(f"{scope.kind}:{name}", words, PolicyChange(scope, {**own, **values}))
+            for name, words, values in effects
+        ]
+    return found
+
+
+def best(found: Sequence[ExceptionOption], reason: str) -> str:
+    """Return the id of the option to preselect for a reason: the best that fits it, else the narrowest."""
+    ids = [option.id for option in found]
+    return next((one for one in _BEST.get(reason, ()) if one in ids), ids[0] if ids else "")
+
+
+def expiry_of(reason: str) -> str:
+    """Return how long an exception for a reason is suggested to last; empty for no end."""
+    return _FOR_A_DAY if reason == LabelReason.BROKEN_TOOL else ""
+
+
+def find(incident: Incident, option_id: str, arguments: Sequence[str] | None = None) -> ExceptionOption:
+    """Return an option of an incident; `Invalid` for one that it does not have."""
+    found = {option.id: option for option in options(incident, arguments)}
+    if option_id not in found:
+        names = ", ".join(found) or "none; this incident has no exceptions"
+        raise Invalid(f"`option` must be one of {names}.", field="option", code="invalid_value")
+    return found[option_id]
+
+
+@transaction.atomic
+def create_exception(
+    project_id: int,
+    public_id: str,
+    actor: Actor,
+    option: str,
+    *,
+    arguments: Sequence[str] | None = None,
+    note: str = "",
+    expires_at: datetime | None = None,
+) -> IncidentActivity:
+    """Save an exception, and note it on the incident so that it can be undone there.
+
+    Parameters
+    ----------
+    option
+        The id of one of `options`.
+    note
+        Reason; the history keeps it with the incident's id and the reason of its label.
+
+    Raises
+    ------
+    NotFound, Invalid
+        For another project's incident, an option that does not fit it, or a time that is out of range.
+    """
+    incident = _incident(project_id, public_id)
+    chosen = find(incident, option, arguments)
+    change = chosen.change
+    latest = AuditEntry.objects.filter(project_id=project_id).aggregate(pk=Max("pk"))["pk"] or 0
+    if change.session and expires_at is not None:
+        raise Invalid("The exception of a session ends with it.", field="expires_at", code="invalid_value")
+    words = ", ".join(
+        filter(None, (note.strip(), incident.get_label_reason_display() if incident.label_reason else ""))
+    )
+    reason = f"{words or 'Not a loop'} (from {public_id})"[-overrides.MAX_NOTE_CHARACTERS :]
+    save_change(project_id, change, actor, reason, expires_at)
+    subject = change.session or str(change.scope)
+    entries = AuditEntry.objects.filter(project_id=project_id, subject=subject, pk__gt=latest)
+    entry = entries.filter(actor=actor.name[:150]).order_by("-id").values_list("pk", flat=True).first()
+    if entry is None:
+        raise Conflict("This exception is stored already.", code="unchanged")
+    before = {"entry": entry, "session": change.session}
+    until = f" until {expires_at:%Y-%m-%d %H:%M} UTC" if expires_at else ""
+    activity = IncidentActivity.objects.create(
+        incident=incident,
+        actor=actor.name[:150],
+        action=EXCEPTED,
+        note=f"{chosen.where}: {chosen.words}{until}"[:1000],
+        before=before,
+    )
+    audit.record(
+        actor, f"incident.{EXCEPTED}", public_id, project_id=project_id, after={"exception": activity.note}
+    )
+    return activity
+
+
+def current(incident: Incident) -> IncidentActivity | None:
+    """Return the latest exception of an incident that was not undone."""
+    last = incident.activity.filter(action__in=(EXCEPTED, UNDONE)).order_by("-id").first()
+    return last if last is not None and last.action == EXCEPTED else None
+
+
+@transaction.atomic
+def undo_exception(project_id: int, public_id: str, actor: Actor) -> IncidentActivity:
+    """Restore what was stored before the latest exception of an incident.
+
+    Raises
+    ------
+    NotFound
+        For another project's incident, or where the change cannot be found any more.
+    Conflict
+        ``nothing_to_undo``; or the time of what was stored before is over.
+    """
+    incident = _incident(project_id, public_id)
+    last = current(incident)
+    if last is None:
+        raise Conflict("This incident has no exception to undo.", code="nothing_to_undo")
+    if last.before.get("session"):
+        entry = AuditEntry.objects.filter(project_id=project_id, pk=last.before["entry"]).first()
+        name = last.before["session"]
+        row = Session.objects.filter(project_id=project_id, external_id=name).first()
+        if entry is None or row is None:
+            raise NotFound
+        unset = dict.fromkeys(row.policy_values)
+        actions.set_policy(project_id, name, {**unset, **stored_values(entry.before or {})}, actor)
+    else:
+        overrides.restore(project_id, last.before["entry"], actor)
+    audit.record(
+        actor, f"incident.{UNDONE}", public_id, project_id=project_id, before={"exception": last.note}
+    )
+    return IncidentActivity.objects.create(
+        incident=incident, actor=actor.name[:150], action=UNDONE, note=last.note
+    )
+
+
+def _incident(project_id: int, public_id: str) -> Incident:
+    incident = (
+        Incident.objects.select_related("session").filter(project_id=project_id, public_id=public_id).first()
+    )
+    if incident is None:
+        raise NotFound
+    return incident
+
+
+def _scopes(incident: Incident) -> list[Scope]:
+    """Return the scopes of rows that the incident's call had, narrowest first."""
+    found = []
+    if incident.backend and incident.model:
+        found.append(Scope.of(backend=incident.backend, model=incident.model))
+    if incident.agent:
+        found.append(Scope.of(agent=incident.agent))
+    return found
+
+
+def _raised(incident: Incident) -> dict[str, Any]:
+    """Return the limits of the detector that this incident reached, raised above its count."""
+    detector = detector_for(incident.kind)
+    then = {name: setting.get("value") for name, setting in incident.policy.items()}
+    if detector.is_run_limit:
+        name = detector.raised_setting(str(incident.evidence.get("detail", {}).get("unit", "")))
+        names = [name] if name in FIELDS else []
+    else:
+        names = [
+            field.name
+            for field in detector.settings
+            if field.type == "int"
+            and field.weakens == "up"
+            and field.name in FIELDS
+            and isinstance(value := then.get(field.name), int)
+            and 0 < value <= incident.count
+            and (
+                value == incident.limit
+                or field.name == detector.limit_setting
+                or field.name.endswith("warn_at")
+            )
+        ]
+    amount = incident.count + incident.limit
+    return {name: type(FIELDS[name].default)(min(amount, FIELDS[name].maximum)) for name in names}
+
+
+def _of_tool(
+    incident: Incident, raised: Mapping[str, Any], arguments: Sequence[str]
+) -> list[ExceptionOption]:
+    """Return what a rule for exactly this tool can do; nothing for a loop of several tools."""
+    if not incident.tool or "→" in incident.tool:
+        return []
+    pattern = exactly(incident.tool)
+    row = ToolOverride.objects.filter(project_id=incident.project_id, pattern=pattern).first()
+    rule, scope = tool_rule(row) if row else ToolRule(pattern), Scope("tool", pattern=pattern)
+    found = {
+        "poll": ("Treat it as polling: higher limits apply", replace(rule, tool_class="poll")),
+        "fallible": ("Expect it to fail: warn, and never block", replace(rule, tool_class="fallible")),
+    }
+    tool_limits = {name: value for name, value in raised.items() if "tool" in FIELDS[name].scopes}
+    if tool_limits:
+        words = f"Raise the limit to {max(tool_limits.values()):,}"
+        found["raise"] = (words, replace(rule, values={**rule.values, **tool_limits}))
+    if arguments:
+        names = [*dict.fromkeys((*rule.ignore_arguments, *arguments[:MAX_ARGUMENTS]))]
+        words = (
+            f"Ignore the arguments {', '.join(arguments[:3])}{' and others' if len(arguments) > 3 else ''}"
+        )
+        found["ignore"] = (words, replace(rule, ignore_arguments=tuple(names)))
+    found["exempt"] = ("Exempt it from detection", replace(rule, exempt=True))
+    return [
+        ExceptionOption(f"tool:{name}", words, PolicyChange(scope, one.values, rule=one))
+        for name, (words, one) in found.items()
+    ]
+
+
+def exactly(name: str) -> str:
+    """Return the glob that matches this name only."""
+    return "".join(f"[{character}]" if character in "*?[" else character for character in name)

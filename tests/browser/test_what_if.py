@@ -1,0 +1,43 @@
+"""From an incident to a saved exception, as a person does it: reason, what-if beside the form, expiry, undo."""
+
+import pytest
+from playwright.sync_api import expect
+
+from detection.models import Incident, ToolOverride
+from detection.services.what_if import worker
+from tests.browser.pages import complaints, noise_of, sign_in
+from tests.console.scenes import make_world
+
+
+@pytest.fixture
+def world(site):
+    return make_world()
+
+
+def test_an_incident_is_no_loop_and_gets_an_exception_that_was_tried_first(site, world, page):
+    noise = noise_of(page)
+    sign_in(page, site, world.user)
+    page.goto(f"{site.url}{world.base}/incidents/{world.incident.public_id}")
+    page.keyboard.press("f")
+    page.get_by_role("button", name="Polling").click()
+    expect(page.locator(".banner.ok")).to_contain_text("Polling")
+    assert Incident.objects.get(pk=world.incident.pk).label_reason == "poll"
+    expect(page.get_by_label("Treat it as polling")).to_be_checked()
+    page.get_by_label("Exempt it").check()
+    page.get_by_label("Note").fill("a mock")
+    page.get_by_role("button", name="Try on history").click()
+    beside = page.locator("#what-if")
+    expect(beside).to_contain_text("Waiting for a worker")
+    worker.run_waiting(lambda: False)
+    expect(beside).to_contain_text("Finished", timeout=10_000)
+    expect(beside).to_contain_text("1 “not a loop”")
+    expect(page.get_by_label("Note")).to_have_value("a mock")
+    assert complaints(page) == []
+    page.get_by_label("Expires").select_option("7d")
+    page.get_by_role("button", name="Save exception").click()
+    expect(page.locator(".banner", has_text="Exempt it from detection until")).to_be_visible()
+    assert ToolOverride.objects.get(pattern="search_web").expires_at is not None
+    page.get_by_role("button", name="Undo exception").click()
+    expect(page.locator(".toast", has_text="Exception undone")).to_be_visible()
+    assert not ToolOverride.objects.filter(pattern="search_web").exists()
+    assert noise == []

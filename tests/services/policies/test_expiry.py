@@ -1,0 +1,97 @@
+"""Temporary overrides and tool rules: they end by themselves, on every process, and leave a history."""
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from detection.engine.scopes import PROJECT, Scope
+from detection.models import AuditEntry, Override, Project, ToolOverride
+from detection.selectors.policies import overrides_of
+from detection.services.audit import SYSTEM, Actor
+from detection.services.errors import Conflict, Invalid
+from detection.services.policies import overrides
+
+pytestmark = pytest.mark.django_db
+ANA = Actor("ana", user_id=None)
+AGENT = Scope.of("triage")
+
+
+def soon():
+    return timezone.now() + timedelta(hours=1)
+
+
+def expire(*rows):
+    """Let the time of rows be over, as their hour would have passed."""
+    for row in rows:
+        type(row).objects.filter(pk=row.pk).update(expires_at=timezone.now() - timedelta(seconds=1))
+
+
+def limit(project, agent="triage", tool="get_state"):
+    """The limit as the next call finds it: the row is read with every lock of a session."""
+    policy = overrides_of(Project.objects.get(pk=project.pk)).policy_for(agent, "", "", {})
+    return policy.for_tool(tool).get("max_repeats")
+
+
+def test_a_temporary_override_ends_with_what_was_stored_before(project):
+    overrides.save_override(project.pk, AGENT, {"max_repeats": 6}, ANA)
+    row = overrides.save_override(project.pk, AGENT, {"max_repeats": 9}, ANA, "slow", soon())
+    assert limit(project) == 9
+    # Replaced by another temporary one, it still ends with the permanent one.
+    row = overrides.save_override(project.pk, AGENT, {"max_repeats": 12}, ANA, "slower", soon())
+    rule = overrides.save_tool_rule(
+        project.pk, "get_*", values={"max_repeats": 20}, actor=ANA, expires_at=soon()
+    )
+    assert (limit(project), limit(project, tool="other")) == (20, 12)
+    expire(row, rule)
+    Project.objects.filter(pk=project.pk).update(policy_version=100)  # a process that loads now
+    assert limit(project) == 6  # before any sweep
+    assert overrides.expire_due() == 2
+    assert overrides.expire_due() == 0
+    row.refresh_from_db()
+    assert (row.values, row.expires_at, row.after_expiry) == ({"max_repeats": 6}, None, None)
+    assert not ToolOverride.objects.exists()
+    entries = AuditEntry.objects.filter(action__startswith="policy.", actor="system")
+    assert {(entry.subject, entry.after["note"]) for entry in entries} == {
+        ("agent:triage", "expired"),
+        ("tool:get_*", "expired"),
+    }
+    assert (limit(project), Project.objects.get(pk=project.pk).policy_version) == (6, 102)
+
+
+def test_a_process_that_knows_an_override_stops_using_it_at_its_time(project, monkeypatch):
+    overrides.save_override(project.pk, PROJECT, {"max_repeats": 9}, SYSTEM, "slow", soon())
+    assert limit(project) == 9
+    known = overrides_of(Project.objects.get(pk=project.pk))
+    assert overrides_of(Project.objects.get(pk=project.pk)) is known
+    expire(Override.objects.get())
+    later = known.valid_until + 1
+    from detection.selectors import project_cache
+
+    monkeypatch.setattr(project_cache.time, "time", lambda: later)
+    assert limit(project) == 4
+
+
+def test_saving_anew_makes_it_permanent_and_a_change_whose_past_expired_is_not_restored(project):
+    row = overrides.save_override(project.pk, AGENT, {"max_repeats": 9}, ANA, "slow", soon())
+    overrides.save_override(project.pk, AGENT, {"max_repeats": 8}, ANA, "slow")
+    row.refresh_from_db()
+    assert (row.expires_at, row.after_expiry) == (None, None)
+    entry = AuditEntry.objects.filter(subject="agent:triage").latest("pk")
+    overrides.restore(project.pk, entry.pk, ANA)
+    row.refresh_from_db()
+    assert (row.values, row.expires_at is not None) == ({"max_repeats": 9}, True)
+    past = dict(entry.before) | {"expires_at": (timezone.now() - timedelta(days=1)).isoformat()}
+    old = AuditEntry.objects.create(
+        project=project, actor="ana", action="policy.save", subject="agent:triage", before=past, after={}
+    )
+    with pytest.raises(Conflict) as error:
+        overrides.restore(project.pk, old.pk, ANA)
+    assert error.value.code == "expired"
+
+
+@pytest.mark.parametrize("ahead", [timedelta(seconds=-1), timedelta(days=366)])
+def test_a_time_out_of_range_is_rejected(project, ahead):
+    with pytest.raises(Invalid) as error:
+        overrides.save_override(project.pk, AGENT, {"max_repeats": 9}, ANA, "x", timezone.now() + ahead)
+    assert error.value.field == "expires_at"
