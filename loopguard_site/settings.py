@@ -161,6 +161,7 @@ LANGUAGE_CODE, TIME_ZONE, USE_I18N, USE_TZ = "en", "UTC", False, True
 STATIC_URL, STATIC_ROOT = "static/", layout.collected_static_folder()
 STATICFILES_DIRS = [layout.asset_folder("static")]
 CLIENT_WHEEL = layout.client_wheel()
+PROGRAM = layout.program()
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {

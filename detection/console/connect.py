@@ -9,13 +9,15 @@ from django.contrib import messages
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
 from django.utils import timezone
-from django.views.decorators.http import require_POST, require_safe
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from detection.console import client_wheel, permalinks
 from detection.console.access import ProjectRequest, in_project
 from detection.console.connect_base_urls import BASE_URL_GUIDES
 from detection.console.connect_guides import GUIDES
-from detection.models import ApiKey, Role, Session
+from detection.console.connect_keys import key_context
+from detection.models import Role, Session
 from detection.selectors import dashboard
 from detection.selectors.integrations import heard_integrations
 from detection.services.ingestion import guard
@@ -36,22 +38,24 @@ SAMPLE_CALLS = (
 )
 
 
-@in_project()
-@require_safe
+@never_cache
+@in_project(write_role=Role.ADMIN)
+@require_http_methods(["GET", "HEAD", "POST"])
 def page(request: ProjectRequest) -> HttpResponse:
-    """Show the three steps."""
+    """Show the three steps, or create a key. Only the response to the form holds the key, so a reload does not show it."""
     project = request.project
     integrations = heard_integrations(project.pk)
     context: dict[str, Any] = {
         "public_url": settings.PUBLIC_URL,
+        "program": settings.PROGRAM,
         "client_requirement": client_wheel.requirement(),
-        "has_key": ApiKey.objects.filter(project=project, revoked_at=None).exists(),
         "guides": GUIDES.values(),
         "base_url_guides": BASE_URL_GUIDES.values(),
         "integrations": integrations,
         "observed_only": any(one.unguarded_sessions for one in integrations),
-        "first_session": Session.objects.filter(project=project, is_demo=False).order_by("id").first(),
+        **key_context(request),
         **_attempts(request),
+        **_first_session(request),
     }
     return render(request, "console/connect.html", context)
 
@@ -59,15 +63,21 @@ def page(request: ProjectRequest) -> HttpResponse:
 @in_project()
 @require_safe
 def attempts(request: ProjectRequest) -> HttpResponse:
-    """Show the attempts alone, to refresh them."""
-    return render(request, "console/_attempts.html", _attempts(request))
+    """Show the attempts alone, or with `first` the first event of an agent, to refresh them."""
+    if "first" in request.GET:
+        return render(request, "console/_first_event.html", _first_session(request))
+    return render(request, "console/_attempts.html", _attempts(request, is_own="own" in request.GET))
 
 
-def _attempts(request: ProjectRequest) -> dict[str, Any]:
-    return {
-        "attempts": dashboard.attempts(request.project.pk, SHOWN_ATTEMPTS),
-        "first_event_at": request.project.first_event_at,
-    }
+def _attempts(request: ProjectRequest, *, is_own: bool = True) -> dict[str, Any]:
+    rows = dashboard.attempts(request.project.pk, SHOWN_ATTEMPTS, without_demo=is_own)
+    return {"attempts": rows, "is_own": is_own}
+
+
+def _first_session(request: ProjectRequest) -> dict[str, Any]:
+    # Sessions of the demo complete no step: they say nothing about the agents of this project.
+    own = Session.objects.filter(project=request.project, is_demo=False)
+    return {"first_session": own.order_by("id").first()}
 
 
 @in_project(Role.OPERATOR)

@@ -10,11 +10,14 @@ import orjson
 from django.conf import settings
 from django.http import Http404, HttpResponse
 from django.shortcuts import render
-from django.views.decorators.http import require_safe
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods
 
 from detection.console import client_wheel
 from detection.console.access import ProjectRequest, in_project
+from detection.console.connect_keys import key_context
 from detection.integrations.hosts import HOSTS, hook_settings
+from detection.models import Role
 from detection.selectors.integrations import heard_integrations
 
 AWAY: Final = (
@@ -150,10 +153,11 @@ GUIDES: Final[Mapping[str, Guide]] = {guide.name: guide for guide in _GUIDES}
 """The guides by name."""
 
 
-@in_project()
-@require_safe
+@never_cache
+@in_project(write_role=Role.ADMIN)
+@require_http_methods(["GET", "HEAD", "POST"])
 def page(request: ProjectRequest, name: str) -> HttpResponse:
-    """Show one guide."""
+    """Show one guide, or create the key of its snippets."""
     guide = GUIDES.get(name)
     if guide is None:
         raise Http404
@@ -164,5 +168,6 @@ def page(request: ProjectRequest, name: str) -> HttpResponse:
         "heard": heard[0] if heard else None,
         "public_url": settings.PUBLIC_URL,
         "client_requirement": client_wheel.requirement(),
+        **key_context(request),
     }
     return render(request, "console/connect_guide.html", context)

@@ -13,7 +13,7 @@ from django.db import connection
 from django.db.models import BooleanField, Count, ExpressionWrapper, Max, Min, Q, Sum
 from django.utils import timezone
 
-from detection.models import Attempt, Incident, Session, SessionState
+from detection.models import ApiKey, Attempt, Incident, Session, SessionState
 from detection.models.events import DAYS_PER_PARTITION, oldest_kept_day
 from detection.models.incidents import IncidentStatus
 from detection.models.session_state import shown_state_expression, state_condition
@@ -178,8 +178,10 @@ def has_demo(project_id: int) -> bool:
     )
 
 
-def attempts(project_id: int, limit: int = 50, *, rejected_only: bool = False) -> list[Attempt]:
-    """List the newest requests that reached the project's API, rejected ones included.
+def attempts(
+    project_id: int, limit: int = 50, *, rejected_only: bool = False, without_demo: bool = False
+) -> list[Attempt]:
+    """List the newest requests that reached the project's API, rejected ones included, those of the demo if wanted.
 
     Requests without a known key belong to no project; they are shown to everyone who may see this page, because they
     help to set up an agent. They contain no data.
@@ -189,6 +191,9 @@ def attempts(project_id: int, limit: int = 50, *, rejected_only: bool = False) -
     )
     if rejected_only:
         rows = rows.filter(Q(status__gte=400) | Q(rejected__gt=0) | Q(altered__gt=0))
+    if without_demo:
+        demo = ApiKey.objects.filter(project_id=project_id, is_demo=True).values_list("public_id", flat=True)
+        rows = rows.exclude(key_hint__in=[f"lg_{public_id}" for public_id in demo])
     return list(rows.order_by("-id")[:limit])
 
 

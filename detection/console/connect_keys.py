@@ -1,0 +1,26 @@
+"""The key of the snippets of Connect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import messages
+
+from detection.console.access import ProjectRequest, actor_of
+from detection.models import ApiKey, KeyScope
+from detection.services import keys
+from detection.services.errors import ServiceError
+
+SCOPES = [KeyScope.INGEST.value, KeyScope.GUARD.value]
+
+
+def key_context(request: ProjectRequest) -> dict[str, Any]:
+    """Return what the snippets need of a key; creates one if the request is the form that asks for it."""
+    made = ""
+    if request.method == "POST" and request.POST.get("action") == "create_key":
+        try:
+            _, made = keys.create_key(request.project, "Connect", actor_of(request), scopes=SCOPES)
+        except ServiceError as error:
+            messages.error(request, error.detail)
+    usable = ApiKey.objects.filter(project=request.project, revoked_at=None, is_demo=False)
+    return {"key": made, "has_key": usable.exists()}

@@ -1,0 +1,27 @@
+// Fills the key in once for all snippets of Connect. It is kept in this tab only; pages can be read without it.
+const PLACEHOLDER = "lg_…";
+const KEY = /^lg_[0-9a-z]{10}_[0-9a-f]{72}$/;
+const store = `loopguard-key-${document.body.dataset.project}`;
+const box = document.querySelector("[data-connect-key]");
+const input = document.getElementById("connect-key");
+const snippets = [...document.querySelectorAll("pre")].map((pre) => [pre, pre.textContent]);
+
+function fill(key) {
+  for (const [pre, text] of snippets) pre.textContent = text.replaceAll(PLACEHOLDER, key || PLACEHOLDER);
+}
+
+const created = box?.dataset.connectKey ?? "";
+if (created) sessionStorage.setItem(store, created);
+const known = sessionStorage.getItem(store) ?? "";
+fill(known);
+if (input) {
+  input.value = known;
+  input.addEventListener("input", () => {
+    const key = input.value.trim();
+    const isKey = KEY.test(key);
+    input.setAttribute("aria-invalid", String(key !== "" && !isKey));
+    if (isKey) sessionStorage.setItem(store, key);
+    else sessionStorage.removeItem(store);
+    fill(isKey ? key : "");
+  });
+}

@@ -1,0 +1,151 @@
+"""The snippets of Connect run as they are pasted, with the key of the page, against a running server."""
+
+import html
+import json
+import re
+import shlex
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+from django.core.management import call_command
+from django.test import Client
+
+from detection.integrations.hosts import HOSTS
+from detection.models import ApiKey, Session
+from tests.console.scenes import text
+from tests.support.projects import make_key, make_member, make_project
+
+pytestmark = pytest.mark.django_db(transaction=True)
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """The wheel of the client, and a Python environment of a user who has nothing."""
+    folder = tmp_path_factory.mktemp("client")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(build, cwd=ROOT / "clients" / "python", check=True, capture_output=True, timeout=120)
+    venv.create(folder / "venv", with_pip=True)
+    return next(folder.glob("*.whl")), folder / "venv" / "bin"
+
+
+@pytest.fixture
+def connect(installed, live_server, settings, tmp_path):
+    settings.PUBLIC_URL, settings.CLIENT_WHEEL = live_server.url, installed[0]
+    return Connect(installed[1], tmp_path)
+
+
+class Connect:
+    """A person who creates a key on a page of Connect, and pastes its snippets into a terminal."""
+
+    def __init__(self, programs, home):
+        self.project = make_project("connecting")
+        self.client = Client()
+        self.client.force_login(make_member(self.project))
+        self.base = f"/p/{self.project.slug}/connect"
+        self._programs, self._home = programs, home
+
+    def snippets(self, path=""):
+        page = self.client.post(self.base + path, {"action": "create_key"}).content.decode()
+        found = re.findall(r'<pre[^>]*id="snippet-([a-z-]+)"[^>]*>(.*?)</pre>', page, re.DOTALL)
+        snippets = {name: html.unescape(one) for name, one in found}
+        assert "lg_…" not in "".join(snippets.values())
+        return snippets
+
+    def paste(self, snippet, *program):
+        done = subprocess.run(
+            [*(program or ("sh", "-e"))], input=snippet, text=True, capture_output=True, timeout=120, check=False,
+            cwd=self._home, env={"HOME": str(self._home), "PATH": f"{self._programs}:/usr/bin:/bin", "PIP_NO_INDEX": "1"},
+        )  # fmt: skip
+        assert done.returncode == 0, f"{snippet}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def python(self):
+        return str(self._programs / "python")
+
+
+def test_every_snippet_of_the_page_runs_as_it_is_pasted(connect):
+    snippets = connect.snippets()
+    key = ApiKey.objects.get(name="Connect")
+    assert sorted(key.scopes) == ["guard", "ingest"]
+    verdicts = [json.loads(line) for line in connect.paste(snippets.pop("curl")).splitlines()]
+    assert [one["decision"] for one in verdicts][::3] == ["allow", "block"]
+    polls = [json.loads(line) for line in connect.paste(snippets.pop("results")).splitlines()]
+    assert {one["decision"] for one in polls} == {"allow"}
+    assert json.loads(connect.paste(snippets.pop("events")))["accepted"] == 2
+    connect.paste(snippets.pop("install"))
+    printed = connect.paste(snippets.pop("client"), connect.python(), "-").splitlines()
+    assert printed[0] == "0 results"
+    assert "search_web" in printed[-1]
+    printed = connect.paste(snippets.pop("python"), sys.executable, "-").splitlines()
+    assert [line.startswith("(True") for line in printed] == [True, True, True, False]
+    assert snippets.keys() == {"import"}
+    assert Session.objects.filter(project=connect.project).count() == 5
+
+
+def test_the_import_of_past_runs_runs_as_it_is_pasted(connect, tmp_path, monkeypatch):
+    line = {
+        "type": "assistant", "sessionId": "past", "timestamp": "2026-11-01T10:00:00Z", "uuid": "u1",
+        "message": {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "Bash", "input": {"command": "ls"}}]},
+    }  # fmt: skip
+    folder = tmp_path / ".claude" / "projects"
+    folder.mkdir(parents=True)
+    (folder / "past.jsonl").write_text(json.dumps(line))
+    *program, command, kind, place, option, slug = shlex.split(connect.snippets()["import"])
+    assert program == ["python3", "manage.py"]
+    monkeypatch.setenv("HOME", str(tmp_path))
+    call_command(command, kind, Path(place).expanduser(), option, slug)
+    assert Session.objects.filter(project=connect.project, external_id="past").exists()
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_the_commands_of_a_coding_agent_run_as_they_are_pasted(connect, host):
+    snippets = connect.snippets(f"/guides/{host}")
+    *commands, check = snippets["guide"].splitlines()
+    connect.paste("\n".join(commands))
+    if host == "claude-code":
+        assert "heard" in connect.paste(snippets["guide"])
+        assert Session.objects.filter(project=connect.project, integration="hooks/claude-code").exists()
+    assert check == f"loopguard hooks check {host}"
+    if "key-file" in snippets:
+        connect.paste(snippets["key-file"])
+        assert (connect._home / ".loopguard" / "curl").stat().st_mode & 0o777 == 0o600
+        json.loads(snippets["by-hand"])
+
+
+def test_the_commands_of_mcp_and_python_run_as_they_are_pasted(connect):
+    snippets = connect.snippets("/guides/mcp")
+    connect.paste(snippets["mcp"])
+    assert (connect._home / ".loopguard" / "curl").is_file()
+    assert json.loads(snippets["mcp-settings"])["mcpServers"]["files"]["args"][:2] == ["mcp", "--"]
+    snippets = connect.snippets("/guides/python")
+    connect.paste(snippets["install"])
+    assert "0 results" in connect.paste(snippets["client"], connect.python(), "-")
+    # A model and its provider's key are needed to run it; the adapter has tests of its own.
+    compile(snippets["langchain"], "langchain", "exec")
+
+
+def test_the_demo_completes_no_step_and_the_first_event_of_an_agent_does(connect):
+    demo = {"Authorization": f"Bearer {make_key(connect.project, is_demo=True)}"}
+    call = {"session": "demo-1", "calls": [{"tool": "t"}]}
+
+    def asks(headers):
+        assert (
+            Client().post("/api/v1/guard", call, content_type="application/json", headers=headers).status_code
+            == 200
+        )
+
+    asks(demo)
+    connect.client.post(f"{connect.base}/sample")
+    page = connect.client.get(connect.base)
+    assert "Waiting for the first event of an agent" in text(page)
+    assert 'class="n done"' not in page.content.decode()
+    call["session"] = "mine"
+    asks({"Authorization": f"Bearer {make_key(connect.project)}"})
+    refreshed = connect.client.get(f"{connect.base}/attempts?first=yes")
+    assert "hx-get" not in refreshed.content.decode()
+    assert "Open its session" in text(refreshed)
+    assert connect.client.get(connect.base).content.decode().count('class="n done"') == 3
