@@ -26,6 +26,7 @@ PARTS = (
     "start",
     "kills",
     "gateway",
+    "screens",
 )
 
 
@@ -67,6 +68,12 @@ def _run(parts: set[str], options: argparse.Namespace) -> int:
         missed += show(start.run())
     if "kills" in parts:
         missed += show(kills.run())
+    if "screens" in parts:
+        # Needs Playwright and a browser, which the others do not.
+        from benchmarks import screens
+
+        with Stack() as stack:
+            missed += show(screens.run(stack, options.seconds))
     if "gateway" in parts:
         missed += show(gateway.run())
     return missed

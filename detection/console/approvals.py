@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from django.contrib import messages
-from django.http import HttpResponse
+from django.http import HttpResponse, HttpResponseRedirect, JsonResponse
 from django.shortcuts import redirect, render
 from django.utils import timezone
+from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_POST, require_safe
 
 from detection.console.access import ProjectRequest, actor_of, in_project
+from detection.console.formatting import visible
 from detection.engine.detectors import detector_for
 from detection.engine.reactions import DECISION_OF
 from detection.models import Approval, Incident, Role
@@ -65,6 +68,7 @@ class Waiting:
     unit: str
     suggested: int
     arguments: str
+    remembered_days: int = service.REMEMBERED_FOR.days
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +86,20 @@ class Closed:
 @require_safe
 def page(request: ProjectRequest) -> HttpResponse:
     """Show waiting approvals, the most urgent first, then recent and remembered decisions."""
-    project, now = request.project, timezone.now()
-    approvals = selector.waiting(project.pk)
-    arguments = selector.arguments_of(approvals)
-    waiting = [_waiting(approval, now, arguments.get(approval.pk, "")) for approval in approvals]
+    project = request.project
     context = {
-        "waiting": waiting,
-        "closed": [_closed(approval) for approval in selector.lately_closed(project.pk)],
+        "waiting": waiting(selector.waiting(project.pk)),
+        "closed": [closed(approval) for approval in selector.lately_closed(project.pk)],
         "remembered": [(row, _done(row.choice, row.raise_by)) for row in selector.remembered(project.pk)],
         "near_limit": selector.near_limit(project.pk),
-        "max_raise": service.MAX_RAISE,
-        "remembered_days": service.REMEMBERED_FOR.days,
     }
     return render(request, "approvals/page.html", context)
+
+
+def waiting(approvals: Sequence[Approval]) -> list[Waiting]:
+    """Prepare open approvals for their cards, with the arguments of the calls; one query."""
+    now, arguments = timezone.now(), selector.arguments_of(approvals)
+    return [_waiting(approval, now, arguments.get(approval.pk, "")) for approval in approvals]
 
 
 def _waiting(approval: Approval, now: datetime, arguments: str) -> Waiting:
@@ -114,7 +119,8 @@ def _waiting(approval: Approval, now: datetime, arguments: str) -> Waiting:
     )
 
 
-def _closed(approval: Approval) -> Closed:
+def closed(approval: Approval) -> Closed:
+    """Return how an approval was closed, in words."""
     words = (
         _done(approval.choice, approval.raise_by)
         or {"allow": "Allowed", "block": "Skipped", "stop": "Stopped"}[approval.decision]
@@ -131,7 +137,10 @@ def _done(choice: str, by: int) -> str:
 @in_project(Role.OPERATOR)
 @require_POST
 def decide(request: ProjectRequest) -> HttpResponse:
-    """Decide an approval; a second decision is rejected with the name of the first decider."""
+    """Decide an approval; a second decision is rejected with the name of the first decider.
+
+    A script that asks for JSON gets the outcome instead of a page: the panel of held calls answers in place.
+    """
     text = request.POST.get("raise_by", "")
     by = int(text) if text.isascii() and text.isdigit() and len(text) < 8 else 0
     try:
@@ -144,10 +153,16 @@ def decide(request: ProjectRequest) -> HttpResponse:
             remember=request.POST.get("remember") == "yes",
         )
     except ServiceError as error:
-        messages.error(request, error.detail)
+        status, text = error.status, error.detail
     else:
         did = DONE[approval.choice].format(by=approval.raise_by)
-        messages.success(request, f"You {did}: {approval.tool} in {approval.session.external_id}.")
+        status, text = 200, f"You {did}: {approval.tool} in {approval.session.external_id}."
+    if request.headers.get("Accept") == "application/json":
+        return JsonResponse({"detail": visible(text)}, status=status)
+    (messages.success if status == 200 else messages.error)(request, text)
+    wanted = request.POST.get("next", "")
+    if wanted and url_has_allowed_host_and_scheme(wanted, {request.get_host()}):
+        return HttpResponseRedirect(wanted)
     return redirect("console:approvals", request.project.slug)
 
 
@@ -196,7 +211,7 @@ def of_incident(incident: Incident) -> dict[str, Any]:
     approvals, calls = selector.of_incident(incident.pk)
     return {
         "incident_approvals": [
-            (approval, None if approval.is_open else _closed(approval)) for approval in approvals
+            (approval, None if approval.is_open else closed(approval)) for approval in approvals
         ],
         "judge_calls": calls,
         "reactions": [

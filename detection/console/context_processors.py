@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -13,10 +14,10 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.functional import SimpleLazyObject
 
-from detection.console import preferences
+from detection.console import attention, preferences
 from detection.console.access import ProjectRequest
+from detection.console.attention import Badge
 from detection.models import Membership, Role
-from detection.selectors import approvals, dashboard
 from detection.services.maintenance.disk_space import disk_monitor
 
 NAVIGATION = (
@@ -72,8 +73,7 @@ class NavigationItem:
     key: str
     url: str
     is_current: bool
-    count: int | None
-    is_hot: bool
+    badge: Badge | None
 
     @property
     def is_in_tab_bar(self) -> bool:
@@ -91,6 +91,7 @@ def console(request: HttpRequest) -> dict[str, Any]:
     match = request.resolver_match
     page = (match.url_name or "") if match else ""
     membership = cast("ProjectRequest", request).membership
+    badges: Any = SimpleLazyObject(partial(attention.badges, project.pk))
     context |= {
         "project": project,
         "membership": membership,
@@ -98,7 +99,11 @@ def console(request: HttpRequest) -> dict[str, Any]:
         "may_operate": membership.allows(Role.OPERATOR),
         "may_administer": membership.allows(Role.ADMIN),
         "live_url": live_url(project.slug),
-        "navigation": SimpleLazyObject(partial(_navigation, project, page)),
+        "badges": badges,
+        "held_calls": SimpleLazyObject(
+            lambda: attention.held_calls(project.pk) if badges["approvals"].count else []
+        ),
+        "navigation": SimpleLazyObject(partial(_navigation, project, page, badges)),
         "projects": SimpleLazyObject(partial(_projects, request, project.pk)),
         "storage_is_full": disk_monitor.is_full(),
     }
@@ -111,11 +116,7 @@ def live_url(slug: str) -> str:
     return f"{'wss' if parts.scheme == 'https' else 'ws'}://{parts.netloc}/ws/p/{slug}/"
 
 
-def _navigation(project: Any, page: str) -> list[list[NavigationItem]]:
-    counts = dashboard.navigation_counts(project.pk)
-    waiting = approvals.count_waiting(project.pk)
-    numbers = {"live": counts.active_sessions, "approvals": waiting, "incidents": counts.open_incidents}
-    hot = {"incidents": counts.open_incidents > 0, "approvals": waiting > 0}
+def _navigation(project: Any, page: str, badges: Mapping[str, Badge]) -> list[list[NavigationItem]]:
     section = SECTION_OF.get(page, page)
     return [
         [
@@ -126,8 +127,7 @@ def _navigation(project: Any, page: str) -> list[list[NavigationItem]]:
                 key,
                 reverse(f"console:{name}", args=[project.slug]),
                 name == section,
-                numbers.get(name),
-                hot.get(name, False),
+                badges.get(name),
             )
             for name, words, icon, key in group
         ]

@@ -23,7 +23,8 @@ from detection.selectors.pages import BadCursor, Page
 from detection.services.sessions import actions as service
 from detection.services.sessions import removal
 
-PAGE_ROWS = 50
+PAGE_ROWS = (50, 200, 500)
+"""Rows that a page can have; the first is the default."""
 MAX_SELECTED = 200
 TABS = (("", "All"), *SessionState.choices)
 _EXACT = ("running", "looping", "held", "stopped")
@@ -32,7 +33,14 @@ _EXACT = ("running", "looping", "held", "stopped")
 
 def listing_of(request: ProjectRequest) -> Listing:
     """Return what the address of the live page, or of a part of it, selects."""
-    return Listing(request, SESSIONS, path=reverse("console:live", args=[request.project.slug]))
+    path = reverse("console:live", args=[request.project.slug])
+    return Listing(request, SESSIONS, kept=("rows",), path=path)
+
+
+def page_rows(request: ProjectRequest) -> int:
+    """Return how many rows the page shows, by its address."""
+    given = request.GET.get("rows", "")
+    return next((rows for rows in PAGE_ROWS if str(rows) == given), PAGE_ROWS[0])
 
 
 @in_project()
@@ -45,7 +53,7 @@ def page(request: ProjectRequest) -> HttpResponse:
     # Taken before the rows are read, so a change committed in between is sent again.
     cursor = selector.changed_since(project.pk, "").cursor
     try:
-        found = selector.list_sessions(project.pk, listing.query, listing.cursor, PAGE_ROWS)
+        found = selector.list_sessions(project.pk, listing.query, listing.cursor, page_rows(request))
     except BadCursor:
         found = Page((), None)
     context = {
@@ -54,6 +62,11 @@ def page(request: ProjectRequest) -> HttpResponse:
         **_figures(request, listing),
         "rows": [session_row(row, now) for row in found.items],
         "next_page": listing.next_page(found.next_cursor),
+        "row_limit": page_rows(request),
+        "row_choices": [
+            (rows, listing.url(rows="" if rows == PAGE_ROWS[0] else str(rows)), rows == page_rows(request))
+            for rows in PAGE_ROWS
+        ],
         "has_demo": dashboard.has_demo(project.pk),
     }
     return render(request, "live/page.html", context)

@@ -1,16 +1,13 @@
 """Rows of the live page that changed since a cursor.
 
-The response lists the ids of the first page in order, so a page that missed hints is complete after one request. It
+The response lists the ids of the first page and of the sessions behind it in order, so a page that missed hints is complete after one request. It
 carries the markup of the changed rows only.
 """
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import OrderedDict
 from datetime import datetime
-from typing import Generic, TypeVar
 
 import orjson
 from django.db import connection
@@ -21,42 +18,18 @@ from django.views.decorators.http import require_safe
 
 from detection.console import live_page, preferences
 from detection.console.access import ProjectRequest, in_project
+from detection.console.recent_cache import RecentCache
 from detection.console.session_rows import SessionLine, session_row
 from detection.models import Role
 from detection.models.session_state import shown_state
 from detection.selectors import sessions as selector
 
-Value = TypeVar("Value")
 MAX_CACHED_ROWS = 2000
 MAX_CACHED_RESPONSES = 64
+MAX_MARGIN_ROWS = 100
+"""A session that others overtake stays on the page while it is active, so the page learns of more than it shows."""
 RESPONSE_SECONDS = 1.0
 """Ages and states by the clock may be this old."""
-
-
-class RecentCache(Generic[Value]):
-    """The values that were stored last, by key; safe to use from several threads.
-
-    Parameters
-    ----------
-    size : int
-        Values that are kept; the oldest is dropped.
-    """
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._values: OrderedDict[tuple[object, ...], Value] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, key: tuple[object, ...]) -> Value | None:
-        """Return the value of a key, None if there is none."""
-        return self._values.get(key)
-
-    def put(self, key: tuple[object, ...], value: Value) -> None:
-        """Store a value."""
-        with self._lock:
-            self._values[key] = value
-            if len(self._values) > self._size:
-                self._values.popitem(last=False)
 
 
 row_cache: RecentCache[str] = RecentCache(MAX_CACHED_ROWS)
@@ -93,10 +66,12 @@ def live_rows(request: ProjectRequest) -> HttpResponse:
 def _response_body(request: ProjectRequest, seen: str) -> bytes:
     project, now = request.project, timezone.now()
     changes = selector.changed_since(project.pk, request.GET.get("since", ""), seen=seen)
-    page = selector.list_sessions(project.pk, live_page.listing_of(request).query, "", live_page.PAGE_ROWS)
+    rows = live_page.page_rows(request)
+    query = live_page.listing_of(request).query
+    page = selector.list_sessions(project.pk, query, "", rows + min(rows, MAX_MARGIN_ROWS))
     changed = {row.id for row in changes.sessions}
     order = [row.id for row in page.items]
-    rows = [row for row in page.items if changes.reset or row.id in changed]
+    sent = [row for row in page.items if changes.reset or row.id in changed]
     newest = max((row.last_event_at for row in changes.sessions), default=None)
     return orjson.dumps(
         {
@@ -106,7 +81,7 @@ def _response_body(request: ProjectRequest, seen: str) -> bytes:
             # The clock makes a session idle without a change, so the page compares every state.
             "states": [shown_state(row.state, row.last_event_at, now) for row in page.items],
             "removed": [f"s-{number}" for number in sorted(changed.difference(order))],
-            "rows": [_row(request, row, now) for row in rows],
+            "rows": [_row(request, row, now) for row in sent],
             "behind_seconds": round((now - newest).total_seconds(), 3) if newest else None,
         }
     )
@@ -131,6 +106,7 @@ def _html(request: ProjectRequest, stored: selector.SessionRow, row: SessionLine
         row.state,
         row.is_behind,
         row.meter_text,
+        row.meter_label,
         stored.blocked_count,
         row.stopped_by,
         stored.would_have_stopped_at_call,

@@ -27,11 +27,18 @@ CHOICES = {
         ("utc", "UTC"),
     ),
     "shortcuts": (("on", "On"), ("off", "Off")),
+    "notifications": (("on", "On"), ("off", "Off")),
 }
-TITLES = {"theme": "Theme", "time": "Times", "shortcuts": "Single-key shortcuts"}
+TITLES = {
+    "theme": "Theme",
+    "time": "Times",
+    "shortcuts": "Single-key shortcuts",
+    "notifications": "Notifications",
+}
 HELP = {
     "time": "Hover over a time to see it in UTC.",
     "shortcuts": "Keys like j, k and r. Press ? on any page for the list.",
+    "notifications": "The browser announces held calls while LoopGuard is open in another tab or window.",
 }
 
 
@@ -42,6 +49,7 @@ class Preferences:
     theme: str = "system"
     time: str = "relative"
     shortcuts: str = "on"
+    notifications: str = "off"
 
 
 def of(request: HttpRequest) -> Preferences:

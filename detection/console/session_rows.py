@@ -26,7 +26,7 @@ BEHIND_AFTER = timedelta(seconds=3)
 
 @dataclass(frozen=True, slots=True)
 class SessionLine:
-    """A session with its derived values."""
+    """A session with its derived values. `meter_label` names the detector, near its limit only."""
 
     session: SessionRow | Session
     state: str
@@ -35,6 +35,7 @@ class SessionLine:
     place: str
     per_minute: str
     meter_text: str
+    meter_label: str
     is_behind: bool
     stopped_by: str
 
@@ -46,6 +47,7 @@ def session_row(session: SessionRow | Session, now: datetime) -> SessionLine:
     place = " / ".join(part for part in (session.backend, session.model) if part)
     minutes = max(1.0, (session.last_event_at - session.started_at).total_seconds() / 60)
     is_quiet = state in (SessionState.IDLE, SessionState.ENDED, SessionState.STOPPED)
+    is_over = state in (SessionState.IDLE, SessionState.ENDED)
     behind = session.pending_since is not None and now - session.pending_since > BEHIND_AFTER
     return SessionLine(
         session,
@@ -57,8 +59,18 @@ def session_row(session: SessionRow | Session, now: datetime) -> SessionLine:
         f"{formatting.compact(session.meter_count)} of {formatting.compact(session.meter_limit)}"
         if session.meter_limit
         else "–",
+        detector_for(session.meter_kind).label if is_near_limit(session) and not is_over else "",
         behind,
         _stopped_by(session) if state == SessionState.STOPPED else "",
+    )
+
+
+def is_near_limit(session: SessionRow | Session) -> bool:
+    """Whether the fullest meter of a session is worth showing: at least two, and half of the limit."""
+    return (
+        bool(session.meter_kind)
+        and session.meter_count >= 2
+        and session.meter_count * 2 >= session.meter_limit
     )
 
 

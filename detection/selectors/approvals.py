@@ -42,12 +42,26 @@ def list_approvals(
     return cut(found, limit, query.order.cursor)
 
 
-def waiting(project_id: int) -> list[Approval]:
-    """Return the open approvals, most urgent first, without overdue ones, which are about to be closed."""
+def waiting(project_id: int, *, decider: str = "", limit: int = MAX_OPEN) -> list[Approval]:
+    """Return the open approvals, most urgent first, without overdue ones, which are about to be closed.
+
+    Parameters
+    ----------
+    decider
+        One of `Decider`, or empty for both.
+    """
     rows = Approval.objects.filter(
         project_id=project_id, state=ApprovalState.OPEN, deadline__gt=timezone.now()
     ).select_related("session", "incident")
-    return [*rows.order_by("deadline", "id")[:MAX_OPEN]]
+    if decider:
+        rows = rows.filter(decider=decider)
+    return [*rows.order_by("deadline", "id")[:limit]]
+
+
+def closed_of(project_id: int, public_ids: Iterable[str]) -> list[Approval]:
+    """Return those of the approvals that are closed. One query; none if there are no ids."""
+    rows = Approval.objects.filter(project_id=project_id, public_id__in=[*public_ids])
+    return [*rows.exclude(state=ApprovalState.OPEN).select_related("session")]
 
 
 def arguments_of(approvals: Iterable[Approval]) -> dict[int, str]:

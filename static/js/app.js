@@ -3,10 +3,13 @@
 import { bindKeys } from "./keys.js";
 import { keepTimes } from "./times.js";
 import { bindSelection } from "./selection.js";
+import { bindNotifications } from "./notifications.js";
 
 bindKeys();
 keepTimes();
 bindSelection();
+bindNotifications();
+document.addEventListener("loopguard:signed-out", () => location.reload());
 
 document.addEventListener("click", (event) => {
   const copy = event.target.closest("[data-copy]");

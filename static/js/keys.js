@@ -23,6 +23,7 @@ const table = [
   ["0", "Whole run", () => press("0")],
   [">", "Next hit of the search", () => press(">")],
   ["<", "Previous hit of the search", () => press("<")],
+  ["h", "Answer the held call", () => document.dispatchEvent(new CustomEvent("loopguard:held"))],
   ["t", "Change the time format", () => document.dispatchEvent(new CustomEvent("loopguard:time"))],
   ["y", "Copy the address of this page", () => navigator.clipboard?.writeText(location.href)],
 ];

@@ -4,8 +4,12 @@ let last = null;
 const boxes = () => [...document.querySelectorAll("[data-rows] input[type=checkbox]")];
 
 function count() {
-  const chosen = boxes().filter((box) => box.checked);
-  for (const box of boxes()) box.closest("tr").setAttribute("aria-selected", String(box.checked));
+  const all_ = boxes();
+  const chosen = all_.filter((box) => box.checked);
+  for (const box of all_) {
+    const [row, is] = [box.closest("tr"), String(box.checked)];
+    if (row.getAttribute("aria-selected") !== is) row.setAttribute("aria-selected", is);
+  }
   for (const bar of document.querySelectorAll("[data-bulk]")) {
     bar.hidden = chosen.length === 0;
     const label = bar.querySelector("[data-bulk-count]");

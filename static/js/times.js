@@ -1,4 +1,6 @@
 // Times: the server writes UTC or an age; here they become local time and are kept up to date.
+import { storePreference } from "./preference.js";
+
 const modes = ["relative", "local", "utc"];
 const root = document.documentElement;
 const local = new Intl.DateTimeFormat(undefined, {
@@ -69,18 +71,7 @@ export function keepTimes() {
   document.addEventListener("htmx:afterSwap", () => writeTimes());
   document.addEventListener("loopguard:rows", () => writeTimes());
   document.addEventListener("loopguard:time", () => {
-    root.dataset.time = modes[(modes.indexOf(root.dataset.time) + 1) % modes.length];
-    const stored = new URLSearchParams(
-      document.cookie
-        .split("; ")
-        .find((one) => one.startsWith("loopguard-preferences="))
-        ?.split("=")
-        .slice(1)
-        .join("=") ?? "",
-    );
-    stored.set("time", root.dataset.time);
-    const secure = location.protocol === "https:" ? "; secure" : "";
-    document.cookie = `loopguard-preferences=${stored}; path=/; max-age=31536000; samesite=lax${secure}`;
+    storePreference("time", modes[(modes.indexOf(root.dataset.time) + 1) % modes.length]);
     const region = document.getElementById("announcer");
     if (region) region.textContent = `Times: ${root.dataset.time}`;
     writeTimes();

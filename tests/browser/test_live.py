@@ -70,7 +70,7 @@ def test_new_rows_wait_behind_a_bar_while_the_pointer_is_in_the_table(live, proj
     for name in ("second", "third"):
         ask(project, name, 1)
     bar = live.locator("#live-new")
-    expect(bar).to_have_text("2 new \u2013 press .")
+    expect(bar).to_have_text("2 newer \u2013 press . to show")
     assert names(live) == ["first"]
     live.keyboard.press(".")
     expect(bar).to_be_hidden()

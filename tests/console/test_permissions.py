@@ -15,6 +15,7 @@ READ, OPERATE, ADMINISTER = Role.VIEWER, Role.OPERATOR, Role.ADMIN
 RIGHTS = {
     # name: (who may get it, who may post to it)
     "project": (READ, None),
+    "attention": (READ, None),
     "live": (READ, None),
     "live_rows": (READ, None),
     "live_figures": (READ, None),

@@ -1,0 +1,118 @@
+"""What is shown on every page of a project: the numbers of the navigation, and the calls that wait for a person."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import connection
+from django.http import HttpResponse, JsonResponse
+from django.template.loader import render_to_string
+from django.views.decorators.http import require_safe
+
+from detection.console import approvals
+from detection.console.access import ProjectRequest, in_project
+from detection.console.formatting import visible
+from detection.console.recent_cache import RecentCache
+from detection.models.approvals import Decider
+from detection.selectors import approvals as selector
+from detection.selectors import dashboard, sessions
+
+MAX_SHOWN = 20
+"""Held calls in the panel; the others wait behind them."""
+HOT = frozenset(("approvals", "incidents"))
+_COUNT_SECONDS = 1.0
+_counts_cache: RecentCache[tuple[float, dict[str, int]]] = RecentCache(64)
+
+
+@dataclass(frozen=True, slots=True)
+class Badge:
+    """A number of the navigation. `is_hot` asks for attention."""
+
+    count: int
+    is_hot: bool
+
+    @property
+    def text(self) -> str:
+        """The number, as far as it is counted."""
+        return "999+" if self.count >= dashboard.MAX_IN_NAVIGATION else str(self.count)
+
+
+def badges(project_id: int) -> dict[str, Badge]:
+    """Count what the navigation shows; four bounded queries."""
+    return _badges(_counts(project_id))
+
+
+def _counts(project_id: int) -> dict[str, int]:
+    counts = dashboard.navigation_counts(project_id)
+    return {
+        "live": counts.active_sessions,
+        "approvals": selector.count_waiting(project_id),
+        "incidents": counts.open_incidents,
+    }
+
+
+def _badges(counts: dict[str, int]) -> dict[str, Badge]:
+    return {name: Badge(count, count > 0 and name in HOT) for name, count in counts.items()}
+
+
+def held_calls(project_id: int) -> list[approvals.Waiting]:
+    """Return the calls that wait for a person, the most urgent first, at most `MAX_SHOWN`; two queries."""
+    return approvals.waiting(selector.waiting(project_id, decider=Decider.PERSON, limit=MAX_SHOWN))
+
+
+@in_project()
+@require_safe
+def attention(request: ProjectRequest) -> HttpResponse:
+    """Return badges and held calls for the open pages.
+
+    All open pages ask after a change, so they share the numbers until the next commit, for at most a second. ``known`` names
+    the cards that the page shows; those that were answered meanwhile come back with who answered them.
+    """
+    project_id = request.project.pk
+    counts = _shared_counts(project_id)
+    held = held_calls(project_id) if counts["approvals"] else []
+    ids = {one.approval.public_id for one in held}
+    known = [name for name in request.GET.get("known", "")[:1000].split(",")[:MAX_SHOWN] if name]
+    gone = selector.closed_of(project_id, [name for name in known if name not in ids])
+    return JsonResponse(
+        {
+            "badges": {
+                name: {"text": badge.text, "count": badge.count, "is_hot": badge.is_hot}
+                for name, badge in _badges(counts).items()
+            },
+            "held": [_card(request, one) for one in held],
+            "closed": [{"id": row.public_id, "words": _words(row)} for row in gone],
+        },
+        headers={"Cache-Control": "private, no-store"},
+    )
+
+
+def _shared_counts(project_id: int) -> dict[str, int]:
+    key = (project_id, sessions.visible())
+    # The key does not cover the changes of an open transaction.
+    known = None if connection.in_atomic_block else _counts_cache.get(key)
+    if known is None or time.monotonic() - known[0] > _COUNT_SECONDS:
+        known = time.monotonic(), _counts(project_id)
+        _counts_cache.put(key, known)
+    return known[1]
+
+
+def _card(request: ProjectRequest, one: approvals.Waiting) -> dict[str, Any]:
+    approval = one.approval
+    agent = visible(approval.agent) or "an unnamed agent"
+    return {
+        "id": approval.public_id,
+        "what": f"{visible(approval.tool)} of {agent}",
+        "summary": visible(approval.summary),
+        "session": visible(approval.session.external_id),
+        "seconds_left": one.seconds_left,
+        "html": render_to_string("approvals/_held.html", {"one": one}, request),
+    }
+
+
+def _words(approval: Any) -> str:
+    closed = approvals.closed(approval)
+    by = f" by {closed.by}" if closed.by else f", {closed.reason}"
+    return visible(f"{closed.words}{by}: {approval.tool} in {approval.session.external_id}.")

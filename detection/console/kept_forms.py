@@ -1,0 +1,105 @@
+"""Forms that were sent and could not be handled, because the sign-in has ended: they are kept until they can be sent again.
+
+The fields travel through the sign-in page in a signed field, so that nothing is stored; afterwards they are shown, and the
+person sends them with a fresh CSRF token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from django.core import signing
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import render
+from django.urls import reverse
+
+from detection.request_context import IdentifiedRequest
+
+SALT = "kept-form"
+MAX_AGE_SECONDS = 24 * 3600
+MAX_CHARACTERS = 200_000
+_UNSEEN = frozenset(("csrfmiddlewaretoken", "next", "id", "ids", "version", "name", "pattern", "scope"))
+_SECRET = ("password", "secret", "token", "credential", "api_key")
+
+
+@dataclass(frozen=True, slots=True)
+class KeptForm:
+    """A form that was sent.
+
+    Attributes
+    ----------
+    path
+        Where it was sent, with its query.
+    page
+        The page that it was on.
+    """
+
+    path: str
+    page: str
+    fields: tuple[tuple[str, str], ...]
+
+    @property
+    def typed(self) -> list[tuple[str, str]]:
+        """What people may recognise: names in words and values; secrets are not shown."""
+        return [
+            (name.replace("_", " ").capitalize(), "••••••" if _is_secret(name) else value)
+            for name, value in self.fields
+            if value.strip() and name not in _UNSEEN
+        ]
+
+
+def _is_secret(name: str) -> bool:
+    return any(part in name.lower() for part in _SECRET)
+
+
+def keep(request: HttpRequest) -> str:
+    """Return the form of a request as a signed text, or nothing if it is too long to be kept."""
+    fields = [
+        (name, str(value))
+        for name, values in request.POST.lists()
+        if name != "csrfmiddlewaretoken"
+        for value in values
+    ]
+    if sum(len(name) + len(value) for name, value in fields) > MAX_CHARACTERS:
+        return ""
+    document = {"path": request.get_full_path(), "page": _page_of(request), "fields": fields}
+    return signing.dumps(document, salt=SALT, compress=True)
+
+
+def read(text: str) -> KeptForm | None:
+    """Return a form that `keep` has signed within the last day; None for anything else."""
+    try:
+        found: dict[str, Any] = signing.loads(text, salt=SALT, max_age=MAX_AGE_SECONDS)
+    except signing.BadSignature:
+        return None
+    return KeptForm(found["path"], found["page"], tuple((name, value) for name, value in found["fields"]))
+
+
+def _page_of(request: HttpRequest) -> str:
+    """Return the address of the page that sent the form, if it is one of ours."""
+    referrer = urlsplit(request.headers.get("Referer", ""))
+    is_own = referrer.netloc == request.get_host()
+    return f"{referrer.path}{'?' + referrer.query if referrer.query else ''}" if is_own else "/"
+
+
+def sign_in_needed(request: IdentifiedRequest) -> HttpResponse:
+    """Return the response to somebody who is not signed in: the sign-in page, which keeps a form that was sent."""
+    url = reverse("console:sign_in")
+    if request.headers.get("HX-Request"):
+        return HttpResponse(status=204, headers={"HX-Redirect": url})
+    if request.headers.get("Accept") == "application/json":
+        return JsonResponse({"detail": "You are signed out. Sign in and try again."}, status=401)
+    context = {"next": _page_of(request), "kept": keep(request), "username": "", "error": ""}
+    return render(request, "console/sign_in.html", context, status=401)
+
+
+def show(request: HttpRequest, kept: KeptForm, reason: str) -> HttpResponse:
+    """Return the page that shows a kept form, to be sent again or discarded."""
+    return render(request, "console/kept_form.html", {"kept": kept, "reason": reason})
+
+
+def is_own_page(request: HttpRequest) -> bool:
+    """Whether the browser says that one of our pages has sent this form."""
+    return request.headers.get("Origin", "") == f"{request.scheme}://{request.get_host()}"

@@ -1,0 +1,71 @@
+"""A form that arrives twice is handled once: a double click, a reload that sends again, or a retry after a lost answer.
+
+The CSRF token of a rendered form is drawn anew for each rendering, so two requests of one person with the same token and fields
+are the same submission. The second one waits for the first and gets its redirect.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.messages import get_messages
+from django.core.cache import cache
+from django.http import HttpRequest, HttpResponseBase, HttpResponseRedirect
+
+RUNNING_SECONDS, REMEMBERED_SECONDS = 60, 600
+WAIT_SECONDS, POLL_SECONDS = 10.0, 0.1
+
+
+def once(request: HttpRequest, respond: Callable[[], HttpResponseBase]) -> HttpResponseBase:
+    """Respond to a form, or repeat the redirect of the same submission.
+
+    A submission that failed, or that was answered by a page instead of a redirect, may be sent again.
+    """
+    key = _key(request)
+    if not key:
+        return respond()
+    if not cache.add(key, None, RUNNING_SECONDS):
+        done = _outcome(key)
+        if done is not None:
+            for text in done["messages"]:
+                messages.success(request, text)
+            return HttpResponseRedirect(done["location"])
+        cache.set(key, None, RUNNING_SECONDS)
+    is_done = False
+    try:
+        response = respond()
+        queued = getattr(get_messages(request), "_queued_messages", ())
+        if isinstance(response, HttpResponseRedirect) and all(one.level < messages.WARNING for one in queued):
+            texts = [str(one.message) for one in queued]
+            cache.set(key, {"location": response.url, "messages": texts}, REMEMBERED_SECONDS)
+            is_done = True
+        return response
+    finally:
+        if not is_done:
+            cache.delete(key)
+
+
+def _key(request: HttpRequest) -> str:
+    token = request.POST.get("csrfmiddlewaretoken", "")
+    if not token or request.FILES:
+        return ""
+    fields = repr((request.user.pk, request.get_full_path(), sorted((k, v) for k, v in request.POST.lists())))
+    return f"form:{hashlib.sha256(fields.encode(errors='surrogatepass')).hexdigest()[:48]}"
+
+
+def _outcome(key: str) -> dict[str, Any] | None:
+    """Wait for the first submission; None if it failed, or has not ended in time."""
+    until = time.monotonic() + WAIT_SECONDS
+    missing = object()
+    while time.monotonic() < until:
+        found = cache.get(key, missing)
+        if found is missing:
+            return None
+        if found is not None:
+            return dict(found)
+        time.sleep(POLL_SECONDS)
+    return None

@@ -1,0 +1,233 @@
+// On every page of a project: badges, title and icon follow the project, and held calls are answered where one is.
+//
+// The panel never takes the focus. A card that is open, focused or half filled in is left alone; it disappears when the
+// call waits no longer, whoever answered it.
+import { writeClocks } from "./countdown.js";
+import { follow, link } from "./link.js";
+import { notify, withdraw } from "./notifications.js";
+
+const GAP_MS = { approval: 60, incident: 700, session: 2_500 };
+const panel = document.getElementById("attention");
+const calls = document.getElementById("attention-calls");
+const speaker = document.getElementById("attention-announcer");
+const foldButton = panel?.querySelector("[data-fold]");
+const icon = document.querySelector("link[rel=icon]");
+const announcer = document.getElementById("announcer");
+const FOLDED = "loopguard-held-folded";
+const ANNOUNCE_GAP_MS = 10_000;
+const announced = { at: 0, session: 0, incident: 0 };
+const state = { timer: 0, dueAt: Infinity, isFetching: false, wants: false, cameFrom: null };
+
+const cards = () => [...calls.querySelectorAll("[data-held]")];
+const title = () => document.title.replace(/^\(\d+\+?\) /, "");
+
+function soon(ms) {
+  const at = performance.now() + ms * (0.7 + Math.random() * 0.6);
+  if (at >= state.dueAt) return;
+  clearTimeout(state.timer);
+  state.dueAt = at;
+  state.timer = setTimeout(fetchNow, at - performance.now());
+}
+
+async function fetchNow() {
+  state.dueAt = Infinity;
+  if (state.isFetching) {
+    state.wants = true;
+    return;
+  }
+  state.isFetching = true;
+  try {
+    const known = cards().map((card) => card.dataset.held);
+    const answer = await fetch(`${panel.dataset.url}?known=${known}`, {
+      headers: { Accept: "application/json" },
+      signal: AbortSignal.timeout(8_000),
+    });
+    if (answer.ok && !answer.redirected) show(await answer.json());
+  } catch {
+    // The next hint or poll tries again.
+  }
+  state.isFetching = false;
+  if (state.wants) {
+    state.wants = false;
+    soon(GAP_MS.approval);
+  }
+}
+
+function show({ badges, held, closed }) {
+  for (const badge of document.querySelectorAll("[data-badge]")) {
+    const { text, is_hot: isHot } = badges[badge.dataset.badge];
+    write(badge.querySelector("[data-badge-text]"), text);
+    badge.classList.toggle("hot", isHot);
+    if (badge.closest(".tabbar")) badge.hidden = !isHot;
+  }
+  showCount(badges.approvals);
+  const wanted = new Map(held.map((one) => [one.id, one]));
+  const words = new Map(closed.map((one) => [one.id, one.words]));
+  for (const card of cards()) {
+    const id = card.dataset.held;
+    if (!wanted.has(id)) remove(card, words.get(id));
+  }
+  const present = new Set(cards().map((card) => card.dataset.held));
+  const fresh = held.filter((one) => !present.has(one.id));
+  for (const one of fresh) add(one);
+  if (fresh.length) arrive(fresh);
+  settle();
+}
+
+function showCount({ count, text }) {
+  write(panel.querySelector("[data-held-count]"), text);
+  const wanted = count ? `(${text}) ${title()}` : title();
+  if (document.title !== wanted) document.title = wanted;
+  const href = count ? icon.dataset.held : icon.dataset.calm;
+  if (icon.getAttribute("href") !== href) icon.setAttribute("href", href);
+}
+
+function add(one) {
+  const template = document.createElement("template");
+  template.innerHTML = one.html.trim();
+  const card = template.content.firstElementChild;
+  // A queue: the open card keeps its place, later ones wait behind it.
+  card.open = cards().every((other) => !other.open) && !isFolded();
+  calls.append(card);
+}
+
+function arrive(fresh) {
+  sessionStorage.removeItem(FOLDED);
+  const keys = document.documentElement.dataset.shortcuts !== "off" ? " Press h to answer." : "";
+  const [first] = fresh;
+  const more = fresh.length > 1 ? ` and ${fresh.length - 1} more` : "";
+  speaker.textContent = `Held call: ${first.what}${more}, ${Math.round(first.seconds_left)} s left.${keys}`;
+  for (const one of fresh) notify(one);
+}
+
+function remove(card, words) {
+  withdraw(card.dataset.held);
+  const hadFocus = card.contains(document.activeElement);
+  const isMine = card.dataset.answered === "yes";
+  if (words && !isMine) {
+    speaker.textContent = words;
+    toast(words);
+  }
+  const next = card.nextElementSibling ?? card.previousElementSibling;
+  card.remove();
+  if (hadFocus) (next?.querySelector("summary") ?? state.cameFrom)?.focus();
+}
+
+const isFolded = () => sessionStorage.getItem(FOLDED) === "yes";
+
+function settle() {
+  const all = cards();
+  panel.hidden = all.length === 0;
+  calls.hidden = isFolded();
+  foldButton.setAttribute("aria-expanded", String(!isFolded()));
+  write(foldButton, isFolded() ? "Show" : "Hide");
+  if (all.length && all.every((card) => !card.open)) all[0].open = true;
+  writeClocks(panel, () => soon(GAP_MS.approval));
+}
+
+function fold(isIt) {
+  if (isIt) sessionStorage.setItem(FOLDED, "yes");
+  else sessionStorage.removeItem(FOLDED);
+  settle();
+}
+
+/** Move the focus to a held call, by its id, or to the first one. */
+function enter(id) {
+  if (panel.hidden) return;
+  fold(false);
+  const card = cards().find((one) => one.dataset.held === id) ?? cards().find((one) => one.open) ?? cards()[0];
+  if (!panel.contains(document.activeElement)) state.cameFrom = document.activeElement;
+  card.open = true;
+  (card.querySelector("button[name=choice]") ?? card.querySelector("summary")).focus();
+}
+
+async function answer(form, submitter) {
+  const card = form.closest("[data-held]");
+  const buttons = [...form.querySelectorAll("button")];
+  const data = new FormData(form, submitter);
+  for (const button of buttons) button.disabled = true;
+  let text = "";
+  let isDone = false;
+  try {
+    const response = await fetch(form.action, {
+      method: "POST",
+      body: new URLSearchParams(data),
+      headers: { Accept: "application/json" },
+      signal: AbortSignal.timeout(10_000),
+    });
+    const document_ = (response.headers.get("Content-Type") ?? "").includes("json") ? await response.json() : {};
+    text = document_.detail ?? "The answer was not accepted. Reload the page.";
+    isDone = response.ok || response.status === 409; // somebody else was first
+  } catch {
+    text = "Not sent: LoopGuard cannot be reached. Try again.";
+  }
+  toast(text, !isDone);
+  if (isDone) {
+    card.dataset.answered = "yes";
+    const hadFocus = card.contains(document.activeElement) || document.activeElement === document.body;
+    const next = card.nextElementSibling ?? card.previousElementSibling;
+    card.remove();
+    settle();
+    if (hadFocus) (next?.querySelector("summary") ?? state.cameFrom)?.focus();
+    soon(0);
+  } else for (const button of buttons) button.disabled = false;
+}
+
+function toast(text, isError = false) {
+  const one = document.createElement("div");
+  one.className = isError ? "toast error" : "toast";
+  one.setAttribute("role", "status");
+  one.append(Object.assign(document.createElement("span"), { textContent: text }));
+  document.getElementById("toasts").append(one);
+  setTimeout(() => one.remove(), 8_000);
+}
+
+function count(hints) {
+  for (const { topic, change } of hints ?? []) if (topic === "incident" && change === "opened") announced.incident += 1;
+}
+
+/** Say at most every ten seconds what is new. */
+function sayNew() {
+  const now = Date.now();
+  if (now - announced.at < ANNOUNCE_GAP_MS || (!announced.session && !announced.incident)) return;
+  const words = (n, one) => (n ? [`${n} new ${one}${n === 1 ? "" : "s"}`] : []);
+  announcer.textContent = [...words(announced.session, "session"), ...words(announced.incident, "incident")].join(", ");
+  Object.assign(announced, { at: now, session: 0, incident: 0 });
+}
+
+function write(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+if (panel) {
+  follow((hints, reason) => {
+    count(hints);
+    if (reason === "resync") soon(GAP_MS.approval);
+    else if (reason === "poll") {
+      if (!document.hidden || !link.isOpen) soon(GAP_MS.incident);
+    } else
+      for (const { topic } of hints)
+        if (topic === "approval" || (topic in GAP_MS && !document.hidden)) soon(GAP_MS[topic]);
+  });
+  calls.addEventListener("submit", (event) => {
+    event.preventDefault();
+    answer(event.target, event.submitter);
+  });
+  foldButton.addEventListener("click", () => fold(!isFolded()));
+  panel.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape") return;
+    event.stopPropagation();
+    fold(true);
+    (state.cameFrom?.isConnected ? state.cameFrom : foldButton).focus();
+  });
+  document.addEventListener("loopguard:held", (event) => enter(event.detail));
+  document.addEventListener("loopguard:new-sessions", (event) => {
+    announced.session += event.detail;
+  });
+  document.addEventListener("visibilitychange", () => document.hidden || soon(GAP_MS.approval));
+  setInterval(() => {
+    writeClocks(panel, () => soon(GAP_MS.approval));
+    sayNew();
+  }, 500);
+  settle();
+}

@@ -1,0 +1,112 @@
+// What was typed survives: drafts of forms in this tab until the server has accepted them, no second submission by a double
+// click, nothing sent into a lost network, and no reload of a half filled page when the sign-in has ended.
+
+const PREFIX = "loopguard-draft:";
+const SENDING_MS = 8_000;
+const MAX_AGE_MS = 24 * 3_600_000;
+const TYPED = "textarea, input:not([type=hidden], [type=password], [type=file], [type=checkbox], [type=radio])";
+
+const forms = () => [...document.querySelectorAll("main form[method=post]")];
+const typed = (form) => [...form.elements].filter((one) => one.matches(TYPED) && one.name);
+const keyOf = (form) => `${PREFIX}${location.pathname}${location.search}|${form.action}|${forms().indexOf(form)}`;
+
+function isChanged(control) {
+  if (control.matches("select")) return [...control.options].some((one) => one.selected !== one.defaultSelected);
+  if (control.matches("[type=checkbox], [type=radio]")) return control.checked !== control.defaultChecked;
+  return control.matches(TYPED) && control.value !== control.defaultValue;
+}
+
+const isDirty = () => forms().some((form) => [...form.elements].some(isChanged));
+
+function save(form) {
+  const values = typed(form).map((one) => [one.name, one.value, one.value !== one.defaultValue]);
+  try {
+    if (values.some(([, , changed]) => changed))
+      sessionStorage.setItem(keyOf(form), JSON.stringify({ at: Date.now(), values }));
+    else sessionStorage.removeItem(keyOf(form));
+  } catch {
+    // The storage is full or forbidden.
+  }
+}
+
+function drafts() {
+  return Object.keys(sessionStorage)
+    .filter((key) => key.startsWith(PREFIX))
+    .map((key) => [key, JSON.parse(sessionStorage.getItem(key))]);
+}
+
+function restore() {
+  const isAnswer = performance.getEntriesByType("navigation")[0]?.type === "navigate";
+  for (const [key, draft] of drafts())
+    // A page that was opened after the form was sent is the answer to it.
+    if ((draft.isSent && isAnswer) || Date.now() - draft.at > MAX_AGE_MS) sessionStorage.removeItem(key);
+  for (const form of forms()) {
+    const draft = JSON.parse(sessionStorage.getItem(keyOf(form)) ?? "null");
+    if (!draft) continue;
+    const controls = typed(form);
+    let count = 0;
+    draft.values.forEach(([name, value, changed], index) => {
+      const control = controls[index];
+      if (!changed || control?.name !== name || control.value === value) return;
+      control.value = value;
+      control.dispatchEvent(new Event("input", { bubbles: true }));
+      count += 1;
+    });
+    if (count) note(form);
+  }
+}
+
+function note(form) {
+  const line = document.createElement("p");
+  line.className = "banner warn draft";
+  line.setAttribute("role", "status");
+  const button = Object.assign(document.createElement("button"), { type: "button", className: "btn small" });
+  button.textContent = "Discard";
+  button.addEventListener("click", () => {
+    sessionStorage.removeItem(keyOf(form));
+    form.reset();
+    line.remove();
+  });
+  line.append("What you entered before is restored. ", button);
+  form.prepend(line);
+}
+
+function toast(text) {
+  const one = document.createElement("div");
+  one.className = "toast error";
+  one.setAttribute("role", "status");
+  one.textContent = text;
+  document.getElementById("toasts")?.append(one);
+  setTimeout(() => one.remove(), 8_000);
+}
+
+export function bindForms() {
+  restore();
+  document.addEventListener("input", (event) => {
+    const form = event.target.form;
+    if (form?.matches?.("main form[method=post]") && event.target.matches(TYPED)) save(form);
+  });
+  document.addEventListener("submit", (event) => {
+    const form = event.target;
+    if (event.defaultPrevented || form.method !== "post") return;
+    if (!navigator.onLine) {
+      event.preventDefault();
+      toast("You are offline. Nothing was sent, and what you entered is kept.");
+      return;
+    }
+    if (Date.now() - Number(form.dataset.sentAt ?? 0) < SENDING_MS) {
+      event.preventDefault();
+      return;
+    }
+    form.dataset.sentAt = Date.now();
+    const draft = sessionStorage.getItem(keyOf(form));
+    if (draft) sessionStorage.setItem(keyOf(form), JSON.stringify({ ...JSON.parse(draft), isSent: true }));
+  });
+  addEventListener("pageshow", () => {
+    for (const form of document.forms) delete form.dataset.sentAt;
+  });
+  document.addEventListener("loopguard:signed-out", () => {
+    if (!isDirty()) location.reload();
+    else toast("You are signed out. What you entered is kept: submit it, and sign in then.");
+  });
+}

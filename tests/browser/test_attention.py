@@ -1,0 +1,145 @@
+"""Held calls in the browser: announced on whatever page is open, answered where one is, gone once anyone has answered."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from django.contrib.auth import get_user_model
+from playwright.sync_api import expect
+
+from detection.engine.scopes import PROJECT
+from detection.models import Approval
+from detection.services.approvals import decisions
+from detection.services.audit import SYSTEM, Actor
+from detection.services.policies import overrides
+from tests.browser.pages import complaints, sign_in
+from tests.console.scenes import ask
+from tests.support.projects import make_member, make_project
+
+NOTIFICATIONS = """
+window.asked = 0;
+window.Notification = class extends EventTarget {
+    static permission = "default";
+    static async requestPermission() {
+        window.asked += 1;
+        return Notification.permission = "granted";
+    }
+    constructor(title, options) {
+        super();
+        const all = JSON.parse(localStorage.getItem("shown") ?? "[]");
+        localStorage.setItem("shown", JSON.stringify([...all, `${title}|${options.tag}`]));
+    }
+    close() {
+        localStorage.setItem("closed", "yes");
+    }
+};
+"""
+
+
+@pytest.fixture
+def project(transactional_db):
+    project = make_project("support")
+    overrides.save_override(project.pk, PROJECT, {"mode": "ask"}, SYSTEM)
+    make_member(project, username="ana")
+    return project
+
+
+def hold(project, session="s-1", tool="search_web"):
+    for number in range(4):
+        ask(project, session, number, tool=tool, agent="triage")
+    return Approval.objects.get(session__external_id=session, state="open")
+
+
+@pytest.fixture
+def statistics(site, project, page):
+    """An open page that has nothing to do with held calls."""
+    sign_in(page, site, get_user_model().objects.get(username="ana"))
+    page.goto(f"{site.url}/p/support/statistics")
+    expect(page.locator('[data-badge="approvals"]').first).to_have_text(re.compile("^0"))
+    return page
+
+
+def test_a_held_call_is_announced_and_answered_on_any_page_without_taking_the_focus(statistics, project):
+    page, focused = statistics, statistics.get_by_role("link", name="System")
+    focused.focus()
+    first = hold(project)
+    panel = page.locator("#attention")
+    expect(panel).to_be_visible()
+    expect(panel.locator("summary")).to_contain_text(
+        re.compile(r"search_web\s+[\d min]+ s left\s+triage in\s+s-1")
+    )
+    expect(panel).to_contain_text("If nobody decides in time, the call is skipped and the run continues.")
+    expect(page.locator("#attention-announcer")).to_contain_text("Held call: search_web of triage")
+    expect(focused).to_be_focused()
+    expect(page).to_have_title(re.compile(r"^\(1\) Statistics"))
+    assert "held" in page.locator("link[rel=icon]").get_attribute("href")
+    expect(page.locator('.side [data-badge="approvals"]')).to_have_text(re.compile("^1"))
+    second = hold(project, "s-2", tool="read_file")
+    expect(panel.locator("[data-held]")).to_have_count(2)
+    assert [one.get_attribute("open") for one in panel.locator("[data-held]").all()] == ["", None]
+    page.keyboard.press("h")
+    expect(panel.get_by_role("button", name="Skip this call")).to_be_focused()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.locator(".toast")).to_contain_text("allowed the call once: search_web in s-1")
+    first.refresh_from_db()
+    assert (first.choice, first.decided_by) == ("allow_once", "ana")
+    expect(panel.locator("[data-held]")).to_have_count(1)
+    # Answered elsewhere: the card goes, and who answered is said.
+    decisions.decide(project.pk, second.public_id, "skip", Actor("ben"))
+    expect(panel).to_be_hidden()
+    expect(page.locator("#attention-announcer")).to_contain_text("Skipped by ben: read_file in s-2.")
+    expect(page).to_have_title(re.compile("^Statistics"))
+    assert page.url.endswith("/statistics")
+
+
+def test_a_held_call_on_a_phone_survives_a_lost_connection(statistics, project):
+    page = statistics
+    page.set_viewport_size({"width": 375, "height": 740})
+    page.context.set_offline(True)
+    approval = hold(project)
+    page.context.set_offline(False)
+    panel = page.locator("#attention")
+    expect(panel).to_be_visible(timeout=10_000)
+    assert complaints(page) == []
+    page.set_viewport_size({"width": 375, "height": 740})
+    for button in panel.locator("button[name=choice]").all():
+        assert button.bounding_box()["height"] >= 44
+    page.context.set_offline(True)
+    panel.get_by_role("button", name="Skip this call").click()
+    expect(page.locator(".toast.error")).to_contain_text("LoopGuard cannot be reached")
+    page.context.set_offline(False)
+    panel.get_by_role("button", name="Skip this call").click()
+    expect(panel).to_be_hidden()
+    approval.refresh_from_db()
+    assert approval.choice == "skip"
+
+
+def test_of_several_tabs_one_notifies_and_permission_is_asked_on_a_click_only(site, project, page):
+    context = page.context
+    context.add_init_script(NOTIFICATIONS)
+    # A headless page always has the focus; these are in the background.
+    context.add_init_script("document.hasFocus = () => false")
+    sign_in(page, site, get_user_model().objects.get(username="ana"))
+    page.goto(f"{site.url}/preferences")
+    assert page.evaluate("asked") == 0
+    page.get_by_role("group", name="Notifications").get_by_role("radio", name="On").click()
+    expect(page.locator("#announcer")).to_have_text("Notifications enabled in this browser.")
+    assert page.evaluate("asked") == 1
+    tabs = [page, context.new_page(), context.new_page()]
+    for tab in tabs:
+        tab.add_init_script("Notification.permission = 'granted'")
+        tab.goto(f"{site.url}/p/support/system")
+        expect(tab.locator("#attention")).to_be_hidden()
+    approval = hold(project)
+    for tab in tabs:
+        expect(tab.locator("#attention")).to_be_visible()
+    page.wait_for_timeout(1500)  # what the other tabs would do
+    assert page.evaluate("JSON.parse(localStorage.shown)") == [
+        f"Held: search_web of triage|{approval.public_id}"
+    ]
+    decisions.decide(project.pk, approval.public_id, "skip", SYSTEM)
+    for tab in tabs:
+        expect(tab.locator("#attention")).to_be_hidden()
+    assert page.evaluate("localStorage.closed") == "yes"
