@@ -1,0 +1,174 @@
+"""Whatever agents, operators and the clock do, every tile, tab, badge and count of the API says the same.
+
+Actions are drawn at random and done through the API and the services that the console uses; after each few of them, all places
+that show a number are read through real requests, on every page from one snapshot of the rows.
+"""
+
+import contextlib
+import random
+import re
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from detection.engine.scopes import PROJECT
+from detection.models import Approval, Incident, Session
+from detection.models.session_state import SessionState
+from detection.services.approvals import decisions
+from detection.services.audit import SYSTEM, Actor
+from detection.services.errors import ServiceError
+from detection.services.incidents import triage
+from detection.services.maintenance import retention
+from detection.services.policies import overrides
+from tests.api.conftest import Api, speaking
+from tests.console.scenes import ask, make_world
+from tests.support.projects import make_key
+
+pytestmark = pytest.mark.django_db
+STEPS, STEPS_PER_CHECK = 60, 3
+SESSIONS = [f"run-{number}" for number in range(6)]
+BY = Actor("ana")
+
+
+class Chance:
+    """Draws actions; one that the rules of the product reject changes nothing."""
+
+    def __init__(self, project, api, seed):
+        self.project, self.api, self.random, self.calls = project, api, random.Random(seed), 0
+
+    def act(self):
+        often = (self.repeat, self.triage) * 3
+        once = (self.work, self.mode, self.decide, self.stop, self.resume, self.end, self.wait, self.wake)
+        with contextlib.suppress(ServiceError):
+            self.random.choice(often + once)()
+
+    def repeat(self):
+        session = self.random.choice(SESSIONS)
+        for _ in range(self.random.randrange(1, 6)):
+            self.calls += 1
+            ask(self.project, session, self.calls, agent=self.random.choice(("triage", "coder")))
+
+    def work(self):
+        self.calls += 1
+        ask(self.project, self.random.choice(SESSIONS), self.calls, arguments=f'{{"n":{self.calls}}}')
+
+    def mode(self):
+        values = {"mode": self.random.choice(("ask", "block_then_stop", "observe"))}
+        overrides.save_override(self.project.pk, PROJECT, values, SYSTEM, "because")
+
+    def decide(self):
+        for approval in Approval.objects.filter(state="open").order_by("?")[:1]:
+            decisions.decide(
+                self.project.pk, approval.public_id, self.random.choice(("skip", "allow_once", "disable")), BY
+            )
+
+    def triage(self):
+        for incident in Incident.objects.order_by("?")[:1]:
+            name = self.random.choice([*triage.ACTIONS])
+            more = {
+                "snooze": {"until_worse": True},
+                "label": {"value": self.random.choice(("false_alarm", "true_loop", ""))},
+            }
+            triage.ACTIONS[name](self.project.pk, incident.public_id, BY, **more.get(name, {}))
+
+    def stop(self):
+        self.api.post(f"/sessions/{self.random.choice(SESSIONS)}/stop", {"reason": "enough"})
+
+    def resume(self):
+        self.api.post(f"/sessions/{self.random.choice(SESSIONS)}/resume", {})
+
+    def end(self):
+        self.calls += 1
+        event = {"type": "end", "session": self.random.choice(SESSIONS)}
+        self.api.post("/events", {"events": [event]})
+
+    def wait(self):
+        """Let a session be silent until it is idle, or abandoned."""
+        age = timedelta(minutes=self.random.choice((4, 6, 180)))
+        Session.objects.filter(external_id=self.random.choice(SESSIONS)).update(
+            last_event_at=timezone.now() - age
+        )
+        retention.end_abandoned()
+
+    def wake(self):
+        """Let the time of held calls and snoozes run out."""
+        for approval in Approval.objects.filter(state="open").order_by("pk")[:1]:
+            Approval.objects.filter(pk=approval.pk).update(deadline=timezone.now())
+        decisions.close_overdue()
+        triage.wake_due()
+
+
+def listed(api, path, **filters):
+    return api.get(path, limit=500, **filters).json()["items"]
+
+
+def tabs_of(html):
+    return {
+        words.strip().lower().replace(" ", "_"): int(count)
+        for words, count in re.findall(r">\s*([\w ]+?)\s*<span class=\"n\">(\d+)</span>", html)
+    }
+
+
+def tiles_of(html):
+    found = re.findall(r"<b\s*(?:class=\"hot\")?\s*>([^<]*)</b><span>(running|looping)</span>", html)
+    return {name: int(count) for count, name in found}
+
+
+def badges_of(html):
+    found = re.findall(r'data-badge="(\w+)"[^>]*>\s*<span data-badge-text>(\d+)</span>', html)
+    numbers = {name: {int(count) for other, count in found if other == name} for name, _ in found}
+    assert all(len(values) == 1 for values in numbers.values()), numbers  # sidebar and tab bar
+    return {name: values.pop() for name, values in numbers.items()}
+
+
+def check(world, api):
+    """Compare every place that shows one of the numbers."""
+    sessions = {state: len(listed(api, "/sessions", state=state)) for state in SessionState.values}
+    statuses = ("open", "acknowledged", "snoozed", "ended", "resolved")
+    incidents = {status: len(listed(api, "/incidents", status=status)) for status in statuses}
+    waiting = [one for one in listed(api, "/approvals", state="open") if one["decider"] == "person"]
+    badges = {
+        "live": sum(sessions[state] for state in ("running", "looping", "held")),
+        "incidents": incidents["open"],
+        "approvals": len(waiting),
+    }
+
+    assert len(listed(api, "/sessions")) == sum(sessions.values())
+    counts = api.get("/session-counts").json()
+    assert {name: counts[name] for name in sessions} == sessions
+    live = world.client.get(f"{world.base}/live").content.decode()
+    figures = world.client.get(f"{world.base}/live/figures").content.decode()
+    assert tabs_of(live) == tabs_of(figures) == {"all": sum(sessions.values()), **sessions}
+    assert tiles_of(live) == tiles_of(figures) == {name: sessions[name] for name in ("running", "looping")}
+
+    page = world.client.get(f"{world.base}/incidents").content.decode()
+    tabs = tabs_of(page)
+    assert {name: tabs[name] for name in statuses} == incidents
+    assert tabs["all"] == sum(incidents.values()) == len(listed(api, "/incidents"))
+    assert tabs["not_a_loop"] == len(listed(api, "/incidents", label="false_alarm"))
+
+    approvals = world.client.get(f"{world.base}/approvals").content.decode()
+    assert len(set(re.findall(r'id="(apr_\w+)"', approvals))) == len(waiting)
+    shown = world.client.get(f"{world.base}/attention").json()
+    assert {name: one["count"] for name, one in shown["badges"].items()} == badges
+    assert sorted(one["id"] for one in shown["held"]) == sorted(one["id"] for one in waiting)
+    for html in (live, page, approvals):
+        assert badges_of(html) == badges
+        title = re.search(r"<title>\s*(?:\((\d+)\))?", html)
+        assert int(title[1] or 0) == badges["approvals"]
+
+
+def test_every_tile_tab_badge_and_count_agrees_whatever_happens():
+    world = make_world()
+    seed = random.randrange(1 << 30)  # pytest-randomly repeats it
+    with speaking() as wsgi_client:
+        api = Api(wsgi_client, make_key(world.project))
+        chance = Chance(world.project, api, seed)
+        for step in range(STEPS):
+            chance.act()
+            if step % STEPS_PER_CHECK == 0:
+                check(world, api)
+        check(world, api)
+    seen = set(Session.objects.values_list("state", flat=True))
+    assert len(seen) >= 2, seen  # the draw reached different states
