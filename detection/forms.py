@@ -80,7 +80,14 @@ class OverrideForm(_SettingFields):  # type: ignore[misc]
         What the override contains.
     inherited
         The policy without it, where the scope is known.
+
+    Attributes
+    ----------
+    conflict
+        (label, stored, entered) of what differs, after another person has changed the override meanwhile.
     """
+
+    conflict: list[tuple[str, str, str]] | None = None
 
     note = forms.CharField(max_length=MAX_NOTE_CHARACTERS, required=False)
 

@@ -15,6 +15,8 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import render
 from django.urls import reverse
 
+from detection.console import kept_forms
+from detection.console.single_submission import once
 from detection.models import Membership, Project, Role
 from detection.request_context import IdentifiedRequest
 from detection.services.audit import Actor
@@ -54,8 +56,8 @@ def in_project(
             request: HttpRequest, project: str, *args: P.args, **kwargs: P.kwargs
         ) -> HttpResponseBase:
             if not request.user.is_authenticated:
-                if request.headers.get("HX-Request"):
-                    return HttpResponse(status=204, headers={"HX-Redirect": reverse("console:sign_in")})
+                if request.method == "POST" or request.headers.get("HX-Request"):
+                    return kept_forms.sign_in_needed(cast("IdentifiedRequest", request))
                 return redirect_to_login(request.get_full_path(), reverse("console:sign_in"))
             membership = (
                 Membership.objects.select_related("project")
@@ -75,6 +77,8 @@ def in_project(
             needed = (write_role or role) if request.method == "POST" else role
             if not membership.allows(needed):
                 return missing_role(inside, needed)
+            if request.method == "POST":
+                return once(inside, lambda: view(inside, *args, **kwargs))
             return view(inside, *args, **kwargs)
 
         return cast("Callable[Concatenate[HttpRequest, str, P], HttpResponseBase]", wrapped)

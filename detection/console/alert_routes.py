@@ -13,6 +13,7 @@ from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
+from detection.console import edits
 from detection.console.access import ProjectRequest, actor_of, in_project
 from detection.console.alerts import text_of, words_of
 from detection.console.route_sentences import AT_LEAST, CUSTOM, EVENT_TYPES, WHEN, choice_of
@@ -23,6 +24,7 @@ from detection.services.alerting import alert_routes, routing
 from detection.services.alerting import destinations as alert_destinations
 from detection.services.alerting.route_preview import preview_route
 from detection.services.errors import Invalid, ServiceError
+from detection.services.versions import ChangedMeanwhile
 
 _FLAGS = ("is_enabled", "continue_matching", "includes_demo", "quiet_delays_critical")
 _TEXTS = (
@@ -57,7 +59,16 @@ def page(request: ProjectRequest, public_id: str = "") -> HttpResponse:
     try:
         values = _values(form)
         values["name"] = values["name"] or _default_name(request, form)
-        alert_routes.save_route(request.project.pk, actor_of(request), public_id=public_id or None, **values)
+        alert_routes.save_route(
+            request.project.pk,
+            actor_of(request),
+            public_id=public_id or None,
+            version=form.get("version") or None,
+            **values,
+        )
+    except ChangedMeanwhile as error:
+        conflict = edits.compare(error.current, {name: values.get(name) for name in error.current})
+        return _page(request, row, form, {"conflict": conflict}, problem=error)
     except ServiceError as error:
         return _page(request, row, form, problem=error)
     messages.success(request, "Route saved.")
@@ -80,9 +91,12 @@ def _page(
     problem: ServiceError | None = None,
 ) -> HttpResponse:
     chosen = form.getlist("destinations")
+    is_conflict = isinstance(problem, ChangedMeanwhile)
     context = {
         "row": row,
         "form": form,
+        # Of another attempt, the form keeps the version that it was filled with.
+        "version": alert_routes.route_version(row) if is_conflict else form.get("version", ""),
         "problem": problem,
         "whens": [*((name, words) for name, (_, words) in WHEN.items()), (CUSTOM, "one of the chosen below")],
         "at_leasts": [
@@ -100,7 +114,9 @@ def _page(
         "zones": sorted(available_timezones()),
         **(shown if shown is not None else {} if problem else _preview(request, row, form)),
     }
-    return render(request, "alerts/route.html", context, status=422 if problem else 200)
+    return render(
+        request, "alerts/route.html", context, status=409 if is_conflict else 422 if problem else 200
+    )
 
 
 def _checks() -> tuple[tuple[str, str, list[tuple[str, str]]], ...]:
@@ -140,6 +156,7 @@ def _shown(request: ProjectRequest, row: AlertRoute) -> QueryDict:
         form.setlist(name, getattr(row, name))
     for name, column, *_ in (*_TEXTS, ("agents", "agents")):
         form[name] = ", ".join(getattr(row, column))
+    form["version"] = alert_routes.route_version(row)
     form["when"], form["at_least"] = choice_of(WHEN, row.event_types), choice_of(AT_LEAST, row.severities)
     for name in ("name", "position", "group_wait_seconds", "repeat_interval_hours", "quiet_zone"):
         form[name] = str(getattr(row, name))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import structlog
+from django.contrib.auth import get_user
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+
+from detection.console import kept_forms
 
 log = structlog.get_logger(__name__)
 
@@ -43,7 +46,16 @@ def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def csrf_failed(request: HttpRequest, reason: str = "") -> HttpResponse:
-    """Return the page for a form without a valid CSRF token."""
+    """Return the page for a form without a valid CSRF token.
+
+    A form of one of our own pages that was open since before the sign-in is kept: the person sends it again with a fresh token.
+    """
+    user = getattr(request, "user", None) or get_user(request)
+    is_form = request.path.startswith("/p/") and request.headers.get("Accept") != "application/json"
+    if is_form and user.is_authenticated and kept_forms.is_own_page(request):
+        kept = kept_forms.read(kept_forms.keep(request))
+        if kept is not None:
+            return kept_forms.show(request, kept, "This form was opened before you signed in.")
     return _answer(
         request,
         403,

@@ -20,7 +20,9 @@ from detection.request_context import IdentifiedRequest
 SALT = "kept-form"
 MAX_AGE_SECONDS = 24 * 3600
 MAX_CHARACTERS = 200_000
-_UNSEEN = frozenset(("csrfmiddlewaretoken", "next", "id", "ids", "version", "name", "pattern", "scope"))
+_UNSEEN = frozenset(
+    ("csrfmiddlewaretoken", "next", "id", "ids", "version", "name", "pattern", "scope", "days")
+)
 _SECRET = ("password", "secret", "token", "credential", "api_key")
 
 
@@ -44,7 +46,10 @@ class KeptForm:
     def typed(self) -> list[tuple[str, str]]:
         """What people may recognise: names in words and values; secrets are not shown."""
         return [
-            (name.replace("_", " ").capitalize(), "••••••" if _is_secret(name) else value)
+            (
+                name.removeprefix("set_").replace("_", " ").capitalize(),
+                "••••••" if _is_secret(name) else value,
+            )
             for name, value in self.fields
             if value.strip() and name not in _UNSEEN
         ]
@@ -78,14 +83,14 @@ def read(text: str) -> KeptForm | None:
 
 
 def _page_of(request: HttpRequest) -> str:
-    """Return the address of the page that sent the form, if it is one of ours."""
+    """Return the address of the page that sent the form, if it is a page of LoopGuard."""
     referrer = urlsplit(request.headers.get("Referer", ""))
     is_own = referrer.netloc == request.get_host()
     return f"{referrer.path}{'?' + referrer.query if referrer.query else ''}" if is_own else "/"
 
 
 def sign_in_needed(request: IdentifiedRequest) -> HttpResponse:
-    """Return the response to somebody who is not signed in: the sign-in page, which keeps a form that was sent."""
+    """Return the response to a person who is not signed in: the sign-in page, which keeps a form that was sent."""
     url = reverse("console:sign_in")
     if request.headers.get("HX-Request"):
         return HttpResponse(status=204, headers={"HX-Redirect": url})

@@ -16,6 +16,7 @@ from detection.engine import messages as defaults
 from detection.models import Role
 from detection.services.errors import ServiceError
 from detection.services.policies import message_templates as service
+from detection.services.versions import ChangedMeanwhile
 
 RUNG_WORDS = {
     "warn": ("Warning", "The call runs. The message precedes its result."),
@@ -53,6 +54,11 @@ class TemplateRow:
     is_own: bool
     preview: str
 
+    @property
+    def version(self) -> str:
+        """The version of what the form was filled with."""
+        return service.template_version(self.text if self.is_own else "")
+
 
 @in_project(write_role=Role.ADMIN)
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -65,6 +71,7 @@ def page(request: ProjectRequest) -> HttpResponse:
         try:
             if request.POST.get("action") == "preview":
                 context = {
+                    "tried_version": request.POST.get("version", ""),
                     "tried": TemplateRow(
                         rung,
                         *RUNG_WORDS.get(rung, ("", "")),
@@ -73,12 +80,14 @@ def page(request: ProjectRequest) -> HttpResponse:
                         text,
                         True,
                         _preview(rung, shape, text),
-                    )
+                    ),
                 }
             else:
                 is_reset = request.POST.get("action") == "reset"
+                version = request.POST.get("version") if request.POST.get("seen_shape") == shape else None
+                text_ = "" if is_reset else text
                 service.save_template(
-                    request.project.pk, rung, shape, "" if is_reset else text, actor_of(request)
+                    request.project.pk, rung, shape, text_, actor_of(request), version=version
                 )
                 messages.success(
                     request,
@@ -88,9 +97,13 @@ def page(request: ProjectRequest) -> HttpResponse:
                 )
                 return redirect("console:message_templates", request.project.slug)
         except ServiceError as error:
-            status = 422
+            status = 409 if isinstance(error, ChangedMeanwhile) else 422
             context = {
                 "problem": error.detail,
+                "stored_now": error.current["text"] if isinstance(error, ChangedMeanwhile) else None,
+                "tried_version": service.template_version(error.current["text"])
+                if isinstance(error, ChangedMeanwhile)
+                else request.POST.get("version", ""),
                 "tried": TemplateRow(
                     rung, *RUNG_WORDS.get(rung, ("", "")), shape, SHAPE_WORDS.get(shape, ""), text, True, ""
                 ),

@@ -16,7 +16,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods
 
-from detection.console import formatting, setting_changes
+from detection.console import edits, formatting, setting_changes
 from detection.console.access import ProjectRequest, actor_of, in_project, missing_role
 from detection.console.what_if import lines_of
 from detection.engine.fields import FIELDS, LADDERS
@@ -29,6 +29,7 @@ from detection.selectors import dashboard
 from detection.selectors.policies import ProjectOverrides, overrides_of
 from detection.services.errors import ServiceError
 from detection.services.policies import overrides as service
+from detection.services.versions import ChangedMeanwhile
 
 CLASS_HELP = {
     "read": "reads data",
@@ -154,8 +155,11 @@ def page(request: ProjectRequest) -> HttpResponse:
         if _save(request, scope, form, row):
             messages.success(request, SAVED)
             return redirect(_url(project.slug, scope))
-        status = 422
+        status = 422 if form.conflict is None else 409
     context = {
+        "version": _version(request, form, service.override_version(row)),
+        "conflict": form.conflict,
+        "changed_by": row.updated_by.get_username() if row and row.updated_by else "",
         "scope": scope,
         "tree": _tree(request, stored, scope),
         "rules": _rules(request),
@@ -176,19 +180,29 @@ def expiry_of(request: ProjectRequest, known: datetime | None = None) -> datetim
     return known if chosen == "keep" else timezone.now() + EXPIRIES[chosen] if chosen in EXPIRIES else None
 
 
+def _version(request: ProjectRequest, form: OverrideForm, stored: str) -> str:
+    """Return the version for the form: the one it was filled with, until a conflict has been shown."""
+    return stored if form.conflict is not None else request.POST.get("version", stored)
+
+
 def _save(request: ProjectRequest, scope: Scope, form: OverrideForm, row: Override | None) -> bool:
     if not form.is_valid():
         return False
     project_id = None if scope == SERVER else request.project.pk
+    note, version = form.cleaned_data["note"], request.POST.get("version")
     try:
         service.save_override(
             project_id,
             scope,
             form.values,
             actor_of(request),
-            form.cleaned_data["note"],
+            note,
             expiry_of(request, row.expires_at if row else None),
+            version=version,
         )
+    except ChangedMeanwhile as error:
+        form.conflict = edits.compare(error.current, {**form.values, "note": note})
+        return False
     except ServiceError as error:
         form.add_service_error(error)
         return False
@@ -263,12 +277,20 @@ def tool_rule(request: ProjectRequest) -> HttpResponse:
         "rules": _rules(request),
         "rule": rule,
         "stored": rule,
+        "version": _version(request, form, service.tool_rule_version(rule)),
+        "conflict": form.conflict,
+        "changed_by": rule.updated_by.get_username() if rule and rule.updated_by else "",
         "form": form,
         "settings": form_settings(form),
         "may_change": request.membership.allows(Role.ADMIN),
         "ladders": LADDERS,
     }
-    return render(request, "console/tool_rule.html", context, status=422 if form.errors else 200)
+    return render(
+        request,
+        "console/tool_rule.html",
+        context,
+        status=409 if form.conflict is not None else 422 if form.errors else 200,
+    )
 
 
 def _facts(form: ToolRuleForm) -> dict[str, Any]:
@@ -311,8 +333,16 @@ def _save_rule(request: ProjectRequest, form: ToolRuleForm, rule: ToolOverride |
             **_facts(form),
             note=given["note"],
             expires_at=expiry_of(request, rule.expires_at if rule else None),
+            version=request.POST.get("version"),
             actor=actor_of(request),
         )
+    except ChangedMeanwhile as error:
+        entered = {**_facts(form), "note": given["note"]}
+        stored = {name: value for name, value in error.current.items() if name != "values"}
+        form.conflict = edits.compare(
+            {**stored, **error.current.get("values", {})}, {**entered, **form.values}
+        )
+        return False
     except ServiceError as error:
         form.add_service_error(error)
         return False

@@ -12,6 +12,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods
 
+from detection.console import kept_forms
 from detection.services.accounts import sign_in_throttle
 
 log = structlog.get_logger(__name__)
@@ -25,9 +26,11 @@ MAX_NAME_CHARACTERS, MAX_PASSWORD_CHARACTERS = 150, 1000
 def sign_in(request: HttpRequest) -> HttpResponse:
     """Show the form, or check a login. Unknown accounts get the same response after the same work."""
     after = _after(request)
+    kept = request.POST.get("kept", "")
     if request.user.is_authenticated:
-        return HttpResponseRedirect(after)
-    context = {"next": request.POST.get("next", request.GET.get("next", "")), "username": "", "error": ""}
+        return _signed_in(request, kept, after)
+    wanted = request.POST.get("next", request.GET.get("next", ""))
+    context = {"next": wanted, "kept": kept, "username": "", "error": ""}
     if request.method != "POST":
         return render(request, "console/sign_in.html", context)
     username = request.POST.get("username", "")[:MAX_NAME_CHARACTERS]
@@ -52,7 +55,15 @@ def sign_in(request: HttpRequest) -> HttpResponse:
     sign_in_throttle.succeeded(username, address)
     login(request, user)
     log.info("signed_in", username=get_user_model().get_username(user), address=address)
-    return HttpResponseRedirect(after)
+    return _signed_in(request, kept, after)
+
+
+def _signed_in(request: HttpRequest, kept: str, after: str) -> HttpResponse:
+    """Show the form that was sent without a sign-in, or open the page."""
+    form = kept_forms.read(kept) if kept else None
+    if form is None:
+        return HttpResponseRedirect(after)
+    return kept_forms.show(request, form, "You were signed out when you sent this form.")
 
 
 def _after(request: HttpRequest) -> str:

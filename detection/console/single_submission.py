@@ -6,15 +6,15 @@ are the same submission. The second one waits for the first and gets its redirec
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable
 from typing import Any
 
 from django.contrib import messages
 from django.contrib.messages import get_messages
-from django.core.cache import cache
 from django.http import HttpRequest, HttpResponseBase, HttpResponseRedirect
+
+from detection.services import brief_records
 
 RUNNING_SECONDS, REMEMBERED_SECONDS = 60, 600
 WAIT_SECONDS, POLL_SECONDS = 10.0, 0.1
@@ -28,44 +28,42 @@ def once(request: HttpRequest, respond: Callable[[], HttpResponseBase]) -> HttpR
     key = _key(request)
     if not key:
         return respond()
-    if not cache.add(key, None, RUNNING_SECONDS):
+    if not brief_records.claim(key, RUNNING_SECONDS):
         done = _outcome(key)
         if done is not None:
-            for text in done["messages"]:
-                messages.success(request, text)
+            messages.info(request, "This form had arrived before. It was handled once.")
             return HttpResponseRedirect(done["location"])
-        cache.set(key, None, RUNNING_SECONDS)
+        brief_records.store(key, None, RUNNING_SECONDS)
     is_done = False
     try:
         response = respond()
         queued = getattr(get_messages(request), "_queued_messages", ())
         if isinstance(response, HttpResponseRedirect) and all(one.level < messages.WARNING for one in queued):
-            texts = [str(one.message) for one in queued]
-            cache.set(key, {"location": response.url, "messages": texts}, REMEMBERED_SECONDS)
+            brief_records.store(key, {"location": response.url}, REMEMBERED_SECONDS)
             is_done = True
         return response
     finally:
         if not is_done:
-            cache.delete(key)
+            brief_records.delete(key)
 
 
 def _key(request: HttpRequest) -> str:
     token = request.POST.get("csrfmiddlewaretoken", "")
     if not token or request.FILES:
         return ""
-    fields = repr((request.user.pk, request.get_full_path(), sorted((k, v) for k, v in request.POST.lists())))
-    return f"form:{hashlib.sha256(fields.encode(errors='surrogatepass')).hexdigest()[:48]}"
+    return brief_records.key_of(
+        "form", request.user.pk, request.get_full_path(), sorted((k, v) for k, v in request.POST.lists())
+    )
 
 
 def _outcome(key: str) -> dict[str, Any] | None:
     """Wait for the first submission; None if it failed, or has not ended in time."""
     until = time.monotonic() + WAIT_SECONDS
-    missing = object()
     while time.monotonic() < until:
-        found = cache.get(key, missing)
-        if found is missing:
+        is_known, value = brief_records.load(key)
+        if not is_known:
             return None
-        if found is not None:
-            return dict(found)
+        if value is not None:
+            return dict(value)
         time.sleep(POLL_SECONDS)
     return None

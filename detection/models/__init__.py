@@ -34,7 +34,7 @@ from detection.models.judge import JudgeCall, JudgeLabel, JudgeOutcome
 from detection.models.keys import ApiKey, KeyScope
 from detection.models.limit_notices import LimitNotice
 from detection.models.message_templates import MessageTemplate
-from detection.models.operations import FailedSignIns, PartHeartbeat
+from detection.models.operations import BriefRecord, FailedSignIns, PartHeartbeat
 from detection.models.policies import Override, ToolOverride
 from detection.models.projects import Membership, Project, Role
 from detection.models.quarantine import QuarantinedEvent
@@ -55,6 +55,7 @@ __all__ = [
     "Attempt",
     "AuditEntry",
     "BackendKind",
+    "BriefRecord",
     "CallCount",
     "Choice",
     "CountedSession",

@@ -28,3 +28,14 @@ class FailedSignIns(models.Model):
 
     def __str__(self) -> str:
         return f"{self.place[:8]}: {self.count}"
+
+
+class BriefRecord(models.Model):
+    """What pages remember for some minutes: the outcome of a form, or the objects that an action has changed."""
+
+    key = models.CharField(max_length=64, primary_key=True, help_text="Keyed digest of person and subject.")
+    value = models.JSONField(null=True, help_text="Empty while a request is at work.")
+    expires_at = models.DateTimeField(db_index=True)
+
+    def __str__(self) -> str:
+        return self.key

@@ -16,7 +16,7 @@ from detection.services.errors import Conflict
 
 
 class ChangedMeanwhile(Conflict):
-    """Somebody else changed the object since the form was filled.
+    """The object was changed since the form was filled.
 
     Attributes
     ----------
@@ -26,7 +26,7 @@ class ChangedMeanwhile(Conflict):
 
     def __init__(self, current: Mapping[str, Any]) -> None:
         super().__init__(
-            "Somebody else has changed this meanwhile. Compare both versions, and save again to replace theirs.",
+            "This was changed meanwhile. Compare both versions, and save again to replace it.",
             code="changed_meanwhile",
         )
         self.current = dict(current)

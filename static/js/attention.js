@@ -157,7 +157,7 @@ async function answer(form, submitter) {
     });
     const document_ = (response.headers.get("Content-Type") ?? "").includes("json") ? await response.json() : {};
     text = document_.detail ?? "The answer was not accepted. Reload the page.";
-    isDone = response.ok || response.status === 409; // somebody else was first
+    isDone = response.ok || response.status === 409; // another person was first
   } catch {
     text = "Not sent: LoopGuard cannot be reached. Try again.";
   }

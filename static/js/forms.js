@@ -1,5 +1,5 @@
-// What was typed survives: drafts of forms in this tab until the server has accepted them, no second submission by a double
-// click, nothing sent into a lost network, and no reload of a half filled page when the sign-in has ended.
+// What was typed survives: drafts of forms in this tab until the server has accepted them, no second submission by a
+// double click, nothing sent into a lost network, and no reload of a half filled page when the sign-in has ended.
 
 const PREFIX = "loopguard-draft:";
 const SENDING_MS = 8_000;

@@ -16,6 +16,7 @@ from detection.services.alerting.destinations import checked_name
 from detection.services.alerting.matchers import MATCHERS, check_list
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound
+from detection.services.versions import require_version, version_of
 
 MAX_ROUTES = 100
 MAX_GROUP_WAIT_SECONDS = 3600
@@ -50,6 +51,7 @@ def save_route(
     name: str,
     destinations: Sequence[str],
     public_id: str | None = None,
+    version: str | None = None,
     **values: Any,
 ) -> AlertRoute:
     """Create a route, or replace all fields of one.
@@ -60,6 +62,8 @@ def save_route(
         Public ids of destinations in this project, at least one.
     public_id
         None for a new route.
+    version
+        `route_version` of what the person has seen; None checks nothing.
     values
         Columns of `AlertRoute`; missing ones get their defaults.
 
@@ -70,7 +74,7 @@ def save_route(
     NotFound
         If `public_id` is not a route of this project.
     Conflict
-        ``too_many`` or ``name_taken``.
+        ``too_many`` or ``name_taken``; ``changed_meanwhile`` with the stored values.
     """
     targets = checked_destinations(project_id, destinations)
     Project.objects.select_for_update(no_key=True).get(pk=project_id)
@@ -78,6 +82,7 @@ def save_route(
     if public_id is not None:
         row = _locked_route(project_id, public_id)
         before = route_as_dict(row)
+        require_version(version, before)
     elif AlertRoute.objects.filter(project_id=project_id).count() >= MAX_ROUTES:
         raise Conflict(f"A project can have at most {MAX_ROUTES} routes.", code="too_many")
     row.name = checked_name(name)
@@ -154,6 +159,11 @@ def route_as_dict(row: AlertRoute) -> dict[str, Any]:
         "quiet_until": row.quiet_until.isoformat("minutes") if row.quiet_until else None,
         "destinations": sorted(row.destinations.values_list("public_id", flat=True)),
     }
+
+
+def route_version(row: AlertRoute) -> str:
+    """Return the version of a route as a form shows it; empty for a new one."""
+    return version_of(route_as_dict(row)) if row.pk else ""
 
 
 @transaction.atomic

@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from detection.models import Project, Session, SessionState
 from detection.models.events import oldest_kept_day
+from detection.services import brief_records
 from detection.services.accounts import sign_in_throttle
 from detection.services.alerting import outbox
 from detection.services.errors import NotFound
@@ -103,6 +104,7 @@ def trim() -> None:
     transcript_imports.trim()
     what_ifs.trim()
     sign_in_throttle.forget_expired()
+    brief_records.forget_expired()
 
 
 def _forget_event_ids() -> None:

@@ -23,6 +23,7 @@ from detection.selectors.project_cache import ProjectCache
 from detection.services import audit
 from detection.services.audit import Actor
 from detection.services.errors import Invalid
+from detection.services.versions import require_version, version_of
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit
 
@@ -115,10 +116,21 @@ def check(rung: str, shape: str, text: str) -> str:
 
 
 @transaction.atomic
-def save_template(project_id: int, rung: str, shape: str, text: str, actor: Actor) -> None:
-    """Set a custom template; an empty one restores the default. Takes effect on the next call."""
+def save_template(
+    project_id: int, rung: str, shape: str, text: str, actor: Actor, *, version: str | None = None
+) -> None:
+    """Set a custom template; an empty one restores the default. Takes effect on the next call.
+
+    Raises
+    ------
+    Invalid
+        See `check`.
+    ChangedMeanwhile
+        When the template is not the one of `version`, which is `template_version` of what the person has seen.
+    """
     row = MessageTemplate.objects.select_for_update().filter(project_id=project_id, rung=rung, shape=shape)
     before = row.first()
+    require_version(version, {"text": before.text if before else ""})
     text = check(rung, shape, text) if text.strip() else ""
     if (before.text if before else "") == text:
         return
@@ -141,6 +153,11 @@ def save_template(project_id: int, rung: str, shape: str, text: str, actor: Acto
         after={"text": text} if text else None,
     )
     publish_after_commit(project_id, Hint("policy"))
+
+
+def template_version(text: str) -> str:
+    """Return the version of a custom template; of none, with an empty text."""
+    return version_of({"text": text})
 
 
 def list_templates(project_id: int) -> list[EffectiveTemplate]:

@@ -23,6 +23,7 @@ from detection.selectors.policies import load_overrides, tool_rule
 from detection.services import audit
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound
+from detection.services.versions import require_version, version_of
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit
 
@@ -65,6 +66,8 @@ def save_override(
     actor: Actor,
     note: str = "",
     expires_at: datetime | None = None,
+    *,
+    version: str | None = None,
 ) -> Override | None:
     """Replace the override of a scope.
 
@@ -81,6 +84,8 @@ def save_override(
     expires_at
         When what is stored now takes effect again, at most `MAX_EXPIRY` ahead. A temporary override that is replaced by
         another one ends with what was stored before both.
+    version
+        `override_version` of what the person has seen; None checks nothing.
 
     Returns
     -------
@@ -91,6 +96,8 @@ def save_override(
     ------
     Invalid
         `invalid_setting` for a name or value that is not allowed, `note_needed` without a required reason.
+    ChangedMeanwhile
+        When it was changed since.
     """
     check_expiry(expires_at)
     if scope.kind not in STORED_KINDS or (project_id is None) != (scope == SERVER):
@@ -101,6 +108,7 @@ def save_override(
         project_id=project_id, agent=scope.agent, backend=scope.backend, model=scope.model
     )
     before = stored_values(row.values)
+    require_version(version, _seen(row))
     weaker = _weakened(load_overrides(project_id).below(scope), scope, before, values)
     audit_note = _audit_note(weaker, note, actor)
     expiry_before = row.expires_at
@@ -123,6 +131,18 @@ def save_override(
         )
         _raise_version(project_id)
     return row if is_stored else None
+
+
+def override_version(row: Override | None) -> str:
+    """Return the version of an override as a form shows it."""
+    return version_of(_seen(row))
+
+
+def _seen(row: Override | None) -> dict[str, Any]:
+    """Return what a form shows of an override; nothing of one that is not stored."""
+    if row is None or not row.pk:
+        return {}
+    return _with_expiry({**row.values, "note": row.note}, row.expires_at)
 
 
 def delete_override(project_id: int | None, scope: Scope, actor: Actor, note: str = "") -> None:
@@ -151,6 +171,7 @@ def save_tool_rule(
     exempt: bool = False,
     note: str = "",
     expires_at: datetime | None = None,
+    version: str | None = None,
 ) -> ToolOverride:
     """Replace the rule for the tools whose name matches `pattern`; see `save_override` for the other parameters and errors."""
     check_expiry(expires_at)
@@ -160,6 +181,7 @@ def save_tool_rule(
         project_id=project_id, pattern=pattern
     )
     was_stored, before, rule_before = row.pk is not None, _as_dict(row), tool_rule(row)
+    require_version(version, before if was_stored else {})
     expiry_before = row.expires_at
     permanent = row.after_expiry if expiry_before else before if was_stored else None
     row.expires_at, row.after_expiry = expires_at, permanent if expires_at else None
@@ -183,6 +205,11 @@ def save_tool_rule(
     )
     _raise_version(project_id)
     return row
+
+
+def tool_rule_version(row: ToolOverride | None) -> str:
+    """Return the version of a tool rule as a form shows it."""
+    return version_of(_as_dict(row) if row is not None else {})
 
 
 @transaction.atomic

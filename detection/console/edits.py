@@ -1,0 +1,40 @@
+"""Two editors of one form: what is stored now beside what this person entered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from detection.console import formatting
+from detection.engine.fields import FIELDS
+
+MAX_CHARACTERS = 300
+
+
+def compare(stored: Mapping[str, Any], entered: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Return (label, stored now, yours) of every value that differs; both sides may be stored values or texts of a form."""
+    rows = []
+    for name in {**stored, **entered}:
+        theirs, yours = _text(stored.get(name)), _text(entered.get(name))
+        if theirs != yours:
+            rows.append((_label(name), theirs or "–", yours or "–"))
+    return rows
+
+
+def _label(name: str) -> str:
+    return FIELDS[name].label if name in FIELDS else formatting.word(name).capitalize()
+
+
+def _text(value: Any) -> str:
+    if value is None or value == [] or value == {}:
+        return ""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}: {_text(one)}" for name, one in value.items())[:MAX_CHARACTERS]
+    if isinstance(value, list | tuple):
+        return ", ".join(str(one) for one in value)[:MAX_CHARACTERS]
+    if isinstance(value, float):
+        return f"{value:g}"
+    text = str(value).strip()
+    return {"true": "on", "false": "off"}.get(text.lower(), text)[:MAX_CHARACTERS]

@@ -1,0 +1,168 @@
+"""What people typed survives an expired sign-in, a second submission, a stale form and a second editor."""
+
+import re
+
+import pytest
+from django.test import Client
+
+from detection.engine.scopes import PROJECT
+from detection.models import ApiKey, IncidentActivity, MessageTemplate, Override
+from detection.services.audit import Actor
+from detection.services.policies import overrides
+from tests.console.scenes import PASSWORD, make_world, text
+from tests.support.threads import in_thread
+
+pytestmark = pytest.mark.django_db
+COMMENT = "A long comment\nof two lines about <b>loops</b>"
+
+
+@pytest.fixture
+def world():
+    return make_world()
+
+
+@pytest.fixture
+def browser(world):
+    """A signed-in browser that checks CSRF tokens, as real ones have to send them."""
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(world.user)
+    return client
+
+
+def fields_of(page, name=None):
+    """The inputs of the first form of a page that has a field of this name."""
+    for form in re.findall(r"<form\b.*?</form>", page.content.decode(), re.DOTALL):
+        if name is None or f'name="{name}"' in form:
+            found = re.findall(r'<input\b[^>]*?name="(\w+)"[^>]*?value="([^"]*)"', form)
+            return {
+                key: value.replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", '"')
+                for key, value in found
+            }
+    raise AssertionError(name)
+
+
+def comment_form(world, browser):
+    address = f"{world.base}/incidents/{world.incident.public_id}"
+    form = fields_of(browser.get(address), "note")
+    return address, {**form, "ids": world.incident.public_id, "action": "comment", "note": COMMENT}
+
+
+def comments():
+    return [*IncidentActivity.objects.filter(action="commented").values_list("note", flat=True)]
+
+
+def test_a_form_sent_after_the_sign_in_ended_comes_back_and_can_be_sent(world, browser):
+    address, form = comment_form(world, browser)
+    del browser.cookies["loopguard"]
+    own = {"Referer": f"http://testserver{address}"}
+    asked = browser.post(f"{world.base}/incidents/act", form, headers=own)
+    assert asked.status_code == 401
+    assert "What you entered is kept" in text(asked)
+    assert comments() == []
+    wrong = {**fields_of(asked, "kept"), "username": world.user.get_username(), "password": "no"}
+    again = browser.post("/sign-in", wrong)
+    assert fields_of(again, "kept")["kept"] == wrong["kept"]
+    shown = browser.post(
+        "/sign-in", {**fields_of(again, "kept"), "username": wrong["username"], "password": PASSWORD}
+    )
+    assert "A long comment" in text(shown)
+    assert "<b>loops" not in shown.content.decode()
+    assert f'href="{address}"' in shown.content.decode()
+    sent = browser.post(f"{world.base}/incidents/act", {**fields_of(shown), "note": COMMENT})
+    assert sent.status_code == 302
+    assert comments() == [COMMENT]
+
+
+def test_a_kept_form_is_read_only_as_it_was_signed(world, browser):
+    form = {"username": world.user.get_username(), "password": PASSWORD, "kept": "eyJwYXRoIjoiL3gifQ:forged"}
+    del browser.cookies["loopguard"]
+    page = browser.get("/sign-in")
+    assert (
+        browser.post(
+            "/sign-in", {**form, "csrfmiddlewaretoken": fields_of(page)["csrfmiddlewaretoken"]}
+        ).status_code
+        == 302
+    )
+
+
+def test_a_form_that_was_open_since_before_the_sign_in_is_shown_and_not_rejected(world, browser):
+    _, form = comment_form(world, browser)
+    stale = {**form, "csrfmiddlewaretoken": "x" * 64}
+    foreign = browser.post(f"{world.base}/incidents/act", stale, headers={"Origin": "https://evil.example"})
+    assert foreign.status_code == 403
+    assert "A long comment" not in text(foreign)
+    shown = browser.post(f"{world.base}/incidents/act", stale, headers={"Origin": "http://testserver"})
+    assert "A long comment" in text(shown)
+    assert comments() == []
+    browser.post(f"{world.base}/incidents/act", {**fields_of(shown), "note": COMMENT})
+    assert comments() == [COMMENT]
+
+
+def test_a_form_that_arrives_again_is_handled_once_and_answered_alike(world, browser):
+    before = ApiKey.objects.count()
+    _, form = comment_form(world, browser)
+    answers = [browser.post(f"{world.base}/incidents/act", form) for _ in range(3)]
+    assert {(one.status_code, one["Location"]) for one in answers} == {(302, answers[0]["Location"])}
+    assert comments() == [COMMENT]
+    # The same words in a form that was rendered anew are another comment.
+    _, other = comment_form(world, browser)
+    browser.post(f"{world.base}/incidents/act", other)
+    assert comments() == [COMMENT, COMMENT]
+    assert ApiKey.objects.count() == before
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_clicks_at_the_same_moment_create_one_comment(transactional_db):
+    world = make_world()
+    clients = []
+    for _ in range(2):
+        client = Client(enforce_csrf_checks=True)
+        client.force_login(world.user)
+        clients.append(client)
+    clients[1].cookies = clients[0].cookies
+    _, form = comment_form(world, clients[0])
+
+    def send(client):
+        return client.post(f"{world.base}/incidents/act", form).status_code
+
+    threads = [in_thread(send, client) for client in clients]
+    found = [thread.result() for thread in threads]
+    assert found == [302, 302]
+    assert comments() == [COMMENT]
+
+
+def test_the_second_editor_sees_both_versions_and_overwrites_nothing_unseen(world):
+    page, other = f"{world.base}/policies", Actor("ben")
+    form = {**fields_of(world.client.get(page), "version"), "set_max_repeats": "7", "note": "mine"}
+    overrides.save_override(world.project.pk, PROJECT, {"max_repeats": 9}, other, "theirs")
+    refused = world.client.post(page, form)
+    assert refused.status_code == 409
+    shown = text(refused)
+    assert "This was changed meanwhile" in shown
+    assert re.search(r"Repeats|repeats.* 9 7 ", shown)
+    assert Override.objects.get(project=world.project, agent="", backend="", model="").values == {
+        "max_repeats": 9
+    }
+    assert 'value="7"' in refused.content.decode()
+    again = {**form, "version": fields_of(refused, "version")["version"]}
+    assert world.client.post(page, again).status_code == 302
+    assert Override.objects.get(project=world.project, agent="", backend="", model="").values == {
+        "max_repeats": 7
+    }
+
+
+def test_a_template_and_a_tool_rule_know_their_version_too(world):
+    page = f"{world.base}/message-templates"
+    form = {"rung": "stop", "shape": "", "seen_shape": "", "action": "save"}
+    seen = fields_of(world.client.get(page), "seen_shape")["version"]
+    assert world.client.post(page, {**form, "text": "Stop $tool.", "version": seen}).status_code == 302
+    refused = world.client.post(page, {**form, "text": "Halt $tool.", "version": seen})
+    assert refused.status_code == 409
+    assert "Stop $tool." in text(refused)
+    assert MessageTemplate.objects.get().text == "Stop $tool."
+    rule = f"{world.base}/policies/tool-rule?pattern=get_*"
+    form = {**fields_of(world.client.get(rule), "version"), "pattern": "get_*", "tool_class": "wait"}
+    overrides.save_tool_rule(world.project.pk, "get_*", tool_class="read", note="ours", actor=Actor("ben"))
+    refused = world.client.post(rule, form)
+    assert refused.status_code == 409
+    assert "read wait" in text(refused)
