@@ -26,7 +26,7 @@ AWAY: Final = (
 _HELD_BY_USER: Final = "A call on hold: {title} asks its own user."
 _HELD_BY_OPERATOR: Final = (
     "A call on hold does not run, and the model reads that an operator has been asked. The decision applies to the same call "
-    "made again. The settings below wait up to 45 seconds for it."
+    "made again. The settings below wait up to 45 s for it."
 )
 _ENDS: Final = "A stop ends the run."
 _DENIES: Final = "{title} cannot be ended from outside: after a stop, every further call is blocked."

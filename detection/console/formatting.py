@@ -67,6 +67,14 @@ def age(moment: datetime, now: datetime) -> str:
     return span((now - moment).total_seconds())
 
 
+def relative(moment: datetime, now: datetime) -> str:
+    """Return a moment as seen from now: ``3 min ago``, ``now``, ``in 2 h``."""
+    seconds = (now - moment).total_seconds()
+    if abs(seconds) < 1:
+        return "now"
+    return f"{span(seconds)} ago" if seconds > 0 else f"in {span(-seconds)}"
+
+
 def since(delta: timedelta | float) -> str:
     """Return an offset inside a loop: ``+9.8 s``."""
     seconds = delta.total_seconds() if isinstance(delta, timedelta) else delta

@@ -13,6 +13,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods
 
 from detection.console import kept_forms
+from detection.console.formatting import span
 from detection.services.accounts import sign_in_throttle
 
 log = structlog.get_logger(__name__)
@@ -40,7 +41,7 @@ def sign_in(request: HttpRequest) -> HttpResponse:
     if wait:
         context |= {
             "username": username,
-            "error": f"Too many attempts. Retry in {wait} seconds.",
+            "error": f"Too many attempts. Retry in {span(wait)}.",
         }
         answer = render(request, "console/sign_in.html", context, status=429)
         answer.headers["Retry-After"] = str(wait)

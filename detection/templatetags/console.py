@@ -99,7 +99,7 @@ def moment(context: RequestContext, value: datetime | None, mode: str = "") -> S
     utc = value.astimezone(UTC)
     iso = utc.strftime("%Y-%m-%dT%H:%M:%SZ")
     text = (
-        formatting.age(value, timezone.now()) + " ago"
+        formatting.relative(value, timezone.now())
         if mode == "relative"
         else utc.strftime("%d %b %H:%M:%S UTC")
     )

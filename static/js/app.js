@@ -3,13 +3,15 @@
 import { bindKeys } from "./keys.js";
 import { keepTimes } from "./times.js";
 import { bindSelection } from "./selection.js";
+import { bindForms } from "./forms.js";
+import { bindPalette, openPalette } from "./palette.js";
 import { bindNotifications } from "./notifications.js";
 
 bindKeys();
 keepTimes();
 bindSelection();
 bindNotifications();
-document.addEventListener("loopguard:signed-out", () => location.reload());
+bindPalette();
 
 document.addEventListener("click", (event) => {
   const copy = event.target.closest("[data-copy]");
@@ -17,6 +19,7 @@ document.addEventListener("click", (event) => {
     const source = copy.dataset.copy ? document.getElementById(copy.dataset.copy)?.textContent : location.href;
     navigator.clipboard?.writeText(source.trim()).then(() => announce("Copied", copy));
   }
+  if (event.target.closest("[data-open-palette]")) openPalette();
   if (event.target.closest("[data-open-help]")) document.getElementById("help")?.showModal();
   // A click outside closes open menus.
   for (const menu of document.querySelectorAll("details.pick[open], details.popover[open]"))
@@ -58,3 +61,4 @@ export function announce(text, near) {
 for (const toast of document.querySelectorAll(".toast:not(.error)"))
   setTimeout(() => toast.remove(), toast.querySelector("form") ? 10000 : 6000);
 for (const hidden of document.querySelectorAll("[data-needs-script]")) hidden.hidden = false;
+bindForms(); // after the questions of confirmation

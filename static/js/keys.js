@@ -1,10 +1,11 @@
-// Keyboard shortcuts: one table binds the keys and writes the help.
+// Keyboard shortcuts: one table binds the keys, writes the help and fills the command palette.
 const table = [
-  ["?", "Show keyboard shortcuts", () => document.getElementById("help")?.showModal()],
+  ["?", "Show keyboard shortcuts", () => document.getElementById("help")?.showModal(), true],
   ["/", "Focus the filter", () => document.querySelector("[data-focus-key='/']")?.focus()],
   ["j", "Next row", () => move(1)],
   ["k", "Previous row", () => move(-1)],
   ["o", "Open the row", () => current()?.querySelector("a.name, a")?.click()],
+  ["X", "Select the rows up to this one", () => selectRange()],
   ["x", "Select the row", () => current()?.querySelector("input[type=checkbox]")?.click()],
   ["a", "Acknowledge", () => press("a")],
   ["r", "Resolve", () => press("r")],
@@ -24,13 +25,32 @@ const table = [
   [">", "Next hit of the search", () => press(">")],
   ["<", "Previous hit of the search", () => press("<")],
   ["h", "Answer the held call", () => document.dispatchEvent(new CustomEvent("loopguard:held"))],
-  ["t", "Change the time format", () => document.dispatchEvent(new CustomEvent("loopguard:time"))],
-  ["y", "Copy the address of this page", () => navigator.clipboard?.writeText(location.href)],
+  ["t", "Change the time format", () => document.dispatchEvent(new CustomEvent("loopguard:time")), true],
+  ["y", "Copy the address of this page", () => navigator.clipboard?.writeText(location.href), true],
 ];
 const goTo = () => [...document.querySelectorAll("[data-go]")];
 let goToUntil = 0;
 
 const named = (key) => document.querySelector(`[data-key="${CSS.escape(key)}"]:not(:disabled)`);
+
+/** What the keys do on this page, for the palette: those that need an element have it. */
+export function commands() {
+  const needs = {
+    ".": "#live-new:not([hidden])",
+    "/": "[data-focus-key]",
+    h: "#attention:not([hidden])",
+    p: "#live-pause",
+  };
+  const isRow = new Set(["j", "k", "o", "x", "X"]);
+  const isUsable = ([key, , , always]) =>
+    always || (key in needs && document.querySelector(needs[key])) || (!isRow.has(key) && named(key)?.offsetParent);
+  return table.filter(isUsable).map(([keys, words, run]) => ({ words, keys, run }));
+}
+
+function selectRange() {
+  const box = current()?.querySelector("input[type=checkbox]");
+  box?.dispatchEvent(new MouseEvent("click", { bubbles: true, cancelable: true, shiftKey: true }));
+}
 
 function press(key) {
   const target = named(key);
@@ -62,6 +82,7 @@ export function bindKeys() {
   if (list) {
     for (const link of goTo()) line(list, `g ${link.dataset.go}`, `Go to ${link.querySelector("span")?.textContent}`);
     for (const [key, words] of table) line(list, key, words);
+    line(list, "Ctrl K", "Open the command palette");
     line(list, "Esc", "Close");
   }
   document.addEventListener("keydown", (event) => {

@@ -13,7 +13,8 @@ function count() {
   for (const bar of document.querySelectorAll("[data-bulk]")) {
     bar.hidden = chosen.length === 0;
     const label = bar.querySelector("[data-bulk-count]");
-    if (label) label.textContent = `${chosen.length} selected`;
+    const isAll = bar.querySelector("[name=matching]")?.checked;
+    if (label) label.textContent = isAll ? "All selected" : `${chosen.length} selected`;
   }
   const all = document.querySelector("[data-select-all]");
   if (all) {
@@ -38,6 +39,7 @@ export function bindSelection() {
     last = box;
     return count();
   });
+  document.addEventListener("change", (event) => event.target.matches("[data-bulk] [name=matching]") && count());
   document.addEventListener("loopguard:rows", count);
   if (boxes().length) count();
 }

@@ -23,12 +23,15 @@ const utc = new Intl.DateTimeFormat(undefined, {
   timeZoneName: "short",
 });
 
+/** A moment as seen from now, spelled as the server does: "3 min ago", "now", "in 2 h". */
 function age(seconds) {
-  const s = Math.max(0, Math.round(seconds));
-  if (s < 60) return `${s} s ago`;
-  if (s < 3600) return `${Math.floor(s / 60)} min ago`;
-  if (s < 86400) return `${Math.floor(s / 3600)} h ago`;
-  return `${Math.floor(s / 86400)} d ago`;
+  const s = Math.round(Math.abs(seconds));
+  if (s < 1) return "now";
+  let span = `${Math.floor(s / 86400)} d`;
+  if (s < 60) span = `${s} s`;
+  else if (s < 3600) span = `${Math.floor(s / 60)} min`;
+  else if (s < 86400) span = `${Math.floor(s / 3600)} h`;
+  return seconds > 0 ? `${span} ago` : `in ${span}`;
 }
 
 function write(element, mode, now) {
@@ -37,7 +40,7 @@ function write(element, mode, now) {
   const own = element.dataset.mode === "absolute" && mode === "relative" ? "local" : mode;
   const text =
     own === "relative"
-      ? now - moment < 3_600_000 * 24 * 7
+      ? Math.abs(now - moment) < 3_600_000 * 24 * 7
         ? age((now - moment) / 1000)
         : local.format(moment)
       : own === "utc"

@@ -1,6 +1,7 @@
 """The keys: one table binds them and writes the help; they are silent while one types, and can be switched off."""
 
 import pytest
+from playwright.sync_api import expect
 
 from detection.models import AlertSilence
 from tests.browser.pages import sign_in
@@ -96,3 +97,43 @@ def test_a_call_opens_beside_the_strip_without_leaving_the_page(site, world, pag
     page.wait_for_selector("#call >> text=Arguments")
     assert "call=" in page.url
     assert page.evaluate("window.stays")
+
+
+def test_the_palette_finds_screens_commands_and_searches(site, world, page):
+    page.goto(f"{site.url}{world.base}/incidents/{world.incident.public_id}")
+    page.keyboard.press("Control+k")
+    palette = page.get_by_role("combobox", name="Command, screen or search")
+    expect(palette).to_be_focused()
+    palette.fill("resolve")
+    expect(page.get_by_role("option").first).to_contain_text("Resolve")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=1 incident resolved")
+    page.keyboard.press("Control+k")
+    palette.fill("audit")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/audit")
+    page.keyboard.press("Control+k")
+    palette.fill("read_file")
+    page.get_by_role("option", name="Search sessions for “read_file”").click()
+    page.wait_for_url("**/live?q=read_file")
+
+
+def test_a_draft_survives_a_lost_network_and_is_gone_once_sent(site, world, page):
+    address = f"{site.url}{world.base}/incidents/{world.incident.public_id}"
+    page.goto(address)
+    note = page.locator("form:has(input[value=comment]) [name=note]")
+    note.fill("what I found out")
+    page.context.set_offline(True)
+    note.evaluate("one => one.form.requestSubmit()")
+    expect(page.locator(".toast.error")).to_contain_text("You are offline. Nothing was sent")
+    page.context.set_offline(False)
+    page.goto(f"{site.url}{world.base}/live")
+    page.goto(address)
+    expect(note).to_have_value("what I found out")
+    expect(page.get_by_role("status").filter(has_text="is restored")).to_be_visible()
+    note.evaluate("one => one.form.requestSubmit(one.form.querySelector('button:not([type=button])'))")
+    expect(page.get_by_text("what I found out")).to_be_visible()
+    page.goto(address)
+    expect(note).to_have_value("")

@@ -1,6 +1,9 @@
 """How values read: hidden characters shown, differences by path, spans."""
 
+from datetime import timedelta
+
 import pytest
+from django.utils import timezone
 
 from detection.console import differences, formatting
 
@@ -49,6 +52,14 @@ def test_differences_of_huge_arguments_are_bounded():
 )
 def test_spans(seconds, words):
     assert formatting.span(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(0.4, "now"), (-0.4, "now"), (90, "1 min ago"), (-7200, "in 2 h"), (3, "3 s ago")]
+)
+def test_moments_are_seen_from_now_and_never_in_0_s(seconds, words):
+    now = timezone.now()
+    assert formatting.relative(now - timedelta(seconds=seconds), now) == words
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ class BaseDetector:
         finding's details.
     message : str
         The finding for the agent, within a sentence. It never quotes arguments. The same placeholders, with `$span` as
-        " within 12s", and `$among` (" in the last 13 calls" or nothing).
+        " within 12 s", and `$among` (" in the last 13 calls" or nothing).
     advice : str
         What the agent should do instead, as sentences.
     templates : mapping of str to str
@@ -234,7 +234,7 @@ def calls_in_window(finding: Finding) -> int:
 def fill(template: str, finding: Finding) -> str:
     """Return a message template with the finding's figures; unknown placeholders stay."""
     seconds = finding.window_seconds
-    span = f" within {'one second' if seconds == 1 else f'{seconds}s'}" if seconds else ""
+    span = f" within {'one second' if seconds == 1 else f'{seconds} s'}" if seconds else ""
     calls = calls_in_window(finding)
     among = f" in the last {calls} calls" if calls else ""
     return Template(template).safe_substitute(
