@@ -21,7 +21,9 @@ from detection.exports import EXPORTED_LISTS, MAX_ROWS
 from detection.filtering import language, time_ranges
 from detection.filtering.language import FilterError, Term
 from detection.filtering.time_ranges import PRESETS, TimeRange
+from detection.models import SavedView
 from detection.selectors.filters import ListQuery, ListSpec, list_query
+from detection.selectors.saved_views import list_views
 
 FORMATS = (("csv", "CSV"), ("jsonl", "JSON lines"))
 
@@ -80,7 +82,7 @@ class Listing:
         default_range: str = "",
     ) -> None:
         given = request.GET
-        self.spec, self.path = spec, path or request.path
+        self.project_id, self.spec, self.path = request.project.pk, spec, path or request.path
         self.default_range = default_range or spec.default_range
         self.kept = {name: given[name] for name in kept if given.get(name)}
         self.text = given.get("q", spec.default_text).strip()
@@ -212,6 +214,20 @@ class Listing:
         values = {**self.kept, "range": self.range.text, "sort": str(self.query.order)}
         return [
             (name, value) for name, value in values.items() if value and value != str(self.spec.order(""))
+        ]
+
+    @property
+    def view_query(self) -> str:
+        """The query string that a saved view stores: filter, range and order, nothing that only this page has."""
+        return self.url(cursor="").partition("?")[2]
+
+    @cached_property
+    def views(self) -> list[tuple[SavedView, str, bool]]:
+        """The saved views of the list, each with its address and whether the page shows it; one query."""
+        own = self.view_query
+        return [
+            (view, f"{self.path}?{view.query}" if view.query else self.path, view.query == own)
+            for view in list_views(self.project_id, self.spec.name)
         ]
 
     @property

@@ -34,6 +34,7 @@ from detection.console import (
     prices,
     projects,
     quarantine,
+    saved_views,
     session,
     sign_in,
     statistics,
@@ -72,6 +73,7 @@ urlpatterns = [
         _PROJECT + "incidents/<str:public_id>/exception", incident.create_exception, name="create_exception"
     ),
     path(_PROJECT + "export/<slug:name>", list_export.export, name="export_list"),
+    path(_PROJECT + "views/act", saved_views.act, name="act_on_view"),
     path(_PROJECT + "filter-values/<slug:name>", filter_values.filter_values, name="filter_values"),
     path(
         _PROJECT + "incidents/<str:public_id>/exception/undo",

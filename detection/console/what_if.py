@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.contrib import messages
-from django.http import Http404, HttpResponse
+from django.http import Http404, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils.http import url_has_allowed_host_and_scheme
@@ -117,7 +117,10 @@ def create(request: ProjectRequest) -> HttpResponse:
         messages.error(request, error.detail)
         back = request.POST.get("next", "")
         is_own = url_has_allowed_host_and_scheme(back, {request.get_host()})
-        return redirect(back if back and is_own else reverse("console:policies", args=[request.project.slug]))
+        # `redirect` would take a word for the name of a page.
+        return HttpResponseRedirect(
+            back if back and is_own else reverse("console:policies", args=[request.project.slug])
+        )
     if is_part:
         return render(request, "what_if/_what_if.html", _context(request, row, is_beside_form=True))
     return redirect("console:what_if", request.project.slug, row.public_id)

@@ -38,6 +38,7 @@ from detection.models.operations import BriefRecord, FailedSignIns, PartHeartbea
 from detection.models.policies import Override, ToolOverride
 from detection.models.projects import Membership, Project, Role
 from detection.models.quarantine import QuarantinedEvent
+from detection.models.saved_views import SavedView
 from detection.models.session_state import SessionState, StoppedByKind
 from detection.models.sessions import ReadMessages, Session, TrackerState
 from detection.models.statistics import CallCount, CountedSession, CountingCursor
@@ -95,6 +96,7 @@ __all__ = [
     "ReadMessages",
     "RememberedDecision",
     "Role",
+    "SavedView",
     "Session",
     "SessionState",
     "Severity",

@@ -8,10 +8,12 @@ from html import unescape
 from urllib.parse import urlencode
 
 import pytest
+from django.test import Client
 
 from detection.exports import EXPORTED_LISTS
+from detection.models import AuditEntry, Role, SavedView
 from tests.console.scenes import loop, make_world
-from tests.support.projects import make_project
+from tests.support.projects import make_member, make_project
 
 
 @pytest.fixture
@@ -152,3 +154,36 @@ def test_an_export_has_exactly_the_listed_rows_of_all_pages_in_their_order(world
         world.client.get(f"{world.base}/incidents").content.decode()
     )
     assert world.client.get(f"{world.base}/export/users").status_code == 404
+
+
+def test_views_are_shared_in_the_project_renamed_replaced_and_deleted(world):
+    act, back = f"{world.base}/views/act", f"{world.base}/incidents?q=agent%3Acoder"
+    stored = unescape(
+        re.search(r'name="query" value="([^"]*)"', shown(world, q="agent:coder", sort="-cost"))[1]
+    )
+    form = {"action": "save", "list": "incidents", "name": " Costly  coder ", "query": stored, "next": back}
+    assert world.client.post(act, form)["Location"] == back
+    member = Client()
+    member.force_login(make_member(world.project, Role.VIEWER))
+    seen = unescape(member.get(f"{world.base}/incidents?q=agent:coder&sort=-cost").content.decode())
+    link = re.search(r'<a\s+href="([^"]+)"\s+aria-current="true"\s*>Costly coder</a>', seen)[1]
+    assert rows(unescape(member.get(link).content.decode())) == ["second"]
+    assert "Save this view" not in seen
+    assert "Costly coder" not in shown(world, "live")
+    world.client.post(act, form | {"query": "q=agent%3Aresearcher"})
+    view = SavedView.objects.get()
+    assert view.query == "q=agent%3Aresearcher"
+    for wrong in ({"query": "q=nofield%3A1"}, {"name": " "}, {"list": "users"}):
+        world.client.post(act, form | wrong)
+    assert SavedView.objects.count() == 1
+    stranger = make_world()
+    one = {"id": view.public_id, "name": "theirs", "next": "//evil.example"}
+    for action in ("rename", "delete"):
+        stranger.client.post(f"{stranger.base}/views/act", one | {"action": action})
+    assert SavedView.objects.get().name == "Costly coder"
+    world.client.post(act, one | {"action": "rename", "name": "Research"})
+    assert SavedView.objects.get().name == "Research"
+    assert world.client.post(act, one | {"action": "delete"})["Location"] == world.base + "/"
+    assert not SavedView.objects.exists()
+    actions = AuditEntry.objects.filter(subject__startswith="incidents: ").order_by("pk")
+    assert [entry.action for entry in actions] == ["view.save", "view.save", "view.rename", "view.delete"]

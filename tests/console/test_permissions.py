@@ -71,6 +71,7 @@ RIGHTS = {
     "system": (READ, None),
     "quarantine": (READ, OPERATE),
     "filter_values": (READ, None),
+    "act_on_view": (None, OPERATE),
     "audit": (READ, None),
     "export_list": (READ, None),
 }

@@ -18,7 +18,7 @@ from detection import services
 from detection.admin.audit import AREAS
 from detection.engine.scopes import PROJECT, Scope
 from detection.models import Approval, AuditEntry, RememberedDecision, Session
-from detection.services import audit, keys
+from detection.services import audit, keys, saved_views
 from detection.services.alerting import alert_routes, destinations, notifications, silences
 from detection.services.approvals import decisions, judge_consultation
 from detection.services.audit import Actor
@@ -79,6 +79,9 @@ class World:
         for _ in range(5):
             self.agent.asks()
         return Approval.objects.get(state="open").public_id
+
+    def view(self):
+        return saved_views.save_view(self.pk, "incidents", "Mine", "q=is%3Aopen", ANA)
 
     def silence(self):
         ends_at = timezone.now() + timedelta(hours=1)
@@ -236,6 +239,9 @@ def _changes(w):
         "sessions.quarantine.retry": (w.quarantined, lambda s: quarantine.retry(w.pk, s, ANA)),
         "sessions.quarantine.retry_all": (w.quarantined, lambda _: quarantine.retry_all(w.pk, ANA)),
         "sessions.removal.remove_demo": (lambda: None, lambda _: removal.remove_demo(w.pk, ANA)),
+        "saved_views.save_view": (lambda: None, lambda _: saved_views.save_view(w.pk, "incidents", "Costly", "sort=-cost", ANA)),
+        "saved_views.rename_view": (w.view, lambda one: saved_views.rename_view(w.pk, one.public_id, "Other", ANA)),
+        "saved_views.delete_view": (w.view, lambda one: saved_views.delete_view(w.pk, one.public_id, ANA)),
         "policies.message_templates.save_template": (lambda: None, lambda _: message_templates.save_template(w.pk, "warn", "", "Careful with $tool.", ANA)),
     }  # fmt: skip
 

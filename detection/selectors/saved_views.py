@@ -1,0 +1,13 @@
+"""Reads saved views."""
+
+from __future__ import annotations
+
+from detection.models import SavedView
+
+MAX_VIEWS = 50
+"""Views of one list in a project."""
+
+
+def list_views(project_id: int, list_name: str) -> list[SavedView]:
+    """List the views of a list, by name; one query."""
+    return [*SavedView.objects.filter(project_id=project_id, list=list_name)[:MAX_VIEWS]]
