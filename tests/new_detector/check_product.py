@@ -17,7 +17,7 @@ from django.test import Client  # noqa: E402
 from django.test.utils import setup_test_environment  # noqa: E402
 from django.urls import reverse  # noqa: E402
 
-from detection.models import Incident, Membership, Project, Role  # noqa: E402
+from detection.models import AlertDestination, Incident, Membership, Project, Role  # noqa: E402
 from detection.services import keys  # noqa: E402
 from detection.services.audit import SYSTEM  # noqa: E402
 
@@ -94,6 +94,9 @@ def check_the_screens(screens: Client, project: Project) -> None:
     assert "3 of 3 calls per second" in words
     assert "Limit for bursts" in words
     assert "Bursts" in text("console:incidents", project.slug, query="?q=kind:burst")
+    AlertDestination.objects.create(
+        project=project, name="on call", kind="webhook"
+    )  # without one there is no form
     assert "Bursts" in text("console:new_alert_route", project.slug)
     assert "Bursts" in text("console:alerts", project.slug, query="?tab=silences")
     policies = text("console:policies", project.slug)
