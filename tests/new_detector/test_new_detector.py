@@ -17,22 +17,23 @@ HERE = Path(__file__).resolve().parent
 LAST_LINE = '    "budget.Budget",\n'
 
 
-@pytest.fixture
-def project_with_burst(tmp_path):
-    """A copy of the project with one more file and one more line."""
+@pytest.fixture(scope="module")
+def project_with_burst(tmp_path_factory):
+    """A copy of the project with one more file and one more line; its bytecode is compiled once."""
+    copy = tmp_path_factory.mktemp("project")
     copied = {"detection", "docs", "tests"}
     for path in ROOT.iterdir():
         if path.name in copied:
-            shutil.copytree(path, tmp_path / path.name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(path, copy / path.name, ignore=shutil.ignore_patterns("__pycache__"))
         elif not path.name.startswith("."):
-            (tmp_path / path.name).symlink_to(path)
-    detectors = tmp_path / "detection" / "engine" / "detectors"
+            (copy / path.name).symlink_to(path)
+    detectors = copy / "detection" / "engine" / "detectors"
     shutil.copy(HERE / "burst.py", detectors)
     registry = detectors / "__init__.py"
     text = registry.read_text()
     assert LAST_LINE in text
     registry.write_text(text.replace(LAST_LINE, f'{LAST_LINE}    "burst.Burst",\n'))
-    return tmp_path
+    return copy
 
 
 def run(folder: Path, *command: str, **environment: str) -> None:
