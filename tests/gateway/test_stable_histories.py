@@ -3,6 +3,8 @@
 import itertools
 import json
 
+import pytest
+
 from detection.models import GatewayRewrite
 from detection.services.audit import SYSTEM
 from detection.services.policies import overrides
@@ -12,11 +14,10 @@ from .agents import Agent
 from .conftest import World
 from .test_guarding import every_form
 
-TURNS = 50
 
-
+@pytest.mark.parametrize("turns", [20, pytest.param(50, marks=pytest.mark.long)])
 @every_form
-def test_over_fifty_turns_each_request_begins_with_the_one_before(world: World, shape, is_stream):
+def test_each_request_begins_with_the_one_before(world: World, shape, is_stream, turns):
     """With warnings, with answers that were asked for again, and with calls that were blocked beside others."""
     overrides.save_tool_rule(world.project.pk, "read", exempt=True, actor=SYSTEM, note="for the test")
     firsts: list[int] = []
@@ -29,7 +30,7 @@ def test_over_fifty_turns_each_request_begins_with_the_one_before(world: World, 
 
     world.model.script = script
     agent = Agent(world, shape, is_stream)
-    for turn in range(TURNS):
+    for turn in range(turns):
         firsts.append(len(world.model.asked))
         if not agent.turn(lambda one: "0 hits" if one[1] == "search" else f"text of {one[0]}").calls:
             agent.say(f"go on {turn}")
