@@ -89,7 +89,6 @@ def test_an_upload_larger_than_any_other_body_is_imported_without_being_in_memor
     assert wait_until(lambda: not list((tmp_path / "imports").iterdir()), 10)
 
 
-@pytest.mark.servers
 def test_a_worker_that_is_killed_is_replaced_and_nothing_counts_twice(installation, person, project):
     content = lines(claude_code([f"cat {n % 90}" for n in range(4000)]))
     assert post(person, project, content).status_code == 302
