@@ -37,6 +37,7 @@ def running_server() -> Iterator[dict[str, str]]:
         for name, value in os.environ.items()
         if name not in _NOT_INHERITED and not name.startswith(("LOOPGUARD_", "PYTEST_", "COV_"))
     }
+    environment["LOOPGUARD_WEB_PROCESSES"] = "1"
     command = ["python3", "manage.py", "up", "--port", "0", f"--data={folder}/data", f"--ready-file={ready}"]
     try:
         with log.open("wb") as output:

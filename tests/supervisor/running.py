@@ -27,7 +27,8 @@ class Run:
         clean = {
             k: v for k, v in os.environ.items() if k not in _NOT_INHERITED and not k.startswith("LOOPGUARD_")
         }
-        self.environment = {**clean, "LOOPGUARD_BOOTSTRAP": "0"}
+        # A second process of `web` would take a second to start; test_up.py runs the default.
+        self.environment = {**clean, "LOOPGUARD_BOOTSTRAP": "0", "LOOPGUARD_WEB_PROCESSES": "1"}
         self._started: list[subprocess.Popen[bytes]] = []
 
     def command(self, *more: str) -> list[str]:

@@ -17,6 +17,7 @@ from .running import ROOT
 
 
 def test_a_first_start_a_crash_and_a_second_start_keep_the_data_and_leave_no_process(run):
+    del run.environment["LOOPGUARD_WEB_PROCESSES"]
     up, ready = run.start()
     assert set(ready) == {"url", "live_url", "api_key", "username", "password"}
     assert run.ready_file.stat().st_mode & 0o777 == 0o600
