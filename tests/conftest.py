@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import faulthandler
 import fcntl
+import gc
 import itertools
 import os
 import re
@@ -36,6 +37,7 @@ _SLOW_PACKAGES = ("reliability", "supervisor", "demo", "python")
 """These start whole installations. They run first: at the end, one of them would leave the other processes idle."""
 _SHARED_FIXTURES = {
     "tests/models/test_migrations.py",
+    "tests/new_detector/test_new_detector.py",
     "tests/reliability/test_database_rights.py",
     "tests/reliability/test_deadlines.py",
     "tests/supervisor/test_database_rights.py",
@@ -53,6 +55,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--long", action="store_true", help="run only the tests marked `long`, which are left out otherwise"
     )
+
+
+gc.disable()  # until all tests are collected: what is imported and collected stays
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage from now on, but never search what is there already."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure() -> None:
