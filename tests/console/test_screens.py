@@ -329,14 +329,14 @@ def test_not_a_loop_gets_a_reason_an_exception_for_exactly_this_tool_and_an_undo
     assert "Polling: it waits for a state to change." in text(labelled)
     assert re.search(r'value="tool:poll"\s+checked', labelled.content.decode())
     scopes = re.findall(r"<legend>(.*?)</legend>", labelled.content.decode())
-    assert scopes == ["This session", "Tools search_web", "Model openai / gpt-5", "Agent researcher"]
+    assert scopes == ["This session", "Tool search_web", "Model openai / gpt-5", "Agent researcher"]
     tried = {"exception_of": world.incident.public_id, "option": "tool:exempt", "days": "7"}
     shown = world.client.post(f"{world.base}/policies/what-if/create", tried, follow=True)
     assert "What-if for tools search_web" in text(shown)
     saved = world.client.post(
         f"{page}/exception", {"option": "tool:exempt", "expires": "1d", "note": "mock"}, follow=True
     )
-    assert "Tools search_web: Exempt it from detection until" in text(saved)
+    assert "Tool search_web: Exempt it from detection until" in text(saved)
     rule = ToolOverride.objects.get(pattern="search_web")
     assert rule.exempt
     assert rule.expires_at is not None

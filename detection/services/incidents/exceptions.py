@@ -63,7 +63,10 @@ class ExceptionOption:
     @property
     def where(self) -> str:
         """The scope for people."""
-        return "This session" if self.change.session else self.change.scope.label
+        if self.change.session:
+            return "This session"
+        label = self.change.scope.label
+        return label if self.change.rule is None else label.replace("Tools", "Tool", 1)
 
 
 def varying_arguments(incident: Incident) -> list[str]:

@@ -1,13 +1,15 @@
 """Temporary overrides and tool rules: they end by themselves, on every process, and leave a history."""
 
 from datetime import timedelta
+from math import inf
 
 import pytest
 from django.utils import timezone
 
 from detection.engine.scopes import PROJECT, Scope
-from detection.models import AuditEntry, Override, Project, ToolOverride
+from detection.models import AuditEntry, Project, ToolOverride
 from detection.selectors.policies import overrides_of
+from detection.selectors.project_cache import ProjectCache
 from detection.services.audit import SYSTEM, Actor
 from detection.services.errors import Conflict, Invalid
 from detection.services.policies import overrides
@@ -59,17 +61,12 @@ def test_a_temporary_override_ends_with_what_was_stored_before(project):
     assert (limit(project), Project.objects.get(pk=project.pk).policy_version) == (6, 102)
 
 
-def test_a_process_that_knows_an_override_stops_using_it_at_its_time(project, monkeypatch):
-    overrides.save_override(project.pk, PROJECT, {"max_repeats": 9}, SYSTEM, "slow", soon())
-    assert limit(project) == 9
-    known = overrides_of(Project.objects.get(pk=project.pk))
-    assert overrides_of(Project.objects.get(pk=project.pk)) is known
-    expire(Override.objects.get())
-    later = known.valid_until + 1
-    from detection.selectors import project_cache
-
-    monkeypatch.setattr(project_cache.time, "time", lambda: later)
-    assert limit(project) == 4
+def test_a_process_that_knows_an_override_loads_anew_at_its_time(project):
+    row = overrides.save_override(project.pk, PROJECT, {"max_repeats": 9}, SYSTEM, "slow", soon())
+    assert overrides_of(Project.objects.get(pk=project.pk)).valid_until == row.expires_at.timestamp()
+    times = iter([0.0, inf])  # the first value is outdated at once
+    cache = ProjectCache(lambda _: next(times), valid_until=lambda time: time)
+    assert [cache.get(project) for _ in range(3)] == [0.0, inf, inf]
 
 
 def test_saving_anew_makes_it_permanent_and_a_change_whose_past_expired_is_not_restored(project):
