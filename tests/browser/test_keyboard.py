@@ -105,7 +105,7 @@ def test_the_palette_finds_screens_commands_and_searches(site, world, page):
     palette = page.get_by_role("combobox", name="Command, screen or search")
     expect(palette).to_be_focused()
     palette.fill("resolve")
-    expect(page.get_by_role("option").first).to_contain_text("Resolve")
+    expect(page.locator("#palette-list li").first).to_contain_text("Resolve")
     page.keyboard.press("Enter")
     page.wait_for_selector("text=1 incident resolved")
     page.keyboard.press("Control+k")
