@@ -16,16 +16,20 @@ from django.views.decorators.http import require_POST, require_safe
 
 from detection.console.access import ProjectRequest, actor_of, in_project
 from detection.console.formatting import visible
+from detection.console.listing import Listing
 from detection.engine.detectors import detector_for
 from detection.engine.reactions import DECISION_OF
-from detection.models import Approval, Incident, Role
+from detection.models import Approval, ApprovalState, Incident, Role
 from detection.models.approvals import DONE
 from detection.selectors import approvals as selector
 from detection.selectors.incidents import get_incident
+from detection.selectors.lists import APPROVALS
+from detection.selectors.pages import BadCursor, Page
 from detection.services.approvals import decisions as service
 from detection.services.approvals import judge_consultation
 from detection.services.errors import ServiceError
 
+PAGE_ROWS = 25
 SHOWN_ARGUMENTS = 1000
 UNATTENDED = {
     "block": "the call is skipped and the run continues",
@@ -85,11 +89,20 @@ class Closed:
 @in_project()
 @require_safe
 def page(request: ProjectRequest) -> HttpResponse:
-    """Show waiting approvals, the most urgent first, then recent and remembered decisions."""
-    project = request.project
+    """Show all waiting approvals, the most urgent first, remembered decisions, and the list of approvals under the filter."""
+    project, listing = request.project, Listing(request, APPROVALS)
+    if listing.moved:
+        return HttpResponseRedirect(listing.moved)
+    try:
+        found = selector.list_approvals(project.pk, listing.query, listing.cursor, PAGE_ROWS)
+    except BadCursor:
+        found = Page((), None)
     context = {
         "waiting": waiting(selector.waiting(project.pk)),
-        "closed": [closed(approval) for approval in selector.lately_closed(project.pk)],
+        "listing": listing,
+        "tabs": listing.tabs((("", "All"), *ApprovalState.choices), None),
+        "rows": [closed(approval) for approval in found.items],
+        "next_page": listing.next_page(found.next_cursor),
         "remembered": [(row, _done(row.choice, row.raise_by)) for row in selector.remembered(project.pk)],
         "near_limit": selector.near_limit(project.pk),
     }
@@ -120,7 +133,9 @@ def _waiting(approval: Approval, now: datetime, arguments: str) -> Waiting:
 
 
 def closed(approval: Approval) -> Closed:
-    """Return how an approval was closed, in words."""
+    """Return how an approval was closed, in words; an open one waits."""
+    if approval.is_open:
+        return Closed(approval, "Waiting", "", "held", "")
     words = (
         _done(approval.choice, approval.raise_by)
         or {"allow": "Allowed", "block": "Skipped", "stop": "Stopped"}[approval.decision]

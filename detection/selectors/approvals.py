@@ -80,12 +80,6 @@ def count_waiting(project_id: int) -> int:
     ).count()
 
 
-def lately_closed(project_id: int, limit: int = 20) -> list[Approval]:
-    """Return the approvals that were closed last."""
-    rows = Approval.objects.filter(project_id=project_id).exclude(state=ApprovalState.OPEN)
-    return [*rows.select_related("session", "incident").order_by("-requested_at", "-id")[:limit]]
-
-
 def remembered(project_id: int) -> list[RememberedDecision]:
     """Return the remembered decisions that have not expired."""
     rows = RememberedDecision.objects.filter(project_id=project_id, expires_at__gt=timezone.now())

@@ -10,8 +10,11 @@ from urllib.parse import urlencode
 import pytest
 from django.test import Client
 
+from detection.engine.scopes import PROJECT
 from detection.exports import EXPORTED_LISTS
 from detection.models import AuditEntry, Role, SavedView
+from detection.services.audit import SYSTEM
+from detection.services.policies import overrides
 from tests.console.scenes import loop, make_world
 from tests.support.projects import make_member, make_project
 
@@ -187,3 +190,14 @@ def test_views_are_shared_in_the_project_renamed_replaced_and_deleted(world):
     assert not SavedView.objects.exists()
     actions = AuditEntry.objects.filter(subject__startswith="incidents: ").order_by("pk")
     assert [entry.action for entry in actions] == ["view.save", "view.save", "view.rename", "view.delete"]
+
+
+def test_approvals_are_filtered_below_those_that_wait(world):
+    overrides.save_override(world.project.pk, PROJECT, {"mode": "ask"}, SYSTEM, "for the test")
+    loop(world.project, "held-1", tool="deploy", agent="ops", calls=6)
+    loop(world.project, "held-2", tool="restart", agent="ops", calls=6)
+    for query, listed in (({}, 2), ({"q": "tool:deploy is:open"}, 1), ({"q": "is:decided"}, 0)):
+        page = shown(world, "approvals", **query)
+        assert page.count('class="panel pad approval"') == 2  # never hidden
+        assert page.partition('id="approval-rows"')[2].count("<tr>") - 1 == listed, query
+    assert "No matching approvals" in shown(world, "approvals", q="is:decided")
