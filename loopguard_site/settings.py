@@ -199,6 +199,7 @@ UNFOLD = {
     "SHOW_HISTORY": True,
     "ENVIRONMENT": None,
     "STYLES": [lambda request: static("css/administration.css")],
+    "SCRIPTS": [lambda request: static("js/administration.js")],
     # The console's greys and its accent, from the palest to the darkest shade.
     "COLORS": {
         "base": {

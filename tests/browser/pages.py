@@ -12,7 +12,7 @@ from playwright.sync_api import Page
 AXE = (Path(__file__).parent / "vendor" / "axe-4.14.1.min.js").read_text()
 SIZES = {"wide": {"width": 1440, "height": 900}, "narrow": {"width": 390, "height": 844}}
 VIEWS = ("wide", "light"), ("narrow", "dark"), ("wide", "dark"), ("narrow", "light")
-_LISTED_IMPACTS = ("serious", "critical")
+_LISTED_IMPACTS = ("moderate", "serious", "critical")
 # A sheet of the debugger's, which the page's policy does not restrict.
 WITHOUT_TRANSITIONS = """
 const sheet = new CSSStyleSheet();
@@ -30,7 +30,7 @@ def sign_in(page: Page, site: Any, user: Any) -> None:
 
 
 def violations(page: Page) -> list[str]:
-    """Return what axe calls serious or critical in the current size and theme."""
+    """Return what axe calls moderate, serious or critical in the current size and theme."""
     if not page.evaluate("'axe' in window"):
         page.evaluate(f"{AXE}\nundefined")  # the debugger may evaluate where the page's policy forbids it
     found = page.evaluate(
