@@ -30,17 +30,17 @@ HARMLESS_KEY = re.compile(
 """Cursors of lists and entries of vocabularies are called tokens too and are no secrets."""
 
 PLAIN_VALUE = re.compile(
-    r"(?i)(?:true|false|null|none|nil|undefined|yes|no|on|off|string|str|int|integer|number|bool|boolean|bytes|object|any|optional"
+    r"(?i)\A(?:(?:true|false|null|none|nil|undefined|yes|no|on|off|string|str|int|integer|number|bool|boolean|bytes|object|any|optional"
     r"|required|missing|invalid|expected|expired|empty|unset|default|basic|bearer|digest|oauth2?|oidc|saml|jwt|redacted|hidden"
     r"|masked|failed|passed|ok|error|denied|unknown|disabled|enabled|is|was|not|for|to|from|must|and|or|[*x.•…-]{3,})[.!?)]*"
     # A placeholder, a variable or an expression of a program.
-    r"|[<{\[(].*|\$[{(]?\w.*|%[({\w].*|.*\[redacted:.*|(?:[A-Za-z_]\w*\.)+[A-Za-z_]\w*(?:[\[(].*)?|[A-Za-z_]\w*[\[(].*"
+    r"|[<{\[(].*|\$[{(]?\w.*|%[({\w].*|(?:[A-Za-z_]\w*\.)+[A-Za-z_]\w*(?:[\[(].*)?|[A-Za-z_]\w*[\[(].*)\Z"
 )
-_WEAK_VALUE = re.compile(r"(?=\S*[\d!@#$%^&*:+/=~-])\S{6,}")
+_WEAK_VALUE = re.compile(r"\A(?=\S*[\d!@#$%^&*:+/=~-])\S{6,}\Z")
 
 _START = r"(?:(?<![A-Za-z0-9])|(?-i:(?<=[a-z0-9])(?=[A-Z])))"
 """Where a word of a name begins, as in ``db_password`` and ``clientSecret``."""
-_NUMBER = re.compile(r"[-+]?[\d.,_]+(?:e[-+]?\d+)?%?")
+_NUMBER = re.compile(r"\A[-+]?[\d.,_]+(?:e[-+]?\d+)?%?\Z")
 _NAMES = rf"(?:{_START}(?:{_STRONG})|(?:password|passwd|pwd))"
 _QUOTE = r"\\{0,3}[\"'`]"
 _VALUE = r"(?:\\{0,3}\"(?P<double>[^\"\\\n]{3,4096})|\\{0,3}'(?P<single>[^'\\\n]{3,4096})|(?P<plain>[^\s\"'`,;&<>\\]{4,}+))"
@@ -93,11 +93,7 @@ class SecretRule:
             0,
         )
         value = found[group]
-        if (
-            self.checked
-            and PLAIN_VALUE.fullmatch(value)
-            and (group not in ("double", "single") or len(value) < 4)
-        ):
+        if self.checked and is_plain(value) and (group not in ("double", "single") or len(value) < 4):
             return None
         if self.checked and group in ("double", "single") and _is_placeholder(value):
             return None
@@ -106,207 +102,255 @@ class SecretRule:
         return group
 
 
-def _rule(
-    name: str, finds: str, pattern: str, hint: str, *, checked: bool = False, weak: bool = False
-) -> SecretRule:
-    return SecretRule(name, finds, re.compile(pattern), hint, checked, weak)
-
-
 RULES: tuple[SecretRule, ...] = (
-    _rule(
+    SecretRule(
         "private-key",
         "Private keys in PEM form (RSA, EC, OpenSSH, PGP), and age keys",
         # Without an end, all that follows may belong to the key.
-        r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?:[^-]++|-(?!----END ))*+"
-        r"(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----)?+|AGE-SECRET-KEY-1[0-9A-Z]{50,}+",
+        re.compile(
+            r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?:[^-]++|-(?!----END ))*+"
+            r"(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----)?+|AGE-SECRET-KEY-1[0-9A-Z]{50,}+"
+        ),
         "-----BEGIN|age-secret-key",
     ),
-    _rule(
+    SecretRule(
         "jwt",
         "JSON web tokens",
         # What begins like one and is none is passed over as a whole: trying again from each place inside it takes
         # quadratic time.
-        r"\beyJ[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]*+|(?P<no_secret>\beyJ[A-Za-z0-9_-]*+)",
+        re.compile(
+            r"\beyJ[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]*+|(?P<no_secret>\beyJ[A-Za-z0-9_-]*+)"
+        ),
         "eyJ",
     ),
-    _rule(
+    SecretRule(
         "authorization",
         "`Authorization` headers of every scheme, such as `Authorization: token …`",
-        r"(?i)\b(?:proxy-)?authorization(?:\\{0,3}[\"'`])?\s{0,4}[:=,]\s{0,4}(?:\\{0,3}[\"'`])?"
-        r"(?:(?:basic|bearer|token|api-?key|key|negotiate|ntlm|splunk|genie-?key|bot|ssws|sso-key|apikey)\s{1,4}"
-        r"(?P<secret>[^\s\"'`,;\\]{4,}+)|(?:digest|oauth|aws4-hmac-sha256|hawk|signature)\s{1,4}(?P<double>[^\r\n`\\]{8,2048}))",
+        re.compile(
+            r"(?i)\b(?:proxy-)?authorization(?:\\{0,3}[\"'`])?\s{0,4}[:=,]\s{0,4}(?:\\{0,3}[\"'`])?"
+            r"(?:(?:basic|bearer|token|api-?key|key|negotiate|ntlm|splunk|genie-?key|bot|ssws|sso-key|apikey)\s{1,4}"
+            r"(?P<secret>[^\s\"'`,;\\]{4,}+)|(?:digest|oauth|aws4-hmac-sha256|hawk|signature)\s{1,4}(?P<double>[^\r\n`\\]{8,2048}))"
+        ),
         "authorization",
         checked=True,
     ),
-    _rule(
+    SecretRule(
         "bearer",
         "`Bearer …` and `Basic …`, with or without a header",
-        r"(?i)\b(?:bearer|basic)\s{1,4}(?P<secret>(?=[A-Za-z0-9._~+/-]{0,200}(?:[0-9=]|(?-i:[a-z][A-Z])))[A-Za-z0-9._~+/=-]{12,}+)",
+        re.compile(
+            r"(?i)\b(?:bearer|basic)\s{1,4}(?P<secret>(?=[A-Za-z0-9._~+/-]{0,200}(?:[0-9=]|(?-i:[a-z][A-Z])))[A-Za-z0-9._~+/=-]{12,}+)"
+        ),
         r"(?:bearer|basic)\s",
     ),
-    _rule("loopguard-key", "API keys of LoopGuard", r"\blg_[0-9a-hjkmnp-tv-z]{10}_[0-9a-f]{64,}+", "lg_"),
-    _rule(
+    SecretRule(
+        "loopguard-key",
+        "API keys of LoopGuard",
+        re.compile(r"\blg_[0-9a-hjkmnp-tv-z]{10}_[0-9a-f]{64,}+"),
+        "lg_",
+    ),
+    SecretRule(
         "aws-key",
         "Access keys of AWS, with a secret key that stands beside one",
-        r"\b(?:AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{16}\b(?:[\s,:;|\"']{1,20}[A-Za-z0-9/+=]{40}(?![A-Za-z0-9/+=]))?",
+        re.compile(
+            r"\b(?:AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{16}\b(?:[\s,:;|\"']{1,20}[A-Za-z0-9/+=]{40}(?![A-Za-z0-9/+=]))?"
+        ),
         "AKIA|ASIA|ABIA|ACCA",
     ),
-    _rule(
+    SecretRule(
         "google-key",
         "API keys, OAuth tokens and client secrets of Google",
-        r"\bAIza[0-9A-Za-z_-]{30,}+|\bya29\.[0-9A-Za-z_-]{16,}+|\bGOCSPX-[0-9A-Za-z_-]{16,}+|\b1//0[0-9A-Za-z_-]{20,}+",
+        re.compile(
+            r"\bAIza[0-9A-Za-z_-]{30,}+|\bya29\.[0-9A-Za-z_-]{16,}+|\bGOCSPX-[0-9A-Za-z_-]{16,}+|\b1//0[0-9A-Za-z_-]{20,}+"
+        ),
         r"AIza|ya29\.|GOCSPX-|1//0",
     ),
-    _rule(
+    SecretRule(
         "github-token",
         "Tokens of GitHub and GitLab",
-        r"\bgh[pousr]_[A-Za-z0-9]{20,}+|\bgithub_pat_[A-Za-z0-9_]{20,}+|\bgl(?:pat|dt|rt|cbt|ptt|ft|soat|agent|imt)-[A-Za-z0-9_.-]{16,}+",
+        re.compile(
+            r"\bgh[pousr]_[A-Za-z0-9]{20,}+|\bgithub_pat_[A-Za-z0-9_]{20,}+|\bgl(?:pat|dt|rt|cbt|ptt|ft|soat|agent|imt)-[A-Za-z0-9_.-]{16,}+"
+        ),
         r"gh[pousr]_|github_pat_|gl(?:pat|dt|rt|cbt|ptt|ft|soat|agent|imt)-",
     ),
-    _rule(
+    SecretRule(
         "model-key",
         "Keys of model providers (OpenAI, Anthropic, Groq, xAI, Hugging Face, Replicate, Perplexity and others)",
-        r"\bsk-[A-Za-z0-9_-]{16,}+|\b(?:gsk|hf|r8|fw|csk|tgp_v1)_[A-Za-z0-9_-]{24,}+|\b(?:xai|pplx|nvapi)-[A-Za-z0-9_-]{24,}+"
-        r"|\blsv2_(?:pt|sk)_[A-Za-z0-9_]{24,}+",
+        re.compile(
+            r"\bsk-[A-Za-z0-9_-]{16,}+|\b(?:gsk|hf|r8|fw|csk|tgp_v1)_[A-Za-z0-9_-]{24,}+|\b(?:xai|pplx|nvapi)-[A-Za-z0-9_-]{24,}+"
+            r"|\blsv2_(?:pt|sk)_[A-Za-z0-9_]{24,}+"
+        ),
         r"\bsk-|\b(?:gsk|hf|r8|fw|csk|tgp_v1|lsv2)_|\b(?:xai|pplx|nvapi)-",
     ),
-    _rule(
+    SecretRule(
         "vault-token",
         "Tokens of Vault, Doppler, 1Password, Terraform Cloud and Pulumi",
-        r"\bhv[sbr]\.[A-Za-z0-9_-]{20,}+|(?<![\w.])[sb]\.[A-Za-z0-9]{24,26}(?![\w.])|\bdp\.(?:pt|st|ct|sa|scim|audit)\.[A-Za-z0-9._-]{20,}+"
-        r"|\bops_eyJ[A-Za-z0-9_=-]{40,}+|\b[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_=-]{40,}+|\bpul-[0-9a-f]{40}\b",
+        re.compile(
+            r"\bhv[sbr]\.[A-Za-z0-9_-]{20,}+|(?<![\w.])[sb]\.[A-Za-z0-9]{24,26}(?![\w.])|\bdp\.(?:pt|st|ct|sa|scim|audit)\.[A-Za-z0-9._-]{20,}+"
+            r"|\bops_eyJ[A-Za-z0-9_=-]{40,}+|\b[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_=-]{40,}+|\bpul-[0-9a-f]{40}\b"
+        ),
         r"\bhv[sbr]\.|\b[sb]\.[A-Za-z0-9]{24}|\bdp\.|\bops_|atlasv1|\bpul-",
     ),
-    _rule(
+    SecretRule(
         "service-token",
         "Tokens that other services mark by a prefix (Slack, Stripe, npm, PyPI, SendGrid, Twilio, Shopify, Grafana and others)",
-        r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}+|\bxapp-[A-Za-z0-9-]{20,}+|\b[rs]k_(?:live|test)_[A-Za-z0-9]{16,}+|\bwhsec_[A-Za-z0-9+/=]{16,}+"
-        r"|\bnpm_[A-Za-z0-9]{30,}+|\bpypi-[A-Za-z0-9_-]{30,}+|\brubygems_[0-9a-f]{40,}+|\bdckr_(?:pat|oat)_[A-Za-z0-9_-]{20,}+"
-        r"|\bSG\.[A-Za-z0-9_-]{16,}+\.[A-Za-z0-9_-]{16,}+|\bkey-[0-9a-f]{32}\b|\bshp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}\b"
-        r"|\bgl(?:sa|c)_[A-Za-z0-9+/=_]{20,}+|\bdapi[0-9a-f]{32}\b|\blin_(?:api|oauth)_[A-Za-z0-9]{32,}+|\b(?:ntn|secret)_[A-Za-z0-9]{40,}+"
-        r"|\bdo[opr]_v1_[0-9a-f]{40,}+|\bNRAK-[A-Z0-9]{20,}+|\bsntry[su]_[A-Za-z0-9+/=_-]{30,}+|\bpscale_(?:tkn|pw|oauth)_[A-Za-z0-9_.-]{20,}+"
-        r"|\bsbp_[0-9a-f]{40}\b|\bPMAK-[0-9a-f]{24}-[0-9a-f]{20,}+|\btskey-[a-z]{2,10}-[A-Za-z0-9-]{16,}+|\bATATT3[A-Za-z0-9_=-]{40,}+"
-        r"|\bnfp_[A-Za-z0-9]{30,}+|\bFlyV1 fm\d_[A-Za-z0-9+/=,_-]{40,}+|\bEAA[A-Za-z0-9]{40,}+|\bsq0(?:atp|csp)-[A-Za-z0-9_-]{20,}+"
-        r"|\bfigd_[A-Za-z0-9_-]{30,}+|\bphc_[A-Za-z0-9]{40,}+|\bphx_[A-Za-z0-9]{40,}+|\b(?:CCIPAT|ccipat)_[A-Za-z0-9_]{30,}+",
+        re.compile(
+            r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}+|\bxapp-[A-Za-z0-9-]{20,}+|\b[rs]k_(?:live|test)_[A-Za-z0-9]{16,}+|\bwhsec_[A-Za-z0-9+/=]{16,}+"
+            r"|\bnpm_[A-Za-z0-9]{30,}+|\bpypi-[A-Za-z0-9_-]{30,}+|\brubygems_[0-9a-f]{40,}+|\bdckr_(?:pat|oat)_[A-Za-z0-9_-]{20,}+"
+            r"|\bSG\.[A-Za-z0-9_-]{16,}+\.[A-Za-z0-9_-]{16,}+|\bkey-[0-9a-f]{32}\b|\bshp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}\b"
+            r"|\bgl(?:sa|c)_[A-Za-z0-9+/=_]{20,}+|\bdapi[0-9a-f]{32}\b|\blin_(?:api|oauth)_[A-Za-z0-9]{32,}+|\b(?:ntn|secret)_[A-Za-z0-9]{40,}+"
+            r"|\bdo[opr]_v1_[0-9a-f]{40,}+|\bNRAK-[A-Z0-9]{20,}+|\bsntry[su]_[A-Za-z0-9+/=_-]{30,}+|\bpscale_(?:tkn|pw|oauth)_[A-Za-z0-9_.-]{20,}+"
+            r"|\bsbp_[0-9a-f]{40}\b|\bPMAK-[0-9a-f]{24}-[0-9a-f]{20,}+|\btskey-[a-z]{2,10}-[A-Za-z0-9-]{16,}+|\bATATT3[A-Za-z0-9_=-]{40,}+"
+            r"|\bnfp_[A-Za-z0-9]{30,}+|\bFlyV1 fm\d_[A-Za-z0-9+/=,_-]{40,}+|\bEAA[A-Za-z0-9]{40,}+|\bsq0(?:atp|csp)-[A-Za-z0-9_-]{20,}+"
+            r"|\bfigd_[A-Za-z0-9_-]{30,}+|\bphc_[A-Za-z0-9]{40,}+|\bphx_[A-Za-z0-9]{40,}+|\b(?:CCIPAT|ccipat)_[A-Za-z0-9_]{30,}+"
+        ),
         r"\bxox[a-z]-|\bxapp-|\b[rs]k_(?:live|test)_|\bwhsec_|\bnpm_|\bpypi-|\brubygems_|\bdckr_|\bSG\.|\bkey-[0-9a-f]|\bshp[a-z]{2}_|\bgl(?:sa|c)_"
         r"|\bdapi[0-9a-f]|\blin_|\b(?:ntn|secret)_|\bdo[opr]_v1_|\bNRAK-|\bsntry|\bpscale_|\bsbp_|\bPMAK-|\btskey-|\bATATT3|\bnfp_|\bFlyV1"
         r"|\bEAA|\bsq0|\bfigd_|\bph[cx]_|\bccipat_",
     ),
-    _rule(
+    SecretRule(
         "webhook",
         "Addresses that let anybody post (Slack, Discord, Teams, Telegram, Google Chat, Zapier, IFTTT, PagerDuty and others)",
-        r"(?i)\bhooks\.slack(?:-gov)?\.com/(?:services|workflows|triggers)/(?P<secret>[\w/+-]{8,}+)"
-        r"|\bdiscord(?:app)?\.com/api/(?:v\d+/)?webhooks/(?P<double>[\w/-]{8,}+)"
-        r"|\b[\w.-]{0,64}(?:webhook\.office\.com|logic\.azure\.com)/(?P<single>[^\s\"'<>]{8,}+)"
-        r"|\b(?:api\.telegram\.org/bot|hooks\.zapier\.com/hooks/catch/|chat\.googleapis\.com/v1/spaces/|events\.pagerduty\.com/integration/"
-        r"|open\.(?:feishu\.cn|larksuite\.com)/open-apis/bot/v\d/hook/|oapi\.dingtalk\.com/robot/send\?access_token=|hc-ping\.com/"
-        r"|qyapi\.weixin\.qq\.com/cgi-bin/webhook/send\?key=|maker\.ifttt\.com/trigger/[\w-]{1,64}/with/key/)(?P<plain>[^\s\"'<>]{8,}+)",
+        re.compile(
+            r"(?i)\bhooks\.slack(?:-gov)?\.com/(?:services|workflows|triggers)/(?P<secret>[\w/+-]{8,}+)"
+            r"|\bdiscord(?:app)?\.com/api/(?:v\d+/)?webhooks/(?P<double>[\w/-]{8,}+)"
+            r"|\b(?:webhook\.office\.com|logic\.azure\.com)/(?P<single>[^\s\"'<>]{8,}+)"
+            r"|\b(?:api\.telegram\.org/bot|hooks\.zapier\.com/hooks/catch/|chat\.googleapis\.com/v1/spaces/|events\.pagerduty\.com/integration/"
+            r"|open\.(?:feishu\.cn|larksuite\.com)/open-apis/bot/v\d/hook/|oapi\.dingtalk\.com/robot/send\?access_token=|hc-ping\.com/"
+            r"|qyapi\.weixin\.qq\.com/cgi-bin/webhook/send\?key=|maker\.ifttt\.com/trigger/[\w-]{1,64}/with/key/)(?P<plain>[^\s\"'<>]{8,}+)"
+        ),
         r"hooks\.slack|discord(?:app)?\.com|webhook\.office|logic\.azure|api\.telegram|hooks\.zapier|chat\.googleapis|events\.pagerduty|feishu"
         r"|larksuite|dingtalk|hc-ping|weixin|ifttt",
     ),
-    _rule(
+    SecretRule(
         "bot-token",
         "Bot tokens of Telegram and Discord",
-        r"\b\d{8,10}:AA[A-Za-z0-9_-]{33}\b|\b[MNO][A-Za-z0-9_-]{23,27}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,40}\b",
+        re.compile(
+            r"\b\d{8,10}:AA[A-Za-z0-9_-]{33}\b|\b[MNO][A-Za-z0-9_-]{23,27}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,40}\b"
+        ),
         r"\d:AA|\.[A-Za-z0-9_-]{6}\.",
     ),
-    _rule(
+    SecretRule(
         "url-password",
         "Passwords in addresses and in DSNs, such as `postgres://user:…@host`",
-        r"(?<=://)[^\s/@:\"']{0,128}:(?P<secret>[^\s@\"'/]{1,256}|[^\s@\"']{1,256}(?=@[\w.-]{1,253}[:/]))(?=@)"
-        r"|(?<=://)(?P<double>[A-Za-z0-9_-]{20,}+)(?=@)|\b[\w.-]{1,64}:(?P<single>[^\s@\"'/:]{1,256})(?=@(?:tcp|unix)\()",
+        re.compile(
+            r"(?<=://)[^\s/@:\"']{0,128}:(?P<secret>[^\s@\"'/]{1,256}+)(?=@)"
+            r"|(?<=://)(?P<double>[A-Za-z0-9_-]{20,}+)(?=@)|(?<=[\w.-]):(?P<single>[^\s@\"'/:]{1,256})(?=@(?:tcp|unix)\()"
+        ),
         r"://[^\s/@]*@|@(?:tcp|unix)\(|://[^\s@]*:[^\s@]*@",
     ),
-    _rule(
+    SecretRule(
         "url-parameter",
         "Signatures, keys and tokens in the query of an address",
-        r"(?i)[?&](?:x-amz-(?:signature|security-token|credential)|x-goog-signature|sig|signature|key|api_?key|subscription-key|hapikey|appid"
-        r"|sas|auth|token|access_token|client_secret)=(?P<secret>[^\s&\"'<>#\\]{8,}+)",
+        re.compile(
+            r"(?i)[?&](?:x-amz-(?:signature|security-token|credential)|x-goog-signature|sig|signature|key|api_?key|subscription-key|hapikey|appid"
+            r"|sas|auth|token|access_token|client_secret)=(?P<secret>[^\s&\"'<>#\\]{8,}+)"
+        ),
         r"[?&][\w-]*(?:sig|signature|key|token|appid|sas|auth|secret|credential)=",
         checked=True,
         weak=True,
     ),
-    _rule(
+    SecretRule(
         "option",
         "Values of command-line options, such as `--password x`, `--token=x` and the lists of arguments that programs start with",
-        rf"(?i)(?<![\w-])--?(?:[a-z0-9]{{1,20}}-){{0,4}}(?:(?:store|key|src|dest|user|root|admin|db|sudo|become)?pass(?:word)?|passwd|passphrase|pwd|token|secret|api-?key|access-?key|secret-?key"
-        rf"|auth-?key|private-?key|auth-?token|auth|credentials?|account-?key|client-?secret|sas-?token|bearer|connection-?string)"
-        rf"(?:{_QUOTE})?(?:\s{{1,4}}|=|,\s{{0,4}})(?!-){_VALUE}",
+        re.compile(
+            rf"(?i)(?<![\w-])--?(?:[a-z0-9]{{1,20}}-){{0,4}}(?:(?:store|key|src|dest|user|root|admin|db|sudo|become)?pass(?:word)?|passwd|passphrase|pwd|token|secret|api-?key|access-?key|secret-?key"
+            rf"|auth-?key|private-?key|auth-?token|auth|credentials?|account-?key|client-?secret|sas-?token|bearer|connection-?string)"
+            rf"(?:{_QUOTE})?(?:\s{{1,4}}|=|,\s{{0,4}})(?!-){_VALUE}"
+        ),
         r"-[a-z-]*(?:pass|pwd|token|secret|key|auth|credential|bearer|string)",
         checked=True,
     ),
-    _rule(
+    SecretRule(
         "user-password",
         "Names with passwords, such as `-u user:pass`",
-        r"(?<![\w-])(?:-u|-U|--user|--proxy-user|--userpwd|--creds)(?:\\{0,3}[\"'`])?(?:\s{1,4}|=|,\s{0,4})(?:\\{0,3}[\"'`])?"
-        r"[^\s:\"'`/\\]{1,128}:(?!//)(?P<secret>(?!\d{1,6}\b)[^\s\"'`\\]{2,}+)",
+        re.compile(
+            r"(?<![\w-])(?:-u|-U|--user|--proxy-user|--userpwd|--creds)(?:\\{0,3}[\"'`])?(?:\s{1,4}|=|,\s{0,4})(?:\\{0,3}[\"'`])?"
+            r"[^\s:\"'`/\\]{1,128}:(?!//)(?P<secret>(?!\d{1,6}\b)[^\s\"'`\\]{2,}+)"
+        ),
         r"-(?:u|-user|-proxy-user|-userpwd|-creds)[\"'\\\s=,]",
     ),
-    _rule(
+    SecretRule(
         "short-option",
         "Passwords in short options of programs that have them (sshpass, mysql, docker login, redis-cli, az login, and others)",
-        r"(?i)\b(?:sshpass\s{1,4}-p\s{0,4}|(?:mysql|mariadb)(?:dump|admin|import|check)?\s[^\n|;&]{0,200}?(?-i:-p)(?=[^\s\"'-])(?!rint|rune)"
-        r"|(?:docker|podman|helm\s{1,4}registry|oc|az|npm|skopeo|crane|buildah)\s{1,4}login\s[^\n|;&]{0,200}?(?-i:-p)[\s=]{1,4}"
-        r"|(?:redis|valkey)-cli\s[^\n|;&]{0,200}?(?-i:-a)\s{1,4}|(?:mongo|mongosh|mongodump|mongorestore|ldapsearch|ldapmodify|sqlcmd|unzip|smbclient|ipmitool)"
-        r"\s[^\n|;&]{0,200}?\s(?-i:-p|-w|-P)\s{1,4}|7z[ar]?\s[^\n|;&]{0,200}?\s(?-i:-p)(?=[^\s\"'-])|htpasswd\s{1,4}-\w{0,6}b\w{0,6}\s{1,4}\S{1,200}\s{1,4}\S{1,64}\s{1,4})"
-        r"[\"']?(?P<plain>[^\s\"'|;&]{3,}+)",
+        re.compile(
+            r"(?i)\b(?:sshpass\s{1,4}-p\s{0,4}|(?:mysql|mariadb)(?:dump|admin|import|check)?\s[^\n|;&]{0,200}?(?-i:-p)(?=[^\s\"'-])(?!rint|rune)"
+            r"|(?:docker|podman|helm\s{1,4}registry|oc|az|npm|skopeo|crane|buildah)\s{1,4}login\s[^\n|;&]{0,200}?(?-i:-p)[\s=]{1,4}"
+            r"|(?:redis|valkey)-cli\s[^\n|;&]{0,200}?(?-i:-a)\s{1,4}|(?:mongo|mongosh|mongodump|mongorestore|ldapsearch|ldapmodify|sqlcmd|unzip|smbclient|ipmitool)"
+            r"\s[^\n|;&]{0,200}?\s(?-i:-p|-w|-P)\s{1,4}|7z[ar]?\s[^\n|;&]{0,200}?\s(?-i:-p)(?=[^\s\"'-])|htpasswd\s{1,4}-\w{0,6}b\w{0,6}\s{1,4}\S{1,200}\s{1,4}\S{1,64}\s{1,4})"
+            r"[\"']?(?P<plain>[^\s\"'|;&]{3,}+)"
+        ),
         "sshpass|mysql|mariadb|login|(?:redis|valkey)-cli|mongo|ldap|sqlcmd|unzip|7z|smbclient|ipmitool|htpasswd",
         checked=True,
     ),
-    _rule(
+    SecretRule(
         "cookie",
         "Cookies of requests and responses",
-        r"(?i)\b(?:set-)?cookie(?:\\{0,3}[\"'`])?\s{0,4}[:=]\s{0,4}(?:\\{0,3}[\"'`])?(?P<secret>[^\s=;\"'`\\]{1,200}=[^\r\n\"'`\\]{4,}+)",
+        re.compile(
+            r"(?i)\b(?:set-)?cookie(?:\\{0,3}[\"'`])?\s{0,4}[:=]\s{0,4}(?:\\{0,3}[\"'`])?(?P<secret>[^\s=;\"'`\\]{1,200}=[^\r\n\"'`\\]{4,}+)"
+        ),
         r"cookie\W{0,8}[:=]",
     ),
-    _rule(
+    SecretRule(
         "header-pair",
         'Pairs of a name and a value, such as `{"name": "X-Api-Key", "value": …}`, inside other text',
-        rf"(?i){_QUOTE}(?:name|key|header|field|variable|env)(?:{_QUOTE})\s{{0,4}}:\s{{0,4}}{_QUOTE}[\w.-]{{0,64}}?(?:{_NAMES}|{_WEAK})(?:{_QUOTE})"
-        rf"\s{{0,4}},\s{{0,4}}{_QUOTE}(?:value|val|content|secret)(?:{_QUOTE})\s{{0,4}}:\s{{0,4}}{_VALUE}",
+        re.compile(
+            rf"(?i){_QUOTE}(?:name|key|header|field|variable|env)(?:{_QUOTE})\s{{0,4}}:\s{{0,4}}{_QUOTE}[\w.-]{{0,64}}?(?:{_NAMES}|{_WEAK})(?:{_QUOTE})"
+            rf"\s{{0,4}},\s{{0,4}}{_QUOTE}(?:value|val|content|secret)(?:{_QUOTE})\s{{0,4}}:\s{{0,4}}{_VALUE}"
+        ),
         r"(?:name|key|header|field|variable|env)[\\\"'`]+\s*:",
         checked=True,
     ),
-    _rule(
+    SecretRule(
         "assignment",
         'Values beside a name that says so: `PGPASSWORD=x`, `api_key: x`, `"client_secret": "x"`',
-        rf"(?i)(?P<name>{_NAMES})(?:\\{{0,3}}[\"'`]\]?|\])?\s{{0,4}}(?:=>|:=|[=:])\s{{0,4}}(?:b(?=['\"]))?{_VALUE}",
+        re.compile(
+            rf"(?i)(?P<name>{_NAMES})(?:\\{{0,3}}[\"'`]\]?|\])?\s{{0,4}}(?:=>|:=|[=:])\s{{0,4}}(?:b(?=['\"]))?{_VALUE}"
+        ),
         r"(?:passw|passphrase|passcode|pwd|otp|pin[_-]?code|secret|token|api[_-]?key|[a-z][_-]?key|authorization|cookie|credential|connection[_-]?string|shared"
         r"|webhook|key[_-]?id|key[_-]?data)[\w-]*[\\\"'`\]]*\s*(?:[:=])",
         checked=True,
     ),
-    _rule(
+    SecretRule(
         "weak-assignment",
         "Values beside `pass`, `auth`, `tokens` or `pat` that look like a secret",
-        rf"(?i)(?P<name>{_START}(?:{_WEAK}))(?:\\{{0,3}}[\"'`]\]?|\])?\s{{0,4}}(?:=>|=|:(?!\s*(?-i:[A-Z])))\s{{0,4}}{_VALUE}",
+        re.compile(
+            rf"(?i)(?P<name>{_START}(?:{_WEAK}))(?:\\{{0,3}}[\"'`]\]?|\])?\s{{0,4}}(?:=>|=|:(?!\s*(?-i:[A-Z])))\s{{0,4}}{_VALUE}"
+        ),
         rf"(?:{_WEAK})[\\\"'`\]]*\s*[:=]",
         checked=True,
         weak=True,
     ),
-    _rule(
+    SecretRule(
         "element",
         "XML elements and attributes whose name says so",
-        rf"(?i)<[\w:.-]{{0,64}}?(?:{_NAMES})(?:\s[^<>]{{0,200}})?>\s{{0,20}}(?P<secret>[^<>\s][^<>]{{2,4096}})(?=</)",
+        re.compile(
+            rf"(?i)<[\w:.-]{{0,64}}?(?:{_NAMES})(?:\s[^<>]{{0,200}})?>\s{{0,20}}(?P<secret>[^<>\s][^<>]{{2,4096}})(?=</)"
+        ),
         "</",
         checked=True,
     ),
-    _rule(
+    SecretRule(
         "login",
         "Logins in `.netrc`, `.pgpass` and SQL, such as `IDENTIFIED BY '…'`",
-        r"(?i)\bmachine\s{1,4}\S{1,253}\s{1,8}login\s{1,4}\S{1,253}\s{1,8}password\s{1,4}(?P<plain>\S{2,}+)"
-        r"|\b(?:identified\s{1,4}by|(?:encrypted\s{1,4})?password)\s{1,4}'(?P<single>[^'\n]{3,256})'"
-        r"|(?m:^)[^\s:]{1,253}:(?:5432|5433|6432|\*):[^\s:]{1,64}:[^\s:]{1,64}:(?P<secret>\S{3,}+)",
+        re.compile(
+            r"(?i)\bmachine\s{1,4}\S{1,253}\s{1,8}login\s{1,4}\S{1,253}\s{1,8}password\s{1,4}(?P<plain>\S{2,}+)"
+            r"|\b(?:identified\s{1,4}by|(?:encrypted\s{1,4})?password)\s{1,4}'(?P<single>[^'\n]{3,256})'"
+            r"|(?m:^)[^\s:]{1,253}:(?:5432|5433|6432|\*):[^\s:]{1,64}:[^\s:]{1,64}:(?P<secret>\S{3,}+)"
+        ),
         r"login\s|identified\s+by|password\s+'|:(?:5432|5433|6432|\*):",
     ),
-    _rule(
+    SecretRule(
         "sentence",
         'Sentences that give a password away, such as "the password is hunter2"',
-        r"(?i)\b(?:password|passphrase|passcode|api key|access token|secret key)\s{1,4}(?:is|was|are):?\s{1,4}[\"'`]?"
-        r"(?P<secret>(?=[^\s\"'`]{0,64}[\d!@#$%^&*_-])[^\s\"'`,]{5,}+)",
+        re.compile(
+            r"(?i)\b(?:password|passphrase|passcode|api key|access token|secret key)\s{1,4}(?:is|was|are):?\s{1,4}[\"'`]?"
+            r"(?P<secret>(?=[^\s\"'`]{0,64}[\d!@#$%^&*_-])[^\s\"'`,]{5,}+)"
+        ),
         r"(?:password|passphrase|passcode|api key|access token|secret key)\s+(?:is|was|are)\b",
         checked=True,
     ),
 )
+RULE_PATTERNS = tuple(rule.pattern for rule in RULES)
 LONG_NUMBER = r"[2-6]\d{3}[ -]?\d{4}"
 HEADER_IN_LIST = r"[\"'](?:(?:proxy-)?authorization|(?:set-)?cookie|x-[a-z-]+|[\w-]*(?:key|token|secret|password))[\"']\s*,"
 CARD = re.compile(
@@ -330,11 +374,16 @@ def key_kind(key: str) -> str:
     return "strong" if SENSITIVE_KEY.match(spelled) else "weak" if WEAK_KEY.match(spelled) else ""
 
 
+def is_plain(value: str) -> bool:
+    """Return whether a value is a plain word, a placeholder, a mark, or an expression of a program."""
+    return "[redacted:" in value or PLAIN_VALUE.match(value) is not None
+
+
 def looks_secret(value: str) -> bool:
     """Return whether the value of a weakly named field has to be a secret: no plain word, and a digit or sign in it."""
-    if value.startswith(("http://", "https://")) or _NUMBER.fullmatch(value):
+    if value.startswith(("http://", "https://")) or _NUMBER.match(value):
         return False
-    return bool(_WEAK_VALUE.fullmatch(value) or _is_login(value)) and not PLAIN_VALUE.fullmatch(value)
+    return bool(_WEAK_VALUE.match(value) or _is_login(value)) and not is_plain(value)
 
 
 def _is_login(value: str) -> bool:
