@@ -8,7 +8,7 @@ from django.test import Client
 
 from detection.engine.scopes import PROJECT
 from detection.forms import GROUPS
-from detection.models import ApiKey, AuditEntry, Incident, Override, ToolOverride
+from detection.models import ApiKey, AuditEntry, Incident, Override, Project, ToolOverride
 from detection.services.audit import SYSTEM
 from detection.services.policies import overrides
 from tests.console.scenes import ask, make_world
@@ -276,3 +276,21 @@ def test_lists_never_count_a_whole_table():
         if page.model._meta.app_label == "detection":
             assert not page.show_full_result_count, page
             assert page.paginator.__name__ == "BoundedPaginator", page
+
+
+def test_the_creator_of_a_project_is_its_admin_and_the_last_admin_stays(world):
+    empty = {"memberships-TOTAL_FORMS": "0", "memberships-INITIAL_FORMS": "0"}
+    values = {"name": "Made here", "slug": "made-here", "retention_days": "30", "redacted_names": "userEmail"}
+    assert world.client.post("/admin/detection/project/add/", values | empty).status_code == 302
+    project = Project.objects.get(slug="made-here")
+    assert project.redacted_names == ["user_email"]
+    admin = project.memberships.get()
+    assert (admin.user, admin.role) == (world.user, "admin")
+    row = {"id": str(admin.pk), "project": str(project.pk), "user": str(world.user.pk), "role": "viewer"}
+    rows = {"memberships-TOTAL_FORMS": "1", "memberships-INITIAL_FORMS": "1"}
+    rows |= {f"memberships-0-{name}": value for name, value in row.items()}
+    url = f"/admin/detection/project/{project.pk}/change/"
+    for change in ({}, {"memberships-0-role": "admin", "memberships-0-DELETE": "on"}):
+        page = world.client.post(url, values | rows | change)
+        assert "The project needs an admin." in page.content.decode()
+    assert project.memberships.get().role == "admin"
