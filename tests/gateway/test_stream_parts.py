@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from detection.gateway.protocols.answers import Resolution
@@ -54,6 +54,7 @@ def read(reader, parts):
 
 
 @pytest.mark.parametrize("shape", PROTOCOLS)
+@settings(suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
 @given(st.data())
 def test_the_parts_of_a_stream_do_not_matter(shape, data):
     protocol, request = PROTOCOLS[shape], data.draw(st.sampled_from(REQUESTS))
