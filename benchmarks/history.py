@@ -49,7 +49,9 @@ def fill(stack: Stack) -> dict[str, int]:
 def _play(stack: Stack) -> None:
     """Play the demo's scenarios twice, some runs with long texts, and one of ten thousand calls."""
     key, fixed = stack.shown["api_key"], random.Random(1)
-    player = Player(url=stack.url, key=key, agents=12, speed=300, rounds=2, tell=lambda _: None, random=fixed)
+    player = Player(
+        url=stack.url, key=key, agents=12, speed=300, rounds=2, write=lambda _: None, random=fixed
+    )
     asyncio.run(player.play())
     connection = Connection(stack.url, stack.headers)
     for batch in (*_long_run(), *_wordy_runs()):

@@ -98,6 +98,8 @@ def _deep(program: httpx.Client, path: str) -> str:
 
 def _pages(program: httpx.Client) -> dict[str, str]:
     incident = program.get("incidents", params={"limit": 1}).json()["items"][0]["id"]
+    largest = {"limit": 1, "sort": "-incidents"}
+    pattern = program.get("patterns", params=largest).json()["items"][0]["id"]
     alerts = ("destinations", "routes", "silences", "notifications")
     tabs = ("open", "acknowledged", "snoozed", "ended", "resolved", "not_a_loop")
     states = ("running", "looping", "held", "stopped", "idle", "ended")
@@ -128,6 +130,11 @@ def _pages(program: httpx.Client) -> dict[str, str]:
         "Incidents, completions": "filter-values/incidents?field=tool&text=s",
         "Incidents, page 41": f"incidents?q=&cursor={_deep(program, 'incidents')}",
         "Incident": f"incidents/{incident}",
+        "Patterns": "patterns",
+        "Patterns, all": "patterns?q=",
+        "Patterns, a kind and an agent, by cost": "patterns?q=kind:cycle+agent:coder&sort=-cost",
+        "Patterns, of a week": "patterns?q=&range=7d",
+        "Pattern": f"patterns/{pattern}",
         "Approvals": "approvals",
         **{f"Statistics, {span}": f"statistics?range={span}" for span in ("24h", "30d", "365d")},
         "Statistics, a year of an agent": "statistics?range=365d&q=agent:coder",
@@ -158,6 +165,8 @@ def _lists(program: httpx.Client) -> dict[str, str]:
         "incidents, 500 of them": "incidents?limit=500",
         "incidents, text that is nowhere": "incidents?q=%22no+such+text%22",
         "incidents, not labelled and resolved": "incidents?label=none&status=resolved",
+        "patterns": "patterns",
+        "patterns, text that is nowhere": "patterns?q=%22no+such+text%22",
         "approvals": "approvals",
         "audit": "audit",
         "audit, of a subject that is not there": "audit?subject=nothing",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -12,6 +13,7 @@ from detection.models import Incident, Notification, Session
 from detection.models.session_state import shown_state
 from detection.selectors import alerts, incidents
 from detection.selectors.incidents import IncidentRow
+from detection.selectors.patterns import PatternRow
 from detection.selectors.sessions import SessionRow
 
 if TYPE_CHECKING:
@@ -85,6 +87,7 @@ def incident_document(row: IncidentRow | Incident, project: str) -> dict[str, An
         "is_demo": row.is_demo,
         "loop": row.loop_id,
         "group": row.group_id,
+        "pattern_id": row.pattern_id,
         "kind": row.kind,
         "tool": row.tool,
         "count": row.count,
@@ -120,6 +123,56 @@ def incident_document(row: IncidentRow | Incident, project: str) -> dict[str, An
             "session": session_link(project, row.session_name),
         },
     }
+
+
+def pattern_link(project: str, public_id: str) -> str:
+    """Return the address of a pattern in the console."""
+    return f"{settings.PUBLIC_URL}/p/{project}/patterns/{public_id}"
+
+
+def pattern_document(row: PatternRow, project: str) -> dict[str, Any]:
+    """Return a pattern as lists, exports and actions show it."""
+    mute = row.mute
+    return {
+        "id": row.public_id,
+        "title": row.title,
+        "kind": row.kind,
+        "tool": row.tool,
+        "program": row.program,
+        "results": row.results,
+        "detail": row.detail,
+        "state": row.state,
+        "has_returned": row.has_returned,
+        "label": row.label or None,
+        "assignee": row.assignee,
+        "mute": mute
+        and {
+            "reason": mute.reason,
+            "by": mute.by,
+            "starts_at": as_time(mute.starts_at),
+            "ends_at": as_time(mute.ends_at),
+            "baseline": mute.baseline,
+            "incidents": mute.incidents,
+        },
+        "incidents": row.incidents,
+        "open_incidents": row.open_incidents,
+        "sessions": row.sessions,
+        "first_seen_at": as_time(row.first_seen_at),
+        "last_seen_at": as_time(row.last_seen_at),
+        "resolved_at": as_time(row.resolved_at),
+        "calls_in_loop": row.calls_in_loop,
+        "calls_blocked": row.calls_blocked,
+        "cost_usd": float(row.cost_usd),
+        "agents": counted(row.agents),
+        "models": counted(row.models),
+        "trend": [*row.trend],
+        "links": {"pattern": pattern_link(project, row.public_id)},
+    }
+
+
+def counted(values: Iterable[tuple[str, int]]) -> list[dict[str, Any]]:
+    """Return values with their numbers of incidents."""
+    return [{"name": name, "incidents": number} for name, number in values]
 
 
 def notification_document(row: WithAnnotations[Notification, alerts.EventCount]) -> dict[str, Any]:

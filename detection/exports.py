@@ -10,9 +10,14 @@ from typing import Any, Final
 import orjson
 from django.http import StreamingHttpResponse
 
-from detection.documents import incident_document, notification_document, session_document
+from detection.documents import (
+    incident_document,
+    notification_document,
+    pattern_document,
+    session_document,
+)
 from detection.models import AuditEntry
-from detection.selectors import alerts, approvals, audit, incidents, sessions
+from detection.selectors import alerts, approvals, audit, incidents, patterns, sessions
 from detection.selectors.filters import ListQuery
 from detection.selectors.pages import Page, all_rows
 from detection.services.approvals.documents import approval_document
@@ -59,6 +64,7 @@ class ExportedList:
 EXPORTED_LISTS: Final = {
     "sessions": ExportedList(sessions.list_sessions, session_document),
     "incidents": ExportedList(incidents.list_incidents, incident_document),
+    "patterns": ExportedList(patterns.list_patterns, pattern_document),
     "approvals": ExportedList(approvals.list_approvals, lambda row, _: approval_document(row)),
     "notifications": ExportedList(alerts.list_notifications, lambda row, _: notification_document(row)),
     "audit": ExportedList(audit.list_entries, lambda row, _: audit_document(row)),

@@ -26,6 +26,7 @@ from detection.api.routes import (
     incidents,
     integrations,
     message_templates,
+    patterns,
     policies,
     prices,
     projects,
@@ -81,6 +82,7 @@ _PATH_PARAMETERS = {
     "model": "Model, percent-encoded.",
     "notification_id": "Id of the notification.",
     "pattern": "Glob of tool names, percent-encoded.",
+    "pattern_id": "Id of the pattern.",
     "price_id": "Id of the price.",
     "remembered_id": "Id of the remembered decision.",
     "route_id": "Id of the route.",
@@ -155,6 +157,7 @@ api.add_router("", agents.router)
 api.add_router("", hooks.router)
 api.add_router("", sessions.router)
 api.add_router("", incidents.router)
+api.add_router("", patterns.router)
 api.add_router("", policies.router)
 api.add_router("", message_templates.router)
 api.add_router("", approvals.router)

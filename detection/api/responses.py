@@ -9,14 +9,16 @@ from typing import Any, Final
 import orjson
 from django.http import HttpResponse
 
-from detection.documents import as_time
+from detection.documents import as_time, counted
 from detection.models import (
     IncidentActivity,
     LimitNotice,
     Override,
+    PatternActivity,
     QuarantinedEvent,
     ToolOverride,
 )
+from detection.selectors.patterns import SharedFact
 from detection.selectors.sessions import CallRow, CommandReplyRow
 
 LIST_AS_FILE: Final = {
@@ -100,8 +102,21 @@ def command_reply_document(row: CommandReplyRow) -> dict[str, Any]:
     return {"seq": row.seq, "received_at": as_time(row.received_at), "lines": list(row.lines)}
 
 
-def activity_document(entry: IncidentActivity) -> dict[str, Any]:
-    """Return an entry of an incident's activity."""
+def shared_document(facts: dict[str, SharedFact]) -> dict[str, Any]:
+    """Return what the incidents of a pattern share."""
+    names = {"loop_id": "loop", "session_name": "session"}
+    return {
+        names.get(name, name): {
+            "is_shared": fact.is_shared,
+            "distinct": fact.distinct,
+            "values": counted(fact.values),
+        }
+        for name, fact in facts.items()
+    }
+
+
+def activity_document(entry: IncidentActivity | PatternActivity) -> dict[str, Any]:
+    """Return an entry of the activity of an incident or pattern."""
     return {"at": as_time(entry.at), "actor": entry.actor, "action": entry.action, "note": entry.note}
 
 

@@ -17,11 +17,11 @@ from detection.console.formatting import visible
 from detection.console.recent_cache import RecentCache
 from detection.models.approvals import Decider
 from detection.selectors import approvals as selector
-from detection.selectors import dashboard, sessions
+from detection.selectors import dashboard, patterns, sessions
 
 MAX_SHOWN = 20
 """Held calls in the panel; the others wait behind them."""
-HOT = frozenset(("approvals", "incidents"))
+HOT = frozenset(("approvals", "incidents", "patterns"))
 _COUNT_SECONDS = 1.0
 _counts_cache: RecentCache[tuple[float, dict[str, int]]] = RecentCache(64)
 
@@ -40,15 +40,17 @@ class Badge:
 
 
 def badges(project_id: int) -> dict[str, Badge]:
-    """Count what the navigation shows; four bounded queries."""
+    """Count what the navigation shows; six bounded queries."""
     return _badges(_counts(project_id))
 
 
 def _counts(project_id: int) -> dict[str, int]:
-    counts = dashboard.navigation_counts(project_id)
+    counts, of_patterns = dashboard.navigation_counts(project_id), patterns.navigation_counts(project_id)
     return {
         "live": counts.active_sessions,
         "approvals": selector.count_waiting(project_id),
+        "patterns": of_patterns.open,
+        "muted_patterns": of_patterns.muted_but_firing,
         "incidents": counts.open_incidents,
     }
 

@@ -24,6 +24,7 @@ NAVIGATION = (
     (
         ("live", "Live", "live", "l"),
         ("approvals", "Approvals", "approvals", "q"),
+        ("patterns", "Patterns", "patterns", "p"),
         ("incidents", "Incidents", "incidents", "i"),
     ),
     (
@@ -50,6 +51,7 @@ SECTION_OF = {
     "session": "live",
     "session_by_name": "live",
     "incident": "incidents",
+    "pattern": "patterns",
     "policy": "policies",
     "message_templates": "policies",
     "alert_route": "alerts",
@@ -65,7 +67,7 @@ SECTION_OF = {
 
 @dataclass(frozen=True, slots=True)
 class NavigationItem:
-    """One line of the navigation."""
+    """One line of the navigation; `muted` counts the patterns that are muted but firing."""
 
     name: str
     words: str
@@ -74,6 +76,7 @@ class NavigationItem:
     url: str
     is_current: bool
     badge: Badge | None
+    muted: Badge | None = None
 
     @property
     def is_in_tab_bar(self) -> bool:
@@ -82,7 +85,7 @@ class NavigationItem:
 
 
 def console(request: HttpRequest) -> dict[str, Any]:
-    """Return the context of the layout; costs at most four small queries, and none where the layout is not used."""
+    """Return the context of the layout; costs at most six small queries, and none where the layout is not used."""
     chosen = preferences.of(request)
     context: dict[str, Any] = {"preferences": chosen, "time_mode": chosen.time, "theme": chosen.theme}
     project = getattr(request, "project", None)
@@ -128,6 +131,7 @@ def _navigation(project: Any, page: str, badges: Mapping[str, Badge]) -> list[li
                 reverse(f"console:{name}", args=[project.slug]),
                 name == section,
                 badges.get(name),
+                badges.get("muted_patterns") if name == "patterns" else None,
             )
             for name, words, icon, key in group
         ]

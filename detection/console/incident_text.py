@@ -53,8 +53,15 @@ ACTIVITY = {
     "exception_undone": "Exception undone",
     "commented": "Commented",
     "undone": "Undone",
+    "assigned": "Assigned",
+    "mute_ended": "Mute ended",
+    "muted": "Muted",
+    "unmuted": "Unmuted",
+    "labelled false_alarm": "Labelled not a loop",
+    "labelled true_loop": "Labelled a loop",
+    "labelled none": "Label removed",
 }
-"""Action of an incident's activity for people."""
+"""Action of the activity of an incident or pattern for people."""
 
 
 class HasKind(Protocol):

@@ -28,3 +28,8 @@ def call_url(project: str, name: str, seq: int) -> str:
 def incident_url(project: str, public_id: str) -> str:
     """Return an incident's page."""
     return reverse("console:incident", args=[project, public_id])
+
+
+def undo_url(project: str, ids: str) -> str:
+    """Return the address that undoes a change of these incidents or patterns, separated by spaces."""
+    return reverse(f"console:{'patterns' if ids.startswith('pat_') else 'incidents'}_act", args=[project])

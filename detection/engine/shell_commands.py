@@ -127,6 +127,10 @@ _PREFIXES = frozenset(("sudo", "xargs", "then", "do", "else", "time", "nohup", "
 _REDIRECTED = re.compile(r"(?<![<>=\-0-9&])>{1,2}(?![>&=])\s*(?!/dev/null)[\w./~$\"'{-]")
 _COMMAND_FIELDS = ("command", "cmd", "code", "script", "input", "commands")
 _MAX_COMMAND_CHARS = 4096
+_PROGRAM = re.compile(r"[A-Za-z][\w.+-]{0,31}")
+_VERB = re.compile(r"[a-z][a-z-]{1,19}")
+_SHELLS = frozenset(("bash", "sh", "zsh"))
+_PREPARING_PROGRAMS = frozenset(("cd", "export", "set", "source", "pushd", "popd", "true", "echo"))
 
 
 ShellIntent = Literal["", "change", "look", "sleep"]
@@ -134,14 +138,7 @@ ShellIntent = Literal["", "change", "look", "sleep"]
 
 def intent_of_line(arguments: object) -> ShellIntent:
     """Return what a shell line does: it changes something, it sleeps, all its commands only look, or nothing known."""
-    command: object = arguments
-    if isinstance(arguments, dict):
-        command = next((arguments[name] for name in _COMMAND_FIELDS if name in arguments), "")
-    if isinstance(command, list):
-        command = " ".join(str(part) for part in command)
-    if not isinstance(command, str):
-        return ""
-    command = command[:_MAX_COMMAND_CHARS]
+    command = _command_of(arguments)
     if ">" in command and _REDIRECTED.search(command):
         return "change"
     commands = [words for part in _SEPARATOR.split(command) if (words := _words_of(part))]
@@ -150,6 +147,33 @@ def intent_of_line(arguments: object) -> ShellIntent:
     if "sleep" in command and _SLEEPS.search(command):
         return "sleep"
     return "look" if commands and all(map(_looks, commands)) else ""
+
+
+def program_of(arguments: object) -> str:
+    """Return the program of a shell line, with its verb where it has verbs: ``pytest``, ``git push``; empty if unknown.
+
+    Changes of the directory and other commands that only prepare the next one are skipped.
+    """
+    for part in _SEPARATOR.split(_command_of(arguments)):
+        words = _words_of(part)
+        if len(words) > 2 and words[0] in _SHELLS and words[1].startswith("-"):
+            words = [words[2].lstrip("'\""), *words[3:]]
+        program = words[0].rpartition("/")[2] if words else ""
+        if not _PROGRAM.fullmatch(program) or program in _PREPARING_PROGRAMS:
+            continue
+        has_verb = program in _CHANGING_VERBS or program in _LOOKING_VERBS
+        verb = next((word for word in words[1:3] if has_verb and _VERB.fullmatch(word)), "")
+        return f"{program} {verb}".strip()
+    return ""
+
+
+def _command_of(arguments: object) -> str:
+    command: object = arguments
+    if isinstance(arguments, dict):
+        command = next((arguments[name] for name in _COMMAND_FIELDS if name in arguments), "")
+    if isinstance(command, list):
+        command = " ".join(str(part) for part in command)
+    return command[:_MAX_COMMAND_CHARS] if isinstance(command, str) else ""
 
 
 def _words_of(part: str) -> list[str]:

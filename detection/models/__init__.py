@@ -35,6 +35,7 @@ from detection.models.keys import ApiKey, KeyScope
 from detection.models.limit_notices import LimitNotice
 from detection.models.message_templates import MessageTemplate
 from detection.models.operations import BriefRecord, FailedSignIns, PartHeartbeat
+from detection.models.patterns import Pattern, PatternActivity, PatternState
 from detection.models.policies import Override, ToolOverride
 from detection.models.projects import Membership, Project, Role
 from detection.models.quarantine import QuarantinedEvent
@@ -91,6 +92,9 @@ __all__ = [
     "OutboxState",
     "Override",
     "PartHeartbeat",
+    "Pattern",
+    "PatternActivity",
+    "PatternState",
     "Project",
     "QuarantinedEvent",
     "ReadMessages",

@@ -180,12 +180,27 @@ class AlertRoute(Matchers):
 class AlertSilence(Matchers):
     """Suppresses matching alert events until `ends_at`; they stay listed on the silence.
 
-    After it ends, incidents that are still open and were never sent are sent once; `caught_up_at` is when.
+    After it ends, incidents that are still open and were never sent are sent once; `caught_up_at` is when. The mute of a
+    pattern is a silence with `pattern`; see `services.alerting.mutes`.
     """
 
     public_id = models.CharField(max_length=32, unique=True, default=new_silence_id, editable=False)
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="alert_silences")
-    loop_id = models.CharField(max_length=32, blank=True, default="", help_text="Only this pattern.")
+    loop_id = models.CharField(max_length=32, blank=True, default="", help_text="Only loops of these calls.")
+    pattern = models.ForeignKey(
+        "detection.Pattern",
+        null=True,
+        blank=True,
+        on_delete=models.CASCADE,
+        db_index=False,
+        related_name="silences",
+        help_text="Only this pattern, which is muted.",
+    )
+    baseline = models.IntegerField(
+        null=True,
+        blank=True,
+        help_text="Of a pattern that is muted until it gets worse: more incidents than this in 24 hours end the silence.",
+    )
     reason = models.CharField(max_length=300)
     starts_at = models.DateTimeField(db_default=Now())
     ends_at = models.DateTimeField()
@@ -204,6 +219,11 @@ class AlertSilence(Matchers):
             models.Index(fields=("project", "-ends_at"), name="silence_newest"),
             models.Index(
                 fields=("ends_at",), name="silence_to_catch_up", condition=models.Q(caught_up_at=None)
+            ),
+            models.Index(
+                fields=("pattern", "-ends_at"),
+                name="silence_of_pattern",
+                condition=models.Q(pattern__isnull=False),
             ),
         )
 

@@ -87,7 +87,16 @@ class Incident(models.Model):
     is_demo = models.BooleanField(default=False)
 
     loop_id = models.CharField(
-        max_length=32, help_text="Id of the pattern: the same loop in other sessions has the same id."
+        max_length=32, help_text="Identity of the loop: the same calls in other sessions have the same."
+    )
+    pattern = models.ForeignKey(
+        "detection.Pattern",
+        null=True,
+        on_delete=models.SET_NULL,
+        db_index=False,
+        related_name="incidents",
+        help_text="The same loop in other sessions, whatever the arguments. Null for incidents of older versions, until a "
+        "worker has assigned them.",
     )
     group_id = models.CharField(
         max_length=32,
@@ -178,6 +187,13 @@ class Incident(models.Model):
             models.Index(fields=("project", "status", "-last_seen_at"), name="incident_by_status"),
             models.Index(fields=("project", "loop_id"), name="incident_by_loop"),
             models.Index(fields=("group_id",), name="incident_group"),
+            models.Index(fields=("pattern", "-last_seen_at", "-id"), name="incident_of_pattern"),
+            models.Index(
+                fields=("project", "status", "pattern"),
+                name="incident_at_work",
+                condition=models.Q(status__in=("open", "acknowledged", "snoozed")),
+            ),
+            models.Index(fields=("id",), name="incident_without_pattern", condition=models.Q(pattern=None)),
             models.Index(
                 fields=("snoozed_until",), name="incident_snoozed", condition=models.Q(status="snoozed")
             ),

@@ -173,6 +173,9 @@ class ListSpec:
         A later time of the same row that has the index; it cannot be before `time`.
     sorts
         What the list can be sorted by; the first is the default, descending.
+    newest
+        Column by which rows are the newest, for completion, where the list does not show rows of `model` as they are. Empty for
+        the column of the first order.
     default_text
         The filter of an address without one.
     default_range
@@ -190,6 +193,7 @@ class ListSpec:
     time_words: str
     sorts: tuple[SortKey, ...]
     also_since: str = ""
+    newest: str = ""
     default_text: str = ""
     default_range: str = ""
     example: str = ""
@@ -324,7 +328,9 @@ def complete(spec: ListSpec, rows: QuerySet[Any], name: str, prefix: str) -> lis
     column = spec.field(name)
     if column.type != "text" or not column.completes:
         return []
-    newest = rows.order_by(f"-{spec.sorts[0].column}", "-id").values(column.column)[:COMPLETED_ROWS]
+    newest = rows.order_by(f"-{spec.newest or spec.sorts[0].column}", "-id").values(column.column)[
+        :COMPLETED_ROWS
+    ]
     found = {row[column.column] for row in newest} - {"", None}
     wanted = prefix.lower()
     near = [value for value in found if wanted in value.lower()]

@@ -38,6 +38,7 @@ class IncidentRow:
     is_demo: bool
     loop_id: str
     group_id: str
+    pattern_id: str | None
     kind: str
     tool: str
     count: int
@@ -74,10 +75,8 @@ class IncidentRow:
         return self.ended_at is None
 
 
-_COLUMNS = tuple(
-    F("acknowledged_by__username") if field.name == "acknowledged_by" else F(field.name)
-    for field in fields(IncidentRow)
-)
+_ELSEWHERE = {"acknowledged_by": "acknowledged_by__username", "pattern_id": "pattern__public_id"}
+_COLUMNS = tuple(F(_ELSEWHERE.get(field.name, field.name)) for field in fields(IncidentRow))
 
 
 def list_incidents(
@@ -125,11 +124,11 @@ def matching_ids(project_id: int, query: ListQuery, up_to: int, limit: int) -> l
 
 
 def get_incident(project_id: int, public_id: str) -> Incident | None:
-    """Return an incident of this project, with its session and the person who acknowledged it."""
+    """Return an incident of this project, with its session, its pattern and the person who acknowledged it."""
     if "\x00" in public_id:
         return None
     return (
-        Incident.objects.select_related("session", "acknowledged_by")
+        Incident.objects.select_related("session", "acknowledged_by", "pattern")
         .filter(project_id=project_id, public_id=public_id)
         .first()
     )
@@ -140,7 +139,11 @@ def row_of(incident: Incident) -> IncidentRow:
     values: list[Any] = []
     for field in fields(IncidentRow):
         value = getattr(incident, field.name)
-        values.append(value and value.get_username() if field.name == "acknowledged_by" else value)
+        if field.name == "acknowledged_by":
+            value = value and value.get_username()
+        elif field.name == "pattern_id":
+            value = incident.pattern and incident.pattern.public_id
+        values.append(value)
     return IncidentRow(*values)
 
 

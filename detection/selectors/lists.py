@@ -19,6 +19,7 @@ from detection.models import (
     Notification,
     NotificationItem,
     NotificationState,
+    PatternState,
     Session,
     SessionState,
 )
@@ -27,6 +28,7 @@ from detection.models.incidents import IncidentLabel, IncidentStatus
 from detection.models.session_state import state_condition
 from detection.selectors.filters import FieldChoice, FilterField, ListSpec
 from detection.selectors.pages import SortKey
+from detection.selectors.pattern_state import has_state, is_muted_but_firing
 
 
 def _flag(name: str, help: str, yes: Q) -> FilterField:  # noqa: A002
@@ -85,7 +87,13 @@ INCIDENTS: Final = ListSpec(
         _text("session", "Session", "session_name"),
         _BACKEND,
         _MODEL,
-        _text("pattern", "Id of the pattern: the same loop in other sessions", "loop_id", completes=False),
+        _text(
+            "pattern",
+            "Id of the pattern: the same loop in other sessions",
+            "pattern__public_id",
+            completes=False,
+        ),
+        _text("loop", "Identity of the loop: the same calls in other sessions", "loop_id", completes=False),
         FilterField(
             name="label",
             type="choice",
@@ -322,7 +330,45 @@ CALL_COUNTS: Final = ListSpec(
 )
 """The hourly counts of calls, for `STATISTICS`. No list."""
 
+_NOT_OF_PATTERNS = ("is", "pattern", "label")
+
+PATTERNS: Final = ListSpec(
+    name="patterns",
+    words="patterns",
+    model=Incident,
+    fields=(
+        FilterField(
+            name="is",
+            type="choice",
+            help="State of the pattern",
+            choices=(
+                *(FieldChoice(state.value, state.label, partial(has_state, state)) for state in PatternState),
+                FieldChoice("muted_but_firing", "Muted but firing", is_muted_but_firing),
+            ),
+        ),
+        _text("owner", "Who it is assigned to", "pattern__assignee__username", completes=False),
+        _flag("assigned", "Whether it is assigned to someone", Q(pattern__assignee__isnull=False)),
+        *(field for field in INCIDENTS.fields if field.name not in _NOT_OF_PATTERNS),
+    ),
+    search=INCIDENTS.search,
+    time=INCIDENTS.time,
+    time_words="Incidents opened",
+    also_since=INCIDENTS.also_since,
+    newest="last_seen_at",
+    sorts=(
+        SortKey("seen", "last_seen"),
+        SortKey("first", "first_seen"),
+        SortKey("incidents", "incidents", "number"),
+        SortKey("sessions", "sessions", "number"),
+        SortKey("blocked", "blocked", "number"),
+        SortKey("cost", "cost", "number"),
+    ),
+    default_text="is:open",
+    example="kind:cycle agent:browser assigned:no",
+)
+"""Rows are groups of incidents: fields that are not the pattern's own select the incidents that are counted."""
+
 LISTS: Final = {
-    spec.name: spec for spec in (SESSIONS, INCIDENTS, APPROVALS, AUDIT, NOTIFICATIONS, STATISTICS)
+    spec.name: spec for spec in (SESSIONS, PATTERNS, INCIDENTS, APPROVALS, AUDIT, NOTIFICATIONS, STATISTICS)
 }
 """All of them by name."""

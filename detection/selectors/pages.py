@@ -97,17 +97,22 @@ class Order:
     def __str__(self) -> str:
         return ("-" if self.is_descending else "") + self.key.name
 
-    def page(self, rows: QuerySet[Any], cursor: str) -> QuerySet[Any]:
+    def page(self, rows: QuerySet[Any], cursor: str, id_column: str = "id") -> QuerySet[Any]:
         """Return rows in this order, those after the cursor if there is one.
+
+        Parameters
+        ----------
+        id_column
+            Column of the row's `id`, for rows that are grouped.
 
         Raises
         ------
         BadCursor
         """
         if cursor:
-            rows = rows.filter(self._beyond(cursor))
+            rows = rows.filter(self._beyond(cursor, id_column))
         sign = "-" if self.is_descending else ""
-        return rows.order_by(sign + self.key.column, f"{sign}id")
+        return rows.order_by(sign + self.key.column, sign + id_column)
 
     def cursor(self, row: Any) -> str:
         """Return the cursor after a row."""
@@ -116,13 +121,13 @@ class Order:
         plain = f"{self}|{row.id}|{text}"
         return base64.urlsafe_b64encode(plain.encode()).decode().rstrip("=")
 
-    def _beyond(self, cursor: str) -> Q:
+    def _beyond(self, cursor: str, id_column: str) -> Q:
         value, number = self._decode(cursor)
         column = self.key.column
         # The first part bounds the scan of an index.
         if self.is_descending:
-            return Q(**{f"{column}__lte": value}) & ~Q(**{column: value, "id__gte": number})
-        return Q(**{f"{column}__gte": value}) & ~Q(**{column: value, "id__lte": number})
+            return Q(**{f"{column}__lte": value}) & ~Q(**{column: value, f"{id_column}__gte": number})
+        return Q(**{f"{column}__gte": value}) & ~Q(**{column: value, f"{id_column}__lte": number})
 
     def _decode(self, cursor: str) -> tuple[Any, int]:
         try:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import structlog
 from celery.signals import beat_init, worker_init, worker_shutting_down
 
+from detection.services.alerting import mutes
 from detection.services.approvals import decisions
-from detection.services.incidents import triage
+from detection.services.incidents import pattern_changes, triage
 from detection.services.maintenance import retention
 from detection.services.maintenance.heartbeats import heartbeats
 from detection.services.policies import overrides
@@ -37,6 +38,8 @@ class Sweeper(Periodic):
         decisions.close_overdue()
         triage.wake_due()
         overrides.expire_due()
+        mutes.wake_due()
+        pattern_changes.carry_out_waiting()
         self._sweep_until_done()
         if not self._is_tidy:
             # Housekeeping that was missed while the server was down runs now instead of at the next scheduled time.

@@ -187,6 +187,12 @@ def incident_url(project: Any, public_id: str) -> str:
     return permalinks.incident_url(project.slug, public_id)
 
 
+@register.simple_tag
+def undo_url(project: Any, ids: str) -> str:
+    """Return where a change of these incidents or patterns is undone."""
+    return permalinks.undo_url(project.slug, ids)
+
+
 @register.simple_tag(takes_context=True)
 def query(context: RequestContext, **changes: Any) -> str:
     """Return the page's query string with some values changed; an empty value is removed."""

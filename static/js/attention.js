@@ -59,6 +59,7 @@ function show({ badges, held, closed }) {
     write(badge.querySelector("[data-badge-text]"), text);
     badge.classList.toggle("hot", isHot);
     if (badge.closest(".tabbar")) badge.hidden = !isHot;
+    else if (badge.matches(".muted")) badge.hidden = text === "0";
   }
   showCount(badges.approvals);
   const wanted = new Map(held.map((one) => [one.id, one]));

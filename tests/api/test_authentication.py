@@ -52,6 +52,11 @@ BODIES = {
     ("POST", "/incidents/{incident_id}/exceptions"): {"option": "agent:off"},
     ("POST", "/incidents/{incident_id}/label"): {"label": "false_alarm"},
     ("POST", "/incidents/{incident_id}/comment"): {"note": "seen"},
+    ("POST", "/patterns/bulk"): {"ids": ["{pattern_id}"], "action": "acknowledge"},
+    ("POST", "/patterns/{pattern_id}/assign"): {"assignee": ""},
+    ("POST", "/patterns/{pattern_id}/comment"): {"note": "seen"},
+    ("POST", "/patterns/{pattern_id}/mute"): {"until_worse": True},
+    ("POST", "/patterns/{pattern_id}/label"): {"label": "false_alarm"},
     ("PUT", "/overrides"): {"values": {"max_repeats": 6}},
     ("PUT", "/overrides/{backend}"): {"values": {"max_repeats": 6}},
     ("PUT", "/overrides/{backend}/{model}"): {"values": {"max_repeats": 6}},
@@ -80,6 +85,7 @@ REACHABLE = {"ALERT_ALLOWED_NETWORKS": ("127.0.0.0/8",)}
 NEEDS_OWN_STATE = {
     ("POST", "/incidents/{incident_id}/undo"),
     ("POST", "/incidents/{incident_id}/exceptions/undo"),
+    ("POST", "/patterns/{pattern_id}/undo"),
     ("POST", "/sessions/{session}/revoke-exemption"),
 }
 """Responds 409 while there is nothing to undo."""
@@ -136,6 +142,7 @@ def _made(api, address):
     found = {
         "session": "s-1",
         "incident_id": api.get("/incidents").json()["items"][0]["id"],
+        "pattern_id": api.get("/patterns").json()["items"][0]["id"],
         "agent": "triage",
         "backend": "openai",
         "model": "gpt-5",

@@ -10,7 +10,7 @@ from django.test import Client
 from django.utils import timezone
 
 from detection.engine.scopes import Scope
-from detection.models import Attempt, Incident, Project, Role, Session, TranscriptImport, WhatIf
+from detection.models import Attempt, Incident, Pattern, Project, Role, Session, TranscriptImport, WhatIf
 from detection.services.audit import SYSTEM
 from detection.services.gateway import backends, prices
 from detection.services.gateway.traffic import TrafficCounts, TrafficKey, store_traffic
@@ -176,6 +176,12 @@ def add_gateway(world: World, **text: str) -> None:
     store_traffic(counts)
 
 
+def pattern_of(incident: Incident) -> Pattern:
+    """Return the pattern of an incident."""
+    assert incident.pattern is not None
+    return incident.pattern
+
+
 def screens(world: World) -> dict[str, str]:
     """Every screen of a project by name."""
     from detection.console import permalinks
@@ -190,6 +196,8 @@ def screens(world: World) -> dict[str, str]:
         "session settings": f"{session}{more}tab=settings",
         "incidents": f"{base}/incidents?q=",
         "incident": f"{base}/incidents/{world.incident.public_id}",
+        "patterns": f"{base}/patterns?q=",
+        "pattern": f"{base}/patterns/{pattern_of(world.incident).public_id}",
         "policies": f"{base}/policies",
         "policies of a model": f"{base}/policies?scope=model:openai/gpt-5",
         "tool rule": f"{base}/policies/tool-rule?pattern=get_*",

@@ -13,12 +13,12 @@ import pytest
 from django.utils import timezone
 
 from detection.engine.scopes import PROJECT
-from detection.models import Approval, Incident, Session
+from detection.models import Approval, Incident, Pattern, Session
 from detection.models.session_state import SessionState
 from detection.services.approvals import decisions
 from detection.services.audit import SYSTEM, Actor
 from detection.services.errors import ServiceError
-from detection.services.incidents import triage
+from detection.services.incidents import pattern_triage, triage
 from detection.services.maintenance import retention
 from detection.services.policies import overrides
 from tests.api.conftest import Api, speaking
@@ -39,7 +39,17 @@ class Chance:
 
     def act(self):
         often = (self.repeat, self.triage) * 3
-        once = (self.work, self.mode, self.decide, self.stop, self.resume, self.end, self.wait, self.wake)
+        once = (
+            self.pattern,
+            self.work,
+            self.mode,
+            self.decide,
+            self.stop,
+            self.resume,
+            self.end,
+            self.wait,
+            self.wake,
+        )
         with contextlib.suppress(ServiceError):
             self.random.choice(often + once)()
 
@@ -71,6 +81,15 @@ class Chance:
                 "label": {"value": self.random.choice(("false_alarm", "true_loop", ""))},
             }
             triage.ACTIONS[name](self.project.pk, incident.public_id, BY, **more.get(name, {}))
+
+    def pattern(self):
+        for pattern in Pattern.objects.order_by("?")[:1]:
+            name = self.random.choice([*pattern_triage.ACTIONS])
+            more = {
+                "mute": {"until_worse": True},
+                "label": {"value": self.random.choice(("false_alarm", ""))},
+            }
+            pattern_triage.ACTIONS[name](self.project.pk, pattern.public_id, BY, **more.get(name, {}))
 
     def stop(self):
         self.api.post(f"/sessions/{self.random.choice(SESSIONS)}/stop", {"reason": "enough"})
@@ -128,7 +147,20 @@ def check(world, api):
     statuses = ("open", "acknowledged", "snoozed", "ended", "resolved")
     incidents = {status: len(listed(api, "/incidents", status=status)) for status in statuses}
     waiting = [one for one in listed(api, "/approvals", state="open") if one["decider"] == "person"]
+    states = (
+        "open",
+        "acknowledged",
+        "snoozed",
+        "muted",
+        "muted_but_firing",
+        "ended",
+        "resolved",
+        "not_a_loop",
+    )
+    patterns = {state: len(listed(api, "/patterns", state=state)) for state in states}
     badges = {
+        "patterns": patterns["open"],
+        "muted_patterns": patterns["muted_but_firing"],
         "live": sum(sessions[state] for state in ("running", "looping", "held")),
         "incidents": incidents["open"],
         "approvals": len(waiting),
@@ -147,6 +179,13 @@ def check(world, api):
     assert {name: tabs[name] for name in statuses} == incidents
     assert tabs["all"] == sum(incidents.values()) == len(listed(api, "/incidents"))
     assert tabs["not_a_loop"] == len(listed(api, "/incidents", label="false_alarm"))
+
+    tabs = tabs_of(world.client.get(f"{world.base}/patterns").content.decode())
+    rare = {"snoozed", "muted_but_firing"}  # shown only while there is something in them
+    assert {name: tabs.get(name, 0 if name in rare else None) for name in states} == patterns
+    assert (
+        tabs["all"] == len(listed(api, "/patterns")) == sum(patterns.values()) - patterns["muted_but_firing"]
+    )
 
     approvals = world.client.get(f"{world.base}/approvals").content.decode()
     assert len(set(re.findall(r'id="(apr_\w+)"', approvals))) == len(waiting)

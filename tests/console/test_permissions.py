@@ -6,7 +6,7 @@ from django.urls import reverse
 
 from detection.console.urls import urlpatterns
 from detection.models import AlertDestination, AlertRoute, Notification, Role
-from tests.console.scenes import make_world, what_if_of
+from tests.console.scenes import make_world, pattern_of, what_if_of
 from tests.support.projects import make_member, make_project
 
 pytestmark = pytest.mark.django_db
@@ -25,6 +25,9 @@ RIGHTS = {
     "session_call": (READ, None),
     "session_act": (None, OPERATE),
     "session": (READ, None),
+    "patterns": (READ, None),
+    "patterns_act": (None, OPERATE),
+    "pattern": (READ, None),
     "incidents": (READ, None),
     "incidents_act": (None, OPERATE),
     "incident": (READ, None),
@@ -108,6 +111,7 @@ def address(name, world):
         "export_list": ["incidents"],
         "session": [world.session.external_id],
         "incident": [world.incident.public_id],
+        "pattern": [pattern_of(world.incident).public_id],
         "create_exception": [world.incident.public_id],
         "undo_exception": [world.incident.public_id],
         "connect_guide": ["codex"],

@@ -47,6 +47,7 @@ def test_every_screen_opens_in_an_empty_project():
     client.force_login(make_member(project))
     for name in (
         "live",
+        "patterns",
         "incidents",
         "policies",
         "policies/history",
@@ -277,7 +278,7 @@ def test_an_incident_of_a_cycle_names_its_pattern_and_how_often_the_ladder_react
     incident = Incident.objects.get(session_name="cycling", kind="cycle")
     shown = text(world.client.get(f"{world.base}/incidents/{incident.public_id}"))
     # Markup between two words leaves a space before a comma or a point.
-    assert "Pattern read_file → edit_file , 4 laps" in shown
+    assert "One lap read_file → edit_file , 4 laps" in shown
     assert "Strictest reaction: warn . Reactions to this loop: 1" in shown
 
 

@@ -17,13 +17,13 @@ from django.utils import timezone
 from detection import services
 from detection.admin.audit import AREAS
 from detection.engine.scopes import PROJECT, Scope
-from detection.models import Approval, AuditEntry, RememberedDecision, Session
+from detection.models import Approval, AuditEntry, Pattern, RememberedDecision, Session
 from detection.services import audit, keys, saved_views
 from detection.services.alerting import alert_routes, destinations, notifications, silences
 from detection.services.approvals import decisions, judge_consultation
 from detection.services.audit import Actor
 from detection.services.gateway import backends, prices
-from detection.services.incidents import exceptions, triage
+from detection.services.incidents import exceptions, pattern_triage, patterns, triage
 from detection.services.ingestion import import_files, transcript_imports
 from detection.services.ingestion.transcript_imports import Arrived
 from detection.services.maintenance import retention
@@ -40,6 +40,10 @@ NOT_A_CHANGE_OF_ITS_OWN = {
     "alerting.rendering.sentence",  # writes a text
     "alerting.outbox.record_incident_event",  # is called by what writes the entry
     "audit.record",  # is the entry
+    "pattern_activity.record",  # is the entry
+    "alerting.mutes.mute",  # parts of `pattern_triage`
+    "alerting.mutes.unmute",
+    "alerting.silences.extend_again",
 }
 
 
@@ -70,6 +74,11 @@ class World:
     def incident(self, **fields):
         return make_incident(self.project, **fields).public_id
 
+    def pattern(self):
+        self.incident(status="open", ended_at=None)
+        patterns.assign_missing()
+        return Pattern.objects.get().public_id
+
     def session(self):
         self.agent.asks()
         return "s-1"
@@ -89,7 +98,7 @@ class World:
 
     def done(self, function, *arguments, **more):
         """Do something first and hand back what to undo."""
-        public_id = self.incident()
+        public_id = self.pattern() if function.__module__ == pattern_triage.__name__ else self.incident()
         function(self.pk, public_id, ANA, *arguments, **more)
         return public_id
 
@@ -195,6 +204,19 @@ def _changes(w):
         "incidents.triage.resolve": (w.incident, lambda i: triage.resolve(w.pk, i, ANA)),
         "incidents.triage.snooze": (w.incident, lambda i: triage.snooze(w.pk, i, ANA, until=timezone.now() + timedelta(hours=1))),
         "incidents.triage.undo": (lambda: w.done(triage.acknowledge), lambda i: triage.undo(w.pk, i, ANA)),
+        "incidents.pattern_triage.assign": (w.pattern, lambda p: pattern_triage.assign(w.pk, p, ANA, make_member(w.project).username)),
+        "incidents.pattern_triage.comment": (w.pattern, lambda p: pattern_triage.comment(w.pk, p, ANA, "x")),
+        "incidents.pattern_triage.mute": (w.pattern, lambda p: pattern_triage.mute(w.pk, p, ANA, until_worse=True)),
+        "incidents.pattern_triage.unmute": (
+            lambda: w.done(pattern_triage.mute, until_worse=True), lambda p: pattern_triage.unmute(w.pk, p, ANA)
+        ),
+        "incidents.pattern_triage.acknowledge": (w.pattern, lambda p: pattern_triage.acknowledge(w.pk, p, ANA)),
+        "incidents.pattern_triage.resolve": (w.pattern, lambda p: pattern_triage.resolve(w.pk, p, ANA)),
+        "incidents.pattern_triage.label": (w.pattern, lambda p: pattern_triage.label(w.pk, p, ANA, "false_alarm")),
+        "incidents.pattern_triage.undo": (
+            lambda: w.done(pattern_triage.resolve), lambda p: pattern_triage.undo(w.pk, p, ANA)
+        ),
+        "incidents.pattern_triage.bulk": (w.pattern, lambda p: pattern_triage.bulk(w.pk, [p], "resolve", ANA)),
         "keys.create_key": (lambda: None, lambda _: keys.create_key(w.project, "k", ANA)),
         "keys.revoke_key": (lambda: keys.create_key(w.project, "k", ANA)[0], lambda k: keys.revoke_key(w.project, k.public_id, ANA)),
         "policies.overrides.save_override": (lambda: None, lambda _: overrides.save_override(w.pk, Scope("backend", backend="x"), {"max_repeats": 9}, ANA)),

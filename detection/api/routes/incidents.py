@@ -42,7 +42,7 @@ from detection.services.incidents import triage as services
 router = Router(tags=["incidents"])
 
 
-_PARAMETERS = {"status": "is"} | {
+_PARAMETERS = {"status": "is", "pattern_id": "pattern"} | {
     name: name for name in ("kind", "tool", "agent", "backend", "model", "label", "session")
 }
 """Typed parameters and the fields of the filter language that they select values of."""

@@ -119,7 +119,7 @@ class RouteRequestSchema(MatchersSchema):
         ["opened", "escalated", "ended", "approval.requested"],
         description="Types of alert events that match. An empty list matches every type.",
     )
-    group_by: list[Literal["session", "loop", "kind", "tool", "agent", "model"]] = Field(
+    group_by: list[Literal["session", "loop", "pattern", "kind", "tool", "agent", "model"]] = Field(
         ["session", "loop"],
         description="Alert events with equal values in these fields share a notification.",
     )

@@ -45,6 +45,7 @@ class IncidentFiltersSchema(FilterQuerySchema):
         "", description="Label. `none` selects incidents without one."
     )
     session: ShortText = Field("", description="Your name for the session.")
+    pattern_id: ShortText = Field("", description="Id of the pattern.")
 
 
 class IncidentQuerySchema(IncidentFiltersSchema, PageQuerySchema):
@@ -69,9 +70,15 @@ class IncidentSchema(Schema):
     backend: str = Field(description="LLM backend.")
     model: str = Field(description="Model.")
     is_demo: bool = Field(description="Whether the demo created it.")
-    loop: str = Field(description="Id of the pattern. Incidents of the same loop in other sessions share it.")
+    loop: str = Field(
+        description="Identity of the loop. Incidents of the same calls in other sessions share it."
+    )
     group: str = Field(
         description="Id of the first incident about the same calls. Incidents of several detectors share it."
+    )
+    pattern_id: str | None = Field(
+        description="Id of the pattern: the same loop in other sessions, whatever the arguments. Null for a few seconds "
+        "after an update from a version without patterns."
     )
     kind: str = Field(description="Detector.")
     tool: str = Field(description="The tool, or the tools of a cycle.")
@@ -137,7 +144,7 @@ class IncidentDetailSchema(IncidentSchema):
     related: list[IncidentSchema] = Field(
         description="Other incidents about the same calls, found by other detectors."
     )
-    neighbours: list[IncidentSchema] = Field(description="Incidents of the same pattern in other sessions.")
+    neighbours: list[IncidentSchema] = Field(description="Incidents of the same calls in other sessions.")
 
 
 class NoteRequestSchema(StrictSchema):

@@ -106,6 +106,9 @@ class BaseDetector:
         The incident in one sentence for people, without the full stop. Text between asterisks is emphasised. Placeholders:
         `$tool`, `$count`, `$limit`, `$span` (" in 12 s" or nothing), `$period`, `$result` ("error" or "result") and the
         finding's details.
+    recurrence : str
+        A pattern of such incidents in one sentence for people, without the full stop. Placeholders: `$tool` and `$detail` (the
+        trouble of a provider, or the unit of a budget). Text between asterisks is emphasised.
     message : str
         The finding for the agent, within a sentence. It never quotes arguments. The same placeholders, with `$span` as
         " within 12 s", and `$among` (" in the last 13 calls" or nothing).
@@ -147,6 +150,7 @@ class BaseDetector:
     headline: ClassVar[str] = ""
     unit: ClassVar[str] = "calls"
     sentence: ClassVar[str] = "*$tool* was called *$count times$span*"
+    recurrence: ClassVar[str] = "*$tool* is called again and again"
     message: ClassVar[str] = "'$tool' was called $count times$span"
     advice: ClassVar[str] = "Change the approach, or report what you have."
     templates: ClassVar[Mapping[str, str]] = {}

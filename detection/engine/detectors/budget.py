@@ -47,6 +47,7 @@ class Budget(BaseDetector):
     headline = "Budget spent"
     unit = "of the budget"
     sentence = "The run used *$used of $allowed $unit*"
+    recurrence = "Runs spend their whole budget: *$detail*"
     message = "this run has reached $used $unit of its limit of $allowed"
     advice = "Finish with what you have, or break the request into smaller steps."
     presets = ("standard", "justified")

@@ -53,6 +53,7 @@ class Cycle(BaseDetector):
     headline = "Cycle of calls"
     unit = "laps"
     sentence = "*$tool* ran in a cycle for *$count laps of $period calls$span*"
+    recurrence = "*$tool* run in a cycle"
     message = "the same $period calls, including '$tool', were made $count times in a row"
     advice = "The same steps will bring the same results: change the approach, or report what you have."
     presets = ("standard", "balanced", "conservative", "aggressive", "similarity")

@@ -48,6 +48,7 @@ class Outage(BaseDetector):
     headline = "Provider trouble"
     unit = "errors of a provider"
     sentence = "*$tool* failed *$count times in a row$span* because of its provider: $trouble"
+    recurrence = "*$tool* fails because of its provider: *$detail*"
     message = "'$tool' failed $count times in a row because of its provider"
     advice = (
         "Varying the call will not help: wait before the next call, use another source, or report the outage."

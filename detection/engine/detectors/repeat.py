@@ -82,6 +82,7 @@ class Repeat(BaseDetector):
     headline = "Repeated call"
     unit = "identical calls"
     sentence = "*$tool* was called *$calls times$span* with identical arguments"
+    recurrence = "*$tool* is called again with identical arguments"
     message = "'$tool' was called with identical arguments $calls times$span"
     advice = "Consider a different approach, use the available information to provide a final answer, or ask the user for help."
     again = "The same call again"

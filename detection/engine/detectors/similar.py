@@ -50,6 +50,7 @@ class Similar(BaseDetector):
     headline = "Nearly identical calls"
     unit = "similar calls"
     sentence = "*$tool* was called *$count times$span* with nearly identical arguments"
+    recurrence = "*$tool* is called again with nearly identical arguments"
     message = "'$tool' was called $count times$among with nearly identical arguments"
     advice = "Small variations will not help: change the approach, or report what you have."
     presets = ("standard", "similarity")

@@ -57,6 +57,7 @@ class Stagnation(BaseDetector):
     headline = "No new results"
     unit = "calls without a new result"
     sentence = "The last *$calls calls$span* brought no new result"
+    recurrence = "Calls of *$tool* bring no new result"
     message = "the last $calls calls, up to '$tool', brought no new result"
     advice = "Step back: say what you know, what is missing, and choose a way you have not tried."
     presets = ("standard",)

@@ -33,6 +33,7 @@ def incident_facts(incident: Incident, note: str = "") -> dict[str, Any]:
         "id": incident.public_id,
         "loop_id": incident.loop_id,
         "group": incident.group_id,
+        "pattern_id": _pattern_of(incident),
         "kind": incident.kind,
         "tool": incident.tool,
         "agent": incident.agent,
@@ -60,6 +61,10 @@ def incident_facts(incident: Incident, note: str = "") -> dict[str, Any]:
         **_strip_of(incident.session),
         "note": note[:300],
     }
+
+
+def _pattern_of(incident: Incident | None) -> str:
+    return incident.pattern.public_id if incident is not None and incident.pattern is not None else ""
 
 
 def limit_notice_facts(session: Session, notice: LimitNotice) -> dict[str, Any]:
@@ -94,6 +99,7 @@ def approval_facts(approval: Approval, session: Session) -> dict[str, Any]:
         "id": approval.incident.public_id if approval.incident else "",
         "loop_id": approval.loop_id,
         "group": approval.incident.group_id if approval.incident else "",
+        "pattern_id": _pattern_of(approval.incident),
         "kind": approval.kind,
         "tool": approval.tool,
         "agent": approval.agent,

@@ -21,7 +21,7 @@ from detection.models import (
     OutboxState,
 )
 from detection.models.incidents import IncidentStatus
-from detection.services.alerting import event_facts, outbox, routing
+from detection.services.alerting import event_facts, mutes, outbox, routing
 from detection.services.alerting.routing import EnabledRoute
 
 MAX_AT_ONCE = 500
@@ -83,7 +83,9 @@ def _remind_by(enabled: EnabledRoute, silences: list[AlertSilence], events: dict
             .filter(notified_at__lte=notified_before, unsent=0)
         )
         reminded = 0
-        for incident in due.select_related("session").order_by("notified_at", "pk").iterator(MAX_AT_ONCE):
+        for incident in (
+            due.select_related("session", "pattern").order_by("notified_at", "pk").iterator(MAX_AT_ONCE)
+        ):
             if reminded == MAX_AT_ONCE:
                 break
             facts = event_facts.incident_facts(incident)
@@ -113,12 +115,13 @@ def catch_up() -> int:
         Number of events. Costs one query on a small index while no silence has just ended.
     """
     now = timezone.now()
-    ended = AlertSilence.objects.select_for_update(skip_locked=True).filter(
+    ended = AlertSilence.objects.select_for_update(skip_locked=True, of=("self",)).filter(
         ends_at__lte=now, caught_up_at=None
     )
     late: list[AlertEvent] = []
-    for silence in ended.order_by("ends_at")[:MAX_AT_ONCE]:
+    for silence in ended.select_related("pattern").order_by("ends_at")[:MAX_AT_ONCE]:
         late += _late_events(silence)
+        mutes.note_end(silence)
         silence.caught_up_at = now
         silence.save(update_fields=["caught_up_at"])
     AlertEvent.objects.bulk_create(late)
@@ -134,7 +137,7 @@ def _late_events(silence: AlertSilence) -> list[AlertEvent]:
     note = f"Suppressed until now by the silence “{silence.reason}”."
     events = [
         _late_event(silence, incident, AlertEventType.OPENED, event_facts.incident_facts(incident, note))
-        for incident in incidents.select_related("session").order_by("-opened_at")[:MAX_AT_ONCE]
+        for incident in incidents.select_related("session", "pattern").order_by("-opened_at")[:MAX_AT_ONCE]
     ]
     requested = suppressed.filter(type=AlertEventType.APPROVAL_REQUESTED)
     approvals = Approval.objects.filter(
@@ -149,7 +152,7 @@ def _late_events(silence: AlertSilence) -> list[AlertEvent]:
             AlertEventType.APPROVAL_REQUESTED,
             event_facts.approval_facts(approval, approval.session),
         )
-        for approval in approvals.select_related("session", "incident")
+        for approval in approvals.select_related("session", "incident__pattern")
     ]
     return events
 

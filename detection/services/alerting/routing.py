@@ -30,12 +30,13 @@ from detection.models import (
     OutboxState,
     Severity,
 )
+from detection.services.alerting import mutes
 from detection.sql.advisory_locks import AdvisoryLock, try_lock_until_commit
 
 log = structlog.get_logger(__name__)
 
 BATCH_EVENTS = 200
-GROUP_FIELDS = ("session", "loop", "kind", "tool", "agent", "model")
+GROUP_FIELDS = ("session", "loop", "pattern", "kind", "tool", "agent", "model")
 FLAPPING_COUNT, FLAPPING_WINDOW, FLAPPING_WAIT = 5, timedelta(minutes=10), timedelta(minutes=10)
 """A group with five notifications within ten minutes is flapping; its further events wait for ten minutes."""
 APPROVAL_WAIT_SHARE = 0.25
@@ -100,6 +101,8 @@ def enabled_routes(project_id: int) -> list[EnabledRoute]:
 
 def _route(event: AlertEvent, routes: Sequence[EnabledRoute]) -> None:
     silence = matching_silence(active_silences(event.project_id, timezone.now()), event.facts)
+    while silence is not None and mutes.end_if_worse(silence):
+        silence = matching_silence(active_silences(event.project_id, timezone.now()), event.facts)
     if silence is not None:
         event.state, event.silence = OutboxState.SILENCED, silence
         return
@@ -154,13 +157,15 @@ def route_matches(route: AlertRoute, event_type: str, facts: dict[str, Any]) -> 
 def active_silences(project_id: int, now: datetime) -> list[AlertSilence]:
     """Return the silences that are active at a time, the one that ends last first."""
     active = AlertSilence.objects.filter(project_id=project_id, starts_at__lte=now, ends_at__gt=now)
-    return list(active.order_by("-ends_at"))
+    return list(active.select_related("pattern").order_by("-ends_at"))
 
 
 def matching_silence(silences: Iterable[AlertSilence], facts: dict[str, Any]) -> AlertSilence | None:
     """Return the first silence that suppresses an event with these facts."""
     for silence in silences:
-        if (not silence.loop_id or silence.loop_id == facts["loop_id"]) and matches(silence, facts):
+        is_loop = not silence.loop_id or silence.loop_id == facts["loop_id"]
+        is_pattern = silence.pattern is None or silence.pattern.public_id == facts.get("pattern_id")
+        if is_loop and is_pattern and matches(silence, facts):
             return silence
     return None
 
@@ -171,6 +176,7 @@ def group_key(route: AlertRoute, facts: dict[str, Any]) -> str:
     named = {
         **facts,
         "loop": facts.get("group") or facts["loop_id"],
+        "pattern": facts.get("pattern_id") or facts["loop_id"],
         "model": f"{facts['backend']}/{facts['model']}",
     }
     text = "\x00".join([str(route.pk), *(f"{field}={named[field]}" for field in sorted(route.group_by))])

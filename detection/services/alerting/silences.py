@@ -8,8 +8,8 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
-from detection.models import AlertSilence
-from detection.services import audit
+from detection.models import AlertSilence, Pattern
+from detection.services import audit, pattern_activity
 from detection.services.alerting.matchers import MATCHERS, check_list
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound
@@ -28,6 +28,8 @@ def create_silence(
     ends_at: datetime,
     starts_at: datetime | None = None,
     loop_id: str = "",
+    pattern: Pattern | None = None,
+    baseline: int | None = None,
     **matchers: Any,
 ) -> AlertSilence:
     """Suppress matching alert events until a given time.
@@ -38,6 +40,10 @@ def create_silence(
         After `starts_at`, at most 90 days ahead.
     starts_at
         None for now; a later time for planned maintenance.
+    loop_id, pattern
+        Only alert events of these calls, or of this pattern.
+    baseline
+        See `AlertSilence`; the caller has checked it.
     matchers
         ``kinds``, ``severities``, ``tools``, ``agents``, ``backends``, ``model_names``; none of them silences the project.
 
@@ -64,6 +70,8 @@ def create_silence(
         starts_at=starts_at,
         ends_at=ends_at,
         loop_id=loop_id.strip()[:32],
+        pattern=pattern,
+        baseline=baseline,
         created_by=actor.name[:150],
     )
     for field in MATCHERS:
@@ -77,6 +85,7 @@ def silence_as_dict(row: AlertSilence) -> dict[str, Any]:
     """Return the columns of a silence as JSON values."""
     return {
         **{name: getattr(row, name) for name in (*MATCHERS, "reason", "loop_id", "created_by")},
+        **({"pattern": row.pattern.public_id, "baseline": row.baseline} if row.pattern else {}),
         "starts_at": row.starts_at.isoformat(),
         "ends_at": row.ends_at.isoformat(),
     }
@@ -85,7 +94,8 @@ def silence_as_dict(row: AlertSilence) -> dict[str, Any]:
 @transaction.atomic
 def end_silence(project_id: int, public_id: str, actor: Actor) -> AlertSilence:
     """End a silence now. Incidents that are still open and were never sent are sent once; see `reminders`."""
-    row = AlertSilence.objects.select_for_update().filter(project_id=project_id, public_id=public_id).first()
+    rows = AlertSilence.objects.select_for_update(of=("self",)).select_related("pattern")
+    row = rows.filter(project_id=project_id, public_id=public_id).first()
     if row is None:
         raise NotFound
     now = timezone.now()
@@ -102,4 +112,20 @@ def end_silence(project_id: int, public_id: str, actor: Actor) -> AlertSilence:
             before=before,
             after=silence_as_dict(row),
         )
+        if row.pattern is not None:
+            ended = {"ends_at": before["ends_at"], "silence": row.public_id}
+            pattern_activity.record(row.pattern, actor, "unmuted", before=ended)
     return row
+
+
+@transaction.atomic
+def extend_again(project_id: int, public_id: str, actor: Actor, ends_at: datetime) -> None:
+    """Undo the end of a silence: give it its former end again, unless that has passed."""
+    row = AlertSilence.objects.select_for_update().filter(project_id=project_id, public_id=public_id).first()
+    if row is not None and row.ends_at < ends_at and ends_at > timezone.now():
+        before = silence_as_dict(row)
+        row.ends_at, row.caught_up_at = ends_at, None
+        row.save(update_fields=["ends_at", "caught_up_at"])
+        audit.record(
+            actor, "silence.extend", row.public_id, project_id=project_id, before=before, after=silence_as_dict(row)
+        )  # fmt: skip

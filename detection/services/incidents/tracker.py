@@ -28,7 +28,7 @@ from detection.models import (
 from detection.models.incidents import IncidentLabel, IncidentStatus, new_public_id
 from detection.services import audit
 from detection.services.alerting import outbox
-from detection.services.incidents import lifecycle
+from detection.services.incidents import lifecycle, patterns
 from detection.services.sessions.event_records import EventRecord
 from detection.stream.hints import Hint
 
@@ -420,6 +420,9 @@ class IncidentTracker:
             return
         self._gather_evidence()
         self._add_costs()
+        new = [incident for name, incident in self._touched.items() if name in self._new]
+        if new:
+            patterns.assign(new)
         # In the order in which they changed: a loop's incident has ended before its next one opens.
         for incident in self._touched.values():
             if incident.public_id in self._new:

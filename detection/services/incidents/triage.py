@@ -93,7 +93,7 @@ def _plain(value: Any) -> Any:
     return value.isoformat() if isinstance(value, datetime) else value
 
 
-def acknowledge(project_id: int, public_id: str, actor: Actor) -> Incident:
+def acknowledge(project_id: int, public_id: str, actor: Actor, note: str = "") -> Incident:
     """Mark an incident as taken care of. Acknowledging it again changes nothing.
 
     Raises
@@ -106,7 +106,7 @@ def acknowledge(project_id: int, public_id: str, actor: Actor) -> Incident:
         if incident.status == IncidentStatus.ACKNOWLEDGED:
             return incident
         return _change(
-            incident, actor, "acknowledged", status=IncidentStatus.ACKNOWLEDGED, acknowledged_by_id=actor.user_id,
+            incident, actor, "acknowledged", note, status=IncidentStatus.ACKNOWLEDGED, acknowledged_by_id=actor.user_id,
             needs_acknowledgement=False, **_AWAKE,
         )  # fmt: skip
 
@@ -222,8 +222,13 @@ def comment(project_id: int, public_id: str, actor: Actor, note: str) -> Inciden
         return _change(incident, actor, "commented", note.strip())
 
 
-def undo(project_id: int, public_id: str, actor: Actor) -> Incident:
+def undo(project_id: int, public_id: str, actor: Actor, *, of: str = "") -> Incident:
     """Undo the last change of the same person, within ten minutes, and what it changed of related incidents.
+
+    Parameters
+    ----------
+    of
+        Only if the note of the change contains this.
 
     Raises
     ------
@@ -232,7 +237,7 @@ def undo(project_id: int, public_id: str, actor: Actor) -> Incident:
     """
     with _locked(project_id, public_id) as incident:
         last = _undoable(incident, actor)
-        if last is None:
+        if last is None or of not in last.note:
             raise Conflict("There is no change of yours to undo.", code="nothing_to_undo")
         note = _note_along(incident, last.note)[:1000]
         along = IncidentActivity.objects.filter(

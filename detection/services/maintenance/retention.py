@@ -16,6 +16,7 @@ from detection.services.accounts import sign_in_throttle
 from detection.services.alerting import outbox
 from detection.services.errors import NotFound
 from detection.services.gateway.traffic import trim_traffic
+from detection.services.incidents import patterns
 from detection.services.incidents.tracker import ABANDONED_AFTER
 from detection.services.ingestion import transcript_imports
 from detection.services.maintenance.disk_space import recycle_log_if_nearly_full
@@ -42,6 +43,7 @@ def housekeeping() -> None:
         with connection.cursor() as cursor:
             cursor.execute("SELECT detection_ensure_partitions(%s)", [WEEKS_AHEAD])
         end_abandoned()
+        patterns.assign_missing()
         for project in Project.objects.order_by("pk"):
             purge(project)
         drop_empty_partitions()

@@ -1,0 +1,177 @@
+"""Schemas of patterns and their actions."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from ninja import Field, Schema
+from pydantic import StringConstraints
+
+from detection import exports
+from detection.api.schemas.common import (
+    FilterQuerySchema,
+    FindingKindFilter,
+    Name200,
+    Note,
+    PageQuerySchema,
+    Reason,
+    ShortText,
+    StrictSchema,
+    Timestamp,
+)
+from detection.api.schemas.incidents import ActivitySchema, IncidentSchema
+
+State = Literal["open", "acknowledged", "snoozed", "muted", "ended", "resolved", "not_a_loop"]
+_UNTIL = "End of the mute, at most 90 days ahead."
+_UNTIL_WORSE = (
+    "End the mute when more incidents open within 24 hours than in the 24 hours before it (at least one)."
+)
+_LABEL = "`true_loop` or `false_alarm`. Empty removes the labels."
+_ASSIGNEE = "User name of a member. Empty for no one."
+_MUTE_REASON = "Why notifications are suppressed."
+
+
+class PatternFiltersSchema(FilterQuerySchema):
+    """Filters of patterns."""
+
+    state: Literal[
+        "", "open", "acknowledged", "snoozed", "muted", "muted_but_firing", "ended", "resolved", "not_a_loop"
+    ] = Field("", description="State. `muted_but_firing` selects muted patterns that were detected since.")
+    kind: FindingKindFilter = Field("", description="Detector of an incident.")
+    tool: ShortText = Field("", description="Tool of an incident.")
+    agent: ShortText = Field("", description="Agent of an incident.")
+    backend: ShortText = Field("", description="LLM backend of an incident.")
+    model: ShortText = Field("", description="Model of an incident.")
+    session: ShortText = Field("", description="Your name for the session of an incident.")
+    assignee: ShortText = Field("", description="User name of the person it is assigned to.")
+
+
+class PatternQuerySchema(PatternFiltersSchema, PageQuerySchema):
+    """Filters of the list of patterns."""
+
+
+class PatternExportQuerySchema(PatternFiltersSchema):
+    """Filters of the export of patterns."""
+
+    format: Literal["jsonl", "csv"] = Field("jsonl", description="File format.")
+    limit: int = Field(
+        exports.MAX_ROWS, ge=1, le=exports.MAX_ROWS, description="Maximum number of patterns in the file."
+    )
+
+
+class NameCountSchema(Schema):
+    """A value and how many incidents have it."""
+
+    name: str = Field(description="The value.")
+    incidents: int = Field(description="Number of incidents.")
+
+
+class MuteSchema(Schema):
+    """The active mute of a pattern."""
+
+    reason: str = Field(description="The reason.")
+    by: str = Field(description="Who muted it: a user name or `key:<id>`.")
+    starts_at: datetime = Field(description="When it was muted.")
+    ends_at: datetime = Field(description="When the mute ends at the latest.")
+    baseline: int | None = Field(
+        description="More incidents than this in 24 hours end the mute. Null if only the time does."
+    )
+    incidents: int = Field(description="How many incidents were detected since.")
+
+
+class PatternSchema(Schema):
+    """The same loop across sessions and agents. Figures count the incidents that match the filters."""
+
+    id: str = Field(description="Id of the pattern.")
+    title: str = Field(description="What it is, in a few words.")
+    kind: str = Field(description="Detector.")
+    tool: str = Field(
+        description="The tool, or the tools of a cycle. Empty for loops of several tools and for budgets."
+    )
+    program: str = Field(description="Program of the shell command. Empty for other tools.")
+    results: str = Field(description="`errors`, `empty`, or empty for all other results.")
+    detail: str = Field(description="The trouble of the provider, or the unit of the budget.")
+    state: State = Field(description="State.")
+    has_returned: bool = Field(description="Whether it was closed and is open again.")
+    label: str | None = Field(description="`true_loop` or `false_alarm`, if a person labelled the pattern.")
+    assignee: str | None = Field(description="User name of the person it is assigned to.")
+    mute: MuteSchema | None = Field(description="The active mute.")
+    incidents: int = Field(description="Number of incidents.")
+    open_incidents: int = Field(description="How many of all its incidents are open.")
+    sessions: int = Field(description="Number of sessions.")
+    first_seen_at: datetime = Field(description="When its first incident was opened.")
+    last_seen_at: datetime = Field(description="When it was last detected.")
+    resolved_at: datetime | None = Field(description="When a person resolved it last.")
+    calls_in_loop: int = Field(description="Calls that belong to the loops, each counted once.")
+    calls_blocked: int = Field(description="Blocked calls.")
+    cost_usd: float = Field(description="Cost of the calls in the loops, in US dollars.")
+    agents: list[NameCountSchema] = Field(description="Agents, most frequent first.")
+    models: list[NameCountSchema] = Field(description="Models, most frequent first.")
+    trend: list[int] = Field(description="Incidents opened in each of the last 24 hours, oldest first.")
+    links: dict[str, str] = Field(description="Console page of the pattern.")
+
+
+class SharedFactSchema(Schema):
+    """How the incidents are spread over the values of a field."""
+
+    is_shared: bool = Field(description="Whether all incidents have the same value.")
+    distinct: int = Field(description="How many different values there are.")
+    values: list[NameCountSchema] = Field(description="Values, most frequent first, at most 50.")
+
+
+class PatternDetailSchema(PatternSchema):
+    """A pattern with what its incidents share, its newest incidents and its activity."""
+
+    shared: dict[str, SharedFactSchema] = Field(
+        description="By field: `tool`, `agent`, `model`, `backend`, `loop` (the same arguments) and `session`."
+    )
+    newest_incidents: list[IncidentSchema] = Field(
+        description="Its newest incidents. `GET /incidents?pattern_id=…` lists all of them."
+    )
+    activity: list[ActivitySchema] = Field(description="Activity, oldest first.")
+
+
+class AssignRequestSchema(StrictSchema):
+    """Who takes care of a pattern."""
+
+    assignee: Name200 = Field(description=_ASSIGNEE)
+
+
+class LabelPatternRequestSchema(StrictSchema):
+    """A label of a pattern and all its incidents."""
+
+    label: Literal["true_loop", "false_alarm", ""] = Field(description=_LABEL)
+    note: Note = Field("", description="Note for the activity.")
+
+
+class MuteRequestSchema(StrictSchema):
+    """When a mute ends. `until`, `hours` or `until_worse` is required."""
+
+    until: Timestamp | None = Field(None, description=_UNTIL)
+    hours: float | None = Field(None, gt=0, le=2160, description="Length of the mute, instead of `until`.")
+    until_worse: bool = Field(False, description=_UNTIL_WORSE)
+    reason: Reason = Field("", description=_MUTE_REASON)
+
+
+class BulkPatternActionRequestSchema(StrictSchema):
+    """One action on several patterns."""
+
+    ids: list[Annotated[str, StringConstraints(max_length=64)]] = Field(
+        min_length=1, max_length=500, description="Ids of the patterns."
+    )
+    action: Literal["assign", "acknowledge", "resolve", "label", "mute", "unmute", "undo"] = Field(
+        description="The action."
+    )
+    assignee: Name200 = Field("", description=f"For `assign`. {_ASSIGNEE}")
+    until: Timestamp | None = Field(None, description=f"For `mute`. {_UNTIL}")
+    until_worse: bool = Field(False, description=f"For `mute`. {_UNTIL_WORSE}")
+    reason: Reason = Field("", description=f"For `mute`. {_MUTE_REASON}")
+    label: Literal["true_loop", "false_alarm", ""] = Field("", description=f"For `label`. {_LABEL}")
+    note: Note = Field("", description="Note for the activity, for `acknowledge`, `resolve` and `label`.")
+
+
+class BulkPatternActionResultSchema(Schema):
+    """The outcome of the action on each pattern."""
+
+    outcome: dict[str, str] = Field(description="`done` or an error code, by pattern id.")

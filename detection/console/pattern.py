@@ -1,0 +1,65 @@
+"""The page of a pattern: what it is, what its incidents share, the incidents, and what people decided."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from django.http import Http404, HttpResponse
+from django.shortcuts import render
+from django.views.decorators.http import require_safe
+
+from detection.console import incident_text, pattern_text
+from detection.console.access import ProjectRequest, in_project
+from detection.console.incident_text import Part
+from detection.console.patterns import line_of, members_of
+from detection.engine.detectors import detector_for
+from detection.filtering.language import term, write
+from detection.selectors import incidents
+from detection.selectors import patterns as selector
+from detection.selectors.filters import list_query
+from detection.selectors.lists import INCIDENTS
+
+SHOWN_INCIDENTS: Final = 20
+SHOWN_ACTIVITY: Final = 100
+
+
+@in_project()
+@require_safe
+def page(request: ProjectRequest, public_id: str) -> HttpResponse:
+    """Show a pattern."""
+    pattern = selector.get_pattern(request.project.pk, public_id)
+    if pattern is None:
+        raise Http404
+    row = selector.row_of(pattern)
+    facts, line = selector.shared_facts(pattern), line_of(row)
+    of_it = (term("pattern", public_id),)
+    found = incidents.list_incidents(
+        request.project.pk, list_query(INCIDENTS, terms=of_it), "", SHOWN_INCIDENTS
+    )
+    activity = list(pattern.activity.order_by("-at", "-id")[:SHOWN_ACTIVITY])
+    context: dict[str, Any] = {
+        "pattern": pattern,
+        "line": line,
+        "said": (*line.parts, Part(".")),
+        "row": row,
+        "detector": detector_for(row.kind),
+        "conclusion": pattern_text.conclusion(facts),
+        "shared": pattern_text.shared_lines(facts),
+        "incidents": [
+            (
+                one,
+                incident_text.title(one),
+                incident_text.STATUS_CHIPS[one.status],
+                incident_text.did(one),
+                incident_text.DECISION_CHIPS[one.decision],
+            )
+            for one in found.items
+        ],
+        "incidents_query": urlencode({"q": write(of_it)}),
+        "newest": found.items[0] if found.items else None,
+        "activity": activity[::-1],
+        "pending": [entry for entry in activity if entry.finished_at is None],
+        "members": members_of(request.project.pk),
+    }
+    return render(request, "patterns/pattern.html", context)

@@ -1,0 +1,142 @@
+"""A pattern in words: what it is in one sentence, and what its incidents share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from string import Template
+from typing import Final
+
+from detection.console import formatting
+from detection.console.incident_text import Part
+from detection.engine.detectors import detector_for
+from detection.selectors.patterns import PatternRow, SharedFact
+
+STATE_CHIPS: Final = {
+    "open": "loop",
+    "acknowledged": "held",
+    "snoozed": "idle",
+    "muted": "idle",
+    "ended": "done",
+    "resolved": "ok",
+    "not_a_loop": "ok",
+}
+_RESULTS = {"errors": ", and the results are errors", "empty": ", and the results are empty"}
+_NAMES = {
+    "tool": "Tool",
+    "agent": "Agent",
+    "model": "Model",
+    "backend": "Backend",
+    "loop_id": "Arguments",
+    "session_name": "Session",
+}
+_MANY = 2
+_SHOWN_VALUES = 5
+_MOSTLY = 0.8
+
+
+def subject(row: PatternRow) -> str:
+    """Return the tool of a pattern, with the program of a shell command."""
+    return f"{row.tool or 'several tools'}{f' ({row.program})' if row.program else ''}"
+
+
+def sentence(row: PatternRow) -> tuple[Part, ...]:
+    """Return what a pattern is, in one sentence without the full stop."""
+    detector = detector_for(row.kind)
+    parts = tuple(
+        Part(Template(piece).safe_substitute(tool=subject(row), detail=row.detail), strong=bool(place % 2))
+        for place, piece in enumerate(detector.recurrence.split("*"))
+        if piece
+    )
+    return (*parts, Part(_RESULTS[row.results])) if _says_results(row) else parts
+
+
+def _says_results(row: PatternRow) -> bool:
+    return row.results in _RESULTS and detector_for(row.kind).describes_results
+
+
+@dataclass(frozen=True, slots=True)
+class SharedLine:
+    """One field of the table of what incidents share.
+
+    Attributes
+    ----------
+    words
+        ``all 14``, ``12 of 14`` for the most frequent value, or how many different values there are.
+    values
+        Value, number of incidents, and share of all.
+    """
+
+    name: str
+    label: str
+    is_shared: bool
+    words: str
+    values: tuple[tuple[str, int, float], ...]
+    more: int
+
+
+def shared_lines(facts: Mapping[str, SharedFact]) -> list[SharedLine]:
+    """Return what the incidents share, a line per field that any of them has."""
+    return [_line(fact) for fact in facts.values() if fact.distinct]
+
+
+def _line(fact: SharedFact) -> SharedLine:
+    number = fact.values[0][1]
+    if fact.is_shared:
+        words = f"all {fact.total:,}" if fact.total > 1 else "the only one"
+    else:
+        words = f"{number:,} of {fact.total:,}" if fact.distinct == 1 else f"{fact.distinct:,} different"
+    # Arguments are known by their digest only; the incidents show them.
+    is_digest = fact.name == "loop_id"
+    values = () if is_digest else fact.values[:_SHOWN_VALUES]
+    if is_digest and not fact.is_shared and number > 1:
+        words += f", {number:,} of {fact.total:,} with the same"
+    return SharedLine(
+        fact.name,
+        _NAMES[fact.name],
+        fact.is_shared,
+        words,
+        tuple((name, count, count / fact.total) for name, count in values),
+        0 if is_digest else fact.distinct - len(values),
+    )
+
+
+def conclusion(facts: Mapping[str, SharedFact]) -> str:
+    """Return what the incidents have in common, and where to look first, in one or two sentences."""
+    total = facts["session_name"].total
+    if facts["session_name"].distinct < _MANY:
+        return "All of it happened in one session. More sessions will show what they share."
+    shared = [
+        f"{_NAMES[name].lower()} {_name(fact)}" for name, fact in _suspects(facts).items() if fact.is_shared
+    ]
+    mostly = [
+        f"{fact.values[0][1]:,} of {total:,} {_NAMES[name].lower()} {_name(fact)}"
+        for name, fact in _suspects(facts).items()
+        if not fact.is_shared and fact.values and fact.values[0][1] >= _MOSTLY * total
+    ]
+    said = (
+        f"All {total:,} share {' and '.join(shared)}"
+        if shared
+        else f"The {total:,} incidents share no tool, agent or model"
+    )
+    said += f"; {', '.join(mostly)}." if mostly else "."
+    return f"{said} {_advice(facts)}".strip()
+
+
+def _suspects(facts: Mapping[str, SharedFact]) -> dict[str, SharedFact]:
+    return {name: facts[name] for name in ("tool", "agent", "model")}
+
+
+def _name(fact: SharedFact) -> str:
+    return formatting.visible(fact.values[0][0])
+
+
+def _advice(facts: Mapping[str, SharedFact]) -> str:
+    tool, agent, model = (facts[name] for name in ("tool", "agent", "model"))
+    if tool.is_shared and agent.distinct >= _MANY and not model.is_shared:
+        return "Check the tool first: agents and models differ."
+    if agent.is_shared and model.distinct >= _MANY:
+        return "Check the agent and its prompt first: models differ."
+    if model.is_shared and agent.distinct >= _MANY:
+        return "Check the tool and the model first: agents differ."
+    return ""

@@ -1,0 +1,204 @@
+"""The Patterns page: the same loop across sessions as one row, with tabs, filters, actions on several and undo."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from django.contrib import messages
+from django.http import HttpResponse, HttpResponseRedirect
+from django.shortcuts import render
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.views.decorators.http import require_POST, require_safe
+
+from detection.console import formatting, pattern_text
+from detection.console.access import ProjectRequest, actor_of, in_project
+from detection.console.incident_text import Part
+from detection.console.listing import Listing
+from detection.models import Membership, Role
+from detection.selectors import patterns as selector
+from detection.selectors.lists import PATTERNS
+from detection.selectors.pages import BadCursor, Page
+from detection.selectors.patterns import PatternRow
+from detection.services.errors import ServiceError
+from detection.services.incidents import pattern_triage as service
+
+PAGE_ROWS: Final = 50
+MAX_AT_ONCE: Final = 500
+MAX_MEMBERS: Final = 200
+SHOWN_NAMES: Final = 2
+TABS: Final = (
+    ("open", "Open"),
+    ("acknowledged", "Acknowledged"),
+    ("snoozed", "Snoozed"),
+    ("muted", "Muted"),
+    ("muted_but_firing", "Muted but firing"),
+    ("ended", "Ended"),
+    ("resolved", "Resolved"),
+    ("not_a_loop", "Not a loop"),
+    ("", "All"),
+)
+_RARE: Final = ("snoozed", "muted_but_firing")
+"""Tabs that are shown only while there is something in them."""
+MUTES: Final = {
+    "1h": timedelta(hours=1),
+    "8h": timedelta(hours=8),
+    "1d": timedelta(days=1),
+    "7d": timedelta(days=7),
+    "30d": timedelta(days=30),
+}
+DONE: Final = {
+    "acknowledge": "acknowledged",
+    "resolve": "resolved",
+    "label": "labelled",
+    "mute": "muted",
+    "unmute": "unmuted",
+    "assign": "assigned",
+    "undo": "restored",
+}
+BAR_WIDTH, BAR_GAP, TREND_HEIGHT = 3, 1, 20
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """A small bar chart of incidents over time."""
+
+    width: int
+    height: int
+    path: str
+    label: str
+
+
+def trend(numbers: tuple[int, ...], span: str = "24 hours") -> Trend:
+    """Lay out a bar per number; nothing is drawn for zero."""
+    top, step = max((*numbers, 1)), BAR_WIDTH + BAR_GAP
+    bars = (
+        f"M{place * step} {TREND_HEIGHT}v-{max(2, round(number / top * TREND_HEIGHT))}h{BAR_WIDTH}V{TREND_HEIGHT}z"
+        for place, number in enumerate(numbers)
+        if number
+    )
+    total = sum(numbers)
+    label = f"{total:,} incident{'' if total == 1 else 's'} opened in {span}"
+    return Trend(len(numbers) * step - BAR_GAP, TREND_HEIGHT, "".join(bars), label)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A row of the list, with what is written and drawn."""
+
+    row: PatternRow
+    parts: tuple[Part, ...]
+    chip: str
+    trend: Trend
+    agents: str
+    models: str
+
+
+def line_of(row: PatternRow) -> Line:
+    """Prepare a row for the template."""
+    return Line(
+        row,
+        pattern_text.sentence(row),
+        pattern_text.STATE_CHIPS[row.state],
+        trend(row.trend),
+        _named(row.agents),
+        _named(row.models),
+    )
+
+
+def _named(names: tuple[tuple[str, int], ...]) -> str:
+    """Return the two most frequent names, and how many others there are."""
+    words = ", ".join(formatting.visible(name) for name, _ in names[:SHOWN_NAMES])
+    return f"{words} +{len(names) - SHOWN_NAMES}" if len(names) > SHOWN_NAMES else words
+
+
+def members_of(project_id: int) -> list[str]:
+    """Return the user names of the members, to whom patterns can be assigned."""
+    rows = Membership.objects.filter(project_id=project_id).order_by("user__username")
+    return list(rows.values_list("user__username", flat=True)[:MAX_MEMBERS])
+
+
+@in_project()
+@require_safe
+def page(request: ProjectRequest) -> HttpResponse:
+    """Show the list."""
+    project, listing = request.project, Listing(request, PATTERNS)
+    if listing.moved:
+        return HttpResponseRedirect(listing.moved)
+    try:
+        found = selector.list_patterns(project.pk, listing.query, listing.cursor, PAGE_ROWS)
+    except BadCursor:
+        found = Page((), None)
+    counts = selector.state_counts(project.pk, listing.query)
+    tabs = listing.tabs(TABS, counts)
+    context = {
+        "listing": listing,
+        "tabs": [tab for tab in tabs if tab.count or tab.is_current or tab.value not in _RARE],
+        "is_muted": listing.query.only("is") in ("muted", "muted_but_firing"),
+        "lines": [line_of(row) for row in found.items],
+        "sample": SAMPLE,
+        "next_page": listing.next_page(found.next_cursor),
+        "in_other_tabs": counts.all,
+        "is_narrowed": listing.is_narrowed("is"),
+        "all_url": listing.with_terms(without=("is",)),
+    }
+    return render(request, "patterns/page.html", context)
+
+
+SAMPLE: Final = trend((0, 0, 0, 1, 0, 0, 2, 1, 0, 0, 3, 2, 0, 1, 4, 2, 0, 3, 5, 3, 1, 4, 6, 5))
+"""The trend of the example that an empty list shows."""
+
+
+def _arguments_of(request: ProjectRequest, action: str, option: str) -> dict[str, Any]:
+    """Read the arguments of an action."""
+    if action == "mute":
+        reason = request.POST.get("reason", "")[:300]
+        if option in MUTES:
+            return {"until": timezone.now() + MUTES[option], "reason": reason}
+        return {"until_worse": True, "reason": reason}
+    if action == "label":
+        return {"value": request.POST.get("label", "")}
+    if action == "assign":
+        me = request.user.get_username()
+        return {"assignee": me if option == "me" else request.POST.get("assignee", "")}
+    return {}
+
+
+@in_project(Role.OPERATOR)
+@require_POST
+def act(request: ProjectRequest) -> HttpResponse:
+    """Apply an action to the selected patterns and offer undo."""
+    # A button carries action and option: "mute:8h", "assign:me".
+    action, _, option = request.POST.get("action", "").partition(":")
+    ids = [part for text in request.POST.getlist("ids") for part in text.split()][:MAX_AT_ONCE]
+    wanted = request.POST.get("next", "")
+    is_safe = wanted and url_has_allowed_host_and_scheme(wanted, {request.get_host()})
+    back = wanted if is_safe else reverse("console:patterns", args=[request.project.slug])
+    if not ids:
+        messages.error(request, "No pattern was selected.")
+        return HttpResponseRedirect(back)
+    try:
+        if action == "comment":
+            service.comment(request.project.pk, ids[0], actor_of(request), request.POST.get("note", ""))
+        else:
+            _act(request, ids, action, option)
+    except ServiceError as error:
+        messages.error(request, error.detail)
+    return HttpResponseRedirect(back)
+
+
+def _act(request: ProjectRequest, ids: list[str], action: str, option: str) -> None:
+    arguments = _arguments_of(request, action, option)
+    outcome = service.bulk(request.project.pk, ids, action, actor_of(request), **arguments)
+    done = [public_id for public_id, code in outcome.items() if code == "done"]
+    failed = len(outcome) - len(done)
+    if done:
+        words = f"{len(done)} pattern{'' if len(done) == 1 else 's'} {DONE[action]}."
+        # The ids are part of the message, so Undo restores exactly these.
+        messages.success(request, words, extra_tags="" if action == "undo" else " ".join(done[:100]))
+    if failed:
+        codes = ", ".join(sorted({code.replace("_", " ") for code in outcome.values() if code != "done"}))
+        messages.error(request, f"{failed} could not be changed: {codes}.")

@@ -1,0 +1,116 @@
+"""Identity of patterns: what is the same about one loop in different sessions and agents.
+
+Arguments differ from session to session, so they do not count; the tool, the detector and the sort of result do. All shells
+are one tool to an agent's instructions but not to the person who has to repair something, so a shell command counts by its
+program.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from typing import Any
+
+import orjson
+
+from detection.engine.detectors import detector_for
+from detection.engine.identity import smallest_rotation
+from detection.engine.shell_commands import program_of
+from detection.engine.tool_classes import shipped_traits
+
+DIGEST_HEX = 32
+SEVERAL_TOOLS = ""
+_SORTS_OF_RESULTS = ("errors", "empty")
+_DETAILS = ("trouble", "unit")
+"""Details of findings that tell patterns apart: the trouble of a provider, the unit of a spent budget."""
+_NOT_A_NAME = re.compile(r"[^\w .:/-]")
+_MAX_DETAIL = 32
+
+
+@dataclass(frozen=True, slots=True)
+class PatternIdentity:
+    """What the incidents of a pattern have in common by definition.
+
+    Attributes
+    ----------
+    kind
+        Detector.
+    tool
+        The tool, the tools of a lap joined by arrows, or nothing for loops of several tools in no order and for run limits.
+    program
+        Program of the shell command, with its verb where it has one, such as ``git push``; empty for other tools.
+    results
+        ``errors``, ``empty``, or nothing for all other results.
+    detail
+        The trouble of a provider or the unit of a budget.
+    """
+
+    kind: str
+    tool: str = ""
+    program: str = ""
+    results: str = ""
+    detail: str = ""
+
+    @property
+    def key(self) -> str:
+        """The identity as a digest of 32 hexadecimal digits."""
+        text = "\x00".join(astuple(self))
+        return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:DIGEST_HEX]
+
+    @property
+    def stands_alone(self) -> bool:
+        """Whether its incidents never belong to the pattern of another loop about the same calls.
+
+        So with run limits, and with the trouble of a provider, which is no loop of the agent.
+        """
+        return bool(self.detail) or detector_for(self.kind).is_run_limit
+
+
+def identify(
+    kind: str, tool: str, results: str, detail: Mapping[str, Any], calls: Sequence[Mapping[str, Any]]
+) -> PatternIdentity:
+    """Return the identity of an incident's pattern.
+
+    Parameters
+    ----------
+    tool
+        As the incident has it: for a cycle, the tools of a lap joined by arrows.
+    results
+        What the finding says about the results.
+    detail
+        Details of the finding.
+    calls
+        Copies of the calls of the loop, each with ``tool`` and, where stored, ``arguments``; the last one counts.
+    """
+    told_apart = next((str(detail[name]) for name in _DETAILS if detail.get(name)), "")
+    told_apart = _NOT_A_NAME.sub("", told_apart)[:_MAX_DETAIL]
+    detector = detector_for(kind)
+    if detector.is_run_limit:
+        return PatternIdentity(kind, detail=told_apart)
+    sort = results if results in _SORTS_OF_RESULTS else ""
+    if detector.spans_tools:
+        lap = tool.split(" → ")
+        return PatternIdentity(kind, " → ".join(smallest_rotation(lap)), results=sort, detail=told_apart)
+    if len({str(call.get("tool", tool)) for call in calls}) > 1:
+        return PatternIdentity(kind, SEVERAL_TOOLS, results=sort, detail=told_apart)
+    return PatternIdentity(kind, tool, _program(tool, calls), sort, told_apart)
+
+
+def _program(tool: str, calls: Sequence[Mapping[str, Any]]) -> str:
+    if not calls or not shipped_traits(tool).is_shell:
+        return ""
+    text = str(calls[-1].get("arguments") or "")
+    try:
+        return program_of(orjson.loads(text))
+    except orjson.JSONDecodeError:
+        return program_of(text)
+
+
+def title(headline: str, tool: str, program: str, detail: str) -> str:
+    """Return the title of a pattern, such as ``Repeated call: bash (git push)``."""
+    subject = tool or ("" if detail else "several tools")
+    parts: Iterable[str] = (subject, f"({program})" if program else "", f"({detail})" if detail else "")
+    words = " ".join(part for part in parts if part)
+    return f"{headline}: {words}" if words else headline

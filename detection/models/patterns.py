@@ -1,0 +1,129 @@
+"""Patterns: the same loop across sessions and agents, with what people decided about it."""
+
+from __future__ import annotations
+
+import secrets
+
+from django.conf import settings
+from django.db import models
+from django.db.models.functions import Now
+
+from detection.models.incidents import PUBLIC_ID_ALPHABET, IncidentLabel
+from detection.models.projects import Project
+
+
+def new_pattern_id() -> str:
+    """Return a new opaque id with its type prefix, 75 random bits."""
+    return "pat_" + "".join(secrets.choice(PUBLIC_ID_ALPHABET) for _ in range(15))
+
+
+class PatternState(models.TextChoices):
+    """What is to be done about a pattern: derived by `selectors.patterns`, never stored."""
+
+    OPEN = "open", "Open"
+    ACKNOWLEDGED = "acknowledged", "Acknowledged"
+    SNOOZED = "snoozed", "Snoozed"
+    MUTED = "muted", "Muted"
+    ENDED = "ended", "Ended"
+    RESOLVED = "resolved", "Resolved"
+    NOT_A_LOOP = "not_a_loop", "Not a loop"
+
+
+class Pattern(models.Model):
+    """The same loop across sessions and agents.
+
+    A row is created with the first incident of its identity (`detection.engine.pattern_identity`) and never changed by
+    detection, so that sessions that open incidents of one pattern do not wait for one another. All figures are counted from the
+    incidents. What people decide is stored: who takes care of it (`assignee`), and how it was closed (`resolved_at`, `label`).
+    A mute is an alert silence of the pattern.
+
+    The state is the first that applies:
+
+    ============  ====================================================================================
+    state         when
+    ============  ====================================================================================
+    muted         a silence of the pattern is active
+    open          an incident is open
+    acknowledged  an incident is acknowledged
+    snoozed       an incident is snoozed
+    not_a_loop    a person said so of the pattern
+    resolved      a person resolved the pattern
+    ended         otherwise
+    ============  ====================================================================================
+
+    So a closed pattern whose loop returns is open again: it has returned.
+    """
+
+    public_id = models.CharField(max_length=32, unique=True, default=new_pattern_id, editable=False)
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="patterns")
+    key = models.CharField(max_length=32, help_text="Digest of kind, tool, program, results and detail.")
+    kind = models.CharField(max_length=16)
+    tool = models.CharField(max_length=128, blank=True, help_text="Empty for loops of several tools.")
+    program = models.CharField(max_length=64, blank=True, help_text="Program of a shell command.")
+    results = models.CharField(max_length=16, blank=True, help_text="errors, empty, or nothing.")
+    detail = models.CharField(
+        max_length=32, blank=True, help_text="Trouble of a provider, or unit of a budget."
+    )
+    created_at = models.DateTimeField(db_default=Now())
+
+    assignee = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
+    resolved_at = models.DateTimeField(null=True, blank=True)
+    label = models.CharField(
+        max_length=16, choices=IncidentLabel.choices, blank=True, default=IncidentLabel.NONE
+    )
+
+    class Meta:
+        ordering = ("-id",)
+        constraints = (
+            models.UniqueConstraint(fields=("project", "key"), name="one_pattern_per_identity"),
+            models.CheckConstraint(
+                condition=models.Q(label__in=IncidentLabel.values), name="pattern_label_known"
+            ),
+        )
+        indexes = (
+            models.Index(
+                fields=("assignee",), name="pattern_of_person", condition=models.Q(assignee__isnull=False)
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.tool or 'several tools'}"
+
+
+class PatternActivity(models.Model):
+    """A person's action on a pattern, or the end of a mute by rule.
+
+    An action on all incidents of the pattern is carried out in steps: `done_up_to` is the last incident that it has reached,
+    `last_incident` the newest incident when it was requested, and `finished_at` is empty until it has reached that. `reverts` is
+    the action that an undo reverts.
+    """
+
+    pattern = models.ForeignKey(Pattern, on_delete=models.CASCADE, related_name="activity")
+    at = models.DateTimeField(db_default=Now())
+    actor = models.CharField(max_length=150, help_text="A user name, key:<id> or system.")
+    actor_user_id = models.IntegerField(null=True)
+    action = models.CharField(max_length=32)
+    note = models.CharField(max_length=1000, blank=True, default="")
+    before = models.JSONField(default=dict, help_text="Changed fields with their previous values, for undo.")
+    reverts = models.OneToOneField(
+        "self", null=True, on_delete=models.CASCADE, related_name="reverted_by", help_text="For an undo."
+    )
+    last_incident = models.BigIntegerField(default=0)
+    done_up_to = models.BigIntegerField(default=0)
+    changed = models.IntegerField(default=0, help_text="How many incidents it has changed.")
+    claimed_until = models.DateTimeField(null=True, help_text="Until when a process carries it out.")
+    finished_at = models.DateTimeField(null=True, db_default=Now())
+
+    class Meta:
+        ordering = ("at", "id")
+        verbose_name_plural = "pattern activity"
+        indexes = (
+            models.Index(
+                fields=("id",), name="pattern_activity_unfinished", condition=models.Q(finished_at=None)
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.action} by {self.actor}"

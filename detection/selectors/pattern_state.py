@@ -1,0 +1,63 @@
+"""The state of patterns as conditions, of patterns and of their incidents. `Pattern` describes the states."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django.db.models import Exists, OuterRef, Q, QuerySet
+
+from detection.models import AlertSilence, Incident, Pattern, PatternState
+from detection.models.incidents import IncidentLabel, IncidentStatus
+
+_STATUSES = {
+    PatternState.OPEN: IncidentStatus.OPEN,
+    PatternState.ACKNOWLEDGED: IncidentStatus.ACKNOWLEDGED,
+    PatternState.SNOOZED: IncidentStatus.SNOOZED,
+}
+
+
+def active_mutes(now: datetime) -> QuerySet[AlertSilence]:
+    """Return the mutes of all projects that are active at a time."""
+    return AlertSilence.objects.filter(pattern__isnull=False, starts_at__lte=now, ends_at__gt=now)
+
+
+def firing_mutes(now: datetime) -> QuerySet[AlertSilence]:
+    """Return the active mutes whose patterns were detected since."""
+    since = Incident.objects.filter(pattern=OuterRef("pattern"), last_seen_at__gt=OuterRef("starts_at"))
+    return active_mutes(now).filter(Exists(since))
+
+
+def state_condition(state: PatternState, now: datetime) -> Q:
+    """Return the condition of patterns in a state."""
+    wanted = Q()
+    for one, condition in _conditions(now):
+        if one == state:
+            return wanted & condition
+        wanted &= ~condition
+    return wanted
+
+
+def _conditions(now: datetime) -> list[tuple[PatternState, Q]]:
+    """Return what makes each state, in the order of precedence; `ended` has no condition of its own."""
+    own = {"project": OuterRef("project"), "pattern": OuterRef("pk")}
+    at_work = [
+        (state, Q(Exists(Incident.objects.filter(status=status.value, **own))))
+        for state, status in _STATUSES.items()
+    ]
+    return [
+        (PatternState.MUTED, Q(Exists(active_mutes(now).filter(**own)))),
+        *at_work,
+        (PatternState.NOT_A_LOOP, Q(label=IncidentLabel.FALSE_ALARM)),
+        (PatternState.RESOLVED, Q(resolved_at__isnull=False)),
+    ]
+
+
+def has_state(state: PatternState, now: datetime) -> Q:
+    """Return the condition of incidents whose pattern is in a state; evaluated once per pattern."""
+    rows = Pattern.objects.filter(project=OuterRef("project"), pk=OuterRef("pattern"))
+    return Q(Exists(rows.filter(state_condition(state, now))))
+
+
+def is_muted_but_firing(now: datetime) -> Q:
+    """Return the condition of incidents whose pattern is muted and was detected since."""
+    return Q(Exists(firing_mutes(now).filter(project=OuterRef("project"), pattern=OuterRef("pattern"))))

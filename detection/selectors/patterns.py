@@ -1,0 +1,430 @@
+"""Reads patterns with their figures, which are counted from the incidents, for the API and the screens alike."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any, Final, TypedDict
+
+from django.db.models import (
+    Case,
+    CharField,
+    Count,
+    F,
+    Func,
+    IntegerField,
+    Max,
+    Min,
+    OuterRef,
+    Q,
+    QuerySet,
+    Subquery,
+    Sum,
+    Value,
+    When,
+)
+from django.utils import timezone
+from django_stubs_ext import WithAnnotations
+
+from detection.engine.detectors import detector_for
+from detection.engine.pattern_identity import title
+from detection.models import AlertSilence, Incident, Pattern, PatternState
+from detection.models.incidents import IncidentLabel, IncidentStatus
+from detection.selectors.filters import ListQuery, list_query
+from detection.selectors.lists import PATTERNS
+from detection.selectors.pages import Page, cut
+from detection.selectors.pattern_state import active_mutes, firing_mutes, state_condition
+
+STATES: Final = tuple(PatternState.values)
+TREND_BUCKETS: Final = 24
+TREND_SPAN: Final = timedelta(days=1)
+MAX_NAMES: Final = 50
+_OF_PATTERNS: Final = ("is", "owner", "assigned")
+"""Fields of the filter language that select patterns; all others select incidents."""
+MAX_IN_NAVIGATION: Final = 1000
+SHARED_FACTS: Final = ("tool", "agent", "model", "backend", "loop_id", "session_name")
+
+
+ALL_PATTERNS = list_query(PATTERNS)
+"""Every pattern, those seen last first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mute:
+    """The active mute of a pattern.
+
+    Attributes
+    ----------
+    baseline
+        More incidents than this in 24 hours end it. None where only the time does.
+    incidents
+        How many incidents were detected since.
+    """
+
+    reason: str
+    by: str
+    starts_at: datetime
+    ends_at: datetime
+    baseline: int | None
+    incidents: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatternRow:
+    """A pattern as lists and exports show it.
+
+    Attributes
+    ----------
+    incidents, sessions, first_seen_at, last_seen_at, cost_usd, calls_blocked
+        Of the incidents that match the filters. Calls that several incidents are about are paid for once.
+    open_incidents
+        Of all its incidents.
+    agents, models
+        Names with their numbers of incidents, most frequent first.
+    trend
+        Incidents opened in each of the last 24 hours, oldest first.
+    has_returned
+        A closed pattern that is open again.
+    """
+
+    id: int
+    public_id: str
+    kind: str
+    tool: str
+    program: str
+    results: str
+    detail: str
+    state: str
+    assignee: str | None
+    label: str
+    resolved_at: datetime | None
+    incidents: int
+    sessions: int
+    open_incidents: int
+    first_seen_at: datetime
+    last_seen_at: datetime
+    cost_usd: Decimal
+    calls_in_loop: int
+    calls_blocked: int
+    agents: tuple[tuple[str, int], ...]
+    models: tuple[tuple[str, int], ...]
+    trend: tuple[int, ...]
+    mute: Mute | None
+
+    @property
+    def title(self) -> str:
+        """What it is, in a few words."""
+        return title(detector_for(self.kind).headline, self.tool, self.program, self.detail)
+
+    @property
+    def is_muted_but_firing(self) -> bool:
+        """Whether incidents were detected since it was muted."""
+        return self.mute is not None and self.mute.incidents > 0
+
+    @property
+    def has_returned(self) -> bool:
+        """Whether it was closed, and its loop has returned."""
+        is_closed = self.resolved_at is not None or self.label == IncidentLabel.FALSE_ALARM
+        return is_closed and self.open_incidents > 0
+
+
+class WithState(TypedDict):
+    """The state that `with_state` adds."""
+
+    state: str
+
+
+def with_state(project_id: int) -> QuerySet[WithAnnotations[Pattern, WithState]]:
+    """Return the patterns of a project with their `state`."""
+    now = timezone.now()
+    cases = [
+        When(state_condition(state, now), then=Value(state.value))
+        for state in PatternState
+        if state != PatternState.ENDED
+    ]
+    state = Case(*cases, default=Value(PatternState.ENDED.value), output_field=CharField())
+    return Pattern.objects.filter(project_id=project_id).annotate(state=state)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What is counted of the incidents of a pattern; `id` is that of the pattern."""
+
+    id: int
+    incidents: int
+    sessions: int
+    first_seen: datetime
+    last_seen: datetime
+    cost: Decimal
+    calls: int
+    blocked: int
+
+
+def list_patterns(
+    project_id: int, query: ListQuery = ALL_PATTERNS, cursor: str = "", limit: int = 50
+) -> Page[PatternRow]:
+    """List a project's patterns with the figures of the matching incidents.
+
+    Parameters
+    ----------
+    query
+        Of the list `PATTERNS`.
+    cursor
+        `next_cursor` of the page before, or empty.
+    limit
+        1 to 500.
+
+    Raises
+    ------
+    BadCursor
+        Six queries, one of which groups the matching incidents.
+    """
+    incidents = _matching(project_id, query.condition())
+    rows = query.order.page(_figures(incidents), cursor, "pattern_id")
+    found = [Figures(*row.values()) for row in rows[: limit + 1]]
+    page = cut(found, limit, query.order.cursor)
+    # The patterns of the page are known, so their state need not be found again.
+    counted = _matching(project_id, query.condition(without=_OF_PATTERNS))
+    return Page(tuple(_rows(project_id, page.items, counted)), page.next_cursor)
+
+
+def _matching(project_id: int, condition: Q) -> QuerySet[Incident]:
+    return Incident.objects.filter(condition, project_id=project_id, pattern__isnull=False)
+
+
+def _figures(incidents: QuerySet[Incident]) -> Any:
+    """Group incidents by pattern; the columns are those of `Figures`."""
+    return (
+        incidents.order_by()
+        .values("pattern_id")
+        .annotate(
+            incidents=Count("pk"),
+            sessions=Count("session_name", distinct=True),
+            first_seen=Min("opened_at"),
+            last_seen=Max("last_seen_at"),
+            cost=Sum("unshared_cost_usd"),
+            calls=Sum("unshared_calls"),
+            blocked=Sum("calls_blocked"),
+        )
+    )
+
+
+def _rows(project_id: int, figures: Sequence[Figures], incidents: QuerySet[Incident]) -> list[PatternRow]:
+    """Add to figures of patterns what a row shows besides; five queries."""
+    ids = [row.id for row in figures]
+    patterns = {row.pk: row for row in with_state(project_id).select_related("assignee").filter(pk__in=ids)}
+    open_ = dict(
+        Incident.objects.filter(project_id=project_id, status=IncidentStatus.OPEN, pattern__in=ids)
+        .order_by()
+        .values_list("pattern_id")
+        .annotate(Count("pk"))
+    )
+    agents, models = _names(incidents.filter(pattern__in=ids))
+    trends, mutes = _trends(ids), _mutes(ids)
+    return [
+        PatternRow(
+            id=pattern.pk,
+            public_id=pattern.public_id,
+            kind=pattern.kind,
+            tool=pattern.tool,
+            program=pattern.program,
+            results=pattern.results,
+            detail=pattern.detail,
+            state=pattern.state,
+            assignee=pattern.assignee.get_username() if pattern.assignee else None,
+            label=pattern.label,
+            resolved_at=pattern.resolved_at,
+            incidents=row.incidents,
+            sessions=row.sessions,
+            open_incidents=open_.get(pattern.pk, 0),
+            first_seen_at=row.first_seen,
+            last_seen_at=row.last_seen,
+            cost_usd=row.cost,
+            calls_in_loop=row.calls,
+            calls_blocked=row.blocked,
+            agents=agents.get(pattern.pk, ()),
+            models=models.get(pattern.pk, ()),
+            trend=trends[pattern.pk],
+            mute=mutes.get(pattern.pk),
+        )
+        for row in figures
+        if (pattern := patterns.get(row.id)) is not None
+    ]
+
+
+_Names = dict[int, tuple[tuple[str, int], ...]]
+
+
+def _names(incidents: QuerySet[Incident]) -> tuple[_Names, _Names]:
+    """Count the agents and the models of patterns; one query."""
+    agents: defaultdict[int, Counter[str]] = defaultdict(Counter)
+    models: defaultdict[int, Counter[str]] = defaultdict(Counter)
+    rows = incidents.order_by().values_list("pattern_id", "agent", "model").annotate(Count("pk"))
+    for pattern, agent, model, number in rows:
+        agents[pattern][agent] += number
+        models[pattern][model] += number
+
+    def named(counted: dict[int, Counter[str]]) -> _Names:
+        return {
+            pattern: tuple((name, number) for name, number in names.most_common(MAX_NAMES) if name)
+            for pattern, names in counted.items()
+        }
+
+    return named(agents), named(models)
+
+
+def _trends(pattern_ids: Sequence[int]) -> dict[int, tuple[int, ...]]:
+    """Count the incidents that opened in each hour of the last day; one query."""
+    now = timezone.now()
+    start, width = now - TREND_SPAN, TREND_SPAN / TREND_BUCKETS
+    found: dict[int, list[int]] = {pattern: [0] * TREND_BUCKETS for pattern in pattern_ids}
+    place = Func(
+        F("opened_at") - Value(start),
+        template=f"floor(extract(epoch FROM %(expressions)s) / {width.total_seconds():.0f})::int",
+        output_field=IntegerField(),
+    )
+    rows = Incident.objects.filter(pattern__in=pattern_ids, last_seen_at__gt=start, opened_at__gt=start)
+    counted = rows.order_by().annotate(place=place).values_list("pattern_id", "place").annotate(Count("pk"))
+    for pattern, at, number in counted:
+        found[pattern][min(max(at, 0), TREND_BUCKETS - 1)] += number
+    return {pattern: tuple(numbers) for pattern, numbers in found.items()}
+
+
+def _mutes(pattern_ids: Sequence[int]) -> dict[int, Mute]:
+    """Return the active mutes of patterns, with what they have hidden; one query."""
+    now = timezone.now()
+    since = (
+        Incident.objects.filter(pattern=OuterRef("pattern"), last_seen_at__gt=OuterRef("starts_at"))
+        .order_by()
+        .values("pattern")
+        .annotate(number=Count("pk"))
+    )
+    rows = (
+        AlertSilence.objects.filter(pattern__in=pattern_ids, starts_at__lte=now, ends_at__gt=now)
+        .annotate(hidden=Subquery(since.values("number")))
+        .order_by("ends_at")
+    )
+    return {
+        row.pattern_id: Mute(
+            reason=row.reason,
+            by=row.created_by,
+            starts_at=row.starts_at,
+            ends_at=row.ends_at,
+            baseline=row.baseline,
+            incidents=row.hidden or 0,
+        )
+        for row in rows
+        if row.pattern_id is not None
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class PatternCounts:
+    """How many patterns have each state; those that are `muted_but_firing` are `muted`, too."""
+
+    all: int
+    open: int
+    acknowledged: int
+    snoozed: int
+    muted: int
+    muted_but_firing: int
+    ended: int
+    resolved: int
+    not_a_loop: int
+
+    @property
+    def is_capped(self) -> bool:
+        """Whether counting stopped early: never."""
+        return False
+
+
+def state_counts(project_id: int, query: ListQuery = ALL_PATTERNS) -> PatternCounts:
+    """Count patterns by state under the query of the list, except its terms of the field `is`; two queries."""
+    matching = _matching(project_id, query.condition(without=("is",)))
+    rows = with_state(project_id).filter(pk__in=matching.values("pattern")).order_by()
+    found = dict.fromkeys(STATES, 0) | dict(rows.values_list("state").annotate(Count("pk")))
+    firing = firing_mutes(timezone.now()).filter(project_id=project_id).values("pattern")
+    muted_but_firing = rows.filter(pk__in=firing).count() if found["muted"] else 0
+    return PatternCounts(all=sum(found.values()), muted_but_firing=muted_but_firing, **found)
+
+
+@dataclass(frozen=True, slots=True)
+class PatternBadges:
+    """How many patterns are open, and how many are muted but firing; each stops at `MAX_IN_NAVIGATION`."""
+
+    open: int
+    muted_but_firing: int
+
+
+def navigation_counts(project_id: int) -> PatternBadges:
+    """Count the patterns of the navigation; two bounded queries by index."""
+    now = timezone.now()
+    muted = active_mutes(now).filter(project_id=project_id)
+    rows = Incident.objects.filter(
+        project_id=project_id, status=IncidentStatus.OPEN, pattern__isnull=False
+    ).exclude(pattern__in=muted.values("pattern"))
+    firing = firing_mutes(now).filter(project_id=project_id)
+    return PatternBadges(_distinct(rows), _distinct(firing))
+
+
+def _distinct(rows: QuerySet[Any]) -> int:
+    return len(rows.order_by().values_list("pattern").distinct()[:MAX_IN_NAVIGATION])
+
+
+def get_pattern(project_id: int, public_id: str) -> Pattern | None:
+    """Return a pattern of this project with the person it is assigned to."""
+    if "\x00" in public_id:
+        return None
+    rows = Pattern.objects.select_related("assignee").filter(project_id=project_id)
+    return rows.filter(public_id=public_id, incidents__isnull=False).first()
+
+
+def row_of(pattern: Pattern) -> PatternRow:
+    """Return the row of a pattern with the figures of all its incidents; six queries."""
+    incidents = Incident.objects.filter(pattern=pattern)
+    figures = [Figures(*row.values()) for row in _figures(incidents)]
+    (row,) = _rows(pattern.project_id, figures, incidents)
+    return row
+
+
+@dataclass(frozen=True, slots=True)
+class SharedFact:
+    """How the incidents of a pattern are spread over the values of one field.
+
+    Attributes
+    ----------
+    name
+        Field of an incident, such as ``tool``.
+    values
+        With the number of incidents, most frequent first, at most `MAX_NAMES`.
+    distinct
+        How many different values there are; incidents without one do not count.
+    total
+        How many incidents there are.
+    """
+
+    name: str
+    values: tuple[tuple[str, int], ...]
+    distinct: int
+    total: int
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether all incidents have the same value."""
+        return self.distinct == 1 and self.values[0][1] == self.total
+
+
+def shared_facts(pattern: Pattern) -> dict[str, SharedFact]:
+    """Return what the incidents of a pattern share; one query for each of `SHARED_FACTS`."""
+    facts = {}
+    rows = Incident.objects.filter(pattern=pattern).order_by()
+    total = rows.count()
+    for name in SHARED_FACTS:
+        counted = rows.exclude(**{name: ""}).values_list(name).annotate(number=Count("pk"))
+        values = tuple(counted.order_by("-number", name)[:MAX_NAMES])
+        distinct = len(values) if len(values) < MAX_NAMES else rows.values(name).distinct().count()
+        facts[name] = SharedFact(name, values, distinct, total)
+    return facts

@@ -1,0 +1,263 @@
+"""What people do with patterns: assign, comment, mute, and acknowledge, resolve or label all incidents; undo.
+
+The figures and the state of a pattern are counted by `selectors.patterns`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from django.db import transaction
+from django.db.models import Max
+from django.utils import timezone
+
+from detection.models import Membership, Pattern, PatternActivity
+from detection.models.incidents import IncidentLabel
+from detection.services import pattern_activity
+from detection.services.alerting import mutes, silences
+from detection.services.audit import Actor
+from detection.services.errors import Conflict, Invalid, NotFound, ServiceError
+from detection.services.incidents import pattern_changes
+from detection.services.incidents.pattern_changes import IN_REQUEST_SECONDS
+from detection.services.pattern_activity import MAX_NOTE_CHARACTERS, plain
+
+UNDO_WITHIN: Final = timedelta(minutes=10)
+_SWEEPING = frozenset(("acknowledge", "resolve", "label", "undo"))
+_NOT_UNDOABLE = ("commented", "mute_ended")
+
+
+@contextmanager
+def _locked(project_id: int, public_id: str) -> Iterator[Pattern]:
+    """Lock a pattern for a change. Incidents can be opened meanwhile: their lock on its key does not conflict."""
+    with transaction.atomic():
+        rows = Pattern.objects.select_for_update(no_key=True).filter(project_id=project_id)
+        pattern = rows.filter(public_id=public_id).first() if "\x00" not in public_id else None
+        if pattern is None or not pattern.incidents.exists():
+            raise NotFound
+        yield pattern
+
+
+def _change(
+    pattern: Pattern,
+    actor: Actor,
+    action: str,
+    note: str = "",
+    fields: dict[str, Any] | None = None,
+    **more: Any,
+) -> PatternActivity:
+    """Set fields of a locked pattern, and record the change with the old values for undo."""
+    values = fields or {}
+    before = {name: plain(getattr(pattern, name)) for name in values}
+    for name, value in values.items():
+        setattr(pattern, name, value)
+    if values:
+        pattern.save(update_fields=[*values])
+    after = {name: plain(value) for name, value in values.items()}
+    return pattern_activity.record(pattern, actor, action, note, before=before, after=after, **more)
+
+
+def _checked_note(note: str, *, required: bool = False) -> str:
+    note = note.strip()
+    if len(note) > MAX_NOTE_CHARACTERS or (required and not note):
+        least = 1 if required else 0
+        raise Invalid(f"`note` must have {least} to {MAX_NOTE_CHARACTERS:,} characters.", field="note")
+    return note
+
+
+def assign(project_id: int, public_id: str, actor: Actor, assignee: str = "") -> Pattern:
+    """Set who takes care of a pattern; empty for no one.
+
+    Raises
+    ------
+    Invalid
+        If the project has no member of that name.
+    """
+    with _locked(project_id, public_id) as pattern:
+        user_id = None
+        if assignee:
+            members = Membership.objects.filter(project_id=project_id, user__username=assignee)
+            user_id = members.values_list("user_id", flat=True).first()
+            if user_id is None:
+                raise Invalid(
+                    "`assignee` must be the user name of a member of this project.", field="assignee"
+                )
+        if pattern.assignee_id != user_id:
+            _change(
+                pattern,
+                actor,
+                "assigned",
+                f"to {assignee}" if assignee else "to no one",
+                {"assignee_id": user_id},
+            )
+        return pattern
+
+
+def comment(project_id: int, public_id: str, actor: Actor, note: str) -> Pattern:
+    """Add a comment to the activity."""
+    with _locked(project_id, public_id) as pattern:
+        _change(pattern, actor, "commented", _checked_note(note, required=True))
+        return pattern
+
+
+def mute(
+    project_id: int,
+    public_id: str,
+    actor: Actor,
+    *,
+    until: datetime | None = None,
+    until_worse: bool = False,
+    reason: str = "",
+) -> Pattern:
+    """Send no notifications of a pattern until a time, or until it gets worse; see `services.alerting.mutes`."""
+    with _locked(project_id, public_id) as pattern:
+        replaced = mutes.active([pattern.pk]).get(pattern.pk)
+        before = {"silence": replaced.public_id, "ends_at": plain(replaced.ends_at)} if replaced else None
+        mutes.mute(pattern, actor, until=until, until_worse=until_worse, reason=reason)
+        ends = [f"until {until.astimezone(UTC):%d %b %H:%M} UTC"] if until else []
+        note = " or ".join([*ends, *(["until it gets worse"] if until_worse else [])])
+        note = f"{note}: {reason.strip()}" if reason.strip() else note
+        pattern_activity.record(pattern, actor, "muted", note, before=before)
+        return pattern
+
+
+def unmute(project_id: int, public_id: str, actor: Actor) -> Pattern:
+    """End the mute of a pattern. Nothing changes if it is not muted."""
+    with _locked(project_id, public_id) as pattern:
+        mutes.unmute(pattern, actor)
+        return pattern
+
+
+def acknowledge(
+    project_id: int, public_id: str, actor: Actor, note: str = "", *, seconds: float = IN_REQUEST_SECONDS
+) -> Pattern:
+    """Acknowledge all open and snoozed incidents of a pattern."""
+    return _sweep(project_id, public_id, actor, "acknowledged", note, {}, seconds)
+
+
+def resolve(
+    project_id: int, public_id: str, actor: Actor, note: str = "", *, seconds: float = IN_REQUEST_SECONDS
+) -> Pattern:
+    """Resolve a pattern with all incidents that are open, acknowledged or snoozed. If it returns, it is open again."""
+    return _sweep(project_id, public_id, actor, "resolved", note, {"resolved_at": timezone.now()}, seconds)
+
+
+def label(
+    project_id: int,
+    public_id: str,
+    actor: Actor,
+    value: str,
+    note: str = "",
+    *,
+    seconds: float = IN_REQUEST_SECONDS,
+) -> Pattern:
+    """Set whether a pattern and all its incidents were loops.
+
+    Parameters
+    ----------
+    value
+        ``true_loop``, ``false_alarm``, or empty to remove the labels.
+    """
+    if value not in IncidentLabel.values:
+        raise Invalid("`label` must be true_loop, false_alarm or empty.", field="label")
+    return _sweep(
+        project_id, public_id, actor, f"labelled {value or 'none'}", note, {"label": value}, seconds
+    )
+
+
+def _sweep(
+    project_id: int,
+    public_id: str,
+    actor: Actor,
+    action: str,
+    note: str,
+    fields: dict[str, Any],
+    seconds: float,
+) -> Pattern:
+    """Change all incidents of a pattern: for at most these seconds, a worker continues."""
+    with _locked(project_id, public_id) as pattern:
+        newest = pattern.incidents.aggregate(newest=Max("pk"))["newest"] or 0
+        change = _change(
+            pattern, actor, action, _checked_note(note), fields,
+            last_incident=newest, finished_at=None, claimed_until=pattern_changes.claim(),
+        )  # fmt: skip
+    pattern_changes.carry_out(change, seconds)
+    return pattern
+
+
+def undo(project_id: int, public_id: str, actor: Actor, *, seconds: float = IN_REQUEST_SECONDS) -> Pattern:
+    """Undo the last change of the same person, within ten minutes, with what it changed of the incidents.
+
+    Raises
+    ------
+    Conflict
+        ``nothing_to_undo``.
+    """
+    with _locked(project_id, public_id) as pattern:
+        last = undoable(pattern, actor.name)
+        if last is None:
+            raise Conflict("There is no change of yours to undo.", code="nothing_to_undo")
+        more: dict[str, Any] = {"reverts": last}
+        if last.last_incident:
+            PatternActivity.objects.filter(pk=last.pk, finished_at=None).update(finished_at=timezone.now())
+            more |= {
+                "last_incident": last.last_incident, "finished_at": None, "claimed_until": pattern_changes.claim(),
+            }  # fmt: skip
+        fields = dict(last.before)
+        if last.action == "muted":
+            mutes.unmute(pattern, actor)
+        if "silence" in fields:
+            ends_at = datetime.fromisoformat(fields.pop("ends_at"))
+            silences.extend_again(project_id, fields.pop("silence"), actor, ends_at)
+        if fields.get("resolved_at"):
+            fields["resolved_at"] = datetime.fromisoformat(fields["resolved_at"])
+        change = _change(pattern, actor, "undone", f"undid: {last.action}", fields, **more)
+    if change.last_incident:
+        pattern_changes.carry_out(change, seconds)
+    return pattern
+
+
+def undoable(pattern: Pattern, actor_name: str) -> PatternActivity | None:
+    """Return the last change of a pattern, if this person may undo it."""
+    last = pattern.activity.exclude(action__in=_NOT_UNDOABLE).order_by("-at", "-id").first()
+    if last is None or last.action == "undone" or last.actor != actor_name:
+        return None
+    return last if timezone.now() - last.at <= UNDO_WITHIN else None
+
+
+ACTIONS: dict[str, Callable[..., Pattern]] = {
+    "assign": assign,
+    "acknowledge": acknowledge,
+    "resolve": resolve,
+    "label": label,
+    "mute": mute,
+    "unmute": unmute,
+    "undo": undo,
+}
+
+
+def bulk(
+    project_id: int, public_ids: list[str], action: str, actor: Actor, **arguments: Any
+) -> dict[str, str]:
+    """Apply one action to several patterns.
+
+    Returns
+    -------
+    dict
+        By id: ``done``, or the code of the error.
+    """
+    if action not in ACTIONS:
+        raise Invalid(f"`action` must be one of {', '.join(ACTIONS)}.", field="action")
+    outcome, until = {}, time.monotonic() + IN_REQUEST_SECONDS
+    for public_id in dict.fromkeys(public_ids):
+        if action in _SWEEPING:
+            arguments["seconds"] = max(0.0, until - time.monotonic())
+        try:
+            ACTIONS[action](project_id, public_id, actor, **arguments)
+            outcome[public_id] = "done"
+        except ServiceError as error:
+            outcome[public_id] = error.code
+    return outcome

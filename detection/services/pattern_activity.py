@@ -1,0 +1,60 @@
+"""Writes the activity of patterns with its audit entry, in the transaction of the change."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from detection.models import Pattern, PatternActivity
+from detection.services import audit
+from detection.services.audit import Actor
+from detection.stream.hints import Hint
+from detection.stream.publisher import publish_after_commit
+
+MAX_NOTE_CHARACTERS = 1000
+
+
+def record(
+    pattern: Pattern,
+    actor: Actor,
+    action: str,
+    note: str = "",
+    *,
+    before: dict[str, Any] | None = None,
+    after: dict[str, Any] | None = None,
+    **fields: Any,
+) -> PatternActivity:
+    """Append an action to a pattern's activity and to the audit.
+
+    Parameters
+    ----------
+    before, after
+        Changed fields with their values; `before` is what an undo restores.
+    fields
+        Further columns of the row.
+    """
+    entry = PatternActivity.objects.create(
+        pattern=pattern,
+        actor=actor.name[:150],
+        actor_user_id=actor.user_id,
+        action=action,
+        note=note[:MAX_NOTE_CHARACTERS],
+        before=before or {},
+        **fields,
+    )
+    shown = {**(after or {}), **({"note": note} if note else {})}
+    audit.record(
+        actor,
+        f"pattern.{action}",
+        pattern.public_id,
+        project_id=pattern.project_id,
+        before=before,
+        after=shown or None,
+    )
+    publish_after_commit(pattern.project_id, Hint("incident", "", action))
+    return entry
+
+
+def plain(value: Any) -> Any:
+    """Return a value as it is stored in JSON."""
+    return value.isoformat() if isinstance(value, datetime) else value

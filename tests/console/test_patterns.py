@@ -1,0 +1,79 @@
+"""Patterns in the console: the list, a pattern's page, what people do with it, and undo."""
+
+import pytest
+from django.test import Client
+
+from detection.models import AlertSilence, Incident, Pattern, Role
+from tests.console.scenes import loop, make_world, text
+from tests.support.projects import make_member, make_project
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def world():
+    world = make_world()
+    for number, agent in enumerate(("coder", "coder", "triage")):
+        loop(world.project, f"more-{number}", agent=agent, arguments=f'{{"q":"{number}"}}')
+    return world
+
+
+def act(world, action, **more):
+    data = {"ids": Pattern.objects.get().public_id, "action": action, **more}
+    return text(world.client.post(f"{world.base}/patterns/act", data, follow=True))
+
+
+def test_the_list_says_in_one_row_what_happens_how_often_and_to_whom(world):
+    shown = text(world.client.get(f"{world.base}/patterns"))
+    number = Incident.objects.count()
+    assert "search_web is called again with identical arguments" in shown
+    for words in (f" {number} 4 ", "researcher", "coder", "gpt-5", "Open 1", "Patterns 1 open"):
+        assert words in shown, words
+    assert "No matching patterns" in text(world.client.get(f"{world.base}/patterns?q=agent:nobody"))
+    assert "search_web" in text(world.client.get(f"{world.base}/patterns?q=agent:triage"))
+    empty = make_project()
+    client = Client()
+    client.force_login(make_member(empty))
+    assert "It looks like this" in text(client.get(f"/p/{empty.slug}/patterns"))
+
+
+def test_its_page_says_what_the_incidents_share_and_leads_to_each_of_them(world):
+    page = world.client.get(f"{world.base}/patterns/{Pattern.objects.get().public_id}")
+    shown, number = text(page), Incident.objects.count()
+    assert f"All {number} share tool search_web and model gpt-5." in shown
+    assert "Check the tool and the model first: agents differ." in shown
+    assert f'href="{world.base}/incidents/{world.incident.public_id}"' in page.content.decode()
+    all_ = world.client.get(f"{world.base}/incidents?q=pattern:{Pattern.objects.get().public_id}")
+    assert f"All {number}" in text(all_)
+    assert Pattern.objects.get().public_id in text(
+        world.client.get(f"{world.base}/incidents/{world.incident.public_id}")
+    )
+    stranger = Client()
+    stranger.force_login(make_member(make_project()))
+    assert stranger.get(page.request["PATH_INFO"]).status_code == 404
+
+
+def test_a_pattern_is_muted_assigned_commented_and_resolved_with_undo(world):
+    assert "1 pattern muted." in act(world, "mute")
+    Incident.objects.update(last_seen_at=AlertSilence.objects.get().starts_at)
+    assert "Muted but firing" not in text(world.client.get(f"{world.base}/patterns?q=is:muted"))
+    loop(world.project, "again", calls=4)
+    shown = text(world.client.get(f"{world.base}/patterns?q=is:muted_but_firing"))
+    assert "Muted but firing 1" in shown
+    assert "since muted" in shown
+    assert "Still firing" in text(
+        world.client.get(f"{world.base}/patterns/{Pattern.objects.get().public_id}")
+    )
+    assert "1 pattern restored." in act(world, "undo")
+    assert "1 pattern assigned." in act(world, "assign:me")
+    act(world, "comment", note="vendor informed")
+    shown = act(world, "resolve")
+    assert not Incident.objects.exclude(status="resolved").exists()
+    assert "1 pattern resolved." in shown
+    act(world, "undo")
+    page = text(world.client.get(f"{world.base}/patterns/{Pattern.objects.get().public_id}"))
+    for words in ("Open", world.user.get_username(), "vendor informed", "undid: resolved"):
+        assert words in page, words
+    viewer = Client()
+    viewer.force_login(make_member(world.project, Role.VIEWER))
+    assert viewer.post(f"{world.base}/patterns/act", {"action": "resolve"}).status_code == 403

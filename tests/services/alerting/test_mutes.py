@@ -1,0 +1,166 @@
+"""Mutes of patterns: they end by their time or when the pattern gets worse, never otherwise, and hide nothing silently."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import timedelta
+
+import pytest
+from django.db.models import F
+from django.utils import timezone
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from detection.models import AlertEvent, AlertSilence, Incident, Pattern, PatternActivity
+from detection.selectors import patterns as selector
+from detection.services.alerting import mutes, outbox, reminders, routing
+from detection.services.incidents import pattern_triage, patterns
+from tests.support.alerts import ANA, make_incident, make_route, make_webhook
+
+HOURS = 7
+"""A step of time. No sum of steps is a day or a time at which a mute ends, so nothing is decided by microseconds."""
+steps = st.one_of(
+    st.just(("opens",)),
+    st.just(("passes",)),
+    st.tuples(st.just("mutes"), st.sampled_from([None, 10, 30, 100]), st.booleans()),
+    st.just(("unmutes",)),
+    st.just(("sweeps",)),
+)
+
+
+class Twin:
+    """The rules in the plainest form: remembers every moment and decides by counting them all again."""
+
+    def __init__(self):
+        self.now, self.opened, self.mute = 0.0, [], None
+
+    def apply(self, name, *arguments):
+        self.now += 1e-6
+        getattr(self, name)(*arguments)
+        if self.mute and self.mute["until"] <= self.now:
+            self.mute = None
+
+    def opens(self):
+        self.opened.append(self.now)
+
+    def passes(self):
+        self.now += HOURS
+
+    def mutes(self, hours, worse):
+        if hours is not None or worse:
+            before = sum(self.now - 24 < one <= self.now for one in self.opened)
+            until = self.now + (24 * 90 if hours is None else hours)
+            self.mute = {"at": self.now, "until": until, "baseline": max(1, before) if worse else None}
+
+    def unmutes(self):
+        self.mute = None
+
+    def sweeps(self):
+        if self.mute and self.mute["baseline"] is not None:
+            since = max(self.mute["at"], self.now - 24)
+            if sum(one > since for one in self.opened) > self.mute["baseline"]:
+                self.mute = None
+
+
+class Product:
+    """The same steps through the services."""
+
+    def __init__(self, project):
+        self.project, self.numbers = project, itertools.count()
+        self.opens(status="ended", opened_at=timezone.now() - timedelta(days=400))
+        Incident.objects.update(last_seen_at=F("opened_at"))
+        self.pattern = Pattern.objects.get(project=project)
+
+    def opens(self, **fields):
+        now = timezone.now()
+        values = {
+            "opened_at": now,
+            "last_seen_at": now,
+            "group_id": f"{self.project.pk}-{next(self.numbers)}",
+        }
+        make_incident(self.project, **{**values, **fields})
+        patterns.assign_missing()
+
+    def passes(self):
+        span = timedelta(hours=HOURS)
+        AlertSilence.objects.update(starts_at=F("starts_at") - span, ends_at=F("ends_at") - span)
+        Incident.objects.update(opened_at=F("opened_at") - span, last_seen_at=F("last_seen_at") - span)
+
+    def mutes(self, hours, worse):
+        if hours is not None or worse:
+            until = None if hours is None else timezone.now() + timedelta(hours=hours)
+            pattern_triage.mute(self.project.pk, self.pattern.public_id, ANA, until=until, until_worse=worse)
+
+    def unmutes(self):
+        pattern_triage.unmute(self.project.pk, self.pattern.public_id, ANA)
+
+    def sweeps(self):
+        mutes.wake_due()
+
+    @property
+    def mute(self):
+        return selector.row_of(self.pattern).mute
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(history=st.lists(steps, max_size=14))
+def test_a_mute_ends_exactly_when_its_rules_say_so(project, history):
+    AlertSilence.objects.all().delete()
+    PatternActivity.objects.all().delete()
+    Incident.objects.all().delete()
+    product, twin = Product(project), Twin()
+    for name, *arguments in history:
+        getattr(product, name)(*arguments)
+        twin.apply(name, *arguments)
+        found = product.mute
+        assert (found is not None) == (twin.mute is not None)
+        if found and twin.mute:
+            assert found.baseline == twin.mute["baseline"]
+            assert found.incidents == sum(one > twin.mute["at"] for one in twin.opened)
+    row = selector.row_of(product.pattern)
+    assert row.is_muted_but_firing == bool(twin.mute and any(one > twin.mute["at"] for one in twin.opened))
+
+
+@pytest.fixture
+def muted(project):
+    """A pattern that had two incidents today, muted until it gets worse."""
+    product = Product(project)
+    product.opens()
+    product.opens()
+    product.mutes(None, worse=True)
+    return product
+
+
+def fires(product, **fields):
+    product.opens(ended_at=None, loop_id=f"l{next(product.numbers)}", **fields)
+    incident = Incident.objects.latest("pk")
+    outbox.record_incident_event(incident, "opened")
+    routing.route_pending()
+    return AlertEvent.objects.latest("pk").state
+
+
+def test_a_muted_pattern_notifies_no_one_until_the_incident_that_makes_it_worse(project, receiver, muted):
+    make_route(project, make_webhook(project, receiver))
+    assert [fires(muted) for _ in range(4)] == ["silenced", "silenced", "routed", "routed"]
+    assert muted.pattern.activity.latest("pk").action == "mute_ended"
+    assert selector.navigation_counts(project.pk).muted_but_firing == 0
+
+
+def test_the_end_of_a_mute_by_its_time_is_noted_and_what_it_hid_is_sent_once(project, receiver, muted):
+    make_route(project, make_webhook(project, receiver))
+    assert fires(muted) == "silenced"
+    assert selector.navigation_counts(project.pk).muted_but_firing == 1
+    AlertSilence.objects.update(ends_at=timezone.now())
+    assert (reminders.catch_up(), reminders.catch_up()) == (1, 0)
+    assert muted.pattern.activity.latest("pk").note == "the time was over"
+
+
+def test_undo_restores_the_mute_that_was_ended_or_replaced(project, muted):
+    before = muted.mute
+    muted.unmutes()
+    pattern_triage.undo(project.pk, muted.pattern.public_id, ANA)
+    assert muted.mute == before
+    muted.mutes(10, worse=False)
+    assert muted.mute.baseline is None
+    pattern_triage.undo(project.pk, muted.pattern.public_id, ANA)
+    assert muted.mute == before
