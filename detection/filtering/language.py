@@ -80,7 +80,7 @@ def term(field: str, *values: str) -> Term:
 
 def exact(text: str) -> Value:
     """Return the value that matches this text only, in quotes where a character would have a meaning."""
-    is_plain = _PLAIN.fullmatch(text) and not text.startswith((">", "<")) and ".." not in text
+    is_plain = _PLAIN.fullmatch(text) and not text.startswith((">", "<", "=")) and ".." not in text
     return Value(text, is_quoted=not is_plain)
 
 

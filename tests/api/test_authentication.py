@@ -49,7 +49,7 @@ BODIES = {
     ("POST", "/sessions/{session}/revoke-exemption"): {"tool": "search_web"},
     ("POST", "/incidents/bulk"): {"ids": ["{incident_id}"], "action": "acknowledge"},
     ("POST", "/incidents/{incident_id}/snooze"): {"hours": 1},
-    ("POST", "/incidents/{incident_id}/exceptions"): {"option": "agent:off"},
+    ("POST", "/incidents/{incident_id}/exceptions"): {"option": "session:off"},
     ("POST", "/incidents/{incident_id}/label"): {"label": "false_alarm"},
     ("POST", "/incidents/{incident_id}/comment"): {"note": "seen"},
     ("POST", "/patterns/bulk"): {"ids": ["{pattern_id}"], "action": "acknowledge"},

@@ -259,7 +259,8 @@ def test_a_route_matches_event_types_without_an_incident(world, hook):
 
 def form_of(page):
     """The fields of the form of a silence as a browser would send them, before anything is filled in."""
-    form = page[page.index('id="new-silence"') :]
+    start = page.index('id="new-silence"')
+    form = page[start : page.index("</form>", start)]
     inputs = re.findall(r"<input\s[^>]*>", form)
     fields = {}
     for one in inputs:
@@ -308,4 +309,4 @@ def test_a_rejected_mute_keeps_its_form(world):
 
 def test_only_who_may_silence_is_offered_to_mute(world):
     page = with_role(world, Role.VIEWER).get(url(world, "incident", world.incident.public_id))
-    assert "Mute" not in page.content.decode()
+    assert 'data-key="m"' not in page.content.decode()

@@ -20,6 +20,7 @@ fields = st.builds(
 
 @given(st.lists(words | fields, max_size=8))
 @example([Term("tool", (exact(">x"),), ">")])
+@example([Term("tool", (exact("="),), ">")])
 def test_terms_survive_being_written(terms):
     assert parse(write(terms)) == tuple(terms)
 

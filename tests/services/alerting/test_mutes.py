@@ -102,7 +102,7 @@ class Product:
         return selector.row_of(self.pattern).mute
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(history=st.lists(steps, max_size=14))
 def test_a_mute_ends_exactly_when_its_rules_say_so(project, history):
     AlertSilence.objects.all().delete()

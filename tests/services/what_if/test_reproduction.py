@@ -47,7 +47,7 @@ def facts(incidents):
     )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=SUPPRESSED)
+@settings(max_examples=15, deadline=None, suppress_health_check=SUPPRESSED)
 @given(preset=presets, history=histories, size=st.sampled_from([1, 3, 1000]))
 def test_any_history_is_reproduced(principal, preset, history, size):
     save_override(principal.project_id, PROJECT, {"preset": preset}, OPERATOR, note="a test")
