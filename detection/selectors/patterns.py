@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from django.db.models import (
     Case,
@@ -27,7 +27,6 @@ from django.db.models import (
     When,
 )
 from django.utils import timezone
-from django_stubs_ext import WithAnnotations
 
 from detection.engine.detectors import detector_for
 from detection.engine.pattern_identity import title
@@ -37,6 +36,9 @@ from detection.selectors.filters import ListQuery, list_query
 from detection.selectors.lists import PATTERNS
 from detection.selectors.pages import Page, cut
 from detection.selectors.pattern_state import active_mutes, firing_mutes, state_condition
+
+if TYPE_CHECKING:
+    from django_stubs_ext import WithAnnotations
 
 STATES: Final = tuple(PatternState.values)
 TREND_BUCKETS: Final = 24
