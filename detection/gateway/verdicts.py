@@ -126,7 +126,7 @@ class AnswerVerdicts:
         redactor = self.conversation.grant.principal.redactor
         numbers = sorted(resolution.blocked)
         calls = [answer.calls[number] for number in numbers]
-        documents = [protocol.call_document(call, redactor.arguments(call.arguments)) for call in calls]
+        documents = [protocol.call_document(call, redactor.content(call.arguments)) for call in calls]
         results = protocol.results(calls, [self.texts[number] for number in numbers])
         return [*zip(numbers, documents, strict=True)], results
 

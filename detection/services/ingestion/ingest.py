@@ -91,7 +91,7 @@ def prepare(events: Iterable[EventRecord], principal: Principal) -> None:
     for event in events:
         event.assigned = tuple(name for name in ASSIGNED_NAMES if not getattr(event, name))
         if event.arguments is not None:
-            event.arguments = redactor.arguments(event.arguments)
+            event.arguments = redactor.content(event.arguments)
         if event.type == EventType.CALL or event.arguments is not None:
             event.arguments_digest = digest_of_arguments(event.arguments, secret)
         event.cost_usd = round(event.cost_usd, COST_DECIMALS)

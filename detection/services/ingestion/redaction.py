@@ -82,12 +82,8 @@ class Redactor:
         text = self._text(text, decode=True)
         return self._named_fields(text) if self._names else text
 
-    def arguments(self, text: str) -> str:
-        """Redact argument text: by key names and shapes where it is JSON, else like any text."""
-        return self.content(text)
-
     def content(self, text: str) -> str:
-        """Redact a result's or message's text."""
+        """Redact arguments, a result or a message: by names and shapes where the text is JSON, else by shapes."""
         return self._json(text) if text[:1] in "{[" else self.text(text)
 
     def _json(self, text: str) -> str:

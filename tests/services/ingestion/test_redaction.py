@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from detection.services.ingestion.redaction import Redactor, normalized_name
@@ -40,9 +40,8 @@ def test_every_rule_has_a_text_in_the_corpus_and_a_mark_with_its_name():
 @given(st.text(max_size=60), st.sampled_from(WITH_SECRET), st.text(max_size=60))
 def test_a_secret_is_found_on_a_line_of_any_text(before, marked, after):
     text, secret = halves(marked)
-    if text[:1] not in "{[":
-        cleaned = Redactor(KEY).content(f"{before}\n{text}\n{after}")
-        assert secret not in cleaned.replace(before, "").replace(after, "")
+    assume(text[:1] not in "{[" and secret not in before + after)
+    assert secret not in Redactor(KEY).content(f"{before}\n{text}\n{after}")
 
 
 def test_a_large_binary_text_does_not_hide_a_secret():
@@ -52,7 +51,7 @@ def test_a_large_binary_text_does_not_hide_a_secret():
 
 def test_nested_json_inside_a_string_is_looked_into():
     inner = json.dumps({"password": "hunter2hunter2"})
-    cleaned = Redactor(KEY).arguments(json.dumps({"body": inner}))
+    cleaned = Redactor(KEY).content(json.dumps({"body": inner}))
     assert "hunter2" not in cleaned
 
 
@@ -89,7 +88,7 @@ def test_any_text_comes_through_without_an_error(text):
 
 
 def test_everything_below_a_sensitive_name_is_a_secret():
-    cleaned = Redactor(KEY).arguments(
+    cleaned = Redactor(KEY).content(
         '{"credentials": {"user": "ann-smith", "parts": ["abcd1234"]}, "page": 2}'
     )
     assert "ann-smith" not in cleaned
