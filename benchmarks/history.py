@@ -123,8 +123,10 @@ def _copy_runs(database: Database) -> None:
         started_at=later.format("started_at"),
         last_event_at="c.last_at",
         ended_at="CASE WHEN c.n > 0 AND c.number % 20 > 0 THEN c.last_at END",
-        state="CASE WHEN c.n = 0 THEN (ARRAY['running', 'running', 'looping', 'waiting'])[c.number % 4 + 1]"
+        state="CASE WHEN c.n = 0 THEN (ARRAY['running', 'running', 'looping', 'held'])[c.number % 4 + 1]"
         " WHEN c.number % 20 > 0 THEN 'ended' WHEN c.number % 60 = 0 THEN 'stopped' ELSE 'running' END",
+        stopped_by_kind="CASE WHEN c.n > 0 AND c.number % 60 = 0 THEN 'person' ELSE '' END",
+        stopped_at="CASE WHEN c.n > 0 AND c.number % 60 = 0 THEN c.last_at END",
     )
     _copy(
         database,
