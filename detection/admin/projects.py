@@ -16,6 +16,7 @@ from detection.admin.base import BaseInline, ProjectAdmin, ProjectFilter, ReadOn
 from detection.models import Membership, Project, Role, Session
 from detection.services import audit
 from detection.services.errors import Invalid, ServiceError
+from detection.services.incidents.pattern_triage import unassign_former_members
 from detection.services.projects import members
 from detection.services.projects.projects import checked_redacted_names, checked_redaction_patterns
 from detection.services.sessions import actions
@@ -115,6 +116,8 @@ class ProjectPage(ProjectAdmin):
                 project_id=project.pk,
                 after={"role": row.role},
             )
+        if changed:
+            unassign_former_members(project.pk, actor_of(request))
 
     def has_delete_permission(self, request: HttpRequest, obj: Project | None = None) -> bool:
         """Return False: a project with its history is not deleted here."""

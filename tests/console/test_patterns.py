@@ -74,6 +74,19 @@ def test_a_pattern_is_muted_assigned_commented_and_resolved_with_undo(world):
     page = text(world.client.get(f"{world.base}/patterns/{Pattern.objects.get().public_id}"))
     for words in ("Open", world.user.get_username(), "vendor informed", "undid: resolved"):
         assert words in page, words
+    pattern, leaving = Pattern.objects.get(), make_member(world.project, Role.OPERATOR)
+    act(world, "assign", assignee=leaving.get_username())
+    world.client.post(f"{world.base}/members", {"action": "remove", "member": leaving.pk})
+    page = text(world.client.get(f"{world.base}/patterns/{pattern.public_id}"))
+    assert f"{leaving.get_username()} left the project" in page
+    assert f"pattern.unassigned {pattern.public_id}" in text(world.client.get(f"{world.base}/audit"))
+    left = make_member(world.project, Role.OPERATOR)
+    act(world, "assign", assignee=left.get_username())
+    act(world, "assign:me")
+    world.client.post(f"{world.base}/members", {"action": "remove", "member": left.pk})
+    act(world, "undo")
+    pattern.refresh_from_db()
+    assert pattern.assignee is None  # not the one who left
     viewer = Client()
     viewer.force_login(make_member(world.project, Role.VIEWER))
     assert viewer.post(f"{world.base}/patterns/act", {"action": "resolve"}).status_code == 403

@@ -79,6 +79,11 @@ class World:
         patterns.assign_missing()
         return Pattern.objects.get().public_id
 
+    def left(self):
+        person = make_member(self.project)
+        pattern_triage.assign(self.pk, self.pattern(), ANA, person.username)
+        person.memberships.all().delete()
+
     def session(self):
         self.agent.asks()
         return "s-1"
@@ -215,6 +220,9 @@ def _changes(w):
         "incidents.pattern_triage.label": (w.pattern, lambda p: pattern_triage.label(w.pk, p, ANA, "false_alarm")),
         "incidents.pattern_triage.undo": (
             lambda: w.done(pattern_triage.resolve), lambda p: pattern_triage.undo(w.pk, p, ANA)
+        ),
+        "incidents.pattern_triage.unassign_former_members": (
+            w.left, lambda _: pattern_triage.unassign_former_members(w.pk, ANA)
         ),
         "incidents.pattern_triage.bulk": (w.pattern, lambda p: pattern_triage.bulk(w.pk, [p], "resolve", ANA)),
         "keys.create_key": (lambda: None, lambda _: keys.create_key(w.project, "k", ANA)),

@@ -27,7 +27,7 @@ from detection.services.pattern_activity import MAX_NOTE_CHARACTERS, plain
 
 UNDO_WITHIN: Final = timedelta(minutes=10)
 _SWEEPING = frozenset(("acknowledge", "resolve", "label", "undo"))
-_NOT_UNDOABLE = ("commented", "mute_ended")
+_NOT_UNDOABLE = ("commented", "mute_ended", "unassigned")
 
 
 @contextmanager
@@ -76,24 +76,34 @@ def assign(project_id: int, public_id: str, actor: Actor, assignee: str = "") ->
     Invalid
         If the project has no member of that name.
     """
-    with _locked(project_id, public_id) as pattern:
+    with transaction.atomic():
         user_id = None
         if assignee:
-            members = Membership.objects.filter(project_id=project_id, user__username=assignee)
-            user_id = members.values_list("user_id", flat=True).first()
+            # Locked before the pattern, as by a removal of the member, which then finds the pattern.
+            members = Membership.objects.select_for_update(no_key=True).filter(project_id=project_id)
+            user_id = members.filter(user__username=assignee).values_list("user_id", flat=True).first()
             if user_id is None:
                 raise Invalid(
                     "`assignee` must be the user name of a member of this project.", field="assignee"
                 )
-        if pattern.assignee_id != user_id:
-            _change(
-                pattern,
-                actor,
-                "assigned",
-                f"to {assignee}" if assignee else "to no one",
-                {"assignee_id": user_id},
-            )
-        return pattern
+        with _locked(project_id, public_id) as pattern:
+            if pattern.assignee_id != user_id:
+                note = f"to {assignee}" if assignee else "to no one"
+                _change(pattern, actor, "assigned", note, {"assignee_id": user_id})
+    return pattern
+
+
+def unassign_former_members(project_id: int, actor: Actor) -> None:
+    """Assign patterns to no one whose owner is no longer a member; must run inside the transaction of the removal.
+
+    One query by a small index, and four for each such pattern.
+    """
+    rows = Pattern.objects.select_for_update(no_key=True, of=("self",)).select_related("assignee")
+    owned = rows.filter(project_id=project_id, assignee__isnull=False)
+    members = Membership.objects.filter(project_id=project_id)
+    for pattern in owned.exclude(assignee__in=members.values("user")).order_by("pk"):
+        note = f"{pattern.assignee} left the project"
+        _change(pattern, actor, "unassigned", note, {"assignee_id": None})
 
 
 def comment(project_id: int, public_id: str, actor: Actor, note: str) -> Pattern:
@@ -212,6 +222,9 @@ def undo(project_id: int, public_id: str, actor: Actor, *, seconds: float = IN_R
         if "silence" in fields:
             ends_at = datetime.fromisoformat(fields.pop("ends_at"))
             silences.extend_again(project_id, fields.pop("silence"), actor, ends_at)
+        members = Membership.objects.filter(project_id=project_id)
+        if "assignee_id" in fields and not members.filter(user=fields["assignee_id"]).exists():
+            fields["assignee_id"] = None  # has left since
         if fields.get("resolved_at"):
             fields["resolved_at"] = datetime.fromisoformat(fields["resolved_at"])
         change = _change(pattern, actor, "undone", f"undid: {last.action}", fields, **more)

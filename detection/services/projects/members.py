@@ -8,6 +8,7 @@ from detection.models import Membership, Project, Role
 from detection.services import audit
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound
+from detection.services.incidents.pattern_triage import unassign_former_members
 
 
 def checked_role(role: str) -> str:
@@ -59,7 +60,7 @@ def change_role(project_id: int, user_id: int, role: str, actor: Actor) -> Membe
 
 @transaction.atomic
 def remove_member(project_id: int, user_id: int, actor: Actor) -> Membership:
-    """Remove a member, or let one leave. Keys that the person created stay valid.
+    """Remove a member, or let one leave. Keys that the person created stay valid, patterns are left without owner.
 
     Raises
     ------
@@ -78,6 +79,7 @@ def remove_member(project_id: int, user_id: int, actor: Actor) -> Membership:
         before={"role": membership.role},
     )
     membership.delete()
+    unassign_former_members(project_id, actor)
     return membership
 
 
