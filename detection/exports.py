@@ -55,19 +55,52 @@ class ExportedList:
         Returns a page: project id, query, cursor, limit.
     document
         Returns a row as JSON document: the row, the project's slug.
+    columns
+        Of the table: the fields of the document without its links, separated by spaces.
     """
 
     read: Callable[[int, ListQuery, str, int], Page[Any]]
     document: Callable[[Any, str], dict[str, Any]]
+    columns: str
 
 
 EXPORTED_LISTS: Final = {
-    "sessions": ExportedList(sessions.list_sessions, session_document),
-    "incidents": ExportedList(incidents.list_incidents, incident_document),
-    "patterns": ExportedList(patterns.list_patterns, pattern_document),
-    "approvals": ExportedList(approvals.list_approvals, lambda row, _: approval_document(row)),
-    "notifications": ExportedList(alerts.list_notifications, lambda row, _: notification_document(row)),
-    "audit": ExportedList(audit.list_entries, lambda row, _: audit_document(row)),
+    "sessions": ExportedList(
+        sessions.list_sessions,
+        session_document,
+        "session state outcome agent backend model parent_session is_demo integration started_at last_event_at ended_at"
+        " calls blocked tokens cost_usd last_tool meter pending_events stopped would_have_stopped_at_call",
+    ),
+    "incidents": ExportedList(
+        incidents.list_incidents,
+        incident_document,
+        "id session agent backend model is_demo loop group pattern_id kind tool count limit window_seconds confidence"
+        " decision rung detections was_guarded calls_blocked calls_in_loop cost_usd first_call_number last_call_number"
+        " first_seq last_seq status label label_reason needs_acknowledgement is_active recovered acknowledged_by"
+        " snoozed_until snoozed_until_worse opened_at last_seen_at ended_at resolved_at",
+    ),
+    "patterns": ExportedList(
+        patterns.list_patterns,
+        pattern_document,
+        "id title kind tool program results detail state has_returned label assignee mute incidents open_incidents"
+        " sessions first_seen_at last_seen_at resolved_at calls_in_loop calls_blocked cost_usd agents models trend",
+    ),
+    "approvals": ExportedList(
+        approvals.list_approvals,
+        lambda row, _: approval_document(row),
+        "id deadline wait_url state decider session agent tool call_id held_calls kind count limit summary incident"
+        " requested_at unattended decision choice raise_by message reason decided_by decided_at",
+    ),
+    "notifications": ExportedList(
+        alerts.list_notifications,
+        lambda row, _: notification_document(row),
+        "id destination route title is_test state event_count attempt_count created_at due_at finished_at",
+    ),
+    "audit": ExportedList(
+        audit.list_entries,
+        lambda row, _: audit_document(row),
+        "id at actor action subject before after address request_id",
+    ),
 }
 """By the name of the list."""
 
@@ -98,23 +131,19 @@ def list_file(
     documents = (known.document(row, project) for row in rows)
     name = f"loopguard-{query.spec.name}-{project}"
     if file_format == "csv":
-        return _file(_csv_lines(documents), "text/csv; charset=utf-8", f"{name}.csv")
+        return _file(_csv_lines(known.columns.split(), documents), "text/csv; charset=utf-8", f"{name}.csv")
     lines = (orjson.dumps(document) + b"\n" for document in documents)
     return _file(lines, "application/x-ndjson", f"{name}.jsonl")
 
 
-def _csv_lines(documents: Iterable[dict[str, Any]]) -> Iterator[bytes]:
-    """Yield RFC 4180, the columns' names before the first row; text that a spreadsheet would take for a formula is quoted."""
+def _csv_lines(columns: Iterable[str], documents: Iterable[dict[str, Any]]) -> Iterator[bytes]:
+    """Yield RFC 4180, first the columns' names; text that a spreadsheet would take for a formula is quoted."""
     line = _Line()
     writer = csv.writer(line)
-    is_first = True
+    writer.writerow(columns)
+    yield line.text.encode()
     for document in documents:
-        document.pop("links", None)
-        if is_first:
-            writer.writerow(document)
-            yield line.text.encode()
-            is_first = False
-        writer.writerow(map(_cell, document.values()))
+        writer.writerow(_cell(document[name]) for name in columns)
         yield line.text.encode()
 
 
