@@ -1,7 +1,7 @@
 """The long poll of an approval: `GET /api/v1/approvals/{id}?wait=30`, without a thread per waiting agent.
 
 One task of the process polls for closed approvals every second, with one query however many agents wait. The broker only
-makes it faster.
+makes it faster. A revoked key ends its waits with 401.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from django.db import DatabaseError
 from django.utils import timezone
 from redis.exceptions import RedisError
 
+from detection.consumers.access_watch import KeyAccess, access_watch
 from detection.engine import wire_shapes
 from detection.integrations.hosts import HOSTS, Host
 from detection.models import KeyScope
@@ -50,6 +51,7 @@ MAX_WAIT_SECONDS = 60.0
 POLL_SECONDS = 1.0
 MAX_WAITERS = 5_000
 BROKER_TIMEOUT_SECONDS = 1.0
+UNKNOWN_KEY = "The key is unknown, revoked or expired."
 
 
 class LongPollError(Exception):
@@ -202,7 +204,8 @@ async def _until_disconnected(receive: ASGIReceiveCallable) -> None:
 
 async def _response(request: HTTPScope, public_id: str, waiters: ApprovalWaiters) -> dict[str, Any]:
     wait_seconds, form = _parameters(request)
-    project_id = await database_sync_to_async(_project_of)(request)
+    principal = await database_sync_to_async(_principal_of)(request)
+    project_id = principal.project_id
     found = await _read(project_id, public_id, form)
     if not found.is_open or wait_seconds <= 0:
         return found.document
@@ -211,18 +214,27 @@ async def _response(request: HTTPScope, public_id: str, waiters: ApprovalWaiters
     loop = asyncio.get_running_loop()
     until = loop.time() + wait_seconds
     async with waiters.event_for(public_id) as event:
-        while loop.time() < until:
-            # It may have been closed before the event was registered, so read again before each wait.
-            found = await _read(project_id, public_id, form)
-            due = loop.time() + found.seconds_left
-            if not found.is_open:
-                break
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(min(until, due + 0.005)):
-                    await event.wait()
-            event.clear()
-        if found.is_open:
-            found = await _read(project_id, public_id, form)
+        revoked = asyncio.Event()
+
+        def end(_: str) -> None:
+            revoked.set()
+            event.set()
+
+        with access_watch.watching(KeyAccess(principal.key_id), end):
+            while loop.time() < until:
+                # It may have been closed before the event was registered, so read again before each wait.
+                found = await _read(project_id, public_id, form)
+                due = loop.time() + found.seconds_left
+                if not found.is_open:
+                    break
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(min(until, due + 0.005)):
+                        await event.wait()
+                if revoked.is_set():
+                    raise LongPollError(401, "unknown_key", UNKNOWN_KEY)
+                event.clear()
+            if found.is_open:
+                found = await _read(project_id, public_id, form)
     return found.document
 
 
@@ -298,7 +310,7 @@ def _form(given: dict[str, str]) -> _Form:
     return _Form(shape)
 
 
-def _project_of(request: HTTPScope) -> int:
+def _principal_of(request: HTTPScope) -> keys.Principal:
     sent = [value for name, value in request["headers"] if name.lower() == b"authorization"]
     kind, _, token = (sent[0].decode("latin-1").strip() if len(sent) == 1 else "").partition(" ")
     if kind.lower() != "bearer":
@@ -307,10 +319,10 @@ def _project_of(request: HTTPScope) -> int:
         )
     principal = keys.authenticate(token.strip()) if token.isascii() else None
     if principal is None:
-        raise LongPollError(401, "unknown_key", "The key is unknown, revoked or expired.")
+        raise LongPollError(401, "unknown_key", UNKNOWN_KEY)
     if KeyScope.GUARD not in principal.scopes:
         raise LongPollError(403, "missing_scope", "The key needs the scope `guard`.")
-    return principal.project_id
+    return principal
 
 
 async def _send(

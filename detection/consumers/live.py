@@ -1,6 +1,6 @@
 """The socket of a live page. It sends hints that something changed, never the data.
 
-A signed-in member opens it; it is closed when the session or the membership ends. One task sends all frames, so a slow
+A signed-in member opens it; it is closed within a second once the sign-in or the membership ends. One task sends all frames, so a slow
 reader delays nobody, and its queue is bounded. Losing a hint is harmless: pages fetch by their own cursor, and also
 without a hint from time to time.
 """
@@ -12,28 +12,25 @@ import contextlib
 import random
 import time
 from collections.abc import Coroutine
-from importlib import import_module
 from typing import Any
 
 import orjson
 import structlog
 from asgiref.typing import ASGIReceiveCallable, ASGISendCallable, Scope
-from channels.auth import get_user
 from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
 from channels.layers import get_channel_layer
-from django.conf import settings
 from django.db import connection
 from redis.exceptions import RedisError
 
+from detection.consumers.access_watch import NOT_A_MEMBER, ROLE_CHANGED, MemberAccess, access_watch
 from detection.consumers.frame_queue import FrameQueue
 from detection.models import Membership
-from detection.stream.hints import login_group, project_group
+from detection.stream.hints import project_group
 
 log = structlog.get_logger(__name__)
-SIGNED_OUT, NOT_FOUND, INVALID_MESSAGE, TOO_LARGE = 4401, 4404, 1008, 1009
+SIGNED_OUT, NOT_FOUND, INVALID_MESSAGE, TOO_LARGE, RECONNECT = 4401, 4404, 1008, 1009, 1012
 BATCH_SECONDS = 0.15
-RECHECK_SECONDS = 55.0
 BEAT_SECONDS = 10.0
 STALLED_SECONDS = 30.0
 BROKER_TIMEOUT_SECONDS = 2.0
@@ -66,12 +63,10 @@ class LiveConsumer(AsyncWebsocketConsumer):
             signed_in = self.scope["user"].is_authenticated
             await self.close(code=NOT_FOUND if signed_in else SIGNED_OUT)
             return
-        groups = [project_group(project["id"])]
-        if key := self.scope["session"].session_key:
-            groups.append(login_group(key))
         self._queue.add_frame({"type": "ready", "cursor": project["cursor"]})
         self._main = asyncio.current_task()
-        for work in (self._send_frames(), self._listen(groups), self._recheck(), self._beat()):
+        listening = self._listen(project_group(project["id"]))
+        for work in (self._send_frames(), listening, self._watch(project["access"]), self._beat()):
             self._tasks.append(asyncio.create_task(self._guarded(work)))
 
     async def disconnect(self, code: int) -> None:
@@ -121,15 +116,14 @@ class LiveConsumer(AsyncWebsocketConsumer):
             case _:
                 return False
 
-    async def _listen(self, groups: list[str]) -> None:
+    async def _listen(self, group: str) -> None:
         """Receive hints from the broker while the socket is open, across outages of the broker."""
         while True:
             layer = get_channel_layer()
             try:
                 async with asyncio.timeout(BROKER_TIMEOUT_SECONDS):
                     self._channel = await layer.new_channel()
-                    for group in groups:
-                        await layer.group_add(group, self._channel)
+                    await layer.group_add(group, self._channel)
                 self._note_broker(is_up=True)
                 while True:
                     await self._take(await layer.receive(self._channel))
@@ -141,16 +135,12 @@ class LiveConsumer(AsyncWebsocketConsumer):
                     self._channel = ""
                     with contextlib.suppress(OSError, TimeoutError, RedisError):
                         async with asyncio.timeout(BROKER_TIMEOUT_SECONDS):
-                            for group in groups:
-                                await layer.group_discard(group, channel)
+                            await layer.group_discard(group, channel)
             await asyncio.sleep(random.uniform(1.0, 3.0))  # noqa: S311 (spreads the load, keeps no secret)
 
     async def _take(self, message: dict[str, Any]) -> None:
         if message["type"] == "echo":
             self._echo.set()
-            return
-        if message["type"] == "signed_out":
-            await self._end(SIGNED_OUT)
             return
         for hint in message["hints"]:
             is_other = self._session and hint["topic"] == "session" and hint["id"] not in ("", self._session)
@@ -173,16 +163,12 @@ class LiveConsumer(AsyncWebsocketConsumer):
                 return
             await asyncio.sleep(BATCH_SECONDS)
 
-    async def _recheck(self) -> None:
-        """Close the socket when the session ended, the password changed or the membership was removed."""
-        while True:
-            await asyncio.sleep(RECHECK_SECONDS * random.uniform(0.9, 1.09))  # noqa: S311
-            store = import_module(settings.SESSION_ENGINE).SessionStore
-            session = store(self.scope["session"].session_key)
-            self.scope["user"] = await get_user({"session": session})
-            if await self._membership() is None:
-                await self._end(NOT_FOUND if self.scope["user"].is_authenticated else SIGNED_OUT)
-                return
+    async def _watch(self, access: MemberAccess) -> None:
+        """Close the socket when the sign-in or the membership has ended; after another role the page reconnects."""
+        reasons: asyncio.Queue[str] = asyncio.Queue()
+        with access_watch.watching(access, reasons.put_nowait):
+            reason = await reasons.get()
+        await self._end({NOT_A_MEMBER: NOT_FOUND, ROLE_CHANGED: RECONNECT}.get(reason, SIGNED_OUT))
 
     async def _beat(self) -> None:
         """Send a message to this socket through the broker, to check that hints can arrive."""
@@ -212,19 +198,19 @@ class LiveConsumer(AsyncWebsocketConsumer):
 
     @database_sync_to_async
     def _membership(self) -> dict[str, Any] | None:
-        """Return the id and cursor of the project if the user is an active member; two queries."""
+        """Return the access and cursor of the project if the user is an active member; two queries."""
         user = self.scope["user"]
         if not user.is_authenticated or not user.is_active:
             return None
         slug = self.scope["url_route"]["kwargs"]["project"]
-        found = (
-            Membership.objects.filter(project__slug=slug, user_id=user.pk).values_list("project_id").first()
-        )
+        rows = Membership.objects.filter(project__slug=slug, user_id=user.pk)
+        found = rows.values_list("project_id", "role").first()
         if found is None:
             return None
+        access = MemberAccess(self.scope["session"].session_key or "", user.pk, user.password, *found)
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text")
-            return {"id": found[0], "cursor": cursor.fetchone()[0]}
+            return {"id": found[0], "access": access, "cursor": cursor.fetchone()[0]}
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a task of the socket; an error closes the socket, and the page reconnects."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -35,11 +34,6 @@ class Hint:
 def project_group(project_id: int) -> str:
     """Return the channel group of the pages of a project."""
     return f"project.{project_id}"
-
-
-def login_group(session_key: str) -> str:
-    """Return the channel group of the sockets of a sign-in; the session key itself never reaches the broker."""
-    return f"login.{hashlib.sha256(session_key.encode()).hexdigest()[:32]}"
 
 
 def approval_group(public_id: str) -> str:

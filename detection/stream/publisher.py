@@ -11,7 +11,7 @@ from channels.layers import get_channel_layer
 from django.db import transaction
 
 from detection.background_publisher import BackgroundPublisher
-from detection.stream.hints import Hint, approval_group, login_group, project_group
+from detection.stream.hints import Hint, approval_group, project_group
 
 SEND_TIMEOUT_SECONDS = 1.0
 publisher = BackgroundPublisher("stream", pause_seconds=0.02)
@@ -33,11 +33,6 @@ def publish_decision_after_commit(approval_id: str) -> None:
     transaction.on_commit(
         lambda: _publish(approval_group(approval_id), {"type": "closed", "id": approval_id}), robust=True
     )
-
-
-def publish_sign_out(session_key: str) -> None:
-    """Close the sockets of a sign-in."""
-    _publish(login_group(session_key), {"type": "signed_out"})
 
 
 def _publish(group: str, message: dict[str, Any]) -> None:

@@ -18,7 +18,6 @@ from detection.services.maintenance import retention
 from detection.services.sessions import actions as service
 from detection.services.sessions.evaluation import evaluate
 from detection.services.sessions.event_records import EventRecord
-from detection.stream.publisher import publish_sign_out
 from tests.browser.pages import sign_in
 from tests.console.scenes import ask, loop, principal
 from tests.support.projects import make_member, make_project
@@ -170,7 +169,6 @@ def test_an_open_session_page_follows_its_session(live, project, site):
 def test_signing_out_elsewhere_leads_the_page_to_the_sign_in_page(live, project):
     cookie = next(one for one in live.context.cookies() if one["name"] == "loopguard")
     import_module(settings.SESSION_ENGINE).SessionStore(cookie["value"]).delete()
-    publish_sign_out(cookie["value"])
     expect(live.get_by_role("button", name="Sign in")).to_be_visible()
 
 

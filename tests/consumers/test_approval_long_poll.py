@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from detection.consumers import approval_long_poll
 from detection.engine.scopes import PROJECT
-from detection.models import Approval, Session
+from detection.models import ApiKey, Approval, Session
 from detection.services import keys
 from detection.services.approvals import decisions
 from detection.services.audit import Actor
@@ -190,6 +190,21 @@ async def test_only_keys_of_the_project_with_the_scope_may_wait(project):
     wrong = token[:-1] + ("0" if token[-1] != "0" else "1")
     statuses = [(await wait_for(who, public_id)).status_code for who in ("", wrong, reader, theirs)]
     assert statuses == [401, 401, 403, 404]
+
+
+@pytest.mark.parametrize("ends", ["revoked", "expired"])
+async def test_a_wait_ends_with_the_key_that_waits(ends, project, long_poll):
+    public_id, token = await held(project)
+    waiting = asyncio.create_task(wait_for(token, public_id, 60))
+    await until(lambda: len(long_poll.waiters) == 1)
+    key = await ApiKey.objects.aget()
+    if ends == "revoked":
+        await sync_to_async(keys.revoke_key)(project, key.public_id, OPERATOR)
+    else:
+        await ApiKey.objects.aupdate(expires_at=timezone.now())
+    response = await asyncio.wait_for(waiting, 20)
+    assert (response.status_code, response.json()["code"]) == (401, "unknown_key")
+    assert len(long_poll.waiters) == 0
 
 
 async def test_other_paths_go_on_to_the_site(project):

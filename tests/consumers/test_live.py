@@ -1,14 +1,18 @@
 import asyncio
+import contextlib
 
 import pytest
 from asgiref.sync import sync_to_async
 from channels.layers import get_channel_layer
 from django.contrib.auth import get_user_model
 
+from detection.consumers import access_watch as access_watch_module
 from detection.consumers import live
-from detection.models import Membership, Project
-from detection.stream.hints import Hint, login_group, project_group
+from detection.consumers.access_watch import access_watch
+from detection.models import Membership, Project, Role
+from detection.stream.hints import Hint, project_group
 from detection.stream.publisher import publish_now
+from loopguard_site.supervisor.valkey import free_port
 
 from .conftest import open_page, sign_in, socket_to
 
@@ -106,29 +110,17 @@ async def test_what_is_not_theirs_and_what_does_not_exist_close_alike(path, proj
     assert await socket.closing_code() == 4404
 
 
-@pytest.mark.servers
-async def test_signing_out_closes_the_socket_of_that_browser_only(project, member, async_client):
-    await sync_to_async(async_client.force_login)(member.user)
-    elsewhere = await sync_to_async(sign_in)(member.user)
-    signed_out = type(member)(member.user, async_client.session)
-    async with open_page(project, signed_out) as first, open_page(project, elsewhere) as second:
-        await async_client.alogout()  # the client itself sends no signal
-        await get_channel_layer().group_send(
-            login_group(signed_out.session.session_key), {"type": "signed_out"}
-        )
-        assert await first.closing_code() == 4401
-        publish_now(project.pk, Hint("session", "still"))
-        assert await next_hints(second)
-
-
-async def test_the_sign_out_signal_closes_the_socket(project, member, rf):
+async def test_signing_out_closes_the_sockets_of_that_sign_in_only(project, member, rf):
     from django.contrib.auth import logout
 
-    async with open_page(project, member) as socket:
+    elsewhere = await sync_to_async(sign_in)(member.user)
+    async with open_page(project, member) as first, open_page(project, elsewhere) as second:
         request = rf.post("/sign-out")
         request.session, request.user = member.session, member.user
         await sync_to_async(logout)(request)
-        assert await socket.closing_code() == 4401
+        assert await first.closing_code() == 4401
+        publish_now(project.pk, Hint("session", "still"))
+        assert await next_hints(second)
 
 
 async def end_session(project, member):
@@ -152,14 +144,53 @@ async def leave_project(project, member):
     return 4404
 
 
-@pytest.mark.parametrize("happens", [end_session, change_password, deactivate, leave_project])
-async def test_the_minute_check_closes_a_socket_whose_right_has_ended(happens, project, member, monkeypatch):
-    monkeypatch.setattr(live, "RECHECK_SECONDS", 0.3)
-    async with open_page(project, member) as socket:
-        await asyncio.sleep(0.5)
-        assert await socket.receive_nothing(timeout=0.2)
-        code = await happens(project, member)
-        assert await socket.closing_code() == code
+async def change_role(project, member):
+    await Membership.objects.filter(user=member.user).aupdate(role=Role.OPERATOR)
+    return 1012
+
+
+async def restore_an_old_password(project, member):
+    """A sign-in that began before, whose digest of the password another process has replaced."""
+    await get_user_model().objects.filter(pk=member.user.pk).aupdate(password="!")
+    return 4401
+
+
+RIGHT_ENDS = [end_session, change_password, deactivate, leave_project, change_role, restore_an_old_password]
+
+
+@pytest.mark.parametrize("happens", RIGHT_ENDS)
+async def test_a_socket_ends_with_the_right_without_a_broker_and_without_being_told(
+    happens, project, member, settings
+):
+    address = {"address": f"redis://127.0.0.1:{free_port()}/0", "socket_connect_timeout": 1}
+    layer = {**settings.CHANNEL_LAYERS["default"], "CONFIG": {"hosts": [address]}}
+    settings.CHANNEL_LAYERS = {"default": layer}
+    socket = socket_to("/ws/p/support/", member)
+    await socket.connect()
+    assert (await socket.frame())["type"] == "ready"
+    code = await happens(project, member)
+    assert await socket.closing_code() == code
+    assert access_watch._open == {}
+
+
+async def test_all_open_pages_are_checked_by_one_look(project, member, monkeypatch):
+    looks = []
+
+    def counted(accesses, now):
+        looks.append(len(accesses))
+        return original(accesses, now)
+
+    original = access_watch_module.ended
+    monkeypatch.setattr(access_watch_module, "ended", counted)
+    others = [await sync_to_async(sign_in)(member.user) for _ in range(4)]
+    async with contextlib.AsyncExitStack() as pages:
+        for person in (member, *others):
+            await pages.enter_async_context(open_page(project, person))
+        looks.clear()
+        async with asyncio.timeout(10):
+            while len(looks) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        assert set(looks) == {5}
 
 
 @pytest.mark.parametrize(

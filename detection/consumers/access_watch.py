@@ -1,0 +1,140 @@
+"""Ends connections that stay open once the rights they were opened with have ended.
+
+The process queries the database twice a second, once for each kind of right however many connections are open. So
+it does not matter which process, command or statement ended the right, or whether the broker works: signing out, revoking
+a sign-in or a key, a new password, a deactivated account, a removed member and a changed role all take effect within a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+import structlog
+from channels.db import database_sync_to_async
+from django.contrib.auth import get_user_model
+from django.contrib.sessions.models import Session as SignInSession
+from django.db import DatabaseError
+from django.db.models import Q
+from django.utils import timezone
+
+from detection.models import ApiKey, Membership
+
+log = structlog.get_logger(__name__)
+CHECK_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class MemberAccess:
+    """A signed-in member who watches a project, as it was when the connection was opened.
+
+    Attributes
+    ----------
+    password
+        The stored digest of the password: a new one ends the sign-ins of the person.
+    """
+
+    session_key: str
+    user_id: int
+    password: str
+    project_id: int
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeyAccess:
+    """An API key that waits for something."""
+
+    key_id: int
+
+
+Access = MemberAccess | KeyAccess
+SIGNED_OUT, NOT_A_MEMBER, ROLE_CHANGED, KEY_REVOKED = (
+    "signed_out",
+    "not_a_member",
+    "role_changed",
+    "key_revoked",
+)
+
+
+def ended(accesses: Iterable[Access], now: datetime) -> dict[Access, str]:
+    """Return the accesses that have ended, with the reason; at most four queries."""
+    members = {one for one in accesses if isinstance(one, MemberAccess)}
+    waiting_keys = {one for one in accesses if isinstance(one, KeyAccess)}
+    found = _ended_members(members, now) if members else {}
+    if waiting_keys:
+        alive = ApiKey.objects.filter(pk__in={one.key_id for one in waiting_keys}, revoked_at=None)
+        valid = set(alive.filter(Q(expires_at=None) | Q(expires_at__gt=now)).values_list("pk", flat=True))
+        found |= {one: KEY_REVOKED for one in waiting_keys if one.key_id not in valid}
+    return found
+
+
+def _ended_members(members: set[MemberAccess], now: datetime) -> dict[Access, str]:
+    sessions = SignInSession.objects.filter(
+        session_key__in={one.session_key for one in members}, expire_date__gt=now
+    )
+    signed_in = set(sessions.values_list("session_key", flat=True))
+    user_ids = {one.user_id for one in members}
+    users = get_user_model().objects.filter(pk__in=user_ids, is_active=True)
+    passwords = dict(users.values_list("pk", "password"))
+    memberships = Membership.objects.filter(
+        user_id__in=user_ids, project_id__in={one.project_id for one in members}
+    )
+    roles = {
+        (user, project): role
+        for user, project, role in memberships.values_list("user_id", "project_id", "role")
+    }
+    found: dict[Access, str] = {}
+    for one in members:
+        role = roles.get((one.user_id, one.project_id))
+        if one.session_key not in signed_in or passwords.get(one.user_id) != one.password:
+            found[one] = SIGNED_OUT
+        elif role is None:
+            found[one] = NOT_A_MEMBER
+        elif role != one.role:
+            found[one] = ROLE_CHANGED
+    return found
+
+
+class AccessWatch:
+    """The open connections of this process, and the task that checks them while there are any."""
+
+    def __init__(self) -> None:
+        self._open: dict[Access, list[Callable[[str], None]]] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    @contextlib.contextmanager
+    def watching(self, access: Access, end: Callable[[str], None]) -> Iterator[None]:
+        """Call `end` with the reason once the access has ended; until the block is left."""
+        if self._task is None or self._task.done() or self._task.get_loop() is not asyncio.get_running_loop():
+            self._open = {}
+            self._task = asyncio.create_task(self._check())
+        callbacks = self._open.setdefault(access, [])
+        callbacks.append(end)
+        try:
+            yield
+        finally:
+            callbacks.remove(end)
+            if not callbacks:
+                self._open.pop(access, None)
+            if not self._open and self._task is not None:
+                self._task.cancel()
+                self._task = None
+
+    async def _check(self) -> None:
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            try:
+                found = await database_sync_to_async(ended)([*self._open], timezone.now())
+            except DatabaseError as error:
+                log.info("access_check_failed", error=str(error)[:200])
+                continue
+            for access, reason in found.items():
+                for end in [*self._open.get(access, ())]:
+                    end(reason)
+
+
+access_watch = AccessWatch()
