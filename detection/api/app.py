@@ -30,6 +30,7 @@ from detection.api.routes import (
     policies,
     prices,
     projects,
+    saved_views,
     sessions,
     statistics,
     what_if,
@@ -90,6 +91,7 @@ _PATH_PARAMETERS = {
     "session": "Your name for the session, percent-encoded.",
     "silence_id": "Id of the silence.",
     "token_id": "Readable part of the token.",
+    "view_id": "Id of the view.",
 }
 
 
@@ -171,4 +173,5 @@ api.add_router("", integrations.router)
 api.add_router("", imports.router)
 api.add_router("", what_if.router)
 api.add_router("", exceptions.router)
+api.add_router("", saved_views.router)
 api.add_router("", audit.router)

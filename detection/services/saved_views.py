@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from urllib.parse import parse_qs
+from typing import Final
+from urllib.parse import parse_qsl, urlencode
 
 from django.db import IntegrityError, transaction
 
 from detection.filtering import time_ranges
 from detection.filtering.language import FilterError
 from detection.models import SavedView
-from detection.selectors.filters import list_query
+from detection.selectors.filters import ListSpec, list_query
 from detection.selectors.lists import LISTS
 from detection.selectors.saved_views import MAX_VIEWS
 from detection.services import audit
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound
 
-MAX_QUERY_LENGTH = 4_000
+MAX_QUERY_LENGTH: Final = 4_000
+_MORE: Final = {"sessions": "rows", "statistics": "by", "notifications": "tab"}
+"""What the pages of some lists have in their addresses besides filter, range and order."""
 
 
 def save_view(project_id: int, list_name: str, name: str, query: str, actor: Actor) -> SavedView:
@@ -51,6 +54,28 @@ def save_view(project_id: int, list_name: str, name: str, query: str, actor: Act
             actor, "view.save", str(view), project_id=project_id, before=before, after={"query": query}
         )
     return view
+
+
+def view_query(list_name: str, q: str | None = None, range: str = "", sort: str = "") -> str:  # noqa: A002
+    """Return the query string of a list's address, as its page writes it.
+
+    Parameters
+    ----------
+    q
+        None for the filter that the list has by itself.
+    """
+    spec = _spec(list_name)
+    own = {"q": spec.default_text, "sort": str(spec.order(""))}
+    tab = "notifications" if list_name == "notifications" else ""
+    given = {"tab": tab, "q": own["q"] if q is None else q, "range": range, "sort": sort or own["sort"]}
+    return urlencode({name: value for name, value in given.items() if value != own.get(name, "")})
+
+
+def fields_of(view: SavedView) -> dict[str, str]:
+    """Return filter (`q`), range and order of a view; those that the address omits are the list's own."""
+    spec, given = LISTS[view.list], dict(parse_qsl(view.query, keep_blank_values=True))
+    own = {"q": spec.default_text, "range": spec.default_range, "sort": str(spec.order(""))}
+    return {name: given.get(name, value) for name, value in own.items()}
 
 
 def rename_view(project_id: int, public_id: str, name: str, actor: Actor) -> SavedView:
@@ -104,13 +129,27 @@ def _name(name: str) -> str:
 
 
 def _check(list_name: str, query: str) -> None:
-    if list_name not in LISTS:
-        raise Invalid(f"`list` must be one of {', '.join(LISTS)}.", field="list")
+    spec = _spec(list_name)
     if len(query) > MAX_QUERY_LENGTH:
         raise Invalid(f"The address can have at most {MAX_QUERY_LENGTH:,} characters.", field="query")
-    given = {name: values[-1] for name, values in parse_qs(query, keep_blank_values=True).items()}
+    given = dict(parse_qsl(query, keep_blank_values=True))
+    allowed = ["q", "range", "sort", *filter(None, (_MORE.get(list_name),))]
+    if unknown := given.keys() - {*allowed}:
+        names = ", ".join(f"`{one}`" for one in allowed)
+        raise Invalid(f"`{min(unknown)[:40]}` is not part of a view. Allowed: {names}.", field="query")
+    sorts = [key.name for key in spec.sorts]
+    if given.get("sort", "").removeprefix("-") not in {"", *sorts}:
+        raise Invalid(f"`sort` must be one of {', '.join(f'`{one}`' for one in sorts)}.", field="sort")
+    field = "q"
     try:
-        found = list_query(LISTS[list_name], given.get("q", ""))
+        found = list_query(spec, given.get("q", ""))
+        field = "range"
         time_ranges.parse_range(given.get("range", ""), found.now, found.zone)
     except FilterError as error:
-        raise Invalid(error.detail, field="query") from error
+        raise Invalid(error.detail, field=field, code="invalid_filter") from error
+
+
+def _spec(list_name: str) -> ListSpec:
+    if list_name not in LISTS:
+        raise Invalid(f"`list` must be one of {', '.join(LISTS)}.", field="list")
+    return LISTS[list_name]

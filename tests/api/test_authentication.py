@@ -76,6 +76,8 @@ BODIES = {
     ("PATCH", "/backends/{backend_id}"): {"is_enabled": False},
     ("POST", "/backends/{backend_id}/tokens"): {"name": "ci"},
     ("PATCH", "/project"): {"name": "Renamed"},
+    ("PUT", "/views"): {"list": "incidents", "name": "Cycles", "q": "kind:cycle"},
+    ("PATCH", "/views/{view_id}"): {"name": "Renamed"},
     ("PUT", "/prices"): {"model": "gpt-*", "input_usd": 1.25, "output_usd": 10},
     ("POST", "/imports"): {"type": "user", "sessionId": "old"},
     ("POST", "/what-if"): {"scope": "agent:triage", "values": {"max_repeats": 6}},
@@ -157,6 +159,7 @@ def _made(api, address):
     body = {"type": "user", "sessionId": "older"}
     found["import_id"] = api.post("/imports", body).json()["id"]
     found["what_if_id"] = api.post("/what-if", {"scope": "project"}).json()["id"]
+    found["view_id"] = api.put("/views", {"list": "incidents", "name": "Mine"}).json()["id"]
     return found | _approvals(api) | _alerts(api, address)
 
 
