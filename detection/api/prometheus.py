@@ -52,6 +52,12 @@ REQUEST_SECONDS = Histogram(
 VERDICTS = Counter(
     "loopguard_guard_verdicts_total", "Verdicts of the guard.", ("decision",), registry=REGISTRY
 )
+ENDINGS = Counter(
+    "loopguard_guard_endings_total",
+    "Blocked calls that the guard asked to finish, to reuse a known answer, or to wait.",
+    ("ending",),
+    registry=REGISTRY,
+)
 VERDICT_SECONDS = Histogram(
     "loopguard_verdict_seconds",
     "Time spent in the guard service, including the commit.",

@@ -83,6 +83,7 @@ def call_document(row: CallRow) -> dict[str, Any]:
         "message": verdict.get("message", ""),
         "incident": verdict.get("incident"),
         "rung": verdict.get("rung"),
+        "ending": verdict.get("ending"),
         "detection_number": verdict.get("detection_number", 0),
         "finding": verdict.get("finding"),
         "result": result

@@ -20,8 +20,14 @@ from detection.services.versions import ChangedMeanwhile
 
 RUNG_WORDS = {
     "warn": ("Warning", "The call runs. The message precedes its result."),
+    "delay": ("Delay", "The call does not run yet. The length of the pause follows the message."),
+    "reuse": ("Reuse", "The call does not run. Its known answer, with its age, follows the message."),
     "chance": ("Chance", "The call does not run. The message is its result and asks for another approach."),
     "block": ("Block", "The call does not run. The message is its result and the run continues."),
+    "finish": (
+        "Finish",
+        "The call does not run. The message is its result and asks for an answer without tools.",
+    ),
     "ask": ("Approval", "The message while the call waits for an operator."),
     "judge": ("Judge", "The message while the call waits for a justification."),
     "stop": ("Stop", "The run should end. The message is for the user."),

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 Decision = Literal["allow", "warn", "block", "hold", "stop"]
-Rung = Literal["observe", "warn", "chance", "block", "ask", "judge", "stop"]
+Rung = Literal["observe", "warn", "delay", "reuse", "chance", "block", "finish", "ask", "judge", "stop"]
+Ending = Literal["finish", "reuse", "delay"]
 Arguments = dict[str, Any] | list[Any] | str | None
 
 Overrule = Callable[["Verdict"], Decision | None]
@@ -222,6 +223,9 @@ class Verdict:
     `finding` is the decisive one. `findings` are all of this step, the decisive one first. They include findings that the
     ladder does not react to yet; if there are only such, `rung` is None and `decision` is `allow`. `detection_number` counts the
     reactions to this loop or, with `escalation_scope = session`, in the run. Advice counts as 0: it does not climb the ladder.
+
+    `ending` says what a blocked call asks of the agent beyond another way: to finish, to use the known answer again, or to pause.
+    A pause has `pause_seconds`; an answer that may be used again is that of the call `reuses`, by its sequence number.
     """
 
     decision: Decision = "allow"
@@ -231,6 +235,9 @@ class Verdict:
     message: str = ""
     detection_number: int = 0
     meter: Meter | None = None
+    ending: Ending | None = None
+    pause_seconds: int = 0
+    reuses: int | None = None
 
 
 @dataclass(slots=True)

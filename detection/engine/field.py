@@ -14,7 +14,7 @@ from typing import Any, Literal
 from detection.engine.errors import PolicyError
 from detection.engine.scopes import SCOPE_KINDS, ScopeKind
 
-RUNGS = ("observe", "warn", "chance", "block", "ask", "judge", "stop")
+RUNGS = ("observe", "warn", "delay", "reuse", "chance", "block", "finish", "ask", "judge", "stop")
 """The reactions that a ladder consists of, weakest first."""
 
 LADDERS: Mapping[str, tuple[str, ...]] = MappingProxyType(

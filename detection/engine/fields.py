@@ -140,6 +140,17 @@ _ALL = (
         group="reactions",
         weakens="down",
     ),
+    number(
+        "delay_seconds",
+        5,
+        1,
+        900,
+        "First pause",
+        "How long the first `delay` of a loop makes the agent wait. Each further one is twice as long, up to 15 minutes.",
+        group="reactions",
+        unit="seconds",
+        weakens="down",
+    ),
     choice(
         "reset_after_detection",
         "none",

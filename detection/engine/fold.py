@@ -60,7 +60,9 @@ from detection.engine.open_calls import counted_in_round, find_closed, find_rese
 from detection.engine.policy import Policy
 from detection.engine.reactions import (
     DECISION_OF,
+    ENDINGS,
     distinct,
+    end_pauses,
     react,
     reset_after,
     reset_counters,
@@ -317,6 +319,17 @@ def close_hold(state: State, loop_id: str) -> None:
             reset_counters(run, loop_id, run.loops[loop_id].reset)
 
 
+def run_after_pause(state: State, seq: int) -> bool:
+    """Let a delayed call run that is sent again when its pause is over; return whether it was known and delayed."""
+    for run in state.runs.values():
+        for record in run.records:
+            if record.seq == seq and record.reaction is not None and record.reaction[1] == "delay":
+                record.reaction = None
+                end_pauses(run, record.key)
+                return True
+    return False
+
+
 def reset_all(state: State) -> None:
     """Reset every counter of a session that a person resumed, budgets included; no tool stays exempt."""
     for run in state.runs.values():
@@ -461,16 +474,28 @@ def _decide(
         return Verdict(meter=meter)
     reactions = [react(run, finding, policy, after_result=after_result) for finding in distinct(findings)]
     decisive = strictest(reactions)
-    finding = decisive.finding
+    finding, ending = decisive.finding, next((one for one in ENDINGS if one == decisive.rung), None)
+    reuses = _reusable(run, record, policy) if ending == "reuse" and not after_result else None
     guided = decisive.rung == "stop" and DECISION_OF.get(decisive.after) == "block"
     verdict = Verdict(
         decisive.decision,
         decisive.rung,
         finding,
         (finding, *(one.finding for one in reactions if one is not decisive)),
-        _message(decisive.rung, finding, policy, templates, decisive.number, after_guidance=guided),
+        _message(
+            "block" if ending == "reuse" and reuses is None else decisive.rung,
+            finding,
+            policy,
+            templates,
+            decisive.number,
+            after_guidance=guided,
+            pause_seconds=decisive.pause_seconds,
+        ),
         decisive.number,
         meter,
+        ending if ending != "reuse" or reuses is not None else None,
+        decisive.pause_seconds,
+        reuses,
     )
     if overrule is not None and decisive.rung is not None and not finding.detail.get("notice"):
         own = overrule(verdict)
@@ -485,9 +510,24 @@ def _decide(
             guided,
             *_KEPT_OF_FINDING(finding),
             {name: value for name, value in finding.detail.items() if name != "tool"},
+            *((verdict.pause_seconds, reuses) if verdict.ending else ()),
         )
         reset_after(run, decisive, policy)
     return verdict
+
+
+def _reusable(run: RunState, record: Record, policy: Policy) -> int | None:
+    """Return the sequence number of the call whose answer this one would get again, None if there is none.
+
+    It is the latest identical call that ran, of a tool that reads, if it succeeded and nothing was changed since.
+    """
+    if policy.traits.tool_class != "read":
+        return None
+    for other in reversed(run.records):
+        if other.key == record.key and other is not record and other.decision not in BLOCKING:
+            is_current = other.status in (OK, EMPTY) and not other.is_obsolete
+            return other.seq if is_current else None
+    return None
 
 
 def _message(
@@ -498,10 +538,17 @@ def _message(
     number: int,
     *,
     after_guidance: bool,
+    pause_seconds: int = 0,
 ) -> str:
     following = rung_after(policy, finding.kind, number)
     return messages.message(
-        rung, finding, policy, templates, after_guidance=after_guidance, next_rung=following
+        rung,
+        finding,
+        policy,
+        templates,
+        after_guidance=after_guidance,
+        next_rung=following,
+        pause_seconds=pause_seconds,
     )
 
 
@@ -521,6 +568,7 @@ def _overrule(verdict: Verdict, decision: Decision, policy: Policy, templates: T
             f"a reaction is overruled by one of {', '.join(_RUNG_OF_DECISION)}, not {decision!r}"
         )
     verdict.decision = decision
+    verdict.ending, verdict.pause_seconds, verdict.reuses = None, 0, None
     if verdict.finding is not None:
         verdict.message = _message(
             _RUNG_OF_DECISION[decision],
@@ -549,8 +597,9 @@ def _duplicate(
         policy = policy.as_poll()
     verdict = Verdict()
     if record.reaction is not None:
-        decision, rung, number, guided, *kept, details = record.reaction
-        kind, count, limit, window_seconds, window_calls, results, period = kept
+        decision, rung, number, guided, *kept = record.reaction
+        kind, count, limit, window_seconds, window_calls, results, period, details, *pause = kept
+        pause_seconds, reuses = pause or (0, None)
         finding = Finding(
             kind,
             count,
@@ -566,8 +615,15 @@ def _duplicate(
             laps=count if kind == "cycle" else 0,
         )
         said = rung if decision == DECISION_OF.get(rung) else _RUNG_OF_DECISION.get(decision)
-        message = _message(said, finding, policy, templates, number, after_guidance=guided)
-        verdict = Verdict(decision, rung, finding, (finding,), message, number)
+        ending = next((one for one in ENDINGS if one == rung), None) if pause else None
+        if rung == "reuse" and not pause:
+            said = "block"
+        message = _message(
+            said, finding, policy, templates, number, after_guidance=guided, pause_seconds=pause_seconds
+        )
+        verdict = Verdict(
+            decision, rung, finding, (finding,), message, number, None, ending, pause_seconds, reuses
+        )
     return Step(
         verdict=verdict,
         call_key=record.key,

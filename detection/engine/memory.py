@@ -149,6 +149,10 @@ class Loop:
         The latest reaction.
     reset : str
         What the answer to a held call resets: `loop`, `all` or `none`; see `reset_after_detection`.
+    delays : int
+        How many pauses the agent was given.
+    pause_ends : float
+        Server time in Unix seconds at which the latest of them ends; 0 after a call that has kept it.
     """
 
     kind: str
@@ -158,6 +162,8 @@ class Loop:
     count: int = 0
     rung: str = ""
     reset: str = "none"
+    delays: int = 0
+    pause_ends: float = 0.0
 
 
 @dataclass(slots=True)

@@ -20,11 +20,16 @@ MAX_TOOL_CHARACTERS = 128
 
 TEMPLATES: Mapping[str, str] = {
     "warn": "[WARNING: $what. You may be in a loop. $advice]",
+    "delay": "The call was not run. $sentence. Asking more often changes nothing: do other work meanwhile.",
+    "reuse": "The call was not run. $sentence. Its answer is known: use it, or continue without this call. $next",
     "chance": (
         "The call was not run. $sentence. Reflect: why did the earlier calls not help? Change the inputs, use a "
         "different tool, or answer with what you know. $next"
     ),
     "block": "The call was not run. $sentence. $advice $next",
+    "finish": (
+        "The call was not run. $sentence. Use no more tools. Answer now with what you have, and say what is missing. $next"
+    ),
     "ask": "The call is on hold. $sentence. An operator decides whether it may run.",
     "judge": "The call is on hold. $sentence. A justification has been requested.",
     "stop": (
@@ -72,6 +77,9 @@ _CLASSES_OF_ANY_LOOP = frozenset(("poll", "fallible"))
 """Classes whose templates are right for loops of different calls, too."""
 
 _NEXT = {
+    "delay": "will have to wait",
+    "reuse": "will not be run",
+    "finish": "will not be run",
     "chance": "will not be run",
     "block": "will not be run",
     "stop": "will end the session",
@@ -87,6 +95,7 @@ def message(
     *,
     after_guidance: bool = False,
     next_rung: str = "",
+    pause_seconds: int = 0,
 ) -> str:
     """Return the message of a rung.
 
@@ -106,6 +115,8 @@ def message(
         Whether the agent got a chance to change its approach before.
     next_rung : str
         The rung that the next detection takes, if it is known.
+    pause_seconds : int
+        Of a delay: the pause, which follows the template.
 
     Returns
     -------
@@ -122,6 +133,7 @@ def message(
     template = (templates or {}).get(rung or "") or defaults.get(rung or "")
     if template is None:
         return ""
+    pause = f" {pause_note(pause_seconds)}" if pause_seconds else ""
     what = describe(finding) + (", again after guidance to try another way" if after_guidance else "")
     return (
         Template(template)
@@ -138,7 +150,21 @@ def message(
             window=_window(finding, policy),
         )
         .rstrip()
+        + pause
     )
+
+
+def pause_note(seconds: int) -> str:
+    """Return the sentence that names the pause before a call may be made again."""
+    return f"Wait {seconds} {'second' if seconds == 1 else 'seconds'} before you make this call again; it may run then."
+
+
+def answer_note(seconds: float) -> str:
+    """Return the line before an answer that is given back, with its age in seconds."""
+    for name, length in (("day", 86_400), ("hour", 3600), ("minute", 60)):
+        if seconds >= 2 * length:
+            return f"The answer to the same call, {int(seconds // length)} {name}s old:"
+    return f"The answer to the same call, {int(seconds)} {'second' if int(seconds) == 1 else 'seconds'} old:"
 
 
 def _shown(tool: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from detection.engine.calls import DECISIONS, Decision, Finding, Rung
+from detection.engine.calls import DECISIONS, Decision, Ending, Finding, Rung
 from detection.engine.detectors import BY_KIND, RANK, RUN_LIMITS
 from detection.engine.fields import LADDERS
 from detection.engine.memory import MAX_LOOPS, Loop, RunState, drop_oldest
@@ -17,13 +17,21 @@ from detection.engine.policy import Policy
 DECISION_OF: dict[str, Decision] = {
     "observe": "allow",
     "warn": "warn",
+    "delay": "block",
+    "reuse": "block",
     "chance": "block",
     "block": "block",
+    "finish": "block",
     "ask": "hold",
     "judge": "hold",
     "stop": "stop",
 }
 """The verdict of each rung."""
+
+ENDINGS: tuple[Ending, ...] = ("finish", "reuse", "delay")
+"""The rungs that block a call and ask for something else than another way."""
+
+MAX_PAUSE_SECONDS = 900
 
 STRENGTH = {decision: strength for strength, decision in enumerate(DECISIONS)}
 
@@ -68,9 +76,11 @@ class Reaction:
         Number of the detection, of this loop or in the run; see `escalation_scope`.
     after : str
         The previous rung of the loop.
+    pause_seconds : int
+        How long the agent is to wait, of a delay.
     """
 
-    __slots__ = ("after", "decision", "finding", "number", "rung")
+    __slots__ = ("after", "decision", "finding", "number", "pause_seconds", "rung")
 
     def __init__(self, finding: Finding, rung: Rung | None, number: int, after: str = "") -> None:
         self.finding = finding
@@ -78,6 +88,7 @@ class Reaction:
         self.decision: Decision = DECISION_OF[rung] if rung else "allow"
         self.number = number
         self.after = after
+        self.pause_seconds = 0
 
 
 def react(run: RunState, finding: Finding, policy: Policy, *, after_result: bool = False) -> Reaction:
@@ -113,6 +124,11 @@ def react(run: RunState, finding: Finding, policy: Policy, *, after_result: bool
     _decay(run, loop, finding, values)
     by_session = values["escalation_scope"] == "session"
     level = run.detections if by_session else loop.level
+    now = run.records[-1].at if run.records else 0.0
+    if loop.pause_ends and now >= loop.pause_ends:
+        # The agent has kept the pause. This call runs; the next detection takes the next rung.
+        loop.pause_ends = 0.0
+        return Reaction(finding, None, level)
     if loop.ordinal and loop.rung in _NEEDS_TIME and run.ordinal - loop.ordinal < values["rung_gap_calls"]:
         return Reaction(finding, None, level)
     rung = ladder[min(level, len(ladder) - 1)]
@@ -129,7 +145,19 @@ def react(run: RunState, finding: Finding, policy: Policy, *, after_result: bool
     loop.level += 1
     before = loop.rung
     loop.ordinal, loop.count, loop.rung = run.ordinal, finding.count, rung
-    return Reaction(finding, rung, run.detections if by_session else loop.level, before)  # type: ignore[arg-type]
+    reaction = Reaction(finding, rung, run.detections if by_session else loop.level, before)  # type: ignore[arg-type]
+    if rung == "delay":
+        reaction.pause_seconds = min(values["delay_seconds"] << min(loop.delays, 16), MAX_PAUSE_SECONDS)
+        loop.delays += 1
+        loop.pause_ends = now + reaction.pause_seconds
+    return reaction
+
+
+def end_pauses(run: RunState, key: str) -> None:
+    """Note that a call of this key runs because its pause is over."""
+    for loop in run.loops.values():
+        if key in loop.keys:
+            loop.pause_ends = 0.0
 
 
 def _decay(run: RunState, loop: Loop, finding: Finding, values: Mapping[str, Any]) -> None:
@@ -138,7 +166,7 @@ def _decay(run: RunState, loop: Loop, finding: Finding, values: Mapping[str, Any
     calls_since = run.ordinal - loop.ordinal
     used_chance = loop.rung == "chance" and finding.count <= loop.count
     if loop.ordinal and ((decay and calls_since > decay + finding.count) or used_chance):
-        loop.level, loop.ordinal, loop.rung = 0, 0, ""
+        loop.level, loop.ordinal, loop.rung, loop.delays = 0, 0, "", 0
 
 
 def _advise(run: RunState, loop: Loop, finding: Finding, ladder: Sequence[str], gap: int) -> Reaction:

@@ -80,6 +80,7 @@ def render(
     tool: str = "",
     *,
     moment: Moment = "before",
+    is_answer: bool = False,
 ) -> dict[str, Any] | str:
     """Return a message in the wire shape of a client.
 
@@ -96,6 +97,8 @@ def render(
         Id of the call, name of the model and of the tool, for shapes that contain them.
     moment : {"before", "after"}
         For coding agents: whether the verdict is on a call, or on its result.
+    is_answer : bool
+        Whether the message contains the known answer of the call, which then is no error.
 
     Raises
     ------
@@ -107,12 +110,13 @@ def render(
     is_blocked = decision in ("block", "hold", "stop")
     if shape == "openai":
         return _openai(decision, text, call_id, model)
+    is_error = is_blocked and not is_answer
     if shape == "anthropic":
-        return {"type": "tool_result", "tool_use_id": call_id, "content": text, "is_error": is_blocked}
+        return {"type": "tool_result", "tool_use_id": call_id, "content": text, "is_error": is_error}
     if shape == "gemini":
-        return _gemini(decision, text, call_id, model, tool)
+        return _gemini(decision, text, call_id, model, tool, is_error=is_error)
     if shape == "mcp":
-        return {"content": [{"type": "text", "text": text}], "isError": is_blocked}
+        return {"content": [{"type": "text", "text": text}], "isError": is_error}
     if shape not in _HOOKS:
         raise ValueError(f"unknown shape {shape!r}; one of {', '.join(SHAPES)}")
     before, after = _HOOKS[shape]
@@ -135,7 +139,9 @@ def _openai(decision: Decision, text: str, call_id: str, model: str) -> dict[str
     }
 
 
-def _gemini(decision: Decision, text: str, call_id: str, model: str, tool: str) -> dict[str, Any]:
+def _gemini(
+    decision: Decision, text: str, call_id: str, model: str, tool: str, *, is_error: bool
+) -> dict[str, Any]:
     if decision == "stop":
         content = {"role": "model", "parts": [{"text": text}]}
         response: dict[str, Any] = {
@@ -143,7 +149,7 @@ def _gemini(decision: Decision, text: str, call_id: str, model: str, tool: str) 
             "modelVersion": model,
         }
         return response | ({"responseId": f"loopguard-{call_id}"} if call_id else {})
-    answer = {"error" if decision in ("block", "hold") else "output": text}
+    answer = {"error" if is_error else "output": text}
     return {"functionResponse": {"id": call_id, "name": tool, "response": answer}}
 
 

@@ -1,6 +1,7 @@
 """Plays situations from the test suites of other agents under the defaults, and compares the verdicts with the ideal ones.
 
-The ideal is `fire` (at least one warning), `quiet` (no reaction), `no_block` (no blocked call) or `either`.
+The ideal is `fire` (at least one warning), `quiet` (no reaction), `no_block` (no blocked call) or `either`. A scenario with
+`settings` is played under these instead, and `endings` lists each blocked call that ends softer, with its position.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from detection.engine import fold
 from detection.engine.calls import Call, Message, Result, Step
 from detection.engine.identity import Keyer
 from detection.engine.memory import BLOCKING
-from detection.engine.policy import Policy, resolve
+from detection.engine.policy import ENVIRONMENT, Policy, resolve, validate
 from detection.engine.results import as_text
 from detection.measuring.differences import Played
 
@@ -25,7 +26,8 @@ _NO_CALLS = frozenset(("@message", "@condense"))
 
 def play(scenario: dict[str, Any], policy: Policy | None = None) -> Played:
     """Play one scenario under a policy, the preset `standard` by default."""
-    policy = policy or resolve([])
+    settings = validate(ENVIRONMENT, scenario.get("settings", {}))
+    policy = policy or resolve([(ENVIRONMENT, settings)])
     unknown = [*_unknown(scenario)]
     if unknown:
         return Played(scenario["id"], {}, tuple(unknown))
@@ -58,16 +60,24 @@ def play(scenario: dict[str, Any], policy: Policy | None = None) -> Played:
         if "result" in entry:
             result = Result(call.call_id, as_text(entry["result"]), entry.get("is_error"), at, index)
             _note(reactions, index, fold.observe_result(state, result, policy, keyer))
+    ideal, problem = scenario["ideal"], _problem(scenario, reactions)
+    return Played(scenario["id"], {"ideal": ideal, "acted": reactions}, (problem,) if problem else ())
+
+
+def _problem(scenario: dict[str, Any], reactions: list[dict[str, Any]]) -> str:
+    """Return what differs from the ideal and the endings, or an empty text."""
     ideal = scenario["ideal"]
     blocked = [one for one in reactions if one["decision"] in BLOCKING]
-    problem = ""
+    endings = [{"i": one["i"], **one["ending"]} for one in reactions if "ending" in one]
     if ideal == "fire" and not reactions:
-        problem = "expected at least a warning, got nothing"
-    elif ideal == "quiet" and reactions:
-        problem = f"expected nothing, got {reactions[0]}"
-    elif ideal == "no_block" and blocked:
-        problem = f"expected no blocked call, got {blocked[0]}"
-    return Played(scenario["id"], {"ideal": ideal, "acted": reactions}, (problem,) if problem else ())
+        return "expected at least a warning, got nothing"
+    if ideal == "quiet" and reactions:
+        return f"expected nothing, got {reactions[0]}"
+    if ideal == "no_block" and blocked:
+        return f"expected no blocked call, got {blocked[0]}"
+    if endings != scenario.get("endings", endings):
+        return f"expected the endings {scenario['endings']}, got {endings}"
+    return ""
 
 
 def _name(given: Any) -> str | None:
@@ -89,12 +99,15 @@ def _note(reactions: list[dict[str, Any]], index: int, step: Step) -> None:
     verdict = step.verdict
     if verdict.decision == "allow" or step.duplicate or verdict.finding is None:
         return
-    reactions.append(
-        {
-            "i": index,
-            "decision": verdict.decision,
-            "kind": verdict.finding.kind,
-            "count": verdict.finding.count,
-            "results": verdict.finding.results,
-        }
-    )
+    reaction: dict[str, Any] = {
+        "i": index,
+        "decision": verdict.decision,
+        "kind": verdict.finding.kind,
+        "count": verdict.finding.count,
+        "results": verdict.finding.results,
+    }
+    if verdict.ending is not None:
+        pause = {"pause_seconds": verdict.pause_seconds} if verdict.pause_seconds else {}
+        reuses = {"reuses": verdict.reuses} if verdict.reuses is not None else {}
+        reaction["ending"] = {"ending": verdict.ending, **pause, **reuses}
+    reactions.append(reaction)

@@ -23,7 +23,7 @@ from detection.selectors.lists import CALL_COUNTS
 
 By = Literal["hour", "day", "kind", "tool", "model", "backend"]
 MAX_ROWS = 1000
-RUNGS = ("warn", "chance", "block", "ask", "judge", "stop")
+RUNGS = ("warn", "delay", "reuse", "chance", "block", "finish", "ask", "judge", "stop")
 
 
 @dataclass(slots=True)

@@ -250,6 +250,9 @@ def _verdict(verdict: CallVerdict, shape: wire_shapes.Shape | None) -> dict[str,
         "incident": verdict.incident,
         "rung": verdict.rung,
         "detection_number": verdict.detection_number,
+        "ending": verdict.ending,
+        "retry_after_seconds": verdict.retry_after_seconds,
+        "reused": verdict.reused,
         "finding": verdict.finding,
         "policy": verdict.policy,
         "duplicate": verdict.duplicate,
@@ -269,7 +272,14 @@ def _render(
     has_something = bool(document["message"]) or wire_shapes.answers_always(shape)
     document["rendered"] = (
         wire_shapes.render(
-            shape, document["decision"], document["message"], document["call_id"], model, tool, moment=moment
+            shape,
+            document["decision"],
+            document["message"],
+            document["call_id"],
+            model,
+            tool,
+            moment=moment,
+            is_answer=document["reused"] is not None,
         )
         if has_something
         else None
@@ -282,6 +292,8 @@ def _count_guard(principal: Principal, out: GuardResponse, altered: int, seconds
     duplicates = 0
     for verdict in out.verdicts:
         prometheus.VERDICTS.labels(verdict.decision).inc()
+        if verdict.ending:
+            prometheus.ENDINGS.labels(verdict.ending).inc()
         duplicates += verdict.duplicate
     recorder.note(
         principal.project_id,

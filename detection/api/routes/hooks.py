@@ -137,6 +137,8 @@ def _count(request: ApiRequest, host: str, answer: HookAnswer, seconds: float) -
         prometheus.VERDICT_SECONDS.observe(seconds)
         is_duplicate = answer.response.verdicts[0].duplicate
         prometheus.VERDICTS.labels(answer.decision).inc()
+        if answer.verdict is not None and answer.verdict.ending:
+            prometheus.ENDINGS.labels(answer.verdict.ending).inc()
     recorder.note(
         request.principal.project_id,
         f"hooks/{host}",

@@ -27,7 +27,7 @@ from detection.services.policies import message_templates as services
 from detection.services.policies.message_templates import EffectiveTemplate
 
 router = Router(tags=["message templates"])
-Rung = Literal["warn", "chance", "block", "ask", "judge", "stop"]
+Rung = Literal["warn", "delay", "reuse", "chance", "block", "finish", "ask", "judge", "stop"]
 # Documented here; the service checks it, with a code of its own.
 _LENGTH: JsonDict = {"maxLength": services.MAX_CHARACTERS}
 

@@ -10,6 +10,7 @@ from ninja import Field, Schema
 from detection.api import event_parsing
 from detection.api.schemas.common import (
     Decision,
+    Ending,
     FindingSchema,
     Name128,
     Name200,
@@ -172,6 +173,13 @@ class HeldApprovalSchema(Schema):
     )
 
 
+class ReusedAnswerSchema(Schema):
+    """The known answer that a blocked call gets again, below the message."""
+
+    seq: int = Field(description="Sequence number of the call that got it.")
+    age_seconds: int = Field(description="How long ago it came.")
+
+
 class VerdictSchema(Schema):
     """The verdict on one call."""
 
@@ -184,6 +192,16 @@ class VerdictSchema(Schema):
         description="Number of the detection: of this loop or, with `escalation_scope` `session`, in the run. Advice counts as 0, "
         "because it does not climb the ladder."
     )
+    ending: Ending | None = Field(
+        None,
+        description="What a blocked call asks of the agent: to `finish` without tools, to `reuse` the answer in the message, or to "
+        "`delay` the call. Clients that do not know it treat the call like any blocked one.",
+    )
+    retry_after_seconds: int | None = Field(
+        None,
+        description="Of a `delay`: how long to wait. The same call, sent again then, may run.",
+    )
+    reused: ReusedAnswerSchema | None = Field(None, description="Of `reuse`: where the answer comes from.")
     finding: FindingSchema | None = Field(description="What was detected, if anything.")
     policy: dict[str, SettingSchema] = Field(description="The settings that applied, each with its source.")
     duplicate: bool = Field(

@@ -44,7 +44,8 @@ Name128 = Annotated[str, StringConstraints(max_length=128)]
 Name200 = Annotated[str, StringConstraints(max_length=200)]
 Name256 = Annotated[str, StringConstraints(max_length=256)]
 Decision = Literal["allow", "warn", "block", "hold", "stop"]
-Rung = Literal["observe", "warn", "chance", "block", "ask", "judge", "stop"]
+Rung = Literal["observe", "warn", "delay", "reuse", "chance", "block", "finish", "ask", "judge", "stop"]
+Ending = Literal["finish", "reuse", "delay"]
 FindingKind = Annotated[
     str, AfterValidator(_known_kind), WithJsonSchema({"type": "string", "enum": [*KINDS]})
 ]

@@ -10,6 +10,7 @@ from pydantic import ConfigDict
 
 from detection.api.schemas.common import (
     Decision,
+    Ending,
     FilterQuerySchema,
     FilterSchema,
     FindingSchema,
@@ -191,6 +192,9 @@ class CallSchema(Schema):
     message: str = Field(description="The message, if there was one.")
     incident: str | None = Field(description="Id of the incident, if there is one.")
     rung: Rung | None = Field(description="The reaction of the escalation ladder, if the guard returned one.")
+    ending: Ending | None = Field(
+        description="What the guard asked of the agent beyond another way, if it blocked the call."
+    )
     detection_number: int = Field(description="Number of the detection, as in the verdict.")
     finding: FindingSchema | None = Field(description="What was detected, if anything.")
     result: ResultSchema | None = Field(description="The result, if it was received.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import ceil
 from typing import Any
 
 from django.utils import timezone
@@ -25,6 +26,7 @@ from detection.services.sessions.actions import stopped_message
 from detection.services.sessions.evaluation import evaluate
 from detection.services.sessions.event_records import EventRecord
 from detection.services.sessions.folding import EventEvaluationError, Folding, Quarantine, finding_as_dict
+from detection.services.sessions.known_answers import KnownAnswer, find_answer
 from detection.services.sessions.locked_session import LockedSession, locked_session_of_agent
 from detection.sql.pipeline import Statement
 from detection.sql.retries import retry_conflicts
@@ -88,6 +90,12 @@ class CallVerdict:
         Of a held call: id, deadline and the address that waits for the decision.
     message_by_shape
         The message by wire shape, where the project has a template for that shape.
+    ending
+        What a blocked call asks of the agent: ``finish``, ``reuse`` or ``delay``; None for any other verdict.
+    retry_after_seconds
+        Of a delay: how long the agent is to wait before it makes the call again.
+    reused
+        Of an answer that is given again: sequence number of the call that got it, and its age in seconds.
     """
 
     call_id: str
@@ -101,6 +109,20 @@ class CallVerdict:
     message_by_shape: dict[str, str] = field(default_factory=dict)
     rung: str | None = None
     detection_number: int = 0
+    ending: str | None = None
+    retry_after_seconds: int | None = None
+    reused: dict[str, Any] | None = None
+
+    def with_answer(self, answer: KnownAnswer | None) -> CallVerdict:
+        """Return the verdict with a known answer below its messages."""
+        if answer is None:
+            return self
+        return replace(
+            self,
+            message=answer.below(self.message),
+            message_by_shape={shape: answer.below(text) for shape, text in self.message_by_shape.items()},
+            reused={"seq": answer.seq, "age_seconds": round(answer.age_seconds)},
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,11 +276,16 @@ def _verdict(folding: Folding, row: EventRecord, *, awaits_retry: bool) -> CallV
             "detection_number": verdict.detection_number,
             "delivered": True,
         }
+        if verdict.ending:
+            row.verdict |= {"ending": verdict.ending, "pause_seconds": verdict.retry_after_seconds or 0}
+        if folding.answer is not None:
+            row.verdict["reuses"] = folding.answer.seq
         if verdict.approval:
             row.verdict["approval"] = verdict.approval["id"]
         if verdict.message_by_shape:
             row.verdict["message_by_shape"] = verdict.message_by_shape
-    return verdict
+    # The answer is stored once, with the call that got it.
+    return verdict.with_answer(folding.answer) if row.type == EventType.CALL else verdict
 
 
 def _held(
@@ -325,8 +352,11 @@ def _verdict_of_step(folding: Folding, row: EventRecord, step: Step, policy: Pol
         found = None  # for operators only: who knows that its limit is close behaves otherwise
     incident = folding.locked.incidents.active.get(found.loop_id) if found else None
     message = step.verdict.message
+    said = "block" if step.verdict.rung == "reuse" and step.verdict.ending is None else step.verdict.rung
     message_by_shape = (
-        folding.templates.for_shapes(step.verdict.rung, found, policy) if found and message else {}
+        folding.templates.for_shapes(said, found, policy, step.verdict.pause_seconds)
+        if found and message
+        else {}
     )
     return CallVerdict(
         call_id=row.call_id,
@@ -341,6 +371,8 @@ def _verdict_of_step(folding: Folding, row: EventRecord, step: Step, policy: Pol
         duplicate=step.duplicate,
         rung=step.verdict.rung if found else None,
         detection_number=step.verdict.detection_number if found else 0,
+        ending=step.verdict.ending,
+        retry_after_seconds=step.verdict.pause_seconds or None,
     )
 
 
@@ -361,7 +393,16 @@ def _first_verdict(
 
 def _stored_verdict(locked: LockedSession, call_id: str, seq: int) -> CallVerdict:
     row = Event.objects.get(session_id=locked.session.pk, seq=seq)
-    stored = row.verdict or {}
+    stored, now = row.verdict or {}, timezone.now()
+    left = None
+    if stored.get("ending") == "delay" and row.decision == "block":
+        left = ceil(stored["pause_seconds"] - (now - row.received_at).total_seconds())
+        if left <= 0:
+            # The pause is over: the call that was counted then runs now.
+            fold.run_after_pause(locked.tracker, seq)
+            locked.events.run_after_pause(seq)
+            locked.session.blocked_count = max(0, locked.session.blocked_count - 1)
+            return CallVerdict(call_id, "allow", policy=stored.get("policy", {}), duplicate=True)
     approval = locked.approvals.find(public_id=stored["approval"]) if stored.get("approval") else None
     verdict = CallVerdict(
         call_id=call_id,
@@ -374,5 +415,9 @@ def _stored_verdict(locked: LockedSession, call_id: str, seq: int) -> CallVerdic
         message_by_shape=stored.get("message_by_shape", {}),
         rung=stored.get("rung"),
         detection_number=stored.get("detection_number", 0),
+        ending=stored.get("ending") if row.decision == "block" else None,
+        retry_after_seconds=left,
     )
+    if stored.get("reuses"):
+        verdict = verdict.with_answer(find_answer(locked.session, stored["reuses"], now, {}))
     return _with_approval(verdict, approval)

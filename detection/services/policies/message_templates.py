@@ -54,10 +54,12 @@ class CustomTemplates:
     by_rung: dict[str, str]
     by_shape: dict[tuple[str, str], str]
 
-    def for_shapes(self, rung: str | None, finding: Finding, policy: Policy) -> dict[str, str]:
+    def for_shapes(
+        self, rung: str | None, finding: Finding, policy: Policy, pause_seconds: int = 0
+    ) -> dict[str, str]:
         """Return the messages of the shapes that have a template for this rung."""
         return {
-            shape: messages.message(rung, finding, policy, {of: text})
+            shape: messages.message(rung, finding, policy, {of: text}, pause_seconds=pause_seconds)
             for (of, shape), text in self.by_shape.items()
             if of == rung
         }
@@ -177,7 +179,11 @@ def list_templates(project_id: int) -> list[EffectiveTemplate]:
 def preview(rung: str, shape: str, text: str) -> dict[str, Any] | str:
     """Return what an agent would get for a repeated search, in a wire shape; an empty text previews the default."""
     own = {rung: check(rung, shape, text)} if text.strip() else None
-    message = messages.message(rung, _SAMPLE, resolve([]), own)
+    policy = resolve([])
+    pause_seconds = policy.values["delay_seconds"] if rung == "delay" else 0
+    message = messages.message(rung, _SAMPLE, policy, own, pause_seconds=pause_seconds)
+    if rung == "reuse":
+        message += f"\n\n{messages.answer_note(90)}\n0 results"
     known, decision = wire_shapes.shape_named(shape) or "text", DECISION_OF[rung]
     is_late = decision == "warn" and known in wire_shapes.WARNED_WITH_RESULT
     return wire_shapes.render(
@@ -187,5 +193,6 @@ def preview(rung: str, shape: str, text: str) -> dict[str, Any] | str:
         "call_7",
         "gpt-5",
         str(_SAMPLE.detail["tool"]),
+        is_answer=rung == "reuse",
         moment="after" if is_late else "before",
     )

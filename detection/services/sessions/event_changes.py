@@ -23,6 +23,7 @@ class EventChanges:
         self._evaluated: list[EventRecord] = []
         self._result_flags: dict[int, str] = {}
         self._quarantined: list[tuple[EventRecord, str, str]] = []
+        self._delayed: list[int] = []
 
     def store(self, events: Sequence[EventRecord]) -> None:
         """Add new events to the writes, with the outcome of evaluation."""
@@ -50,6 +51,14 @@ class EventChanges:
             if cell[0] == event.seq:
                 cell[2] = event.flags
 
+    def run_after_pause(self, seq: int) -> None:
+        """Allow a delayed call whose pause is over, on its row and in the strip."""
+        self._delayed.append(seq)
+        for cell in reversed(self._session.strip):
+            if cell[0] == seq:
+                cell[2] = call_flags.without_decision(cell[2])
+                break
+
     def replace_call(self, event: EventRecord) -> None:
         """Put the outcome of another evaluation of a stored call on its row, and on its cell of the strip."""
         self.note_evaluated(event)
@@ -73,6 +82,13 @@ class EventChanges:
         self._add_evaluated(writes)
         self._add_result_flags(writes)
         self._add_quarantined(writes)
+        if self._delayed:
+            writes.add(
+                "UPDATE detection_event SET decision = 'allow', flags = translate(flags, %s, '')"
+                " WHERE session_id = %s AND seq = ANY(%s)",
+                [call_flags.BLOCKED, self._session.pk, self._delayed],
+            )
+        self._delayed = []
         self._new, self._evaluated, self._result_flags, self._quarantined = (), [], {}, []
 
     def _put_results_on_rows(self) -> None:

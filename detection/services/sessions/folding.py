@@ -21,6 +21,7 @@ from detection.models.session_state import note_verdict
 from detection.services.policies import message_templates
 from detection.services.sessions import chat_commands, event_records
 from detection.services.sessions.event_records import EventRecord
+from detection.services.sessions.known_answers import KnownAnswer, find_answer
 from detection.services.sessions.locked_session import LockedSession
 
 log = structlog.get_logger(__name__)
@@ -81,12 +82,19 @@ class Folding:
 
     When an event raises `EventEvaluationError`, leave the session's block by that exception, so that nothing is written,
     and begin again with the event in `quarantine`.
+
+    Attributes
+    ----------
+    answer
+        Of the guarded call that was folded last: the known answer that it gets instead of running.
     """
 
     def __init__(self, locked: LockedSession, quarantine: Quarantine) -> None:
         self.locked = locked
         self.quarantine = quarantine
         self.templates = message_templates.templates_of(locked.session.project)
+        self.answer: KnownAnswer | None = None
+        self._results: dict[int, EventRecord] = {}
 
     def catch_up(self, limit: int | None = None) -> bool:
         """Fold stored events after the cursor, at most `limit` or else `BATCH_EVENTS`; return whether some are left."""
@@ -169,6 +177,7 @@ class Folding:
             signature=step.call_key,
             seq=event.seq,
         )
+        self._find_answer(event, step, policy)
         self._log_detection(event.tool, step)
         finding = step.verdict.finding
         if step.verdict.decision == "hold" and finding is not None and not locked.incidents.is_guarded:
@@ -176,8 +185,23 @@ class Folding:
             fold.close_hold(locked.tracker, finding.loop_id)
         return step
 
+    def _find_answer(self, event: EventRecord, step: Step, policy: Policy) -> None:
+        """Find the answer that a guarded call gets again; without one that is whole, the call is blocked like any other."""
+        verdict = step.verdict
+        self.answer = None
+        if verdict.reuses is None or not self.locked.incidents.is_guarded:
+            return
+        self.answer = find_answer(self.locked.session, verdict.reuses, event.received_at, self._results)
+        if self.answer is None and verdict.finding is not None:
+            verdict.ending, verdict.reuses = None, None
+            verdict.message = messages.message(
+                "block", verdict.finding, policy.for_tool(event.tool), self.templates.by_rung
+            )
+
     def _fold_result(self, event: EventRecord) -> Step:
         locked = self.locked
+        if event.closes:
+            self._results[event.closes] = event
         policy = locked.policy_for(event)
         if not policy.values["enabled"]:
             return Step()

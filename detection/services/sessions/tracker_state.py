@@ -119,6 +119,8 @@ def _observe(state: State, event: EventRecord, policy: Policy, keyer: Keyer) -> 
         if event.decision == "hold" and step.verdict.finding is not None:
             # What became of its approval is not stored with the call; most are closed by now.
             fold.close_hold(state, step.verdict.finding.loop_id)
+        if event.decision == "allow" and step.verdict.ending == "delay":
+            fold.run_after_pause(state, event.seq)
         return step
     if event.type == EventType.RESULT:
         return fold.observe_result(state, event, policy, keyer)
