@@ -112,7 +112,10 @@ class Exchange:
                 delivery.verdicts.whole_answer(blocked) if blocked.messages else conversation.before[known:]
             )
             messages, known = [*messages, *more], len(conversation.before)
-            body = orjson.dumps(self.protocol.continued(request, messages, blocked))
+            again = self.protocol.continued(request, messages, blocked)
+            if delivery.verdicts.without_tools and request.get("tools"):
+                again |= {"tool_choice": self.protocol.no_tools}
+            body = orjson.dumps(again)
             reader = reader.next_reader()
             reasks_left -= 1
             blocked = await self._ask(delivery, body, reader, reasks_left, blocked)

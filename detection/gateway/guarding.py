@@ -184,7 +184,7 @@ class Guarding:
         """Return a verdict; that of a held call when it is decided."""
         message = verdict.message_by_shape.get(speaker.shape, verdict.message)
         if verdict.decision != "hold":
-            return AnswerVerdict(verdict.decision, message, _ends_in_error(verdict))
+            return AnswerVerdict(verdict.decision, message, _ends_in_error(verdict), verdict.ending)
         if verdict.approval is None:
             return AnswerVerdict("block", message or NOT_RUN)
         public_id = str(verdict.approval["id"])

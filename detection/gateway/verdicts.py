@@ -23,11 +23,15 @@ class AnswerVerdicts:
     ----------
     texts
         The reasons of the last answer, one for each call.
+    without_tools
+        Whether the model is to answer without further calls when it is asked again.
     """
 
     def __init__(self, conversation: Conversation) -> None:
         self.conversation = conversation
         self.texts: list[str] = []
+        self.without_tools = False
+        self._answered: frozenset[int] = frozenset()
         self._withheld: list[Message] = []
         self._counted: Answer | None = None
 
@@ -46,6 +50,10 @@ class AnswerVerdicts:
                 return Resolution("text", everything, UNAVAILABLE)
             evaluation = Evaluation(tuple(AnswerVerdict("allow") for _ in answer.calls))
         resolution = resolve(evaluation.verdicts, reasks_left)
+        self.without_tools = self.without_tools or resolution.without_tools
+        self._answered = frozenset(
+            number for number, one in enumerate(evaluation.verdicts) if one.ending == "reuse"
+        )
         self.texts = [verdict.message or NOT_RUN for verdict in evaluation.verdicts]
         calls, results = self._refused(answer, resolution)
         self._withheld = results if len(calls) == len(answer.calls) else []
@@ -112,7 +120,10 @@ class AnswerVerdicts:
     def whole_answer(self, answer: Answer) -> list[Message]:
         """Return an answer whose calls were blocked, as the model server wants it back, with the reasons as results."""
         protocol = self.conversation.protocol
-        return [*answer.messages, *protocol.result_messages(protocol.results(answer.calls, self.texts))]
+        results = protocol.results(answer.calls, self.texts)
+        for number in self._answered:
+            results[number].pop("is_error", None)
+        return [*answer.messages, *protocol.result_messages(results)]
 
     def _answer_of(self, calls: list[Message], answer: Answer) -> list[Message]:
         redactor = self.conversation.grant.principal.redactor
@@ -128,6 +139,9 @@ class AnswerVerdicts:
         calls = [answer.calls[number] for number in numbers]
         documents = [protocol.call_document(call, redactor.content(call.arguments)) for call in calls]
         results = protocol.results(calls, [self.texts[number] for number in numbers])
+        for number, result in zip(numbers, results, strict=True):
+            if number in self._answered:
+                result.pop("is_error", None)  # a known answer is none
         return [*zip(numbers, documents, strict=True)], results
 
     async def _store_rewrite(

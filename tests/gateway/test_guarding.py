@@ -106,6 +106,39 @@ def test_a_blocked_call_is_asked_again_and_the_run_continues(world: World, shape
 
 
 @every_form
+def test_a_model_that_is_to_finish_is_asked_again_without_tools(world: World, shape, is_stream):
+    policy(world, mode=["finish"])
+
+    def script(asked):
+        choice = asked.document.get("tool_choice")
+        is_free = choice not in ("none", {"type": "none"})
+        return answered(asked, shape, "" if is_free else "This is all I have.", [call()] if is_free else [])
+
+    world.model.script = script
+    last = Agent(world, shape, is_stream, more={"tools": [{"name": "search"}]}).run()
+    assert last.text.strip() == "This is all I have."
+    assert decisions_of() == ["allow", "allow", "warn", "block"]
+    assert [one.document.get("tool_choice") is not None for one in world.model.asked] == [False] * 4 + [True]
+
+
+@pytest.mark.parametrize("shape", ["openai", "anthropic", "responses"])
+def test_a_model_gets_the_known_answer_of_a_read_as_a_result(world: World, shape):
+    policy(world, mode=["reuse"])
+
+    def script(asked):
+        has_it = "answer to the same call" in asked.body.decode()
+        return answered(asked, shape, "Three." if has_it else "", [] if has_it else [call("read_file")])
+
+    world.model.script = script
+    agent = Agent(world, shape)
+    assert agent.run(result=lambda _: "three notes").text == "Three."
+    assert agent.runs == 3
+    again = world.model.asked[-1].body.decode()
+    assert again.count("three notes") == 4
+    assert "is_error" not in again
+
+
+@every_form
 def test_a_warning_precedes_the_result_in_every_later_request(world: World, shape, is_stream):
     def script(asked):
         return answered(

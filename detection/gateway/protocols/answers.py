@@ -87,11 +87,14 @@ class AnswerVerdict:
         One of `engine.calls.DECISIONS`, without `hold`.
     ends_in_error
         Whether a stop is to end the answer as an error, in protocols that have such an end.
+    ending
+        What a blocked call asks of the agent; see `engine.calls.Verdict`.
     """
 
     decision: str
     message: str = ""
     ends_in_error: bool = False
+    ending: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +112,15 @@ class Resolution:
         The message to the user, for `text`.
     ends_in_error
         Whether the answer ends as an error, in protocols that have such an end.
+    without_tools
+        Whether the model is to answer without further calls when it is asked again.
     """
 
     action: Literal["forward", "some", "reask", "text"]
     blocked: frozenset[int] = frozenset()
     text: str = ""
     ends_in_error: bool = False
+    without_tools: bool = False
 
 
 def resolve(verdicts: Sequence[AnswerVerdict], reasks_left: int) -> Resolution:
@@ -129,7 +135,8 @@ def resolve(verdicts: Sequence[AnswerVerdict], reasks_left: int) -> Resolution:
     if blocked != everything:
         return Resolution("some", blocked)
     if reasks_left > 0:
-        return Resolution("reask", blocked)
+        is_finish = any(verdict.ending == "finish" for verdict in verdicts)
+        return Resolution("reask", blocked, without_tools=is_finish)
     texts = dict.fromkeys(verdict.message or NOT_RUN for verdict in verdicts)
     return Resolution("text", blocked, "\n\n".join(texts))
 

@@ -38,6 +38,7 @@ class Anthropic:
     """Requests and whole responses."""
 
     shape: MessageShape = "anthropic"
+    no_tools: Any = {"type": "none"}
     list_key = "messages"
 
     def messages(self, request: dict[str, Any]) -> list[Message] | None:

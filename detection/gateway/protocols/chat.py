@@ -28,6 +28,7 @@ class Chat:
     """Requests and whole responses."""
 
     shape: MessageShape = SHAPE
+    no_tools: Any = "none"
     list_key = "messages"
 
     def messages(self, request: dict[str, Any]) -> list[Message] | None:

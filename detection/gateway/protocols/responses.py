@@ -41,6 +41,7 @@ class Responses:
     """Requests and whole responses."""
 
     shape: MessageShape = "responses"
+    no_tools: Any = "none"
     list_key = "input"
 
     def messages(self, request: dict[str, Any]) -> list[Message] | None:
