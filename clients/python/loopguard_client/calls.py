@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Decision = Literal["allow", "warn", "block", "hold", "stop"]
+ENDINGS = frozenset(("finish", "reuse", "delay"))
 STRENGTH: dict[str, int] = {"allow": 0, "warn": 1, "hold": 2, "block": 3, "stop": 4}
 
 
@@ -49,6 +50,12 @@ class Verdict:
         Id of the incident on the server, if there is one.
     finding, approval : dict
         As the API returns them; empty if there are none.
+    ending : str
+        What a blocked call asks of the agent: ``finish`` (answer with what it has, use no more tools), ``reuse`` (the
+        message contains the known answer of the call) or ``delay`` (the pause is longer than the guard waits). Empty for
+        any other block.
+    retry_after_seconds : float
+        Of a ``delay``: the pause after which the call may be made again.
     """
 
     tool: str
@@ -60,6 +67,13 @@ class Verdict:
     incident: str = ""
     finding: Mapping[str, Any] = field(default_factory=dict)
     approval: Mapping[str, Any] = field(default_factory=dict)
+    ending: str = ""
+    retry_after_seconds: float = 0.0
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether the message contains the known answer of a call that did not run, which then is no error."""
+        return self.decision == "block" and self.ending == "reuse"
 
     @property
     def may_run(self) -> bool:

@@ -58,6 +58,9 @@ class Guard:
         Tools that do not run without a verdict, as names or patterns such as ``delete_*``. All others run.
     hold_seconds : float
         How long a held call waits for its approval; 0 returns the verdict ``hold`` at once.
+    max_delay_seconds : float
+        How long a check waits for a delayed call, which runs then; 30 by default. A call with a longer pause is blocked
+        with a message that names the pause, and with 0 every delayed call is.
     on_status : callable
         Called with the status, from any thread, when the guard becomes degraded or recovers.
 
@@ -78,6 +81,7 @@ class Guard:
         budget_seconds: float = BUDGET_SECONDS,
         fail_closed: Iterable[str] = (),
         hold_seconds: float = 120.0,
+        max_delay_seconds: float = 30.0,
         on_status: Callable[[Status], None] | None = None,
     ) -> None:
         found = Credentials.find(url, key)
@@ -87,6 +91,7 @@ class Guard:
             raise ValueError("`fail_closed` must be a list of tools, not one text.")  # noqa: TRY004
         self.agent, self.backend, self.model = agent, backend, model
         self.budget_seconds, self.hold_seconds = budget_seconds, hold_seconds
+        self.max_delay_seconds = max_delay_seconds
         self._fail_closed = tuple(fail_closed)
         self._on_status = on_status
         self._transport = Transport(found.url, found.key, f"loopguard-client/{_version()}")

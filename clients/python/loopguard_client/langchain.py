@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langgraph.config import get_config
@@ -110,7 +110,7 @@ else:
                     session.result(verdict, "Not run: the run was stopped.", is_error=True)
                     messages.append(_refusal(call, "Not run: the run was stopped."))
                 elif not verdict.may_run:
-                    messages.append(_refusal(call, verdict.message))
+                    messages.append(_refusal(call, verdict.message, is_answer=verdict.is_answer))
                 else:
                     self._verdicts[session.name, str(call["id"])] = verdict
             while len(self._verdicts) > MAX_VERDICTS:
@@ -187,11 +187,12 @@ async def _arun(
 def _refused(request: ToolCallRequest, verdict: Verdict, *, raises: bool) -> ToolMessage:
     if raises and verdict.decision == "stop":
         raise GraphRunStopped(verdict)
-    return _refusal(request.tool_call, verdict.message)
+    return _refusal(request.tool_call, verdict.message, is_answer=verdict.is_answer)
 
 
-def _refusal(call: Mapping[str, Any], text: str) -> ToolMessage:
-    return ToolMessage(text, tool_call_id=call["id"], name=call["name"], status="error")
+def _refusal(call: Mapping[str, Any], text: str, *, is_answer: bool = False) -> ToolMessage:
+    status: Literal["success", "error"] = "success" if is_answer else "error"
+    return ToolMessage(text, tool_call_id=call["id"], name=call["name"], status=status)
 
 
 def _reported(session: Session, verdict: Verdict, result: Any) -> Any:

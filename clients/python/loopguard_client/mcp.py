@@ -127,7 +127,7 @@ class McpProxy:
         else:
             # `resultType` since the version 2026-07-28; older ones ignore it.
             content = [{"type": "text", "text": verdict.message}]
-            result = {"content": content, "isError": True, "resultType": "complete"}
+            result = {"content": content, "isError": not verdict.is_answer, "resultType": "complete"}
             self._write_to_client(_line({"jsonrpc": "2.0", "id": message["id"], "result": result}))
 
     def _from_server(self, line: bytes) -> bytes:

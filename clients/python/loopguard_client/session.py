@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from loopguard_client import fallback, wire
-from loopguard_client.calls import STRENGTH, Call, Verdict
+from loopguard_client.calls import ENDINGS, STRENGTH, Call, Verdict
 from loopguard_client.transport import NoAnswer, Rejected, Response
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Session:
     def check_calls(self, calls: Sequence[Call], *, round: str = "") -> list[Verdict]:  # noqa: A002
         """Return the verdicts on the calls of one model response, in their order, with one request.
 
-        Takes at most the budget of the guard, or for a held call the time to wait for its approval. Never raises for a
+        Takes at most the budget of the guard, and for a held call the time to wait for its approval, for a delayed one its pause. Never raises for a
         server that is away: the client decides then, and the verdict says so.
 
         Parameters
@@ -287,6 +287,8 @@ class Session:
         for index, verdict in enumerate(verdicts):
             if verdict.decision == "hold" and self.guard.hold_seconds > 0:
                 verdicts[index] = yield from self._held(verdict)
+            elif verdict.ending == "delay":
+                verdicts[index] = yield from self._delayed(checked[index], verdict)
         self._remember(checked, verdicts)
         return verdicts
 
@@ -369,6 +371,27 @@ class Session:
             yield Request("SLEEP", "", None, max(0.0, 1.0 - (time.monotonic() - started)))
         message = verdict.message or f"`{verdict.tool}` needs an approval, and nobody has decided yet."
         return replace(verdict, decision="block", message=f"{message} It did not run. Try something else.")
+
+    def _delayed(self, one: _Checked, verdict: Verdict) -> Generator[Request, Response, Verdict]:
+        """Keep the pause of a delayed call, unless it is longer than the guard waits, and send the call again."""
+        if verdict.retry_after_seconds > self.guard.max_delay_seconds:
+            return verdict
+        yield Request("SLEEP", "", None, verdict.retry_after_seconds)
+        document = {"session": self.name, **self._about(), "calls": [one.event]}
+        try:
+            response = yield Request("POST", "/guard", document, self.guard.budget_seconds)
+            self.guard.raise_for_status(response)
+            return self._verdicts([one], response)[0]
+        except NoAnswer as error:
+            # The agent has waited; nothing else speaks against the call.
+            self.guard.note_failure(error)
+            return Verdict(
+                tool=verdict.tool,
+                call_id=verdict.call_id,
+                decision="allow",
+                source="client",
+                reason=str(error),
+            )
 
     def _decide_all(self, checked: list[_Checked], reason: str) -> list[Verdict]:
         """Decide without the server, and keep the calls until it is back."""
@@ -521,6 +544,7 @@ class GuardedCall:
 def _verdict(one: _Checked, data: Any) -> Verdict:
     if not isinstance(data, dict) or data.get("decision") not in STRENGTH:
         raise NoAnswer("The server gave a verdict that this client does not know.")
+    ending, pause = data.get("ending"), data.get("retry_after_seconds")
     return Verdict(
         tool=one.call.tool,
         call_id=one.call.call_id,
@@ -529,6 +553,8 @@ def _verdict(one: _Checked, data: Any) -> Verdict:
         incident=str(data.get("incident") or ""),
         finding=data.get("finding") or {},
         approval=data.get("approval") or {},
+        ending=ending if data["decision"] == "block" and ending in ENDINGS else "",
+        retry_after_seconds=float(pause) if isinstance(pause, (int, float)) else 0.0,
     )
 
 

@@ -93,6 +93,43 @@ async def test_three_of_ten_identical_calls_run_in_an_event_loop(guard, name):
     assert runs == 3
 
 
+def ladder(server, name, *rungs, **values):
+    server.post("/events", {"type": "message", "session": name, "content": "go"})
+    server.patch(f"/sessions/{name}/policy", {"mode": list(rungs), **values})
+
+
+def test_the_known_answer_of_a_read_comes_back_and_is_no_error(guard, server, name):
+    ladder(server, name, "reuse")
+    session = guard.session(name)
+    verdict = played(session, 4, tool="read_file", content="three notes")[-1]
+    assert (verdict.decision, verdict.ending, verdict.is_answer) == ("block", "reuse", True)
+    assert verdict.message.endswith("\nthree notes")
+
+    @guard.tool(name="read_file", message_as_result=True)
+    def read(q: str) -> str:
+        raise AssertionError("it must not run")
+
+    with session:
+        assert read("x").endswith("\nthree notes")
+    server.patch(f"/sessions/{name}/policy", {"mode": ["finish"]})
+    verdict = session.check("read_file", {"q": "x"})
+    assert (verdict.ending, verdict.is_answer, verdict.may_run) == ("finish", False, False)
+
+
+async def test_a_delayed_call_waits_as_long_as_the_guard_may_and_runs(guard, server, name):
+    ladder(server, name, "delay", delay_seconds=1)
+    verdicts = [await guard.session(name).acheck("fetch_page", {"q": "x"}) for _ in range(3)]
+    started = time.monotonic()
+    verdicts += [await guard.session(name).acheck("fetch_page", {"q": "x"})]
+    assert verdicts[-1].decision == "allow"
+    assert time.monotonic() - started > 1
+    guard.max_delay_seconds = 0
+    refused = await guard.session(name).acheck("fetch_page", {"q": "x"})
+    assert (refused.decision, refused.ending, refused.retry_after_seconds) == ("block", "delay", 2.0)
+    assert "Wait 2 seconds" in refused.message
+    assert [call["decision"] for call in server.calls(name)][-2:] == ["allow", "block"]
+
+
 def test_results_that_change_are_progress(guard, name):
     session = guard.session(name)
     for number in range(8):
