@@ -284,7 +284,9 @@ def strip(name: str) -> str:
 def _cells(example: Example) -> Iterator[tuple[str, str, str]]:
     policy, keyer, state = resolve([(SESSION, example.values or {})]), Keyer(b"docs"), fold.new_state()
     for number, one in enumerate(example.calls):
-        call = Call(number, one.tool, one.arguments, float(number), f"call-{number}", f"round-{number}")
+        call = Call(
+            number, one.tool, one.arguments, float(number), f"call-{number}", f"round-{number}", one.run
+        )
         before = fold.observe_call(state, call, policy, keyer)
         decision, result = before.verdict.decision, "pending"
         if one.result is not None and decision in ("allow", "warn"):

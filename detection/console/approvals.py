@@ -72,6 +72,7 @@ class Waiting:
     unit: str
     suggested: int
     arguments: str
+    is_rememberable: bool
     remembered_days: int = service.REMEMBERED_FOR.days
 
 
@@ -129,6 +130,7 @@ def _waiting(approval: Approval, now: datetime, arguments: str) -> Waiting:
         unit,
         max(1, min(approval.limit, service.MAX_RAISE)),
         arguments[:SHOWN_ARGUMENTS],
+        not detector_for(approval.kind).is_run_limit,
     )
 
 

@@ -1,17 +1,20 @@
 """Settings commands in a chat: `!/set(tool-loop-mode=chance, tool-loop-max-repeats=6)` and `!/unset(tool-loop-mode)`.
 
+A number after `+` raises a limit by so much: `!/set(tool-loop-budget-max-calls=+100)`.
+
 Reads commands, applies them to a session's override and writes the one-line replies. Storing belongs to the services.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from detection.engine.errors import PolicyError
-from detection.engine.fields import ALIASES, FIELDS
+from detection.engine.field import Field
+from detection.engine.fields import ALIASES, DEFAULTS, FIELDS
 from detection.engine.policy import Policy, validate
 from detection.engine.scopes import SESSION
 
@@ -118,13 +121,17 @@ def parse(text: str) -> list[Command]:
     return commands
 
 
-def apply(command: Command, values: Mapping[str, Any]) -> dict[str, Any]:
+def apply(
+    command: Command, values: Mapping[str, Any], current: Callable[[str], Any] | None = None
+) -> dict[str, Any]:
     """Return a session's override after a command.
 
     Parameters
     ----------
     values : mapping
         The override before.
+    current : callable, optional
+        Returns the value of a setting that is in effect before the command; without it, that of the override or the default.
 
     Raises
     ------
@@ -135,11 +142,29 @@ def apply(command: Command, values: Mapping[str, Any]) -> dict[str, Any]:
         raise CommandError(command.error)
     changed = dict(values)
     for change in command.changes:
-        changed[change.field] = None if change.value is UNSET else change.value
+        value = None if change.value is UNSET else change.value
+        if isinstance(value, str) and value.startswith("+") and FIELDS[change.field].type in ("int", "float"):
+            before = current(change.field) if current else values.get(change.field, DEFAULTS[change.field])
+            value = _raised(FIELDS[change.field], before, value)
+        changed[change.field] = value
     try:
         return validate(SESSION, changed)
     except PolicyError as error:
         raise CommandError(f"{shown_name(error.field)} {error.message}.") from None
+
+
+def _raised(field: Field, before: float, by: str) -> float:
+    """Return a limit that is raised by an amount as written; a setting without a limit stays without one."""
+    name = shown_name(field.name)
+    try:
+        amount = float(by) if field.type == "float" else int(by)
+    except ValueError:
+        amount = 0
+    if not 0 < amount <= field.maximum:
+        raise CommandError(f"{name} is raised by a number, as in !/set({name}=+10).")
+    if not before and field.zero_is_off and not field.minimum:
+        raise CommandError(f"{name} is not limited, so it cannot be raised.")
+    return min(before + amount, field.maximum)
 
 
 def reply(changes: Sequence[Change], policy: Policy) -> str:

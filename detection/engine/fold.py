@@ -33,10 +33,13 @@ from detection.engine.detectors import (
     ON_CALL,
     ON_CHANGE,
     ON_MESSAGE,
+    ON_REBUILT,
     ON_RESULT,
+    ON_UNCOUNTED,
     ON_USAGE,
     QUIET,
     RUN_LIMITS,
+    SESSION_WIDE,
     Reading,
     detector_for,
 )
@@ -78,6 +81,7 @@ Choice = Literal["skip", "allow_once", "raise"]
 Faults = tuple[tuple[str, str], ...]
 Templates = Mapping[str, str] | None
 
+_SEQ = attrgetter("seq")
 _CELL_RESULT = {PENDING: "pending", ERROR: "error", EMPTY: "empty"}
 _SLOW_LOOKBACK_CALLS = 8
 _SLOW_WEIGHT = 0.2
@@ -141,6 +145,7 @@ def observe_call(
     tool = bounded_name(call.tool)
     if traits.neutral or (state.exempt and tool in state.exempt):
         state.add_uncounted(call.seq, call_hash, tool, key)
+        _note_uncounted(state, call, policy)
         return Step(call_key=key, cell=_cell(call.seq, call.tool, key, Verdict(), PENDING, None))
     run = state.run(bounded_name(call.run or "") if values["counting_scope"] == "run" else "")
     round_hash = round_of(run, call)
@@ -149,16 +154,18 @@ def observe_call(
         if counted is not None:
             if counted.decision not in BLOCKING:
                 state.add_uncounted(call.seq, call_hash, tool, key)
+            _note_uncounted(state, call, policy)
             return _duplicate(state, counted, policy, templates, seq=call.seq)
     record = Record(call.seq, run.ordinal + 1, tool, key, call.at, round_hash, call_hash)
     _add_record(run, record, arguments, policy, keyer)
+    state.whole.ordinal += 1
     _forget(run, session_policy)
     if record.effect == "poll":
         policy = policy.as_poll()
     findings, meter, faults = _run_detectors(
-        run, record, policy, call, policy.plans.get("on_call") or _hooks(policy, "on_call")
+        state, run, record, policy, call, policy.plans.get("on_call") or _hooks(policy, "on_call")
     )
-    verdict = _decide(run, record, findings, meter, policy, templates, overrule)
+    verdict = _decide(state, run, record, findings, meter, policy, templates, overrule)
     return Step(
         verdict=verdict,
         call_key=key,
@@ -218,11 +225,11 @@ def observe_result(
         run.new_results += 1
     faults: Faults = ()
     if is_change and is_new_pair:
-        faults = _discard_outdated(run, record)
+        faults = _discard_outdated(state, run, record)
     findings, meter, more = _run_detectors(
-        run, record, policy, outcome, policy.plans.get("on_result") or _hooks(policy, "on_result")
+        state, run, record, policy, outcome, policy.plans.get("on_result") or _hooks(policy, "on_result")
     )
-    verdict = _decide(run, record, findings, meter, policy, templates, overrule, after_result=True)
+    verdict = _decide(state, run, record, findings, meter, policy, templates, overrule, after_result=True)
     return Step(
         verdict=verdict,
         call_key=record.key,
@@ -238,23 +245,26 @@ def observe_result(
 def observe_message(state: State, message: Message, policy: Policy) -> None:
     """Reset counters when the user speaks.
 
-    In an attended session, and on an explicit "continue", all counters are reset. Otherwise ladders and limits of the run start
-    over, and with `result_aware` what succeeded before may be asked for again. A condensed context resets nothing: a loop does not end because the model has forgotten it.
+    In an attended session, and on an explicit "continue", all counters of runs are reset. Otherwise ladders start over, except those
+    of limits, and with `result_aware` what succeeded before may be asked for again. What a run has used stays used, because anything can
+    send a message, and nothing resets the limits of a session. A condensed context resets nothing: a loop does not end because the model
+    has forgotten it.
     """
     if not policy.values["enabled"] or message.kind == "condense":
         return
+    is_attended = policy.values["attended"] or message.kind == "continue"
+    if is_attended:
+        reset_counters(state.whole, "", "all")
     for run in state.runs.values():
-        if policy.values["attended"] or message.kind == "continue":
+        if is_attended:
             run.reset()
-        else:
-            run.loops.clear()
-            for kind in RUN_LIMITS:
-                run.detectors.pop(kind, None)
-            if policy.values["result_aware"]:
-                run.user_spoke()
-                for detector in ON_MESSAGE:
-                    if detector.kind in run.detectors:
-                        detector.on_message(run.detectors[detector.kind])
+            continue
+        run.loops = {name: loop for name, loop in run.loops.items() if loop.kind in RUN_LIMITS}
+        if policy.values["result_aware"]:
+            run.user_spoke()
+            for detector in ON_MESSAGE:
+                if detector.kind in run.detectors:
+                    detector.on_message(run.detectors[detector.kind])
 
 
 def observe_usage(state: State, usage: Usage, policy: Policy) -> None:
@@ -264,7 +274,8 @@ def observe_usage(state: State, usage: Usage, policy: Policy) -> None:
     run = state.run(bounded_name(usage.run or "") if policy.values["counting_scope"] == "run" else "")
     for detector in ON_USAGE:
         if policy.values[detector.switch]:
-            detector.on_usage(run.detectors.setdefault(detector.kind, {}), usage)
+            owner = state.whole if detector.spans_session else run
+            detector.on_usage(owner.detectors.setdefault(detector.kind, {}), usage)
 
 
 def observe_end(state: State, end: End, policy: Policy) -> None:
@@ -293,15 +304,16 @@ def apply_choice(state: State, loop_id: str, choice: Choice, by: int = 0) -> boo
     bool
         Whether the loop was known.
     """
-    for run in state.runs.values():
+    for run in state.counted:
         loop = run.loops.get(loop_id)
         if loop is None:
             continue
         if choice != "skip":
-            for record in reversed(run.records):
-                if record.decision == "hold":
-                    record.reaction = None
-                    break
+            # Of a loop over the session, the held call may be one of any run.
+            records = run.records or [one for other in state.runs.values() for one in other.records]
+            held = max((one for one in records if one.decision == "hold"), key=_SEQ, default=None)
+            if held is not None:
+                held.reaction = None
             reset_loop(run, loop_id)
         if choice == "raise" and by > 0:
             for name in loop.keys if detector_for(loop.kind).is_exact else (loop.kind,):
@@ -314,7 +326,7 @@ def apply_choice(state: State, loop_id: str, choice: Choice, by: int = 0) -> boo
 
 def close_hold(state: State, loop_id: str) -> None:
     """Reset what `reset_after_detection` names, because a call of this loop waits for no answer any more."""
-    for run in state.runs.values():
+    for run in state.counted:
         if loop_id in run.loops:
             reset_counters(run, loop_id, run.loops[loop_id].reset)
 
@@ -331,9 +343,10 @@ def run_after_pause(state: State, seq: int) -> bool:
 
 
 def reset_all(state: State) -> None:
-    """Reset every counter of a session that a person resumed, budgets included; no tool stays exempt."""
+    """Reset every counter of a session that a person resumed, except what the session has used; no tool stays exempt."""
     for run in state.runs.values():
         run.reset()
+    reset_counters(state.whole, "", "all")
     state.exempt = []
 
 
@@ -360,6 +373,24 @@ def grant_rounds(state: State, rounds: int) -> None:
                 BY_KIND[kind].extend(run.detectors[kind], rounds)
         for loop_id in [name for name, loop in run.loops.items() if loop.kind in RUN_LIMITS]:
             del run.loops[loop_id]
+
+
+def note_used(state: State, calls: int, used: Usage, policy: Policy) -> None:
+    """Note what a session has used, whose state was rebuilt from its latest events only."""
+    if not policy.values["enabled"]:
+        return
+    for detector in ON_REBUILT:
+        own = state.whole.detectors.get(detector.kind, {})
+        if policy.values[detector.switch]:
+            detector.on_rebuilt(own, calls, used)
+            if own:
+                state.whole.detectors[detector.kind] = own
+
+
+def _note_uncounted(state: State, call: ObservedCall, policy: Policy) -> None:
+    for detector in ON_UNCOUNTED:
+        if policy.values[detector.switch]:
+            detector.on_uncounted(state.whole.detectors.setdefault(detector.kind, {}), call)
 
 
 def _add_record(run: RunState, record: Record, arguments: Arguments, policy: Policy, keyer: Keyer) -> None:
@@ -405,6 +436,7 @@ def _hooks(policy: Policy, name: Literal["on_call", "on_result"]) -> tuple[tuple
 
 
 def _run_detectors(
+    state: State,
     run: RunState,
     record: Record,
     policy: Policy,
@@ -418,8 +450,9 @@ def _run_detectors(
     findings: list[Finding] = []
     closest: tuple[str, int, int] | None = None
     faults: Faults = ()
-    detectors = run.detectors
+    of_run, of_session = run.detectors, state.whole.detectors
     for kind, hook in hooks:
+        detectors = of_session if kind in SESSION_WIDE else of_run
         own = detectors.get(kind)
         if own is None:
             own = detectors[kind] = {}
@@ -440,7 +473,7 @@ def _run_detectors(
     return findings, Meter(*closest) if closest is not None else None, faults
 
 
-def _discard_outdated(run: RunState, record: Record) -> Faults:
+def _discard_outdated(state: State, run: RunState, record: Record) -> Faults:
     """Stop counting what was called before a successful change, for every detector that is on or off."""
     run.epoch = record.ordinal
     for other in run.records:
@@ -448,7 +481,7 @@ def _discard_outdated(run: RunState, record: Record) -> Faults:
             other.is_obsolete = True
     faults: Faults = ()
     for detector in ON_CHANGE:
-        own = run.detectors.get(detector.kind)
+        own = (state.whole if detector.spans_session else run).detectors.get(detector.kind)
         if own is None:
             continue
         try:
@@ -459,6 +492,7 @@ def _discard_outdated(run: RunState, record: Record) -> Faults:
 
 
 def _decide(
+    state: State,
     run: RunState,
     record: Record,
     findings: list[Finding],
@@ -472,7 +506,10 @@ def _decide(
     """Return the verdict: the strictest reaction to the findings, or `allow` without any."""
     if not findings:
         return Verdict(meter=meter)
-    reactions = [react(run, finding, policy, after_result=after_result) for finding in distinct(findings)]
+    reactions = [
+        react(_owner(state, run, finding), finding, policy, after_result=after_result)
+        for finding in distinct(findings)
+    ]
     decisive = strictest(reactions)
     finding, ending = decisive.finding, next((one for one in ENDINGS if one == decisive.rung), None)
     reuses = _reusable(run, record, policy) if ending == "reuse" and not after_result else None
@@ -512,7 +549,7 @@ def _decide(
             {name: value for name, value in finding.detail.items() if name != "tool"},
             *((verdict.pause_seconds, reuses) if verdict.ending else ()),
         )
-        reset_after(run, decisive, policy)
+        reset_after(run, _owner(state, run, finding), decisive, policy)
     return verdict
 
 
@@ -528,6 +565,11 @@ def _reusable(run: RunState, record: Record, policy: Policy) -> int | None:
             is_current = other.status in (OK, EMPTY) and not other.is_obsolete
             return other.seq if is_current else None
     return None
+
+
+def _owner(state: State, run: RunState, finding: Finding) -> RunState:
+    """Return what a finding counts over: the session, or the run of the call in hand."""
+    return state.whole if finding.kind in SESSION_WIDE else run
 
 
 def _message(

@@ -271,6 +271,8 @@ class State:
     ----------
     runs : dict of str to RunState
         By id of the run, the least recently used first; one entry with an empty id where the session is counted as a whole.
+    whole : RunState
+        What detectors with `spans_session` count over all runs, and how far their loops have escalated. It has no records.
     round_calls, open_calls : RecentHashes
         Hashes of the latest call ids: with their rounds, and of calls without a named round until their results come.
     uncounted : list of list
@@ -280,6 +282,7 @@ class State:
     """
 
     runs: dict[str, RunState] = field(default_factory=dict)
+    whole: RunState = field(default_factory=RunState)
     round_calls: RecentHashes = field(default_factory=RecentHashes)
     open_calls: RecentHashes = field(default_factory=RecentHashes)
     uncounted: list[list[Any]] = field(default_factory=list)
@@ -294,6 +297,11 @@ class State:
         if len(self.runs) > MAX_RUNS:
             del self.runs[next(iter(self.runs))]
         return run
+
+    @property
+    def counted(self) -> tuple[RunState, ...]:
+        """Everything that loops are counted in: the runs, and the session as a whole."""
+        return *self.runs.values(), self.whole
 
     def add_uncounted(self, seq: int, call: int, tool: str, key: str) -> None:
         """Remember a call without a record until its result comes."""

@@ -203,19 +203,22 @@ def strictest(reactions: Sequence[Reaction]) -> Reaction:
     )
 
 
-def reset_after(run: RunState, reaction: Reaction, policy: Policy) -> None:
-    """Reset what the policy says is reset after a detection; of a held call, once it is answered."""
+def reset_after(run: RunState, owner: RunState, reaction: Reaction, policy: Policy) -> None:
+    """Reset what the policy says is reset after a detection; of a held call, once it is answered.
+
+    `owner` is what the finding counts over: the run, or the session as a whole.
+    """
     if reaction.finding.detail.get("notice"):
         # A near limit is only announced to operators; nothing was detected yet.
         return
     values = policy.values
     reset, loop_id = values["reset_after_detection"], reaction.finding.loop_id
-    if reaction.decision == "hold" and loop_id in run.loops:
-        run.loops[loop_id].reset = reset
+    if reaction.decision == "hold" and loop_id in owner.loops:
+        owner.loops[loop_id].reset = reset
     elif reaction.decision == "stop" and values["clear_on_stop"]:
-        run.reset()
+        reset_counters(run, loop_id, "all")
     else:
-        reset_counters(run, loop_id, reset)
+        reset_counters(owner, loop_id, reset)
 
 
 def reset_counters(run: RunState, loop_id: str, reset: str) -> None:

@@ -15,7 +15,7 @@ import orjson
 
 from detection.engine.memory import Loop, RecentHashes, Record, RunState, State
 
-VERSION = 4
+VERSION = 5
 
 MAX_BYTES = 32 * 1024
 """Size of the largest state."""
@@ -72,6 +72,7 @@ def load(data: bytes) -> State:
 def _state(body: dict[str, Any]) -> State:
     return State(
         runs={name: _run(packed) for name, packed in body["r"].items()},
+        whole=_run(body["w"]),
         round_calls=_unpack(body["c"]),
         open_calls=_unpack(body["o"]),
         uncounted=body["u"],
@@ -87,6 +88,7 @@ def _dump(state: State) -> bytes:
             "o": _pack(state.open_calls),
             "u": state.uncounted,
             "x": state.exempt,
+            "w": _pack_run(state.whole),
             "r": {name: _pack_run(run) for name, run in state.runs.items()},
         }
     )

@@ -2,6 +2,7 @@
 
 The ideal is `fire` (at least one warning), `quiet` (no reaction), `no_block` (no blocked call) or `either`. A scenario with
 `settings` is played under these instead, and `endings` lists each blocked call that ends softer, with its position.
+It may name the detector that has to fire (`by`) and the index of the first reaction (`first_at`).
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ def play(scenario: dict[str, Any], policy: Policy | None = None) -> Played:
             call_id=f"call-{index}",
             round=_name(entry.get("round")),
             run=_name(entry.get("run")),
+            **entry.get("usage", {}),
         )
         sent.append(call)
         _note(reactions, index, fold.observe_call(state, call, policy, keyer))
@@ -65,7 +67,7 @@ def play(scenario: dict[str, Any], policy: Policy | None = None) -> Played:
 
 
 def _problem(scenario: dict[str, Any], reactions: list[dict[str, Any]]) -> str:
-    """Return what differs from the ideal and the endings, or an empty text."""
+    """Return what differs from what the scenario expects, or an empty text."""
     ideal = scenario["ideal"]
     blocked = [one for one in reactions if one["decision"] in BLOCKING]
     endings = [{"i": one["i"], **one["ending"]} for one in reactions if "ending" in one]
@@ -77,6 +79,10 @@ def _problem(scenario: dict[str, Any], reactions: list[dict[str, Any]]) -> str:
         return f"expected no blocked call, got {blocked[0]}"
     if endings != scenario.get("endings", endings):
         return f"expected the endings {scenario['endings']}, got {endings}"
+    if reactions and reactions[0]["kind"] != scenario.get("by", reactions[0]["kind"]):
+        return f"expected {scenario['by']}, got {reactions[0]}"
+    if reactions and reactions[0]["i"] != scenario.get("first_at", reactions[0]["i"]):
+        return f"expected the first reaction at {scenario['first_at']}, got {reactions[0]}"
     return ""
 
 

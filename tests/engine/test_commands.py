@@ -128,3 +128,28 @@ def test_the_reply_names_the_new_values():
 @pytest.mark.parametrize("field", FIELDS)
 def test_every_setting_can_be_reached_by_its_shown_name(field):
     assert parse(f"!/unset({shown_name(field)})") == [Command((Change(field, UNSET),))]
+
+
+def test_a_number_after_plus_raises_the_limit_that_is_in_effect():
+    policy = resolve([(SERVER, {"session_budget_max_cost_usd": 1.5})])
+    (command,) = parse("!/set(tool-loop-session-budget-max-cost-usd=+2)")
+    raised = apply(command, {}, policy.get)
+    assert raised == {"session_budget_max_cost_usd": 3.5}
+    assert apply(command, raised) == {"session_budget_max_cost_usd": 5.5}
+    assert applied("!/set(tool-loop-max-repeats=+2)") == {"max_repeats": 6}
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [
+        ("tool-loop-budget-max-calls=+0", "raised by a number"),
+        ("tool-loop-budget-max-calls=+-5", "raised by a number"),
+        ("tool-loop-budget-max-calls=+many", "raised by a number"),
+        ("tool-loop-budget-max-cost-usd=+nan", "raised by a number"),
+        ("tool-loop-session-budget-max-calls=+5", "is not limited"),
+        ("tool-loop-mode=+5", "must be one of"),
+    ],
+)
+def test_a_raise_that_cannot_be_is_rejected(value, error):
+    with pytest.raises(CommandError, match=error):
+        applied(f"!/set({value})")

@@ -95,7 +95,7 @@ def test_it_is_deterministic_and_keeps_json(detector, values, run):
     one, other = fold.new_state(), fold.new_state()
     for place in run:
         assert observe(one, place, policy) == observe(other, place, policy)
-        for run in one.runs.values():
+        for run in one.counted:
             own = run.detectors.get(detector.kind, {})
             assert json.loads(json.dumps(own)) == own
         other = snapshot.load(snapshot.dump(other))
@@ -139,7 +139,7 @@ def test_switched_off_it_is_silent(detector, values):
     state = fold.new_state()
     for one in stuck(60):
         assert not observe(state, one, policy).verdict.findings
-    assert not any(run.detectors for run in state.runs.values())
+    assert not any(run.detectors for run in state.counted)
 
 
 ODD: dict[str, str | None] = {
@@ -182,7 +182,7 @@ def test_what_it_keeps_is_bounded(detector, values):
             Result(call.call_id, f"row {number % 250} of \u6f22" * 90, number % 6 == 0, call.at),
             policy,
         )
-    for run in state.runs.values():
+    for run in state.counted:
         assert len(json.dumps(run.detectors.get(detector.kind, {}))) <= MAX_OWN_BYTES
 
 
@@ -195,7 +195,9 @@ def test_its_examples_fire_as_documented(detector, name):
     policy, state = only(detector, **(example.values or {})), fold.new_state()
     findings = []
     for number, one in enumerate(example.calls):
-        call = Call(number, one.tool, one.arguments, float(number), f"call-{number}", f"round-{number}")
+        call = Call(
+            number, one.tool, one.arguments, float(number), f"call-{number}", f"round-{number}", one.run
+        )
         findings += observe(state, call, policy).verdict.findings
         if one.result is not None:
             result = Result(call.call_id, one.result, one.is_error, call.at, number)

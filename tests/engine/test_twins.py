@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,16 @@ from detection.engine.calls import Call, Message, Result
 from detection.engine.detectors import DETECTORS
 from detection.engine.identity import Keyer
 from detection.engine.policy import SERVER, Policy, resolve
-from tests.engine.twins import budget, cycle, outage, outcome, repeat, similar, stagnation
+from tests.engine.twins import (
+    budget,
+    cycle,
+    outage,
+    outcome,
+    repeat,
+    session_budget,
+    similar,
+    stagnation,
+)
 from tests.engine.twins.findings import Expected, as_expected
 from tests.engine.twins.history import History, Observation, history
 from tests.engine.twins.runs import runs
@@ -28,6 +38,11 @@ TWINS: dict[str, Callable[[History, Policy], Expected | None]] = {
     "outage": outage.outage,
     "stagnation": stagnation.stagnation,
 }
+TWINS_OF_ALL: dict[str, Callable[[History, Policy, Sequence[Observation]], Expected | None]] = {
+    "budget": budget.budget,
+    "session_budget": session_budget.session_budget,
+}
+"""Twins that also read what does not count as a call of a run."""
 often = settings(
     max_examples=50,
     deadline=None,
@@ -62,7 +77,10 @@ def compare(kind: str, observations: Sequence[Observation], policy: Policy) -> N
             continue
         so_far = observations[: place + 1]
         past = history(so_far, policy)
-        expected = budget.budget(past, policy, so_far) if kind == "budget" else TWINS[kind](past, policy)
+        if kind in TWINS_OF_ALL:
+            expected = TWINS_OF_ALL[kind](past, policy, so_far)
+        else:
+            expected = TWINS[kind](past, policy)
         assert found == ([expected] if expected else []), "\n".join(map(short, so_far))
 
 
@@ -205,7 +223,7 @@ def test_provider_trouble(run, limit):
 
 @often
 @given(
-    run=runs(),
+    run=runs(messages=True),
     limits=st.fixed_dictionaries(
         {
             "budget_max_rounds": st.integers(0, 20),
@@ -218,6 +236,29 @@ def test_provider_trouble(run, limit):
 )
 def test_budgets(run, limits):
     compare("budget", run, alone("budget", budget_soft_rounds=False, **limits))
+
+
+@often
+@given(
+    run=runs(messages=True),
+    names=st.lists(st.sampled_from(("a", "b", "c", "d", "e")), min_size=1, max_size=8),
+    limits=st.fixed_dictionaries(
+        {
+            "session_budget_max_calls": st.integers(0, 20),
+            "session_budget_max_seconds": st.integers(0, 600),
+            "session_budget_max_tokens": st.integers(0, 500),
+            "session_budget_max_cost_usd": st.sampled_from((0.0, 0.25, 1.0)),
+        }
+    ),
+    attended=st.booleans(),
+)
+def test_limits_of_a_session_whatever_its_runs_and_messages(run, names, limits, attended):
+    parts = [
+        replace(one, run=names[one.seq * len(names) // 60 % len(names)]) if isinstance(one, Call) else one
+        for one in run
+    ]
+    policy = alone("session_budget", attended=attended, once_per_round=False, **limits)
+    compare("session_budget", parts, policy)
 
 
 @pytest.mark.parametrize("length", [2, 3, 6])

@@ -64,7 +64,8 @@ class DecisionRequestSchema(StrictSchema):
     choice: ChoiceName = Field(description="What to do with the call.")
     raise_by: int = Field(0, ge=0, le=MAX_RAISE, description="For `raise`: by how much to raise the limit.")
     remember: bool = Field(
-        False, description="Decide later approvals of this agent, tool and detector alike, for 90 days."
+        False,
+        description="Decide later approvals of this agent, tool and detector alike, for 90 days. Not for limits.",
     )
 
 

@@ -18,6 +18,7 @@ REGISTERED = (
     "outage.Outage",
     "stagnation.Stagnation",
     "budget.Budget",
+    "session_budget.SessionBudget",
 )
 """Module and class of every detector. The order is the rank: of equally strict findings the first decides the verdict."""
 
@@ -43,10 +44,16 @@ ON_RESULT = tuple(one for one in DETECTORS if type(one).on_result is not BaseDet
 ON_CHANGE = tuple(one for one in DETECTORS if type(one).on_change is not BaseDetector.on_change)
 ON_MESSAGE = tuple(one for one in DETECTORS if type(one).on_message is not BaseDetector.on_message)
 ON_USAGE = tuple(one for one in DETECTORS if type(one).on_usage is not BaseDetector.on_usage)
+ON_UNCOUNTED = tuple(one for one in DETECTORS if type(one).on_uncounted is not BaseDetector.on_uncounted)
+ON_REBUILT = tuple(one for one in DETECTORS if type(one).on_rebuilt is not BaseDetector.on_rebuilt)
 """The detectors that override a hook."""
 
 RUN_LIMITS = frozenset(kind for kind, detector in BY_KIND.items() if detector.is_run_limit)
 """Kinds of findings about a run as a whole."""
+
+
+SESSION_WIDE = frozenset(kind for kind, detector in BY_KIND.items() if detector.spans_session)
+"""Kinds that count over the whole session."""
 
 
 def detector_for(kind: str) -> BaseDetector:
@@ -61,12 +68,15 @@ __all__ = [
     "ON_CALL",
     "ON_CHANGE",
     "ON_MESSAGE",
+    "ON_REBUILT",
     "ON_RESULT",
+    "ON_UNCOUNTED",
     "ON_USAGE",
     "QUIET",
     "RANK",
     "REGISTERED",
     "RUN_LIMITS",
+    "SESSION_WIDE",
     "BaseDetector",
     "Reading",
     "RemovedDetector",

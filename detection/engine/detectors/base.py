@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from detection.engine.calls import Finding, ObservedCall, Usage
 from detection.engine.field import Field
+from detection.engine.identity import loop_identity
 from detection.engine.memory import Record, RunState
 from detection.engine.results import ResultOutcome
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from detection.engine.policy import Policy
 
 MAX_EVIDENCE = 50
+MAX_LIMIT_EVIDENCE = 20
+COST_DECIMALS = 9
+"""To which sums of costs are rounded: ten times 0.40 is 4.00."""
 
 
 class Reading(NamedTuple):
@@ -47,6 +51,8 @@ class ExampleCall:
         The result; None means that it never arrives.
     is_error : bool
         Whether the result is an error.
+    run : str or None
+        The run of the call.
     """
 
     letter: str
@@ -54,6 +60,7 @@ class ExampleCall:
     arguments: Any
     result: str | None
     is_error: bool = False
+    run: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +141,9 @@ class BaseDetector:
     is_run_limit : bool
         The finding is about the run as a whole: it never stands in for a loop among the same calls, and extensions grant
         rounds instead of calls.
+    spans_session : bool
+        It counts over the whole session: `own` and the escalation of its loops belong to no run, and no message of the user
+        resets them. `run` is still the run of the call in hand.
     spans_tools : bool
         The loop is a lap of several calls: the incident names every tool of the lap, and takes precedence over an equally
         strict finding about a single call.
@@ -162,6 +172,7 @@ class BaseDetector:
     examples: ClassVar[Mapping[str, Example]] = {}
     is_exact: ClassVar[bool] = False
     is_run_limit: ClassVar[bool] = False
+    spans_session: ClassVar[bool] = False
     spans_tools: ClassVar[bool] = False
     only_warns_fallible: ClassVar[bool] = False
     describes_results: ClassVar[bool] = True
@@ -191,6 +202,15 @@ class BaseDetector:
 
     def on_usage(self, own: dict[str, Any], usage: Usage) -> None:
         """Add the usage of a model response that was reported by itself."""
+
+    def on_uncounted(self, own: dict[str, Any], call: ObservedCall) -> None:
+        """Note a call that no detector judges: of an exempt tool, or repeated within its round. Only with `spans_session`."""
+
+    def on_rebuilt(self, own: dict[str, Any], calls: int, used: Usage) -> None:
+        """Note what the session has used, after its state was rebuilt from its latest events. Only with `spans_session`.
+
+        `used.at` is the time of its first event.
+        """
 
     def reset(self, own: dict[str, Any], run: RunState, keys: tuple[str, ...]) -> None:
         """Start counting the loop over these calls again from zero."""
@@ -226,6 +246,39 @@ class RemovedDetector(BaseDetector):
     def __init__(self, kind: str) -> None:
         self.kind = kind  # type: ignore[misc]
         self.label = self.headline = kind.replace("_", " ").capitalize()  # type: ignore[misc]
+
+
+def limit_finding(
+    kind: str,
+    run: RunState,
+    record: Record,
+    unit: str,
+    amount: float,
+    limit: float,
+    *,
+    final: bool = False,
+) -> Finding:
+    """Return the finding that a limit is spent or, below it, the notice to operators that it nearly is."""
+    is_over = amount >= limit
+    recent = run.records[-MAX_LIMIT_EVIDENCE:]
+    return Finding(
+        kind=kind,
+        count=int(amount),
+        limit=max(1, int(limit)),
+        loop_id=loop_identity(kind, (unit, "notice" if not is_over else "")),
+        call_keys=(record.key,),
+        seqs=evidence(recent),
+        first_seq=recent[0].seq,
+        detail=detail(
+            record.tool,
+            unit=unit,
+            used=round(amount, 4),
+            allowed=limit,
+            notice=not is_over,
+            advisory=not is_over,
+            final=is_over and final,
+        ),
+    )
 
 
 def calls_in_window(finding: Finding) -> int:

@@ -7,6 +7,7 @@ Fires when the run reaches `budget_max_rounds`, `budget_max_calls`, `budget_max_
 healthy runs pass forty rounds, so the round limit is soft in `standard`: it applies only if the last 20 calls brought few
 new results. The other limits are hard. At `budget_notice_share` of a limit, operators get a notice that the agent never
 sees. An accepted justification grants `budget_extension_rounds` further rounds, at most `budget_max_extensions` times.
+A message resets none of them, except in an attended session, where a person sent it. `session_budget` has limits over all runs.
 
 - **False alarms:** long, productive runs, as with any fixed limit.
 - **Tuning:** set a cost limit that you would not want to explain.
@@ -20,15 +21,14 @@ from typing import TYPE_CHECKING, Any
 
 from detection.engine.calls import Finding, ObservedCall, Usage
 from detection.engine.detectors.base import (
+    COST_DECIMALS,
     BaseDetector,
     Example,
     ExampleCall,
     Reading,
-    detail,
-    evidence,
+    limit_finding,
 )
 from detection.engine.field import Field, ladder, number, switch
-from detection.engine.identity import loop_identity
 from detection.engine.memory import PENDING, Record, RunState
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class Budget(BaseDetector):
             if share >= notice_share and (
                 unit != "rounds" or not values["budget_soft_rounds"] or _little_new(run)
             ):
-                finding = _spent(own, run, record, policy, unit, amount, limit)
+                finding = self._finding(own, run, record, values, unit, amount, limit)
             rank = (finding is not None, share)
             if rank > most:
                 most, best = rank, (amount, limit, finding)
@@ -148,11 +148,27 @@ class Budget(BaseDetector):
             own["noticed"] = {**own.get("noticed", {}), str(noticed["unit"]): noticed["allowed"]}
         return Reading(int(amount), max(1, int(limit)), finding)
 
+    def _finding(
+        self,
+        own: dict[str, Any],
+        run: RunState,
+        record: Record,
+        values: Mapping[str, Any],
+        unit: str,
+        amount: float,
+        limit: float,
+    ) -> Finding | None:
+        # Noticed limits are kept by value: a raised limit is a new one.
+        if amount < limit and own.get("noticed", {}).get(unit) == limit:
+            return None
+        final = own.get("extensions", 0) >= values["budget_max_extensions"]
+        return limit_finding(self.kind, run, record, unit, amount, limit, final=final)
+
     def on_usage(self, own: dict[str, Any], usage: Usage) -> None:
         """Add the usage of a model response that was reported by itself."""
         _begin(own, usage.at)
         own["tokens"] += usage.tokens
-        own["cost"] += usage.cost_usd
+        own["cost"] = round(own["cost"] + usage.cost_usd, COST_DECIMALS)
 
     def extend(self, own: dict[str, Any], rounds: int) -> None:
         """Grant further rounds; the current round is the first of them."""
@@ -177,7 +193,7 @@ def _add_usage(own: dict[str, Any], record: Record, call: ObservedCall) -> None:
         own["rounds"] += 1
         own["round"] = record.round
     own["tokens"] += call.tokens
-    own["cost"] += call.cost_usd
+    own["cost"] = round(own["cost"] + call.cost_usd, COST_DECIMALS)
 
 
 def _limits(values: Mapping[str, Any]) -> tuple[tuple[str, str, float], ...]:
@@ -196,33 +212,4 @@ def _little_new(run: RunState) -> bool:
     known = [one for one in run.records[-_RECENT_CALLS:] if one.status != PENDING]
     return len(known) >= _RECENT_CALLS // 2 and sum(1 for one in known if one.is_new) < _LITTLE_NEW * len(
         known
-    )
-
-
-def _spent(
-    own: dict[str, Any], run: RunState, record: Record, policy: Policy, unit: str, amount: float, limit: float
-) -> Finding | None:
-    over = amount >= limit
-    # Noticed limits are kept by value: a raised limit is a new one.
-    if not over and own.get("noticed", {}).get(unit) == limit:
-        return None
-    final = own.get("extensions", 0) >= policy.values["budget_max_extensions"]
-    recent = run.records[-_RECENT_CALLS:]
-    return Finding(
-        kind="budget",
-        count=int(amount),
-        limit=max(1, int(limit)),
-        loop_id=loop_identity("budget", (unit, "notice" if not over else "")),
-        call_keys=(record.key,),
-        seqs=evidence(recent),
-        first_seq=recent[0].seq,
-        detail=detail(
-            record.tool,
-            unit=unit,
-            used=round(amount, 4),
-            allowed=limit,
-            notice=not over,
-            advisory=not over,
-            final=over and final,
-        ),
     )

@@ -11,6 +11,7 @@ import structlog
 from django.db import DatabaseError, transaction
 from django.utils import timezone
 
+from detection.engine.detectors import detector_for
 from detection.models import (
     Approval,
     ApprovalState,
@@ -63,7 +64,8 @@ def decide(
     raise_by
         For the choice ``raise``: by how much, 1 to 10,000 calls or units of a budget.
     remember
-        Whether to decide later approvals of the same agent, tool and detector alike, for 90 days.
+        Whether to decide later approvals of the same agent, tool and detector alike, for 90 days. Not about a limit: a raise
+        that is repeated by itself would remove it.
 
     Returns
     -------
@@ -73,7 +75,7 @@ def decide(
     Raises
     ------
     Invalid
-        ``unknown_choice`` or ``invalid_raise``.
+        ``unknown_choice``, ``invalid_raise`` or ``limit_not_remembered``.
     Conflict
         ``already_decided`` by another person or with another choice, ``approval_expired`` or ``approval_withdrawn``.
     """
@@ -87,6 +89,12 @@ def decide(
         )
     raise_by = raise_by if choice == Choice.RAISE else 0
     approval = find(project_id, public_id)
+    if remember and detector_for(approval.kind).is_run_limit:
+        raise Invalid(
+            "`remember` must be false: decisions about limits are not remembered.",
+            field="remember",
+            code="limit_not_remembered",
+        )
     with _locked(approval.session_id, actor) as locked:
         # Read again under the lock: another person may have decided meanwhile.
         current = locked.approvals.open.get(approval.loop_id)

@@ -14,6 +14,7 @@ from django.utils import timezone
 from detection import jobs
 from detection.engine import messages
 from detection.engine.calls import Finding
+from detection.engine.detectors import detector_for
 from detection.engine.memory import State
 from detection.engine.policy import Policy
 from detection.models import (
@@ -175,7 +176,9 @@ class OpenApprovals:
         return approval if approval.decision != "allow" else None
 
     def find_remembered(self, event: EventRecord, finding: Finding) -> RememberedDecision | None:
-        """Return the remembered decision for this agent, tool and detector, if there is one."""
+        """Return the remembered decision for this agent, tool and detector, if there is one; of a limit, there never is."""
+        if detector_for(finding.kind).is_run_limit:
+            return None
         return RememberedDecision.objects.filter(
             project_id=self.session.project_id,
             agent=event.agent,
@@ -234,10 +237,11 @@ class OpenApprovals:
         """Write the approvals, their activity, alert events and hints; the incidents must be stored already."""
         if not self._new and not self._changed:
             return
-        for approval in self._new:
-            approval.save(force_insert=True)
+        # A loop has one open approval at most: withdrawn ones are written before new ones.
         for approval in self._changed.values():
             approval.save()
+        for approval in self._new:
+            approval.save(force_insert=True)
         IncidentActivity.objects.bulk_create(
             IncidentActivity(
                 incident_id=approval.incident_id, actor=actor[:150], action=action, note=note[:1000]

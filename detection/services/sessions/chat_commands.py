@@ -69,7 +69,8 @@ def run_in_chat(session: Session, overrides: ProjectOverrides, text: str, actor:
     lines = []
     for command in grammar.parse(text):
         try:
-            values = grammar.apply(command, values)
+            policy = overrides.policy_for(session.agent, session.backend, session.model, values)
+            values = grammar.apply(command, values, policy.get)
         except grammar.CommandError as error:
             lines.append(str(error))
         else:

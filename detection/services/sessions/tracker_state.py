@@ -93,6 +93,7 @@ def rebuild(
     """
     state = fold.new_state()
     if not session.project.stores_payloads:
+        _note_used(state, session, policy_for)
         return state, []
     skipped = {seq for (seq,) in fetch(_QUARANTINED, [session.pk])}.difference(retried)
     outcomes: list[Outcome] = []
@@ -108,7 +109,14 @@ def rebuild(
             outcomes.append((event, error))
             if before is not None:
                 state = snapshot.load(before)
+    _note_used(state, session, policy_for)
     return state, outcomes
+
+
+def _note_used(state: State, session: Session, policy_for: Callable[[EventRecord], Policy]) -> None:
+    """Note what the session has used before the events that were folded again; limits of its whole life count it."""
+    used = Usage(session.started_at.timestamp(), session.token_count, float(session.cost_usd))
+    fold.note_used(state, session.call_count, used, policy_for(EventRecord(type=EventType.CALL)))
 
 
 def _observe(state: State, event: EventRecord, policy: Policy, keyer: Keyer) -> Step:

@@ -236,8 +236,8 @@ class SessionReplay:
         if event.content and grammar.contains_command(event.content):
             for command in grammar.parse(event.content):
                 with suppress(grammar.CommandError):
-                    self._set(grammar.apply(command, stored_values(self._session.policy_values)))
-            policy = self.policy_under(self._overrides, event)
+                    self._set(grammar.apply(command, stored_values(self._session.policy_values), policy.get))
+                policy = self.policy_under(self._overrides, event)
         fold.observe_message(self._state, Message(at=event.at, seq=event.seq), policy)
 
     def _observe(self, seq: int, tool: str, step: Step, policy: Policy, event: EventRecord) -> None:

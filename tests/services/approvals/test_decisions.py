@@ -25,6 +25,7 @@ from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound
 from detection.services.policies import overrides
 from detection.services.sessions import actions, evaluation
+from detection.services.sessions.event_records import EventRecord
 from detection.services.sessions.locked_session import locked_session
 from tests.support.agents import OPERATOR, Agent
 from tests.support.threads import all_results, in_thread
@@ -341,6 +342,50 @@ def test_a_budget_of_calls_is_raised_by_the_sessions_own_limit(project, agent):
     decisions.decide(project.pk, calls[-1].approval["id"], "raise", OPERATOR, raise_by=10)
     assert session_of(project).policy_values == {"budget_max_calls": 15}
     assert agent.asks(agent.call(tool="t9")).decision == "allow"
+
+
+@pytest.fixture
+def costly(project):
+    values = {"session_budget_max_cost_usd": 1, "session_budget_ladder": "ask"}
+    overrides.save_override(project.pk, PROJECT, values, OPERATOR)
+    return project
+
+
+def spend(agent, number, run=""):
+    """A call that differs from all others, after a message that nobody attends."""
+    agent.posts(EventRecord(type="message", session="s-1", content="continue"))
+    call = agent.call(arguments=f'{{"page": {number}}}', tool=f"t{number}", cost_usd=0.4, run=run)
+    return agent.asks(call).verdicts[0]
+
+
+def test_nothing_resets_the_limit_of_a_session(costly, agent):
+    assert [spend(agent, number).decision for number in range(4)] == ["allow", "allow", "hold", "hold"]
+    agent.posts(*(EventRecord(type=kind, session="s-1") for kind in ("compaction", "end")))
+    assert spend(agent, 5, run="another").decision == "hold"
+    actions.stop(costly.pk, "s-1", OPERATOR)
+    actions.resume(costly.pk, "s-1", OPERATOR)
+    assert spend(agent, 6).decision == "hold"
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE detection_trackerstate SET snapshot = '{\"v\": 0}'")
+    assert spend(agent, 7).decision == "hold"
+
+
+def test_a_raise_moves_the_limit_of_a_session_and_never_removes_it(costly, agent):
+    held = [spend(agent, number) for number in range(3)][-1]
+    decisions.decide(costly.pk, held.approval["id"], "raise", OPERATOR, raise_by=2)
+    assert session_of(costly).policy_values == {"session_budget_max_cost_usd": 3.0}
+    assert [spend(agent, number).decision for number in range(3, 8)] == [*["allow"] * 4, "hold"]
+    actions.run_command(costly.pk, "s-1", "!/set(tool-loop-session-budget-max-cost-usd=+1)", OPERATOR)
+    assert session_of(costly).policy_values == {"session_budget_max_cost_usd": 4.0}
+    assert [spend(agent, number).decision for number in range(8, 11)] == ["allow", "hold", "hold"]
+
+
+def test_decisions_about_a_limit_are_not_remembered(costly, agent):
+    held = [spend(agent, number) for number in range(3)][-1]
+    with pytest.raises(Invalid) as rejected:
+        decisions.decide(costly.pk, held.approval["id"], "raise", OPERATOR, raise_by=2, remember=True)
+    assert rejected.value.code == "limit_not_remembered"
+    assert not RememberedDecision.objects.exists()
 
 
 def test_a_state_that_is_to_be_rebuilt_does_not_stand_in_the_way_of_an_answer(asking, agent):
