@@ -24,7 +24,7 @@ from detection.models import (
     SessionState,
 )
 from detection.models.approvals import Decider
-from detection.models.incidents import IncidentLabel, IncidentStatus
+from detection.models.incidents import IncidentLabel, IncidentStatus, LabelReason
 from detection.models.session_state import state_condition
 from detection.selectors.filters import FieldChoice, FilterField, ListSpec
 from detection.selectors.pages import SortKey
@@ -103,6 +103,16 @@ INCIDENTS: Final = ListSpec(
                 FieldChoice("true_loop", "A loop"),
                 FieldChoice("false_alarm", "Not a loop"),
                 FieldChoice("none", "Not labelled", lambda _: Q(label="")),
+            ),
+        ),
+        FilterField(
+            name="reason",
+            type="choice",
+            help="Reason of the label “not a loop”",
+            column="label_reason",
+            choices=(
+                *(FieldChoice(one.value, one.label) for one in LabelReason if one.value),
+                FieldChoice("none", "No reason given", lambda _: Q(label="false_alarm", label_reason="")),
             ),
         ),
         FilterField(
@@ -301,7 +311,7 @@ STATISTICS: Final = ListSpec(
     model=Incident,
     fields=(
         *(INCIDENTS.field(name) for name in ("kind", "tool", "agent", "session", "backend", "model")),
-        *(INCIDENTS.field(name) for name in ("label", "decision", "guarded", "demo")),
+        *(INCIDENTS.field(name) for name in ("label", "reason", "decision", "guarded", "demo")),
     ),
     search=INCIDENTS.search,
     time="opened_at",
@@ -330,7 +340,7 @@ CALL_COUNTS: Final = ListSpec(
 )
 """The hourly counts of calls, for `STATISTICS`. No list."""
 
-_NOT_OF_PATTERNS = ("is", "pattern", "label")
+_NOT_OF_PATTERNS = ("is", "pattern", "label", "reason")
 
 PATTERNS: Final = ListSpec(
     name="patterns",

@@ -2,6 +2,7 @@
 
 import pytest
 
+from detection.filtering.language import FilterError
 from detection.selectors.filters import list_query
 from detection.selectors.incidents import (
     ALL_INCIDENTS,
@@ -39,6 +40,17 @@ def test_every_filter_narrows_to_what_it_names(project, session, incident):
     assert found(project, "tool:search%") == found(project, 'tool:"search_*"') == set()
     assert found(project) == {one.public_id, other.public_id}
     assert get_incident(project.pk, foreign.public_id) is None
+
+
+def test_false_alarms_are_found_by_their_reason(project, session, incident):
+    poll = incident(session("s-1"), label="false_alarm", label_reason="poll").public_id
+    bare = incident(session("s-2"), label="false_alarm").public_id
+    incident(session("s-3"), label="true_loop")
+    assert found(project, "reason:poll") == found(project, "-reason:none label:false_alarm") == {poll}
+    assert found(project, "reason:none") == {bare}
+    assert found(project, "reason:poll,none") == {poll, bare}
+    with pytest.raises(FilterError, match="`volatile_argument`"):
+        found(project, "reason:nonce")
 
 
 def test_counts_and_the_list_agree_under_every_filter(project, incident):
