@@ -29,7 +29,7 @@ MAX_TOKENS: Final = 2**31 - 1
 MAX_COST_USD: Final = 100_000
 EARLIEST_YEAR, LATEST_YEAR = 1971, 9998
 OUTCOMES: Final = ("completed", "failed", "cancelled")
-EVENT_TYPES: Final = ("call", "result", "message", "end", "compaction", "usage")
+EVENT_TYPES: Final = ("call", "result", "message", "end", "compaction", "usage", "heartbeat")
 ROLES: Final = ("user", "assistant", "system")
 NAME_LENGTHS: Final = {
     "id": 256,
@@ -58,6 +58,9 @@ _EVENT_FIELDS = frozenset(
         "content_digest",
         "content_length",
     )
+)
+_NOT_OF_HEARTBEATS = frozenset(
+    ("arguments", "content", "content_digest", "content_length", "is_error", "outcome", "role", "usage")
 )
 _GUARD_FIELDS = frozenset(
     (
@@ -272,6 +275,15 @@ def _check_call(names: dict[str, str]) -> None:
             )
 
 
+def _check_heartbeat(data: dict[str, Any]) -> None:
+    """Check that a heartbeat names its call, and says nothing that only other events say."""
+    if not data.get("call_id"):
+        raise Problem(422, "missing", "`call_id` is required in a heartbeat.", path="call_id")
+    for key in sorted(_NOT_OF_HEARTBEATS & data.keys()):
+        if data[key] is not None:
+            raise Problem(422, "unknown_field", f"`{key}` is not a field of a heartbeat.", path=key)
+
+
 def name(data: dict[str, Any], key: str, length: int) -> str:
     """Read a name: printable text of a bounded length.
 
@@ -322,6 +334,8 @@ def _content(kind: str, data: dict[str, Any], cleaner: Cleaner) -> str | None:
                 422, "invalid_value", f"`outcome` must be one of {', '.join(OUTCOMES)}.", path="outcome"
             )
         return str(outcome)
+    if kind == "heartbeat":
+        _check_heartbeat(data)
     value = data.get("content")
     if value is None:
         return None

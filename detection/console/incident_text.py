@@ -134,6 +134,8 @@ def did(incident: Incident | IncidentRow) -> str:
 
 
 def _reaction(incident: Incident, calls: list[dict[str, Any]]) -> tuple[Part, ...]:
+    if detector_for(incident.kind).is_silence:
+        return (Part("It was reported to operators, and the agent got no message"),)
     if incident.decision == "allow":
         return (Part("It was recorded only, as the policy requires no reaction"),)
     if not incident.was_guarded:

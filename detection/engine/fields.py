@@ -208,4 +208,4 @@ def relevant_fields(kind: str) -> tuple[str, ...]:
     """Return the names of the settings that explain a finding of this kind, the ladder first."""
     known = BY_KIND.get(kind)
     names = (known.ladder, *(field.name for field in known.settings)) if known else ()
-    return tuple(dict.fromkeys((*names, *_COMMON)))
+    return tuple(dict.fromkeys(filter(None, (*names, *_COMMON))))

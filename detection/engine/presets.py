@@ -97,7 +97,7 @@ _VALUES: dict[str, dict[str, Any]] = {
         "budget_max_calls": 0,
         "budget_ladder": "justify",
     },
-    "observe": {**_STANDARD, **{detector.ladder: "observe" for detector in DETECTORS}},
+    "observe": {**_STANDARD, **{one.ladder: "observe" for one in DETECTORS if one.ladder}},
 }
 
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(

@@ -1,8 +1,11 @@
 """Plays situations from the test suites of other agents under the defaults, and compares the verdicts with the ideal ones.
 
-The ideal is `fire` (at least one warning), `quiet` (no reaction), `no_block` (no blocked call) or `either`. A scenario with
+The ideal is `fire` (at least one warning or report), `quiet` (no reaction), `no_block` (no blocked call) or `either`. A scenario with
 `settings` is played under these instead, and `endings` lists each blocked call that ends softer, with its position.
 It may name the detector that has to fire (`by`) and the index of the first reaction (`first_at`).
+
+Entries whose tool begins with `@` are no calls: `@message` is a message of the agent itself, `@condense` a condensed context, `@end` the
+end of the run, `@heartbeat` says that the call with the index `call` still runs, and `@look` looks for silence at its moment.
 """
 
 from __future__ import annotations
@@ -10,43 +13,68 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from detection.engine import fold
-from detection.engine.calls import Call, Message, Result, Step
+from detection.engine import fold, silence
+from detection.engine.calls import Call, Finding, Message, Result, Step
 from detection.engine.identity import Keyer
 from detection.engine.memory import BLOCKING
 from detection.engine.policy import ENVIRONMENT, Policy, resolve, validate
 from detection.engine.results import as_text
+from detection.engine.silence import Silence
 from detection.measuring.differences import Played
 
 _MESSAGES: Mapping[str, Literal["user", "continue"]] = {"user_message": "user", "user_continue": "continue"}
 _BEFORE = frozenset((*_MESSAGES, "stream_retry", "text_part"))
 _IDEALS = frozenset(("fire", "quiet", "no_block", "either"))
-# A message of the agent itself is no observation: LoopGuard watches calls.
-_NO_CALLS = frozenset(("@message", "@condense"))
+_NO_CALLS = frozenset(("@message", "@condense", "@look", "@heartbeat", "@end"))
 
 
 def play(scenario: dict[str, Any], policy: Policy | None = None) -> Played:
     """Play one scenario under a policy, the preset `standard` by default."""
     settings = validate(ENVIRONMENT, scenario.get("settings", {}))
-    policy = policy or resolve([(ENVIRONMENT, settings)])
     unknown = [*_unknown(scenario)]
     if unknown:
         return Played(scenario["id"], {}, tuple(unknown))
-    state, keyer = fold.new_state(), Keyer(b"scenario")
-    sent: list[Call] = []
-    reactions: list[dict[str, Any]] = []
+    player = _Player(policy or resolve([(ENVIRONMENT, settings)]))
     for index, entry in enumerate(scenario["calls"]):
-        at = float(entry.get("t", index))
-        before = entry.get("before")
+        player.play(index, entry)
+    ideal, problem = scenario["ideal"], _problem(scenario, player.reactions)
+    return Played(scenario["id"], {"ideal": ideal, "acted": player.reactions}, (problem,) if problem else ())
+
+
+class _Player:
+    """Plays the entries of one scenario in order, and notes the reactions."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy, self._keyer, self._state = policy, Keyer(b"scenario"), fold.new_state()
+        self._sent: list[Call] = []
+        self._last_at = 0.0
+        self.reactions: list[dict[str, Any]] = []
+
+    def play(self, index: int, entry: dict[str, Any]) -> None:
+        at, before = float(entry.get("t", index)), str(entry.get("before", ""))
         if before in _MESSAGES:
-            fold.observe_message(state, Message(at, _MESSAGES[before], index), policy)
+            fold.observe_message(self._state, Message(at, _MESSAGES[before], index), self._policy)
         if before == "stream_retry":
-            for call in [one for one in sent if one.round == _name(entry.get("round"))]:
-                _note(reactions, index, fold.observe_call(state, call, policy, keyer))
+            for call in [one for one in self._sent if one.round == _name(entry.get("round"))]:
+                self._note(index, fold.observe_call(self._state, call, self._policy, self._keyer))
+        if entry["tool"] == "@look":
+            self._look(index, at)
+            return
         if entry["tool"].startswith("@"):
-            if entry["tool"] == "@condense":
-                fold.observe_message(state, Message(at, "condense", index), policy)
-            continue
+            self._play_event(index, at, entry)
+        else:
+            self._play_call(index, at, entry)
+        self._last_at = at
+
+    def _play_event(self, index: int, at: float, entry: dict[str, Any]) -> None:
+        if entry["tool"] == "@condense":
+            fold.observe_message(self._state, Message(at, "condense", index), self._policy)
+        elif entry["tool"] == "@heartbeat":
+            silence.observe_heartbeat(self._state, entry["call"], at)
+        else:
+            silence.observe_rest(self._state)
+
+    def _play_call(self, index: int, at: float, entry: dict[str, Any]) -> None:
         call = Call(
             seq=index,
             tool=entry["tool"],
@@ -57,13 +85,27 @@ def play(scenario: dict[str, Any], policy: Policy | None = None) -> Played:
             run=_name(entry.get("run")),
             **entry.get("usage", {}),
         )
-        sent.append(call)
-        _note(reactions, index, fold.observe_call(state, call, policy, keyer))
+        self._sent.append(call)
+        self._note(index, fold.observe_call(self._state, call, self._policy, self._keyer))
         if "result" in entry:
             result = Result(call.call_id, as_text(entry["result"]), entry.get("is_error"), at, index)
-            _note(reactions, index, fold.observe_result(state, result, policy, keyer))
-    ideal, problem = scenario["ideal"], _problem(scenario, reactions)
-    return Played(scenario["id"], {"ideal": ideal, "acted": reactions}, (problem,) if problem else ())
+            self._note(index, fold.observe_result(self._state, result, self._policy, self._keyer))
+
+    def _look(self, index: int, at: float) -> None:
+        moment = Silence(at, self._last_at, reports_results=False)
+        findings, _ = silence.observe_silence(self._state, moment, self._policy)
+        self.reactions += [_reaction(index, "report", finding) for finding in findings]
+
+    def _note(self, index: int, step: Step) -> None:
+        verdict = step.verdict
+        if verdict.decision == "allow" or step.duplicate or verdict.finding is None:
+            return
+        reaction = _reaction(index, verdict.decision, verdict.finding)
+        if verdict.ending is not None:
+            pause = {"pause_seconds": verdict.pause_seconds} if verdict.pause_seconds else {}
+            reuses = {"reuses": verdict.reuses} if verdict.reuses is not None else {}
+            reaction["ending"] = {"ending": verdict.ending, **pause, **reuses}
+        self.reactions.append(reaction)
 
 
 def _problem(scenario: dict[str, Any], reactions: list[dict[str, Any]]) -> str:
@@ -101,19 +143,11 @@ def _unknown(scenario: dict[str, Any]) -> Iterator[str]:
             yield f"unknown pseudo tool {entry['tool']!r}"
 
 
-def _note(reactions: list[dict[str, Any]], index: int, step: Step) -> None:
-    verdict = step.verdict
-    if verdict.decision == "allow" or step.duplicate or verdict.finding is None:
-        return
-    reaction: dict[str, Any] = {
+def _reaction(index: int, decision: str, finding: Finding) -> dict[str, Any]:
+    return {
         "i": index,
-        "decision": verdict.decision,
-        "kind": verdict.finding.kind,
-        "count": verdict.finding.count,
-        "results": verdict.finding.results,
+        "decision": decision,
+        "kind": finding.kind,
+        "count": finding.count,
+        "results": finding.results,
     }
-    if verdict.ending is not None:
-        pause = {"pause_seconds": verdict.pause_seconds} if verdict.pause_seconds else {}
-        reuses = {"reuses": verdict.reuses} if verdict.reuses is not None else {}
-        reaction["ending"] = {"ending": verdict.ending, **pause, **reuses}
-    reactions.append(reaction)

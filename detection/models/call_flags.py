@@ -77,6 +77,11 @@ def has_not_run(flags: str) -> bool:
     return not _NOT_RUN.isdisjoint(flags)
 
 
+def has_result(flags: str) -> bool:
+    """Return whether the result of the call is known."""
+    return PENDING not in flags and not has_not_run(flags)
+
+
 def in_words(flags: str) -> list[str]:
     """Return each letter in words."""
     return [WORDS[flag] for flag in flags if flag in WORDS]

@@ -31,6 +31,7 @@ class EventType(models.TextChoices):
     END = "end", "End"
     COMPACTION = "compaction", "Compaction"
     USAGE = "usage", "Usage"
+    HEARTBEAT = "heartbeat", "Heartbeat"
 
 
 class MessageRole(models.TextChoices):
@@ -42,7 +43,7 @@ class MessageRole(models.TextChoices):
 
 
 class Event(models.Model):
-    """A call, a result, a message, the end of a session, a compaction of its context, or the usage of a model response.
+    """A call, a result, a message, the end of a session, a compaction, the usage of a model response, or a heartbeat.
 
     `content` is the text of the result or message, cut to the published limit; `content_length` is its full length in
     characters. `verdict` is null for a plain allow, else everything needed to repeat it for a resent call.
@@ -67,7 +68,7 @@ class Event(models.Model):
     )
     closes = models.IntegerField(
         default=0,
-        help_text="Of a result: the sequence number of its call; of a usage: of the first call of its round; 0 if there is none.",
+        help_text="Of a result or heartbeat: the sequence number of its call; of a usage: of the first call of its round; 0 if there is none.",
     )
     is_error = models.BooleanField(null=True)
     role = models.CharField(

@@ -100,6 +100,11 @@ class Session(models.Model):
         db_default=Value([], models.JSONField()),
         help_text="Tools that a person exempted in this session.",
     )
+    silence_check_at = models.DateTimeField(
+        null=True,
+        blank=True,
+        help_text="When to look whether something of the session is stalled; null if nothing can be.",
+    )
     changed_xid = models.BigIntegerField(
         db_default=RawSQL("pg_current_xact_id()::text::bigint", ()), editable=False
     )
@@ -139,6 +144,11 @@ class Session(models.Model):
                 fields=("last_event_at",),
                 name="session_with_active_incident",
                 condition=models.Q(has_active_incident=True),
+            ),
+            models.Index(
+                fields=("silence_check_at",),
+                name="session_silence",
+                condition=models.Q(silence_check_at__isnull=False),
             ),
             models.Index(
                 fields=("project", "parent_external_id"),

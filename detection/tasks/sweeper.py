@@ -14,7 +14,7 @@ from detection.services.incidents import pattern_changes, triage
 from detection.services.maintenance import retention
 from detection.services.maintenance.heartbeats import heartbeats
 from detection.services.policies import overrides
-from detection.services.sessions import evaluation
+from detection.services.sessions import evaluation, stalled
 from detection.sql.advisory_locks import AdvisoryLock
 from detection.tasks.periodic import Periodic
 
@@ -40,6 +40,7 @@ class Sweeper(Periodic):
         overrides.expire_due()
         mutes.wake_due()
         pattern_changes.carry_out_waiting()
+        stalled.report_due()
         self._sweep_until_done()
         if not self._is_tidy:
             # Housekeeping that was missed while the server was down runs now instead of at the next scheduled time.

@@ -19,6 +19,7 @@ from detection.engine.fields import FIELDS
 from detection.engine.identity import Keyer
 from detection.engine.messages import TEMPLATES, message
 from detection.engine.policy import PRESETS, SERVER, Policy, relevant_fields, resolve
+from detection.engine.silence import Silence, observe_silence
 from tests.engine.twins.history import Observation
 from tests.engine.twins.runs import runs
 
@@ -72,7 +73,7 @@ def test_names_switches_and_settings_belong_together():
         assert type(detector).__module__.endswith(f".{detector.kind}")
         assert FIELDS[detector.switch].type == "bool"
         assert FIELDS[detector.switch].group == detector.kind
-        assert FIELDS[detector.ladder].type == "ladder"
+        assert detector.is_silence or FIELDS[detector.ladder].type == "ladder"
         assert detector.limit_setting in FIELDS
         assert set(detector.key_settings) <= set(relevant_fields(detector.kind))
         assert all(FIELDS[field.name].group == detector.kind for field in detector.settings)
@@ -202,6 +203,9 @@ def test_its_examples_fire_as_documented(detector, name):
         if one.result is not None:
             result = Result(call.call_id, one.result, one.is_error, call.at, number)
             findings += observe(state, result, policy).verdict.findings
+    if example.silent_seconds:
+        last = len(example.calls) - 1
+        findings += observe_silence(state, Silence(last + example.silent_seconds, last, False), policy)[0]
     assert bool(findings) == example.fires
     for finding in findings:
         assert finding.kind == detector.kind

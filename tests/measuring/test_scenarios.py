@@ -42,6 +42,11 @@ def test_what_spans_the_turns_of_a_session_is_judged_as_it_should(scenario):
     assert agent_scenarios.play(scenario).problems == ()
 
 
+@pytest.mark.parametrize("scenario", scenarios("silence.json"))
+def test_silence_is_reported_where_something_is_stalled(scenario):
+    assert agent_scenarios.play(scenario).problems == ()
+
+
 def named(name: str, file: str = "seeds_more.json") -> dict:
     return next(row.values[0] for row in scenarios(file) if row.values[0]["id"] == name)
 

@@ -181,6 +181,21 @@ class Session:
             self.outbox.append(event)
         self.guard.wake()
 
+    def heartbeat(self, call: Verdict | str) -> None:
+        """Report that a call still runs, so that it is not reported as stalled. Returns at once; it is sent within a second.
+
+        Parameters
+        ----------
+        call
+            The verdict of the call, or its id.
+        """
+        call_id = call if isinstance(call, str) else call.call_id
+        with self._lock:
+            checked = self._open.get(call_id)
+            sent_id = checked.event["call_id"] if checked else wire.name(call_id)
+            self.outbox.append(self._event("heartbeat", call_id=sent_id))
+        self.guard.wake()
+
     def call(
         self,
         tool: str,

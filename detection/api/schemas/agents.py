@@ -20,13 +20,14 @@ from detection.api.schemas.common import (
 )
 from detection.integrations.transcripts import MessageShape
 
-EventTypeName = Literal["call", "result", "message", "end", "compaction", "usage"]
+EventTypeName = Literal["call", "result", "message", "end", "compaction", "usage", "heartbeat"]
 
 _SESSION = "Your name for the session, unique within the project."
 _ID = "Idempotency key within the project: an event with a known one is a duplicate."
 _CALL_OF_RESULT = (
     "Of a result: id of its call. Without it, the result belongs to the oldest open call that fits."
 )
+_CALL_OF_HEARTBEAT = "Of a heartbeat: id of the call that still runs; required."
 _TOOL_OF_RESULT = "Of a result without `call_id`: the tool of its call."
 _ARGUMENTS_OF_RESULT = "Of a result without `call_id`: the arguments of its call, beside `tool`."
 _RUN = "Id of the run within the session."
@@ -56,14 +57,16 @@ class UsageSchema(Schema):
 
 
 class EventSchema(Schema):
-    """A call, a result, a message, the end of a session, a compaction of its context, or the usage of a model response."""
+    """A call, a result, a message, the end of a session, a compaction of its context, the usage of a model response, or a heartbeat of a call."""
 
     type: EventTypeName = Field(description="Kind of event.")
     session: Name256 = Field(min_length=1, description=_SESSION)
     id: Name256 | None = Field(None, description=_ID)
     run: Name256 | None = Field(None, description=_RUN)
     round: Name256 | None = Field(None, description=_ROUND)
-    call_id: Name256 | None = Field(None, description=f"Id of the call. {_CALL_OF_RESULT}")
+    call_id: Name256 | None = Field(
+        None, description=f"Id of the call. {_CALL_OF_RESULT} {_CALL_OF_HEARTBEAT}"
+    )
     tool: Name128 | None = Field(None, description=f"Name of the tool. Required for calls. {_TOOL_OF_RESULT}")
     arguments: dict[str, Any] | str | None = Field(None, description=f"{_ARGUMENTS} {_ARGUMENTS_OF_RESULT}")
     content: Any = Field(None, description=_CONTENT)

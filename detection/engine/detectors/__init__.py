@@ -19,6 +19,7 @@ REGISTERED = (
     "stagnation.Stagnation",
     "budget.Budget",
     "session_budget.SessionBudget",
+    "stalled.Stalled",
 )
 """Module and class of every detector. The order is the rank: of equally strict findings the first decides the verdict."""
 

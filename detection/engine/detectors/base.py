@@ -77,12 +77,15 @@ class Example:
         Whether the detector fires, under `standard` and `values`.
     values : mapping
         Settings above `standard`.
+    silent_seconds : float
+        What passes after the last event until the session is looked at; 0 for examples that need no pause.
     """
 
     title: str
     calls: tuple[ExampleCall, ...]
     fires: bool = True
     values: Mapping[str, Any] | None = None
+    silent_seconds: float = 0
 
 
 class BaseDetector:
@@ -102,7 +105,7 @@ class BaseDetector:
     switch : str
         The setting that turns the detector on: `{kind}_enabled`.
     ladder : str
-        The setting that holds the escalation ladder; `{kind}_ladder` if not overridden.
+        The setting that holds the escalation ladder; `{kind}_ladder` if not overridden, empty with `is_silence`.
     label : str
         Name for people, in the plural: `Cycles`.
     headline : str
@@ -149,6 +152,9 @@ class BaseDetector:
         strict finding about a single call.
     only_warns_fallible : bool
         Tools of the class `fallible` are warned about at most.
+    is_silence : bool
+        Nothing happens, so it is no loop and the agent gets no message: workers look for it, see `silence`. The incident ends
+        with the next sign of life.
     describes_results : bool
         The incident's sentence adds what is known about the results.
     """
@@ -175,12 +181,13 @@ class BaseDetector:
     spans_session: ClassVar[bool] = False
     spans_tools: ClassVar[bool] = False
     only_warns_fallible: ClassVar[bool] = False
+    is_silence: ClassVar[bool] = False
     describes_results: ClassVar[bool] = True
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         cls.switch = f"{cls.kind}_enabled"
-        cls.ladder = cls.ladder or f"{cls.kind}_ladder"
+        cls.ladder = "" if cls.is_silence else cls.ladder or f"{cls.kind}_ladder"
 
     def on_call(
         self, own: dict[str, Any], run: RunState, record: Record, call: ObservedCall, policy: Policy

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from detection.engine.detectors import detector_for
 from detection.models import Approval, Incident, LimitNotice, Session, Severity, call_flags
 
 STRIP_CELLS = 30
@@ -23,6 +24,11 @@ _SEVERITIES = {
 def severity_of(decision: str) -> str:
     """Return the severity of a decision: info, warning, high or critical."""
     return str(_SEVERITIES.get(decision, Severity.INFO).value)
+
+
+def _severity_of(incident: Incident) -> str:
+    """Return the severity of an incident. Of silence, nobody but operators is warned."""
+    return severity_of("warn" if detector_for(incident.kind).is_silence else incident.decision)
 
 
 def incident_facts(incident: Incident, note: str = "") -> dict[str, Any]:
@@ -51,7 +57,7 @@ def incident_facts(incident: Incident, note: str = "") -> dict[str, Any]:
         "unit": detail.get("unit", ""),
         "decision": incident.decision,
         "rung": incident.rung,
-        "severity": severity_of(incident.decision),
+        "severity": _severity_of(incident),
         "status": incident.status,
         "opened_at": incident.opened_at.isoformat(),
         "label": incident.label,

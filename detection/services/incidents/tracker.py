@@ -35,11 +35,20 @@ from detection.stream.hints import Hint
 QUIET_CALLS = 5
 """Calls without the loop after which it has ended: the agent changed course."""
 ABANDONED_AFTER = timedelta(hours=1)
+SILENT_FOR = timedelta(days=1)
+"""How long a session is silent until nobody waits for it any more."""
 EVIDENCE_CALLS = 24
 SHARED_CALLS = 2
 """Incidents with at least this many calls in common are related."""
 MAX_TRACES = 100
 EVIDENCE_ARGUMENTS_CHARACTERS, EVIDENCE_RESULT_CHARACTERS = 4000, 2000
+_SIGNS_OF_LIFE = {
+    EventType.RESULT: "the result arrived",
+    EventType.HEARTBEAT: "the call still runs",
+    EventType.CALL: "the run continued",
+    EventType.MESSAGE: "the run continued",
+}
+"""Why an incident about silence ends, by the event that ends it."""
 _FOUND_FIELDS = (
     "kind", "tool", "count", "limit", "window_seconds", "confidence", "detections", "was_guarded", "calls_blocked",
     "calls_in_loop", "cost_usd", "unshared_calls", "unshared_cost_usd", "decision", "rung", "last_seq", "last_call_number", "evidence", "policy", "last_seen_at",
@@ -98,8 +107,11 @@ class IncidentTracker:
 
     @property
     def has_active(self) -> bool:
-        """Whether a loop is active that nobody labelled "not a loop"."""
-        return any(incident.label != IncidentLabel.FALSE_ALARM for incident in self.active.values())
+        """Whether a loop is active that nobody labelled "not a loop". Silence is no loop."""
+        return any(
+            incident.label != IncidentLabel.FALSE_ALARM and not detector_for(incident.kind).is_silence
+            for incident in self.active.values()
+        )
 
     def begin(self, event: EventRecord) -> None:
         """Take the number and time of an event for those of what follows; its result belongs to the evidence of active loops.
@@ -113,6 +125,33 @@ class IncidentTracker:
                 if event.closes in copied | self._evidence_seqs.get(incident.public_id, set()):
                     self._evidence_seqs.setdefault(incident.public_id, set()).add(event.closes)
                     self._touch(incident, ("evidence",))
+        if self.active:
+            self._end_silence(event)
+
+    def _end_silence(self, event: EventRecord) -> None:
+        """End the incidents about silence that this event is the awaited sign of life of."""
+        for incident in [*self.active.values()]:
+            if not detector_for(incident.kind).is_silence:
+                continue
+            call, is_end = incident.evidence.get("detail", {}).get("call", 0), event.type == EventType.END
+            if call and not is_end:
+                is_over = event.closes == call and event.type in (EventType.RESULT, EventType.HEARTBEAT)
+            else:
+                is_over = event.type in (EventType.CALL, EventType.RESULT, EventType.MESSAGE, EventType.END)
+            if is_over:
+                note = "the session ended" if is_end else _SIGNS_OF_LIFE[EventType(event.type)]
+                self._note_end(incident, event.received_at, recovered=not is_end, note=note)
+
+    def observe_silence(self, findings: Iterable[Finding], policy: Policy, at: datetime) -> None:
+        """Open an incident for each finding about silence; no event comes with them."""
+        session = self.session
+        self._now = session.evaluated_seq, at
+        about = EventRecord(type="", agent=session.agent, backend=session.backend, model=session.model)
+        for finding in findings:
+            if finding.loop_id not in self.active:
+                tool = str(finding.detail["tool"])
+                incident = self._open(finding.seqs[-1], tool, finding, policy, [], about)
+                self._found(incident, finding.seqs[-1], finding, Step())
 
     def observe(self, seq: int, tool: str, step: Step, policy: Policy, event: EventRecord) -> Incident | None:
         """Apply the findings of a call or its result; return the incident of the deciding finding."""
@@ -219,11 +258,11 @@ class IncidentTracker:
         """Return the group of incidents that the finding belongs to: found in the same step, or about the same calls."""
         if in_step:
             return in_step[0].group_id
-        if detector_for(finding.kind).is_run_limit:
+        if detector_for(finding.kind).is_run_limit or detector_for(finding.kind).is_silence:
             return None
         keys, seqs = set(finding.call_keys), set(finding.seqs)
         for incident in reversed(self.active.values()):
-            if not detector_for(incident.kind).is_run_limit:
+            if not (detector_for(incident.kind).is_run_limit or detector_for(incident.kind).is_silence):
                 shared_keys = keys & set(incident.evidence.get("keys", ()))
                 if shared_keys or len(seqs & _seen(incident)) >= SHARED_CALLS:
                     return incident.group_id
@@ -298,10 +337,11 @@ class IncidentTracker:
     def _leave_quiet_ones(self) -> None:
         """End the loops that were not found for `QUIET_CALLS` calls; related ones end together."""
         last_found: dict[str, int] = {}
-        for incident in self.active.values():
+        loops = [one for one in self.active.values() if not detector_for(one.kind).is_silence]
+        for incident in loops:
             key = self._quiet_key(incident)
             last_found[key] = max(last_found.get(key, 0), incident.last_call_number)
-        for incident in [*self.active.values()]:
+        for incident in loops:
             if self.session.call_count - last_found[self._quiet_key(incident)] >= QUIET_CALLS:
                 self._end(incident, self._now[1], recovered=True)
 
@@ -316,9 +356,14 @@ class IncidentTracker:
             self._end(incident, at, recovered=self.session.call_count > incident.last_call_number)
 
     def abandon(self, at: datetime) -> None:
-        """End the loops of a session that sends nothing any more; the outcome of the last reactions is unknown."""
+        """End the loops of a session that sends nothing any more; the outcome of the last reactions is unknown.
+
+        Incidents about silence stay until the session was silent for `SILENT_FOR`.
+        """
+        is_gone = at - self.session.last_event_at >= SILENT_FOR
         for incident in [*self.active.values()]:
-            self._note_end(incident, at, recovered=False, note="abandoned")
+            if is_gone or not detector_for(incident.kind).is_silence:
+                self._note_end(incident, at, recovered=False, note="abandoned")
 
     def _end(self, incident: Incident, at: datetime, *, recovered: bool) -> None:
         self._settle(incident, "recovered" if recovered else "stopped")

@@ -117,7 +117,7 @@ class CallIdentity:
         """Return the stored event that a call or result repeats, None if it is new.
 
         A call id stands for a call within the round that the client named, and without one until a result comes. With other
-        arguments it is another call. A result is repeated if its call has one already.
+        arguments it is another call. A result is repeated if its call has one already, and a heartbeat then comes too late.
         """
         if not event.call_id:
             return None
@@ -136,13 +136,19 @@ class CallIdentity:
     def add(self, event: EventRecord) -> None:
         """Note a new event that has its number.
 
-        A result without a call id gets that of its call, and a usage the tool, id and run of the first call of its round.
+        A result without a call id gets that of its call, a heartbeat the tool of its call, and a usage the tool, id and run of the first call of its round.
         """
         if event.type == EventType.USAGE:
             first = self._rounds.get((event.session_id, event.round))
             if first is not None:
                 event.closes, event.call_id, event.tool = first.seq, first.call_id, first.tool
                 event.run = event.run or first.run
+            return
+        if event.type == EventType.HEARTBEAT:
+            # Not noted: it closes nothing.
+            call = _open_call(self._by_id.get((event.session_id, event.call_id), ()), event)
+            if call is not None:
+                event.closes, event.tool = call.seq, call.tool
             return
         if event.type == EventType.RESULT:
             known = self._by_id.get((event.session_id, event.call_id), ()) if event.call_id else None

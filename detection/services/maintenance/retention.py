@@ -7,9 +7,11 @@ from datetime import timedelta
 
 import structlog
 from django.db import connection
+from django.db.models import Exists, OuterRef, Q
 from django.utils import timezone
 
-from detection.models import Project, Session, SessionState
+from detection.engine.detectors import DETECTORS
+from detection.models import Incident, Project, Session, SessionState
 from detection.models.events import oldest_kept_day
 from detection.services import brief_records
 from detection.services.accounts import sign_in_throttle
@@ -17,7 +19,7 @@ from detection.services.alerting import outbox
 from detection.services.errors import NotFound
 from detection.services.gateway.traffic import trim_traffic
 from detection.services.incidents import patterns
-from detection.services.incidents.tracker import ABANDONED_AFTER
+from detection.services.incidents.tracker import ABANDONED_AFTER, SILENT_FOR
 from detection.services.ingestion import transcript_imports
 from detection.services.maintenance.disk_space import recycle_log_if_nearly_full
 from detection.services.sessions import removal
@@ -59,8 +61,12 @@ def end_abandoned() -> int:
         Number of sessions. A session that another transaction has locked is not abandoned.
     """
     quiet = timezone.now() - ABANDONED_AFTER
-    rows = Session.objects.filter(has_active_incident=True, last_event_at__lt=quiet).exclude(
-        state=SessionState.HELD
+    silent_kinds = [one.kind for one in DETECTORS if one.is_silence]
+    loops = Incident.objects.filter(session_id=OuterRef("pk"), ended_at=None).exclude(kind__in=silent_kinds)
+    rows = (
+        Session.objects.filter(has_active_incident=True, last_event_at__lt=quiet)
+        .filter(Q(last_event_at__lt=timezone.now() - SILENT_FOR) | Exists(loops))
+        .exclude(state=SessionState.HELD)
     )
     total = 0
     for session_id in rows.values_list("pk", flat=True)[:MAX_ABANDONED]:

@@ -8,15 +8,17 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Any
 
 import structlog
 from django.db import DatabaseError, transaction
 
-from detection.engine import fold, messages
+from detection.engine import fold, messages, silence
 from detection.engine.calls import End, Message, Step, Usage
 from detection.engine.policy import Policy
 from detection.models import EventType, call_flags
+from detection.models.events import MessageRole
 from detection.models.session_state import note_verdict
 from detection.services.policies import message_templates
 from detection.services.sessions import chat_commands, event_records
@@ -137,6 +139,8 @@ class Folding:
                 self._fold_usage(event)
             elif event.type == EventType.END:
                 self._fold_end(event)
+            elif event.type == EventType.HEARTBEAT:
+                self._fold_heartbeat(event)
             # Of a compaction nothing follows: a loop does not end because the model has forgotten it.
         except DatabaseError:
             raise
@@ -165,6 +169,7 @@ class Folding:
         self._note_verdict(event, step)
         locked.incidents.observe(event.seq, event.tool, step, policy, event)
         self._meter(step)
+        self._watch(event, policy)
         return step
 
     def _observe_call(self, event: EventRecord, policy: Policy) -> Step:
@@ -213,10 +218,13 @@ class Folding:
             locked.incidents.observe(step.cell.seq, step.cell.tool, step, policy, event)
             self._log_detection(step.cell.tool, step)
         self._meter(step)
+        self._watch(event, policy)
         return step
 
     def _fold_message(self, event: EventRecord) -> None:
         locked = self.locked
+        if event.role == MessageRole.ASSISTANT:
+            self._rest(event)
         if not event.is_of_user:
             return
         if event.content:
@@ -241,11 +249,31 @@ class Folding:
         if policy.values["enabled"]:
             end = End(at=event.at, outcome=outcome, seq=event.seq, run=event.run or None)
             fold.observe_end(locked.tracker, end, policy)
+        self._rest(event)
         locked.session.outcome, locked.session.ended_at = outcome, event.received_at
         locked.incidents.end_all(event.received_at)
         locked.approvals.withdraw(
             "session_ended", "block", "The call was not run: its session has ended.", "system"
         )
+
+    def _fold_heartbeat(self, event: EventRecord) -> None:
+        policy = self.locked.policy_for(event)
+        if event.closes and silence.shortest_limit(policy) is not None:
+            silence.observe_heartbeat(self.locked.tracker, event.closes, event.at)
+            self._watch(event, policy)
+
+    def _watch(self, event: EventRecord, policy: Policy) -> None:
+        """Have the session looked at when something of it can be stalled at the earliest, unless it will be anyway."""
+        session = self.locked.session
+        if session.silence_check_at is None and not session.is_imported:
+            seconds = silence.shortest_limit(policy)
+            if seconds is not None:
+                session.silence_check_at = event.received_at + timedelta(seconds=seconds)
+
+    def _rest(self, event: EventRecord) -> None:
+        """Note that the agent has answered or ended: what it does next is up to someone else."""
+        if silence.shortest_limit(self.locked.policy_for(event)) is not None:
+            silence.observe_rest(self.locked.tracker)
 
     def mark_stopped(self, event: EventRecord) -> None:
         """Mark a call as stopped because a person stopped the session; the engine does not count it."""

@@ -108,6 +108,7 @@ SAVED = (
     "token_count", "cost_usd", "last_tool", "meter_kind", "meter_count", "meter_limit", "strip", "policy_values",
     "agent", "backend", "model", "parent_external_id", "last_event_at", "stopped_by_kind", "stopped_at", "stopped_by",
     "stop_reason", "would_have_stopped_at_call", "has_active_incident", "exempt_tools", "integration", "started_at",
+    "silence_check_at",
 )  # fmt: skip
 """The columns that `add_save` writes: all that changes after a session was created, but for the change cursor."""
 # One parameter instead of one for every column, of which each takes its time on the way.

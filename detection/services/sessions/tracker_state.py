@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 
 import structlog
 
-from detection.engine import fold, snapshot
+from detection.engine import fold, silence, snapshot
 from detection.engine.calls import End, Message, Step, Usage
 from detection.engine.identity import Keyer
 from detection.engine.memory import State
@@ -137,6 +137,8 @@ def _observe(state: State, event: EventRecord, policy: Policy, keyer: Keyer) -> 
     elif event.type == EventType.USAGE:
         usage = Usage(event.at, event.tokens, event.cost_usd, event.seq, event.run or None)
         fold.observe_usage(state, usage, policy)
+    elif event.type == EventType.HEARTBEAT:
+        silence.observe_heartbeat(state, event.closes, event.at)
     elif event.type == EventType.END:
         fold.observe_end(state, End(event.at, event.content or "", event.seq, event.run or None), policy)
     return Step()

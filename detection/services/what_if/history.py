@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from django.db.models import Max, Q, Sum
 
+from detection.engine.detectors import DETECTORS
 from detection.engine.identity import Keyer
 from detection.engine.policy import relevant_fields, stored_values
 from detection.models import Approval, AuditEntry, EventType, Incident, Project, QuarantinedEvent, Session
@@ -34,6 +35,8 @@ BATCH_EVENTS: Final = 200
 MAX_EVENTS: Final = 20_000
 """Events of one session that are replayed, its first ones."""
 NOT_STORED, TOO_LONG = "payloads_not_stored", "too_long"
+_NOT_REPLAYED = [one.kind for one in DETECTORS if one.is_silence]
+"""A replay folds the events of one session. What is found otherwise is neither gained nor lost by a change."""
 _RECORDED = (
     "session_id", "public_id", "label", "kind", "loop_id", "tool", "agent", "backend", "model", "count", "limit",
     "decision", "first_seq", "last_seq", "evidence__seqs", "opened_at", "calls_in_loop", "policy", "resolved_at", "ended_at",
@@ -91,7 +94,12 @@ class History:
         records, ids = Records(), [session.pk for session in sessions]
         if not ids:
             return records
-        for row in Incident.objects.filter(session_id__in=ids).order_by("pk").values(*_RECORDED):
+        for row in (
+            Incident.objects.filter(session_id__in=ids)
+            .exclude(kind__in=_NOT_REPLAYED)
+            .order_by("pk")
+            .values(*_RECORDED)
+        ):
             session_id, resolved_at, ended_at = (
                 row.pop(name) for name in ("session_id", "resolved_at", "ended_at")
             )

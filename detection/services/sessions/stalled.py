@@ -1,0 +1,92 @@
+"""Looks at sessions in which nothing happens, and reports what is stalled to operators.
+
+A session says itself when it is to be looked at (`silence_check_at`). Workers and beat look every few seconds; a session that two of
+them find is looked at by the one that gets its lock.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import structlog
+from django.db import DatabaseError
+from django.utils import timezone
+
+from detection.engine import silence
+from detection.engine.calls import Finding
+from detection.engine.silence import Silence
+from detection.models import Session, SessionState, call_flags
+from detection.services.errors import NotFound
+from detection.services.sessions.event_records import EventRecord
+from detection.services.sessions.locked_session import LockedSession, locked_session
+from detection.sql.retries import retry_conflicts
+
+log = structlog.get_logger(__name__)
+
+MAX_SESSIONS = 200
+LATER = timedelta(seconds=30)
+"""When a session is looked at again whose stored events are not all evaluated."""
+
+
+def report_due(now: datetime | None = None) -> int:
+    """Check the sessions whose time has come, and open incidents for what is stalled.
+
+    Parameters
+    ----------
+    now
+        The time up to which sessions are due; the clock of the server without it.
+
+    Returns
+    -------
+    int
+        Number of sessions that were looked at. Without any that is due, one query of a small index.
+    """
+    now = now or timezone.now()
+    due = Session.objects.filter(silence_check_at__lte=now).order_by("silence_check_at")
+    session_ids = [*due.values_list("pk", flat=True)[:MAX_SESSIONS]]
+    for session_id in session_ids:
+        try:
+            _report(session_id, now)
+        except NotFound:
+            pass  # Another transaction holds it: it is not silent, or is being looked at.
+        except DatabaseError:
+            log.exception("silence_not_checked", session_id=session_id)
+    return len(session_ids)
+
+
+@retry_conflicts
+def _report(session_id: int, now: datetime) -> None:
+    with locked_session(session_id, wait=False) as locked:
+        session = locked.session
+        if session.silence_check_at is None or session.silence_check_at > now:
+            return
+        if locked.is_lagging:
+            session.silence_check_at = now + LATER
+            return
+        session.silence_check_at = None
+        if session.state in (SessionState.ENDED, SessionState.STOPPED, SessionState.HELD):
+            return  # Its next event has it looked at again.
+        policy = locked.policy_for(EventRecord(type=""))
+        if silence.shortest_limit(policy) is None:
+            return
+        moment = Silence(now.timestamp(), session.last_event_at.timestamp(), _reports_results(session))
+        findings, due = silence.observe_silence(locked.tracker, moment, policy)
+        if due is not None:
+            session.silence_check_at = datetime.fromtimestamp(due, UTC)
+        locked.incidents.observe_silence(findings, policy, now)
+        _log(locked, findings)
+
+
+def _reports_results(session: Session) -> bool:
+    return any(call_flags.has_result(str(cell[2])) for cell in session.strip)
+
+
+def _log(locked: LockedSession, findings: list[Finding]) -> None:
+    for finding in findings:
+        log.warning(
+            "session_stalled",
+            session=locked.session.external_id,
+            tool=finding.detail["tool"],
+            seconds=finding.count,
+            limit=finding.limit,
+        )
