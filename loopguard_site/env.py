@@ -65,6 +65,8 @@ class Environment:
         Free space that this disk must keep to accept events: a share from 0 to 1, and bytes. The smaller one counts.
     web_threads
         How many requests a process of `web` answers at a time; the others wait for their turn.
+    require_second_factor
+        Whether every member needs a second factor, not only those of projects that require one.
     gateway_upstreams
         Addresses below which backends of the gateway may lie.
     gateway_credentials
@@ -88,6 +90,7 @@ class Environment:
     import_folder: str = ""
     min_free: tuple[float, float] = (0.0, 0.0)
     web_threads: int = 1
+    require_second_factor: bool = False
     gateway_upstreams: tuple[str, ...] = ()
     gateway_credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -151,9 +154,17 @@ def read(env: Mapping[str, str] = os.environ) -> Environment:
         import_folder=env.get("LOOPGUARD_IMPORT_FOLDER", ""),
         min_free=_min_free(env.get("LOOPGUARD_MIN_FREE", "") or DEFAULT_MIN_FREE),
         web_threads=_web_threads(env.get("LOOPGUARD_WEB_THREADS", "")),
+        require_second_factor=_switch(env, "LOOPGUARD_REQUIRE_SECOND_FACTOR"),
         gateway_upstreams=_upstreams(env.get("LOOPGUARD_GATEWAY_UPSTREAMS", DEFAULT_UPSTREAMS)),
         gateway_credentials=_credentials(env.get("LOOPGUARD_GATEWAY_CREDENTIALS", "")),
     )
+
+
+def _switch(env: Mapping[str, str], name: str) -> bool:
+    text = env.get(name, "") or "0"
+    if text not in ("0", "1"):
+        raise EnvironmentProblem(f"{name} must be 1 or 0, not {text!r}.")
+    return text == "1"
 
 
 def _owner_parameters(url: str, runtime_role: object) -> dict[str, object] | None:

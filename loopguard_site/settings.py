@@ -11,13 +11,14 @@ from django.templatetags.static import static
 
 from detection.engine import policy
 from loopguard_site import env as environment
-from loopguard_site import heartbeat, judge_env, layout
+from loopguard_site import heartbeat, judge_env, layout, mail_env
 
 try:
     ENV = environment.read()
     # The override of the environment: TOOL_LOOP_MAX_REPEATS and so on.
     TOOL_LOOP_VALUES = policy.environment_override(os.environ)
     JUDGE = judge_env.read(os.environ)
+    MAIL = mail_env.read(os.environ)
 except policy.PolicyError as error:
     sys.exit(f"LoopGuard cannot start: {error}")
 except environment.EnvironmentProblem as error:
@@ -51,6 +52,9 @@ INSTALLED_APPS = [
     "django.contrib.postgres",
     "channels",
     "ninja",
+    "django_otp",
+    "django_otp.plugins.otp_totp",
+    "django_otp.plugins.otp_static",
     "detection",
 ]
 MIDDLEWARE = [
@@ -66,6 +70,7 @@ MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "detection.console.account.SignInMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
@@ -155,6 +160,18 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": f"django.contrib.auth.password_validation.{name}"}
     for name in ("UserAttributeSimilarityValidator", "MinimumLengthValidator", "CommonPasswordValidator")
 ]
+# A link that resets a password works once, and this long.
+PASSWORD_RESET_TIMEOUT = 24 * 3600
+EMAIL_HOST = MAIL["EMAIL_HOST"]
+EMAIL_PORT, EMAIL_TIMEOUT = MAIL.get("EMAIL_PORT", 25), MAIL.get("EMAIL_TIMEOUT", 10)
+EMAIL_HOST_USER, EMAIL_HOST_PASSWORD = MAIL.get("EMAIL_HOST_USER", ""), MAIL.get("EMAIL_HOST_PASSWORD", "")
+EMAIL_USE_SSL, EMAIL_USE_TLS = MAIL.get("EMAIL_USE_SSL", False), MAIL.get("EMAIL_USE_TLS", False)
+DEFAULT_FROM_EMAIL = MAIL.get("DEFAULT_FROM_EMAIL", "")
+OTP_TOTP_ISSUER = "LoopGuard"
+# Codes are counted by the throttle of sign-ins. That of the devices has no longest wait: whoever knows a password could
+# keep its owner out for years.
+OTP_TOTP_THROTTLE_FACTOR = OTP_STATIC_THROTTLE_FACTOR = 0
+REQUIRE_SECOND_FACTOR = ENV.require_second_factor
 LOGIN_URL, LOGIN_REDIRECT_URL, LOGOUT_REDIRECT_URL = "console:sign_in", "console:home", "console:sign_in"
 
 LANGUAGE_CODE, TIME_ZONE, USE_I18N, USE_TZ = "en", "UTC", False, True

@@ -12,7 +12,7 @@ from detection.admin.base import ProjectAdmin, ProjectFilter, ReadOnlyMixin
 from detection.models import AuditEntry
 
 AREAS = (
-    "approval", "backend", "demo", "destination", "import", "incident", "invitation", "judge", "key", "member", "message_template", "notification", "operator",
+    "account", "approval", "backend", "demo", "destination", "import", "incident", "invitation", "judge", "key", "member", "message_template", "notification", "operator",
     "pattern", "policy", "price", "project", "retention", "route", "session", "silence", "view", "what_if",
 )  # fmt: skip
 

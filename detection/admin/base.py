@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.conf import settings
 from django.contrib import admin, messages
 from django.contrib.auth.views import redirect_to_login
 from django.core.paginator import Paginator
@@ -17,6 +18,7 @@ from django.urls import reverse
 from django.utils.functional import cached_property
 
 from detection.models import Membership, Project, Role
+from detection.services.accounts import second_factor
 from detection.services.audit import Actor
 
 try:
@@ -121,14 +123,35 @@ class ReadOnlyMixin:
         return False
 
 
+def has_permission(request: HttpRequest) -> bool:
+    """Return whether the person is staff and has given a second factor, where the administered projects require one."""
+    user = request.user
+    if not user.is_active or not getattr(user, "is_staff", False):
+        return False
+    return bool(request.session.get(second_factor.SESSION_KEY)) or not _requires_second_factor(request)
+
+
+def _requires_second_factor(request: HttpRequest) -> bool:
+    if settings.REQUIRE_SECOND_FACTOR:
+        return True
+    projects = Project.objects.filter(requires_second_factor=True)
+    if not getattr(request.user, "is_superuser", False):
+        projects = projects.filter(pk__in=administered(request))
+    return projects.exists()
+
+
 def sign_in(request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
     """Redirect to the sign-in page of the console, which throttles failed logins."""
     if request.user.is_authenticated:
+        if getattr(request.user, "is_staff", False):
+            messages.error(request, "The administration requires a second factor. Set it up to continue.")
+            return redirect("console:second_factor")
         messages.error(request, "The administration requires a staff account.")
         return redirect("console:home")
     return redirect_to_login(request.GET.get("next") or reverse("admin:index"), reverse("console:sign_in"))
 
 
+admin.site.has_permission = has_permission  # type: ignore[method-assign]
 admin.site.login = sign_in  # type: ignore[method-assign]
 admin.site.site_header = admin.site.site_title = "LoopGuard"
 admin.site.index_title = "Administration"

@@ -2,27 +2,72 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.auth import get_user_model
 from django.contrib.auth.admin import GroupAdmin as PlainGroupAdmin
 from django.contrib.auth.admin import UserAdmin as PlainUserAdmin
 from django.contrib.auth.models import Group
+from django.db.models import QuerySet
+from django.http import HttpRequest
 from django.utils.safestring import mark_safe
+from django_otp.plugins.otp_static.models import StaticDevice
+from django_otp.plugins.otp_totp.models import TOTPDevice
 
-from detection.admin.base import BaseAdmin
+from detection.admin.base import BaseAdmin, actor_of
+from detection.services.accounts import passwords, second_factor
+from detection.services.errors import ServiceError
+
+MAX_AT_ONCE = 20
 
 User = get_user_model()
 admin.site.unregister(User)
 admin.site.unregister(Group)
+# Their pages show the keys of devices; people manage their own on the Account page.
+admin.site.unregister(TOTPDevice)
+admin.site.unregister(StaticDevice)
 
 
 @admin.register(User)
 class UserAdmin(PlainUserAdmin, BaseAdmin):  # type: ignore[type-arg]
-    """Accounts."""
+    """Accounts, with links that reset a password and the removal of a second factor that was lost."""
 
     show_full_result_count = False
+    actions = ("create_reset_links", "remove_second_factors")
+
+    @admin.action(description="Create links that reset the password", permissions=["change"])
+    def create_reset_links(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
+        """Show a link for each chosen account, once."""
+        self._carry_out(
+            request, queryset, lambda user: f"{user}: {passwords.create_reset_link(user, actor_of(request))}"
+        )
+
+    @admin.action(description="Remove the second factor", permissions=["change"])
+    def remove_second_factors(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
+        """Remove the second factor of each chosen account, whose device is lost."""
+
+        def remove(user: Any) -> str:
+            second_factor.disable(user, actor_of(request))
+            return f"{user}: second factor removed."
+
+        self._carry_out(request, queryset, remove)
+
+    def _carry_out(self, request: HttpRequest, queryset: QuerySet[Any], change: Callable[[Any], str]) -> None:
+        if len(queryset[: MAX_AT_ONCE + 1]) > MAX_AT_ONCE:
+            self.message_user(request, f"Choose at most {MAX_AT_ONCE} accounts.", messages.ERROR)
+            return
+        for user in queryset:
+            # Whoever may change accounts of staff only as staff must not take over that of a superuser.
+            if user.is_superuser and not getattr(request.user, "is_superuser", False):
+                self.message_user(request, f"{user}: only a superuser may do this.", messages.ERROR)
+                continue
+            try:
+                self.message_user(request, change(user), messages.SUCCESS)
+            except ServiceError as error:
+                self.message_user(request, f"{user}: {error.detail}", messages.ERROR)
+
     try:
         from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
     except ImportError:

@@ -69,6 +69,7 @@ class ProjectPage(ProjectAdmin):
         "stores_payloads",
         "redacted_names",
         "redaction_patterns",
+        "requires_second_factor",
         "archived_at",
         "first_event_at",
         "policy_version",

@@ -10,15 +10,18 @@ from functools import wraps
 from typing import Concatenate, ParamSpec, cast
 
 import structlog
+from django.conf import settings
+from django.contrib import messages
 from django.contrib.auth.views import redirect_to_login
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
-from django.shortcuts import render
+from django.shortcuts import redirect, render
 from django.urls import reverse
 
 from detection.console import kept_forms
 from detection.console.single_submission import once
 from detection.models import Membership, Project, Role
 from detection.request_context import IdentifiedRequest
+from detection.services.accounts import second_factor
 from detection.services.audit import Actor
 
 log = structlog.get_logger(__name__)
@@ -72,6 +75,9 @@ def in_project(
                     path=request.path[:200],
                 )
                 raise Http404
+            if lacks_second_factor(request, membership.project):
+                messages.error(request, "This project requires a second factor. Set it up to continue.")
+                return redirect("console:second_factor")
             inside = cast("ProjectRequest", request)
             inside.project, inside.membership = membership.project, membership
             needed = (write_role or role) if request.method == "POST" else role
@@ -84,6 +90,12 @@ def in_project(
         return cast("Callable[Concatenate[HttpRequest, str, P], HttpResponseBase]", wrapped)
 
     return decorate
+
+
+def lacks_second_factor(request: HttpRequest, project: Project) -> bool:
+    """Return whether a project requires a second factor that the person has not given in this browser."""
+    is_required = settings.REQUIRE_SECOND_FACTOR or project.requires_second_factor
+    return is_required and not request.session.get(second_factor.SESSION_KEY)
 
 
 def missing_role(request: ProjectRequest, role: str) -> HttpResponse:

@@ -70,6 +70,7 @@ def settings_page(request: ProjectRequest) -> HttpResponse:
             "stores_payloads": project.stores_payloads,
             "redacted_names": ", ".join(project.redacted_names),
             "redaction_patterns": "\n".join(project.redaction_patterns),
+            "requires_second_factor": project.requires_second_factor,
         },
         "limits": (MIN_RETENTION_DAYS, MAX_RETENTION_DAYS),
         "max_name": service.MAX_NAME_CHARACTERS,
@@ -91,7 +92,8 @@ def settings_page(request: ProjectRequest) -> HttpResponse:
     try:
         _save(request)
     except ServiceError as error:
-        given = {name: request.POST.get(name, "") for name in service.CHANGEABLE}
+        given: dict[str, Any] = {name: request.POST.get(name, "") for name in service.CHANGEABLE}
+        given["requires_second_factor"] = given["requires_second_factor"] == "yes"
         context |= {"form": given, "error": error, "asks_to_confirm": error.code == "deletes_sessions"}
         return render(request, "projects/settings.html", context, status=422)
     messages.success(request, "Project saved. Takes effect within a second.")
@@ -121,6 +123,7 @@ def _save(request: ProjectRequest) -> None:
         stores_payloads=form.get("stores_payloads") == "yes",
         redacted_names=_SEPARATORS.split(form.get("redacted_names", "")),
         redaction_patterns=form.get("redaction_patterns", "").splitlines(),
+        requires_second_factor=form.get("requires_second_factor") == "yes",
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.urls import path
 
 from detection.console import (
+    account,
     alert_routes,
     alerts,
     approvals,
@@ -29,6 +30,7 @@ from detection.console import (
     live_rows,
     members,
     message_templates,
+    password_reset,
     pattern,
     patterns,
     policies,
@@ -37,6 +39,7 @@ from detection.console import (
     projects,
     quarantine,
     saved_views,
+    second_factor,
     session,
     sign_in,
     statistics,
@@ -52,6 +55,11 @@ urlpatterns = [
     path("favicon.ico", home.icon),
     path("client/<str:name>", client_wheel.download, name="client_wheel"),
     path("sign-in", sign_in.sign_in, name="sign_in"),
+    path("sign-in/code", sign_in.code, name="sign_in_code"),
+    path("forgotten-password", password_reset.forgotten, name="forgotten_password"),
+    path("reset-password/<str:uidb64>/<str:token>", password_reset.reset, name="reset_password"),
+    path("account", account.page, name="account"),
+    path("account/second-factor", second_factor.page, name="second_factor"),
     path("sign-out", preferences.sign_out, name="sign_out"),
     path("preferences", preferences.page, name="preferences"),
     path("projects", projects.list_page, name="projects"),

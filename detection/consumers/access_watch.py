@@ -42,6 +42,7 @@ class MemberAccess:
     password: str
     project_id: int
     role: str
+    has_second_factor: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +84,14 @@ def _ended_members(members: set[MemberAccess], now: datetime) -> dict[Access, st
     memberships = Membership.objects.filter(
         user_id__in=user_ids, project_id__in={one.project_id for one in members}
     )
-    roles = {
-        (user, project): role
-        for user, project, role in memberships.values_list("user_id", "project_id", "role")
-    }
+    columns = ("user_id", "project_id", "role", "project__requires_second_factor")
+    roles = {(user, project): rest for user, project, *rest in memberships.values_list(*columns)}
     found: dict[Access, str] = {}
     for one in members:
-        role = roles.get((one.user_id, one.project_id))
+        role, needs_factor = roles.get((one.user_id, one.project_id), (None, False))
         if one.session_key not in signed_in or passwords.get(one.user_id) != one.password:
             found[one] = SIGNED_OUT
-        elif role is None:
+        elif role is None or (needs_factor and not one.has_second_factor):
             found[one] = NOT_A_MEMBER
         elif role != one.role:
             found[one] = ROLE_CHANGED

@@ -20,12 +20,14 @@ from asgiref.typing import ASGIReceiveCallable, ASGISendCallable, Scope
 from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
 from channels.layers import get_channel_layer
+from django.conf import settings
 from django.db import connection
 from redis.exceptions import RedisError
 
 from detection.consumers.access_watch import NOT_A_MEMBER, ROLE_CHANGED, MemberAccess, access_watch
 from detection.consumers.frame_queue import FrameQueue
 from detection.models import Membership
+from detection.services.accounts import second_factor
 from detection.stream.hints import project_group
 
 log = structlog.get_logger(__name__)
@@ -204,10 +206,12 @@ class LiveConsumer(AsyncWebsocketConsumer):
             return None
         slug = self.scope["url_route"]["kwargs"]["project"]
         rows = Membership.objects.filter(project__slug=slug, user_id=user.pk)
-        found = rows.values_list("project_id", "role").first()
-        if found is None:
+        found = rows.values_list("project_id", "role", "project__requires_second_factor").first()
+        session = self.scope["session"]
+        has_factor = bool(session.get(second_factor.SESSION_KEY))
+        if found is None or ((found[2] or settings.REQUIRE_SECOND_FACTOR) and not has_factor):
             return None
-        access = MemberAccess(self.scope["session"].session_key or "", user.pk, user.password, *found)
+        access = MemberAccess(session.session_key or "", user.pk, user.password, *found[:2], has_factor)
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text")
             return {"id": found[0], "access": access, "cursor": cursor.fetchone()[0]}

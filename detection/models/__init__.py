@@ -42,6 +42,7 @@ from detection.models.quarantine import QuarantinedEvent
 from detection.models.saved_views import SavedView
 from detection.models.session_state import SessionState, StoppedByKind
 from detection.models.sessions import ReadMessages, Session, TrackerState
+from detection.models.sign_ins import SignIn
 from detection.models.statistics import CallCount, CountedSession, CountingCursor
 from detection.models.what_ifs import WhatIf, WhatIfState
 
@@ -104,6 +105,7 @@ __all__ = [
     "Session",
     "SessionState",
     "Severity",
+    "SignIn",
     "StoppedByKind",
     "ToolOverride",
     "TrackerState",

@@ -49,6 +49,10 @@ class Project(models.Model):
         blank=True,
         help_text="Patterns in the syntax of RE2. What they find in arguments, results and messages is redacted.",
     )
+    requires_second_factor = models.BooleanField(
+        default=False,
+        help_text="If enabled, members need a second factor to see anything of the project.",
+    )
     archived_at = models.DateTimeField(null=True, blank=True, editable=False)
     first_event_at = models.DateTimeField(null=True, blank=True, editable=False)
     created_at = models.DateTimeField(auto_now_add=True)

@@ -226,6 +226,8 @@ def screens(world: World) -> dict[str, str]:
         "members": f"{base}/members",
         "projects": "/projects",
         "preferences": "/preferences",
+        "account": "/account",
+        "second factor": "/account/second-factor",
     }
 
 

@@ -12,13 +12,16 @@ from datetime import timedelta
 
 import pytest
 from django.db import DatabaseError, connection, transaction
+from django.test import Client
 from django.utils import timezone
+from django_otp.oath import totp
 
 from detection import services
 from detection.admin.audit import AREAS
 from detection.engine.scopes import PROJECT, Scope
-from detection.models import Approval, AuditEntry, Pattern, RememberedDecision, Session
+from detection.models import Approval, AuditEntry, Pattern, RememberedDecision, Session, SignIn
 from detection.services import audit, keys, saved_views
+from detection.services.accounts import passwords, second_factor, sign_ins
 from detection.services.alerting import alert_routes, destinations, notifications, silences
 from detection.services.approvals import decisions, judge_consultation
 from detection.services.audit import Actor
@@ -121,6 +124,20 @@ class World:
     def person(self):
         return make_member(make_project())
 
+    def signed_in(self):
+        client = Client()
+        client.force_login(self.person())
+        client.get("/account")
+        return SignIn.objects.get()
+
+    def enrolling(self):
+        return second_factor.begin(self.person())
+
+    def enrolled(self):
+        device = self.enrolling()
+        second_factor.confirm(device.user, _code(device), ANA)
+        return device.user
+
     def invitation(self):
         return invitations.create_invitation(self.pk, ANA, role="viewer", days=1)
 
@@ -175,9 +192,21 @@ class World:
         return hook
 
 
+def _code(device):
+    return f"{totp(device.bin_key):06}"
+
+
 def _changes(w):
     """What is done for each function: first what it needs, then the change itself."""
     return {
+        "accounts.passwords.set_password": (w.person, lambda p: passwords.set_password(p, "another long one", ANA)),
+        "accounts.passwords.set_email": (w.person, lambda p: passwords.set_email(p, "ana@example.org", ANA)),
+        "accounts.passwords.create_reset_link": (w.person, lambda p: passwords.create_reset_link(p, ANA)),
+        "accounts.sign_ins.end_sign_in": (w.signed_in, lambda s: sign_ins.end_sign_in(s.user_id, s.public_id, ANA)),
+        "accounts.sign_ins.end_sign_ins": (w.signed_in, lambda s: sign_ins.end_sign_ins(s.user_id, ANA)),
+        "accounts.second_factor.confirm": (w.enrolling, lambda d: second_factor.confirm(d.user, _code(d), ANA)),
+        "accounts.second_factor.create_recovery_codes": (w.enrolled, lambda p: second_factor.create_recovery_codes(p, ANA)),
+        "accounts.second_factor.disable": (w.enrolled, lambda p: second_factor.disable(p, ANA)),
         "sessions.chat_commands.run_in_chat": (w.session, lambda s: actions.run_command(w.pk, s, "!/set(tool-loop-mode=warn)", ANA)),
         "alerting.destinations.add_signing_secret": (w.hook, lambda h: destinations.add_signing_secret(w.pk, h, ANA)),
         "alerting.destinations.update_destination": (w.hook, lambda h: destinations.update_destination(w.pk, h, ANA, is_enabled=False)),
@@ -298,7 +327,7 @@ def test_a_change_leaves_an_entry_in_its_own_transaction(world, name):
     assert AuditEntry.objects.count() > before
     newest = AuditEntry.objects.order_by("-pk").first()
     assert newest.actor == "ana"
-    assert newest.project_id == world.pk
+    assert newest.project_id == (None if name.startswith("accounts.") else world.pk)
     assert newest.action.partition(".")[0] in AREAS, "the administration filters by area"
     transaction.savepoint_rollback(point)
     assert AuditEntry.objects.count() == before

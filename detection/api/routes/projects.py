@@ -27,6 +27,7 @@ def _document(project: Project) -> dict[str, Any]:
         "stores_payloads": project.stores_payloads,
         "redacted_names": project.redacted_names,
         "redaction_patterns": project.redaction_patterns,
+        "requires_second_factor": project.requires_second_factor,
         "archived_at": as_time(project.archived_at),
         "created_at": as_time(project.created_at),
     }

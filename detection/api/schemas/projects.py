@@ -27,6 +27,9 @@ class ProjectRequestSchema(StrictSchema):
         max_length=20,
         description="Patterns in the syntax of RE2. What they find in new events is redacted.",
     )
+    requires_second_factor: bool | None = Field(
+        None, description="Whether members need a second factor to see the project in the console."
+    )
     is_archived: bool | None = Field(
         None, description="Whether events, calls and imports are rejected with `project_archived`."
     )
@@ -41,5 +44,8 @@ class ProjectSchema(Schema):
     stores_payloads: bool = Field(description="Whether arguments and results are stored.")
     redacted_names: list[str] = Field(description="Names of more fields whose values are redacted.")
     redaction_patterns: list[str] = Field(description="Patterns in the syntax of RE2 that are redacted too.")
+    requires_second_factor: bool = Field(
+        description="Whether members need a second factor to see the project in the console."
+    )
     archived_at: datetime | None = Field(description="When it was archived.")
     created_at: datetime = Field(description="When it was created.")

@@ -14,7 +14,7 @@ from detection.engine.detectors import DETECTORS
 from detection.models import Incident, Project, Session, SessionState
 from detection.models.events import oldest_kept_day
 from detection.services import brief_records
-from detection.services.accounts import sign_in_throttle
+from detection.services.accounts import sign_in_throttle, sign_ins
 from detection.services.alerting import outbox
 from detection.services.errors import NotFound
 from detection.services.gateway.traffic import trim_traffic
@@ -112,6 +112,7 @@ def trim() -> None:
     transcript_imports.trim()
     what_ifs.trim()
     sign_in_throttle.forget_expired()
+    sign_ins.forget_expired()
     brief_records.forget_expired()
 
 

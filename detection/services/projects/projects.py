@@ -26,7 +26,14 @@ MAX_REDACTED_NAMES = 50
 MAX_REDACTED_NAME_CHARACTERS = 64
 MAX_REDACTION_PATTERNS = 20
 MAX_REDACTION_PATTERN_CHARACTERS = 200
-CHANGEABLE = ("name", "retention_days", "stores_payloads", "redacted_names", "redaction_patterns")
+CHANGEABLE = (
+    "name",
+    "retention_days",
+    "stores_payloads",
+    "redacted_names",
+    "redaction_patterns",
+    "requires_second_factor",
+)
 
 
 def checked_name(name: str) -> str:
@@ -87,7 +94,8 @@ def update_project(project_id: int, actor: Actor, **values: Any) -> Project:
     Parameters
     ----------
     **values
-        `name`, `retention_days`, `stores_payloads`, `redacted_names`, `redaction_patterns`.
+        `name`, `retention_days`, `stores_payloads`, `redacted_names`, `redaction_patterns`,
+        `requires_second_factor`.
 
     Raises
     ------
@@ -181,6 +189,7 @@ _CHECKS: dict[str, Any] = {
     "name": checked_name,
     "retention_days": _retention_days,
     "stores_payloads": bool,
+    "requires_second_factor": bool,
     "redacted_names": checked_redacted_names,
     "redaction_patterns": checked_redaction_patterns,
 }
