@@ -19,7 +19,6 @@ from detection.api.routes import (
     approvals,
     audit,
     backends,
-    erasures,
     exceptions,
     gateway_traffic,
     hooks,
@@ -34,6 +33,7 @@ from detection.api.routes import (
     saved_views,
     sessions,
     statistics,
+    telemetry,
     what_if,
 )
 from detection.api.schemas.agents import EventBatchSchema, EventSchema, GuardRequestSchema
@@ -79,7 +79,6 @@ _PATH_PARAMETERS = {
     "destination_id": "Id of the destination.",
     "host": "Name of the coding agent.",
     "import_id": "Id of the import.",
-    "erasure_id": "Id of the erasure.",
     "what_if_id": "Id of the what-if.",
     "incident_id": "Id of the incident.",
     "model": "Model, percent-encoded.",
@@ -158,6 +157,7 @@ api = LoopGuardAPI(
 )
 problems.install(api)
 api.add_router("", agents.router)
+api.add_router("", telemetry.router)
 api.add_router("", hooks.router)
 api.add_router("", sessions.router)
 api.add_router("", incidents.router)
@@ -173,7 +173,6 @@ api.add_router("", gateway_traffic.router)
 api.add_router("", statistics.router)
 api.add_router("", integrations.router)
 api.add_router("", imports.router)
-api.add_router("", erasures.router)
 api.add_router("", what_if.router)
 api.add_router("", exceptions.router)
 api.add_router("", saved_views.router)

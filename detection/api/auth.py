@@ -13,6 +13,7 @@ from ninja.security import HttpBearer
 from detection.api import prometheus, request_bodies
 from detection.api.problems import Problem
 from detection.api.rate_limits import rate_limiter
+from detection.api.request_bodies import LIMITS, BodyLimits
 from detection.api.requests import ApiRequest, as_api_request
 from detection.models import KeyScope
 from detection.services import keys
@@ -36,15 +37,23 @@ class ApiKeyAuth(HttpBearer):
         Cut long strings of the body as they arrive; see `request_bodies.read_body`.
     attempt
         Name of the route on the Connect screen and in metrics; empty for routes that are not counted there.
+    limits
+        Limits of the body.
     """
 
     openapi_description = "A project's key, as in `Authorization: Bearer lg_…`."
 
     def __init__(
-        self, scope: KeyScope, accepts: tuple[str, ...] = (), attempt: str = "", *, cuts: bool = False
+        self,
+        scope: KeyScope,
+        accepts: tuple[str, ...] = (),
+        attempt: str = "",
+        *,
+        cuts: bool = False,
+        limits: BodyLimits = LIMITS,
     ) -> None:
         super().__init__()
-        self.scope, self.accepts, self.attempt, self.cuts = scope, accepts, attempt, cuts
+        self.scope, self.accepts, self.attempt, self.cuts, self.limits = scope, accepts, attempt, cuts, limits
 
     def __call__(self, request: HttpRequest) -> Principal:
         """Return the caller.
@@ -82,7 +91,7 @@ class ApiKeyAuth(HttpBearer):
             raise Problem(403, "project_archived", keys.PROJECT_ARCHIVED)
         if self.accepts:
             api_request.media_type = request_bodies.media_type(request, self.accepts)
-            request._body = request_bodies.read_body(request, cuts=self.cuts)
+            request._body = request_bodies.read_body(request, cuts=self.cuts, limits=self.limits)
         return principal
 
     def _check_rate(self, request: ApiRequest) -> None:

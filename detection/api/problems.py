@@ -15,7 +15,7 @@ from django.http.response import HttpResponseBase
 from ninja import NinjaAPI
 from ninja.errors import HttpError, ValidationError
 
-from detection.api import prometheus
+from detection.api import otlp_responses, prometheus
 from detection.api.requests import as_api_request
 from detection.filtering.language import FilterError
 from detection.selectors.pages import BadCursor
@@ -84,12 +84,27 @@ def of_json(problem: JsonProblem, prefix: str = "") -> Problem:
 def respond(request: HttpRequest, problem: Problem) -> HttpResponse:
     """Return the response of a problem."""
     as_api_request(request).problem = problem
-    return HttpResponse(
-        document_of(problem, getattr(request, "request_id", "")),
-        status=problem.status,
-        content_type=CONTENT_TYPE,
-        headers=headers_of(problem),
+    status, content_type, body = rendered(
+        problem,
+        getattr(request, "request_id", ""),
+        request.path_info,
+        request.META.get("CONTENT_TYPE", ""),
     )
+    return HttpResponse(body, status=status, content_type=content_type, headers=headers_of(problem, status))
+
+
+def rendered(problem: Problem, request_id: str, path: str, content_type: str) -> tuple[int, str, bytes]:
+    """Return status, content type and body of the response to a problem, as the sender of the request expects them.
+
+    Parameters
+    ----------
+    path, content_type
+        Of the request.
+    """
+    if not otlp_responses.is_otlp(path):
+        return problem.status, CONTENT_TYPE, document_of(problem, request_id)
+    body, kind = otlp_responses.error(problem.status, problem.code, problem.detail, content_type)
+    return otlp_responses.http_status(problem.status), kind, body
 
 
 def document_of(problem: Problem, request_id: str) -> bytes:
@@ -109,10 +124,10 @@ def document_of(problem: Problem, request_id: str) -> bytes:
     return orjson.dumps(document)
 
 
-def headers_of(problem: Problem) -> dict[str, str]:
-    """Return the headers of the response to a problem."""
+def headers_of(problem: Problem, status: int) -> dict[str, str]:
+    """Return the headers of the response to a problem; its status depends on who reads it."""
     headers = dict(problem.headers)
-    if problem.status in (429, 503):
+    if status in (429, 503):
         # Spread out, so that clients do not retry at the same moment.
         headers.setdefault("Retry-After", str(random.randint(1, 3)))  # noqa: S311
     return headers

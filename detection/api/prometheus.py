@@ -6,6 +6,7 @@ Several such processes count in files of the folder `PROMETHEUS_MULTIPROC_DIR`, 
 from __future__ import annotations
 
 import os
+from collections import Counter as Counts
 from collections.abc import Iterator
 from itertools import accumulate
 from typing import Final, Literal
@@ -18,6 +19,7 @@ from prometheus_client.registry import Collector
 
 from detection import jobs
 from detection.selectors import alerts, dashboard, gateway_traffic, statistics
+from detection.services.ingestion.ingest import Accepted
 from detection.services.maintenance.disk_space import disk_monitor
 from detection.stream import publisher as stream
 
@@ -40,6 +42,12 @@ EVENTS = Counter(
     "loopguard_ingest_events_total",
     "Received events by outcome.",
     ("outcome", "reason"),
+    registry=REGISTRY,
+)
+TELEMETRY = Counter(
+    "loopguard_otlp_records_total",
+    "Received spans and log records of OpenTelemetry by outcome. Ignored ones say nothing of an agent.",
+    ("signal", "outcome", "reason"),
     registry=REGISTRY,
 )
 REQUEST_SECONDS = Histogram(
@@ -292,6 +300,15 @@ class DiskCollector(Collector):
 
 REGISTRY.register(DatabaseCollector())
 REGISTRY.register(DiskCollector())
+
+
+def count_events(done: Accepted) -> None:
+    """Count what has become of valid events."""
+    EVENTS.labels("accepted", "").inc(done.accepted)
+    if done.duplicate:
+        EVENTS.labels("duplicate", "").inc(done.duplicate)
+    for mark, number in Counts(mark for item in done.altered for mark in item["marks"]).items():
+        EVENTS.labels("altered", mark).inc(number)
 
 
 def exposition() -> bytes:

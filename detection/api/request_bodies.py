@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from django.http import HttpRequest
@@ -13,10 +14,24 @@ from detection.api.problems import Problem
 
 MAX_BODY_BYTES: Final = 2 * 1024 * 1024
 MAX_PACKED_BYTES: Final = 1024 * 1024
+MAX_TELEMETRY_BYTES: Final = 20 * 1024 * 1024
+"""What the specification of OTLP recommends, before and after decompression."""
 _CHUNK: Final = 256 * 1024
 _GZIP: Final = 31
 JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
+
+
+@dataclass(frozen=True, slots=True)
+class BodyLimits:
+    """Limits of a body in bytes: as it is, and compressed with gzip."""
+
+    size: int = MAX_BODY_BYTES
+    packed: int = MAX_PACKED_BYTES
+
+
+LIMITS: Final = BodyLimits()
+TELEMETRY_LIMITS: Final = BodyLimits(MAX_TELEMETRY_BYTES, MAX_TELEMETRY_BYTES)
 
 
 class _Readable(Protocol):
@@ -48,18 +63,20 @@ def media_type(request: HttpRequest, allowed: tuple[str, ...] = (JSON,)) -> str:
     return kind
 
 
-def read_body(request: HttpRequest, *, cuts: bool = False) -> bytes:
+def read_body(request: HttpRequest, *, cuts: bool = False, limits: BodyLimits = LIMITS) -> bytes:
     """Return the whole body, decompressed.
 
     Parameters
     ----------
     cuts
         Cut long strings as they arrive: the limit then is that of the rest, and the body may have 32 MB.
+    limits
+        Of the body.
 
     Raises
     ------
     Problem
-        413 above 2 MB, or 1 MB compressed; 415 for an encoding other than gzip; 400 for an incomplete body. At most the
+        413 above the limits; 415 for an encoding other than gzip; 400 for an incomplete body. At most the
         limit and one chunk are in memory.
     """
     encoding = request.META.get("HTTP_CONTENT_ENCODING", "").strip().lower()
@@ -71,13 +88,13 @@ def read_body(request: HttpRequest, *, cuts: bool = False) -> bytes:
             headers={"Accept-Encoding": "gzip"},
         )
     is_packed = encoding.endswith("gzip")
-    limit = MAX_PACKED_BYTES if is_packed else MAX_BODY_BYTES
+    limit = limits.packed if is_packed else limits.size
     declared = request.META.get("CONTENT_LENGTH") or ""
     cutter = LongTextCutter() if cuts and not is_packed else None
     if declared.isdecimal() and int(declared) > (limit if cutter is None else MAX_RAW_BYTES):
-        raise too_large()
+        raise too_large(limits)
     try:
-        body = _read(_stream(request, has_length=bool(declared)), limit, cutter)
+        body = _read(_stream(request, has_length=bool(declared)), limit, cutter, limits)
     except (UnreadablePostError, OSError) as error:
         raise Problem(400, "incomplete_body", "The body is shorter than its `Content-Length`.") from error
     received = len(body) if cutter is None else cutter.received
@@ -85,7 +102,7 @@ def read_body(request: HttpRequest, *, cuts: bool = False) -> bytes:
         raise Problem(400, "incomplete_body", "The body is shorter than its `Content-Length`.")
     if not is_packed:
         return body
-    body = _unpack(body)
+    body = _unpack(body, limits)
     return cut_long_texts(body) if cuts else body
 
 
@@ -97,7 +114,7 @@ def _stream(request: HttpRequest, *, has_length: bool) -> _Readable:
     return request
 
 
-def _read(stream: _Readable, limit: int, cutter: LongTextCutter | None) -> bytes:
+def _read(stream: _Readable, limit: int, cutter: LongTextCutter | None, limits: BodyLimits) -> bytes:
     chunks: list[bytes] = []
     size = 0
     while chunk := stream.read(_CHUNK if cutter else min(_CHUNK, limit + 1 - size)):
@@ -106,30 +123,30 @@ def _read(stream: _Readable, limit: int, cutter: LongTextCutter | None) -> bytes
         chunks.append(chunk)
         size += len(chunk)
         if size > limit or (cutter is not None and cutter.received > MAX_RAW_BYTES):
-            raise too_large()
+            raise too_large(limits)
     if cutter is not None:
         chunks.append(cutter.finish())
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
-def _unpack(packed: bytes) -> bytes:
+def _unpack(packed: bytes, limits: BodyLimits) -> bytes:
     unpacker = zlib.decompressobj(_GZIP)
     try:
-        body = unpacker.decompress(packed, MAX_BODY_BYTES + 1)
+        body = unpacker.decompress(packed, limits.size + 1)
     except zlib.error as error:
         raise Problem(400, "broken_encoding", "The body is not valid gzip.") from error
-    if len(body) > MAX_BODY_BYTES:
-        raise too_large()
+    if len(body) > limits.size:
+        raise too_large(limits)
     if not unpacker.eof or unpacker.unused_data:
         raise Problem(400, "broken_encoding", "The body is not one complete gzip stream.")
     return body
 
 
-def too_large() -> Problem:
+def too_large(limits: BodyLimits = LIMITS) -> Problem:
     """Return the problem of a body above the limit."""
     return Problem(
         413,
         "too_large",
-        f"A body can have at most {MAX_BODY_BYTES:,} bytes, and {MAX_PACKED_BYTES:,} compressed with gzip.",
+        f"A body can have at most {limits.size:,} bytes, and {limits.packed:,} compressed with gzip.",
         headers={"Connection": "close"},
     )

@@ -11,6 +11,7 @@ _WORDS: Final = {
     "events": "API, events",
     "client": "Python client",
     "litellm": "LiteLLM guardrail",
+    "otlp": "OpenTelemetry",
 }
 
 

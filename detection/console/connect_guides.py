@@ -18,6 +18,7 @@ from detection.console.access import ProjectRequest, in_project
 from detection.console.connect_keys import key_context
 from detection.integrations.hosts import HOSTS, hook_settings
 from detection.models import Role
+from detection.models.sessions import OTLP
 from detection.selectors.integrations import heard_integrations
 
 AWAY: Final = (
@@ -147,6 +148,19 @@ _GUIDES: Final = (
             "Tools that are no MCP tools are not seen, and neither are messages of the user.",
         ),
         "Restart the MCP client and use a tool: its session is listed under Live with the name of the client as agent.",
+    ),
+    Guide(
+        "opentelemetry",
+        "OpenTelemetry",
+        (OTLP,),
+        "An agent that is instrumented for OpenTelemetry exports its spans here. Nothing else of it changes.",
+        (
+            "Spans are sent after a call has run, so nothing is blocked: loops are detected and reported within seconds.",
+            "Calls, results, errors, tokens, costs, prompts and agents come from the spans. All other spans are ignored.",
+            "Calls without recorded arguments are rejected, and the exporter logs why: turn on the recording of contents.",
+            "While LoopGuard is away, the exporter tries again for a while and then drops its spans.",
+        ),
+        "Run the agent: its session is listed under Live some seconds later, with the agent’s conversation or trace as its name.",
     ),
 )
 GUIDES: Final[Mapping[str, Guide]] = {guide.name: guide for guide in _GUIDES}

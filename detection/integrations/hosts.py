@@ -259,18 +259,18 @@ def _events(moment: HookMoment, name: str, body: dict[str, Any]) -> list[dict[st
 
 def _arguments(value: Any) -> Any:
     """Return arguments as the API accepts them: an object, or the text that the model wrote."""
-    value = _without_ends(value)
+    value = without_ends(value)
     return value if value is None or isinstance(value, (dict, str)) else {"value": value}
 
 
-def _without_ends(value: Any) -> Any:
+def without_ends(value: Any) -> Any:
     """Return arguments in which a text of a file's size is its beginning and a digest of the whole."""
     if isinstance(value, str) and len(value) > MAX_ARGUMENT_CHARACTERS:
         digest = hashlib.blake2b(value.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
         return f"{value[:MAX_ARGUMENT_CHARACTERS]}… {len(value)} characters, digest {digest}"
     if isinstance(value, dict):
-        return {key: _without_ends(one) for key, one in value.items()}
-    return [_without_ends(one) for one in value] if isinstance(value, list) else value
+        return {key: without_ends(one) for key, one in value.items()}
+    return [without_ends(one) for one in value] if isinstance(value, list) else value
 
 
 def _result(answer: Any) -> tuple[str | None, bool | None]:

@@ -19,6 +19,8 @@ NEW_SESSION_ID = RawSQL(
 
 IMPORTED = "import/"
 """How the integration of an imported session begins."""
+OTLP = "otlp"
+"""The integration of sessions that are known by their telemetry alone."""
 
 
 class Session(models.Model):
@@ -169,6 +171,11 @@ class Session(models.Model):
     def is_imported(self) -> bool:
         """Whether the session is a record of the past, which alerts nobody."""
         return self.integration.startswith(IMPORTED)
+
+    def note_integration(self, integration: str) -> None:
+        """Note how an event came. That of the first event stays, unless it was telemetry, which others replace."""
+        if self.integration in ("", OTLP):
+            self.integration = integration
 
     @property
     def is_stopped_by_person(self) -> bool:

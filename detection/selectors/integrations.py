@@ -9,8 +9,11 @@ from django.db.models import Count, Exists, Max, OuterRef, Q, Sum
 from django.utils import timezone
 
 from detection.models import Attempt, Event, EventType, Session
+from detection.models.sessions import OTLP
 
 HEARD_DAYS = 7
+_REPORTING = frozenset(("events", OTLP))
+"""Integrations, and routes of the same names, that only report calls."""
 PREFIX = "lg_"
 """Of the readable part of a key in the record of a request."""
 
@@ -73,7 +76,7 @@ class HeardKey:
     Attributes
     ----------
     routes
-        The routes it was used on, the latest first: `events`, `guard` or `hooks/<host>`.
+        The routes it was used on, the latest first: `events`, `guard`, `otlp` or `hooks/<host>`.
     last_heard_at
         The latest request that was accepted.
     """
@@ -84,7 +87,7 @@ class HeardKey:
     @property
     def is_observed_only(self) -> bool:
         """Whether it only reports calls, so that nothing can be blocked."""
-        return self.routes == ("events",)
+        return {*self.routes} <= _REPORTING
 
 
 def heard_keys(project_id: int) -> dict[str, HeardKey]:
@@ -102,6 +105,6 @@ def heard_keys(project_id: int) -> dict[str, HeardKey]:
 
 
 _RESULTS = Event.objects.filter(session_id=OuterRef("pk"), type=EventType.RESULT)
-_UNGUARDED = Q(integration="events", call_count__gt=0) | (
+_UNGUARDED = Q(integration__in=_REPORTING, call_count__gt=0) | (
     Q(integration__startswith="hooks/", call_count=0) & Q(Exists(_RESULTS))
 )

@@ -19,7 +19,14 @@ class BodyReader:
     def __init__(self) -> None:
         self._unfinished = UnfinishedBodies()
 
-    async def read(self, protocol: Any, length: str | None, cutter: LongTextCutter | None = None) -> bytes:
+    async def read(
+        self,
+        protocol: Any,
+        length: str | None,
+        cutter: LongTextCutter | None = None,
+        *,
+        limit: int = MAX_BODY_BYTES,
+    ) -> bytes:
         """Return the body.
 
         Parameters
@@ -27,10 +34,12 @@ class BodyReader:
         protocol
             Granian's protocol object.
         length
-            The header `Content-Length`; None if there is none. A body above `MAX_BODY_BYTES` is not read if its length
+            The header `Content-Length`; None if there is none. A body above `limit` is not read if its length
             is known, else up to one byte more than that: the application rejects both.
         cutter
             Cuts long strings as they arrive. The limit then is that of the rest, and the body may have `MAX_RAW_BYTES`.
+        limit
+            Bytes of the longest body.
 
         Raises
         ------
@@ -38,7 +47,7 @@ class BodyReader:
             If the body is too slow, or the oldest of too many.
         """
         size = int(length) if length is not None and length.isascii() and length.isdigit() else None
-        if size is not None and size > (MAX_BODY_BYTES if cutter is None else MAX_RAW_BYTES):
+        if size is not None and size > (limit if cutter is None else MAX_RAW_BYTES):
             return b""
         longest = _WHOLE if cutter is None else MAX_STRING_BYTES
         with self._unfinished.reading() as reading:
@@ -46,10 +55,12 @@ class BodyReader:
                 reading.arrived(size)  # nobody sees how much has arrived: the body has its whole time at once
                 body: bytes = await reading.part(protocol())
                 return body
-            return await _read_parts(protocol, reading, cutter)
+            return await _read_parts(protocol, reading, cutter, limit)
 
 
-async def _read_parts(protocol: Any, reading: UnfinishedBody, cutter: LongTextCutter | None) -> bytes:
+async def _read_parts(
+    protocol: Any, reading: UnfinishedBody, cutter: LongTextCutter | None, limit: int
+) -> bytes:
     arriving, parts, arrived = aiter(protocol), [], 0
     while True:
         try:
@@ -62,7 +73,7 @@ async def _read_parts(protocol: Any, reading: UnfinishedBody, cutter: LongTextCu
             part = cutter.feed(part)
         parts.append(part)
         reading.arrived(size, held=len(part))
-        if reading.held > MAX_BODY_BYTES or arrived > MAX_RAW_BYTES:
+        if reading.held > limit or arrived > MAX_RAW_BYTES:
             break
     if cutter is not None:
         parts.append(cutter.finish())

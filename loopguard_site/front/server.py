@@ -14,9 +14,10 @@ from typing import Any, Final
 
 import structlog
 
-from detection.api import problems
+from detection.api import otlp_responses, problems
 from detection.api.long_texts import LongTextCutter
 from detection.api.problems import Problem
+from detection.api.request_bodies import MAX_BODY_BYTES, MAX_TELEMETRY_BYTES
 from detection.services.keys import Principal
 from detection.unfinished_bodies import BodyTimeout
 from loopguard_site.front import traffic, uploads
@@ -94,7 +95,7 @@ class ServedRequest(WaitingRequest):
         """Respond with a problem, in the event loop; False if there is a response by now."""
         is_first = self.claim()
         if is_first:
-            respond(self.protocol, problem)
+            respond(self.protocol, problem, self.environ["PATH_INFO"], self.environ.get("CONTENT_TYPE"))
             self.end()
         return is_first
 
@@ -157,9 +158,10 @@ class Front:
         # Without a key, the API does not need the body.
         if has_body and (not path.startswith("/api/") or "authorization" in headers):
             try:
-                body = await self._bodies.read(protocol, length, cutter)
+                limit = MAX_TELEMETRY_BYTES if otlp_responses.is_otlp(path) else MAX_BODY_BYTES
+                body = await self._bodies.read(protocol, length, cutter, limit=limit)
             except BodyTimeout:
-                respond(protocol, _TOO_SLOW)
+                respond(protocol, _TOO_SLOW, path, headers.get("content-type"))
                 return
         kind = traffic.traffic_of(path)
         seconds = traffic.seconds_of(kind, headers.get(traffic.BUDGET_HEADER))
@@ -194,10 +196,10 @@ class Front:
                 return
             file = await self._uploads.read(protocol, size)
         except BodyTimeout:
-            respond(protocol, _TOO_SLOW)
+            respond(protocol, _TOO_SLOW, scope.path, scope.headers.get("content-type"))
             return
         except uploads.UploadRejected as error:
-            respond(protocol, error.problem)
+            respond(protocol, error.problem, scope.path, scope.headers.get("content-type"))
             return
         call = ServedRequest(self, Traffic.BULK, self._payer(scope), b"", scope, protocol)
         call.environ["wsgi.input"] = file
@@ -243,12 +245,9 @@ class Front:
                 call.answer()
 
 
-def respond(protocol: Any, problem: Problem) -> None:
-    """Send the response of a problem."""
+def respond(protocol: Any, problem: Problem, path: str, content_type: str | None) -> None:
+    """Send the response of a problem to a request with this path and content type."""
     request_id = f"req_{random.getrandbits(96):024x}"
-    headers = {
-        "content-type": problems.CONTENT_TYPE,
-        "x-request-id": request_id,
-        **problems.headers_of(problem),
-    }
-    protocol.response_bytes(problem.status, [*headers.items()], problems.document_of(problem, request_id))
+    status, kind, body = problems.rendered(problem, request_id, path, content_type or "")
+    headers = {"content-type": kind, "x-request-id": request_id, **problems.headers_of(problem, status)}
+    protocol.response_bytes(status, [*headers.items()], body)

@@ -29,6 +29,8 @@ BUDGET_HEADER: Final = "loopguard-timeout-ms"
 _TRAFFIC: Final = {
     "/api/v1/guard": Traffic.GUARD,
     "/api/v1/events": Traffic.BULK,
+    "/api/v1/otlp/v1/traces": Traffic.BULK,
+    "/api/v1/otlp/v1/logs": Traffic.BULK,
     "/readyz": Traffic.PROBE,
     "/metrics": Traffic.PROBE,
 }

@@ -18,7 +18,7 @@ from loopguard_site.front.guard_use import GuardUse
 from loopguard_site.front.traffic import Traffic
 
 MAX_WAITING_PER_PAYER: Final = 64
-MAX_WAITING_BYTES_PER_PAYER: Final = 16 * 1024 * 1024
+MAX_WAITING_BYTES_PER_PAYER: Final = 24 * 1024 * 1024
 MAX_WAITING: Final = 1024
 MAX_WAITING_BYTES: Final = 128 * 1024 * 1024
 FULL_REST_BYTES: Final = 64 * 1024

@@ -128,6 +128,15 @@ def test_the_commands_of_mcp_and_python_run_as_they_are_pasted(connect):
     compile(snippets["langchain"], "langchain", "exec")
 
 
+def test_the_loop_of_opentelemetry_runs_as_it_is_pasted(connect):
+    snippets = connect.snippets("/guides/opentelemetry")
+    assert connect.paste(snippets["otlp-curl"]) == "{}" * 3
+    exported = connect.paste(f'{snippets["otlp"]}\nprintf %s "$OTEL_EXPORTER_OTLP_HEADERS"')
+    assert exported.startswith("Authorization=Bearer%20lg_")
+    session = Session.objects.get(project=connect.project)
+    assert (session.integration, session.last_seq) == ("otlp", 6)
+
+
 def test_the_demo_completes_no_step_and_the_first_event_of_an_agent_does(connect):
     demo = {"Authorization": f"Bearer {make_key(connect.project, is_demo=True)}"}
     call = {"session": "demo-1", "calls": [{"tool": "t"}]}

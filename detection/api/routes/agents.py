@@ -114,11 +114,7 @@ def _count_events(
 ) -> None:
     prometheus.REQUESTS.labels("events", "202", "").inc()
     prometheus.REQUEST_SECONDS.labels("events").observe(seconds)
-    prometheus.EVENTS.labels("accepted", "").inc(done.accepted)
-    if done.duplicate:
-        prometheus.EVENTS.labels("duplicate", "").inc(done.duplicate)
-    for mark, number in Counter(mark for item in done.altered for mark in item["marks"]).items():
-        prometheus.EVENTS.labels("altered", mark).inc(number)
+    prometheus.count_events(done)
     for code, number in Counter(item["code"] for item in batch.rejected).items():
         prometheus.EVENTS.labels("rejected", code).inc(number)
     first = batch.rejected[0] if batch.rejected else None

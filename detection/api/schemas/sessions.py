@@ -95,8 +95,8 @@ class SessionSchema(Schema):
     parent_session: str | None = Field(description="Session of the agent that started this one.")
     is_demo: bool = Field(description="Whether the demo created it.")
     integration: str = Field(
-        description="How it came in: `guard`, `events`, `client` (the Python client), `gateway`, `litellm`, `hooks/<host>` or"
-        " `import/<form>`. For `gateway`, `backend` is that of the gateway."
+        description="How it came in: `guard`, `events`, `client` (the Python client), `gateway`, `litellm`,"
+        " `otlp`, `hooks/<host>` or `import/<form>`. For `gateway`, `backend` is that of the gateway."
     )
     started_at: datetime = Field(description="When the first event was received.")
     last_event_at: datetime = Field(description="When the last event was received.")

@@ -244,7 +244,7 @@ def _verdicts(folding: Folding, request: GuardRequest) -> GuardResponse:
 
 
 def _take_over_names(session: Session, request: GuardRequest) -> None:
-    session.integration = session.integration or request.integration
+    session.note_integration(request.integration)
     session.agent = request.agent or session.agent
     session.backend = request.backend or session.backend
     session.model = request.model or session.model

@@ -19,6 +19,7 @@ from django.utils import timezone
 from detection import jobs
 from detection.engine.open_calls import ASSIGNED
 from detection.models import EventType, Project, Session
+from detection.models.sessions import OTLP
 from detection.services.ingestion.call_identity import CallIdentity
 from detection.services.keys import Principal
 from detection.services.sessions.event_records import EventRecord, store
@@ -149,8 +150,8 @@ def forget_numbers(events: Iterable[EventRecord]) -> None:
 
 
 def note_about(event: EventRecord, session: Session, integration: str) -> None:
-    """Copy what an event says about its session to the row; its integration is that of its first event."""
-    session.integration = session.integration or integration
+    """Copy what an event says about its session to the row."""
+    session.note_integration(integration)
     session.agent = event.agent or session.agent
     session.backend = event.backend or session.backend
     session.model = event.model or session.model
@@ -174,7 +175,9 @@ def _fresh(
     for index, event in enumerate(events):
         session = by_name[event.session]
         is_known_id = event.id and not fresh_ids.pop(event.id, False)
-        if is_known_id or identity.repeated_by(session.pk, event) is not None:
+        # Telemetry adds nothing to a session whose calls are reported otherwise: they would count twice.
+        is_known_otherwise = integration == OTLP and session.integration not in ("", OTLP)
+        if is_known_id or is_known_otherwise or identity.repeated_by(session.pk, event) is not None:
             done.duplicate += 1
             continue
         note_about(event, session, integration)

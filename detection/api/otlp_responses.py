@@ -1,0 +1,82 @@
+"""Responses to OTLP exporters: in the encoding of the request, errors as `google.rpc.Status`.
+
+Exporters retry 429, 502, 503 and 504 and drop what any other error rejects, so errors that pass are 503 here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from google.protobuf import json_format
+from google.protobuf.message import Message
+from google.rpc import code_pb2, status_pb2
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+
+from detection.integrations.otlp.decoding import Encoding
+
+PATH: Final = "/api/v1/otlp/"
+PROTOBUF: Final = "application/x-protobuf"
+JSON: Final = "application/json"
+_STATUS: Final = {408: 503, 409: 503, 411: 400, 422: 400}
+"""HTTP statuses that mean something else to an exporter, or nothing."""
+_CODES: Final = {
+    400: code_pb2.INVALID_ARGUMENT,
+    401: code_pb2.UNAUTHENTICATED,
+    403: code_pb2.PERMISSION_DENIED,
+    404: code_pb2.NOT_FOUND,
+    405: code_pb2.UNIMPLEMENTED,
+    413: code_pb2.INVALID_ARGUMENT,
+    415: code_pb2.INVALID_ARGUMENT,
+    429: code_pb2.RESOURCE_EXHAUSTED,
+    500: code_pb2.INTERNAL,
+    503: code_pb2.UNAVAILABLE,
+}
+
+
+def is_otlp(path: str) -> bool:
+    """Return whether an exporter reads the response to a path."""
+    return path.startswith(PATH)
+
+
+def encoding_of(content_type: str) -> Encoding:
+    """Return the encoding of a request, JSON if it is neither."""
+    return "protobuf" if content_type.partition(";")[0].strip().lower() == PROTOBUF else "json"
+
+
+def http_status(status: int) -> int:
+    """Return the status by which an exporter knows whether to retry."""
+    return _STATUS.get(status, status)
+
+
+def error(status: int, code: str, detail: str, content_type: str) -> tuple[bytes, str]:
+    """Return body and content type of an error, from the HTTP status and the code of its problem."""
+    message = status_pb2.Status(
+        code=_CODES.get(http_status(status), code_pb2.UNKNOWN), message=f"{code}: {detail}"
+    )
+    return encoded(message, encoding_of(content_type))
+
+
+def encoded(message: Message, encoding: Encoding) -> tuple[bytes, str]:
+    """Return body and content type of a message."""
+    if encoding == "protobuf":
+        return message.SerializeToString(), PROTOBUF
+    return json_format.MessageToJson(message, indent=None).encode(), JSON
+
+
+def traces_response(rejected: int, reason: str) -> ExportTraceServiceResponse:
+    """Return the response to a request with traces; a reason without rejected spans is a warning."""
+    response = ExportTraceServiceResponse()
+    if reason:
+        response.partial_success.rejected_spans = rejected
+        response.partial_success.error_message = reason
+    return response
+
+
+def logs_response(rejected: int, reason: str) -> ExportLogsServiceResponse:
+    """Return the response to a request with logs."""
+    response = ExportLogsServiceResponse()
+    if reason:
+        response.partial_success.rejected_log_records = rejected
+        response.partial_success.error_message = reason
+    return response

@@ -1,0 +1,138 @@
+"""The attributes of agents, by all names in use: OpenTelemetry's GenAI conventions, OpenInference and Traceloop.
+
+The conventions have changed their names, too. An attribute is therefore looked up under every name that an instrumentation has
+used, the current one first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import orjson
+
+Attributes = Mapping[str, Any]
+
+SESSION: Final = (
+    "gen_ai.conversation.id",
+    "session.id",
+    "traceloop.association.properties.session_id",
+    "traceloop.association.properties.thread_id",
+    "traceloop.association.properties.conversation_id",
+)
+AGENT: Final = ("gen_ai.agent.name", "agent.name", "agent_name")
+TOOL: Final = ("gen_ai.tool.name", "tool.name", "traceloop.entity.name")
+CALL_ID: Final = ("gen_ai.tool.call.id", "tool_call.id", "tool.id")
+ARGUMENTS: Final = ("gen_ai.tool.call.arguments", "tool_arguments", "traceloop.entity.input", "input.value")
+RESULT: Final = ("gen_ai.tool.call.result", "tool_response", "traceloop.entity.output", "output.value")
+BACKEND: Final = ("gen_ai.provider.name", "gen_ai.system", "llm.provider", "llm.system")
+MODEL: Final = ("gen_ai.request.model", "gen_ai.response.model", "llm.model_name")
+INPUT_TOKENS: Final = (
+    "gen_ai.usage.input_tokens",
+    "gen_ai.usage.prompt_tokens",
+    "llm.token_count.prompt",
+    "llm.usage.prompt_tokens",
+)
+OUTPUT_TOKENS: Final = (
+    "gen_ai.usage.output_tokens",
+    "gen_ai.usage.completion_tokens",
+    "llm.token_count.completion",
+    "llm.usage.completion_tokens",
+)
+CACHED_TOKENS: Final = (
+    "gen_ai.usage.cache_read.input_tokens",
+    "gen_ai.usage.cache_read_input_tokens",
+    "gen_ai.usage.details.cache_read_tokens",
+    "llm.token_count.prompt_details.cache_read",
+)
+CACHE_WRITE_TOKENS: Final = (
+    "gen_ai.usage.cache_creation.input_tokens",
+    "gen_ai.usage.cache_creation_input_tokens",
+    "gen_ai.usage.details.cache_write_tokens",
+    "llm.token_count.prompt_details.cache_write",
+)
+COST: Final = ("operation.cost", "gen_ai.usage.cost", "llm.cost.total")
+MAX_MESSAGES: Final = 1_000
+"""Messages of one model call that are looked through, where each has attributes of its own."""
+_FLAT_INPUTS: Final = (
+    ("llm.input_messages.{}.message.role", "llm.input_messages.{}.message.content"),
+    ("gen_ai.prompt.{}.role", "gen_ai.prompt.{}.content"),
+)
+_FLAT_OUTPUTS: Final = ("llm.output_messages.{}.message.content", "gen_ai.completion.{}.content")
+_TEXT_TYPES: Final = (None, "text", "input_text", "output_text")
+
+
+def text(attributes: Attributes, names: Iterable[str]) -> str:
+    """Return the first of these attributes that is a text; empty without one."""
+    for name in names:
+        value = attributes.get(name)
+        if isinstance(value, str) and value:
+            return value
+    return ""
+
+
+def first(attributes: Attributes, names: Iterable[str]) -> Any:
+    """Return the first of these attributes that is there, else None."""
+    return next((attributes[name] for name in names if attributes.get(name) is not None), None)
+
+
+def number(attributes: Attributes, names: Iterable[str]) -> float:
+    """Return the first of these attributes that is a number, not negative; 0 without one."""
+    for name in names:
+        value = attributes.get(name)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 2**53:
+            return value
+    return 0
+
+
+def parsed(value: Any) -> Any:
+    """Return the value of a JSON text, anything else unchanged."""
+    if isinstance(value, str) and value[:1] in ("{", "["):
+        try:
+            return orjson.loads(value)
+        except orjson.JSONDecodeError:
+            return value
+    return value
+
+
+def last_prompt(attributes: Attributes) -> str:
+    """Return the text of a user that a model call ends with; empty if it ends with results of tools, or with an answer."""
+    messages = parsed(attributes.get("gen_ai.input.messages"))
+    if isinstance(messages, list) and messages:
+        last = messages[-1]
+        return message_text(last) if isinstance(last, dict) and last.get("role") == "user" else ""
+    for role, content in _FLAT_INPUTS:
+        last_index = next((at for at in range(MAX_MESSAGES) if role.format(at) not in attributes), 0) - 1
+        if last_index >= 0 and attributes[role.format(last_index)] == "user":
+            return _plain(attributes.get(content.format(last_index)))
+    return ""
+
+
+def answer(attributes: Attributes) -> str:
+    """Return the text that a model answered; empty if it only called tools."""
+    messages = parsed(attributes.get("gen_ai.output.messages"))
+    if isinstance(messages, list):
+        return "\n".join(filter(None, (message_text(one) for one in messages if isinstance(one, dict))))
+    return next((found for name in _FLAT_OUTPUTS if (found := _plain(attributes.get(name.format(0))))), "")
+
+
+def message_text(message: Mapping[str, Any]) -> str:
+    """Return the text of a message with parts, or with a content; empty for calls and results of tools."""
+    parts = message.get("parts", message.get("content"))
+    return _plain(parts)
+
+
+def _plain(value: Any) -> str:
+    value = parsed(value)
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        return ""
+    texts = []
+    for part in value:
+        if isinstance(part, str):
+            texts.append(part)
+        elif isinstance(part, dict) and part.get("type") in _TEXT_TYPES:
+            found = part.get("content") or part.get("text")
+            texts.append(found if isinstance(found, str) else "")
+    return "\n".join(filter(None, texts))
