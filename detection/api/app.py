@@ -19,6 +19,7 @@ from detection.api.routes import (
     approvals,
     audit,
     backends,
+    erasures,
     exceptions,
     gateway_traffic,
     hooks,
@@ -79,6 +80,7 @@ _PATH_PARAMETERS = {
     "destination_id": "Id of the destination.",
     "host": "Name of the coding agent.",
     "import_id": "Id of the import.",
+    "erasure_id": "Id of the erasure.",
     "what_if_id": "Id of the what-if.",
     "incident_id": "Id of the incident.",
     "model": "Model, percent-encoded.",
@@ -173,6 +175,7 @@ api.add_router("", gateway_traffic.router)
 api.add_router("", statistics.router)
 api.add_router("", integrations.router)
 api.add_router("", imports.router)
+api.add_router("", erasures.router)
 api.add_router("", what_if.router)
 api.add_router("", exceptions.router)
 api.add_router("", saved_views.router)

@@ -69,7 +69,7 @@ class Listing:
     error, range_error
         Why not; empty if valid.
     moved
-        The address to redirect to: of a form with the two ends of a range. Empty for others.
+        The address to redirect to: of a form with the two ends of a range or with a further `term`. Empty for others.
     """
 
     def __init__(
@@ -92,7 +92,9 @@ class Listing:
         self.error = self.range_error = self.moved = ""
         self.range = self._range(given)
         self.query = self._query(given.get("sort", ""))
-        if any(self.ends) and not self.range_error:
+        if "term" in given:
+            self.moved = self._with_given_term(given["term"])
+        elif any(self.ends) and not self.range_error:
             self.moved = self.url()
 
     def _range(self, given: QueryDict) -> TimeRange:
@@ -104,6 +106,14 @@ class Listing:
         except FilterError as error:
             self.range_error = error.detail
             return TimeRange(given.get("range", "")[:80])
+
+    def _with_given_term(self, text: str) -> str:
+        """Return the address with the term of a cell of the list; an invalid filter is kept as typed, to be corrected first."""
+        try:
+            terms = () if self.error else language.parse(text)
+        except FilterError:
+            terms = ()
+        return self.with_terms(*terms, without={one.field for one in terms}) if terms else self.url()
 
     def _query(self, sort: str) -> ListQuery:
         try:

@@ -14,7 +14,7 @@ from django.utils import timezone
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_POST, require_safe
 
-from detection.console import formatting, pattern_text
+from detection.console import pattern_text
 from detection.console.access import ProjectRequest, actor_of, in_project
 from detection.console.incident_text import Part
 from detection.console.listing import Listing
@@ -29,7 +29,6 @@ from detection.services.incidents import pattern_triage as service
 PAGE_ROWS: Final = 50
 MAX_AT_ONCE: Final = 500
 MAX_MEMBERS: Final = 200
-SHOWN_NAMES: Final = 2
 TABS: Final = (
     ("open", "Open"),
     ("acknowledged", "Acknowledged"),
@@ -93,8 +92,6 @@ class Line:
     parts: tuple[Part, ...]
     chip: str
     trend: Trend
-    agents: str
-    models: str
 
 
 def line_of(row: PatternRow) -> Line:
@@ -104,15 +101,7 @@ def line_of(row: PatternRow) -> Line:
         pattern_text.sentence(row),
         pattern_text.STATE_CHIPS[row.state],
         trend(row.trend),
-        _named(row.agents),
-        _named(row.models),
     )
-
-
-def _named(names: tuple[tuple[str, int], ...]) -> str:
-    """Return the two most frequent names, and how many others there are."""
-    words = ", ".join(formatting.visible(name) for name, _ in names[:SHOWN_NAMES])
-    return f"{words} +{len(names) - SHOWN_NAMES}" if len(names) > SHOWN_NAMES else words
 
 
 def members_of(project_id: int) -> list[str]:

@@ -35,6 +35,7 @@ from detection.engine.detectors import (
     ON_MESSAGE,
     ON_REBUILT,
     ON_RESULT,
+    ON_TURN,
     ON_UNCOUNTED,
     ON_USAGE,
     QUIET,
@@ -247,10 +248,15 @@ def observe_message(state: State, message: Message, policy: Policy) -> None:
 
     In an attended session, and on an explicit "continue", all counters of runs are reset. Otherwise ladders start over, except those
     of limits, and with `result_aware` what succeeded before may be asked for again. What a run has used stays used, because anything can
-    send a message, and nothing resets the limits of a session. A condensed context resets nothing: a loop does not end because the model
-    has forgotten it.
+    send a message, and nothing resets the limits of a session. A condensed context begins a turn and resets nothing: a loop does not end
+    because the model has forgotten it.
     """
-    if not policy.values["enabled"] or message.kind == "condense":
+    if not policy.values["enabled"]:
+        return
+    for detector in ON_TURN:
+        if detector.kind in state.whole.detectors:
+            detector.on_turn(state.whole.detectors[detector.kind])
+    if message.kind == "condense":
         return
     is_attended = policy.values["attended"] or message.kind == "continue"
     if is_attended:

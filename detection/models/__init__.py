@@ -24,6 +24,7 @@ from detection.models.approvals import (
 )
 from detection.models.attempts import Attempt
 from detection.models.audit import AuditEntry
+from detection.models.erasures import Erasure, ErasureOf
 from detection.models.events import Event, EventKey, EventType, MessageRole
 from detection.models.gateway import BackendKind, GatewayBackend, GatewayRewrite, GatewayToken
 from detection.models.gateway_traffic import GatewayTraffic, ModelPrice, TrafficPeriod
@@ -66,6 +67,8 @@ __all__ = [
     "Decider",
     "DeliveryAttempt",
     "DestinationKind",
+    "Erasure",
+    "ErasureOf",
     "Event",
     "EventKey",
     "EventType",

@@ -23,6 +23,7 @@ class AdvisoryLock(IntEnum):
     SWEEP_OUTSIDE_WORKERS = 0x4C47_0008
     IMPORT = 0x4C47_0009
     WHAT_IF = 0x4C47_000A
+    ERASURE = 0x4C47_000B
 
 
 def lock_until_commit(lock: AdvisoryLock, using: str = DEFAULT_DB_ALIAS) -> None:

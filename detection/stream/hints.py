@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-Topic = Literal["session", "incident", "attempt", "approval", "policy", "import", "what_if"]
+Topic = Literal["session", "incident", "attempt", "approval", "policy", "import", "what_if", "erasure"]
 
 
 @dataclass(frozen=True, slots=True)

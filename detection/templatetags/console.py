@@ -170,6 +170,24 @@ def term(value: object, field: str) -> str:
 
 
 @register.simple_tag
+def filter_by(
+    field: str, value: object, words: object = None, classes: str = "", chip: str = ""
+) -> SafeString:
+    """Write the value of a cell as a button that adds its term to the filter of the page.
+
+    It submits the form of the filter, so it works without scripts and is the same in every address: rows can be cached.
+    """
+    text = str(language.term(field, str(value)))
+    return format_html(
+        '<button class="{}" form="filter-form" name="term" value="{}" title="Filter by {}">{}</button>',
+        f"term {classes} {f'chip {chip}' if chip else ''}".strip(),
+        text,
+        formatting.visible(text),
+        formatting.visible(value if words is None else words),
+    )
+
+
+@register.simple_tag
 def with_term(listing: Listing, field: str, value: str) -> str:
     """Return the address of a list with a term instead of those of the same field."""
     return listing.with_terms(language.term(field, value), without=(field,))

@@ -84,6 +84,7 @@ BODIES = {
     ("PATCH", "/views/{view_id}"): {"name": "Renamed"},
     ("PUT", "/prices"): {"model": "gpt-*", "input_usd": 1.25, "output_usd": 10},
     ("POST", "/imports"): {"type": "user", "sessionId": "old"},
+    ("POST", "/erasures"): {"session": "s-1"},
     ("POST", "/what-if"): {"scope": "agent:triage", "values": {"max_repeats": 6}},
     ("POST", "/alerts/notifications/resend"): {"ids": ["{notification_id}"]},
 }
@@ -96,6 +97,7 @@ NEEDS_OWN_STATE = {
 }
 """Responds 409 while there is nothing to undo."""
 NAMES_A_FOREIGN_THING = {
+    ("POST", "/erasures"),
     ("POST", "/alerts/routes"),
     ("POST", "/alerts/routes/preview"),
     ("PUT", "/alerts/routes/{route_id}"),
@@ -162,6 +164,7 @@ def _made(api, address):
     api.put("/message-templates/block", {"text": "Enough."})
     body = {"type": "user", "sessionId": "older"}
     found["import_id"] = api.post("/imports", body).json()["id"]
+    found["erasure_id"] = api.post("/erasures", {"session": "s-1"}).json()["id"]
     found["what_if_id"] = api.post("/what-if", {"scope": "project"}).json()["id"]
     found["view_id"] = api.put("/views", {"list": "incidents", "name": "Mine"}).json()["id"]
     return found | _approvals(api) | _alerts(api, address)

@@ -47,3 +47,20 @@ def test_a_filter_is_completed_by_keyboard_applied_and_removed_by_its_chip(site,
     page.wait_for_url("**range=*")
     assert box.input_value() == "-kind:cycle bash"
     assert page.locator("[data-rows] > tr").count() == 1
+
+
+def test_a_value_of_a_row_is_a_filter_by_mouse_and_keyboard_and_the_rows_own_link_stays(site, world, page):
+    page.goto(f"{site.url}{world.base}/incidents?q=")
+    page.locator("#filter").fill("-kind:cycle")  # typed, not applied
+    page.locator("[data-rows]").get_by_role("button", name="the coder").click()
+    page.wait_for_url("**/incidents?q=-kind%3Acycle+agent*")
+    assert page.get_by_role("link", name='Remove agent:"the coder"').is_visible()
+    assert page.locator("[data-rows] > tr").count() == 1
+    page.get_by_role("link", name="Clear filters").click()
+    page.locator("[data-rows] > tr").nth(1).wait_for()
+    page.locator("[data-rows]").get_by_role("button", name="search_web").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**tool%3Asearch_web*")
+    page.keyboard.press("j")
+    page.keyboard.press("o")
+    page.wait_for_url("**/incidents/*_*")

@@ -9,10 +9,11 @@ from urllib.parse import urlencode
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
 from detection.engine.scopes import PROJECT
 from detection.exports import EXPORTED_LISTS
-from detection.models import AuditEntry, Role, SavedView
+from detection.models import AlertDestination, AuditEntry, Notification, Role, SavedView
 from detection.services.audit import SYSTEM
 from detection.services.policies import overrides
 from tests.console.scenes import loop, make_world
@@ -92,6 +93,33 @@ def test_a_typed_range_is_read_in_the_readers_zone_and_kept_as_instants(world):
     assert 'value="2026-01-02T00:00"' in kept
     world.client.cookies["loopguard-zone"] = "../../etc/passwd"
     assert "Times in UTC" in shown(world)
+
+
+@pytest.mark.parametrize("name", ["live", "patterns", "incidents", "approvals", "audit", "alerts"])
+def test_each_value_in_a_row_adds_its_term_to_the_filter(world, name):
+    kept = "-zebra"
+    overrides.save_override(world.project.pk, PROJECT, {"mode": "ask"}, SYSTEM, "for the test")
+    loop(world.project, "held", tool="rm -rf, twice", agent='the "coder"', calls=6)
+    destination = AlertDestination.objects.create(project=world.project, name="on call, day", kind="webhook")
+    Notification.objects.create(
+        project=world.project, destination=destination, route_name="all: loud", due_at=timezone.now()
+    )
+    typed = {"tab": "notifications"} if name == "alerts" else {}
+    page = shown(world, name, q=kept, range="7d", **typed)
+    form = page.partition('id="filter-form"')[2].partition("</form>")[0]
+    sent = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', form)) | {"q": kept}
+    in_rows = re.compile(r'form="filter-form"\s+name="term"\s+value="(.*?)"\s+title="Filter by')
+    terms = {*in_rows.findall(page)}
+    assert len(terms) >= 3
+    for term in terms:
+        moved = world.client.get(f"{world.base}/{name}", sent | {"term": term})["Location"]
+        listed = unescape(world.client.get(moved).content.decode())
+        for one in (kept, term):
+            assert f'aria-label="Remove {one}"' in listed
+        assert term in in_rows.findall(listed)
+        assert "range=7d" in moved
+    ignored = world.client.get(f"{world.base}/{name}", sent | {"term": 'agent:"'}, follow=True)
+    assert f'value="{kept}"' in unescape(ignored.content.decode())
 
 
 def test_headers_sort_and_a_second_click_reverses(world):

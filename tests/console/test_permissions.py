@@ -69,6 +69,7 @@ RIGHTS = {
     "keys": (READ, ADMINISTER),
     "revoke_key": (None, ADMINISTER),
     "project_settings": (READ, ADMINISTER),
+    "erasures": (ADMINISTER, ADMINISTER),
     "members": (READ, READ),  # to leave; what else it does has tests of its own
     "ingest": (READ, None),
     "system": (READ, None),

@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from detection.models import AuditEntry, Invitation, Membership, Project, Role, Session
 from detection.services.keys import principal_cache
+from detection.services.sessions import erasure
 from tests.console.scenes import make_world, text
 from tests.support.projects import make_key, make_member, make_project
 
@@ -249,3 +250,22 @@ def test_roles_change_at_once_and_the_last_admin_stays():
     assert person.post(members, {"action": "remove", "member": stranger.pk}).status_code == 404
     changes = [one for one in audited(world.project) if one.startswith("member.")]
     assert changes == ["member.role", "member.remove", "member.leave"]
+
+
+def test_an_admin_sees_what_an_erasure_removes_before_it_is_requested():
+    world = make_world()
+    base, name = f"/p/{world.project.slug}", world.incident.session_name
+    assert "No erasures yet" in text(world.client.get(f"{base}/erasures"))
+    assert "Nothing is stored" in text(world.client.get(f"{base}/erasures", {"name": "unknown"}))
+    session = Session.objects.get(project=world.project, external_id=name)
+    found = text(world.client.get(f"{base}/erasures", {"of": "session", "name": name}))
+    assert f"1 session, {session.call_count} calls, 1 incident" in found
+    world.client.post(f"{base}/erasures", {"of": "session", "name": name})
+    erasure.run_waiting(lambda: False)
+    assert not Session.objects.filter(pk=session.pk).exists()
+    page = text(world.client.get(f"{base}/erasures"))
+    assert "Erased" in page
+    assert name not in page
+    assert world.client.post(f"{base}/erasures", {"of": "session", "name": name}).status_code == 404
+    operator = signed_in(make_member(world.project, Role.OPERATOR))
+    assert operator.get(f"{base}/erasures").status_code == 403

@@ -22,6 +22,7 @@ from tests.engine.twins import (
     outcome,
     repeat,
     session_budget,
+    session_repeat,
     similar,
     stagnation,
 )
@@ -41,6 +42,7 @@ TWINS: dict[str, Callable[[History, Policy], Expected | None]] = {
 TWINS_OF_ALL: dict[str, Callable[[History, Policy, Sequence[Observation]], Expected | None]] = {
     "budget": budget.budget,
     "session_budget": session_budget.session_budget,
+    "session_repeat": session_repeat.session_repeat,
 }
 """Twins that also read what does not count as a call of a run."""
 often = settings(
@@ -259,6 +261,26 @@ def test_limits_of_a_session_whatever_its_runs_and_messages(run, names, limits, 
     ]
     policy = alone("session_budget", attended=attended, once_per_round=False, **limits)
     compare("session_budget", parts, policy)
+
+
+@often
+@given(
+    parts=st.lists(runs(), min_size=1, max_size=6), limit=st.integers(2, 4), ttl=st.sampled_from((30, 3600))
+)
+def test_the_same_result_turn_after_turn(parts, limit, ttl):
+    run: list[Observation] = []
+    for number, part in enumerate(parts):
+        step, at = 1000 * number, 2000.0 * number
+        run += [_moved(one, step, at) for one in (part if number % 2 else parts[0])]
+        run.append(Message(0.0, "user", step))
+    limits = {"session_repeat_max_turns": limit, "session_repeat_ttl_seconds": ttl}
+    compare("session_repeat", run, alone("session_repeat", result_aware=True, **limits))
+
+
+def _moved(one: Observation, step: int, at: float) -> Observation:
+    name = {} if isinstance(one, Message) else {"call_id": f"{step}-{one.call_id}"}
+    round_name = {"round": f"{step}-{one.round}"} if isinstance(one, Call) else {}
+    return replace(one, seq=one.seq + step, at=one.at + at, **name, **round_name)
 
 
 @pytest.mark.parametrize("length", [2, 3, 6])

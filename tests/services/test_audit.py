@@ -32,7 +32,7 @@ from detection.services.ingestion.transcript_imports import Arrived
 from detection.services.maintenance import retention
 from detection.services.policies import message_templates, overrides
 from detection.services.projects import invitations, members, projects
-from detection.services.sessions import actions, quarantine, removal
+from detection.services.sessions import actions, erasure, quarantine, removal
 from detection.services.what_if import changes, what_ifs
 from tests.support.alerts import make_incident, make_route, make_webhook
 from tests.support.http_receiver import receiving
@@ -297,6 +297,7 @@ def _changes(w):
         "sessions.actions.run_command": (w.session, lambda s: actions.run_command(w.pk, s, "!/set(tool-loop-max-repeats=9)", ANA)),
         "sessions.quarantine.retry": (w.quarantined, lambda s: quarantine.retry(w.pk, s, ANA)),
         "sessions.quarantine.retry_all": (w.quarantined, lambda _: quarantine.retry_all(w.pk, ANA)),
+        "sessions.erasure.request_erasure": (w.session, lambda s: erasure.request_erasure(w.pk, "session", s, ANA)),
         "sessions.removal.remove_demo": (lambda: None, lambda _: removal.remove_demo(w.pk, ANA)),
         "saved_views.save_view": (lambda: None, lambda _: saved_views.save_view(w.pk, "incidents", "Costly", "sort=-cost", ANA)),
         "saved_views.rename_view": (w.view, lambda one: saved_views.rename_view(w.pk, one.public_id, "Other", ANA)),

@@ -19,6 +19,7 @@ REGISTERED = (
     "stagnation.Stagnation",
     "budget.Budget",
     "session_budget.SessionBudget",
+    "session_repeat.SessionRepeat",
     "stalled.Stalled",
 )
 """Module and class of every detector. The order is the rank: of equally strict findings the first decides the verdict."""
@@ -45,6 +46,7 @@ ON_RESULT = tuple(one for one in DETECTORS if type(one).on_result is not BaseDet
 ON_CHANGE = tuple(one for one in DETECTORS if type(one).on_change is not BaseDetector.on_change)
 ON_MESSAGE = tuple(one for one in DETECTORS if type(one).on_message is not BaseDetector.on_message)
 ON_USAGE = tuple(one for one in DETECTORS if type(one).on_usage is not BaseDetector.on_usage)
+ON_TURN = tuple(one for one in DETECTORS if type(one).on_turn is not BaseDetector.on_turn)
 ON_UNCOUNTED = tuple(one for one in DETECTORS if type(one).on_uncounted is not BaseDetector.on_uncounted)
 ON_REBUILT = tuple(one for one in DETECTORS if type(one).on_rebuilt is not BaseDetector.on_rebuilt)
 """The detectors that override a hook."""
@@ -71,6 +73,7 @@ __all__ = [
     "ON_MESSAGE",
     "ON_REBUILT",
     "ON_RESULT",
+    "ON_TURN",
     "ON_UNCOUNTED",
     "ON_USAGE",
     "QUIET",

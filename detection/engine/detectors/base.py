@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MAX_EVIDENCE = 50
 MAX_LIMIT_EVIDENCE = 20
-COST_DECIMALS = 9
+COST_DECIMALS = 12
 """To which sums of costs are rounded: ten times 0.40 is 4.00."""
 
 
@@ -209,6 +209,9 @@ class BaseDetector:
 
     def on_usage(self, own: dict[str, Any], usage: Usage) -> None:
         """Add the usage of a model response that was reported by itself."""
+
+    def on_turn(self, own: dict[str, Any]) -> None:
+        """Note that a turn begins: the user spoke, or the context was compacted. Only with `spans_session`."""
 
     def on_uncounted(self, own: dict[str, Any], call: ObservedCall) -> None:
         """Note a call that no detector judges: of an exempt tool, or repeated within its round. Only with `spans_session`."""

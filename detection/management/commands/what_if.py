@@ -9,7 +9,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from detection.models import Project, WhatIf, WhatIfState
+from detection.management.choices import chosen_project
+from detection.models import WhatIf, WhatIfState
 from detection.selectors.what_ifs import MISSING_WORDS, as_document
 from detection.services.audit import Actor
 from detection.services.errors import ServiceError
@@ -63,15 +64,7 @@ class Command(BaseCommand):
             self._print(as_document(row))
 
     def _create(self, options: dict[str, Any]) -> WhatIf:
-        slug = options["project"]
-        projects = Project.objects.filter(slug=slug) if slug else Project.objects.all()
-        found = [*projects[:2]]
-        if len(found) != 1:
-            several = "`--project` is required: there are several."
-            raise CommandError(
-                several if found else f"There is no project `{slug}`." if slug else "There is no project."
-            )
-        (project,) = found
+        project = chosen_project(options["project"])
         pairs = [pair.partition("=") for pair in options["values"]]
         for name, sign, _ in pairs:
             if not sign:

@@ -33,7 +33,8 @@ REVOKE CREATE ON SCHEMA {schema} FROM PUBLIC;
 GRANT USAGE ON SCHEMA {schema} TO {role};
 GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role};
 GRANT USAGE ON ALL SEQUENCES IN SCHEMA {schema} TO {role};
-GRANT EXECUTE ON FUNCTION detection_ensure_partitions, detection_drop_empty_partitions TO {role};
+GRANT EXECUTE ON FUNCTION detection_ensure_partitions, detection_drop_empty_partitions, detection_erase_from_audit
+    TO {role};
 REVOKE ALL ON detection_auditentry FROM PUBLIC, {role};
 GRANT SELECT, INSERT ON detection_auditentry TO {role};
 """

@@ -135,13 +135,14 @@ class Folding:
                 return self._fold_result(event)
             if event.type == EventType.MESSAGE:
                 self._fold_message(event)
+            elif event.type == EventType.COMPACTION:
+                self._fold_compaction(event)
             elif event.type == EventType.USAGE:
                 self._fold_usage(event)
             elif event.type == EventType.END:
                 self._fold_end(event)
             elif event.type == EventType.HEARTBEAT:
                 self._fold_heartbeat(event)
-            # Of a compaction nothing follows: a loop does not end because the model has forgotten it.
         except DatabaseError:
             raise
         except Exception as error:
@@ -233,6 +234,11 @@ class Folding:
         policy = locked.policy_for(event)
         if policy.values["enabled"]:
             fold.observe_message(locked.tracker, Message(at=event.at, seq=event.seq), policy)
+
+    def _fold_compaction(self, event: EventRecord) -> None:
+        policy = self.locked.policy_for(event)
+        if policy.values["enabled"]:
+            fold.observe_message(self.locked.tracker, Message(event.at, "condense", event.seq), policy)
 
     def _fold_usage(self, event: EventRecord) -> None:
         locked, policy = self.locked, self.locked.policy_for(event)

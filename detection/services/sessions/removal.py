@@ -1,4 +1,6 @@
-"""Removes sessions with their events: those past their retention, and those of the demo. Incidents stay, with their evidence.
+"""Removes sessions with their events: those past their retention, and those of the demo.
+
+Incidents stay, with their evidence; `erasure` removes these as well.
 
 Events go first and in transactions of limited size: PostgreSQL logs every page that a deletion touches, and the log of
 one large deletion would fill a disk that is nearly full.
@@ -12,7 +14,7 @@ from datetime import datetime
 from django.db import connection, transaction
 from django.db.models import QuerySet
 
-from detection.models import Incident, Session
+from detection.models import Incident, JudgeCall, Session
 from detection.models.sessions import IMPORTED
 from detection.services import audit
 from detection.services.audit import Actor
@@ -47,7 +49,7 @@ def remove_older_than(project_id: int, before: datetime) -> int:
     # The upper half of the id is the day on which the row was created.
     first_id_since = int(before.timestamp()) // 86_400 << 32
     rows = rows.exclude(integration__startswith=IMPORTED, pk__gte=first_id_since)
-    empty = _delete_events(rows, skip_locked=True)
+    empty = delete_events(rows, skip_locked=True)
     with transaction.atomic():
         locked = rows.select_for_update(skip_locked=True)
         ids = list(locked.filter(pk__in=empty).values_list("pk", flat=True))
@@ -67,7 +69,7 @@ def remove_demo(project_id: int, actor: Actor) -> int:
     """Remove everything that the demo created in a project: sessions, calls and incidents. Returns how many sessions."""
     rows = Session.objects.filter(project_id=project_id, is_demo=True).order_by("external_id")
     total = 0
-    while empty := _delete_events(rows):
+    while empty := delete_events(rows):
         with transaction.atomic():
             ids = list(rows.select_for_update().filter(pk__in=empty).values_list("pk", flat=True))
             delete_sessions(ids)
@@ -81,14 +83,15 @@ def remove_demo(project_id: int, actor: Actor) -> int:
 
 
 def delete_sessions(session_ids: list[int]) -> None:
-    """Delete sessions with their events, in the transaction of the caller."""
+    """Delete sessions with their events and what the judge was asked about them, in the transaction of the caller."""
     with connection.cursor() as cursor:
         cursor.execute("DELETE FROM detection_event WHERE session_id = ANY(%s)", [session_ids])
         cursor.execute("DELETE FROM detection_eventkey WHERE session_id = ANY(%s)", [session_ids])
+    JudgeCall.objects.filter(session_id__in=session_ids).delete()
     Session.objects.filter(pk__in=session_ids).delete()
 
 
-def _delete_events(rows: QuerySet[Session], *, skip_locked: bool = False) -> list[int]:
+def delete_events(rows: QuerySet[Session], *, skip_locked: bool = False) -> list[int]:
     """Delete the events of the first `BATCH_SESSIONS` sessions, oldest first, in transactions of about `SLICE_BYTES`.
 
     Parameters

@@ -134,6 +134,8 @@ def _observe(state: State, event: EventRecord, policy: Policy, keyer: Keyer) -> 
         return fold.observe_result(state, event, policy, keyer)
     if event.type == EventType.MESSAGE and event.is_of_user:
         fold.observe_message(state, Message(at=event.at, seq=event.seq), policy)
+    elif event.type == EventType.COMPACTION:
+        fold.observe_message(state, Message(event.at, "condense", event.seq), policy)
     elif event.type == EventType.USAGE:
         usage = Usage(event.at, event.tokens, event.cost_usd, event.seq, event.run or None)
         fold.observe_usage(state, usage, policy)

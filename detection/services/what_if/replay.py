@@ -206,6 +206,8 @@ class SessionReplay:
                 self._observe(step.cell.seq, step.cell.tool, step, policy, event)
         elif event.type == EventType.MESSAGE:
             self._fold_message(event, policy)
+        elif event.type == EventType.COMPACTION:
+            fold.observe_message(self._state, Message(event.at, "condense", event.seq), policy)
         elif event.type == EventType.USAGE:
             usage = Usage(event.at, event.tokens, event.cost_usd, event.seq, event.run or None)
             fold.observe_usage(self._state, usage, policy)

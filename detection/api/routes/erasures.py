@@ -1,0 +1,45 @@
+"""Routes of erasures: a session, or all sessions of an agent, are removed everywhere."""
+
+from __future__ import annotations
+
+from django.http import HttpResponse
+from ninja import Body, Query, Router
+
+from detection.api.auth import ADMIN_WITH_BODY, READ
+from detection.api.pages import page_response
+from detection.api.query_parameters import existing, existing_name
+from detection.api.requests import ApiRequest, actor_of
+from detection.api.responses import json_response
+from detection.api.schemas.common import PageSchema
+from detection.api.schemas.erasures import ErasureQuerySchema, ErasureRequestSchema, ErasureSchema
+from detection.selectors import erasures as selector
+from detection.services.sessions import erasure
+
+router = Router(tags=["sessions"])
+
+
+@router.post("/erasures", auth=ADMIN_WITH_BODY, response={202: ErasureSchema}, summary="Create an erasure")
+def create_erasure(request: ApiRequest, body: Body[ErasureRequestSchema]) -> HttpResponse:
+    """Erase a session, or all sessions of an agent, with everything recorded about them. It cannot be undone.
+
+    A worker begins within a second; the erasure is its receipt.
+    """
+    of = "session" if body.session else "agent"
+    row = erasure.request_erasure(
+        request.principal.project_id, of, body.session or body.agent, actor_of(request)
+    )
+    return json_response(selector.as_document(row), 202)
+
+
+@router.get("/erasures", auth=READ, response={200: PageSchema[ErasureSchema]}, summary="List erasures")
+def list_erasures(request: ApiRequest, query: Query[ErasureQuerySchema]) -> HttpResponse:
+    """List the erasures of the project, newest first. Whoever knows an erased name finds its receipt."""
+    named = ("session", query.session) if query.session else ("agent", query.agent) if query.agent else None
+    return page_response(request, query, named, selector.list_erasures, selector.as_document)
+
+
+@router.get("/erasures/{erasure_id}", auth=READ, response={200: ErasureSchema}, summary="Get an erasure")
+def get_erasure(request: ApiRequest, erasure_id: str) -> HttpResponse:
+    """Get an erasure: whether it is finished, and what was removed."""
+    row = existing(selector.find_erasure(request.principal.project_id, existing_name(erasure_id)))
+    return json_response(selector.as_document(row))

@@ -1,0 +1,56 @@
+"""The Erasure page of a project: find a session or an agent, erase it, and read the receipts."""
+
+from __future__ import annotations
+
+from django.contrib import messages
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods
+
+from detection.console.access import ProjectRequest, actor_of, in_project
+from detection.models import Erasure, ErasureOf, Role
+from detection.selectors.erasures import as_document
+from detection.services.errors import ServiceError
+from detection.services.sessions import erasure
+
+MAX_SHOWN = 100
+
+
+@never_cache
+@in_project(Role.ADMIN)
+@require_http_methods(["GET", "HEAD", "POST"])
+def page(request: ProjectRequest) -> HttpResponse:
+    """Show what an erasure of a name would remove, or request it. Below it, the receipts."""
+    project_id = request.project.pk
+    given = request.POST if request.method == "POST" else request.GET
+    of, name = given.get("of", ErasureOf.SESSION), given.get("name", "")
+    if of not in ErasureOf.values:
+        of = ErasureOf.SESSION
+    error: ServiceError | None = None
+    if request.method == "POST":
+        try:
+            row = erasure.request_erasure(project_id, of, name, actor_of(request))
+        except ServiceError as problem:
+            error = problem
+        else:
+            messages.success(request, f"Erasure {row.public_id} requested. A worker begins within a second.")
+            return redirect("console:erasures", request.project.slug)
+    is_nameable = 0 < len(name) <= 256 and "\x00" not in name
+    rows = Erasure.objects.filter(project_id=project_id).order_by("-pk")[:MAX_SHOWN]
+    context = {
+        "of": of,
+        "name": name,
+        "choices": ErasureOf.choices,
+        "found": erasure.preview(project_id, of, name) if is_nameable else None,
+        "error": error,
+        "rows": [(row, _removed(row)) for row in rows],
+    }
+    return render(request, "projects/erasures.html", context, status=error.status if error else 200)
+
+
+def _removed(row: Erasure) -> str:
+    """Say what an erasure has removed, as in "1 session, 120 events"."""
+    counts = as_document(row)["removed"].items()
+    words = ((count, kind.replace("_", " ")) for kind, count in counts)
+    return ", ".join(f"{count:,} {kind.removesuffix('s') if count == 1 else kind}" for count, kind in words)

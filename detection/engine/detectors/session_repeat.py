@@ -1,0 +1,188 @@
+"""The same call with the same result, turn after turn.
+
+    a b   message   a c   message   a d   message   a …
+
+Counts the turns of a session in which a call returned the result that it had before. A turn begins with a run, a message of the
+user, or a compaction of the context, after which agents read again what they have forgotten. Calls in between, and how often the
+call is made within a turn, do not matter. Advises at the `session_repeat_max_turns`-th turn, and again each time the number has
+doubled; nothing is ever blocked, whatever the ladder.
+
+A successful change anywhere in the session starts the count of everything but errors anew: after it, looking again makes sense. So
+does a pause of more than `session_repeat_ttl_seconds` since the last such turn. Polls, bare acknowledgements, receipts of writes
+and trouble of the provider do not count. In an attended session, a message of the user resets the counts.
+
+- **False alarms:** procedures that begin every turn with the same look, in sessions that change nothing.
+- **Misses:** a call with more than 28 others between two turns.
+- **Tuning:** raise `session_repeat_max_turns`, or turn it off for tools that are meant to be called in every turn.
+- **Cost:** constant per result.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from detection.engine.calls import Finding, ObservedCall
+from detection.engine.detectors.base import (
+    QUIET,
+    BaseDetector,
+    Example,
+    ExampleCall,
+    Reading,
+    detail,
+)
+from detection.engine.field import ladder, number, switch
+from detection.engine.identity import loop_identity
+from detection.engine.memory import EMPTY, ERROR, Record, RunState, drop_oldest, hash_of
+from detection.engine.results import ResultOutcome
+
+if TYPE_CHECKING:
+    from detection.engine.policy import Policy
+
+_MAX_PAIRS = 28
+_MAX_RUNS = 8
+_MAX_SEQS = 12
+_WRITES = frozenset(("command", "message", "write"))
+_OF_ERROR = "!"
+# What is kept of a call and result: the latest turn, its time in seconds since the first call, the number of turns, and
+# sequence numbers.
+_TURN, _AT, _COUNT, _FIRST_SEQ = range(4)
+
+
+class SessionRepeat(BaseDetector):
+    """Counts the turns in which a call returns the same."""
+
+    kind = "session_repeat"
+    label = "Repeats across turns"
+    headline = "Repeated in every turn"
+    unit = "turns"
+    sentence = "*$tool* was called in *$count turns* with identical arguments and returned the same $result"
+    recurrence = "*$tool* is called turn after turn with the same result"
+    message = "'$tool' was called with identical arguments in $count turns of this session and returned the same $result"
+    advice = "Use what it returned, or do something that can change the result."
+    again = "The same call in another turn"
+    presets = ("standard",)
+    key_settings = ("session_repeat_ladder", "session_repeat_max_turns")
+    limit_setting = "session_repeat_max_turns"
+    is_exact = True
+    spans_session = True
+    describes_results = False
+    settings = (
+        switch(
+            "session_repeat_enabled", False, "Detect repeats across turns",
+            "Detect a call that returns the same in turn after turn of a session.", weakens="off",
+        ),
+        number(
+            "session_repeat_max_turns", 7, 2, 1000, "Limit for repeats across turns",
+            "Warns in the n-th turn in which a call returned the same.", unit="turns",
+        ),
+        number(
+            "session_repeat_ttl_seconds", 3600, 1, 31_536_000, "Pause between turns",
+            "Turns further apart than this do not count together.", unit="seconds", weakens="down",
+        ),
+        ladder("session_repeat_ladder", "warn", "Reaction to repeats across turns"),
+    )  # fmt: skip
+    examples = {
+        "session_repeat": Example(
+            "the same call and result in the seventh turn",
+            tuple(
+                call
+                for n in range(1, 8)
+                for call in (
+                    ExampleCall("A", "search", {"q": "reset password"}, "0 hits", run=f"run-{n}"),
+                    ExampleCall(
+                        f"{n}",
+                        "lookup",
+                        {"name": f"user {n} {n * n}"},
+                        f"{n * 31} is the number",
+                        run=f"run-{n}",
+                    ),
+                )
+            ),
+        ),
+    }
+
+    def on_call(
+        self, own: dict[str, Any], run: RunState, record: Record, call: ObservedCall, policy: Policy
+    ) -> Reading:
+        """Note the turn of the call."""
+        runs = own.setdefault("runs", {})
+        name = f"{hash_of(call.run or ''):x}"
+        if name not in runs:
+            own["turn"] = runs[name] = own.get("turn", 0) + 1
+            own.setdefault("since", int(record.at))
+            drop_oldest(runs, _MAX_RUNS)
+        own["now"] = runs[name]
+        return QUIET
+
+    def on_result(
+        self, own: dict[str, Any], run: RunState, record: Record, outcome: ResultOutcome, policy: Policy
+    ) -> Reading:
+        """Count the turn, unless it is counted for this call and result already."""
+        turn = own.get("now", 0)
+        if not turn or not _is_counted(record, outcome, policy):
+            return QUIET
+        pairs = own.setdefault("pairs", {})
+        name = _name(record)
+        pair, at = pairs.pop(name, None), int(record.at - own["since"])
+        if pair is None or at - pair[_AT] > policy.values["session_repeat_ttl_seconds"]:
+            pair = [0, at, 0]
+        pairs[name] = pair
+        drop_oldest(pairs, _MAX_PAIRS)
+        pair[_AT] = at
+        if turn <= pair[_TURN]:
+            return QUIET
+        pair[_TURN] = turn
+        pair[_COUNT] += 1
+        pair.append(record.seq)
+        # The first call stays, and the latest ones.
+        del pair[_FIRST_SEQ + 1 : -_MAX_SEQS]
+        count, limit = pair[_COUNT], policy.values["session_repeat_max_turns"]
+        if count % limit or (count // limit) & (count // limit - 1):
+            return QUIET
+        seqs = sorted(pair[_FIRST_SEQ:])
+        finding = Finding(
+            kind=self.kind,
+            count=count,
+            limit=limit,
+            confidence=0.9,
+            loop_id=loop_identity(self.kind, (record.key,)),
+            call_keys=(record.key,),
+            seqs=tuple(seqs),
+            first_seq=seqs[0],
+            results="errors" if record.status == ERROR else "empty" if record.status == EMPTY else "equal",
+            detail=detail(record.tool, advisory=True, scope="session"),
+        )
+        return Reading(count, limit, finding)
+
+    def on_change(self, own: dict[str, Any], run: RunState, record: Record) -> None:
+        """Forget what other calls returned, except errors: after a change it makes sense to look again."""
+        own["pairs"] = {
+            name: pair
+            for name, pair in own.get("pairs", {}).items()
+            if name.endswith(_OF_ERROR) or name.startswith(record.key[:4])
+        }
+
+    def on_turn(self, own: dict[str, Any]) -> None:
+        """Begin a new turn."""
+        own.pop("runs", None)
+
+    def reset(self, own: dict[str, Any], run: RunState, keys: tuple[str, ...]) -> None:
+        """Start counting these calls again from zero."""
+        prefixes = tuple(key[:4] for key in keys)
+        own["pairs"] = {
+            name: pair for name, pair in own.get("pairs", {}).items() if not name.startswith(prefixes)
+        }
+
+
+def _name(record: Record) -> str:
+    """Return the name under which a call and its result are kept: 32 bits, beginning with those of the call."""
+    return record.key[:4] + record.result[:4] + (_OF_ERROR if record.status == ERROR else "")
+
+
+def _is_counted(record: Record, outcome: ResultOutcome, policy: Policy) -> bool:
+    """Return whether an identical result of this call in another turn would mean anything."""
+    if policy.traits.tool_class == "poll" or record.effect == "poll" or outcome.trouble:
+        return False
+    if record.status == EMPTY:
+        return record.effect not in _WRITES
+    return outcome.is_evidence

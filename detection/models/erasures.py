@@ -1,0 +1,67 @@
+"""Erasures: requests to remove a session, or all sessions of an agent, with what was removed."""
+
+from __future__ import annotations
+
+import secrets
+
+from django.db import models
+from django.db.models.functions import Now
+
+from detection.engine.identity import Keyer
+from detection.models.incidents import PUBLIC_ID_ALPHABET
+from detection.models.projects import Project
+
+
+def new_erasure_id() -> str:
+    """Return a new opaque id with its type prefix, 100 random bits."""
+    return "era_" + "".join(secrets.choice(PUBLIC_ID_ALPHABET) for _ in range(20))
+
+
+class ErasureOf(models.TextChoices):
+    """What an erasure removes."""
+
+    SESSION = "session", "Session"
+    AGENT = "agent", "All sessions of an agent"
+
+
+_DOMAINS = {ErasureOf.SESSION: b"erased-session", ErasureOf.AGENT: b"erased-agent"}
+
+
+def name_digest(project: Project, of: str, name: str) -> str:
+    """Return the digest under which the receipt of an erased name is found; 32 hexadecimal digits."""
+    return Keyer(bytes(project.digest_secret)).digest(_DOMAINS[ErasureOf(of)], name.encode())
+
+
+class Erasure(models.Model):
+    """A request to erase and, once `finished_at` is set, its receipt.
+
+    `name` is needed until the work is done and empty afterwards; `name_digest` stays, so that whoever knows the name can
+    find the receipt, and nobody can read the name from it.
+    """
+
+    public_id = models.CharField(max_length=32, unique=True, default=new_erasure_id, editable=False)
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="erasures")
+    of = models.CharField(max_length=8, choices=ErasureOf.choices)
+    name = models.CharField(max_length=256, blank=True, default="")
+    name_digest = models.CharField(max_length=32, help_text="Digest of the name under the project's secret.")
+    requested_by = models.CharField(max_length=150)
+    requested_at = models.DateTimeField(db_default=Now())
+    finished_at = models.DateTimeField(null=True)
+    removed = models.JSONField(default=dict, help_text="How many rows of each kind.")
+
+    class Meta:
+        ordering = ("-id",)
+        constraints = (
+            models.CheckConstraint(name="erasure_known", condition=models.Q(of__in=("session", "agent"))),
+            models.CheckConstraint(
+                name="erasure_forgets_the_name",
+                condition=models.Q(finished_at=None) ^ models.Q(name=""),
+            ),
+        )
+        indexes = (
+            models.Index(fields=("project", "-id"), name="erasure_newest"),
+            models.Index(fields=("id",), name="erasure_open", condition=models.Q(finished_at=None)),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.public_id}: {self.of}"

@@ -1,0 +1,292 @@
+"""Erasure: removes a session, or all sessions of an agent, with everything that was recorded or derived from them.
+
+A request is stored, a worker carries it out within a second or two, and the request becomes the receipt. The work is done
+session by session, in transactions of limited size, and may be interrupted and repeated at any point. Unlike `removal`, which
+keeps incidents, it leaves no row in which the name of a session occurs; the audit keeps a keyed digest of the name.
+
+Does not belong here: what people typed elsewhere (notes on other incidents, saved filters), logs, and backups.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+import orjson
+import structlog
+from django.db import OperationalError, connection, transaction
+from django.db.models import Count, Exists, OuterRef, Q, QuerySet, Sum
+from django.utils import timezone
+
+from detection.models import (
+    AlertEvent,
+    Approval,
+    Attempt,
+    BriefRecord,
+    DeliveryAttempt,
+    Erasure,
+    ErasureOf,
+    Event,
+    Incident,
+    JudgeCall,
+    Notification,
+    NotificationItem,
+    Pattern,
+    Project,
+    RememberedDecision,
+    Session,
+    TranscriptImport,
+    WhatIf,
+)
+from detection.models.erasures import name_digest
+from detection.services import audit
+from detection.services.audit import Actor
+from detection.services.errors import Conflict, Invalid, NotFound
+from detection.services.sessions import removal
+from detection.sql.advisory_locks import AdvisoryLock, try_lock
+from detection.stream.hints import Hint
+from detection.stream.publisher import publish_after_commit
+
+log = structlog.get_logger(__name__)
+MAX_OPEN: Final = 100
+"""Erasures of a project that wait for a worker."""
+
+
+def preview(project_id: int, of: str, name: str) -> dict[str, int]:
+    """Return how many sessions, calls and incidents an erasure would remove now; all 0 if there is nothing of the name."""
+    sessions = _sessions(project_id, of, name)
+    found = sessions.aggregate(sessions=Count("pk"), calls=Sum("call_count"))
+    left = _left_incidents(project_id, of, name).count()
+    return {
+        "sessions": found["sessions"],
+        "calls": found["calls"] or 0,
+        "incidents": left + Incident.objects.filter(session__in=sessions).count(),
+    }
+
+
+def request_erasure(project_id: int, of: str, name: str, actor: Actor) -> Erasure:
+    """Request the erasure of a session or of all sessions of an agent. It cannot be undone.
+
+    Parameters
+    ----------
+    of
+        ``session`` or ``agent``.
+    name
+        The client's name for the session, or the agent, exactly.
+
+    Returns
+    -------
+    Erasure
+        The receipt; the one that is open already, if there is one for this name.
+
+    Raises
+    ------
+    Invalid
+        For an empty name.
+    NotFound
+        If nothing is stored under the name.
+    Conflict
+        ``too_many_erasures`` if too many are open.
+    """
+    if not name:
+        raise Invalid("A name is required.", field=of, code="required")
+    with transaction.atomic():
+        # Locks the project, so that two requests at the same time become one erasure.
+        project = Project.objects.select_for_update(of=("self",), no_key=True).get(pk=project_id)
+        open_rows = Erasure.objects.filter(project=project, finished_at=None)
+        if (same := open_rows.filter(of=of, name=name).first()) is not None:
+            return same
+        if not any(preview(project.pk, of, name).values()):
+            raise NotFound
+        if open_rows.count() >= MAX_OPEN:
+            raise Conflict(f"{MAX_OPEN} erasures wait for a worker already.", code="too_many_erasures")
+        row = Erasure.objects.create(
+            project=project,
+            of=of,
+            name=name,
+            name_digest=name_digest(project, of, name),
+            requested_by=actor.name[:150],
+        )
+        audit.record(
+            actor,
+            f"{of}.erase",
+            f"erased:{row.name_digest}",
+            project_id=project.pk,
+            after={"erasure": row.public_id},
+        )
+        publish_after_commit(project.pk, Hint("erasure", row.public_id))
+    return row
+
+
+def run_waiting(should_stop: Callable[[], bool], *, project_id: int | None = None) -> int:
+    """Carry out the open erasures, one process at a time for each project. Returns how many were finished.
+
+    Parameters
+    ----------
+    should_stop
+        Whether this worker shuts down; asked after every session.
+    project_id
+        Only erasures of this project.
+    """
+    rows = Erasure.objects.filter(finished_at=None).select_related("project").order_by("pk")
+    if project_id is not None:
+        rows = rows.filter(project_id=project_id)
+    finished = 0
+    for row in rows:
+        with try_lock(AdvisoryLock.ERASURE, row.project_id) as is_locked:
+            if not is_locked or not rows.filter(pk=row.pk).exists():
+                continue
+            try:
+                finished += _ErasureWork(row, should_stop).run()
+            except OperationalError:
+                # The database restarts, or ended a statement in favour of another one: the next look continues.
+                log.warning("erasure_interrupted", id=row.public_id, exc_info=True)
+    return finished
+
+
+def _sessions(project_id: int, of: str, name: str) -> QuerySet[Session]:
+    rows = Session.objects.filter(project_id=project_id)
+    if of == ErasureOf.SESSION:
+        return rows.filter(external_id=name)
+    # A session has one agent, but another one may have looped in it.
+    return rows.filter(Q(agent=name) | Exists(Incident.objects.filter(session_id=OuterRef("pk"), agent=name)))
+
+
+def _left_incidents(project_id: int, of: str, name: str) -> QuerySet[Incident]:
+    """Return the incidents of sessions that retention has removed before."""
+    rows = Incident.objects.filter(project_id=project_id, session=None)
+    return rows.filter(session_name=name) if of == ErasureOf.SESSION else rows.filter(agent=name)
+
+
+class _ErasureWork:
+    """The work on one erasure, under the lock of its project."""
+
+    def __init__(self, row: Erasure, should_stop: Callable[[], bool]) -> None:
+        self._row, self._should_stop = row, should_stop
+        self._project = row.project
+
+    def run(self) -> bool:
+        """Erase until nothing is left or the worker stops; return whether the erasure is finished."""
+        row = self._row
+        while (session := _sessions(row.project_id, row.of, row.name).first()) is not None:
+            if self._should_stop():
+                return False
+            self._erase_session(session)
+        left = _left_incidents(row.project_id, row.of, row.name)
+        while (incident := left.first()) is not None:
+            if self._should_stop():
+                return False
+            self._erase_name(incident.session_name)
+        with transaction.atomic():
+            if row.of == ErasureOf.AGENT:
+                remembered = RememberedDecision.objects.filter(project_id=row.project_id, agent=row.name)
+                self._note(Counter(remembered_decisions=remembered.delete()[0]))
+            row.name, row.finished_at = "", timezone.now()
+            row.save(update_fields=("name", "finished_at"))
+            publish_after_commit(row.project_id, Hint("erasure", row.public_id))
+        log.info("erasure_finished", id=row.public_id, of=row.of, removed=row.removed)
+        return True
+
+    def _erase_session(self, session: Session) -> None:
+        events = Event.objects.filter(session_id=session.pk).count()
+        # In transactions of limited size; what arrives meanwhile is deleted with the row.
+        removal.delete_events(Session.objects.filter(pk=session.pk))
+        self._erase_name(session.external_id, session.pk, events)
+
+    def _erase_name(self, name: str, session_id: int | None = None, events: int = 0) -> None:
+        """Remove everything that names a session in one transaction, with its row if there is one."""
+        project_id = self._row.project_id
+        with transaction.atomic():
+            removed = Counter[str]()
+            incidents = Incident.objects.filter(project_id=project_id, session_name=name)
+            about = [
+                *incidents.filter(Q(session=None) | Q(session_id=session_id)).values_list(
+                    "public_id", flat=True
+                )
+            ]
+            if session_id is not None and Session.objects.select_for_update().filter(pk=session_id).exists():
+                removed["sessions"], removed["events"] = 1, events
+                approvals = Approval.objects.filter(session_id=session_id)
+                about += approvals.values_list("public_id", flat=True)
+                removed["approvals"] = approvals.count()
+                removed["judge_calls"] = JudgeCall.objects.filter(session_id=session_id).count()
+                removal.delete_sessions([session_id])
+            removed += self._erase_incidents(name)
+            children = Session.objects.filter(project_id=project_id, parent_external_id=name)
+            children.update(parent_external_id="")
+            what_ifs = WhatIf.objects.filter(_names(name, "change", "result"), project_id=project_id)
+            removed["what_ifs"] = what_ifs.delete()[0]
+            imports = TranscriptImport.objects.filter(project_id=project_id).exclude(finished_at=None)
+            removed["imports"] = imports.filter(_names(name, "files", "skipped", "summary")).delete()[0]
+            BriefRecord.objects.filter(_names(name, "value")).delete()
+            Attempt.objects.filter(_names(name, "detail"), project_id=project_id).update(detail="")
+            removed["audit_entries"] = self._erase_from_audit(name, about)
+            self._note(removed)
+            publish_after_commit(project_id, Hint("session"), Hint("incident"))
+
+    def _erase_incidents(self, name: str) -> Counter[str]:
+        """Remove the incidents of sessions of this name that have no row any more, with what was sent about them."""
+        project_id = self._row.project_id
+        incidents = Incident.objects.filter(project_id=project_id, session=None, session_name=name)
+        patterns = [*incidents.exclude(pattern=None).values_list("pattern_id", flat=True).distinct()]
+        events = AlertEvent.objects.filter(
+            Q(incident__in=incidents) | Q(project_id=project_id, facts__session=name)
+        )
+        notifications = [
+            *NotificationItem.objects.filter(event__in=events)
+            .values_list("notification_id", flat=True)
+            .distinct()
+        ]
+        judge_calls = JudgeCall.objects.filter(incident__in=incidents).delete()[0]
+        events.delete()
+        removed = Counter(
+            judge_calls=judge_calls,
+            notifications=self._erase_notifications(notifications),
+            incidents=incidents.count(),
+        )
+        incidents.delete()
+        left = Incident.objects.filter(pattern_id=OuterRef("pk"))
+        Pattern.objects.filter(Q(pk__in=patterns) & ~Exists(left)).delete()
+        return removed
+
+    @staticmethod
+    def _erase_notifications(ids: list[int]) -> int:
+        """Delete notifications without a remaining event; of others, the texts, which are rendered again if they are not sent."""
+        rows = Notification.objects.filter(pk__in=ids)
+        items = NotificationItem.objects.filter(notification_id=OuterRef("pk"))
+        deleted = rows.filter(~Exists(items)).delete()[1].get(Notification._meta.label, 0)
+        DeliveryAttempt.objects.filter(notification_id__in=ids).update(problem="", response="")
+        return deleted + rows.update(payload="", title="")
+
+    def _erase_from_audit(self, name: str, about: list[str]) -> int:
+        """Replace the name in the audit by its digest, with the rights of the database owner.
+
+        Entries about its incidents and approvals lose their details, which may contain what people wrote. Returns how
+        many entries were changed.
+        """
+        digest = name_digest(self._project, ErasureOf.SESSION, name)
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT detection_erase_from_audit(%s, %s, %s, %s)",
+                [self._project.pk, name, f"erased:{digest}", about],
+            )
+            return int(cursor.fetchone()[0])
+
+    def _note(self, removed: Counter[str]) -> None:
+        """Add to the receipt, in the transaction of the removal."""
+        row = self._row
+        row.removed = dict(Counter(row.removed) + removed)
+        row.save(update_fields=("removed",))
+
+
+def _names(name: str, *fields: str) -> Q:
+    """Match rows where the name stands as a word of its own in a text, or in any text of a JSON value."""
+    found = Q()
+    for field in fields:
+        is_text = field == "detail"
+        word = re.escape(name if is_text else orjson.dumps(name).decode()[1:-1])
+        pattern = rf"(^|[^[:alnum:]_-]){word}($|[^[:alnum:]_-])"
+        found |= Q(pk__in=[]) if not word else Q(**{f"{field}__regex": pattern})
+    return found
