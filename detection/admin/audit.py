@@ -13,7 +13,7 @@ from detection.models import AuditEntry
 
 AREAS = (
     "account", "approval", "backend", "demo", "destination", "import", "incident", "invitation", "judge", "key", "member", "message_template", "notification", "operator",
-    "pattern", "policy", "price", "project", "retention", "route", "session", "silence", "view", "what_if",
+    "pattern", "policy", "price", "project", "retention", "route", "session", "silence", "suggestion", "view", "what_if",
 )  # fmt: skip
 
 

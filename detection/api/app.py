@@ -34,6 +34,7 @@ from detection.api.routes import (
     saved_views,
     sessions,
     statistics,
+    suggestions,
     telemetry,
     what_if,
 )
@@ -93,6 +94,7 @@ _PATH_PARAMETERS = {
     "rung": "Rung of the escalation ladder.",
     "session": "Your name for the session, percent-encoded.",
     "silence_id": "Id of the silence.",
+    "suggestion_id": "Id of the suggestion.",
     "token_id": "Readable part of the token.",
     "view_id": "Id of the view.",
 }
@@ -178,5 +180,6 @@ api.add_router("", imports.router)
 api.add_router("", erasures.router)
 api.add_router("", what_if.router)
 api.add_router("", exceptions.router)
+api.add_router("", suggestions.router)
 api.add_router("", saved_views.router)
 api.add_router("", audit.router)

@@ -44,6 +44,7 @@ from detection.console import (
     session,
     sign_in,
     statistics,
+    suggestions,
     system,
     what_if,
 )
@@ -106,6 +107,9 @@ urlpatterns = [
     path(_PROJECT + "policies/what-if/<str:public_id>", what_if.one, name="what_if"),
     path(_PROJECT + "policies/what-if/<str:public_id>/cancel", what_if.cancel, name="cancel_what_if"),
     path(_PROJECT + "policies/what-if/<str:public_id>/save", what_if.save, name="save_what_if"),
+    path(_PROJECT + "policies/suggestions", suggestions.page, name="suggestions"),
+    path(_PROJECT + "policies/suggestions/act", suggestions.act, name="suggestions_act"),
+    path(_PROJECT + "policies/suggestions/try", suggestions.try_on_history, name="try_suggestion"),
     path(_PROJECT + "policies/history", policies.history, name="policy_history"),
     path(_PROJECT + "alerts", alerts.page, name="alerts"),
     path(_PROJECT + "alerts/act", alerts.act, name="alerts_act"),

@@ -209,7 +209,7 @@ def _context(request: ProjectRequest, row: WhatIf, *, is_beside_form: bool) -> d
         "word": word,
         "share": round(100 * row.share),
         "where": formatting.source_name(_scope_name(row)),
-        "differences": _differences(request, row),
+        "differences": differences(request, row.change),
         "is_beside_form": is_beside_form,
         "may_save": is_admin or bool(row.change.get("session")),
         "is_outdated": selector.is_outdated(row),
@@ -255,9 +255,8 @@ def _listed(request: ProjectRequest, items: list[dict[str, Any]]) -> list[Replay
     return listed
 
 
-def _differences(request: ProjectRequest, row: WhatIf) -> list[tuple[str, str, str]]:
-    """Return label, current and tried value of everything in which the change differs from what is stored."""
-    change = row.change
+def differences(request: ProjectRequest, change: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Return label, current and new value of everything in which a change differs from what is stored."""
     before: dict[str, Any] = {}
     if change["scope"].startswith("tool:"):
         rule = ToolOverride.objects.filter(project=request.project, pattern=change["scope"][5:]).first()

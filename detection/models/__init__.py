@@ -45,6 +45,7 @@ from detection.models.session_state import SessionState, StoppedByKind
 from detection.models.sessions import ReadMessages, Session, TrackerState
 from detection.models.sign_ins import SignIn
 from detection.models.statistics import CallCount, CountedSession, CountingCursor
+from detection.models.suggestions import Suggestion, SuggestionDecision
 from detection.models.what_ifs import WhatIf, WhatIfState
 
 __all__ = [
@@ -110,6 +111,8 @@ __all__ = [
     "Severity",
     "SignIn",
     "StoppedByKind",
+    "Suggestion",
+    "SuggestionDecision",
     "ToolOverride",
     "TrackerState",
     "TrafficPeriod",

@@ -193,6 +193,7 @@ class Incident(models.Model):
                 name="incident_at_work",
                 condition=models.Q(status__in=("open", "acknowledged", "snoozed")),
             ),
+            models.Index(fields=("project", "-id"), name="incident_labelled", condition=~models.Q(label="")),
             models.Index(fields=("id",), name="incident_without_pattern", condition=models.Q(pattern=None)),
             models.Index(
                 fields=("snoozed_until",), name="incident_snoozed", condition=models.Q(status="snoozed")

@@ -9,9 +9,10 @@ from django.db import transaction
 from django.test import override_settings
 
 from detection.api.app import api as ninja_api
-from detection.models import Approval
+from detection.models import Approval, Project
 from detection.services import keys
 from detection.services.audit import SYSTEM
+from tests.support.alerts import make_incident
 from tests.support.http_receiver import receiving
 from tests.support.projects import make_key, make_project
 
@@ -86,6 +87,9 @@ BODIES = {
     ("POST", "/imports"): {"type": "user", "sessionId": "old"},
     ("POST", "/erasures"): {"session": "s-1"},
     ("POST", "/what-if"): {"scope": "agent:triage", "values": {"max_repeats": 6}},
+    ("POST", "/suggestions/{suggestion_id}/accept"): {},
+    ("POST", "/suggestions/{suggestion_id}/reject"): {"note": "no"},
+    ("POST", "/suggestions/{suggestion_id}/what-if"): {"days": 7},
     ("POST", "/alerts/notifications/resend"): {"ids": ["{notification_id}"]},
 }
 REACHABLE = {"ALERT_ALLOWED_NETWORKS": ("127.0.0.0/8",)}
@@ -93,9 +97,10 @@ NEEDS_OWN_STATE = {
     ("POST", "/incidents/{incident_id}/undo"),
     ("POST", "/incidents/{incident_id}/exceptions/undo"),
     ("POST", "/patterns/{pattern_id}/undo"),
+    ("POST", "/suggestions/{suggestion_id}/undo"),
     ("POST", "/sessions/{session}/revoke-exemption"),
 }
-"""Responds 409 while there is nothing to undo."""
+"""Responds 409 or 404 while there is nothing to undo."""
 NAMES_A_FOREIGN_THING = {
     ("POST", "/erasures"),
     ("POST", "/alerts/routes"),
@@ -167,6 +172,11 @@ def _made(api, address):
     found["erasure_id"] = api.post("/erasures", {"session": "s-1"}).json()["id"]
     found["what_if_id"] = api.post("/what-if", {"scope": "project"}).json()["id"]
     found["view_id"] = api.put("/views", {"list": "incidents", "name": "Mine"}).json()["id"]
+    for _ in range(3):
+        make_incident(
+            Project.objects.get(slug="support"), tool="poller", label="false_alarm", label_reason="poll"
+        )
+    found["suggestion_id"] = api.get("/suggestions").json()["items"][0]["id"]
     return found | _approvals(api) | _alerts(api, address)
 
 

@@ -7,6 +7,7 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.pages import complaints, noise_of, sign_in
 from tests.console.scenes import PASSWORD, add_gateway, make_world, screens
+from tests.support.alerts import make_incident
 
 MAX_PAGE_BYTES, MAX_SCRIPT_BYTES = 250_000, 90_000
 
@@ -23,6 +24,8 @@ def type_password(page: Page, site, username: str) -> None:
 def world(site):
     world = make_world()
     add_gateway(world)
+    for _ in range(3):
+        make_incident(world.project, tool="poller", label="false_alarm", label_reason="poll")
     return world
 
 

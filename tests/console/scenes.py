@@ -204,6 +204,7 @@ def screens(world: World) -> dict[str, str]:
         "new tool rule": f"{base}/policies/tool-rule",
         "policy history": f"{base}/policies/history",
         "what-ifs": f"{base}/policies/what-if",
+        "suggestions": f"{base}/policies/suggestions",
         "what-if": f"{base}/policies/what-if/{what_if_of(world).public_id}",
         "connect": f"{base}/connect",
         "connect codex": f"{base}/connect/guides/codex",

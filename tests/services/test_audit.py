@@ -29,6 +29,8 @@ from detection.services.gateway import backends, prices
 from detection.services.incidents import exceptions, pattern_triage, patterns, triage
 from detection.services.ingestion import import_files, transcript_imports
 from detection.services.ingestion.transcript_imports import Arrived
+from detection.services.learning import decisions as learning
+from detection.services.learning.suggestions import learn
 from detection.services.maintenance import retention
 from detection.services.policies import message_templates, overrides
 from detection.services.projects import invitations, members, projects
@@ -180,6 +182,14 @@ class World:
     def what_if(self):
         return what_ifs.create_what_if(self.pk, changes.check(self.pk, "project", {}), ANA).public_id
 
+    def suggestion(self):
+        for _ in range(3):
+            make_incident(self.project, tool="poller", label="false_alarm", label_reason="poll")
+        return learn(self.project).suggestions[0].id
+
+    def accepted_suggestion(self):
+        return learning.accept(self.pk, self.suggestion(), ANA).public_id
+
     def imported(self):
         path = import_files.new_file()
         path.write_text("{}")
@@ -229,6 +239,10 @@ def _changes(w):
         "what_if.what_ifs.create_what_if": (lambda: None, lambda _: w.what_if()),
         "what_if.what_ifs.cancel_what_if": (w.what_if, lambda i: what_ifs.cancel_what_if(w.pk, i, ANA)),
         "what_if.what_ifs.save_change": (lambda: None, lambda _: what_ifs.save_change(w.pk, changes.check(w.pk, "project", {"max_repeats": 3}), ANA, "x")),
+        "learning.decisions.accept": (w.suggestion, lambda s: learning.accept(w.pk, s, ANA)),
+        "learning.decisions.reject": (w.suggestion, lambda s: learning.reject(w.pk, s, ANA)),
+        "learning.decisions.undo": (w.accepted_suggestion, lambda s: learning.undo(w.pk, s, ANA)),
+        "learning.decisions.try_on_history": (w.suggestion, lambda s: learning.try_on_history(w.pk, s, ANA)),
         "incidents.exceptions.create_exception": (w.incident, lambda i: exceptions.create_exception(w.pk, i, ANA, "tool:poll")),
         "incidents.exceptions.undo_exception": (w.excepted, lambda i: exceptions.undo_exception(w.pk, i, ANA)),
         "incidents.triage.bulk": (w.incident, lambda i: triage.bulk(w.pk, [i], "resolve", ANA)),

@@ -96,7 +96,10 @@ def options(incident: Incident, arguments: Sequence[str] | None = None) -> list[
         Names of arguments for the option to ignore them; None for those that vary.
     """
     arguments = varying_arguments(incident) if arguments is None else arguments
-    raised, off = _raised(incident), {detector_for(incident.kind).switch: False}
+    raised, off = (
+        raised_settings(incident, incident.count + incident.limit),
+        {detector_for(incident.kind).switch: False},
+    )
     label = detector_for(incident.kind).label.lower()
     effects: list[tuple[str, str, dict[str, Any]]] = []
     if raised:
@@ -261,8 +264,8 @@ def _scopes(incident: Incident) -> list[Scope]:
     return found
 
 
-def _raised(incident: Incident) -> dict[str, Any]:
-    """Return the limits of the detector that this incident reached, raised above its count."""
+def raised_settings(incident: Incident, amount: int) -> dict[str, Any]:
+    """Return the limits of the detector that this incident reached, raised to an amount above its count."""
     detector = detector_for(incident.kind)
     then = {name: setting.get("value") for name, setting in incident.policy.items()}
     if detector.is_run_limit:
@@ -283,7 +286,6 @@ def _raised(incident: Incident) -> dict[str, Any]:
                 or field.name.endswith("warn_at")
             )
         ]
-    amount = incident.count + incident.limit
     return {name: type(FIELDS[name].default)(min(amount, FIELDS[name].maximum)) for name in names}
 
 

@@ -1,0 +1,153 @@
+"""Decisions about suggestions: accepted through the services of policies, rejected and remembered, tried, and undone."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django.db import transaction
+from django.db.models import Max
+from django.utils import timezone
+
+from detection.models import AuditEntry, Project, Suggestion, SuggestionDecision, WhatIf
+from detection.services import audit
+from detection.services.audit import Actor
+from detection.services.errors import Conflict, NotFound
+from detection.services.learning.suggestions import OpenSuggestion, learn
+from detection.services.policies import overrides
+from detection.services.what_if import what_ifs
+from detection.stream.hints import Hint
+from detection.stream.publisher import publish_after_commit
+
+
+@transaction.atomic
+def accept(
+    project_id: int, public_id: str, actor: Actor, *, note: str = "", expires_at: datetime | None = None
+) -> Suggestion:
+    """Save the change of a suggestion; it takes effect on the next call.
+
+    Parameters
+    ----------
+    note
+        Reason; the history of the policy keeps it with what spoke for the suggestion.
+    expires_at
+        When the change expires.
+
+    Raises
+    ------
+    NotFound
+        If the labels of the project do not speak for it.
+    Conflict
+        ``already_decided``.
+    Invalid
+        For a time that is out of range.
+    """
+    found = _open(project_id, public_id)
+    latest = AuditEntry.objects.filter(project_id=project_id).aggregate(pk=Max("pk"))["pk"] or 0
+    reason = ". ".join(filter(None, (note.strip(), f"{found.reason} ({public_id})")))
+    what_ifs.save_change(
+        project_id, found.change, actor, reason[-overrides.MAX_NOTE_CHARACTERS :], expires_at
+    )
+    entries = AuditEntry.objects.filter(
+        project_id=project_id, subject=str(found.change.scope), pk__gt=latest, actor=actor.name[:150]
+    )
+    entry = entries.order_by("-pk").values_list("pk", flat=True).first()
+    return _decide(found, project_id, actor, SuggestionDecision.ACCEPTED, note, entry)
+
+
+@transaction.atomic
+def reject(project_id: int, public_id: str, actor: Actor, *, note: str = "") -> Suggestion:
+    """Reject a suggestion. It is not made again until `undo`.
+
+    Raises
+    ------
+    NotFound, Conflict
+        See `accept`.
+    """
+    return _decide(_open(project_id, public_id), project_id, actor, SuggestionDecision.REJECTED, note, None)
+
+
+@transaction.atomic
+def undo(project_id: int, public_id: str, actor: Actor) -> None:
+    """Take a decision back: restore the policy before an accepted suggestion, and make a rejected one again.
+
+    Raises
+    ------
+    NotFound
+        If nothing was decided about it.
+    Conflict
+        ``changed_since`` if the policy of its scope was changed later; the history of policies restores it.
+    """
+    row = Suggestion.objects.select_for_update().filter(project_id=project_id, public_id=public_id).first()
+    if row is None:
+        raise NotFound
+    if row.decision == SuggestionDecision.ACCEPTED and row.audit_entry is not None:
+        scope = row.change["scope"]
+        later = AuditEntry.objects.filter(project_id=project_id, subject=scope, pk__gt=row.audit_entry)
+        if later.filter(action__startswith="policy.").exists():
+            raise Conflict(
+                "The policy of this scope was changed since. Restore it from the history of policies.",
+                code="changed_since",
+            )
+        overrides.restore(project_id, row.audit_entry, actor)
+    audit.record(
+        actor,
+        "suggestion.undo",
+        public_id,
+        project_id=project_id,
+        before={"decision": row.decision, "words": row.words},
+    )
+    row.delete()
+    publish_after_commit(project_id, Hint("policy"))
+
+
+def try_on_history(project_id: int, public_id: str, actor: Actor, *, days: int = 7) -> WhatIf:
+    """Create the what-if of a suggestion; see `what_ifs.create_what_if` for the errors."""
+    return what_ifs.create_what_if(project_id, _open(project_id, public_id).change, actor, days=days)
+
+
+def latest_what_if(project_id: int, change: dict[str, Any]) -> WhatIf | None:
+    """Return the newest what-if of exactly this change."""
+    return WhatIf.objects.filter(project_id=project_id, change=change).order_by("-pk").first()
+
+
+def _open(project_id: int, public_id: str) -> OpenSuggestion:
+    project = Project.objects.get(pk=project_id)
+    for one in learn(project).suggestions:
+        if one.id == public_id:
+            return one
+    if Suggestion.objects.filter(project_id=project_id, public_id=public_id).exists():
+        raise Conflict("This suggestion is decided already.", code="already_decided")
+    raise NotFound
+
+
+def _decide(
+    found: OpenSuggestion, project_id: int, actor: Actor, decision: str, note: str, entry: int | None
+) -> Suggestion:
+    row, is_new = Suggestion.objects.get_or_create(
+        project_id=project_id,
+        public_id=found.id,
+        defaults={
+            "kind": found.kind,
+            "words": found.words,
+            "reason": found.reason,
+            "change": found.change.as_dict(),
+            "labels": found.labels,
+            "decision": decision,
+            "note": note.strip()[:300],
+            "decided_by": actor.name[:150],
+            "decided_at": timezone.now(),
+            "audit_entry": entry,
+        },
+    )
+    if not is_new:
+        raise Conflict("This suggestion is decided already.", code="already_decided")
+    audit.record(
+        actor,
+        f"suggestion.{'accept' if decision == SuggestionDecision.ACCEPTED else 'reject'}",
+        found.id,
+        project_id=project_id,
+        after={"words": found.words, "note": note.strip()},
+    )
+    publish_after_commit(project_id, Hint("policy"))
+    return row
