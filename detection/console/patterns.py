@@ -6,28 +6,25 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from django.contrib import messages
 from django.http import HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
-from django.urls import reverse
 from django.utils import timezone
-from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_POST, require_safe
 
-from detection.console import pattern_text
-from detection.console.access import ProjectRequest, actor_of, in_project
+from detection.console import list_actions, pattern_text
+from detection.console.access import ProjectRequest, in_project
 from detection.console.incident_text import Part
+from detection.console.list_actions import ListActions
 from detection.console.listing import Listing
-from detection.models import Membership, Role
+from detection.models import Membership, Pattern, Role
+from detection.selectors import bulk_actions
 from detection.selectors import patterns as selector
 from detection.selectors.lists import PATTERNS
 from detection.selectors.pages import BadCursor, Page
 from detection.selectors.patterns import PatternRow
-from detection.services.errors import ServiceError
 from detection.services.incidents import pattern_triage as service
 
 PAGE_ROWS: Final = 50
-MAX_AT_ONCE: Final = 500
 MAX_MEMBERS: Final = 200
 TABS: Final = (
     ("open", "Open"),
@@ -48,15 +45,6 @@ MUTES: Final = {
     "1d": timedelta(days=1),
     "7d": timedelta(days=7),
     "30d": timedelta(days=30),
-}
-DONE: Final = {
-    "acknowledge": "acknowledged",
-    "resolve": "resolved",
-    "label": "labelled",
-    "mute": "muted",
-    "unmute": "unmuted",
-    "assign": "assigned",
-    "undo": "restored",
 }
 BAR_WIDTH, BAR_GAP, TREND_HEIGHT = 3, 1, 20
 
@@ -133,6 +121,11 @@ def page(request: ProjectRequest) -> HttpResponse:
         "in_other_tabs": counts.all,
         "is_narrowed": listing.is_narrowed("is"),
         "all_url": listing.with_terms(without=("is",)),
+        "matching": next((tab for tab in tabs if tab.is_current), None),
+        "up_to": selector.newest_key(project.pk),
+        **list_actions.progress(
+            request, bulk_actions.shown(project.pk, "patterns", request.user.get_username())
+        ),
     }
     return render(request, "patterns/page.html", context)
 
@@ -149,45 +142,20 @@ def _arguments_of(request: ProjectRequest, action: str, option: str) -> dict[str
             return {"until": timezone.now() + MUTES[option], "reason": reason}
         return {"until_worse": True, "reason": reason}
     if action == "label":
-        return {"value": request.POST.get("label", "")}
+        return {"value": option or request.POST.get("label", "")}
     if action == "assign":
         me = request.user.get_username()
         return {"assignee": me if option == "me" else request.POST.get("assignee", "")}
     return {}
 
 
+ACTIONS: Final = ListActions(
+    PATTERNS, "pattern", Pattern, selector.matching_keys, service.bulk, service.comment, _arguments_of
+)
+
+
 @in_project(Role.OPERATOR)
 @require_POST
 def act(request: ProjectRequest) -> HttpResponse:
-    """Apply an action to the selected patterns and offer undo."""
-    # A button carries action and option: "mute:8h", "assign:me".
-    action, _, option = request.POST.get("action", "").partition(":")
-    ids = [part for text in request.POST.getlist("ids") for part in text.split()][:MAX_AT_ONCE]
-    wanted = request.POST.get("next", "")
-    is_safe = wanted and url_has_allowed_host_and_scheme(wanted, {request.get_host()})
-    back = wanted if is_safe else reverse("console:patterns", args=[request.project.slug])
-    if not ids:
-        messages.error(request, "No pattern was selected.")
-        return HttpResponseRedirect(back)
-    try:
-        if action == "comment":
-            service.comment(request.project.pk, ids[0], actor_of(request), request.POST.get("note", ""))
-        else:
-            _act(request, ids, action, option)
-    except ServiceError as error:
-        messages.error(request, error.detail)
-    return HttpResponseRedirect(back)
-
-
-def _act(request: ProjectRequest, ids: list[str], action: str, option: str) -> None:
-    arguments = _arguments_of(request, action, option)
-    outcome = service.bulk(request.project.pk, ids, action, actor_of(request), **arguments)
-    done = [public_id for public_id, code in outcome.items() if code == "done"]
-    failed = len(outcome) - len(done)
-    if done:
-        words = f"{len(done)} pattern{'' if len(done) == 1 else 's'} {DONE[action]}."
-        # The ids are part of the message, so Undo restores exactly these.
-        messages.success(request, words, extra_tags="" if action == "undo" else " ".join(done[:100]))
-    if failed:
-        codes = ", ".join(sorted({code.replace("_", " ") for code in outcome.values() if code != "done"}))
-        messages.error(request, f"{failed} could not be changed: {codes}.")
+    """Apply an action to patterns and offer undo."""
+    return list_actions.act(request, ACTIONS)

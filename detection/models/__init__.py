@@ -24,6 +24,7 @@ from detection.models.approvals import (
 )
 from detection.models.attempts import Attempt
 from detection.models.audit import AuditEntry
+from detection.models.bulk_actions import BulkAction
 from detection.models.erasures import Erasure, ErasureOf
 from detection.models.events import Event, EventKey, EventType, MessageRole
 from detection.models.gateway import BackendKind, GatewayBackend, GatewayRewrite, GatewayToken
@@ -61,6 +62,7 @@ __all__ = [
     "AuditEntry",
     "BackendKind",
     "BriefRecord",
+    "BulkAction",
     "CallCount",
     "Choice",
     "CountedSession",

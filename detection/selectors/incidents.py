@@ -106,21 +106,21 @@ def _fetch(rows: QuerySet[Incident], limit: int) -> list[IncidentRow]:
     return [IncidentRow(*row) for row in rows.values_list(*_COLUMNS)[:limit]]
 
 
-def newest_id(project_id: int) -> int:
+def newest_key(project_id: int) -> int:
     """Return the row id of the newest incident, the bound of an action on all that match; 0 without any."""
     return Incident.objects.filter(project_id=project_id).aggregate(newest=Max("pk"))["newest"] or 0
 
 
-def matching_ids(project_id: int, query: ListQuery, up_to: int, limit: int) -> list[str]:
-    """Return the public ids of the incidents that a query selects, the newest first; not of those that opened since.
+def matching_keys(project_id: int, query: ListQuery, up_to: int, limit: int) -> list[int]:
+    """Return the row ids of the incidents that a query selects, the newest first; not of those that opened since.
 
     Parameters
     ----------
     up_to
-        `newest_id` of when the person has seen the list.
+        `newest_key` of when the person has seen the list.
     """
     rows = Incident.objects.filter(query.condition(), project_id=project_id, pk__lte=up_to)
-    return [*rows.order_by("-pk").values_list("public_id", flat=True)[:limit]]
+    return [*rows.order_by("-pk").values_list("pk", flat=True)[:limit]]
 
 
 def get_incident(project_id: int, public_id: str) -> Incident | None:

@@ -323,6 +323,17 @@ def _mutes(pattern_ids: Sequence[int]) -> dict[int, Mute]:
     }
 
 
+def newest_key(project_id: int) -> int:
+    """Return the row id of the newest pattern, the bound of an action on all that match; 0 without any."""
+    return Pattern.objects.filter(project_id=project_id).aggregate(newest=Max("pk"))["newest"] or 0
+
+
+def matching_keys(project_id: int, query: ListQuery, up_to: int, limit: int) -> list[int]:
+    """Return the row ids of the patterns that a query selects; not of those that are newer than `up_to`."""
+    rows = _matching(project_id, query.condition()).filter(pattern__lte=up_to)
+    return [*rows.order_by("-pattern").values_list("pattern", flat=True).distinct()[:limit]]
+
+
 @dataclass(frozen=True, slots=True)
 class PatternCounts:
     """How many patterns have each state; those that are `muted_but_firing` are `muted`, too."""

@@ -1,7 +1,7 @@
-"""Threads of the worker process that need no broker: sending alerts, repeating them, and counting calls.
+"""Threads of the worker process that need no broker: sending alerts, repeating them, actions on many rows, and counting calls.
 
-They find their work in the database. Any number of workers may run them: notifications are claimed, repeating and
-counting take a lock.
+They find their work in the database. Any number of workers may run them: notifications and actions are claimed, repeating
+and counting take a lock.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from __future__ import annotations
 from celery.signals import worker_init, worker_shutting_down
 
 from detection.services.alerting import delivery, reminders
+from detection.services.incidents import bulk_actions, pattern_changes
 from detection.services.maintenance import hourly_counts
 from detection.tasks.periodic import Periodic
 
 SEND_PERIOD_SECONDS = 1.0
 REMIND_PERIOD_SECONDS = 60.0
 COUNT_PERIOD_SECONDS = 15.0
+ACTION_PERIOD_SECONDS = 0.5
 _threads: list[Periodic] = []
 
 
@@ -23,6 +25,8 @@ def _start(**_: object) -> None:
     _threads[:] = [
         Periodic("alerts", SEND_PERIOD_SECONDS, delivery.run),
         Periodic("reminders", REMIND_PERIOD_SECONDS, reminders.remind),
+        Periodic("bulk_actions", ACTION_PERIOD_SECONDS, bulk_actions.carry_out_waiting),
+        Periodic("pattern_changes", ACTION_PERIOD_SECONDS, pattern_changes.carry_out_waiting),
         Periodic("statistics", COUNT_PERIOD_SECONDS, hourly_counts.count_calls),
     ]
     for thread in _threads:

@@ -10,7 +10,7 @@ from celery.signals import beat_init, worker_init, worker_shutting_down
 
 from detection.services.alerting import mutes
 from detection.services.approvals import decisions
-from detection.services.incidents import pattern_changes, triage
+from detection.services.incidents import triage
 from detection.services.maintenance import retention
 from detection.services.maintenance.heartbeats import heartbeats
 from detection.services.policies import overrides
@@ -39,7 +39,6 @@ class Sweeper(Periodic):
         triage.wake_due()
         overrides.expire_due()
         mutes.wake_due()
-        pattern_changes.carry_out_waiting()
         stalled.report_due()
         self._sweep_until_done()
         if not self._is_tidy:

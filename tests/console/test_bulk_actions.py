@@ -1,49 +1,116 @@
-"""Actions on all incidents that match a filter: as of when the list was seen, with undo for exactly what was done."""
+"""Actions on all rows that match a filter: as of when the list was seen, in steps, with undo for exactly what was done."""
 
 import re
+from datetime import timedelta
 
 import pytest
+from django.utils import timezone
 
-from detection.models import Incident
-from tests.console.scenes import make_world, text
+from detection.models import BulkAction, Incident, IncidentActivity, Pattern
+from detection.services.incidents import bulk_actions, pattern_changes
+from tests.console.scenes import loop, make_world, text
 from tests.support.alerts import make_incident
 
 pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def world(monkeypatch):
+    monkeypatch.setattr(bulk_actions, "IN_REQUEST_SECONDS", 60.0)
+    world = make_world()
+    Incident.objects.all().delete()
+    for number in range(60):
+        make_incident(world.project, kind="cycle", loop_id=f"c-{number}", tool="bash", status="open")
+    make_incident(world.project, kind="repeat", loop_id="other", tool="bash", status="open")
+    return world
 
 
 def labels():
     return dict(Incident.objects.order_by("pk").values_list("loop_id", "label"))
 
 
-def test_all_that_match_become_not_a_loop_and_are_restored_by_undo():
-    world = make_world()
-    Incident.objects.all().delete()
-    for number in range(60):
-        make_incident(world.project, kind="cycle", loop_id=f"c-{number}", tool="bash", status="open")
-    make_incident(world.project, kind="repeat", loop_id="other", tool="bash", status="open")
-    address = f"{world.base}/incidents?q=kind:cycle"
-    page = world.client.get(address)
-    assert "all 60 that match" in text(page)
-    up_to = re.search(r'name="up_to" value="(\d+)"', page.content.decode())[1]
-    make_incident(world.project, kind="cycle", loop_id="late", tool="bash", status="open")
-    form = {
-        "matching": "yes",
-        "filter": "q=kind:cycle",
-        "up_to": up_to,
-        "action": "label:false_alarm",
-        "next": address,
-    }
-    done = world.client.post(f"{world.base}/incidents/act", form, follow=True)
+def all_that_match(world, name="incidents", query="q=kind:cycle", action="label:false_alarm"):
+    """Apply an action to all rows of a list as its page offers it, and return the page that answers, without its addresses."""
+    address = f"{world.base}/{name}?{query}"
+    up_to = re.search(r'name="up_to" value="(\d+)"', world.client.get(address).content.decode())[1]
+    form = {"matching": "yes", "filter": query, "up_to": up_to, "action": action, "next": address}
+    return world.client.post(f"{world.base}/{name}/act", form, follow=True)
+
+
+def undo(world, page, name="incidents"):
+    found = re.search(r'name="ids"\s+value="(bulk_\w+)"', page.content.decode())[1]
+    form = {"action": "undo", "ids": found, "next": f"{world.base}/{name}?q="}
+    return world.client.post(f"{world.base}/{name}/act", form, follow=True)
+
+
+def test_all_that_match_become_not_a_loop_and_are_restored_by_undo(world):
+    assert "all 60 that match" in text(world.client.get(f"{world.base}/incidents?q=kind:cycle"))
+    done = all_that_match(world)
     assert "60 incidents labelled." in text(done)
-    wanted = {f"c-{number}": "false_alarm" for number in range(60)} | {"other": "", "late": ""}
-    assert labels() == wanted
-    undo = re.search(r'name="ids" value="(batch:[^"]+)"', done.content.decode())[1]
-    again = world.client.post(
-        f"{world.base}/incidents/act", {"action": "undo", "ids": undo, "next": address}, follow=True
+    assert labels() == {f"c-{number}": "false_alarm" for number in range(60)} | {"other": ""}
+    one = Incident.objects.get(loop_id="c-7")
+    world.client.post(
+        f"{world.base}/incidents/act", {"action": "label", "label": "true_loop", "ids": one.public_id}
     )
-    assert "60 incidents restored." in text(again)
-    assert set(labels().values()) == {""}
+    again = undo(world, done)
+    assert "59 incidents restored." in text(again)  # what was changed since stays
+    assert labels() == {f"c-{number}": "" for number in range(60)} | {"c-7": "true_loop", "other": ""}
+    assert "There is no change of yours to undo." in text(undo(world, done))
     stranger = world.client.post(
-        f"{world.base}/incidents/act", {"action": "undo", "ids": "batch:none"}, follow=True
+        f"{world.base}/incidents/act", {"action": "undo", "ids": "bulk_none"}, follow=True
     )
-    assert "No incident was selected." in text(stranger)
+    assert "There is no change of yours to undo." in text(stranger)
+
+
+def test_a_worker_continues_with_progress_and_undo_and_refuses_a_second_submission(world, monkeypatch):
+    monkeypatch.setattr(bulk_actions, "IN_REQUEST_SECONDS", 0.0)
+    first = all_that_match(world)
+    assert "1 of 60 incidents labelled." in text(first)
+    assert '<progress max="60" value="1"' in re.sub(r"\s+", " ", first.content.decode())
+    assert "Another action on these rows is still carried out." in text(all_that_match(world))
+    make_incident(world.project, kind="cycle", loop_id="late", tool="bash", status="open")
+    BulkAction.objects.update(created_at=timezone.now() - timedelta(seconds=9))
+    assert bulk_actions.carry_out_waiting() == 1
+    assert bulk_actions.carry_out_waiting() == 0
+    shown = world.client.get(f"{world.base}/incidents?q=")
+    assert "Done 60 of 60 incidents labelled." in text(shown)
+    assert labels()["late"] == ""
+    assert IncidentActivity.objects.filter(action="labelled").count() == 60
+    assert "restored" in text(undo(world, shown))
+    # An hour later, the undo that was requested in time still restores all.
+    IncidentActivity.objects.update(at=timezone.now() - timedelta(hours=1))
+    BulkAction.objects.update(claimed_until=None)
+    assert bulk_actions.carry_out_waiting() == 1
+    assert set(labels().values()) == {""}
+    assert BulkAction.objects.get(action="undo").failures == {}
+
+
+def test_an_undo_ends_the_action_that_a_worker_carries_out(world, monkeypatch):
+    monkeypatch.setattr(bulk_actions, "IN_REQUEST_SECONDS", 0.0)
+    running = all_that_match(world)
+    BulkAction.objects.update(claimed_until=timezone.now() + timedelta(minutes=1))  # a worker has begun
+    undo(world, running)
+    assert bulk_actions.carry_out_waiting() == 1  # waits for that worker
+    assert BulkAction.objects.get(action="undo").done == 0
+    BulkAction.objects.update(claimed_until=None)
+    assert bulk_actions.carry_out_waiting() == 1
+    assert set(labels().values()) == {""}
+    assert bulk_actions.carry_out_waiting() == 0
+
+
+def test_all_patterns_that_match_are_resolved_and_restored(world):
+    for number in range(60):
+        loop(world.project, f"s-{number}", tool=f"tool_{number:02}", calls=4)
+    keys = Pattern.objects.filter(tool__startswith="tool_").count()
+    assert f"all {keys} that match" in text(world.client.get(f"{world.base}/patterns?q=is:open tool:tool_*"))
+    done = all_that_match(world, "patterns", "q=is:open tool:tool_*", "resolve")
+    assert f"{keys} patterns resolved." in text(done)
+    while pattern_changes.carry_out_waiting():
+        pass
+    own = Incident.objects.filter(tool__startswith="tool_")
+    assert set(own.values_list("status", flat=True)) == {"resolved"}
+    assert set(Incident.objects.exclude(pk__in=own).values_list("status", flat=True)) == {"open"}
+    assert f"{keys} patterns restored." in text(undo(world, done, "patterns"))
+    while pattern_changes.carry_out_waiting():
+        pass
+    assert not own.filter(status="resolved").exists()

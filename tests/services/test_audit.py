@@ -19,14 +19,14 @@ from django_otp.oath import totp
 from detection import services
 from detection.admin.audit import AREAS
 from detection.engine.scopes import PROJECT, Scope
-from detection.models import Approval, AuditEntry, Pattern, RememberedDecision, Session, SignIn
+from detection.models import Approval, AuditEntry, Incident, Pattern, RememberedDecision, Session, SignIn
 from detection.services import audit, keys, saved_views
 from detection.services.accounts import passwords, second_factor, sign_ins
 from detection.services.alerting import alert_routes, destinations, notifications, silences
 from detection.services.approvals import decisions, judge_consultation
 from detection.services.audit import Actor
 from detection.services.gateway import backends, prices
-from detection.services.incidents import exceptions, pattern_triage, patterns, triage
+from detection.services.incidents import bulk_actions, exceptions, pattern_triage, patterns, triage
 from detection.services.ingestion import import_files, transcript_imports
 from detection.services.ingestion.transcript_imports import Arrived
 from detection.services.learning import decisions as learning
@@ -83,6 +83,10 @@ class World:
         self.incident(status="open", ended_at=None)
         patterns.assign_missing()
         return Pattern.objects.get().public_id
+
+    def all_acknowledged(self, public_id):
+        keys = [Incident.objects.get(public_id=public_id).pk]
+        return bulk_actions.start(self.pk, "incidents", keys, "acknowledge", ANA, seconds=1)
 
     def left(self):
         person = make_member(self.project)
@@ -252,6 +256,10 @@ def _changes(w):
         "incidents.triage.resolve": (w.incident, lambda i: triage.resolve(w.pk, i, ANA)),
         "incidents.triage.snooze": (w.incident, lambda i: triage.snooze(w.pk, i, ANA, until=timezone.now() + timedelta(hours=1))),
         "incidents.triage.undo": (lambda: w.done(triage.acknowledge), lambda i: triage.undo(w.pk, i, ANA)),
+        "incidents.bulk_actions.start": (w.incident, lambda i: w.all_acknowledged(i)),
+        "incidents.bulk_actions.undo": (
+            lambda: w.all_acknowledged(w.incident()), lambda b: bulk_actions.undo(w.pk, b.public_id, ANA, seconds=1)
+        ),
         "incidents.pattern_triage.assign": (w.pattern, lambda p: pattern_triage.assign(w.pk, p, ANA, make_member(w.project).username)),
         "incidents.pattern_triage.comment": (w.pattern, lambda p: pattern_triage.comment(w.pk, p, ANA, "x")),
         "incidents.pattern_triage.mute": (w.pattern, lambda p: pattern_triage.mute(w.pk, p, ANA, until_worse=True)),

@@ -132,18 +132,24 @@ def _resolve(incident: Incident, actor: Actor, note: str) -> None:
     )  # fmt: skip
 
 
-def reopen(project_id: int, public_id: str, actor: Actor) -> Incident:
+def reopen(project_id: int, public_id: str, actor: Actor, note: str = "") -> Incident:
     """Open an incident again, until someone acknowledges it. Whether its loop has ended stays as it is."""
     with _locked(project_id, public_id) as incident:
         if incident.status == IncidentStatus.OPEN:
             return incident
         return _change(
-            incident, actor, "reopened", status=IncidentStatus.OPEN, needs_acknowledgement=True, resolved_at=None, **_AWAKE
+            incident, actor, "reopened", note, status=IncidentStatus.OPEN, needs_acknowledgement=True, resolved_at=None, **_AWAKE
         )  # fmt: skip
 
 
 def snooze(
-    project_id: int, public_id: str, actor: Actor, *, until: datetime | None = None, until_worse: bool = False
+    project_id: int,
+    public_id: str,
+    actor: Actor,
+    *,
+    until: datetime | None = None,
+    until_worse: bool = False,
+    note: str = "",
 ) -> Incident:
     """Put an incident off until a time, or until a call of its loop is blocked, held or stopped.
 
@@ -173,7 +179,7 @@ def snooze(
         if until is not None and not now < until <= now + MAX_SNOOZE:
             raise Invalid("`until` must be in the future, at most 90 days ahead.", field="until")
         return _change(
-            incident, actor, "snoozed", status=IncidentStatus.SNOOZED, snoozed_until=until, snoozed_until_worse=until_worse
+            incident, actor, "snoozed", note, status=IncidentStatus.SNOOZED, snoozed_until=until, snoozed_until_worse=until_worse
         )  # fmt: skip
 
 
@@ -228,7 +234,7 @@ def undo(project_id: int, public_id: str, actor: Actor, *, of: str = "") -> Inci
     Parameters
     ----------
     of
-        Only if the note of the change contains this.
+        Only if the note of the change contains this; then however long ago it was.
 
     Raises
     ------
@@ -236,7 +242,7 @@ def undo(project_id: int, public_id: str, actor: Actor, *, of: str = "") -> Inci
         ``nothing_to_undo``.
     """
     with _locked(project_id, public_id) as incident:
-        last = _undoable(incident, actor)
+        last = _undoable(incident, actor, is_timed=not of)
         if last is None or of not in last.note:
             raise Conflict("There is no change of yours to undo.", code="nothing_to_undo")
         note = _note_along(incident, last.note)[:1000]
@@ -246,17 +252,18 @@ def undo(project_id: int, public_id: str, actor: Actor, *, of: str = "") -> Inci
         for one in (
             Incident.objects.select_for_update().filter(pk__in=along.values("incident")).order_by("pk")
         ):
-            change = _undoable(one, actor)
+            change = _undoable(one, actor, is_timed=not of)
             if change is not None and change.note == note:
                 _undo(one, actor, change)
         return _undo(incident, actor, last)
 
 
-def _undoable(incident: Incident, actor: Actor) -> IncidentActivity | None:
-    """Return the last change of an incident, if this person may undo it."""
+def _undoable(incident: Incident, actor: Actor, *, is_timed: bool) -> IncidentActivity | None:
+    """Return the last change of an incident, if this person may undo it: within ten minutes, if `is_timed`."""
     last = incident.activity.filter(action__in=(*_UNDOABLE, "undone")).order_by("-at", "-id").first()
-    is_own = last is not None and last.actor == actor.name and timezone.now() - last.at <= UNDO_WITHIN
-    return last if last is not None and last.action != "undone" and is_own else None
+    if last is None or last.action == "undone" or last.actor != actor.name:
+        return None
+    return last if not is_timed or timezone.now() - last.at <= UNDO_WITHIN else None
 
 
 def _undo(incident: Incident, actor: Actor, change: IncidentActivity) -> Incident:

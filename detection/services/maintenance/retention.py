@@ -18,7 +18,7 @@ from detection.services.accounts import sign_in_throttle, sign_ins
 from detection.services.alerting import outbox
 from detection.services.errors import NotFound
 from detection.services.gateway.traffic import trim_traffic
-from detection.services.incidents import patterns
+from detection.services.incidents import bulk_actions, patterns
 from detection.services.incidents.tracker import ABANDONED_AFTER, SILENT_FOR
 from detection.services.ingestion import transcript_imports
 from detection.services.maintenance.disk_space import recycle_log_if_nearly_full
@@ -114,6 +114,7 @@ def trim() -> None:
     sign_in_throttle.forget_expired()
     sign_ins.forget_expired()
     brief_records.forget_expired()
+    bulk_actions.trim()
 
 
 def _forget_event_ids() -> None:

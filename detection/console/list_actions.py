@@ -1,0 +1,172 @@
+"""Actions on rows of the lists of incidents and patterns: on those that are named, or on all that match, and undo."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django.contrib import messages
+from django.http import HttpResponse, HttpResponseRedirect, QueryDict
+from django.urls import reverse
+from django.utils.http import url_has_allowed_host_and_scheme
+
+from detection.console.access import ProjectRequest, actor_of
+from detection.console.listing import Listing
+from detection.models import BulkAction, Incident, Pattern
+from detection.selectors.filters import ListQuery, ListSpec
+from detection.services.audit import Actor
+from detection.services.errors import ServiceError
+from detection.services.incidents import bulk_actions
+
+MAX_NAMED: Final = 500
+_BULK: Final = "bulk_"
+_NAMED_IN_FORM: Final = 20
+_WORDS: Final = {
+    "acknowledge": "acknowledged",
+    "resolve": "resolved",
+    "reopen": "reopened",
+    "snooze": "snoozed",
+    "label": "labelled",
+    "mute": "muted",
+    "unmute": "unmuted",
+    "assign": "assigned",
+    "undo": "restored",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ListActions:
+    """What the two lists differ in.
+
+    Attributes
+    ----------
+    noun
+        Of a row.
+    model
+        Of a row; has a `public_id`.
+    matching
+        Returns the row ids that a query selects: project id, query, newest row id, limit.
+    bulk
+        Applies an action to a few named rows: project id, ids, action, actor, arguments. Returns outcomes by id.
+    comment
+        Adds a comment to one row: project id, id, actor, text.
+    arguments
+        Reads the arguments of an action: request, action, option.
+    """
+
+    spec: ListSpec
+    noun: str
+    model: type[Incident | Pattern]
+    matching: Callable[[int, ListQuery, int, int], list[int]]
+    bulk: Callable[..., Mapping[str, str]]
+    comment: Callable[[int, str, Actor, str], object]
+    arguments: Callable[[ProjectRequest, str, str], dict[str, Any]]
+
+
+def act(request: ProjectRequest, rows: ListActions) -> HttpResponse:
+    """Apply an action to the selected rows, say what was done, and offer undo for exactly that."""
+    # A button carries action and option: "snooze:8h", "label:false_alarm", "assign:me".
+    action, _, option = request.POST.get("action", "").partition(":")
+    back = _back(request, rows)
+    try:
+        if request.POST.get("matching") == "yes":
+            _act_on_many(request, rows, _matching(request, rows), action, option)
+        else:
+            _act_on_named(request, rows, action, option)
+    except ServiceError as error:
+        messages.error(request, error.detail)
+    return HttpResponseRedirect(back)
+
+
+def _back(request: ProjectRequest, rows: ListActions) -> str:
+    wanted = request.POST.get("next", "")
+    if wanted and url_has_allowed_host_and_scheme(wanted, {request.get_host()}):
+        return wanted
+    return reverse(f"console:{rows.spec.name}", args=[request.project.slug])
+
+
+def _act_on_named(request: ProjectRequest, rows: ListActions, action: str, option: str) -> None:
+    given = [part for text in request.POST.getlist("ids") for part in text.split()]
+    ids = [*dict.fromkeys(one for one in given if one.isprintable())][:MAX_NAMED]
+    project_id, actor = request.project.pk, actor_of(request)
+    if action == "undo" and len(ids) == 1 and ids[0].startswith(_BULK):
+        _report(
+            request, bulk_actions.undo(project_id, ids[0], actor, seconds=bulk_actions.IN_REQUEST_SECONDS)
+        )
+    elif action == "comment" and len(ids) == 1:
+        rows.comment(project_id, ids[0], actor, request.POST.get("note", ""))
+    elif len(ids) > _NAMED_IN_FORM and action != "undo":
+        found = dict(
+            rows.model.objects.filter(project_id=project_id, public_id__in=ids).values_list("public_id", "pk")
+        )
+        _act_on_many(request, rows, [found[one] for one in ids if one in found], action, option)
+    elif ids:
+        outcome = rows.bulk(project_id, ids, action, actor, **rows.arguments(request, action, option))
+        done = [public_id for public_id, code in outcome.items() if code == "done"]
+        codes = [code for code in outcome.values() if code != "done"]
+        _say(request, rows.noun, action, len(done), "" if action == "undo" else " ".join(done))
+        _say_failed(request, dict.fromkeys(codes), len(codes))
+    else:
+        messages.error(request, f"No {rows.noun} was selected.")
+
+
+def _matching(request: ProjectRequest, rows: ListActions) -> list[int]:
+    """Return all that match the filter and that the page could have known: rows that are newer are not among them."""
+    up_to = request.POST.get("up_to", "")
+    if not (up_to.isascii() and up_to.isdigit() and len(up_to) < 19):
+        return []
+    request.GET = QueryDict(request.POST.get("filter", "")[:4000])
+    query = Listing(request, rows.spec).query
+    return rows.matching(request.project.pk, query, int(up_to), bulk_actions.MAX_TARGETS)
+
+
+def _act_on_many(
+    request: ProjectRequest, rows: ListActions, keys: list[int], action: str, option: str
+) -> None:
+    if not keys:
+        messages.error(request, f"No {rows.noun} was selected.")
+        return
+    arguments = rows.arguments(request, action, option)
+    done = bulk_actions.start(
+        request.project.pk,
+        rows.spec.name,
+        keys,
+        action,
+        actor_of(request),
+        seconds=bulk_actions.IN_REQUEST_SECONDS,
+        **arguments,
+    )
+    _report(request, done)
+
+
+def _report(request: ProjectRequest, done: BulkAction) -> None:
+    """Say what was done; of what a worker continues, the list shows the progress."""
+    if done.finished_at is not None:
+        undo = "" if done.reverts else done.public_id
+        _say(request, done.list.removesuffix("s"), done.action, done.changed, undo)
+        _say_failed(request, done.failures, done.total - done.changed)
+
+
+def _say(request: ProjectRequest, noun: str, action: str, count: int, undo: str) -> None:
+    if count:
+        words = f"{count:,} {noun}{'' if count == 1 else 's'} {_WORDS[action]}."
+        # The names are part of the message, so Undo restores exactly these.
+        messages.success(request, words, extra_tags=undo)
+
+
+def _say_failed(request: ProjectRequest, codes: Mapping[str, object], count: int) -> None:
+    if count:
+        words = ", ".join(sorted(code.replace("_", " ") for code in codes))
+        messages.error(request, f"{count:,} could not be changed: {words}.")
+
+
+def progress(request: ProjectRequest, shown: BulkAction | None) -> dict[str, Any]:
+    """Return what the list shows of an action that a worker carries out, or has just finished."""
+    if shown is None:
+        return {}
+    return {
+        "bulk": shown,
+        "bulk_words": _WORDS[shown.action],
+        "may_undo_bulk": shown.reverts is None and shown.actor == request.user.get_username(),
+    }

@@ -1,0 +1,26 @@
+"""Reads the action on many rows of a list that is carried out, or can still be undone."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+from django.utils import timezone
+
+from detection.models import BulkAction
+
+SHOWN_FOR: Final = timedelta(minutes=10)
+IMMEDIATE: Final = timedelta(seconds=3)
+"""The page that answers the request says what was done so fast."""
+
+
+def shown(project_id: int, list_name: str, user_name: str) -> BulkAction | None:
+    """Return the action that runs, of anybody, or the last one of this person that a worker has finished just now; one query."""
+    rows = BulkAction.objects.filter(project_id=project_id, list=list_name).select_related("reverts")
+    row = rows.defer("targets", "reverts__targets").order_by("-pk").first()
+    if row is None or row.finished_at is None:
+        return row
+    is_recent = timezone.now() - row.finished_at < SHOWN_FOR
+    return (
+        row if is_recent and row.actor == user_name and row.finished_at - row.created_at > IMMEDIATE else None
+    )

@@ -1,0 +1,224 @@
+"""Carries out an action of a person on many incidents or patterns: row by row, resumable, with progress and undo.
+
+A request carries out as much as fits into its time, usually all. A worker continues with the rest, and after a crash.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from django.db import IntegrityError, transaction
+from django.db.models import Q
+from django.utils import timezone
+
+from detection.models import BulkAction, Incident, Pattern, PatternActivity
+from detection.services import audit
+from detection.services.audit import Actor
+from detection.services.errors import Conflict, Invalid, ServiceError
+from detection.services.incidents import pattern_triage, triage
+from detection.stream.hints import Hint
+from detection.stream.publisher import publish_after_commit
+
+MAX_TARGETS: Final = 100_000
+IN_REQUEST_SECONDS: Final = 2.0
+IN_WORKER_SECONDS: Final = 5.0
+BATCH: Final = 50
+CLAIM: Final = timedelta(seconds=60)
+UNDO_WITHIN: Final = timedelta(minutes=10)
+KEPT: Final = timedelta(days=1)
+_TIMES: Final = ("until",)
+_SWEEPING: Final = ("acknowledge", "resolve", "label")
+_MODELS: Final[dict[str, type[Incident | Pattern]]] = {"incidents": Incident, "patterns": Pattern}
+_ACTIONS: Final[dict[str, dict[str, Callable[..., Any]]]] = {
+    "incidents": {name: action for name, action in triage.ACTIONS.items() if name != "undo"},
+    "patterns": {name: action for name, action in pattern_triage.ACTIONS.items() if name != "undo"},
+}
+
+
+def start(
+    project_id: int,
+    list_name: str,
+    targets: Sequence[int],
+    action: str,
+    actor: Actor,
+    *,
+    seconds: float,
+    **arguments: Any,
+) -> BulkAction:
+    """Apply an action to rows of a list, for at most some seconds; a worker continues.
+
+    Parameters
+    ----------
+    targets
+        Primary keys of rows of the project, at most `MAX_TARGETS`; others are counted as ``not_found``.
+
+    Raises
+    ------
+    Invalid
+        For an unknown action, and without rows.
+    Conflict
+        ``bulk_action_running`` while another one of the list is carried out: a second submission of the same one, too.
+    """
+    if action not in _ACTIONS[list_name]:
+        raise Invalid(f"`action` must be one of {', '.join(_ACTIONS[list_name])}.", field="action")
+    if not 1 <= len(targets) <= MAX_TARGETS:
+        raise Invalid(f"An action can be applied to 1 to {MAX_TARGETS:,} rows.", field="ids")
+    row = BulkAction(
+        project_id=project_id,
+        list=list_name,
+        action=action,
+        arguments={name: _plain(value) for name, value in arguments.items()},
+        targets=[*targets],
+    )
+    _store_new(row, actor)
+    _carry_out(row, seconds)
+    return row
+
+
+def _store_new(row: BulkAction, actor: Actor) -> None:
+    row.actor, row.actor_user_id, row.total = actor.name[:150], actor.user_id, len(row.targets)
+    row.claimed_until = timezone.now() + CLAIM
+    try:
+        with transaction.atomic():
+            row.save()
+            after = {"list": row.list, "rows": row.total, **row.arguments}
+            audit.record(actor, f"bulk.{row.action}", row.public_id, project_id=row.project_id, after=after)
+    except IntegrityError as error:
+        raise Conflict(
+            "Another action on these rows is still carried out.", code="bulk_action_running"
+        ) from error
+
+
+def undo(project_id: int, public_id: str, actor: Actor, *, seconds: float) -> BulkAction:
+    """Undo an action of the same person on exactly the rows that it has changed; one that is carried out ends.
+
+    What someone else has changed since stays.
+
+    Raises
+    ------
+    Conflict
+        ``nothing_to_undo``: it is someone else's, undone, or finished for more than ten minutes.
+    """
+    with transaction.atomic():
+        rows = BulkAction.objects.select_for_update().filter(project_id=project_id, reverts=None)
+        row = rows.filter(public_id=public_id, actor=actor.name[:150]).first()
+        is_over = row is not None and row.finished_at and timezone.now() - row.finished_at > UNDO_WITHIN
+        if row is None or is_over or BulkAction.objects.filter(reverts=row).exists():
+            raise Conflict("There is no change of yours to undo.", code="nothing_to_undo")
+        if row.finished_at is None:
+            row.finished_at = timezone.now()
+            row.save(update_fields=["finished_at"])
+        # Another process can be within a batch that it has not counted yet.
+        reached = row.targets[: row.done + BATCH]
+        change = BulkAction(project_id=project_id, list=row.list, action="undo", targets=reached, reverts=row)
+        _store_new(change, actor)
+    _carry_out(change, seconds)
+    return change
+
+
+def _carry_out(row: BulkAction, seconds: float) -> None:
+    """Carry out an action that this process has claimed; a few milliseconds for each row."""
+    until = time.monotonic() + seconds
+    if row.reverts is not None and _is_claimed(row.reverts):
+        _release(row)
+        return
+    while True:
+        batch = row.targets[row.done : row.done + BATCH]
+        names = dict(
+            _MODELS[row.list]
+            .objects.filter(project_id=row.project_id, pk__in=batch)
+            .values_list("pk", "public_id")
+        )
+        for pk in batch:
+            code = _apply(row, names[pk]) if pk in names else "not_found"
+            row.changed += code == "done"
+            if code != "done":
+                row.failures[code] = row.failures.get(code, 0) + 1
+            row.done += 1
+            if time.monotonic() > until:
+                break
+        is_done = row.done >= row.total
+        row.finished_at = timezone.now() if is_done else None
+        row.claimed_until = None if is_done or time.monotonic() > until else timezone.now() + CLAIM
+        if not _store(row):  # an undo has ended it
+            _release(row)
+            return
+        if row.claimed_until is None:
+            return
+
+
+def _store(row: BulkAction) -> int:
+    fields = ("done", "changed", "failures", "claimed_until", "finished_at")
+    with transaction.atomic():
+        stored = BulkAction.objects.filter(pk=row.pk, finished_at=None)
+        publish_after_commit(row.project_id, Hint("incident", "", "bulk"))
+        return stored.update(**{name: getattr(row, name) for name in fields})
+
+
+def _is_claimed(row: BulkAction) -> bool:
+    return BulkAction.objects.filter(pk=row.pk, claimed_until__gt=timezone.now()).exists()
+
+
+def _release(row: BulkAction) -> None:
+    BulkAction.objects.filter(pk=row.pk).update(claimed_until=None)
+
+
+def _apply(row: BulkAction, public_id: str) -> str:
+    """Change one row; returns ``done`` or the code of the error."""
+    actor = Actor(row.actor, row.actor_user_id)
+    try:
+        if row.reverts is not None:
+            _undo_one(row, row.reverts, public_id, actor)
+        else:
+            arguments = {
+                name: datetime.fromisoformat(value) if name in _TIMES and value else value
+                for name, value in row.arguments.items()
+            }
+            if row.list == "incidents":
+                arguments["note"] = _mark_of(row)
+            elif row.action in _SWEEPING:
+                arguments["seconds"] = 0.0
+            _ACTIONS[row.list][row.action](row.project_id, public_id, actor, **arguments)
+    except ServiceError as error:
+        return error.code
+    return "done"
+
+
+def _undo_one(row: BulkAction, reverted: BulkAction, public_id: str, actor: Actor) -> None:
+    if row.list == "incidents":
+        triage.undo(row.project_id, public_id, actor, of=_mark_of(reverted))
+        return
+    done = PatternActivity.objects.filter(
+        pattern__public_id=public_id, actor=actor.name, at__gte=reverted.created_at
+    )
+    if not done.filter(at__lte=reverted.finished_at or timezone.now()).exists():
+        raise Conflict("The pattern was not changed.", code="nothing_to_undo")
+    pattern_triage.undo(row.project_id, public_id, actor, seconds=0.0)
+
+
+def _mark_of(row: BulkAction) -> str:
+    """Return the note of each incident that is changed."""
+    return f"with {row.public_id}"
+
+
+def _plain(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+def carry_out_waiting() -> int:
+    """Continue actions that requests did not finish; returns how many. One query by an empty index when there are none."""
+    total, now = 0, timezone.now()
+    free = Q(claimed_until=None) | Q(claimed_until__lt=now)
+    for pk in BulkAction.objects.filter(free, finished_at=None).order_by("pk").values_list("pk", flat=True):
+        if BulkAction.objects.filter(free, pk=pk, finished_at=None).update(claimed_until=now + CLAIM):
+            _carry_out(BulkAction.objects.select_related("reverts").get(pk=pk), IN_WORKER_SECONDS)
+            total += 1
+    return total
+
+
+def trim() -> None:
+    """Delete actions that nobody can undo any more."""
+    BulkAction.objects.filter(finished_at__lt=timezone.now() - KEPT).delete()
