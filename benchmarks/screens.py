@@ -19,6 +19,7 @@ from playwright.sync_api import Page, expect, sync_playwright
 from benchmarks.load import Connection
 from benchmarks.report import Figure
 from benchmarks.stack import Stack
+from development.screenshots import CHROMIUM_NAMES
 
 EVENTS_PER_SECOND = 50
 SIZES = {"1440 px": {"width": 1440, "height": 900}, "390 px": {"width": 390, "height": 844}}
@@ -42,7 +43,7 @@ _CLS = """() => {
 
 def run(stack: Stack, seconds: float) -> Iterator[Figure]:
     """Measure the live list and a held call."""
-    program = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+    program = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, CHROMIUM_NAMES)), None)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
         context = browser.new_context(viewport=SIZES["1440 px"])

@@ -29,7 +29,10 @@ SIZES = {1440: {"width": 1440, "height": 900}, 390: {"width": 390, "height": 844
 QUALITY = 82
 MAX_TOTAL_BYTES = 1_500_000
 LONG_RUN, LONG_RUN_CALLS, BATCH, ATTEMPTS = "nightly/migration", 1_800, 200, 10
-_CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+CHROMIUM_NAMES = (
+    "chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
+)  # fmt: skip
+"""Programs to look for; the first draws the same pages at half the processor time."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +48,9 @@ class Picture:
 
 def take(root: Path) -> int:
     """Start, play, take the pictures, and end what was started; return an exit status."""
-    chromium = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, _CHROMIUM_NAMES)), None)
+    chromium = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, CHROMIUM_NAMES)), None)
     if not chromium:
-        names = ", ".join(_CHROMIUM_NAMES)
+        names = ", ".join(CHROMIUM_NAMES)
         print(
             f"The pictures need Chromium: none of {names} is on PATH, and CHROMIUM is not set.",
             file=sys.stderr,

@@ -124,23 +124,35 @@ def text_id(text):
     return ascii(text)[:40]
 
 
-@pytest.mark.parametrize("text", ["many", *TEXTS], ids=text_id)
-def test_no_query_string_makes_any_route_fail(records, text):
+def in_turns(values, name):
+    """Parametrise by the values and the routes to try: every route with one of them, or, among the long tests, with all."""
+    return pytest.mark.parametrize(
+        (name, "routes"),
+        [pytest.param(value, ROUTES[n :: len(values)], id=text_id(value)) for n, value in enumerate(values)]
+        + [
+            pytest.param(value, ROUTES, id=f"all-{text_id(value)}", marks=pytest.mark.long)
+            for value in values
+        ],
+    )
+
+
+@in_turns(["many", *TEXTS], "text")
+def test_no_query_string_makes_any_route_fail(records, text, routes):
     given = dict.fromkeys(field_names(), text) if text != "many" else {f"a{n}": 1 for n in range(1001)}
     query = urlencode(given)
     assert not failures(
         records,
-        [(methods(route)[0], f"{records.fill(route)}?{query}", "", {}) for route in ROUTES],
+        [(methods(route)[0], f"{records.fill(route)}?{query}", "", {}) for route in routes],
     )
 
 
-@pytest.mark.parametrize("text", ["many", *TEXTS], ids=text_id)
-def test_no_form_makes_any_route_fail(records, text):
+@in_turns(["many", *TEXTS], "text")
+def test_no_form_makes_any_route_fail(records, text, routes):
     given = dict.fromkeys(field_names(), text) if text != "many" else {f"a{n}": 1 for n in range(1001)}
     body = urlencode(given)
     assert not failures(
         records,
-        [("POST", records.fill(route), body, {}) for route in ROUTES if not route.startswith("api/")],
+        [("POST", records.fill(route), body, {}) for route in routes if not route.startswith("api/")],
     )
 
 
@@ -181,7 +193,7 @@ def submissions(forms, text):
                 yield "POST", action, urlencode([*given, (name, value)]), {}
 
 
-@pytest.mark.parametrize("text", ["²", "9" * 30], ids=text_id)
+@pytest.mark.parametrize("text", ["²", pytest.param("9" * 30, marks=pytest.mark.long)], ids=text_id)
 def test_no_text_in_a_form_of_a_page_makes_its_route_fail(records, text):
     pages = [records.fill(route) for route in ROUTES if not route.startswith(("api/", "admin/"))]
     found = {}
@@ -198,13 +210,13 @@ def test_no_text_in_a_form_of_a_page_makes_its_route_fail(records, text):
     assert not failures(records, submissions(found.values(), text))
 
 
-@pytest.mark.parametrize("segment", SEGMENTS, ids=text_id)
-def test_no_path_makes_any_route_fail(records, segment):
+@in_turns(SEGMENTS, "segment")
+def test_no_path_makes_any_route_fail(records, segment, routes):
     assert not failures(
         records,
         [
             (m, quote(records.fill(route, **{name: "\x01"})).replace("%01", segment), "", {})
-            for route in ROUTES
+            for route in routes
             for name in re.findall(r"<(\w+)>", route)
             for m in methods(route)
         ],
@@ -217,10 +229,8 @@ def test_no_header_makes_any_route_fail(records):
     )
 
 
-@pytest.mark.parametrize("headers", SINGLE_HEADERS, ids=text_id)
-def test_no_header_that_hides_the_others_makes_any_route_fail(records, headers):
-    # What these could break is the same for the many routes of the administration.
-    routes = [route for route in ROUTES if route.count("/") < 2 or not route.startswith("admin/")]
+@in_turns(SINGLE_HEADERS, "headers")
+def test_no_header_that_hides_the_others_makes_any_route_fail(records, headers, routes):
     assert not failures(
         records, [(m, records.fill(route), "a=1", headers) for route in routes for m in methods(route)]
     )

@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
+from development.screenshots import CHROMIUM_NAMES
+
 _HERE = Path(__file__).parent
-_CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 START_SECONDS = 60.0
 _LAUNCH = ["--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-component-update"]
 
@@ -43,11 +44,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def chromium() -> str:
     """The browser's program; without one the tests are skipped, or fail where the environment demands them."""
-    found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, _CHROMIUM_NAMES)), None)
+    found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, CHROMIUM_NAMES)), None)
     if found:
         return found
     missing = (
-        f"No Chromium was found: none of {', '.join(_CHROMIUM_NAMES)} is on PATH and CHROMIUM is not set."
+        f"No Chromium was found: none of {', '.join(CHROMIUM_NAMES)} is on PATH and CHROMIUM is not set."
     )
     if os.environ.get("LOOPGUARD_REQUIRE_BROWSER"):
         pytest.fail(missing)

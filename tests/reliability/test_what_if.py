@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 
-import pytest
 from django.db import connection
 
 from detection.models import Session, WhatIf
@@ -57,7 +56,6 @@ def fill(token):
     return first
 
 
-@pytest.mark.servers
 def test_a_worker_killed_in_the_middle_of_a_replay_is_replaced_and_nothing_counts_twice(
     install, project, token
 ):
