@@ -266,7 +266,7 @@ def _verdict(folding: Folding, row: EventRecord, *, awaits_retry: bool) -> CallV
     if row.type == EventType.CALL and verdict.decision == "hold":
         policy = policy.for_tool(row.tool)
         verdict = _held(folding, row, step, verdict, policy, awaits_retry=awaits_retry)
-    if row.type == EventType.CALL and verdict.decision != "allow":
+    if row.type == EventType.CALL and (verdict.decision != "allow" or verdict.finding):
         row.verdict = {
             "message": verdict.message,
             "incident": verdict.incident,

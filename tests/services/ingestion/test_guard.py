@@ -57,6 +57,18 @@ def test_a_resent_call_gets_the_verdict_it_got_the_first_time_and_counts_once(ag
     assert Event.objects.filter(type="call").count() == 4
 
 
+def test_a_resent_call_that_was_allowed_although_it_was_found_repeats_the_finding(agent):
+    found = []
+    for number in range(10):
+        call = agent.call(call_id=f"c-{number}", arguments=f'{{"q": "page {number}"}}')
+        first, again = agent.asks(call).verdicts[0], agent.asks(call).verdicts[0]
+        assert again.duplicate
+        assert (again.decision, again.finding, again.rung) == (first.decision, first.finding, first.rung)
+        found.append(first.decision == "allow" and first.finding is not None)
+        agent.posts(agent.result(f"c-{number}"))
+    assert any(found)
+
+
 def test_a_model_override_changes_the_next_verdict_and_names_its_tier(agent, project):
     for _ in range(3):
         agent.asks()
