@@ -87,7 +87,9 @@ def sweep(lock: AdvisoryLock = AdvisoryLock.SWEEP) -> int:
         with connection.cursor() as cursor:
             cursor.execute(
                 "SELECT id FROM (SELECT id, pending_since, row_number() OVER (PARTITION BY project_id ORDER BY pending_since) AS turn"
-                " FROM detection_session WHERE evaluated_seq < last_seq AND pending_since < now() - make_interval(secs => %s)) AS waiting"
+                " FROM detection_session WHERE evaluated_seq < last_seq"
+                # A time in the future was noted before the clock went back.
+                " AND (pending_since < now() - make_interval(secs => %s) OR pending_since > now())) AS waiting"
                 " ORDER BY turn, pending_since LIMIT %s",
                 [SWEEP_AFTER.total_seconds(), SWEEP_SESSIONS],
             )

@@ -1,5 +1,8 @@
+from datetime import timedelta
+
 import pytest
 from django.db import connection
+from django.utils import timezone
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -107,6 +110,16 @@ def test_a_long_result_is_cut_and_still_tells_its_end_apart(agent):
     assert len(one.content) == STORED_RESULT_CHARACTERS
     assert one.content_length == STORED_RESULT_CHARACTERS + 1
     assert one.result_digest != two.result_digest
+
+
+def test_the_clock_of_a_client_changes_no_finding(agent):
+    year = timedelta(days=365)
+    for number, shift in enumerate((timedelta(0), -year, year, -year)):
+        agent.posts(agent.call(call_id=f"c-{number}", occurred_at=timezone.now() + shift))
+    evaluation.evaluate(Session.objects.get().pk)
+
+    assert Incident.objects.get().count == 4
+    assert Event.objects.filter(occurred_at__gt=timezone.now()).count() == 1
 
 
 def test_a_late_event_reopens_a_session_that_ended(agent):

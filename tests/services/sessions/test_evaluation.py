@@ -126,6 +126,14 @@ def test_the_sweeper_finds_what_no_worker_was_told_of(agent):
     assert evaluation.sweep() == 0
 
 
+def test_the_sweeper_finds_what_was_sent_before_the_clock_went_back(agent):
+    agent.posts(*[agent.call() for _ in range(4)])
+    Session.objects.update(pending_since=timezone.now() + timedelta(hours=1))
+
+    assert evaluation.sweep() == 1
+    assert Incident.objects.exists()
+
+
 def test_a_resolved_loop_that_goes_on_is_a_new_incident(agent, project):
     from detection.services.incidents import triage
     from tests.support.agents import OPERATOR
