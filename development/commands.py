@@ -74,11 +74,18 @@ def screenshots(arguments: Sequence[str]) -> int:
     return pictures.take(ROOT)
 
 
+def chaos(arguments: Sequence[str]) -> int:
+    """Kill, freeze and fill an installation of its own at random under load, and compare; --seeds 10 runs ten."""
+    from development.chaos import command  # only this command needs its packages
+
+    return command.run(arguments)
+
+
 def _no_arguments(name: str, description: str | None, arguments: Sequence[str]) -> None:
     argparse.ArgumentParser(prog=f"manage.py {name}", description=description).parse_args(arguments)
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     command.__name__: command
-    for command in (test, check_all, coverage, screenshots, lock, package, sbom, release)
+    for command in (test, check_all, coverage, screenshots, chaos, lock, package, sbom, release)
 }

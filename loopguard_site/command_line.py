@@ -28,6 +28,7 @@ CHECKOUT_ONLY = frozenset(
         "runserver",
         "sbom",
         "screenshots",
+        "chaos",
         "test",
         "testserver",
     }
