@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from django import forms
 from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
-from detection.admin.base import BaseInline, ProjectAdmin, ProjectFilter, ReadOnlyMixin, actor_of
+from detection.admin.base import BaseInline, ProjectFilter, ReadOnlyMixin, actor_of
+from detection.admin.versions import VersionedAdmin, VersionedForm
 from detection.models import GatewayBackend, GatewayToken, ModelPrice
 from detection.services.errors import ServiceError
 from detection.services.gateway import backends, prices
 
 
-class BackendForm(forms.ModelForm):  # type: ignore[type-arg]
+class BackendForm(VersionedForm):
     """Form of a backend, with the checks of the service."""
+
+    row_version = staticmethod(backends.backend_version)
 
     class Meta:
         model = GatewayBackend
@@ -36,7 +38,9 @@ class BackendForm(forms.ModelForm):  # type: ignore[type-arg]
         """Show what the service would reject."""
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
         try:
-            backends.check_values({name: value for name, value in cleaned.items() if name != "project"})
+            backends.check_values(
+                {name: value for name, value in cleaned.items() if name not in ("project", "version")}
+            )
         except ServiceError as error:
             self.add_error(error.field if error.field in self.fields else None, error.detail)
         return cleaned
@@ -52,7 +56,7 @@ class TokenInline(ReadOnlyMixin, BaseInline):
 
 
 @admin.register(GatewayBackend)
-class BackendPage(ProjectAdmin):
+class BackendPage(VersionedAdmin):
     """Backends of the gateway."""
 
     list_display = ("name", "project", "kind", "base_url", "credential", "fails_closed", "is_enabled")
@@ -69,10 +73,13 @@ class BackendPage(ProjectAdmin):
 
     def save_model(self, request: HttpRequest, obj: GatewayBackend, form: Any, change: bool) -> None:
         """Create or change the backend through the service."""
-        names = form.changed_data if change else [name for name in form.cleaned_data if name != "project"]
-        values = {name: form.cleaned_data[name] for name in names}
+        names = form.changed_data if change else list(form.cleaned_data)
+        values = {name: form.cleaned_data[name] for name in names if name not in ("project", "version")}
         if change:
-            backends.update_backend(obj.project_id, obj.public_id, actor_of(request), **values)
+            version = form.cleaned_data["version"] or None
+            backends.update_backend(
+                obj.project_id, obj.public_id, actor_of(request), version=version, **values
+            )
         else:
             made = backends.create_backend(obj.project_id, actor_of(request), **values)
             obj.pk, obj.public_id, obj._state.adding = made.pk, made.public_id, False
@@ -98,8 +105,10 @@ class BackendPage(ProjectAdmin):
             messages.add_message(request, level, f"{row.name}: {result.detail}")
 
 
-class PriceForm(forms.ModelForm):  # type: ignore[type-arg]
+class PriceForm(VersionedForm):
     """Form of a price, with the checks of the service."""
+
+    row_version = staticmethod(prices.price_version)
 
     class Meta:
         model = ModelPrice
@@ -119,7 +128,7 @@ class PriceForm(forms.ModelForm):  # type: ignore[type-arg]
 
 
 @admin.register(ModelPrice)
-class PricePage(ProjectAdmin):
+class PricePage(VersionedAdmin):
     """Prices of models, in US dollars per million tokens."""
 
     list_display = ("model", "backend", "project", *prices.AMOUNTS, "updated_at")
@@ -135,7 +144,8 @@ class PricePage(ProjectAdmin):
     def save_model(self, request: HttpRequest, obj: ModelPrice, form: Any, change: bool) -> None:
         """Save the price through the service."""
         values = {name: getattr(obj, name) for name in ("backend", "model", *prices.AMOUNTS)}
-        saved = prices.save_price(obj.project_id, actor_of(request), **values)
+        version = form.cleaned_data["version"] or None
+        saved = prices.save_price(obj.project_id, actor_of(request), version=version, **values)
         obj.pk, obj.public_id, obj._state.adding = saved.pk, saved.public_id, False
 
     def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> Any:

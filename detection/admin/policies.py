@@ -7,11 +7,14 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin
+from django.contrib.admin.utils import unquote
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 
-from detection.admin.base import ProjectAdmin, ProjectFilter, actor_of, administered, show_error
+from detection.admin import what_if
+from detection.admin.base import ProjectFilter, actor_of, administered, show_error
+from detection.admin.versions import VersionedAdmin, VersionedForm
 from detection.engine.policy import Policy
 from detection.engine.scopes import SERVER, Scope
 from detection.engine.tool_classes import TOOL_CLASSES
@@ -64,10 +67,9 @@ class ReasonForm(forms.Form):
         _style(self.fields["note"])
 
 
-class StoredOverrideForm(OverrideForm, forms.ModelForm):  # type: ignore[type-arg]
-    """An override as a model form; `service_error` is what the service rejected when the form was sent."""
+class StoredOverrideForm(OverrideForm, VersionedForm):
+    """An override as a model form."""
 
-    service_error: ServiceError | None = None
     new_scope = SERVER
     """Decides which settings the form of a new override shows."""
 
@@ -91,16 +93,11 @@ class StoredOverrideForm(OverrideForm, forms.ModelForm):  # type: ignore[type-ar
             if name.startswith(PREFIX) or name in ("note", "tool_class"):
                 _style(field)
 
-    def clean(self) -> dict[str, Any]:
-        """Show what the service rejected."""
-        cleaned: dict[str, Any] = super().clean() or self.cleaned_data
-        if self.service_error is not None:
-            self.add_service_error(self.service_error)
-        return cleaned
-
 
 class ScopeForm(StoredOverrideForm):
     """An override of the server, a project, or an agent, backend or model."""
+
+    row_version = staticmethod(overrides.override_version)
 
     class Meta:
         model = Override
@@ -118,6 +115,7 @@ class ToolRuleAdminForm(StoredOverrideForm):
     """A tool rule."""
 
     new_scope = _ANY_TOOL
+    row_version = staticmethod(overrides.tool_rule_version)
     tool_class = forms.ChoiceField(
         choices=[("", "built in"), *((name, name) for name in TOOL_CLASSES)], required=False
     )
@@ -141,7 +139,7 @@ def _note_of(request: HttpRequest) -> str:
     return note[: overrides.MAX_NOTE_CHARACTERS]
 
 
-class StoredOverrideAdmin(ProjectAdmin):
+class StoredOverrideAdmin(VersionedAdmin):
     """What the pages of overrides and tool rules share."""
 
     first_fields: tuple[str, ...] = ()
@@ -164,28 +162,56 @@ class StoredOverrideAdmin(ProjectAdmin):
             sets.append((title, {"fields": tuple(PREFIX + name for name in names), "classes": classes}))
         return sets
 
-    def get_form(
-        self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any
-    ) -> type[forms.ModelForm[Any]]:
-        """Pass the error of the service to the form; see `changeform_view`."""
-        form = super().get_form(request, obj, change, **kwargs)
-        form.service_error = getattr(request, "service_error", None)
-        return form  # type: ignore[no-any-return]
+    def changeform_view(
+        self,
+        request: HttpRequest,
+        object_id: str | None = None,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        """Show the form, save it, or try it on the history."""
+        row = self.get_object(request, unquote(object_id)) if object_id else None
+        context = {
+            "history_projects": what_if.projects_of(request, row.project_id if row else None),
+            **(extra_context or {}),
+        }
+        if request.method == "POST" and what_if.ASKED in request.POST and self._may_change(request, row):
+            form = self.get_form(request, row, change=row is not None)(request.POST, instance=row)
+            if form.is_valid():
+                try:
+                    return self._try(request, form.save(commit=False), form)
+                except ServiceError as error:
+                    request.service_error = error  # type: ignore[attr-defined]
+        return super().changeform_view(request, object_id, form_url, context)
 
-    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        """Show the form or save it. When the service rejects it, show the form again with the errors."""
-        try:
-            return super().changeform_view(request, *args, **kwargs)  # type: ignore[no-any-return]
-        except ServiceError as error:
-            request.service_error = error  # type: ignore[attr-defined]
-            return super().changeform_view(request, *args, **kwargs)  # type: ignore[no-any-return]
+    def _may_change(self, request: HttpRequest, row: Any) -> bool:
+        if row is None:
+            return self.has_add_permission(request)  # type: ignore[no-any-return]
+        return self.has_change_permission(request, row)  # type: ignore[no-any-return]
+
+    def _try(self, request: HttpRequest, row: Any, form: Any = None) -> HttpResponse:
+        """Try a row with what its form contains; without one, its deletion."""
+        values = form.values if form is not None else {}
+        return what_if.start(request, row.project_id, row.scope, values, **self._facts(form))
+
+    def _facts(self, form: Any) -> dict[str, Any]:
+        """Return what a form contains besides settings."""
+        return {}
 
     def delete_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Confirm the deletion, with a reason where it weakens detection."""
-        context = {"reason_form": ReasonForm(), **(extra_context or {})}
+        """Confirm the deletion, with a reason where it weakens detection, or try it on the history."""
+        row = self.get_object(request, unquote(object_id))
+        context = {
+            "reason_form": ReasonForm(),
+            "history_projects": what_if.projects_of(request, row.project_id) if row else [],
+            "version": self.form.row_version(row) if row else "",
+            **(extra_context or {}),
+        }
         try:
+            if what_if.ASKED in request.POST and row and self.has_delete_permission(request, row):
+                return self._try(request, row)
             return super().delete_view(request, object_id, context)  # type: ignore[no-any-return]
         except ServiceError as error:
             show_error(request, error)
@@ -229,13 +255,20 @@ class OverrideAdmin(StoredOverrideAdmin):
             actor_of(request),
             form.cleaned_data["note"],
             obj.expires_at,
+            version=form.cleaned_data["version"] or None,
         )
         if saved is not None:
             obj.pk, obj._state.adding = saved.pk, False
 
     def delete_model(self, request: HttpRequest, obj: Override) -> None:
         """Delete by the service."""
-        overrides.delete_override(obj.project_id, obj.scope, actor_of(request), _note_of(request))
+        overrides.delete_override(
+            obj.project_id,
+            obj.scope,
+            actor_of(request),
+            _note_of(request),
+            version=request.POST.get("version"),
+        )
 
     def has_change_permission(self, request: HttpRequest, obj: Override | None = None) -> bool:
         """The server's override applies to every project, so it is for superusers."""
@@ -275,6 +308,17 @@ class ToolRuleAdmin(StoredOverrideAdmin):
         "note",
     )
 
+    def _facts(self, form: ToolRuleAdminForm | None) -> dict[str, Any]:
+        if form is None:
+            return {}
+        given = form.cleaned_data
+        return {
+            "tool_class": given["tool_class"],
+            "ignore_arguments": given["ignore_arguments"] or [],
+            "volatile_result_fields": given["volatile_result_fields"] or [],
+            "exempt": given["exempt"],
+        }
+
     def get_readonly_fields(self, request: HttpRequest, obj: ToolOverride | None = None) -> tuple[str, ...]:
         """Project and pattern name the rule."""
         return ("project", "pattern") if obj else ()
@@ -287,11 +331,9 @@ class ToolRuleAdmin(StoredOverrideAdmin):
         saved = overrides.save_tool_rule(
             obj.project_id,
             obj.pattern,
-            tool_class=given["tool_class"],
-            ignore_arguments=given["ignore_arguments"] or [],
-            volatile_result_fields=given["volatile_result_fields"] or [],
+            **self._facts(form),
             values=form.values,
-            exempt=given["exempt"],
+            version=given["version"] or None,
             note=given["note"],
             expires_at=obj.expires_at,
             actor=actor_of(request),
@@ -300,4 +342,10 @@ class ToolRuleAdmin(StoredOverrideAdmin):
 
     def delete_model(self, request: HttpRequest, obj: ToolOverride) -> None:
         """Delete by the service."""
-        overrides.delete_tool_rule(obj.project_id, obj.pattern, actor_of(request), _note_of(request))
+        overrides.delete_tool_rule(
+            obj.project_id,
+            obj.pattern,
+            actor_of(request),
+            _note_of(request),
+            version=request.POST.get("version"),
+        )

@@ -13,11 +13,12 @@ from django.http import HttpRequest
 from django.utils.html import format_html
 
 from detection.admin.base import BaseInline, ProjectAdmin, ProjectFilter, ReadOnlyMixin, actor_of, show_error
+from detection.admin.versions import VersionedAdmin, VersionedForm
 from detection.models import Membership, Project, Role, Session
 from detection.services import audit
 from detection.services.errors import Invalid, ServiceError
 from detection.services.incidents.pattern_triage import unassign_former_members
-from detection.services.projects import members
+from detection.services.projects import members, projects
 from detection.services.projects.projects import checked_redacted_names, checked_redaction_patterns
 from detection.services.sessions import actions
 
@@ -55,11 +56,22 @@ class MembershipInline(BaseInline):
         return made
 
 
+class ProjectForm(VersionedForm):
+    """Form of a project."""
+
+    row_version = staticmethod(projects.project_version)
+
+    class Meta:
+        model = Project
+        fields = ("name", "slug", "retention_days", "stores_payloads", "redacted_names", "redaction_patterns")
+
+
 @admin.register(Project)
-class ProjectPage(ProjectAdmin):
+class ProjectPage(VersionedAdmin):
     """Projects."""
 
     project_path = "pk"
+    form = ProjectForm
     list_display = ("name", "slug", "retention_days", "stores_payloads", "first_event_at")
     search_fields = ("name", "slug")
     fields = (
@@ -94,9 +106,12 @@ class ProjectPage(ProjectAdmin):
 
     def save_model(self, request: HttpRequest, obj: Project, form: Any, change: bool) -> None:
         """Save and write the audit."""
-        before = {name: form.initial.get(name) for name in form.changed_data} if change else None
+        if change:
+            projects.check_version(obj.pk, form.cleaned_data["version"] or None)
+        changed = [name for name in form.changed_data if name != "version"]
+        before = {name: form.initial.get(name) for name in changed} if change else None
         super().save_model(request, obj, form, change)
-        after = {name: form.cleaned_data.get(name) for name in form.changed_data}
+        after = {name: form.cleaned_data.get(name) for name in changed}
         if after:
             audit.record(
                 actor_of(request), "project.save", obj.slug, project_id=obj.pk, before=before, after=after

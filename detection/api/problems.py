@@ -23,6 +23,7 @@ from detection.services.errors import ServiceError, SessionBusy
 from detection.services.ingestion.attempts import recorder
 from detection.services.keys import Principal
 from detection.services.maintenance.disk_space import disk_monitor
+from detection.services.versions import ChangedMeanwhile, version_of
 from detection.strict_json import JsonProblem, join
 
 log = structlog.get_logger(__name__)
@@ -168,6 +169,13 @@ def of_exception(error: Exception) -> Problem:
         return error
     if isinstance(error, JsonProblem):
         return of_json(error)
+    if isinstance(error, ChangedMeanwhile):
+        return Problem(
+            412,
+            error.code,
+            "It was changed since the version in `If-Match`. Get it again, and send its new version.",
+            headers={"ETag": f'"{version_of(error.current)}"'},
+        )
     if isinstance(error, ServiceError):
         return Problem(error.status, error.code, error.detail, path=error.field)
     if isinstance(error, FilterError):

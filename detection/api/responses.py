@@ -20,6 +20,7 @@ from detection.models import (
 )
 from detection.selectors.patterns import SharedFact
 from detection.selectors.sessions import CallRow, CommandReplyRow
+from detection.services.policies.overrides import override_version, tool_rule_version
 
 LIST_AS_FILE: Final = {
     "responses": {
@@ -160,6 +161,7 @@ def override_document(override: Override) -> dict[str, Any]:
         "note": override.note,
         "expires_at": as_time(override.expires_at),
         "updated_at": as_time(override.updated_at),
+        "version": override_version(override),
     }
 
 
@@ -175,4 +177,5 @@ def tool_rule_document(rule: ToolOverride) -> dict[str, Any]:
         "note": rule.note,
         "expires_at": as_time(rule.expires_at),
         "updated_at": as_time(rule.updated_at),
+        "version": tool_rule_version(rule),
     }

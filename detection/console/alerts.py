@@ -15,6 +15,7 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
+from detection.console import edits
 from detection.console.access import ProjectRequest, actor_of, in_project, missing_role
 from detection.console.listing import Listing
 from detection.console.route_sentences import route_sentence
@@ -25,6 +26,7 @@ from detection.selectors.lists import NOTIFICATIONS
 from detection.selectors.pages import BadCursor
 from detection.services.alerting import alert_routes, destinations, notifications, silences
 from detection.services.errors import Invalid, ServiceError
+from detection.services.versions import ChangedMeanwhile
 
 TABS = (
     ("destinations", "Destinations"),
@@ -61,13 +63,19 @@ def _page(request: ProjectRequest, tab: str = "", **more: Any) -> HttpResponse:
     context: dict[str, Any] = {"tab": tab, "tabs": [(key, words, key == tab) for key, words in TABS], **more}
     if tab == "destinations":
         rows = selector.list_destinations(project_id)
-        context["destinations"] = [(row, STATES[selector.destination_state(row, now)]) for row in rows]
+        context["destinations"] = [
+            (row, STATES[selector.destination_state(row, now)], destinations.destination_version(row))
+            for row in rows
+        ]
         context["kinds"] = DestinationKind.choices
         context["unrouted"] = selector.unrouted_today(project_id)
     elif tab == "routes":
         context["routes"] = [(row, route_sentence(row)) for row in selector.list_routes(project_id)]
     elif tab == "silences":
-        context["silences"] = [(row, _conditions(row)) for row in selector.list_silences(project_id)]
+        context["silences"] = [
+            (row, _conditions(row), silences.silence_version(row))
+            for row in selector.list_silences(project_id)
+        ]
         context["over"] = [(row, _conditions(row)) for row in selector.list_silences(project_id, ended=True)][
             :10
         ]
@@ -87,7 +95,8 @@ def _page(request: ProjectRequest, tab: str = "", **more: Any) -> HttpResponse:
         context["notifications"] = [(row, STATES[row.state]) for row in found.items]
         context["next_page"] = listing.next_page(found.next_cursor)
         context["states"] = listing.tabs((("", "All"), *NotificationState.choices), None)
-    return render(request, f"alerts/{tab}.html", context)
+    rejected = more.get("edit_error")
+    return render(request, f"alerts/{tab}.html", context, status=rejected.status if rejected else 200)
 
 
 def _silence_form(given: QueryDict | None, query: QueryDict) -> dict[str, Any]:
@@ -131,10 +140,31 @@ def act(request: ProjectRequest) -> HttpResponse:
         return missing_role(request, role)
     try:
         shown = carry_out(request, text_of(request.POST, "id"))
+    except ChangedMeanwhile as error:
+        messages.error(request, f"{_what_changed(error)} was changed meanwhile. Nothing was saved.")
+        if action != "edit":
+            return _page(request, tab, edit_error=error)
+        return _page(request, tab, edit_error=error, edited=_edited(request, error))
     except ServiceError as error:
         messages.error(request, error.detail)
+        if action == "edit":
+            return _page(request, tab, edit_error=error, edited=_edited(request))
         return _page(request, tab, given=request.POST, error=error) if error.field else _back(request, tab)
     return shown or _back(request, tab)
+
+
+def _what_changed(error: ChangedMeanwhile) -> str:
+    return f"Destination {error.current['name']}" if "address" in error.current else "The silence"
+
+
+def _edited(request: ProjectRequest, stale: ChangedMeanwhile | None = None) -> dict[str, Any]:
+    """Return the form of a destination that was not saved, as it was typed."""
+    name, address = text_of(request.POST, "name"), text_of(request.POST, "address")
+    form = {"id": text_of(request.POST, "id"), "name": name, "address": address}
+    if stale is None:
+        return form | {"version": request.POST.get("version", "")}
+    entered = {"name": name, **({"address": "another one"} if address else {})}
+    return form | edits.conflict(stale, entered)
 
 
 def _back(request: ProjectRequest, tab: str) -> HttpResponse:
@@ -168,13 +198,31 @@ def _create_destination(request: ProjectRequest, _: str) -> HttpResponse | None:
 
 def _switch(request: ProjectRequest, public_id: str) -> None:
     is_enabled = request.POST.get("enabled") == "yes"
-    destinations.update_destination(request.project.pk, public_id, actor_of(request), is_enabled=is_enabled)
+    destinations.update_destination(
+        request.project.pk,
+        public_id,
+        actor_of(request),
+        is_enabled=is_enabled,
+        version=request.POST.get("version"),
+    )
     outcome = (
         "Destination enabled. Waiting notifications are sent now."
         if is_enabled
         else "Destination disabled. Its notifications are kept until it is enabled."
     )
     messages.success(request, outcome)
+
+
+def _edit_destination(request: ProjectRequest, public_id: str) -> None:
+    row = destinations.update_destination(
+        request.project.pk,
+        public_id,
+        actor_of(request),
+        name=text_of(request.POST, "name"),
+        address=text_of(request.POST, "address") or None,
+        version=request.POST.get("version"),
+    )
+    messages.success(request, f"Destination {row.name} saved.")
 
 
 def _delete_destination(request: ProjectRequest, public_id: str) -> None:
@@ -225,7 +273,9 @@ def _silence(request: ProjectRequest, _: str) -> None:
 
 
 def _end_silence(request: ProjectRequest, public_id: str) -> None:
-    silences.end_silence(request.project.pk, public_id, actor_of(request))
+    silences.end_silence(
+        request.project.pk, public_id, actor_of(request), version=request.POST.get("version")
+    )
     messages.success(request, "Silence ended.")
 
 
@@ -242,6 +292,7 @@ def _resend(request: ProjectRequest, public_id: str) -> None:
 ACTIONS: dict[str, tuple[Role, str, Callable[[ProjectRequest, str], HttpResponse | None]]] = {
     "create": (Role.ADMIN, "destinations", _create_destination),
     "switch": (Role.ADMIN, "destinations", _switch),
+    "edit": (Role.ADMIN, "destinations", _edit_destination),
     "delete": (Role.ADMIN, "destinations", _delete_destination),
     "test": (Role.ADMIN, "destinations", _test),
     "add_secret": (Role.ADMIN, "destinations", _add_secret),

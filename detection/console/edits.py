@@ -7,8 +7,15 @@ from typing import Any
 
 from detection.console import formatting
 from detection.engine.fields import FIELDS
+from detection.services.versions import ChangedMeanwhile, version_of
 
 MAX_CHARACTERS = 300
+
+
+def conflict(error: ChangedMeanwhile, entered: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `console/_version.html` shows: the version to send now, and both values of what was entered."""
+    stored = {name: error.current.get(name) for name in entered}
+    return {"version": version_of(error.current), "conflict": compare(stored, entered)}
 
 
 def compare(stored: Mapping[str, Any], entered: Mapping[str, Any]) -> list[tuple[str, str, str]]:

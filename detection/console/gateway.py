@@ -13,11 +13,13 @@ from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
+from detection.console import edits
 from detection.console.access import ProjectRequest, actor_of, in_project
 from detection.models import BackendKind, GatewayToken, Role
 from detection.selectors.gateway import gateway_url, list_backends
 from detection.services.errors import ServiceError
 from detection.services.gateway import backends as service
+from detection.services.versions import ChangedMeanwhile
 
 
 @never_cache
@@ -32,13 +34,14 @@ def _page(request: ProjectRequest, **more: Any) -> HttpResponse:
     active = GatewayToken.objects.filter(revoked_at=None).order_by("-id")
     rows = list_backends(request.project.pk).prefetch_related(Prefetch("tokens", active, "active_tokens"))
     context = {
-        "backends": [(row, gateway_url(row.name)) for row in rows],
+        "backends": [(row, gateway_url(row.name), service.backend_version(row)) for row in rows],
         "kinds": BackendKind.choices,
         "upstreams": settings.GATEWAY_UPSTREAMS,
         "credentials": sorted(settings.GATEWAY_CREDENTIALS),
         **more,
     }
-    return render(request, "console/gateway.html", context)
+    status = 409 if "edited" in more else 200
+    return render(request, "console/gateway.html", context, status=status)
 
 
 @never_cache
@@ -51,6 +54,11 @@ def act(request: ProjectRequest) -> HttpResponse:
         raise Http404
     try:
         shown = carry_out(request)
+    except ChangedMeanwhile as error:
+        entered = _switches(request)
+        name = error.current["name"]
+        messages.error(request, f"Backend {name} was changed meanwhile. Nothing was saved.")
+        return _page(request, edited={"id": _target(request)[1], **entered, **edits.conflict(error, entered)})
     except ServiceError as error:
         messages.error(request, error.detail)
         return _page(request, given=request.POST)
@@ -66,9 +74,12 @@ def _create(request: ProjectRequest) -> dict[str, Any]:
     return {}
 
 
+def _switches(request: ProjectRequest) -> dict[str, Any]:
+    return {name: request.POST[name] == "yes" for name in _SWITCHES if name in request.POST}
+
+
 def _switch(request: ProjectRequest) -> dict[str, Any]:
-    values: dict[str, Any] = {name: request.POST[name] == "yes" for name in _SWITCHES if name in request.POST}
-    row = service.update_backend(*_target(request), **values)
+    row = service.update_backend(*_target(request), version=request.POST.get("version"), **_switches(request))
     messages.success(request, f"Backend {row.name} saved. It takes effect within a second.")
     return {}
 

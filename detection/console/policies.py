@@ -52,6 +52,7 @@ _FACTS: dict[str, Any] = {
 }  # fmt: skip
 """What a tool rule contains besides settings, with the values of an empty one."""
 SAVED = "Override saved. It takes effect on the next call."
+DELETED_STALE = "This was changed meanwhile and is not deleted. It is shown as it is stored now."
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +159,7 @@ def page(request: ProjectRequest) -> HttpResponse:
         status = 422 if form.conflict is None else 409
     context = {
         "version": _version(request, form, service.override_version(row)),
+        "stored_version": service.override_version(row),
         "conflict": form.conflict,
         "changed_by": row.updated_by.get_username() if row and row.updated_by else "",
         "scope": scope,
@@ -212,8 +214,12 @@ def _save(request: ProjectRequest, scope: Scope, form: OverrideForm, row: Overri
 def _delete(request: ProjectRequest, scope: Scope) -> HttpResponse:
     project_id = None if scope == SERVER else request.project.pk
     try:
-        service.delete_override(project_id, scope, actor_of(request), _reason(request))
+        service.delete_override(
+            project_id, scope, actor_of(request), _reason(request), version=request.POST.get("version")
+        )
         messages.success(request, "Override deleted. It takes effect on the next call.")
+    except ChangedMeanwhile:
+        messages.error(request, DELETED_STALE)
     except ServiceError as error:
         messages.error(request, error.detail)
     return redirect(_url(request.project.slug, scope))
@@ -278,6 +284,7 @@ def tool_rule(request: ProjectRequest) -> HttpResponse:
         "rule": rule,
         "stored": rule,
         "version": _version(request, form, service.tool_rule_version(rule)),
+        "stored_version": service.tool_rule_version(rule),
         "conflict": form.conflict,
         "changed_by": rule.updated_by.get_username() if rule and rule.updated_by else "",
         "form": form,
@@ -306,7 +313,16 @@ def _facts(form: ToolRuleForm) -> dict[str, Any]:
 
 def _delete_rule(request: ProjectRequest, pattern: str) -> HttpResponse:
     try:
-        service.delete_tool_rule(request.project.pk, pattern, actor_of(request), _reason(request))
+        service.delete_tool_rule(
+            request.project.pk,
+            pattern,
+            actor_of(request),
+            _reason(request),
+            version=request.POST.get("version"),
+        )
+    except ChangedMeanwhile:
+        messages.error(request, DELETED_STALE)
+        return redirect(_rule_url(request, pattern))
     except ServiceError as error:
         messages.error(request, error.detail)
         if error.field == "note":

@@ -11,6 +11,7 @@ from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
+from detection.console import edits
 from detection.console.access import ProjectRequest, actor_of, in_project
 from detection.models import ModelPrice, Role
 from detection.selectors.gateway import list_backends
@@ -18,6 +19,7 @@ from detection.selectors.gateway_traffic import unpriced_models
 from detection.selectors.prices import list_prices
 from detection.services.errors import ServiceError
 from detection.services.gateway import prices as service
+from detection.services.versions import ChangedMeanwhile
 
 UNPRICED_SPAN: Final = timedelta(days=7)
 _FIELDS: Final = ("backend", "model", *service.AMOUNTS)
@@ -43,7 +45,10 @@ def _given(request: ProjectRequest) -> dict[str, Any]:
         project_id=request.project.pk, public_id=request.GET.get("edit", "")[:40]
     ).first()
     if row is not None:
-        return {name: _plain(getattr(row, name)) for name in _FIELDS} | {"is_stored": True}
+        return {name: _plain(getattr(row, name)) for name in _FIELDS} | {
+            "is_stored": True,
+            "version": service.price_version(row),
+        }
     return {name: request.GET.get(name, "")[:200] for name in ("backend", "model")}
 
 
@@ -52,16 +57,18 @@ def _plain(value: Any) -> str:
     return "" if value is None else value if isinstance(value, str) else f"{value.normalize():f}"
 
 
-def _page(request: ProjectRequest, given: Any) -> HttpResponse:
+def _page(request: ProjectRequest, given: Any, status: int = 200, **more: Any) -> HttpResponse:
     rows = list(list_prices(request.project.pk))
     context = {
         "prices": [(row, {name: _plain(getattr(row, name)) for name in service.AMOUNTS}) for row in rows],
         "unpriced": unpriced_models(request.project.pk, timezone.now() - UNPRICED_SPAN),
         "backends": [row.name for row in list_backends(request.project.pk)],
         "given": given,
+        "version": given.get("version", service.price_version(None)),
         "amounts": [(name, given.get(name, ""), *about) for name, about in _LABELS.items()],
+        **more,
     }
-    return render(request, "console/prices.html", context)
+    return render(request, "console/prices.html", context, status=status)
 
 
 @in_project(Role.ADMIN)
@@ -69,11 +76,17 @@ def _page(request: ProjectRequest, given: Any) -> HttpResponse:
 def save(request: ProjectRequest) -> HttpResponse:
     """Save a price."""
     values = {name: request.POST.get(name, "").strip() for name in _FIELDS}
+    version = request.POST.get("version")
     try:
-        row = service.save_price(request.project.pk, actor_of(request), **values)
+        row = service.save_price(request.project.pk, actor_of(request), version=version, **values)
+    except ChangedMeanwhile as error:
+        shown = {name: service.check_values(values)[name] for name in service.AMOUNTS}
+        entered = {name: None if value is None else float(value) for name, value in shown.items()}
+        given = {**values, "is_stored": bool(error.current)}
+        return _page(request, given, 409, **edits.conflict(error, entered))
     except ServiceError as error:
         messages.error(request, error.detail)
-        return _page(request, given=values)
+        return _page(request, {**values, **({"version": version} if version else {})}, error.status)
     messages.success(request, f"Price of {row.model} saved. It takes effect with the next answer.")
     return redirect("console:prices", request.project.slug)
 

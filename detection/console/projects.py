@@ -16,11 +16,14 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
+from detection.console import edits
 from detection.console.access import ProjectRequest, actor_of, in_project
 from detection.models import Membership, Project, Role, Session
 from detection.models.projects import MAX_RETENTION_DAYS, MIN_RETENTION_DAYS
 from detection.services.errors import Invalid, ServiceError
 from detection.services.projects import projects as service
+from detection.services.projects.projects import checked_redacted_names
+from detection.services.versions import ChangedMeanwhile
 
 MAX_SHOWN = 500
 MAX_COUNTED = 10_000
@@ -74,6 +77,7 @@ def settings_page(request: ProjectRequest) -> HttpResponse:
         },
         "limits": (MIN_RETENTION_DAYS, MAX_RETENTION_DAYS),
         "max_name": service.MAX_NAME_CHARACTERS,
+        "version": service.project_version(project),
     }
     if request.method != "POST":
         return render(request, "projects/settings.html", context)
@@ -94,8 +98,22 @@ def settings_page(request: ProjectRequest) -> HttpResponse:
     except ServiceError as error:
         given: dict[str, Any] = {name: request.POST.get(name, "") for name in service.CHANGEABLE}
         given["requires_second_factor"] = given["requires_second_factor"] == "yes"
-        context |= {"form": given, "error": error, "asks_to_confirm": error.code == "deletes_sessions"}
-        return render(request, "projects/settings.html", context, status=422)
+        context |= {
+            "form": given,
+            "error": error,
+            "asks_to_confirm": error.code == "deletes_sessions",
+            "version": request.POST.get("version", context["version"]),
+        }
+        if isinstance(error, ChangedMeanwhile):
+            entered = {
+                **given,
+                "name": given["name"].strip(),
+                "stores_payloads": given["stores_payloads"] == "yes",
+                "redacted_names": checked_redacted_names(_SEPARATORS.split(given["redacted_names"])),
+                "redaction_patterns": given["redaction_patterns"].splitlines(),
+            }
+            context |= {"error": None, **edits.conflict(error, entered)}
+        return render(request, "projects/settings.html", context, status=error.status)
     messages.success(request, "Project saved. Takes effect within a second.")
     return redirect("console:project_settings", project.slug)
 
@@ -118,6 +136,7 @@ def _save(request: ProjectRequest) -> None:
     service.update_project(
         project.pk,
         actor_of(request),
+        version=form.get("version"),
         name=form.get("name", ""),
         retention_days=retention_days,
         stores_payloads=form.get("stores_payloads") == "yes",

@@ -1,15 +1,18 @@
 """The administration: same validation and audit as the console, and effect on the next verdict."""
 
+import json
 import re
 
 import pytest
+from django.conf import settings
 from django.contrib import admin
 from django.test import Client
 
 from detection.engine.scopes import PROJECT
 from detection.forms import GROUPS
-from detection.models import ApiKey, AuditEntry, Incident, Override, Project, ToolOverride
+from detection.models import ApiKey, AuditEntry, Incident, Override, Project, ToolOverride, WhatIf
 from detection.services.audit import SYSTEM
+from detection.services.gateway import backends, prices
 from detection.services.policies import overrides
 from tests.console.scenes import ask, make_world
 
@@ -294,3 +297,74 @@ def test_the_creator_of_a_project_is_its_admin_and_the_last_admin_stays(world):
         page = world.client.post(url, values | rows | change)
         assert "The project needs an admin." in page.content.decode()
     assert project.memberships.get().role == "admin"
+
+
+def version_in(page):
+    return re.search(r'name="version" value="(\w*)"', page.content.decode())[1]
+
+
+def test_the_second_editor_sees_what_is_stored_and_replaces_it_only_knowingly(world):
+    pk = world.project.pk
+    row = overrides.save_override(pk, PROJECT, {"max_repeats": 9}, SYSTEM, "slow")
+    address = f"/admin/detection/override/{row.pk}/change/"
+    form = {"set_max_repeats": "7", "version": version_in(world.client.get(address))}
+    overrides.save_override(pk, PROJECT, {"max_repeats": 8, "mode": "warn"}, SYSTEM, "theirs")
+    refused = world.client.post(address, form)
+    words = refused.content.decode()
+    assert "This was changed meanwhile" in words
+    assert "Stored now: 8. Yours: 7." in words
+    assert "Stored now: warn. Yours: nothing." in words
+    row.refresh_from_db()
+    assert row.values == {"max_repeats": 8, "mode": "warn"}
+    assert world.client.post(address, {**form, "version": version_in(refused)}).status_code == 302
+    row.refresh_from_db()
+    assert row.values == {"max_repeats": 7}
+    stale = world.client.get(address.replace("change", "delete"))
+    overrides.save_override(pk, PROJECT, {"max_repeats": 6}, SYSTEM)
+    world.client.post(address.replace("change", "delete"), {"post": "yes", "version": version_in(stale)})
+    assert Override.objects.get(pk=row.pk).values == {"max_repeats": 6}
+    # Prices, backends and projects in the same way.
+    price = prices.save_price(pk, SYSTEM, model="gpt-5", input_usd="1", output_usd="2")
+    backend = backends.create_backend(
+        pk, SYSTEM, name="b-two", kind="openai", base_url=settings.GATEWAY_UPSTREAMS[0]
+    )
+    for kind, one, change, theirs in (
+        ("modelprice", price, {"input_usd": "3"}, {"input_usd": 5}),
+        ("gatewaybackend", backend, {"name": "mine"}, {"name": "theirs"}),
+        ("project", world.project, {"name": "Mine"}, {"name": "Theirs"}),
+    ):
+        address = f"/admin/detection/{kind}/{one.pk}/change/"
+        shown = world.client.get(address)
+        form = {**shown.context["adminform"].form.initial, **change, "version": version_in(shown)}
+        form |= {name: json.dumps(value) for name, value in form.items() if isinstance(value, dict)}
+        for name in ("memberships", "tokens"):
+            form |= {f"{name}-TOTAL_FORMS": 0, f"{name}-INITIAL_FORMS": 0}
+        type(one).objects.filter(pk=one.pk).update(**theirs)
+        refused = world.client.post(
+            address, {name: value for name, value in form.items() if value not in (None, [])}
+        )
+        assert "Stored now" in refused.content.decode(), (kind, refused.context["errors"])
+        one.refresh_from_db()
+        assert {name: getattr(one, name) for name in theirs} == theirs
+
+
+def test_a_change_and_a_deletion_are_tried_on_the_history(world):
+    row = overrides.save_override(world.project.pk, PROJECT, {"max_repeats": 9}, SYSTEM, "slow")
+    address = f"/admin/detection/override/{row.pk}/change/"
+    assert "Try on history" in world.client.get(address).content.decode()
+    asked = {"try_on_history": "yes", "days": "30"}
+    tried = world.client.post(address, {**asked, "set_max_repeats": "2"})
+    what_if = WhatIf.objects.latest("pk")
+    assert tried["Location"] == f"/p/{world.project.slug}/policies/what-if/{what_if.public_id}"
+    assert (what_if.change["values"], what_if.days) == ({"max_repeats": 2}, 30)
+    world.client.post(address.replace("change", "delete"), asked)
+    assert WhatIf.objects.latest("pk").change == {"scope": "project", "values": {}}
+    rule = {"project": world.project.pk, "pattern": "crm_*", "tool_class": "poll"}
+    rule |= {"ignore_arguments": "[]", "volatile_result_fields": "[]"}
+    world.client.post("/admin/detection/tooloverride/add/", {**rule, **asked})
+    assert WhatIf.objects.latest("pk").change["tool_class"] == "poll"
+    assert not ToolOverride.objects.filter(pattern="crm_*").exists()
+    wrong = world.client.post(address, {**asked, "set_max_repeats": "many"})
+    assert (wrong.status_code, WhatIf.objects.count()) == (200, 3)
+    row.refresh_from_db()
+    assert row.values == {"max_repeats": 9}

@@ -219,3 +219,42 @@ def test_commands_in_a_chat_need_no_reason(api):
     answer = api.post("/sessions/s-1/commands", {"text": "!/set(tool-loop-max-repeats=9)"}).json()
     assert answer["policy_values"] == {"max_repeats": 9}
     assert api.patch("/sessions/s-1/policy", {"max_repeats": 12}).status_code == 200
+
+
+def test_a_change_with_a_version_overwrites_nothing_unseen(api):
+    first = api.put("/overrides/openai", {"values": {"max_repeats": 6}}, headers={"If-None-Match": "*"})
+    assert first.status_code == 200
+    seen = {"If-Match": first.headers["ETag"]}
+    assert (
+        first.headers["ETag"]
+        == f'"{first.json()["version"]}"'
+        == api.get("/overrides/openai").headers["ETag"]
+    )
+    second = api.put("/overrides/openai", {"values": {"max_repeats": 7}}, headers=seen)
+    assert second.status_code == 200
+    for refused in (
+        api.put("/overrides/openai", {"values": {"max_repeats": 8}}, headers=seen),
+        api.put("/overrides/openai", {"values": {"max_repeats": 8}}, headers={"If-None-Match": "*"}),
+        api.request("DELETE", "/overrides/openai", headers=seen),
+    ):
+        assert (refused.status_code, refused.json()["code"]) == (412, "changed_meanwhile")
+        assert refused.headers["ETag"] == second.headers["ETag"]
+    assert api.get("/overrides").json()["items"][0]["values"] == {"max_repeats": 7}
+    for wrong in ({"If-Match": "7"}, {"If-None-Match": '"a"'}, {"If-Match": '"a"', "If-None-Match": "*"}):
+        assert api.put("/overrides/openai", {"max_repeats": 9}, headers=wrong).status_code == 422
+    assert (
+        api.request("DELETE", "/overrides/openai", headers={"If-Match": second.headers["ETag"]}).status_code
+        == 204
+    )
+    rule = api.put("/tool-rules/get_*", {"tool_class": "poll"})
+    assert (
+        api.put("/tool-rules/get_*", {"exempt": True}, headers={"If-Match": rule.headers["ETag"]}).status_code
+        == 200
+    )
+    assert (
+        api.request("DELETE", "/tool-rules/get_*", headers={"If-Match": rule.headers["ETag"]}).status_code
+        == 412
+    )
+    project = api.get("/project").headers["ETag"]
+    assert api.patch("/project", {"name": "Mine"}, headers={"If-Match": project}).status_code == 200
+    assert api.patch("/project", {"name": "Other"}, headers={"If-Match": project}).status_code == 412

@@ -1,14 +1,29 @@
 """What people typed survives an expired sign-in, a second submission, a stale form and a second editor."""
 
 import re
+from datetime import timedelta
 
 import pytest
+from django.conf import settings
 from django.test import Client
+from django.utils import timezone
 
 from detection.engine.scopes import PROJECT
-from detection.models import ApiKey, IncidentActivity, MessageTemplate, Override
+from detection.models import (
+    AlertDestination,
+    AlertSilence,
+    ApiKey,
+    IncidentActivity,
+    MessageTemplate,
+    ModelPrice,
+    Override,
+    Project,
+)
+from detection.services.alerting import destinations, silences
 from detection.services.audit import Actor
+from detection.services.gateway import backends, prices
 from detection.services.policies import overrides
+from detection.services.projects import projects
 from tests.console.scenes import PASSWORD, make_world, text
 from tests.support.threads import in_thread
 
@@ -166,3 +181,72 @@ def test_a_template_and_a_tool_rule_know_their_version_too(world):
     refused = world.client.post(rule, form)
     assert refused.status_code == 409
     assert "read wait" in text(refused)
+
+
+def test_prices_backends_destinations_silences_and_the_project_know_their_version_too(world):
+    pk, ben, get, post = world.project.pk, Actor("ben"), world.client.get, world.client.post
+    # A price: typed values stay, both are shown, and the next submission replaces.
+    row = prices.save_price(pk, ben, model="gpt-5", input_usd="1", output_usd="2")
+    page = f"{world.base}/gateway/prices"
+    form = {**fields_of(get(f"{page}?edit={row.public_id}"), "output_usd"), "output_usd": "3.50"}
+    prices.save_price(pk, ben, model="gpt-5", input_usd="1", output_usd="9")
+    refused = post(f"{page}/save", form)
+    assert (refused.status_code, "Output usd 9 3.5" in text(refused)) == (409, True)
+    assert 'value="3.50"' in refused.content.decode()
+    assert post(f"{page}/save", fields_of(refused, "output_usd")).status_code == 302
+    assert ModelPrice.objects.get(pk=row.pk).output_usd == 3.5
+    # The settings of the project.
+    page = f"{world.base}/settings"
+    form = {**fields_of(get(page), "version"), "name": "Mine", "stores_payloads": "yes"}
+    projects.update_project(pk, ben, name="Theirs")
+    refused = post(page, form)
+    assert (refused.status_code, "Name Theirs Mine" in text(refused)) == (409, True)
+    assert post(page, {**fields_of(refused, "version"), "stores_payloads": "yes"}).status_code == 302
+    assert Project.objects.get(pk=pk).name == "Mine"
+    # A backend of the gateway.
+    url = settings.GATEWAY_UPSTREAMS[0]
+    backend = backends.create_backend(pk, ben, name="b-two", kind="openai", base_url=url)
+    page = f"{world.base}/gateway"
+    form = {"id": backend.public_id, "version": backends.backend_version(backend), "action": "switch"}
+    form |= {"fails_closed": "yes", "requests_usage": "no"}
+    assert form["version"] in get(page).content.decode()
+    backends.update_backend(pk, backend.public_id, ben, requests_usage=False)
+    refused = post(f"{page}/act", form)
+    assert (refused.status_code, "Fails closed off on" in text(refused)) == (409, True)
+    current = re.search(r'name="version" value="(\w+)">\s*<div class="conflict"', refused.content.decode())[1]
+    assert post(f"{page}/act", {**form, "version": current}).status_code == 302
+    # A destination: its name can be changed, its address is never shown.
+    target, _ = destinations.create_destination(
+        pk, ben, name="chat", kind="apprise", address="slack://AAAAAAAAA/BBBBBBBBB/cccccccccccccccccccccccc"
+    )
+    page = f"{world.base}/alerts"
+    form = {"id": target.public_id, "version": destinations.destination_version(target), "action": "edit"}
+    assert form["version"] in get(page).content.decode()
+    destinations.update_destination(pk, target.public_id, ben, name="theirs")
+    refused = post(f"{page}/act", {**form, "name": "mine"})
+    assert (refused.status_code, "Name theirs mine" in text(refused)) == (409, True)
+    assert "cccccccc" not in refused.content.decode()
+    assert post(f"{page}/act", {**form, "action": "switch", "enabled": "no"}).status_code == 409
+    target.refresh_from_db()
+    assert (target.name, target.is_enabled) == ("theirs", True)
+    form["version"] = destinations.destination_version(target)
+    assert post(f"{page}/act", {**form, "name": "mine"}).status_code == 302
+    assert AlertDestination.objects.get(pk=target.pk).name == "mine"
+    # A silence that was made longer is not ended by who saw the shorter one.
+    now = timezone.now()
+    silence = silences.create_silence(pk, ben, reason="deploy", ends_at=now + timedelta(hours=1))
+    form = {"id": silence.public_id, "version": silences.silence_version(silence), "action": "end_silence"}
+    assert form["version"] in get(f"{page}?tab=silences").content.decode()
+    AlertSilence.objects.filter(pk=silence.pk).update(ends_at=now + timedelta(days=3))
+    assert post(f"{page}/act", form).status_code == 409
+    assert AlertSilence.objects.get(pk=silence.pk).ends_at > timezone.now()
+
+
+def test_an_override_that_was_changed_meanwhile_is_not_deleted(world):
+    page = f"{world.base}/policies"
+    overrides.save_override(world.project.pk, PROJECT, {"max_repeats": 3}, Actor("ben"))
+    seen = fields_of(world.client.get(page), "version")["version"]
+    overrides.save_override(world.project.pk, PROJECT, {"max_repeats": 2}, Actor("ben"))
+    stale = world.client.post(page, {"action": "delete", "version": seen, "note": "not needed"}, follow=True)
+    assert "changed meanwhile and is not deleted" in text(stale)
+    assert Override.objects.get(project=world.project, agent="", backend="").values == {"max_repeats": 2}

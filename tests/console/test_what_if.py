@@ -49,6 +49,15 @@ def test_the_form_of_a_policy_is_tried_shown_and_saved(world):
     assert "A setting of this project was changed" in again
 
 
+def test_the_deletion_of_an_override_is_tried_beside_its_button(world):
+    page = world.client.get(f"{world.base}/policies?scope=model:openai/gpt-5").content.decode()
+    form = page[page.index("Delete this override?") :]
+    assert "Try deletion on history" in form
+    fields = dict(re.findall(r'<input type="hidden" name="(scope|version)" value="([^"]*)"', form))
+    tried(world, {**fields, "note": ""})
+    assert WhatIf.objects.get().change == {"scope": "model:openai/gpt-5", "values": {}}
+
+
 def test_a_tool_rule_and_the_settings_of_a_session_are_tried_and_saved(world):
     rule = {
         "scope": "tool",

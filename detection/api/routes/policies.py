@@ -3,6 +3,8 @@
 The server's override applies to every project, so a project's key can read it and never change it. A model with slashes
 works percent-encoded in the path: the first segment is the backend, the rest the model. A backend that has a slash itself
 is named in the query of `/overrides`: `?backend=…&model=…`.
+
+`If-Match` with the version of an earlier response refuses a change of what someone else has changed since (412).
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ from detection.api.schemas.settings import (
 )
 from detection.api.setting_errors import setting_errors
 from detection.api.typed_bodies import described
+from detection.api.versions import CONDITIONAL, CONDITIONAL_PUT, expected_version, with_version
 from detection.engine.policy import PolicyError
 from detection.engine.scopes import Scope
 from detection.models import Override, Project, ToolOverride
@@ -48,7 +51,7 @@ from detection.services.policies import overrides as services
 from detection.strict_json import shorten
 
 router = Router(tags=["settings"])
-_OVERRIDE_BODY = described(OverrideRequestSchema, required=True)
+_OVERRIDE_BODY = described(OverrideRequestSchema, required=True) | CONDITIONAL_PUT
 
 
 def _scope(agent: str = "", backend: str = "", model: str = "") -> Scope:
@@ -98,6 +101,7 @@ def put_override(
     auth=ADMIN,
     response={204: None},
     summary="Delete an override",
+    openapi_extra=CONDITIONAL,
 )
 def delete_override(request: ApiRequest, query: Query[OverrideRemovalQuerySchema]) -> HttpResponse:
     """Delete the override of the project, or of the backend and model in the query."""
@@ -135,6 +139,7 @@ def put_model_override(
     auth=ADMIN,
     response={204: None},
     summary="Delete the override of a model",
+    openapi_extra=CONDITIONAL,
 )
 def delete_model_override(
     request: ApiRequest, backend: str, model: str, query: Query[RemovalQuerySchema]
@@ -171,6 +176,7 @@ def put_backend_override(request: ApiRequest, backend: str, body: Body[dict[str,
     auth=ADMIN,
     response={204: None},
     summary="Delete the override of a backend",
+    openapi_extra=CONDITIONAL,
 )
 def delete_backend_override(
     request: ApiRequest, backend: str, query: Query[RemovalQuerySchema]
@@ -207,6 +213,7 @@ def put_agent_override(request: ApiRequest, agent: str, body: Body[dict[str, Any
     auth=ADMIN,
     response={204: None},
     summary="Delete the override of an agent",
+    openapi_extra=CONDITIONAL,
 )
 def delete_agent_override(request: ApiRequest, agent: str, query: Query[RemovalQuerySchema]) -> HttpResponse:
     """Delete the override of an agent."""
@@ -220,20 +227,28 @@ def _get(request: ApiRequest, scope: Scope) -> HttpResponse:
         backend=existing_name(scope.backend),
         model=existing_name(scope.model),
     ).first()
-    return json_response(override_document(existing(row)))
+    row = existing(row)
+    return with_version(json_response(override_document(row)), services.override_version(row))
 
 
 def _put(request: ApiRequest, scope: Scope, body: dict[str, Any]) -> HttpResponse:
     given = _override_in(body)
     project_id = request.principal.project_id
+    version = expected_version(request)
     with setting_errors("values" if "values" in body else "", given.values):
         row = services.save_override(
-            project_id, scope, given.values, actor_of(request), given.note, given.expires_at
+            project_id,
+            scope,
+            given.values,
+            actor_of(request),
+            given.note,
+            given.expires_at,
+            version=version,
         )
     empty = Override(
         project_id=project_id, agent=scope.agent, backend=scope.backend, model=scope.model, note=given.note
     )
-    return json_response(override_document(row or empty))
+    return with_version(json_response(override_document(row or empty)), services.override_version(row))
 
 
 def _override_in(body: dict[str, Any]) -> OverrideRequestSchema:
@@ -266,7 +281,9 @@ def _override_in(body: dict[str, Any]) -> OverrideRequestSchema:
 def _delete(request: ApiRequest, scope: Scope, note: str) -> HttpResponse:
     for name in (scope.agent, scope.backend, scope.model):
         existing_name(name)
-    services.delete_override(request.principal.project_id, scope, actor_of(request), note)
+    services.delete_override(
+        request.principal.project_id, scope, actor_of(request), note, version=expected_version(request)
+    )
     return empty_response()
 
 
@@ -293,7 +310,8 @@ def get_tool_rule(request: ApiRequest, pattern: str) -> HttpResponse:
     rule = ToolOverride.objects.filter(
         project_id=request.principal.project_id, pattern=existing_name(pattern)
     ).first()
-    return json_response(tool_rule_document(existing(rule)))
+    rule = existing(rule)
+    return with_version(json_response(tool_rule_document(rule)), services.tool_rule_version(rule))
 
 
 @router.put(
@@ -301,9 +319,11 @@ def get_tool_rule(request: ApiRequest, pattern: str) -> HttpResponse:
     auth=ADMIN_WITH_BODY,
     response={200: ToolRuleSchema},
     summary="Update a tool rule",
+    openapi_extra=CONDITIONAL_PUT,
 )
 def put_tool_rule(request: ApiRequest, pattern: str, body: Body[ToolRuleRequestSchema]) -> HttpResponse:
     """Create or replace the tool rule with this pattern."""
+    version = expected_version(request)
     with setting_errors("values", body.values):
         rule = services.save_tool_rule(
             request.principal.project_id,
@@ -316,8 +336,9 @@ def put_tool_rule(request: ApiRequest, pattern: str, body: Body[ToolRuleRequestS
             exempt=body.exempt,
             note=body.note,
             expires_at=body.expires_at,
+            version=version,
         )
-    return json_response(tool_rule_document(rule))
+    return with_version(json_response(tool_rule_document(rule)), services.tool_rule_version(rule))
 
 
 @router.delete(
@@ -325,10 +346,11 @@ def put_tool_rule(request: ApiRequest, pattern: str, body: Body[ToolRuleRequestS
     auth=ADMIN,
     response={204: None},
     summary="Delete a tool rule",
+    openapi_extra=CONDITIONAL,
 )
 def delete_tool_rule(request: ApiRequest, pattern: str, query: Query[RemovalQuerySchema]) -> HttpResponse:
     """Delete a tool rule."""
-    services.delete_tool_rule(*target(request, pattern), query.note)
+    services.delete_tool_rule(*target(request, pattern), query.note, version=expected_version(request))
     return empty_response()
 
 

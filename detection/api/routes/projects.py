@@ -12,6 +12,7 @@ from detection.api.auth import ADMIN_WITH_BODY, READ
 from detection.api.requests import ApiRequest, actor_of
 from detection.api.responses import json_response
 from detection.api.schemas.projects import ProjectRequestSchema, ProjectSchema
+from detection.api.versions import CONDITIONAL, expected_version, with_version
 from detection.documents import as_time
 from detection.models import Project
 from detection.services.projects import projects
@@ -33,20 +34,30 @@ def _document(project: Project) -> dict[str, Any]:
     }
 
 
+def _response(project: Project) -> HttpResponse:
+    return with_version(json_response(_document(project)), projects.project_version(project))
+
+
 @router.get("/project", auth=READ, response={200: ProjectSchema}, summary="Get the project")
 def get_project(request: ApiRequest) -> HttpResponse:
     """Return the project of the key."""
-    return json_response(_document(Project.objects.get(pk=request.principal.project_id)))
+    return _response(Project.objects.get(pk=request.principal.project_id))
 
 
-@router.patch("/project", auth=ADMIN_WITH_BODY, response={200: ProjectSchema}, summary="Update the project")
+@router.patch(
+    "/project",
+    auth=ADMIN_WITH_BODY,
+    response={200: ProjectSchema},
+    summary="Update the project",
+    openapi_extra=CONDITIONAL,
+)
 def update_project(request: ApiRequest, body: Body[ProjectRequestSchema]) -> HttpResponse:
     """Change settings of the project, archive it, or restore it. A shorter retention deletes older sessions."""
     values = body.dict(exclude_none=True)
     is_archived = values.pop("is_archived", None)
     project_id, actor = request.principal.project_id, actor_of(request)
     with transaction.atomic():
-        project = projects.update_project(project_id, actor, **values)
+        project = projects.update_project(project_id, actor, version=expected_version(request), **values)
         if is_archived is not None:
             project = projects.archive_project(project_id, actor, is_archived=is_archived)
-    return json_response(_document(project))
+    return _response(project)

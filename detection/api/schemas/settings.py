@@ -56,6 +56,7 @@ class OverrideSchema(Schema):
     note: str = Field(description="Reason of the last change.")
     expires_at: datetime | None = Field(description="When what was stored before takes effect again.")
     updated_at: datetime | None = Field(description="When it was last changed.")
+    version: str = Field(description="For `If-Match`, in quotes.")
 
 
 class ToolRuleRequestSchema(StrictSchema):
@@ -86,6 +87,7 @@ class ToolRuleSchema(Schema):
     note: str = Field(description="Reason of the last change.")
     expires_at: datetime | None = Field(description="When what was stored before takes effect again.")
     updated_at: datetime = Field(description="When it was last changed.")
+    version: str = Field(description="For `If-Match`, in quotes.")
 
 
 class PolicyQuerySchema(Schema):

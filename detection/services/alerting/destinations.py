@@ -16,6 +16,7 @@ from detection.services import audit, outgoing_http
 from detection.services.alerting import notifiers
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound
+from detection.services.versions import require_version, version_of
 
 MAX_DESTINATIONS = 50
 MAX_SIGNING_SECRETS = 3
@@ -63,6 +64,11 @@ def _shown(row: AlertDestination) -> dict[str, Any]:
         "is_enabled": row.is_enabled,
         "signing_secret_count": len(row.signing_secrets),
     }
+
+
+def destination_version(row: AlertDestination) -> str:
+    """Return the version of a destination as a form shows it."""
+    return version_of(_shown(row))
 
 
 def create_destination(
@@ -119,8 +125,15 @@ def update_destination(
     name: str | None = None,
     address: str | None = None,
     is_enabled: bool | None = None,
+    version: str | None = None,
 ) -> AlertDestination:
-    """Change the given fields. A new address and enabling both end a pause."""
+    """Change the given fields. A new address and enabling both end a pause.
+
+    Raises
+    ------
+    ChangedMeanwhile
+        When it is no longer the one with this `version`, as `destination_version` gave it; None checks nothing.
+    """
     shown = ""
     if address is not None:
         kind = (
@@ -135,6 +148,7 @@ def update_destination(
     with transaction.atomic():
         row = _destination(project_id, public_id)
         before = _shown(row)
+        require_version(version, before)
         if name is not None:
             row.name = checked_name(name)
             taken = AlertDestination.objects.filter(project_id=project_id, name=row.name).exclude(pk=row.pk)

@@ -13,6 +13,7 @@ from detection.services import audit, pattern_activity
 from detection.services.alerting.matchers import MATCHERS, check_list
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound
+from detection.services.versions import require_version, version_of
 
 MAX_SILENCES = 200
 MAX_SILENCE = timedelta(days=90)
@@ -91,9 +92,20 @@ def silence_as_dict(row: AlertSilence) -> dict[str, Any]:
     }
 
 
+def silence_version(row: AlertSilence) -> str:
+    """Return the version of a silence as a form shows it."""
+    return version_of(silence_as_dict(row))
+
+
 @transaction.atomic
-def end_silence(project_id: int, public_id: str, actor: Actor) -> AlertSilence:
-    """End a silence now. Incidents that are still open and were never sent are sent once; see `reminders`."""
+def end_silence(project_id: int, public_id: str, actor: Actor, *, version: str | None = None) -> AlertSilence:
+    """End a silence now. Incidents that are still open and were never sent are sent once; see `reminders`.
+
+    Raises
+    ------
+    ChangedMeanwhile
+        When it is active, and no longer the one with this `version`, as `silence_version` gave it.
+    """
     rows = AlertSilence.objects.select_for_update(of=("self",)).select_related("pattern")
     row = rows.filter(project_id=project_id, public_id=public_id).first()
     if row is None:
@@ -101,6 +113,7 @@ def end_silence(project_id: int, public_id: str, actor: Actor) -> AlertSilence:
     now = timezone.now()
     if row.ends_at > now:
         before = silence_as_dict(row)
+        require_version(version, before)
         row.ends_at = now
         row.starts_at = min(row.starts_at, now)
         row.save(update_fields=["ends_at", "starts_at"])

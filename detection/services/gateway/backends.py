@@ -16,6 +16,7 @@ from detection.services import audit, keys, outgoing_http
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound
 from detection.services.outgoing_http import AddressNotAllowed, Unreachable
+from detection.services.versions import require_version, version_of
 
 TOKEN_PREFIX: Final = "lgw_"  # noqa: S105 (no secret)
 MAX_BACKENDS: Final = 50
@@ -196,12 +197,26 @@ def _check_name(others: Any, name: str) -> None:
         raise Conflict("A backend with this name exists.", field="name", code="name_taken")
 
 
-def update_backend(project_id: int, public_id: str, actor: Actor, **values: Any) -> GatewayBackend:
-    """Change the given fields; see `create_backend`. Takes effect within a second."""
+def backend_version(row: GatewayBackend) -> str:
+    """Return the version of a backend as a form shows it."""
+    return version_of(_shown(row))
+
+
+def update_backend(
+    project_id: int, public_id: str, actor: Actor, *, version: str | None = None, **values: Any
+) -> GatewayBackend:
+    """Change the given fields; see `create_backend`. Takes effect within a second.
+
+    Raises
+    ------
+    ChangedMeanwhile
+        When it is no longer the one with this `version`, as `backend_version` gave it; None checks nothing.
+    """
     checked = check_values(values)
     with transaction.atomic():
         row = _locked(project_id, public_id)
         before = _shown(row)
+        require_version(version, before)
         for name, value in checked.items():
             setattr(row, name, value)
         if row.name != before["name"]:

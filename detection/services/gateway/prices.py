@@ -13,6 +13,7 @@ from detection.models import ModelPrice, Project
 from detection.services import audit
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound
+from detection.services.versions import require_version, version_of
 
 MAX_PRICES: Final = 500
 MAX_USD: Final = Decimal(100_000)
@@ -61,12 +62,19 @@ def _shown(row: ModelPrice) -> dict[str, Any]:
     return {"backend": row.backend, "model": row.model, **shown}
 
 
+def price_version(row: ModelPrice | None) -> str:
+    """Return the version of a price as a form shows it; also of one that is not stored."""
+    return version_of(_shown(row) if row is not None and row.pk else {})
+
+
 @transaction.atomic
-def save_price(project_id: int, actor: Actor, **values: Any) -> ModelPrice:
+def save_price(project_id: int, actor: Actor, *, version: str | None = None, **values: Any) -> ModelPrice:
     """Create the price of a pattern, or replace the one that it has.
 
     Parameters
     ----------
+    version
+        `price_version` of what the person has seen; None checks nothing.
     **values
         `backend` (empty: all), `model`, `input_usd`, `output_usd`, and optionally `cached_input_usd` and `cache_write_usd`,
         which are otherwise as `input_usd`; all in US dollars per million tokens.
@@ -77,12 +85,15 @@ def save_price(project_id: int, actor: Actor, **values: Any) -> ModelPrice:
         For the field at fault.
     Conflict
         ``too_many``.
+    ChangedMeanwhile
+        When it was changed since.
     """
     checked = check_values(values)
     Project.objects.select_for_update(no_key=True).get(pk=project_id)
     existing = ModelPrice.objects.filter(project_id=project_id)
     row = existing.filter(backend=checked["backend"], model=checked["model"]).first()
     before = _shown(row) if row else None
+    require_version(version, before or {})
     if row is None:
         if existing.count() >= MAX_PRICES:
             raise Conflict(f"A project can have at most {MAX_PRICES} prices.", code="too_many")

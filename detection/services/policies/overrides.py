@@ -145,17 +145,21 @@ def _seen(row: Override | None) -> dict[str, Any]:
     return _with_expiry({**row.values, "note": row.note}, row.expires_at)
 
 
-def delete_override(project_id: int | None, scope: Scope, actor: Actor, note: str = "") -> None:
+def delete_override(
+    project_id: int | None, scope: Scope, actor: Actor, note: str = "", *, version: str | None = None
+) -> None:
     """Delete the override of a scope, which inherits everything again; that may weaken detection.
 
     Raises
     ------
     NotFound
         When the scope has none.
+    ChangedMeanwhile
+        When it is no longer the one with this `version`; see `save_override`.
     """
     if _stored(project_id, scope) is None:
         raise NotFound("Override not found in this project.")
-    save_override(project_id, scope, {}, actor, note)
+    save_override(project_id, scope, {}, actor, note, version=version)
 
 
 @transaction.atomic
@@ -181,7 +185,7 @@ def save_tool_rule(
         project_id=project_id, pattern=pattern
     )
     was_stored, before, rule_before = row.pk is not None, _as_dict(row), tool_rule(row)
-    require_version(version, before if was_stored else {})
+    require_version(version, _with_expiry(before, row.expires_at) if was_stored else {})
     expiry_before = row.expires_at
     permanent = row.after_expiry if expiry_before else before if was_stored else None
     row.expires_at, row.after_expiry = expires_at, permanent if expires_at else None
@@ -209,22 +213,27 @@ def save_tool_rule(
 
 def tool_rule_version(row: ToolOverride | None) -> str:
     """Return the version of a tool rule as a form shows it."""
-    return version_of(_as_dict(row) if row is not None else {})
+    return version_of(_with_expiry(_as_dict(row), row.expires_at) if row is not None and row.pk else {})
 
 
 @transaction.atomic
-def delete_tool_rule(project_id: int, pattern: str, actor: Actor, note: str = "") -> None:
+def delete_tool_rule(
+    project_id: int, pattern: str, actor: Actor, note: str = "", *, version: str | None = None
+) -> None:
     """Delete a rule; that may weaken detection.
 
     Raises
     ------
     NotFound
         When the project has no such rule.
+    ChangedMeanwhile
+        When it is no longer the one with this `version`; see `save_override`.
     """
     _lock(project_id)
     row = ToolOverride.objects.filter(project_id=project_id, pattern=pattern).first()
     if row is None:
         raise NotFound("Tool rule not found in this project.")
+    require_version(version, _with_expiry(_as_dict(row), row.expires_at))
     audit_note = _audit_note(_weakened_by_rule(project_id, tool_rule(row), ToolRule(pattern)), note, actor)
     row.delete()
     audit.record(

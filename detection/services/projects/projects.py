@@ -19,6 +19,7 @@ from detection.services.errors import Conflict, Invalid
 from detection.services.ingestion.redaction import compile_pattern, normalized_name
 from detection.services.keys import principal_cache
 from detection.services.projects.members import add_creator
+from detection.services.versions import require_version, version_of
 
 MAX_NAME_CHARACTERS = 120
 MAX_SLUG_CHARACTERS = 64
@@ -87,12 +88,30 @@ def _create(actor: Actor, name: str, slug: str) -> Project:
     return project
 
 
+def _shown(project: Project) -> dict[str, Any]:
+    return {name: getattr(project, name) for name in CHANGEABLE}
+
+
+def project_version(project: Project) -> str:
+    """Return the version of a project's settings as a form shows it."""
+    return version_of(_shown(project))
+
+
+def check_version(project_id: int, version: str | None) -> Project:
+    """Lock a project and return it; `ChangedMeanwhile` if its settings are no longer of this version."""
+    project = Project.objects.select_for_update(no_key=True).get(pk=project_id)
+    require_version(version, _shown(project))
+    return project
+
+
 @transaction.atomic
-def update_project(project_id: int, actor: Actor, **values: Any) -> Project:
+def update_project(project_id: int, actor: Actor, *, version: str | None = None, **values: Any) -> Project:
     """Change the given values of a project. They take effect within a second.
 
     Parameters
     ----------
+    version
+        `project_version` of what the person has seen; None checks nothing.
     **values
         `name`, `retention_days`, `stores_payloads`, `redacted_names`, `redaction_patterns`,
         `requires_second_factor`.
@@ -101,8 +120,10 @@ def update_project(project_id: int, actor: Actor, **values: Any) -> Project:
     ------
     Invalid
         For the field at fault.
+    ChangedMeanwhile
+        When it was changed since.
     """
-    project = Project.objects.select_for_update(no_key=True).get(pk=project_id)
+    project = check_version(project_id, version)
     checked = {name: _CHECKS[name](value) for name, value in values.items()}
     changed = {name: value for name, value in checked.items() if value != getattr(project, name)}
     if not changed:
