@@ -28,7 +28,19 @@ RELEASE_LOCK = ROOT / "requirements-release.lock"
 # Each lock contains everything in the one before it.
 LOCKS = (RUNTIME_LOCK, DEVELOPMENT_LOCK, RELEASE_LOCK)
 DEVELOPMENT_COMMANDS = {
-    **dict.fromkeys(("test", "check_all", "coverage", "screenshots", "chaos", "package"), DEVELOPMENT_LOCK),
+    **dict.fromkeys(
+        (
+            "test",
+            "check_all",
+            "coverage",
+            "screenshots",
+            "chaos",
+            "package",
+            "audit_dependencies",
+            "pin_images",
+        ),
+        DEVELOPMENT_LOCK,
+    ),
     **dict.fromkeys(("lock", "sbom", "release"), RELEASE_LOCK),
 }
 # For a Python without pip, as on a bare Debian: this file is downloaded from the package index.

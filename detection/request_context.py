@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import random
 import re
 from collections.abc import Callable
@@ -65,17 +66,24 @@ def _new_id() -> str:
 
 def client_address(request: HttpRequest, trusted_proxies: int) -> str | None:
     """Return the client's address; entries of `X-Forwarded-For` beyond the trusted proxies are ignored."""
-    remote = request.META.get("REMOTE_ADDR") or ""
-    if trusted_proxies:
-        hops = [hop.strip() for hop in request.META.get("HTTP_X_FORWARDED_FOR", "").split(",") if hop.strip()]
-        if len(hops) >= trusted_proxies:
-            remote = hops[-trusted_proxies]
-    return _without_port(remote)
+    peer = _address(request.META.get("REMOTE_ADDR") or "")
+    if not trusted_proxies:
+        return peer
+    hops = [hop.strip() for hop in request.META.get("HTTP_X_FORWARDED_FOR", "").split(",") if hop.strip()]
+    if len(hops) < trusted_proxies:
+        return peer
+    # Whoever reaches a process past its proxy may write anything there.
+    return _address(hops[-trusted_proxies]) or peer
 
 
-def _without_port(address: str) -> str | None:
-    if address.startswith("["):
-        return address[1:].partition("]")[0] or None
-    if address.count(":") == 1:
-        address = address.partition(":")[0]
-    return address or None
+def _address(text: str) -> str | None:
+    """Return the IP address of an entry without its port; None for anything else."""
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    try:
+        # A zone, as in fe80::1%eth0, is nothing that the database stores.
+        return str(ipaddress.ip_address(text.partition("%")[0]))
+    except ValueError:
+        return None

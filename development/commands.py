@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from development import clients, gateway_matrix, locks, quality, suite
+from development import advisories, clients, gateway_matrix, images, locks, quality, suite
 from development import package as distribution
 from development import release as releases
 
@@ -60,6 +60,21 @@ def sbom(arguments: Sequence[str]) -> int:
     return releases.sbom(ROOT)
 
 
+def audit_dependencies(arguments: Sequence[str]) -> int:
+    """List known vulnerabilities of all dependencies; says so when advisory data is unavailable."""
+    parser = argparse.ArgumentParser(
+        prog="manage.py audit_dependencies", description=audit_dependencies.__doc__
+    )
+    parser.add_argument("--url", default=advisories.OSV_URL, help="a server with the API of OSV")
+    return advisories.audit(ROOT, parser.parse_args(arguments).url)
+
+
+def pin_images(arguments: Sequence[str]) -> int:
+    """Pin the container images of docker-compose.yml and Dockerfile by digest; needs docker and a network."""
+    _no_arguments("pin_images", pin_images.__doc__, arguments)
+    return images.pin(ROOT)
+
+
 def release(arguments: Sequence[str]) -> int:
     """Check a release and write its files to dist/."""
     _no_arguments("release", release.__doc__, arguments)
@@ -87,5 +102,17 @@ def _no_arguments(name: str, description: str | None, arguments: Sequence[str]) 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     command.__name__: command
-    for command in (test, check_all, coverage, screenshots, chaos, lock, package, sbom, release)
+    for command in (
+        test,
+        check_all,
+        coverage,
+        screenshots,
+        chaos,
+        lock,
+        package,
+        sbom,
+        audit_dependencies,
+        pin_images,
+        release,
+    )
 }

@@ -107,7 +107,7 @@ def vendored_components(folder: Path) -> Iterator[dict[str, Any]]:
     """Yield a component for each row of the vendored code's README.md, with its files and their hashes."""
     for line in (folder / "README.md").read_text(encoding="utf-8").splitlines():
         if row := _VENDORED.match(line):
-            purl = f"pkg:npm/{row['name']}@{row['version']}"
+            purl = f"pkg:npm/{row['name'].replace('@', '%40')}@{row['version']}"
             yield {
                 "type": "library",
                 "bom-ref": purl,

@@ -19,11 +19,13 @@ APPS = ("loopguard_site", "detection")
 """Django applications whose commands are LoopGuard's own."""
 CHECKOUT_ONLY = frozenset(
     {
+        "audit_dependencies",
         "check_all",
         "coverage",
         "lock",
         "makemigrations",
         "package",
+        "pin_images",
         "release",
         "runserver",
         "sbom",

@@ -12,7 +12,7 @@ import signal
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 from . import children
 from .errors import AlreadyRunning, SupervisorError
@@ -20,6 +20,18 @@ from .errors import AlreadyRunning, SupervisorError
 _LEFTOVER_TIMEOUT_SECONDS = 15.0
 _MARK = "_LOOPGUARD_SUPERVISED"
 """In the environment of every child: the data folder whose supervisor started it."""
+
+
+_FOR_PROCESSES_ONLY = frozenset(
+    {"LOOPGUARD_JUDGE_KEY", "LOOPGUARD_JUDGE_KEYS", "LOOPGUARD_GATEWAY_CREDENTIALS", "LOOPGUARD_MAIL_URL"}
+)
+"""Credentials that no command uses."""
+
+
+def _is_needed(name: str) -> bool:
+    """Tell whether commands adopt a variable; see `loopguard_site.command_line`."""
+    ours = name.startswith("LOOPGUARD_") or name in ("DATABASE_URL", "REDIS_URL")
+    return ours and name not in _FOR_PROCESSES_ONLY
 
 
 class DataFolder:
@@ -80,8 +92,9 @@ class DataFolder:
         return {_MARK: str(self.path)}
 
     def note_running(self, url: str, environment: dict[str, str], pids: Iterable[int]) -> None:
-        """Write `running.json`, for a second start and for other commands."""
-        note = {"pid": os.getpid(), "url": url, "environment": environment, "processes": [*pids]}
+        """Write `running.json`, for a second start and for other commands: only what these need of the environment."""
+        needed = {name: value for name, value in environment.items() if _is_needed(name)}
+        note = {"pid": os.getpid(), "url": url, "environment": needed, "processes": [*pids]}
         write_private(self._running, json.dumps(note, indent=1))
 
     def running_environment(self) -> dict[str, str] | None:
@@ -136,6 +149,13 @@ class DataFolder:
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
+
+
+def open_private_log(file: Path) -> BinaryIO:
+    """Open a log for appending that only its owner may read: errors of a server may quote what it stores."""
+    handle = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    os.fchmod(handle, 0o600)  # one of an older version
+    return os.fdopen(handle, "ab")
 
 
 def write_private(file: Path, text: str) -> None:

@@ -22,6 +22,7 @@ from psycopg import sql
 from . import children
 from .accounts import Account, unprivileged_account
 from .binaries import postgres_bin
+from .data_folder import open_private_log
 from .disk_reserve import SEGMENT_BYTES, DiskReserve
 from .errors import SupervisorError
 from .homes import reachable_home
@@ -258,7 +259,7 @@ class EmbeddedPostgres:
         command += _settings(_log_sizes(shutil.disk_usage(self._cluster).total))
         if not self.durable:
             command += _settings({"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"})
-        with self.log.open("ab") as log:
+        with open_private_log(self.log) as log:
             self.child = children.launch(
                 command, cwd=self._cluster, stdout=log, account=self._account, death_signal=signal.SIGINT
             )

@@ -200,7 +200,7 @@ class Supervisor:
         """Let the processes of `web` count together, from zero."""
         folder = self._folder.path / "metrics"
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
+        folder.mkdir(mode=0o700)
         self._environment["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
 
     def _make_fleet(self, processes: list[Process], more: Mapping[str, str]) -> Fleet:

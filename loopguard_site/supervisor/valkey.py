@@ -16,6 +16,7 @@ from pathlib import Path
 from . import children
 from .accounts import unprivileged_account
 from .binaries import valkey_server
+from .data_folder import open_private_log
 from .errors import SupervisorError
 from .homes import reachable_home
 
@@ -84,7 +85,7 @@ class EmbeddedValkey:
         program = valkey_server(reachable_home(self.folder, account), account)
         for _ in range(_START_ATTEMPTS):
             port = self._port or self._choose_port()
-            with self.log.open("ab") as log:
+            with open_private_log(self.log) as log:
                 self.child = children.launch(
                     [program, "-"],
                     cwd=Path("/"),

@@ -5,10 +5,20 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+import redis
+import yaml
 
+from development import images
+from loopguard_site.supervisor.binaries import valkey_server
+from loopguard_site.supervisor.valkey import free_port
+
+SERVICES = yaml.safe_load((Path(__file__).resolve().parents[2] / "docker-compose.yml").read_text())[
+    "services"
+]
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 
@@ -57,3 +67,76 @@ def test_the_builder_gets_every_file_that_the_image_copies():
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     copied = re.findall(r"^COPY (?!--from)(\S+) ", DOCKERFILE, re.MULTILINE)
     assert {f"!{source}" for source in copied} <= set(ignored)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_valkey_of_the_containers_asks_for_the_password_which_no_argument_shows(tmp_path):
+    service, port = SERVICES["valkey"], free_port()
+    assert service["entrypoint"] == ["/bin/sh", "-c"]
+    (script,) = service["command"]
+    script = script.replace("$$", "$").replace("valkey-server -", f"valkey-server - --port {port}")
+    tmp_path.chmod(0o711)
+    (tmp_path / "valkey-server").symlink_to(valkey_server(tmp_path, None))
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "VALKEY_PASSWORD": "of-this-test"}
+    with subprocess.Popen(["/bin/sh", "-c", script], env=environment, stdout=subprocess.DEVNULL) as server:
+        try:
+            wrong, right = (redis.Redis(port=port, password=password) for password in (None, "of-this-test"))
+            deadline = time.monotonic() + 20
+            while True:
+                try:
+                    assert right.ping()
+                    break
+                except redis.ConnectionError:
+                    assert time.monotonic() < deadline
+                    time.sleep(0.05)
+            with pytest.raises(redis.AuthenticationError):
+                wrong.ping()
+            assert right.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
+            shown = Path("/proc", str(server.pid), "cmdline").read_bytes()
+            assert b"valkey-server" in shown, "the server replaces the shell, and gets its signals"
+            assert b"of-this-test" not in shown
+        finally:
+            server.terminate()
+            server.wait(10)
+
+
+def test_no_container_gains_rights_and_only_volumes_are_written():
+    for name, service in SERVICES.items():
+        assert "no-new-privileges:true" in service["security_opt"], name
+        assert service["read_only"] is True, name
+        if name != "postgres":  # its start changes the owner of its folder
+            assert service["cap_drop"] == ["ALL"], name
+    assert "\nUSER loopguard\n" in DOCKERFILE
+
+
+DOCKER = """#!/bin/sh
+[ -f {folder}/broken ] && exit 1
+printf '%s\\n' "$4" >> {folder}/asked
+printf 'sha256:%064d\\n' 7
+"""
+
+
+def test_images_are_pinned_by_the_digests_of_their_registries_or_not_at_all(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    program = tmp_path / "docker"
+    program.write_text(DOCKER.format(folder=tmp_path))
+    program.chmod(0o755)
+    for name in images.FILES:
+        shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / "broken").touch()
+    before = [(tmp_path / name).read_text() for name in images.FILES]
+    assert images.pin(tmp_path) == 1
+    assert [(tmp_path / name).read_text() for name in images.FILES] == before
+    (tmp_path / "broken").unlink()
+    assert images.pin(tmp_path) == 0
+    pinned = [(tmp_path / name).read_text() for name in images.FILES]
+    asked = (tmp_path / "asked").read_text().split()
+    assert {"caddy:2-alpine", "valkey/valkey:9-alpine", "postgres:18-alpine", "python:3.13-slim"} == set(
+        asked
+    )
+    for text in pinned:
+        found = re.findall(r"^(?:\s+image:|FROM) (\S+:\S+)", text, re.MULTILINE)
+        assert found
+        assert all(name.endswith(f"@sha256:{7:064}") for name in found), found
+    assert images.pin(tmp_path) == 0, "again, for newer ones"
+    assert [(tmp_path / name).read_text() for name in images.FILES] == pinned

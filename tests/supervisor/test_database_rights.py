@@ -20,7 +20,7 @@ import pytest
 from loopguard_site.supervisor.postgres import USER, EmbeddedPostgres
 from tests.support.audit_rights import even_the_owner_meets_triggers, only_adds_to_the_audit
 
-from .running import ROOT, Run, running_in
+from .running import ROOT, Run, descendants, running_in
 
 WITHOUT_PASSWORDS = "local all all trust\nlocal replication all trust\n"
 OLD_VERSIONS_CODE = """
@@ -91,6 +91,10 @@ def make_old_data(run: Run) -> None:
 def upgraded() -> Iterator[Upgraded]:
     with running_in("lg-old-") as run:
         make_old_data(run)
+        run.environment |= {
+            "LOOPGUARD_JUDGE_KEY": "of-the-judge",
+            "LOOPGUARD_GATEWAY_CREDENTIALS": "a=of-a-model",
+        }
         _, ready = run.start()
         servers = run.servers()
         yield Upgraded(
@@ -160,6 +164,36 @@ def test_no_role_connects_without_a_password(upgraded, role):
 def test_no_process_of_the_installation_has_the_owners_address(upgraded):
     for pid in upgraded.run.pids():
         assert upgraded.owner.encode() not in Path("/proc", str(pid), "environ").read_bytes()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_no_argument_of_a_process_and_no_file_that_others_may_read_contains_a_secret(upgraded):
+    key = (upgraded.run.data / "secret_key").read_text().strip()
+    note = (upgraded.run.data / "running.json").read_text()
+    urls = [upgraded.owner, upgraded.runtime, json.loads(note)["environment"]["REDIS_URL"]]
+    secrets = [key, upgraded.api_key, *(re.search(r":([^:@/]+)@", url)[1] for url in urls)]
+    supervisor = json.loads(note)["pid"]
+    started = descendants(supervisor)
+    assert len(started) >= 7
+    for pid in started:
+        arguments = Path("/proc", str(pid), "cmdline").read_bytes().decode()
+        assert [secret for secret in secrets if secret in arguments] == [], arguments
+    readable = [
+        file for file in upgraded.run.data.rglob("*") if file.is_file() and file.stat().st_mode & 0o044
+    ]
+    assert not any("cluster" in file.parts for file in readable)
+    for file in readable:
+        content = file.read_bytes()
+        assert [secret for secret in secrets if secret.encode() in content] == [], file
+    for name in ("running.json", "secret_key", "lock", "postgres/postgres.log", "valkey/valkey.log"):
+        assert (upgraded.run.data / name).stat().st_mode & 0o777 == 0o600, name
+
+
+def test_what_is_noted_for_commands_leaves_out_what_they_do_not_need(upgraded):
+    noted = upgraded.run.servers()
+    assert {"DATABASE_URL", "REDIS_URL", "LOOPGUARD_SECRET_KEY"} <= noted.keys()
+    assert [name for name in noted if not re.match(r"LOOPGUARD_|DATABASE_URL$|REDIS_URL$", name)] == []
+    assert not noted.keys() & {"LOOPGUARD_JUDGE_KEY", "PATH", "LOOPGUARD_GATEWAY_CREDENTIALS"}
 
 
 def test_code_that_the_operator_runs_migrates_as_the_owner_and_writes_as_the_lesser_role(upgraded):
