@@ -29,9 +29,11 @@ from detection.engine import fold  # noqa: E402
 from detection.engine.calls import DECISIONS, Call, Result  # noqa: E402
 from detection.engine.detectors import DETECTORS, BaseDetector  # noqa: E402
 from detection.engine.detectors.base import Example  # noqa: E402
+from detection.engine.family import FamilyState  # noqa: E402
 from detection.engine.field import number_text  # noqa: E402
 from detection.engine.fields import FIELDS, LADDERS, Field  # noqa: E402
 from detection.engine.identity import Keyer  # noqa: E402
+from detection.engine.memory import State  # noqa: E402
 from detection.engine.policy import PRESETS, SESSION, environment_variables, resolve  # noqa: E402
 from detection.engine.scopes import SCOPE_KINDS  # noqa: E402
 from detection.engine.tool_classes import SHIPPED_CLASSES  # noqa: E402
@@ -255,7 +257,7 @@ STYLE = (
 def strip(name: str) -> str:
     """Return a strip as SVG: a square per call, coloured by the call, with its result as a dot and its verdict as a frame."""
     example = EXAMPLES[name][1]
-    cells = list(_cells(example))
+    cells = list(_cells(*EXAMPLES[name]))
     width = len(cells) * (CELL + GAP) + GAP
     hues = {
         letter: HUES[place % len(HUES)] for place, letter in enumerate(dict.fromkeys(one[0] for one in cells))
@@ -281,12 +283,18 @@ def strip(name: str) -> str:
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _cells(example: Example) -> Iterator[tuple[str, str, str]]:
-    policy, keyer, state = resolve([(SESSION, example.values or {})]), Keyer(b"docs"), fold.new_state()
+def _cells(detector: BaseDetector, example: Example) -> Iterator[tuple[str, str, str]]:
+    policy = resolve([(SESSION, {detector.switch: True, **(example.values or {})})])
+    keyer, family, states = Keyer(b"docs"), FamilyState("parent"), dict[str, State]()
     for number, one in enumerate(example.calls):
+        state = states.setdefault(one.session, fold.new_state())
+        if one.session:
+            family.enter(one.session, "parent", one.session, (state.whole.ordinal + 1, 0, 0.0))
+            state.family = family
         call = Call(
-            number, one.tool, one.arguments, float(number), f"call-{number}", f"round-{number}", one.run
-        )
+            number, one.tool, one.arguments, float(number), f"call-{number}", f"round-{number}", one.run,
+            agent=one.agent,
+        )  # fmt: skip
         before = fold.observe_call(state, call, policy, keyer)
         decision, result = before.verdict.decision, "pending"
         if one.result is not None and decision in ("allow", "warn"):

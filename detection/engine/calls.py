@@ -45,6 +45,8 @@ class ObservedCall(Protocol):
     def tokens(self) -> int: ...
     @property
     def cost_usd(self) -> float: ...
+    @property
+    def agent(self) -> str: ...
 
 
 class ObservedResult(Protocol):
@@ -92,6 +94,8 @@ class Call:
         Tokens spent on the response that issued this call.
     cost_usd : float
         Cost of that response in US dollars.
+    agent : str
+        Name of the agent, where several share the session.
     """
 
     seq: int
@@ -103,6 +107,7 @@ class Call:
     run: str | None = None
     tokens: int = 0
     cost_usd: float = 0.0
+    agent: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -261,6 +261,8 @@ def observe_message(state: State, message: Message, policy: Policy) -> None:
     is_attended = policy.values["attended"] or message.kind == "continue"
     if is_attended:
         reset_counters(state.whole, "", "all")
+    elif policy.values["result_aware"]:
+        _tell_detectors(state.whole)
     for run in state.runs.values():
         if is_attended:
             run.reset()
@@ -268,9 +270,13 @@ def observe_message(state: State, message: Message, policy: Policy) -> None:
         run.loops = {name: loop for name, loop in run.loops.items() if loop.kind in RUN_LIMITS}
         if policy.values["result_aware"]:
             run.user_spoke()
-            for detector in ON_MESSAGE:
-                if detector.kind in run.detectors:
-                    detector.on_message(run.detectors[detector.kind])
+            _tell_detectors(run)
+
+
+def _tell_detectors(run: RunState) -> None:
+    for detector in ON_MESSAGE:
+        if detector.kind in run.detectors:
+            detector.on_message(run.detectors[detector.kind])
 
 
 def observe_usage(state: State, usage: Usage, policy: Policy) -> None:
@@ -457,6 +463,7 @@ def _run_detectors(
     closest: tuple[str, int, int] | None = None
     faults: Faults = ()
     of_run, of_session = run.detectors, state.whole.detectors
+    run.family = state.family
     for kind, hook in hooks:
         detectors = of_session if kind in SESSION_WIDE else of_run
         own = detectors.get(kind)
@@ -481,7 +488,7 @@ def _run_detectors(
 
 def _discard_outdated(state: State, run: RunState, record: Record) -> Faults:
     """Stop counting what was called before a successful change, for every detector that is on or off."""
-    run.epoch = record.ordinal
+    run.epoch, run.family = record.ordinal, state.family
     for other in run.records:
         if other.key != record.key:
             other.is_obsolete = True

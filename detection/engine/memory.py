@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
+
+if TYPE_CHECKING:
+    from detection.engine.family import FamilyState
 
 MAX_RUNS = 3
 MIN_RECORDS = 32
@@ -190,6 +193,8 @@ class RunState:
         Call number and loop of the latest warning.
     round : tuple of three int
         Hash of the latest round, how many further requests have joined it, and the hash of the latest request.
+    family : FamilyState or None
+        The family of the session, during one step; stored by itself.
     """
 
     records: list[Record] = field(default_factory=list)
@@ -204,6 +209,7 @@ class RunState:
     detectors: dict[str, dict[str, Any]] = field(default_factory=dict)
     warned: tuple[int, str] = _NO_WARNING
     round: tuple[int, int, int] = (0, 0, 0)
+    family: FamilyState | None = field(default=None, compare=False, repr=False)
 
     def recent(self, key: str, calls: int) -> Record | None:
         """Return the latest record of this key among the last `calls` calls before the current one."""
@@ -287,6 +293,8 @@ class State:
     open_calls: RecentHashes = field(default_factory=RecentHashes)
     uncounted: list[list[Any]] = field(default_factory=list)
     exempt: list[str] = field(default_factory=list)
+
+    family: FamilyState | None = field(default=None, compare=False, repr=False)
 
     def run(self, name: str) -> RunState:
         """Return the state of a run. A new one replaces the least recently used above the limit."""

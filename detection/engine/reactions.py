@@ -245,11 +245,14 @@ def reset_loop(run: RunState, loop_id: str) -> Loop | None:
 
 
 def distinct(findings: Sequence[Finding]) -> list[Finding]:
-    """Return one finding per loop, by rank. A spent limit of the run is no loop and always stays."""
+    """Return one finding per loop, by rank.
+
+    A spent limit of the run is no loop and always stays, and what other sessions of a family did is no loop of this one.
+    """
     kept: list[Finding] = []
     loops: list[Finding] = []
     for finding in findings:
-        if BY_KIND[finding.kind].is_run_limit:
+        if BY_KIND[finding.kind].is_run_limit or finding.detail.get("family"):
             kept.append(finding)
         elif not any(_is_same_loop(finding, other) for other in loops):
             kept.append(finding)

@@ -2,7 +2,8 @@
 
 The ideal is `fire` (at least one warning or report), `quiet` (no reaction), `no_block` (no blocked call) or `either`. A scenario with
 `settings` is played under these instead, and `endings` lists each blocked call that ends softer, with its position.
-It may name the detector that has to fire (`by`) and the index of the first reaction (`first_at`).
+It may name the detector that has to fire (`by`) and the index of the first reaction (`first_at`). Entries with a `session` belong to a
+family; `parent` names the session that started theirs, and without it theirs is at the top.
 
 Entries whose tool begins with `@` are no calls: `@message` is a message of the agent itself, `@condense` a condensed context, `@end` the
 end of the run, `@heartbeat` says that the call with the index `call` still runs, and `@look` looks for silence at its moment.
@@ -15,8 +16,9 @@ from typing import Any, Literal
 
 from detection.engine import fold, silence
 from detection.engine.calls import Call, Finding, Message, Result, Step
+from detection.engine.family import FamilyState
 from detection.engine.identity import Keyer
-from detection.engine.memory import BLOCKING
+from detection.engine.memory import BLOCKING, State
 from detection.engine.policy import ENVIRONMENT, Policy, resolve, validate
 from detection.engine.results import as_text
 from detection.engine.silence import Silence
@@ -46,11 +48,15 @@ class _Player:
 
     def __init__(self, policy: Policy) -> None:
         self._policy, self._keyer, self._state = policy, Keyer(b"scenario"), fold.new_state()
+        self._states = {"": self._state}
+        self._used: dict[str, tuple[int, int, float]] = {}
+        self._family = FamilyState("top")
         self._sent: list[Call] = []
         self._last_at = 0.0
         self.reactions: list[dict[str, Any]] = []
 
     def play(self, index: int, entry: dict[str, Any]) -> None:
+        self._state = self._state_of(entry)
         at, before = float(entry.get("t", index)), str(entry.get("before", ""))
         if before in _MESSAGES:
             fold.observe_message(self._state, Message(at, _MESSAGES[before], index), self._policy)
@@ -65,6 +71,20 @@ class _Player:
         else:
             self._play_call(index, at, entry)
         self._last_at = at
+
+    def _state_of(self, entry: dict[str, Any]) -> State:
+        """Return the state of the session of an entry, with its family."""
+        name = str(entry.get("session", ""))
+        state = self._states.setdefault(name, fold.new_state())
+        if name:
+            calls, tokens, cost = self._used.get(name, (0, 0, 0.0))
+            usage = entry.get("usage", {})
+            is_call = not entry["tool"].startswith("@")
+            used = calls + is_call, tokens + usage.get("tokens", 0), cost + usage.get("cost_usd", 0.0)
+            self._used[name] = used
+            is_member = self._family.enter(name, str(entry.get("parent", "")), name, used)
+            state.family = self._family if is_member else None
+        return state
 
     def _play_event(self, index: int, at: float, entry: dict[str, Any]) -> None:
         if entry["tool"] == "@condense":
@@ -83,6 +103,7 @@ class _Player:
             call_id=f"call-{index}",
             round=_name(entry.get("round")),
             run=_name(entry.get("run")),
+            agent=entry.get("agent", ""),
             **entry.get("usage", {}),
         )
         self._sent.append(call)

@@ -27,6 +27,7 @@ from detection.models.audit import AuditEntry
 from detection.models.bulk_actions import BulkAction
 from detection.models.erasures import Erasure, ErasureOf
 from detection.models.events import Event, EventKey, EventType, MessageRole
+from detection.models.families import SessionFamily
 from detection.models.gateway import BackendKind, GatewayBackend, GatewayRewrite, GatewayToken
 from detection.models.gateway_traffic import GatewayTraffic, ModelPrice, TrafficPeriod
 from detection.models.imports import ImportState, TranscriptImport
@@ -109,6 +110,7 @@ __all__ = [
     "Role",
     "SavedView",
     "Session",
+    "SessionFamily",
     "SessionState",
     "Severity",
     "SignIn",

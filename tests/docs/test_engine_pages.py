@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from detection.engine.detectors import DETECTORS
+from detection.engine.detectors import DETECTORS, KINDS
 from detection.engine.fields import FIELDS
 from detection.engine.policy import PROJECT, environment_override, environment_variables, validate
 from detection.engine.presets import PRESETS
@@ -52,7 +52,7 @@ def test_pages_name_only_settings_that_exist_and_link_only_to_what_is_there(page
     prefixes = tuple(f"{detector.kind}_" for detector in DETECTORS)
     for word in re.findall(r"`([a-z_]+)`", text):
         if word.startswith((*prefixes, "max_", "scattered_", "poll_")) and "_" in word:
-            assert word in FIELDS or word in PRESETS or page == "settings.md", word
+            assert word in FIELDS or word in PRESETS or word in KINDS or page == "settings.md", word
     for link in re.findall(r"\]\(([^)#:]+)\)", text):
         if link.endswith((".svg", ".py")):
             assert (DOCS / link).exists(), link

@@ -15,6 +15,7 @@ from detection.engine import fold, snapshot
 from detection.engine.calls import Call, Finding, Result, Step
 from detection.engine.detectors import DETECTORS, KINDS, BaseDetector
 from detection.engine.detectors.base import MAX_EVIDENCE
+from detection.engine.family import FamilyState
 from detection.engine.fields import FIELDS
 from detection.engine.identity import Keyer
 from detection.engine.messages import TEMPLATES, message
@@ -193,12 +194,17 @@ def test_what_it_keeps_is_bounded(detector, values):
 )
 def test_its_examples_fire_as_documented(detector, name):
     example = detector.examples[name]
-    policy, state = only(detector, **(example.values or {})), fold.new_state()
+    policy, states, family = only(detector, **(example.values or {})), {}, FamilyState("parent")
     findings = []
     for number, one in enumerate(example.calls):
+        state = states.setdefault(one.session, fold.new_state())
+        if one.session:
+            family.enter(one.session, "parent", one.session, (state.whole.ordinal + 1, 0, 0.0))
+            state.family = family
         call = Call(
-            number, one.tool, one.arguments, float(number), f"call-{number}", f"round-{number}", one.run
-        )
+            number, one.tool, one.arguments, float(number), f"call-{number}", f"round-{number}", one.run,
+            agent=one.agent,
+        )  # fmt: skip
         findings += observe(state, call, policy).verdict.findings
         if one.result is not None:
             result = Result(call.call_id, one.result, one.is_error, call.at, number)

@@ -42,6 +42,11 @@ def test_what_spans_the_turns_of_a_session_is_judged_as_it_should(scenario):
     assert agent_scenarios.play(scenario).problems == ()
 
 
+@pytest.mark.parametrize("scenario", scenarios("families.json"))
+def test_what_several_sessions_do_together_is_judged_as_it_should(scenario):
+    assert agent_scenarios.play(scenario).problems == ()
+
+
 @pytest.mark.parametrize("scenario", scenarios("silence.json"))
 def test_silence_is_reported_where_something_is_stalled(scenario):
     assert agent_scenarios.play(scenario).problems == ()

@@ -20,6 +20,9 @@ REGISTERED = (
     "budget.Budget",
     "session_budget.SessionBudget",
     "session_repeat.SessionRepeat",
+    "handoff.Handoff",
+    "family.FamilyRepeat",
+    "family_budget.FamilyBudget",
     "stalled.Stalled",
 )
 """Module and class of every detector. The order is the rank: of equally strict findings the first decides the verdict."""

@@ -53,6 +53,10 @@ class ExampleCall:
         Whether the result is an error.
     run : str or None
         The run of the call.
+    session : str
+        Which session of a family makes the call; empty for examples of one session.
+    agent : str
+        Name of the agent.
     """
 
     letter: str
@@ -61,6 +65,8 @@ class ExampleCall:
     result: str | None
     is_error: bool = False
     run: str | None = None
+    session: str = ""
+    agent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +158,8 @@ class BaseDetector:
         strict finding about a single call.
     only_warns_fallible : bool
         Tools of the class `fallible` are warned about at most.
+    spans_family : bool
+        The finding may be about several sessions; a replay of one session does not find it.
     is_silence : bool
         Nothing happens, so it is no loop and the agent gets no message: workers look for it, see `silence`. The incident ends
         with the next sign of life.
@@ -181,6 +189,7 @@ class BaseDetector:
     spans_session: ClassVar[bool] = False
     spans_tools: ClassVar[bool] = False
     only_warns_fallible: ClassVar[bool] = False
+    spans_family: ClassVar[bool] = False
     is_silence: ClassVar[bool] = False
     describes_results: ClassVar[bool] = True
 

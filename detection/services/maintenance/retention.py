@@ -22,7 +22,7 @@ from detection.services.incidents import bulk_actions, patterns
 from detection.services.incidents.tracker import ABANDONED_AFTER, SILENT_FOR
 from detection.services.ingestion import transcript_imports
 from detection.services.maintenance.disk_space import recycle_log_if_nearly_full
-from detection.services.sessions import removal
+from detection.services.sessions import families, removal
 from detection.services.sessions.locked_session import locked_session
 from detection.services.what_if import what_ifs
 from detection.sql.advisory_locks import AdvisoryLock, try_lock
@@ -86,6 +86,7 @@ def purge(project: Project) -> int:
         total += removed
         if removed < removal.BATCH_SESSIONS:
             break
+    families.remove_older_than(project.pk, before)
     if total:
         log.info("sessions_purged", project=project.slug, sessions=total)
     return total

@@ -37,6 +37,7 @@ from detection.models import (
     Project,
     RememberedDecision,
     Session,
+    SessionFamily,
     TranscriptImport,
     WhatIf,
 )
@@ -183,6 +184,8 @@ class _ErasureWork:
             if row.of == ErasureOf.AGENT:
                 remembered = RememberedDecision.objects.filter(project_id=row.project_id, agent=row.name)
                 self._note(Counter(remembered_decisions=remembered.delete()[0]))
+                # They contain the names of agents; the counts begin anew.
+                SessionFamily.objects.filter(project_id=row.project_id).delete()
             row.name, row.finished_at = "", timezone.now()
             row.save(update_fields=("name", "finished_at"))
             publish_after_commit(row.project_id, Hint("erasure", row.public_id))
@@ -216,6 +219,7 @@ class _ErasureWork:
             removed += self._erase_incidents(name)
             children = Session.objects.filter(project_id=project_id, parent_external_id=name)
             children.update(parent_external_id="")
+            SessionFamily.objects.filter(project_id=project_id, name=name).delete()
             what_ifs = WhatIf.objects.filter(_names(name, "change", "result"), project_id=project_id)
             removed["what_ifs"] = what_ifs.delete()[0]
             imports = TranscriptImport.objects.filter(project_id=project_id).exclude(finished_at=None)

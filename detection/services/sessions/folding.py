@@ -21,7 +21,7 @@ from detection.models import EventType, call_flags
 from detection.models.events import MessageRole
 from detection.models.session_state import note_verdict
 from detection.services.policies import message_templates
-from detection.services.sessions import chat_commands, event_records
+from detection.services.sessions import chat_commands, event_records, families
 from detection.services.sessions.event_records import EventRecord
 from detection.services.sessions.known_answers import KnownAnswer, find_answer
 from detection.services.sessions.locked_session import LockedSession
@@ -175,6 +175,8 @@ class Folding:
 
     def _observe_call(self, event: EventRecord, policy: Policy) -> Step:
         locked = self.locked
+        if families.is_watched(policy):
+            locked.enter_family(1, event.tokens, event.cost_usd)
         step = fold.observe_call(locked.tracker, event, policy, locked.keyer, self.templates.by_rung)
         log.debug(
             "call_signature",
@@ -211,6 +213,8 @@ class Folding:
         policy = locked.policy_for(event)
         if not policy.values["enabled"]:
             return Step()
+        if families.is_watched(policy):
+            locked.enter_family()
         step = fold.observe_result(locked.tracker, event, policy, locked.keyer, self.templates.by_rung)
         event.result_digest = step.result_digest or ""
         if step.cell is not None:
@@ -247,6 +251,8 @@ class Folding:
             fold.observe_usage(locked.tracker, usage, policy)
         locked.session.token_count += event.tokens
         locked.session.cost_usd = float(locked.session.cost_usd) + float(event.cost_usd)
+        if policy.values["enabled"] and policy.values["family_budget_enabled"]:
+            locked.enter_family()
         locked.incidents.add_usage(event)
 
     def _fold_end(self, event: EventRecord) -> None:

@@ -23,9 +23,10 @@ from detection.services.approvals.open_approvals import OpenApprovals
 from detection.services.errors import NotFound
 from detection.services.incidents.tracker import IncidentTracker
 from detection.services.keys import Principal
-from detection.services.sessions import read_messages, session_rows, tracker_state
+from detection.services.sessions import families, read_messages, session_rows, tracker_state
 from detection.services.sessions.event_changes import EventChanges
 from detection.services.sessions.event_records import EventRecord
+from detection.services.sessions.families import LockedFamily
 from detection.services.sessions.recent_ids import recent_ids
 from detection.services.sessions.tracker_state import Outcome
 from detection.sql.pipeline import Rows, Statement, Writes, pipelined_transaction, send
@@ -68,6 +69,8 @@ class LockedSession:
         self.read_messages: bytes | None = None
         self._tracker_rows = tracker_rows
         self._tracker: State | None = None
+        self._family: LockedFamily | None = None
+        self._is_family_known = False
         self._before = session_rows.saved_values(session)
         if self.approvals.has_overdue:
             self.approvals.expire_overdue(self.tracker)
@@ -93,6 +96,26 @@ class LockedSession:
         self._tracker, outcomes = tracker_state.rebuild(self.session, self.policy_for, self.keyer, retried)
         self._tracker.exempt = list(self.session.exempt_tools)
         return outcomes
+
+    def enter_family(self, calls: int = 0, tokens: int = 0, cost_usd: float = 0.0) -> None:
+        """Let the engine's state see the family of the session, which is locked the first time.
+
+        Parameters
+        ----------
+        calls, tokens, cost_usd
+            What the event in hand uses beyond what the session counts already.
+        """
+        session = self.session
+        if not self._is_family_known:
+            self._is_family_known = True
+            self._family = None if session.is_imported else families.lock(session)
+        used = session.call_count + calls, session.token_count + tokens, float(session.cost_usd) + cost_usd
+        family = self._family.family if self._family else None
+        if family and not family.enter(
+            session.external_id, session.parent_external_id, str(session.pk), used
+        ):
+            family = None
+        self.tracker.family = family
 
     def policy_for(self, event: EventRecord) -> Policy:
         """Return the settings in effect for an event, before tool rules.
@@ -131,6 +154,8 @@ class LockedSession:
             tracker_state.add_write(writes, session.pk, self._tracker)
         elif values == self._before and not self.incidents.hints and self.read_messages is None:
             return
+        if self._family is not None:
+            self._family.add_writes(writes)
         session_rows.add_save(writes, session, values)
         if self.read_messages is not None:
             read_messages.add_write(writes, session.pk, self.read_messages)

@@ -35,7 +35,7 @@ BATCH_EVENTS: Final = 200
 MAX_EVENTS: Final = 20_000
 """Events of one session that are replayed, its first ones."""
 NOT_STORED, TOO_LONG = "payloads_not_stored", "too_long"
-_NOT_REPLAYED = [one.kind for one in DETECTORS if one.is_silence]
+_NOT_REPLAYED = [one.kind for one in DETECTORS if one.is_silence or one.spans_family]
 """A replay folds the events of one session. What is found otherwise is neither gained nor lost by a change."""
 _RECORDED = (
     "session_id", "public_id", "label", "kind", "loop_id", "tool", "agent", "backend", "model", "count", "limit",

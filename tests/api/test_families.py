@@ -1,0 +1,168 @@
+"""Families of sessions, over POST /api/v1/guard and /events: repeats, limits and hand-offs that no single session shows."""
+
+import pytest
+
+from detection.models import Incident, LimitNotice, Session, SessionFamily
+from detection.services.sessions.evaluation import evaluate
+
+GREP = {"tool": "grep", "arguments": {"pattern": "parse_header"}}
+
+
+class Fleet:
+    """Sub-agents of one parent; call ids count up by themselves."""
+
+    def __init__(self, api, **settings):
+        self.api, self.number = api, 0
+        api.put("/overrides", {"values": settings})
+
+    def asks(self, session, call=GREP, parent="parent", result="no such symbol", is_error=False, **more):
+        self.number += 1
+        call_id = f"c{self.number}"
+        body = {"session": session, "parent_session": parent, "calls": [call | {"call_id": call_id}]} | more
+        verdict = self.api.post("/guard", body).json()["verdicts"][0]
+        if result is not None and verdict["decision"] in ("allow", "warn"):
+            done = {"call_id": call_id, "content": result, "is_error": is_error}
+            self.api.post("/guard", {"session": session, "results": [done]})
+        return verdict
+
+    def found(self, kind):
+        return [
+            (one["session"], one["tool"], one["count"])
+            for one in self.api.get("/incidents", q=f"kind:{kind}").json()["items"]
+        ]
+
+
+def test_twelve_identical_calls_in_four_children_are_found_under_the_ladder_of_the_family(api):
+    fleet = Fleet(api, family_enabled=True, family_ladder="block")
+    verdicts = [fleet.asks(f"child-{n // 3}") for n in range(12)]
+
+    assert {one["decision"] for one in verdicts[:8]} == {"allow", "warn"}, (
+        "each child by itself is warned at most"
+    )
+    first = next(one for one in verdicts if one["decision"] == "block")
+    assert (first["decision"], first["finding"]["kind"], first["finding"]["count"]) == ("block", "family", 6)
+    assert verdicts.index(first) == 8
+    assert "repeated 6 times by the sessions of this family" in first["message"]
+    incident = Incident.objects.filter(kind="family").earliest("pk")
+    assert incident.evidence["detail"] == {"tool": "grep", "sessions": 3, "family": True}
+    assert {one[0] for one in fleet.found("family")} == {"child-2", "child-3"}
+
+
+def test_the_same_twelve_calls_pass_while_families_are_off(api):
+    fleet = Fleet(api)
+    assert {fleet.asks(f"child-{n // 3}")["decision"] for n in range(12)} <= {"allow", "warn"}
+    assert fleet.found("family") == []
+    assert not SessionFamily.objects.exists()
+
+
+@pytest.mark.parametrize("case", ["once each", "new results", "a change in between", "the user asks again"])
+def test_a_family_is_left_alone(api, case):
+    fleet = Fleet(api, family_enabled=True)
+    for n in range(14):
+        if case == "a change in between" and n % 4 == 0:
+            edit = {"tool": "write_file", "arguments": {"path": "a.py", "text": str(n)}}
+            fleet.asks("writer", edit, result=f"wrote {n} lines")
+        if case == "the user asks again" and n % 4 == 0:
+            api.post("/events", {"session": "parent", "type": "message", "content": f"Search again, {n}"})
+            evaluate(Session.objects.get(external_id="parent").pk)
+            fleet.asks("parent", {"tool": "plan", "arguments": {"n": n}}, parent=None)
+        child = n if case == "once each" else n % 4
+        fleet.asks(f"child-{child}", result=f"{n} hits" if case == "new results" else "no such symbol")
+    assert fleet.found("family") == []
+
+
+def test_identical_errors_of_one_tool_are_counted_over_the_family_but_not_those_of_a_provider(api):
+    fleet = Fleet(api, family_enabled=True, family_max_errors=5)
+    for n in range(5):
+        query = {"tool": "search_crm", "arguments": {"q": f"customer {n}"}}
+        fleet.asks(f"child-{n}", query, result="401 invalid token", is_error=True)
+        fetch = {"tool": "fetch_url", "arguments": {"url": f"https://example.com/{n}"}}
+        fleet.asks(f"child-{n}", fetch, result="429 Too Many Requests", is_error=True)
+    assert [(tool, count) for _, tool, count in fleet.found("family")] == [("search_crm", 5)]
+
+
+def test_limits_count_what_all_sessions_used_also_before_the_family_was_known_and_late_usage(api):
+    fleet = Fleet(
+        api, family_budget_enabled=True, family_budget_max_cost_usd=1.0, family_budget_ladder="stop"
+    )
+    usage = {"usage": {"cost_usd": 0.3}}
+    page = iter(range(100))
+
+    def read(session, **more):
+        number = next(page)
+        call = {"tool": "read_page", "arguments": {"n": number}} | usage
+        return fleet.asks(session, call, result=f"text {number}", **more)["decision"]
+
+    assert read("parent", parent=None) == "allow"
+    assert not SessionFamily.objects.exists(), "a session without children"
+    assert read("child-1") == "allow"  # 0.3: the parent is counted with its next call
+    assert read("parent", parent=None) == "allow"  # 0.9 with what the parent used before it had children
+    assert LimitNotice.objects.get().kind == "family_budget"
+    api.post("/events", {"session": "child-1", "type": "usage", "usage": {"cost_usd": 0.15}})
+    evaluate(Session.objects.get(external_id="child-1").pk)
+    assert read("grandchild", parent="child-1") == "stop"  # 1.35
+    assert [one[0] for one in fleet.found("family_budget")] == ["grandchild"]
+    assert SessionFamily.objects.get().name == "parent"
+    assert read("stranger", parent=None) == "allow"
+
+
+def test_agents_that_hand_over_in_a_cycle_within_one_session(api):
+    fleet = Fleet(api, handoff_enabled=True, handoff_ladder="block", outcome_enabled=False)
+    decisions = []
+    for n in range(6):
+        agent, tool = (("triage", "find_customer"), ("billing", "find_invoice"))[n % 2]
+        call = {"tool": tool, "arguments": {"case": n}}
+        decisions.append(fleet.asks("desk", call, None, "not my department", agent=agent)["decision"])
+    assert decisions == ["allow"] * 5 + ["block"]
+    incident = Incident.objects.get(kind="handoff")
+    assert (incident.session_name, incident.count) == ("desk", 3)
+    assert incident.evidence["detail"]["agents"] == "billing → triage"
+
+
+def test_a_cycle_over_sessions_belongs_to_the_parent_that_takes_part_in_it(api):
+    fleet = Fleet(api, handoff_enabled=True, outcome_enabled=False, stagnation_enabled=False)
+    number = 0
+    for lap in range(4):
+        for session, parent, agent in (
+            ("desk", None, "triage"), ("a", "desk", "billing"), ("desk", None, "triage"), ("b", "desk", "legal"),
+        ):  # fmt: skip
+            number += 1
+            call = {"tool": f"ask_{agent}", "arguments": {"case": number}}
+            fleet.asks(session, call, parent, f"{agent} has nothing", agent=agent)
+        assert bool(fleet.found("handoff")) == (lap == 3)
+    assert fleet.found("handoff") == [("desk", "ask_triage", 3)]
+
+
+def test_parallel_agents_that_learn_something_hand_nothing_over(api):
+    fleet = Fleet(api, handoff_enabled=True)
+    for n in range(12):
+        call = {"tool": "read_page", "arguments": {"n": n}}
+        fleet.asks(f"child-{n % 2}", call, result=f"page {n} tells {n * 31}", agent=f"reader-{n % 2}")
+    assert fleet.found("handoff") == []
+
+
+def test_parents_that_become_known_late_that_are_missing_or_that_form_a_circle(api):
+    fleet = Fleet(api, family_enabled=True)
+    for n in range(4):
+        fleet.asks(f"leaf-{n % 2}", parent="middle")  # `middle` is not stored
+    assert [one.name for one in SessionFamily.objects.all()] == ["middle"]
+    fleet.asks("middle", {"tool": "plan", "arguments": {}}, parent="top")
+    assert [one.name for one in SessionFamily.objects.all()] == ["top"], "merged"
+    for n in range(10):
+        fleet.asks(f"leaf-{n % 2}", parent="middle")
+    assert fleet.found("family")[0][2] >= 6
+
+    for n in range(12):
+        fleet.asks(f"round-{n % 3}", parent=f"round-{(n + 1) % 3}")
+        fleet.asks("self", parent="self")
+    assert [one for one in fleet.found("family") if one[0].startswith(("round", "self"))] == []
+
+
+def test_more_levels_than_are_counted_and_more_sessions_cost_no_call(api, monkeypatch):
+    monkeypatch.setattr("detection.engine.family.MAX_MEMBERS", 4)
+    fleet = Fleet(api, family_enabled=True)
+    for n in range(12):
+        assert fleet.asks(f"level-{n}", parent=f"level-{n - 1}")["decision"] == "allow"
+    for n in range(12):
+        assert fleet.asks(f"child-{n}")["decision"] == "allow"
+    assert len(SessionFamily.objects.get(name="parent").snapshot) < 2000
