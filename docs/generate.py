@@ -31,7 +31,7 @@ from detection.engine.detectors import DETECTORS, BaseDetector  # noqa: E402
 from detection.engine.detectors.base import Example  # noqa: E402
 from detection.engine.family import FamilyState  # noqa: E402
 from detection.engine.field import number_text  # noqa: E402
-from detection.engine.fields import FIELDS, LADDERS, Field  # noqa: E402
+from detection.engine.fields import FIELDS, LADDERS, RUNGS, Field  # noqa: E402
 from detection.engine.identity import Keyer  # noqa: E402
 from detection.engine.memory import State  # noqa: E402
 from detection.engine.policy import PRESETS, SESSION, environment_variables, resolve  # noqa: E402
@@ -89,6 +89,8 @@ def settings() -> str:
     lines += ["", "## Named ladders", "", "| name | rungs |", "| --- | --- |"]
     lines += [f"| `{name}` | {', '.join(rungs)} |" for name, rungs in LADDERS.items()]
     lines += [
+        "",
+        f"Rungs, weakest first: {', '.join(f'`{rung}`' for rung in RUNGS)}; [reactions.md](reactions.md) tells what they do.",
         "",
         "`judge_or_ask` means the judge where one is configured, else a person where one attends, else a stop.",
     ]

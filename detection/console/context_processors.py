@@ -54,6 +54,7 @@ SECTION_OF = {
     "pattern": "patterns",
     "policy": "policies",
     "message_templates": "policies",
+    "suggestions": "policies",
     "alert_route": "alerts",
     "new_alert_route": "alerts",
     "notification": "alerts",

@@ -18,6 +18,7 @@ from detection.console.access import ProjectRequest, actor_of, in_project, missi
 from detection.engine.calls import DECISIONS
 from detection.engine.detectors import detector_for
 from detection.engine.fields import FIELDS
+from detection.engine.reactions import ENDINGS
 from detection.forms import PREFIX
 from detection.models import Role, ToolOverride, WhatIf, WhatIfState
 from detection.selectors import policies, sessions
@@ -228,6 +229,10 @@ def _context(request: ProjectRequest, row: WhatIf, *, is_beside_form: bool) -> d
         "decisions": [
             (name, found["decisions"]["before"].get(name, 0), found["decisions"]["after"].get(name, 0))
             for name in DECISIONS[1:]
+        ],
+        "endings": [
+            (name, *(found.get("endings", {}).get(when, {}).get(name, 0) for when in ("before", "after")))
+            for name in ENDINGS
         ],
         "coverage": covered,
         "missing": [(calls, selector.MISSING_WORDS[name]) for name, calls in covered.missing.items()],

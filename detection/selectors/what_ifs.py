@@ -99,6 +99,7 @@ def as_document(row: WhatIf, *, with_items: bool = True) -> dict[str, Any]:
             "changed": found["changed"] if with_items else {**found["changed"], "items": []},
             "incidents": {name: found["incidents"].get(name, 0) for name in ("before", "after")},
             "decisions": found["decisions"],
+            "endings": found.get("endings", {"before": {}, "after": {}}),
             "recorded": found["recorded"],
             "coverage": {
                 "share": round(covered.share, 4),

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from detection.models import Event, Incident, Session
+from detection.services.what_if import worker
 
 FILE = {"path": "notes.md"}
 
@@ -155,3 +156,14 @@ def test_a_hook_gets_the_ending_as_a_denial_with_its_text_and_it_is_counted(api)
     assert output["permissionDecisionReason"].endswith("\nthree notes")
     metrics = api.request("GET", "http://127.0.0.1/metrics").text
     assert 'loopguard_guard_endings_total{ending="reuse"}' in metrics
+
+
+def test_a_what_if_counts_the_endings_of_a_ladder(api, agent):
+    for _ in range(3):
+        agent.asks("three notes")
+    agent.asks()
+    tried = api.post("/what-if", {"scope": "project", "values": {"mode": ["reuse"]}}).json()["id"]
+    worker.run_waiting(lambda: False)
+    result = api.get(f"/what-if/{tried}").json()["result"]
+    assert result["endings"] == {"before": {}, "after": {"reuse": 1}}
+    assert result["decisions"]["after"]["block"] == 1

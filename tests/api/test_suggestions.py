@@ -56,8 +56,8 @@ def test_a_limit_is_suggested_tried_accepted_and_undone(api):
     for number in range(5):
         looped(api, f"s-{number}", label="false_alarm", reason="honest_repetition")
     found = one_of(api, "limit")
-    assert found["words"] == "Raise the limit for repeats to 8 of fetch_page"
-    assert found["reason"] == "It avoids 5 of 5 false alarms; none of them was a loop."
+    assert found["words"] == "Raise the limit for repeats of fetch_page to 8"
+    assert found["reason"] == "It avoids 5 of 5 false alarms; no labelled incident was a loop."
     assert (found["labels"], len(found["incidents"])) == (5, 5)
     assert found["change"]["values"]["max_repeats"] == 8
 
@@ -175,7 +175,7 @@ def test_a_limit_is_lowered_only_where_every_label_under_it_is_a_loop(api):
     for number in range(5):
         looped(api, f"s-{number}", calls=7, label="true_loop")
     found = one_of(api, "limit")
-    assert found["words"] == "Lower the limit for repeats to 5 of fetch_page"
+    assert found["words"] == "Lower the limit for repeats of fetch_page to 5"
     api.post(f"/suggestions/{found['id']}/accept", {})
     assert suggestions(api)["items"] == []
 
@@ -192,7 +192,7 @@ def test_a_model_gets_a_limit_of_its_own_where_several_tools_are_concerned(api):
             **about,
         )
     found = one_of(api, "limit")
-    assert found["words"] == "Raise the limit for repeats to 8 with Model openai / gpt-5"
+    assert found["words"] == "Raise the limit for repeats of model openai / gpt-5 to 8"
     assert found["change"]["scope"] == "model:openai/gpt-5"
 
 

@@ -136,6 +136,9 @@ class WhatIfResultSchema(Schema):
         description="Incidents under the current policy (`before`) and `after`."
     )
     decisions: dict[str, dict[str, int]] = Field(description="Calls by decision, `before` and `after`.")
+    endings: dict[str, dict[str, int]] = Field(
+        description="Blocked calls that are to `finish`, `reuse` an answer or `delay`, `before` and `after`."
+    )
     recorded: WhatIfRecordedSchema = Field(description="Agreement with the record.")
     coverage: WhatIfCoverageSchema = Field(description="Which calls were replayed.")
 

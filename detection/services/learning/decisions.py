@@ -44,7 +44,7 @@ def accept(
     """
     found = _open(project_id, public_id)
     latest = AuditEntry.objects.filter(project_id=project_id).aggregate(pk=Max("pk"))["pk"] or 0
-    reason = ". ".join(filter(None, (note.strip(), f"{found.reason} ({public_id})")))
+    reason = " ".join(filter(None, (note.strip(), f"{found.reason} ({public_id})")))
     what_ifs.save_change(
         project_id, found.change, actor, reason[-overrides.MAX_NOTE_CHARACTERS :], expires_at
     )

@@ -195,12 +195,12 @@ class _Learner:
             }
             avoided = sum(one <= limit for one in needed)
             kept = sum(incident.count >= limit for incident in loops)
-            words = f"Raise the limit for {label} to {limit:,}"
+            words = "Raise", f"to {limit:,}"
             reason = f"It avoids {avoided} of {len(alarms)} false alarms"
             reason += (
                 f", and {kept} of {len(loops)} loops went that far."
                 if loops
-                else "; none of them was a loop."
+                else "; no labelled incident was a loop."
             )
         else:
             name = detector_for(kind).limit_setting
@@ -212,7 +212,7 @@ class _Learner:
             values = {name: current - 1}
             if len(alike) < MIN_LABELS or current - 1 < max(FIELDS[name].minimum, MIN_ALIKE):
                 return
-            words = f"Lower the limit for {label} to {current - 1:,}"
+            words = "Lower", f"to {current - 1:,}"
             reason = f"All {len(alike)} labelled incidents under this limit were loops."
         if change.rule is not None:
             values = {name: value for name, value in values.items() if "tool" in FIELDS[name].scopes}
@@ -221,10 +221,11 @@ class _Learner:
         wider = {**change.values, **values}
         rule = replace(change.rule, values=wider) if change.rule is not None else None
         changed = PolicyChange(change.scope, wider, rule=rule)
+        where = change.scope.label.replace("Tools ", "").replace("Model ", "model ", 1)
         yield OpenSuggestion(
             _id(self._project.pk, "limit", str(change.scope), kind),
             "limit",
-            f"{words} {'of' if rule is not None else 'with'} {change.scope.label.replace('Tools ', '')}",
+            f"{words[0]} the limit for {label} of {where} {words[1]}"[:300],
             reason,
             changed,
             len(alike),

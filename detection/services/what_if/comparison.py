@@ -77,8 +77,8 @@ class Findings:
 
     Attributes
     ----------
-    incidents, decisions
-        Incidents, and calls by decision, before and after the change.
+    incidents, decisions, endings
+        Incidents, calls by decision, and blocked calls by their ending, before and after the change.
     gained, lost, changed
         Incidents that only the changed policy finds, that only the current one finds, and that both find with another
         decision or at another call: how many of which kind, and the first `MAX_ITEMS`.
@@ -92,6 +92,9 @@ class Findings:
 
     incidents: Counter[str] = field(default_factory=Counter)
     decisions: dict[str, Counter[str]] = field(
+        default_factory=lambda: {"before": Counter(), "after": Counter()}
+    )
+    endings: dict[str, Counter[str]] = field(
         default_factory=lambda: {"before": Counter(), "after": Counter()}
     )
     gained: dict[str, Any] = field(default_factory=lambda: {"count": 0, "by_kind": {}, "items": []})
@@ -112,6 +115,9 @@ class Findings:
         return cls(
             incidents=Counter(document["incidents"]),
             decisions={name: Counter(counts) for name, counts in document["decisions"].items()},
+            endings={
+                name: Counter(document.get("endings", {}).get(name, {})) for name in ("before", "after")
+            },
             gained=document["gained"],
             lost=document["lost"],
             changed=document["changed"],

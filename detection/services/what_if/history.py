@@ -157,6 +157,8 @@ class History:
         )
         findings.decisions["before"].update(before.decisions)
         findings.decisions["after"].update(after.decisions)
+        findings.endings["before"].update(before.endings)
+        findings.endings["after"].update(after.endings)
         findings.add(outcome, self._since)
 
     def _replay_both(

@@ -136,6 +136,7 @@ class SessionReplay:
         self._decisions = attendance.decisions
         self._held: dict[str, RecordedDecision] = {}
         self.decisions: Counter[str] = Counter()
+        self.endings: Counter[str] = Counter()
         self.failed_events = 0
 
     def policy_for(self, event: EventRecord) -> Policy:
@@ -230,6 +231,13 @@ class SessionReplay:
                 fold.close_hold(self._state, verdict.finding.loop_id)
         if not step.duplicate:
             self.decisions[verdict.decision] += 1
+            self.endings.update([verdict.ending] if verdict.ending else [])
+        if (
+            verdict.ending == "delay"
+            and event.decision == "allow"
+            and (event.verdict or {}).get("ending") == "delay"
+        ):
+            fold.run_after_pause(self._state, event.seq)
         self._observe(event.seq, event.tool, step, policy, event)
 
     def _fold_message(self, event: EventRecord, policy: Policy) -> None:
