@@ -67,7 +67,7 @@ def check_seeds(folder: Path, number: int, first: int, seconds: float) -> None:
 
 
 def test_a_seed_loses_duplicates_and_changes_nothing(folder):
-    check_seeds(folder, 1, SHORT_SEED, 240)
+    check_seeds(folder, 1, SHORT_SEED, 130)
 
 
 @pytest.mark.long
