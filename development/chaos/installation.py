@@ -28,6 +28,7 @@ from loopguard_site.supervisor.data_folder import DataFolder
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 120.0
 END_SECONDS = 60.0
+NOTE_SECONDS = 15.0
 VOLUME_MEGABYTES = 1024
 CLOCK_SOURCE = Path(__file__).with_name("clock.c")
 KEPT_LOGS = ("up.log", "data/postgres/postgres.log", "data/valkey/valkey.log")
@@ -159,11 +160,18 @@ class Installation:
     @contextlib.contextmanager
     def database(self) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
         """Connect to the database as its owner."""
-        note = json.loads((self.data / "running.json").read_text(encoding="utf-8"))
-        address = note["environment"]["LOOPGUARD_OWNER_DATABASE_URL"]
+        address = self._owner_address()
         with psycopg.connect(address, autocommit=True, connect_timeout=5) as connection:
             connection.execute("SET statement_timeout = '20s'")
             yield connection
+
+    def _owner_address(self) -> str:
+        """Return what commands of the operator use; a full disk delays the file."""
+        deadline = time.monotonic() + NOTE_SECONDS
+        while not (self.data / "running.json").exists() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        note = json.loads((self.data / "running.json").read_text(encoding="utf-8"))
+        return str(note["environment"]["LOOPGUARD_OWNER_DATABASE_URL"])
 
     def pids(self, name: str) -> list[int]:
         """Return the processes of a name of the schedule; ``postgres`` and ``web`` with all that they started."""

@@ -35,7 +35,7 @@ _OWNER_URL = "LOOPGUARD_OWNER_DATABASE_URL"
 _READY_TIMEOUT_SECONDS = 120.0
 _END_TIMEOUT_SECONDS = 25.0
 _SERVER_PAUSE_SECONDS = 5.0
-_RESERVE_PERIOD_SECONDS = 10.0
+_FILES_PERIOD_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,8 @@ class Supervisor:
         self._console = Console()
         self._folder = DataFolder(options.data)
         self._servers: list[EmbeddedPostgres | EmbeddedValkey] = []
-        self._servers_due = self._reserve_due = 0.0
+        self._servers_due = self._files_due = 0.0
+        self._is_noted = True
         self._environment: dict[str, str] = {}
         self._owner: dict[str, str] = {}
         self._fleet: Fleet | None = None
@@ -91,7 +92,7 @@ class Supervisor:
                 while not self._stops_asked:
                     fleet.tick()
                     self._revive_servers()
-                    self._keep_disk_reserve()
+                    self._keep_files()
             except _Interrupted:
                 pass
             finally:
@@ -215,8 +216,11 @@ class Supervisor:
         environment = {**self._environment, **self._owner}
         try:
             self._folder.note_running(self._environment["LOOPGUARD_URL"], environment, [*servers, *own])
-        except OSError as problem:  # a full disk ends nothing
-            self._console.say(f"{self._folder.path} cannot be written: {problem.strerror}.")
+            self._is_noted = True
+        except OSError as problem:  # a full disk ends nothing; written again once there is space
+            if self._is_noted:
+                self._console.say(f"{self._folder.path} cannot be written: {problem.strerror}.")
+            self._is_noted = False
 
     def _wait_until_ready(self, fleet: Fleet, port: int) -> None:
         deadline = time.monotonic() + _READY_TIMEOUT_SECONDS
@@ -247,10 +251,13 @@ class Supervisor:
                 self._console.say(str(problem))
                 self._servers_due = time.monotonic() + _SERVER_PAUSE_SECONDS
 
-    def _keep_disk_reserve(self) -> None:
-        if time.monotonic() < self._reserve_due:
+    def _keep_files(self) -> None:
+        """Write what a full disk has prevented, and the reserve that it has used."""
+        if time.monotonic() < self._files_due:
             return
-        self._reserve_due = time.monotonic() + _RESERVE_PERIOD_SECONDS
+        self._files_due = time.monotonic() + _FILES_PERIOD_SECONDS
+        if not self._is_noted:
+            self._note_running()
         for server in self._servers:
             if isinstance(server, EmbeddedPostgres):
                 server.keep_disk_reserve()

@@ -16,6 +16,13 @@ from loopguard_site.supervisor.welcome import curl_line
 from .running import ROOT
 
 
+def wait_for(check, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not check() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return check()
+
+
 def test_a_first_start_a_crash_and_a_second_start_keep_the_data_and_leave_no_process(run):
     del run.environment["LOOPGUARD_WEB_PROCESSES"]
     up, ready = run.start()
@@ -76,6 +83,16 @@ def test_a_first_start_a_crash_and_a_second_start_keep_the_data_and_leave_no_pro
         assert (full.status_code, full.json()["code"]) == (503, "storage_full")
     assert "LoopGuard is read-only" in run.log.read_text()
     assert Path(now["LOOPGUARD_DATABASE_FOLDER"], "PG_VERSION").exists()
+
+    # A note that cannot be written, as on a full disk, is written later.
+    note, beat = run.data / "running.json", run.pids()[-1]
+    note.unlink()
+    note.mkdir()
+    children.send(beat, signal.SIGKILL)
+    assert wait_for(lambda: "cannot be written" in run.log.read_text())
+    note.rmdir()
+    assert wait_for(note.is_file)
+    assert beat not in run.pids()
 
     pids = run.pids()
     up.send_signal(signal.SIGTERM)
