@@ -64,7 +64,9 @@ class ApiKeyAuth(HttpBearer):
             401 without a known key, 429 above the key's rate limit, 403 without the scope or for an archived project, then any error in the body.
         """
         as_api_request(request).attempt = self.attempt
-        kind, _, token = request.META.get("HTTP_AUTHORIZATION", "").strip().partition(" ")
+        # Not every exporter decodes the space in OTEL_EXPORTER_OTLP_HEADERS.
+        given = request.META.get("HTTP_AUTHORIZATION", "").strip().replace("%20", " ", 1)
+        kind, _, token = given.partition(" ")
         if kind.lower() != "bearer":
             raise Problem(
                 401,

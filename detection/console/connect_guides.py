@@ -157,10 +157,10 @@ _GUIDES: Final = (
         (
             "Spans are sent after a call has run, so nothing is blocked: loops are detected and reported within seconds.",
             "Calls, results, errors, tokens, costs, prompts and agents come from the spans. All other spans are ignored.",
-            "Calls without recorded arguments are rejected, and the exporter logs why: turn on the recording of contents.",
+            "Calls without recorded arguments are rejected, and Ingest says so: turn on the recording of contents.",
             "While LoopGuard is away, the exporter tries again for a while and then drops its spans.",
         ),
-        "Run the agent: its session is listed under Live some seconds later, with the agent’s conversation or trace as its name.",
+        "Run the agent: its session is listed under Live some seconds later, with its conversation or trace as name.",
     ),
 )
 GUIDES: Final[Mapping[str, Guide]] = {guide.name: guide for guide in _GUIDES}

@@ -138,6 +138,8 @@ def test_json_and_gzip_say_the_same_as_protobuf(api):
     assert answer.headers["content-type"] == "application/json"
     number = Event.objects.count()
     assert number == 17
+    # Claude Code sends the header as it stands in the environment.
+    api.headers = {"Authorization": api.headers["Authorization"].replace(" ", "%20")}
     accepted(
         send(api, gzip.compress(recorded("agents_v2").SerializeToString()), **{"Content-Encoding": "gzip"})
     )
