@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
 from django.http import HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
-from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from detection.console.access import ProjectRequest, in_project
 from detection.console.listing import Listing
-from detection.filtering import language, time_ranges
-from detection.filtering.language import Term
+from detection.console.statistics_links import Link, Links, group_terms
+from detection.filtering import language
 from detection.filtering.time_ranges import TimeRange
 from detection.models import Project
 from detection.models.incidents import LabelReason
 from detection.selectors.filters import ListQuery
-from detection.selectors.lists import INCIDENTS, STATISTICS
+from detection.selectors.lists import STATISTICS
 from detection.selectors.statistics import By, Numbers, Row, groups, statistics
+from detection.selectors.statistics_rows import Sessions, incidents_behind, sessions_behind
 
 GROUPS: tuple[tuple[By, str], ...] = (
     ("kind", "Detector"),
@@ -54,7 +55,14 @@ def page(request: ProjectRequest) -> HttpResponse:
     over_time = statistics(project.pk, query, step)
     grouped, _ = groups(project.pk, query, by)
     points = _filled(over_time.rows, query, step)
-    rows = Rows(listing, query.range, reverse("console:incidents", args=[project.slug]))
+    links = Links(listing, query.range, project.slug)
+    total, behind = over_time.total, incidents_behind(project.pk, query)
+    sessions = sessions_behind(project.pk, query, step)
+    in_all = (
+        Sessions(*map(sum, zip(*((one.all, one.blocked) for one in sessions.values()), strict=True)))
+        if sessions
+        else None
+    )
     context = {
         "listing": listing,
         "groups": [(listing.url(by=key), words, key == by) for key, words in GROUPS],
@@ -63,26 +71,60 @@ def page(request: ProjectRequest) -> HttpResponse:
         "step": step,
         "zone": listing.zone_name,
         "date_format": "j M H:i" if step == "hour" else "j M Y",
-        "total": over_time.total,
-        "blocked": over_time.total.loop_calls_blocked
-        if over_time.total.blocked is None
-        else over_time.total.blocked,
-        "labelled": over_time.total.true_loops + over_time.total.false_alarms,
+        "total": total,
+        "labelled": total.true_loops + total.false_alarms,
+        "ended": total.recovered + total.not_recovered,
         "points": points,
         "newest_points": [
-            (point, rows.between(point.at, _next(point.at, step, query.zone)))
+            (point, _links_of(links, point, _next(point.at, step, query.zone), sessions))
             for point in reversed(points)
             if point.numbers.checks or point.numbers.incidents
         ],
-        "chart": _chart(points, listing.zone_name, rows.of_chart),
-        "rows": [(row, rows.of_group(by, row.key)) for row in grouped[:SHOWN_GROUPS]],
-        "links": rows,
+        "chart": _chart(points, listing.zone_name, links.of_chart()),
+        "rows": [
+            (row, links.of_numbers(row.numbers, *group_terms(by, row.key))) for row in grouped[:SHOWN_GROUPS]
+        ],
+        "links": links.of_numbers(total),
+        "sessions": in_all and links.sessions(in_all.all),
         "is_cut": len(grouped) > SHOWN_GROUPS,
-        "has_calls": by != "kind" and over_time.total.checks is not None,
-        "recovery": over_time.recovery,
-        "judge": over_time.judge,
+        "has_calls": by != "kind" and total.checks is not None,
+        "recovery": [
+            (
+                row.rung,
+                row.share,
+                [
+                    (number, links.incidents(behind.get(term, 0), term))
+                    for outcome, number in (
+                        ("recovered", row.recovered),
+                        ("continued", row.went_on),
+                        ("stopped", row.stopped),
+                    )
+                    for term in (f"reaction:{row.rung}_{outcome}",)
+                ],
+            )
+            for row in over_time.recovery
+        ],
+        "judge": [
+            (
+                share,
+                [
+                    (number, links.incidents(behind.get(term, 0), term))
+                    for suffix, number in (
+                        ("", share.count),
+                        ("_right", share.right),
+                        ("_wrong", share.wrong),
+                    )
+                    for term in (f"judge:{share.outcome}{suffix}",)
+                ],
+            )
+            for share in over_time.judge
+        ],
         "false_alarms": [
-            (LabelReason(reason).label.partition(":")[0], count) for reason, count in over_time.false_alarms
+            (
+                LabelReason(reason).label.partition(":")[0],
+                links.incidents(count, f"label:false_alarm reason:{reason or 'none'}"),
+            )
+            for reason, count in over_time.false_alarms
         ],
         "counted_at": over_time.counted_at,
         "without_demo": listing.with_terms(language.term("demo", "no"), without=("demo",)),
@@ -115,60 +157,16 @@ def _next(moment: datetime, step: By, zone: tzinfo) -> datetime:
     return own.replace(tzinfo=zone).astimezone(UTC)
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Addresses of the incidents behind the numbers: the same filter and time range in the list of incidents."""
-
-    listing: Listing
-    range: TimeRange
-    path: str
-
-    def of(self, *terms: Term, sort: str = "") -> str:
-        """Return the address of the counted incidents, narrowed by more terms."""
-        span = f"{time_ranges.written(self.range.start)}/{time_ranges.written(self.range.end)}"
-        return self.listing.url_in(INCIDENTS, self.path, *terms, range=span, sort=sort)
-
-    def between(self, start: datetime, end: datetime) -> str:
-        """Return the address of the incidents of one hour or day."""
-        span = f"{time_ranges.written(max(start, self.range.start or start))}/{time_ranges.written(end)}"
-        return self.listing.url_in(INCIDENTS, self.path, range=span)
-
-    def of_group(self, by: By, key: str) -> str:
-        """Return the address of the incidents of one group."""
-        if by != "model":
-            return self.of(language.term(by, key))
-        backend, _, model = key.partition("/")
-        return self.of(language.term("backend", backend), language.term("model", model))
-
-    @property
-    def all(self) -> str:
-        """All of them."""
-        return self.of()
-
-    @property
-    def blocked(self) -> str:
-        """Those with blocked calls."""
-        return self.of(language.parse("blocked:>0")[0], sort="-blocked")
-
-    @property
-    def recovered(self) -> str:
-        """Those after which the agent recovered."""
-        return self.of(language.term("recovered", "yes"), language.term("active", "no"))
-
-    @property
-    def confirmed(self) -> str:
-        """Those that people labelled as loops."""
-        return self.of(language.term("label", "true_loop"))
-
-    @property
-    def costly(self) -> str:
-        """All of them, the most expensive first."""
-        return self.of(sort="-cost")
-
-    @property
-    def of_chart(self) -> str:
-        """The address of all, to which a script adds the time range."""
-        return self.listing.url_in(INCIDENTS, self.path, range="")
+def _links_of(
+    links: Links, point: Point, end: datetime, sessions: Mapping[datetime, Sessions]
+) -> dict[str, Link]:
+    """Return the links of one hour or day; its last instant may be now."""
+    start, found = point.at, sessions.get(point.at)
+    of = {"incidents": links.incidents(point.numbers.incidents, start=start, end=end)}
+    if found is not None:
+        of["checks"] = links.sessions(found.all, start=start, end=end)
+        of["blocked"] = links.sessions(found.blocked, "blocked:>0", start=start, end=end)
+    return of
 
 
 def _filled(rows: tuple[Row, ...], query: ListQuery, step: By) -> list[Point]:
@@ -183,13 +181,13 @@ def _filled(rows: tuple[Row, ...], query: ListQuery, step: By) -> list[Point]:
     return points
 
 
-def _chart(points: list[Point], zone: str, url: str) -> dict[str, Any]:
+def _chart(points: list[Point], zone: str, urls: dict[str, str]) -> dict[str, Any]:
     return {
         "zone": zone,
-        "url": url,
+        "urls": urls,
         "at": [int(point.at.timestamp()) for point in points],
         "checks": [point.numbers.checks or 0 for point in points],
         "warned": [point.numbers.warned or 0 for point in points],
         "blocked": [point.numbers.blocked or 0 for point in points],
-        "loops": [point.numbers.loops for point in points],
+        "incidents": [point.numbers.incidents for point in points],
     }

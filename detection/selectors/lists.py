@@ -16,6 +16,9 @@ from detection.models import (
     AuditEntry,
     CallCount,
     Incident,
+    JudgeCall,
+    JudgeLabel,
+    JudgeOutcome,
     Notification,
     NotificationItem,
     NotificationState,
@@ -63,6 +66,22 @@ _KIND = FilterField(
 _AGENT = _text("agent", "Agent")
 _BACKEND = _text("backend", "LLM backend")
 _MODEL = _text("model", "Model")
+
+RUNGS: Final = ("warn", "delay", "reuse", "chance", "block", "finish", "ask", "judge", "stop")
+"""Of the escalation ladder, as incidents store them."""
+REACTION_OUTCOMES: Final = {"recovered": "recovered", "went_on": "continued", "stopped": "stopped"}
+"""What the agent did after a reaction: as incidents store it, and in filters."""
+
+
+def _after_reaction(rung: str, outcome: str, now: datetime) -> Q:
+    return Q(**{f"evidence__reactions__{rung}__{outcome}__gt": 0})
+
+
+def _was_judged(outcome: str, label: str | None, now: datetime) -> Q:
+    rows = JudgeCall.objects.filter(outcome=outcome, incident__isnull=False)
+    rows = rows.filter(label=label) if label else rows
+    return Q(pk__in=rows.values("incident"))
+
 
 INCIDENTS: Final = ListSpec(
     name="incidents",
@@ -113,6 +132,26 @@ INCIDENTS: Final = ListSpec(
             choices=(
                 *(FieldChoice(one.value, one.label) for one in LabelReason if one.value),
                 FieldChoice("none", "No reason given", lambda _: Q(label="false_alarm", label_reason="")),
+            ),
+        ),
+        FilterField(
+            name="reaction",
+            type="choice",
+            help="What the agent did after a reaction",
+            choices=tuple(
+                FieldChoice(f"{rung}_{words}", "", partial(_after_reaction, rung, outcome))
+                for rung in RUNGS
+                for outcome, words in REACTION_OUTCOMES.items()
+            ),
+        ),
+        FilterField(
+            name="judge",
+            type="choice",
+            help="Outcome of a consultation of the judge, and how a person labelled it",
+            choices=tuple(
+                FieldChoice(f"{outcome.value}{suffix}", "", partial(_was_judged, outcome.value, label))
+                for outcome in JudgeOutcome
+                for suffix, label in (("", None), ("_right", JudgeLabel.RIGHT), ("_wrong", JudgeLabel.WRONG))
             ),
         ),
         FilterField(
@@ -340,7 +379,7 @@ CALL_COUNTS: Final = ListSpec(
 )
 """The hourly counts of calls, for `STATISTICS`. No list."""
 
-_NOT_OF_PATTERNS = ("is", "pattern", "label", "reason")
+_NOT_OF_PATTERNS = ("is", "pattern", "label", "reason", "reaction", "judge")
 
 PATTERNS: Final = ListSpec(
     name="patterns",

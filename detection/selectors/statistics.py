@@ -19,11 +19,10 @@ from detection.filtering.time_ranges import ALL_TIME
 from detection.models import CallCount, CountingCursor, Incident, JudgeCall, JudgeLabel
 from detection.models.incidents import IncidentLabel
 from detection.selectors.filters import ListQuery
-from detection.selectors.lists import CALL_COUNTS
+from detection.selectors.lists import CALL_COUNTS, RUNGS
 
 By = Literal["hour", "day", "kind", "tool", "model", "backend"]
 MAX_ROWS = 1000
-RUNGS = ("warn", "delay", "reuse", "chance", "block", "finish", "ask", "judge", "stop")
 
 
 @dataclass(slots=True)
@@ -46,6 +45,7 @@ class Numbers:
     token_count: int | None = None
     cost_usd: float | None = None
     incidents: int = 0
+    blocked_incidents: int = 0
     loops: int = 0
     findings: int = 0
     true_loops: int = 0
@@ -267,6 +267,7 @@ _CALL_SUMS = {
 _INCIDENT_SUMS = {
     "all_incidents": Count("pk"),
     "all_loops": Count("group_id", distinct=True),
+    "with_blocked": Count("pk", filter=Q(calls_blocked__gt=0)),
     "sum_findings": Coalesce(Sum("detections"), 0),
     "true_loops": Count("pk", filter=Q(label="true_loop")),
     "false_alarms": Count("pk", filter=Q(label="false_alarm")),
@@ -310,6 +311,7 @@ def _merged(
         one.token_count, one.cost_usd = row["sum_tokens"], float(row["sum_cost"] or 0)
     for key, row in found:
         one = numbers(key)
+        one.blocked_incidents = row["with_blocked"]
         one.incidents, one.loops, one.findings = row["all_incidents"], row["all_loops"], row["sum_findings"]
         one.true_loops, one.false_alarms = row["true_loops"], row["false_alarms"]
         one.average_confidence = row["mean_confidence"]

@@ -19,6 +19,7 @@ from detection.console.came_in import came_in
 from detection.console.icons import ICONS
 from detection.console.listing import Listing
 from detection.console.session_map import Area, SessionMap
+from detection.console.statistics_links import Link
 from detection.engine.detectors import detector_for
 from detection.filtering import language
 from detection.selectors.strips import Strip, cells_of, small
@@ -185,6 +186,14 @@ def filter_by(
         formatting.visible(text),
         formatting.visible(value if words is None else words),
     )
+
+
+@register.simple_tag
+def linked(words: object, link: Link | None) -> SafeString | str:
+    """Write a number that leads to the rows behind it, if there are any."""
+    if link is None or not link.count or words == "0":
+        return str(words)
+    return format_html('<a class="link" href="{}" title="{}">{}</a>', link.url, link.title, words)
 
 
 @register.simple_tag

@@ -78,21 +78,21 @@ function options(box, step, isBars) {
   };
 }
 
-/** A click leads to the incidents of an hour or a day; dragging zooms. */
-function bindRows(chart, data) {
+/** A click leads to the rows of an hour or a day; dragging zooms. */
+function bindRows(chart, data, address) {
   let from = 0;
   chart.over.addEventListener("mousedown", (event) => {
     from = event.clientX;
   });
   chart.over.addEventListener("click", (event) => {
-    if (Math.abs(event.clientX - from) < 4) open(data, chart.cursor.idx);
+    if (Math.abs(event.clientX - from) < 4) open(data, address, chart.cursor.idx);
   });
 }
 
-function open(data, place) {
+function open(data, address, place) {
   if (place === null || place === undefined || place >= data.at.length) return;
   const step = data.at.length > 1 ? data.at[1] - data.at[0] : 3600;
-  const url = new URL(data.url, location.href);
+  const url = new URL(address, location.href);
   const ends = [data.at[place], data.at[place + 1] ?? data.at[place] + step];
   url.searchParams.set("range", ends.map((second) => new Date(second * 1000).toISOString()).join("/"));
   location.assign(url);
@@ -111,7 +111,7 @@ function draw() {
     const extended = (column, index) => [...column, column.at(-1) + (index ? 0 : step)];
     const chart = new uPlot(options(box, step, isBars), columns.map(isBars ? withoutZeros : extended), box);
     charts.push(chart);
-    if (data.url) bindRows(chart, data);
+    if (data.urls) bindRows(chart, data, data.urls[box.dataset.rows]);
   }
 }
 

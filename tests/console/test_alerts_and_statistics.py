@@ -200,7 +200,7 @@ def test_statistics_show_the_numbers_that_the_charts_draw(world, chosen):
     count_calls()
     told = world.client.get(url(world, "statistics"), {"range": chosen, "by": "tool"}).content.decode()
     chart = json.loads(re.search(r'<script id="chart-data" type="application/json">(.*?)</script>', told)[1])
-    assert len(chart["at"]) == len(chart["checks"]) == len(chart["loops"])
+    assert len(chart["at"]) == len(chart["checks"]) == len(chart["incidents"])
     assert sum(chart["checks"]) >= 6
     assert chart["at"] == sorted(chart["at"])
     assert "search_web" in told

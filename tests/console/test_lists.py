@@ -141,21 +141,6 @@ def test_completions_stay_in_the_project(world):
     assert world.client.get(f"{world.base}/filter-values/users").status_code == 404
 
 
-def test_numbers_of_the_statistics_lead_to_the_incidents_that_they_count(world):
-    loop(world.project, "third", tool="bash", agent="coder", calls=5)
-    page = shown(world, "statistics", q="agent:coder", by="tool", range="24h")
-    found = re.search(r'href="([^"]+)"><b>2</b><span>loops found', page)[1]
-    listed = unescape(world.client.get(found).content.decode())
-    assert sorted(rows(listed)) == ["second", "third"]
-    group = re.search(r'href="([^"]+)"\s*><span\s+class="mono"\s*>bash<', page)[1]
-    assert "q=agent%3Acoder+tool%3Abash" in group
-    assert len(rows(unescape(world.client.get(group).content.decode()))) == 2
-    assert "no numbers of all calls under this filter" in page
-    hours = re.findall(r'href="([^"]+range=[^"]+Z%2F[^"]+Z)"\s*>\d+ \w+ \d\d:\d\d</a', page)
-    counted = [len(rows(unescape(world.client.get(url).content.decode()))) for url in hours]
-    assert sum(counted) == 2
-
-
 def test_figures_of_the_live_page_carry_the_filter_to_the_incidents(world):
     page = shown(world, "live", q="agent:coder is:looping")
     today = re.search(r'href="([^"]+)"\s*><b>1</b><span>loops, 24 h', page)[1]

@@ -34,6 +34,7 @@ class StatisticsNumbersSchema(Schema):
     token_count: int | None = Field(description="Tokens used.")
     cost_usd: float | None = Field(description="Cost of all calls in US dollars.")
     incidents: int = Field(description="Incidents.")
+    blocked_incidents: int = Field(description="Incidents with blocked calls.")
     loops: int = Field(description="Loops. A loop that several detectors find is several incidents.")
     findings: int = Field(description="Detections, several per incident.")
     true_loops: int = Field(description="Incidents that people labelled as loops.")

@@ -1,0 +1,91 @@
+"""Addresses of the rows behind the numbers of the Statistics page: the same filter and time range in another list."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.urls import reverse
+
+from detection.console.listing import Listing
+from detection.filtering import language, time_ranges
+from detection.filtering.language import Term
+from detection.filtering.time_ranges import TimeRange
+from detection.selectors.lists import INCIDENTS, SESSIONS
+from detection.selectors.statistics import By, Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A list, with how many rows it has."""
+
+    url: str
+    count: int
+    noun: str
+
+    @property
+    def title(self) -> str:
+        """What the list has."""
+        return f"{self.count:,} {self.noun}{'' if self.count == 1 else 's'}"
+
+
+class Links:
+    """Makes the links of a page. Incidents are listed with `is` removed from the filter, because all states are counted."""
+
+    def __init__(self, listing: Listing, range: TimeRange, project: str) -> None:  # noqa: A002
+        self._listing, self._range = listing, range
+        self._incidents = reverse("console:incidents", args=[project])
+        self._sessions = reverse("console:live", args=[project])
+
+    def _span(self, start: datetime | None, end: datetime | None) -> str:
+        first = max(start or self._range.start, self._range.start) if self._range.start else start
+        return f"{time_ranges.written(first)}/{time_ranges.written(end or self._range.end)}"
+
+    def incidents(
+        self,
+        count: int,
+        text: str = "",
+        *terms: Term,
+        sort: str = "",
+        start: datetime | None = None,
+        end: datetime | None = None,
+    ) -> Link:
+        """Return the link to the counted incidents, narrowed by a filter and by terms."""
+        wanted = (*language.parse(text), *terms)
+        span = self._span(start, end)
+        url = self._listing.url_in(INCIDENTS, self._incidents, *wanted, range=span, sort=sort)
+        return Link(url, count, "incident")
+
+    def sessions(
+        self, count: int, text: str = "", *, start: datetime | None = None, end: datetime | None = None
+    ) -> Link:
+        """Return the link to the sessions whose last event is in the range."""
+        span = self._span(start, end)
+        url = self._listing.url_in(SESSIONS, self._sessions, *language.parse(text), range=span)
+        return Link(url, count, "session")
+
+    def of_numbers(self, numbers: Numbers, *terms: Term) -> dict[str, Link]:
+        """Return the links of the numbers of a group, by name."""
+        return {
+            "incidents": self.incidents(numbers.incidents, "", *terms),
+            "true_loops": self.incidents(numbers.true_loops, "label:true_loop", *terms),
+            "false_alarms": self.incidents(numbers.false_alarms, "label:false_alarm", *terms),
+            "recovered": self.incidents(numbers.recovered, "recovered:yes active:no", *terms),
+            "blocked": self.incidents(numbers.blocked_incidents, "blocked:>0", *terms, sort="-blocked"),
+            "costly": self.incidents(numbers.incidents, "", *terms, sort="-cost"),
+        }
+
+    def of_chart(self) -> dict[str, str]:
+        """Return the addresses to which a script adds the time range of a bar."""
+        return {
+            "incidents": self._listing.url_in(INCIDENTS, self._incidents, range=""),
+            "sessions": self._listing.url_in(SESSIONS, self._sessions, range=""),
+        }
+
+
+def group_terms(by: By, key: str) -> tuple[Term, ...]:
+    """Return the terms that select a group."""
+    if by != "model":
+        return (language.term(by, key),)
+    backend, _, model = key.partition("/")
+    return language.term("backend", backend), language.term("model", model)

@@ -1,0 +1,67 @@
+"""Counts the rows of other lists behind numbers of statistics that count something else: reactions, consultations, calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from django.db import connection
+from django.db.models import Count, Q
+from django.db.models.functions import Trunc
+
+from detection.models import Incident, JudgeCall, JudgeLabel, Session
+from detection.selectors.filters import ListQuery
+from detection.selectors.lists import REACTION_OUTCOMES, SESSIONS
+from detection.selectors.statistics import By
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """How many sessions there are, and how many of them have blocked calls."""
+
+    all: int
+    blocked: int
+
+
+def incidents_behind(project_id: int, query: ListQuery) -> dict[str, int]:
+    """Count the incidents of a query of `STATISTICS` by the terms `reaction` and `judge` that select them; two queries."""
+    found = Incident.objects.filter(query.condition(), project_id=project_id)
+    counts = {}
+    sql, parameters = found.order_by().values("evidence").query.sql_with_params()
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT rung.key, outcome.key, count(*) FROM ("  # noqa: S608  (our own statement)
+            + sql
+            + ") AS rows, jsonb_each(rows.evidence->'reactions') AS rung, jsonb_each_text(rung.value) AS outcome"
+            " WHERE jsonb_typeof(rows.evidence->'reactions') = 'object' AND outcome.value::int > 0 GROUP BY 1, 2",
+            parameters,
+        )
+        for rung, outcome, count in cursor.fetchall():
+            counts[f"reaction:{rung}_{REACTION_OUTCOMES.get(outcome, outcome)}"] = count
+    consulted = JudgeCall.objects.filter(incident__in=found).order_by().values_list("outcome")
+    for outcome, count, right, wrong in consulted.annotate(
+        Count("incident", distinct=True),
+        right=Count("incident", distinct=True, filter=Q(label=JudgeLabel.RIGHT)),
+        wrong=Count("incident", distinct=True, filter=Q(label=JudgeLabel.WRONG)),
+    ):
+        counts |= {
+            f"judge:{outcome}": count,
+            f"judge:{outcome}_right": right,
+            f"judge:{outcome}_wrong": wrong,
+        }
+    return counts
+
+
+def sessions_behind(project_id: int, query: ListQuery, by: By) -> dict[datetime, Sessions]:
+    """Count the sessions whose last event is in each hour or day of a query of `STATISTICS`; one query.
+
+    Empty under terms that do not select sessions: those that sessions have no field for, and tools, of which they know the last.
+    """
+    known = {field.name for field in SESSIONS.fields} - {"tool"}
+    if query.is_empty or any(term.field not in known for term in query.terms):
+        return {}
+    rows = Session.objects.filter(replace(query, spec=SESSIONS).condition(), project_id=project_id).order_by()
+    counted = rows.values_list(Trunc("last_event_at", by, tzinfo=query.zone)).annotate(
+        Count("pk"), blocked=Count("pk", filter=Q(blocked_count__gt=0))
+    )
+    return {start: Sessions(count, blocked) for start, count, blocked in counted}

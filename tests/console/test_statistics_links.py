@@ -1,0 +1,84 @@
+"""Every number and chart of the statistics leads to the rows behind it: each list has as many rows as its link says."""
+
+import json
+import re
+from html import unescape
+
+import pytest
+
+from detection.models import Incident, JudgeCall, Session
+from detection.services.incidents import triage
+from detection.services.maintenance.hourly_counts import count_calls
+from tests.console.scenes import answer, ask, loop, make_world
+from tests.support.agents import OPERATOR
+
+pytestmark = pytest.mark.django_db
+LINK = re.compile(
+    r'<a\s[^>]*?href="([^"]+)"\s+title="([\d,]+) (incident|session)s?"[^>]*>(.*?)</a>', re.DOTALL
+)
+
+
+@pytest.fixture
+def world():
+    world = make_world()
+    for number, tool in enumerate(("bash", "grep", "bash")):
+        loop(world.project, f"more-{number}", tool=tool, agent="coder", calls=9)
+    loop(world.project, "leaves", tool="read", agent="reader", calls=5)
+    for number in range(6):
+        ask(world.project, "leaves", 50 + number, tool="read", agent="reader", arguments=f'{{"n": {number}}}')
+        answer(world.project, "leaves", 50 + number, f"news {number}")
+    rows = [*Incident.objects.order_by("pk")]
+    triage.label(world.project.pk, rows[0].public_id, OPERATOR, "true_loop")
+    triage.label(world.project.pk, rows[1].public_id, OPERATOR, "false_alarm", reason="poll")
+    triage.label(world.project.pk, rows[2].public_id, OPERATOR, "false_alarm")
+    for incident, outcome, label in (
+        (rows[0], "accepted", "right"),
+        (rows[0], "accepted", ""),
+        (rows[3], "denied", "wrong"),
+    ):
+        JudgeCall.objects.create(
+            project=world.project, incident=incident, session_id=incident.session_id,
+            loop_id=incident.loop_id, outcome=outcome, label=label,
+        )  # fmt: skip
+    count_calls()
+    return world
+
+
+def rows_of(world, url):
+    """How many rows the list behind a link has."""
+    path, _, query = unescape(url).partition("?")
+    name = {"incidents": "incidents", "live": "sessions"}[path.rpartition("/")[2]]
+    lines = world.client.get(f"{world.base}/export/{name}?{query}&format=jsonl").getvalue()
+    return len(lines.splitlines())
+
+
+@pytest.mark.parametrize("query", ["by=kind", "by=tool", "by=model&range=30d", "by=tool&q=agent:coder"])
+def test_every_link_leads_to_as_many_rows_as_it_says(world, query):
+    page = world.client.get(f"{world.base}/statistics?{query}").content.decode()
+    main = page.partition("<main")[2]
+    links = LINK.findall(main)
+    assert len(links) > 15
+    for url, count, noun, words in links:
+        assert rows_of(world, url) == int(count.replace(",", "")), (url, words)
+        counts_rows = noun == "incident" and not re.search("blocked|reaction|judge", url)
+        if counts_rows and re.fullmatch(r"\s*[\d,]+\s*", words):
+            assert words.strip() == count, url
+    if "agent" not in query:
+        assert f'title="{Session.objects.count()} sessions"' in main
+    for term in (
+        "label%3Atrue_loop",
+        "reason%3Apoll",
+        "reason%3Anone",
+        "reaction%3A",
+        "judge%3Aaccepted_right",
+    ):
+        assert any(term in url for url, *_ in links) or "agent" in query, term
+
+
+def test_bars_of_the_charts_lead_to_the_rows_of_their_hour(world):
+    page = world.client.get(f"{world.base}/statistics").content.decode()
+    chart = json.loads(re.search(r'<script id="chart-data" type="application/json">(.*?)</script>', page)[1])
+    for name in ("incidents", "sessions"):
+        assert f'data-rows="{name}"' in page
+        assert rows_of(world, chart["urls"][name] + "&range=24h")
+    assert sum(chart["incidents"]) == rows_of(world, chart["urls"]["incidents"] + "&range=24h")
