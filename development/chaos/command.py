@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import statistics
 import sys
@@ -150,7 +151,11 @@ def _print_trial(trial: Trial) -> None:
         flush=True,
     )
     for strike, recovery in zip(trial.strikes, trial.recoveries, strict=False):
-        late = f" LATE, promised {recovery.limit_seconds:g} s: {recovery.parts}" if recovery.is_late else ""
+        late = (
+            f" LATE, promised {recovery.limit_seconds:g} s: {recovery.parts}; load {recovery.load:g} on {os.cpu_count()} processors"
+            if recovery.is_late
+            else ""
+        )
         print(f"  {_described([strike])}: recovered in {recovery.seconds:.1f} s{late}", flush=True)
     for name in ("lost", "duplicated", "different"):
         _print_sentences(name, getattr(trial.comparison, name))

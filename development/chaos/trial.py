@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import random
 import time
 from dataclasses import dataclass, field
@@ -42,12 +43,15 @@ class Recovery:
         pages answered, and the open page had its socket; infinite if that took too long.
     parts
         The same for each of these.
+    load
+        Processes that wanted to run at the end, on average over a minute: other work on the machine delays a recovery.
     """
 
     kinds: list[str]
     seconds: float
     limit_seconds: float
     parts: dict[str, float]
+    load: float
 
     @property
     def is_late(self) -> bool:
@@ -161,7 +165,7 @@ class Player:
         kinds = [fault.kind for fault in strike.faults]
         limit = RESTART_LIMIT_SECONDS if RESTART in kinds else LIMIT_SECONDS
         seconds = max(parts.values()) if len(parts) == len(checks) else float("inf")
-        return Recovery(kinds, seconds, limit, parts)
+        return Recovery(kinds, seconds, limit, parts, round(os.getloadavg()[0], 1))
 
     def _wait_until_evaluated(self, project: str) -> None:
         deadline = time.monotonic() + SETTLE_SECONDS
