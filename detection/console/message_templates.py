@@ -30,6 +30,16 @@ RUNG_WORDS = {
     ),
     "ask": ("Approval", "The message while the call waits for an operator."),
     "judge": ("Judge", "The message while the call waits for a justification."),
+    "skipped": ("Skipped", "The result of a held call that an operator skips."),
+    "expired": (
+        "Not approved in time",
+        "The result of a held call that nobody approves before its deadline.",
+    ),
+    "expired_stop": ("Not approved in time, stop", "The same, where the run is stopped then."),
+    "denied": (
+        "Denied by the judge",
+        "Ends a run whose justification is not accepted. The message is for the user.",
+    ),
     "stop": ("Stop", "The run should end. The message is for the user."),
 }
 SHAPE_WORDS = {
@@ -59,6 +69,11 @@ class TemplateRow:
     text: str
     is_own: bool
     preview: str
+
+    @property
+    def has_shapes(self) -> bool:
+        """Whether each format may have its own text."""
+        return self.rung not in defaults.CLOSINGS
 
     @property
     def version(self) -> str:

@@ -21,6 +21,7 @@ WHEN: dict[str, tuple[tuple[str, ...], str]] = {
         "a loop opens, escalates or ends, or a call waits for approval",
     ),
     "approval": (("approval.requested",), "a call waits for approval"),
+    "judge": (("judge.disabled",), "the judge is disabled"),
     "limit": (("session.near_limit",), "a session has nearly reached a limit"),
     "anything": ((), "anything happens"),
 }

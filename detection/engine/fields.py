@@ -102,6 +102,24 @@ _ALL = (
         "Set by the server if a judge endpoint is configured.",
         scopes=("environment",),
     ),
+    switch(
+        "judge_sees_request",
+        False,
+        "Judge sees the request",
+        "Send the first message of the user to the judge, besides figures. Its secrets are redacted.",
+        scopes=("project",),
+    ),
+    Field(
+        "judge_temperature",
+        "float",
+        0.0,
+        "Temperature of the judge",
+        "How much rulings on equal figures may differ: 0 means as little as the model allows.",
+        minimum=0,
+        maximum=2,
+        zero_is_off=False,
+        scopes=_NOT_OF_TOOLS,
+    ),
     # Reactions
     ladder("mode", "break", "Reaction to repeats", group="reactions", aliases=("tool_loop_detection_mode",)),
     Field(

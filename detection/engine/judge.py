@@ -16,7 +16,6 @@ Decision = Literal["accepted", "denied", "unclear", "failed"]
 AnswerForm = Literal["json", "words"]
 """One object of `SCHEMA`, or a text that begins with the verdict."""
 
-TEMPERATURE = 0.3
 MAX_TOKENS = 500
 DEADLINE_SECONDS = 8
 MAX_REPLY_CHARS = 8000

@@ -18,6 +18,12 @@ from detection.engine.tool_classes import ToolClass
 MAX_TOOL_CHARACTERS = 128
 """Length of a tool name in a message."""
 
+_INSTEAD = "Change the inputs, use another tool, or answer with what you know."
+AFTER_STOP = "Break the request into smaller steps, or try another approach."
+
+CLOSINGS = ("skipped", "expired", "expired_stop", "denied")
+"""Names of the templates for held calls that are not approved: by a person, by nobody in time, or by the judge."""
+
 TEMPLATES: Mapping[str, str] = {
     "warn": "[WARNING: $what. You may be in a loop. $advice]",
     "delay": "The call was not run. $sentence. Asking more often changes nothing: do other work meanwhile.",
@@ -32,12 +38,17 @@ TEMPLATES: Mapping[str, str] = {
     ),
     "ask": "The call is on hold. $sentence. An operator decides whether it may run.",
     "judge": "The call is on hold. $sentence. A justification has been requested.",
+    "skipped": "The call was not run: an operator skipped it. $sentence. " + _INSTEAD,
+    "expired": "The call was not run: $decider did not approve it in time. $sentence. " + _INSTEAD,
+    "expired_stop": "The run was stopped: $decider did not approve the call in time. $sentence. "
+    + AFTER_STOP,
+    "denied": "The run was stopped. $sentence, and no justification was accepted. " + AFTER_STOP,
     "stop": (
         "Tool call loop detected: $what. Session stopped to prevent unintended looping. Adjust the inputs or the "
         "strategy, or break the request into smaller steps."
     ),
 }
-"""Default message templates by rung; see `message` for the placeholders."""
+"""Default message templates by rung or name of `CLOSINGS`; see `message` for the placeholders."""
 
 
 def _of_class(advice: str, stop: str = TEMPLATES["stop"]) -> Mapping[str, str]:
@@ -146,11 +157,43 @@ def message(
             count=finding.count,
             limit=finding.limit,
             kind=finding.kind,
+            decider="an operator",
             seconds=finding.window_seconds or "",
             window=_window(finding, policy),
         )
         .rstrip()
         + pause
+    )
+
+
+def closing(
+    name: str,
+    summary: str,
+    *,
+    tool: str,
+    count: int,
+    limit: int,
+    decider: str = "an operator",
+    templates: Mapping[str, str] | None = None,
+) -> str:
+    """Return the message for an agent whose held call was not approved.
+
+    Parameters
+    ----------
+    name : str
+        One of `CLOSINGS`.
+    summary : str
+        The finding in words, as the approval has it.
+    tool, count, limit
+        Of the finding.
+    decider : str
+        Who did not decide in time.
+    templates : mapping, optional
+        Templates by name instead of the defaults.
+    """
+    template = (templates or {}).get(name) or TEMPLATES[name]
+    return Template(template).safe_substitute(
+        sentence=summary, decider=decider, tool=_shown(tool), count=count, limit=limit
     )
 
 

@@ -96,6 +96,7 @@ _VALUES: dict[str, dict[str, Any]] = {
         "budget_notice_share": 0.83,
         "budget_max_calls": 0,
         "budget_ladder": "justify",
+        "judge_temperature": 0.3,
     },
     "observe": {**_STANDARD, **{one.ladder: "observe" for one in DETECTORS if one.ladder}},
 }

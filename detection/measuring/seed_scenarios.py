@@ -22,6 +22,7 @@ from detection.engine.calls import Call, Finding, Result, Step, Verdict
 from detection.engine.identity import Keyer
 from detection.engine.judge import Digest
 from detection.engine.memory import BLOCKING, State
+from detection.engine.messages import AFTER_STOP
 from detection.engine.policy import (
     ENVIRONMENT,
     FIELDS,
@@ -527,7 +528,7 @@ class _Game:
             "executed": is_allowed,
             "stopped": outcome.decision == "stop",
             "outcome": "continue" if is_allowed else "stop",
-            "guidance": outcomes.AFTER_STOP in outcome.message or "Guidance: " in outcome.message,
+            "guidance": AFTER_STOP in outcome.message or "Guidance: " in outcome.message,
         }
 
     def _ruling(
@@ -546,7 +547,13 @@ class _Game:
             grantable=max_rounds,
         )
         request = self.config.get("original_request", "")
-        body = judge.request_body(digest, request, model="scenario", answers="words")
+        body = judge.request_body(
+            digest,
+            request,
+            model="scenario",
+            answers="words",
+            temperature=float(policy.values["judge_temperature"]),
+        )
         call = JudgeCall(at=timezone.now(), outcome="")
         judge.take_answer(call, self._answer, max_rounds, answers="words")
         got: Json = {

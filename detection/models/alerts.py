@@ -63,6 +63,7 @@ class AlertEventType(models.TextChoices):
     NEAR_LIMIT = "session.near_limit", "A session has nearly reached a limit"
     APPROVAL_REQUESTED = "approval.requested", "A call waits for approval"
     APPROVAL_CLOSED = "approval.closed", "An approval was decided or expired"
+    JUDGE_DISABLED = "judge.disabled", "The judge obeyed its data and is disabled for a day"
 
 
 class DestinationKind(models.TextChoices):

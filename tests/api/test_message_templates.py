@@ -4,8 +4,8 @@ from typing import get_args
 
 import pytest
 
-from detection.api.routes import message_templates as route
-from detection.engine.messages import TEMPLATES
+from detection.api.schemas.message_templates import RungName
+from detection.engine.messages import CLOSINGS, TEMPLATES
 from detection.engine.wire_shapes import SHAPES, Shape
 from detection.models import AuditEntry, MessageTemplate
 
@@ -15,7 +15,7 @@ def texts_of(api):
 
 
 def test_the_described_rungs_and_shapes_are_those_of_the_engine():
-    assert get_args(route.Rung) == tuple(TEMPLATES)
+    assert get_args(RungName) == tuple(TEMPLATES)
     assert get_args(Shape) == SHAPES
 
 
@@ -121,10 +121,10 @@ def test_hostile_text_stays_text(api):
 
 @pytest.mark.parametrize("rung", TEMPLATES)
 def test_a_draft_is_shown_in_every_wire_shape_and_stored_nowhere(api, rung):
-    draft = api.post(
-        "/message-templates/preview", {"rung": rung, "text": "$tool: $count of $limit in $window, $$9"}
-    ).json()
-    assert draft["message"].startswith("search_web: 4 of 4 in 120 seconds, $9")
+    has_window = rung not in CLOSINGS
+    text = f"$tool: $count of $limit{' in $window' if has_window else ''}, $$9"
+    draft = api.post("/message-templates/preview", {"rung": rung, "text": text}).json()
+    assert draft["message"].startswith(f"search_web: 4 of 4{' in 120 seconds' if has_window else ''}, $9")
     assert tuple(draft["rendered"]) == SHAPES
     assert draft["rendered"]["text"] == draft["message"]
     for shape in SHAPES:

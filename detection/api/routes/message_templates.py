@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from django.http import HttpResponse
 from ninja import Body, Path, Query, Router
@@ -18,6 +18,7 @@ from detection.api.schemas.message_templates import (
     MessageTemplateSchema,
     PreviewRequestSchema,
     PreviewSchema,
+    RungName,
     ShapeQuerySchema,
 )
 from detection.engine.wire_shapes import Shape
@@ -27,7 +28,6 @@ from detection.services.policies import message_templates as services
 from detection.services.policies.message_templates import EffectiveTemplate
 
 router = Router(tags=["message templates"])
-Rung = Literal["warn", "delay", "reuse", "chance", "block", "finish", "ask", "judge", "stop"]
 # Documented here; the service checks it, with a code of its own.
 _LENGTH: JsonDict = {"maxLength": services.MAX_CHARACTERS}
 
@@ -88,7 +88,7 @@ def preview_message_template(request: ApiRequest, body: Body[PreviewRequestSchem
 )
 def put_message_template(
     request: ApiRequest,
-    rung: Path[Rung],
+    rung: Path[RungName],
     query: Query[ShapeQuerySchema],
     body: Body[MessageTemplateRequestSchema],
 ) -> HttpResponse:
@@ -107,7 +107,7 @@ def put_message_template(
     summary="Delete a message template",
 )
 def delete_message_template(
-    request: ApiRequest, rung: Path[Rung], query: Query[ShapeQuerySchema]
+    request: ApiRequest, rung: Path[RungName], query: Query[ShapeQuerySchema]
 ) -> HttpResponse:
     """Delete a custom template. The default applies again; after a template for one shape, the rung's template for all shapes."""
     check_parameters(request, ShapeQuerySchema)

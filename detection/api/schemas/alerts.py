@@ -34,6 +34,7 @@ AlertEventTypeName = Literal[
     "session.near_limit",
     "approval.requested",
     "approval.closed",
+    "judge.disabled",
 ]
 Name80 = Annotated[str, StringConstraints(min_length=1, max_length=80)]
 Address = Annotated[str, StringConstraints(min_length=1, max_length=2000)]

@@ -12,7 +12,21 @@ from detection.api.schemas.common import StrictSchema
 from detection.engine.wire_shapes import Shape
 from detection.services.policies.message_templates import MAX_CHARACTERS
 
-RungName = Literal["warn", "delay", "reuse", "chance", "block", "finish", "ask", "judge", "stop"]
+RungName = Literal[
+    "warn",
+    "delay",
+    "reuse",
+    "chance",
+    "block",
+    "finish",
+    "ask",
+    "judge",
+    "skipped",
+    "expired",
+    "expired_stop",
+    "denied",
+    "stop",
+]
 ShapeName = Literal["", Shape]
 # Described here; the service enforces it, with its own error codes.
 _LENGTH: JsonDict = {"maxLength": MAX_CHARACTERS}

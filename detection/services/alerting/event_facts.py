@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from detection.engine.detectors import detector_for
-from detection.models import Approval, Incident, LimitNotice, Session, Severity, call_flags
+from detection.models import Approval, Incident, JudgeCall, LimitNotice, Session, Severity, call_flags
 
 STRIP_CELLS = 30
 _SEVERITIES = {
@@ -132,6 +132,15 @@ def approval_facts(approval: Approval, session: Session) -> dict[str, Any]:
             "reason": approval.reason,
             "decided_by": approval.decided_by,
         },
+    }
+
+
+def judge_disabled_facts(approval: Approval, session: Session, call: JudgeCall) -> dict[str, Any]:
+    """Return the facts of a judge that was disabled: about which session, and whose model it is."""
+    return {
+        **approval_facts(approval, session),
+        "severity": Severity.CRITICAL.value,
+        "judge": {"model": call.model, "host": call.host, "approval": approval.public_id},
     }
 
 

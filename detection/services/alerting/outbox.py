@@ -16,6 +16,7 @@ from detection.models import (
     Approval,
     Incident,
     IncidentActivity,
+    JudgeCall,
     LimitNotice,
     Notification,
     NotificationState,
@@ -92,6 +93,19 @@ def record_approval(approval: Approval, session: Session, event_type: AlertEvent
         type=event_type,
         actor=approval.decided_by or "system",
         facts=event_facts.approval_facts(approval, session),
+    )
+
+
+def record_judge_disabled(session: Session, approval: Approval, call: JudgeCall) -> None:
+    """Record that the judge followed instructions in its data, so that nobody is judged by it for a day.
+
+    Must run inside the transaction that stores the consultation.
+    """
+    AlertEvent.objects.create(
+        project_id=session.project_id,
+        type=AlertEventType.JUDGE_DISABLED,
+        actor="system",
+        facts=event_facts.judge_disabled_facts(approval, session, call),
     )
 
 

@@ -51,6 +51,7 @@ _HEADLINES = {
     AlertEventType.NEAR_LIMIT: "Close to a limit",
     AlertEventType.APPROVAL_REQUESTED: "Approval needed",
     AlertEventType.APPROVAL_CLOSED: "Approval closed",
+    AlertEventType.JUDGE_DISABLED: "Judge disabled",
 }
 _WITH_STRIP = frozenset({"opened", "escalated", AlertEventType.NEAR_LIMIT, AlertEventType.APPROVAL_REQUESTED})
 _APPROVAL_TYPES = frozenset({AlertEventType.APPROVAL_REQUESTED, AlertEventType.APPROVAL_CLOSED})
@@ -97,6 +98,11 @@ def sentence(event_type: str, actor: str, facts: Mapping[str, Any]) -> str:
         return f"{headline}: {_limit_notice(facts)}"
     if event_type in _APPROVAL_TYPES:
         return _approval(facts)
+    if event_type == AlertEventType.JUDGE_DISABLED:
+        return (
+            f"{headline}: the model {plain(facts['judge']['model'])} at {plain(facts['judge']['host'])} followed an instruction"
+            f" in its data. For a day nobody is judged, and what waits for it is denied. {_where(facts)}"
+        )
     if event_type in ("opened", "escalated", "woke"):
         end = f"{_REACTIONS.get(facts['decision'], facts['decision'])} (limit {facts['limit']})"
     elif event_type == AlertEventType.STILL_OPEN:
@@ -179,6 +185,8 @@ def title_of(events: Sequence[AlertEvent]) -> str:
     if first.type == AlertEventType.APPROVAL_REQUESTED and not _is_open_request(first):
         headline = _HEADLINES[AlertEventType.APPROVAL_CLOSED]
     subject = plain(first.facts["session" if first.type == AlertEventType.NEAR_LIMIT else "tool"], 60)
+    if first.type == AlertEventType.JUDGE_DISABLED:
+        subject = plain(first.facts["judge"]["model"], 60)
     title = f"{headline}: {subject}"
     if len(events) > 1:
         title += f" and {len(events) - 1} more"
@@ -195,7 +203,7 @@ def _url(project: str, event: AlertEvent) -> str:
     if event.type == AlertEventType.NEAR_LIMIT:
         # A session's name may contain characters that a path cannot.
         return f"{base}/session?{urlencode({'name': event.facts['session']})}"
-    if event.type in _APPROVAL_TYPES:
+    if event.type in (*_APPROVAL_TYPES, AlertEventType.JUDGE_DISABLED):
         return f"{base}/approvals#{event.facts['approval']['id']}"
     return f"{base}/incidents/{event.facts['id']}"
 
@@ -285,6 +293,12 @@ def _event(project: str, event: AlertEvent) -> dict[str, Any]:
             **shown,
             "incident": {"id": facts["id"], "url": incident_url} if facts["id"] else None,
             "approval": approval,
+        }
+    if event.type == AlertEventType.JUDGE_DISABLED:
+        return {
+            **shown,
+            "incident": None,
+            "judge": {**facts["judge"], "session": facts["session"], "url": url},
         }
     incident = {
         name: value for name, value in facts.items() if name not in ("unit", "note", "loop_id", "cells")

@@ -100,9 +100,10 @@ def decide(
         current = locked.approvals.open.get(approval.loop_id)
         if current is not None and current.public_id == public_id:
             approval = current
-            locked.approvals.close(
-                approval, person_outcome(approval, choice, raise_by, actor.name), locked.tracker
+            outcome = person_outcome(
+                approval, choice, raise_by, actor.name, templates=locked.approvals.templates
             )
+            locked.approvals.close(approval, outcome, locked.tracker)
             audit.record(
                 actor, "approval.decide", public_id, project_id=project_id,
                 after={"choice": choice, "raise_by": raise_by, "session": locked.session.external_id, "tool": approval.tool},

@@ -14,6 +14,7 @@ from detection.models import Approval, ApprovalState, JudgeCall, JudgeLabel, Jud
 from detection.models.approvals import Decider
 from detection.selectors.policies import effective
 from detection.services import audit
+from detection.services.alerting import outbox
 from detection.services.approvals.outcomes import judge_outcome
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound
@@ -45,7 +46,8 @@ def consult_judge(public_id: str) -> str:
     with try_lock(AdvisoryLock.JUDGE, approval.pk) as is_locked:
         if not is_locked or JudgeCall.objects.filter(approval=approval).exists():
             return ""
-        call = judge.consult(approval, extension_cap(approval))
+        policy = _policy_of(approval)
+        call = judge.consult(approval, policy, extension_cap_of(policy, approval.kind))
         _apply(approval, call)
     log.info("judge_consulted", approval=public_id, outcome=call.outcome, error=call.error)
     return call.outcome
@@ -67,8 +69,11 @@ def unclaimed_approvals() -> list[str]:
 
 def extension_cap(approval: Approval) -> int:
     """Return how many rounds or calls the judge may grant at most, by the session's current settings."""
-    session = approval.session
-    return extension_cap_of(effective(session.project, tool=approval.tool, session=session), approval.kind)
+    return extension_cap_of(_policy_of(approval), approval.kind)
+
+
+def _policy_of(approval: Approval) -> Policy:
+    return effective(approval.session.project, tool=approval.tool, session=approval.session)
 
 
 def extension_cap_of(policy: Policy, kind: str) -> int:
@@ -133,6 +138,8 @@ def label_ruling(project_id: int, public_id: str, label: str, actor: Actor) -> J
 def _apply(approval: Approval, call: JudgeCall) -> None:
     """Store the consultation, and close the approval with it unless it was closed meanwhile."""
     with locked_session(approval.session_id) as locked:
+        if call.outcome == JudgeOutcome.OBEYED:
+            outbox.record_judge_disabled(locked.session, approval, call)
         current = locked.approvals.open.get(approval.loop_id)
         if current is None or current.public_id != approval.public_id:
             call.rounds_granted = 0
@@ -142,4 +149,6 @@ def _apply(approval: Approval, call: JudgeCall) -> None:
             call.save()
             return
         call.save()
-        locked.approvals.close(current, judge_outcome(current, call), locked.tracker)
+        locked.approvals.close(
+            current, judge_outcome(current, call, locked.approvals.templates), locked.tracker
+        )

@@ -6,6 +6,7 @@ in through `decisions` and `judge_consultation`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 
 from django.db.models import F
@@ -41,6 +42,7 @@ from detection.services.approvals.outcomes import (
 from detection.services.audit import SYSTEM
 from detection.services.incidents.tracker import IncidentTracker
 from detection.services.judging import judge
+from detection.services.policies import message_templates
 from detection.services.sessions.event_records import EventRecord
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit, publish_decision_after_commit
@@ -190,10 +192,16 @@ class OpenApprovals:
     def apply_remembered(self, approval: Approval, remembered: RememberedDecision, state: State) -> None:
         """Close an approval by a remembered decision."""
         outcome = person_outcome(
-            approval, remembered.choice, remembered.raise_by, remembered.created_by, "remembered"
-        )
+            approval, remembered.choice, remembered.raise_by, remembered.created_by, "remembered",
+            templates=self.templates,
+        )  # fmt: skip
         self.close(approval, outcome, state)
         RememberedDecision.objects.filter(pk=remembered.pk).update(times_used=F("times_used") + 1)
+
+    @property
+    def templates(self) -> Mapping[str, str]:
+        """The project's own message templates by name, for all wire shapes."""
+        return message_templates.templates_of(self.session.project).by_rung
 
     def close(self, approval: Approval, outcome: ApprovalOutcome, state: State | None) -> None:
         """Close an approval and apply its outcome to the session; see `apply_outcome` for `state`."""
@@ -220,7 +228,7 @@ class OpenApprovals:
         """Close approvals past their deadline with the unattended reaction."""
         now, before = timezone.now(), self.session.policy_values
         for approval in [one for one in self.open.values() if one.is_overdue(now)]:
-            self.close(approval, unattended_outcome(approval), state)
+            self.close(approval, unattended_outcome(approval, self.templates), state)
         if self.session.policy_values != before:
             audit.record(
                 SYSTEM, "session.policy", self.session.external_id, project_id=self.session.project_id,

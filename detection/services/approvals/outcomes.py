@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
-from detection.engine import fold
+from detection.engine import fold, messages
 from detection.engine.detectors import detector_for
 from detection.engine.fields import FIELDS
 from detection.engine.memory import State
@@ -12,6 +14,8 @@ from detection.models import Approval, ApprovalState, Choice, JudgeCall, JudgeOu
 from detection.models.approvals import DONE, Decider
 from detection.services.audit import SYSTEM
 
+Templates = Mapping[str, str]
+"""Custom message templates of a project by name, for all wire shapes."""
 ALLOWING = frozenset((Choice.ALLOW_ONCE, Choice.RAISE, Choice.EXEMPT, Choice.DISABLE))
 _UNATTENDED: dict[str, tuple[str, str]] = {
     "block": (Choice.SKIP, "block"),
@@ -19,8 +23,6 @@ _UNATTENDED: dict[str, tuple[str, str]] = {
     "allow": (Choice.ALLOW_ONCE, "allow"),
     "disable": (Choice.DISABLE, "allow"),
 }
-_AFTER_BLOCK = "Change the inputs, use another tool, or answer with what you know."
-AFTER_STOP = "Break the request into smaller steps, or try another approach."
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,29 +58,34 @@ class ApprovalOutcome:
 
 
 def person_outcome(
-    approval: Approval, choice: str, raise_by: int, by: str, reason: str = "decided"
+    approval: Approval,
+    choice: str,
+    raise_by: int,
+    by: str,
+    reason: str = "decided",
+    *,
+    templates: Templates = MappingProxyType({}),
 ) -> ApprovalOutcome:
-    """Return the outcome of a person's choice."""
+    """Return the outcome of a person's choice; `templates` are the project's own by name."""
     if choice in ALLOWING:
         message = f"{by} {DONE[choice].format(by=raise_by)}."
         return ApprovalOutcome("allow", message, reason, by, choice, raise_by)
-    message = f"The call was not run: an operator skipped it. {approval.summary}. {_AFTER_BLOCK}"
-    return ApprovalOutcome("block", message, reason, by, choice)
+    return ApprovalOutcome("block", _closing("skipped", approval, templates), reason, by, choice)
 
 
-def unattended_outcome(approval: Approval) -> ApprovalOutcome:
+def unattended_outcome(approval: Approval, templates: Templates = MappingProxyType({})) -> ApprovalOutcome:
     """Return the outcome of an approval past its deadline: the unattended reaction of its policy."""
     choice, decision = _UNATTENDED[approval.unattended]
-    decider = "the judge" if approval.decider == Decider.JUDGE else "an operator"
-    message = {
-        "block": f"The call was not run: {decider} did not approve it in time. {approval.summary}. {_AFTER_BLOCK}",
-        "stop": f"The run was stopped: {decider} did not approve the call in time. {approval.summary}. {AFTER_STOP}",
-        "allow": "The call is allowed: nobody decided in time, and the unattended reaction is to allow it.",
-    }[decision]
+    if decision == "allow":
+        message = "The call is allowed: nobody decided in time, and the unattended reaction is to allow it."
+    else:
+        message = _closing("expired" if decision == "block" else "expired_stop", approval, templates)
     return ApprovalOutcome(decision, message, "expired", SYSTEM.name, choice, state=ApprovalState.EXPIRED)
 
 
-def judge_outcome(approval: Approval, call: JudgeCall) -> ApprovalOutcome:
+def judge_outcome(
+    approval: Approval, call: JudgeCall, templates: Templates = MappingProxyType({})
+) -> ApprovalOutcome:
     """Return the outcome of a consultation.
 
     The guidance of an acceptance is handed to the agent. The reasons, and everything in a denial, are for people.
@@ -93,8 +100,19 @@ def judge_outcome(approval: Approval, call: JudgeCall) -> ApprovalOutcome:
             "judge",
             granted_rounds=call.rounds_granted,
         )
-    message = f"The run was stopped. {approval.summary}, and no justification was accepted. {AFTER_STOP}"
-    return ApprovalOutcome("stop", message, call.outcome, "judge")
+    return ApprovalOutcome("stop", _closing("denied", approval, templates), call.outcome, "judge")
+
+
+def _closing(name: str, approval: Approval, templates: Templates) -> str:
+    return messages.closing(
+        name,
+        approval.summary,
+        tool=approval.tool,
+        count=approval.count,
+        limit=approval.limit,
+        decider="the judge" if approval.decider == Decider.JUDGE else "an operator",
+        templates=templates,
+    )
 
 
 def apply_outcome(

@@ -15,7 +15,7 @@ from django.db import transaction
 from django.db.models import F
 
 from detection.engine import messages, wire_shapes
-from detection.engine.calls import Finding
+from detection.engine.calls import Decision, Finding
 from detection.engine.policy import Policy, resolve
 from detection.engine.reactions import DECISION_OF
 from detection.models import MessageTemplate, Project
@@ -30,6 +30,9 @@ from detection.stream.publisher import publish_after_commit
 PLACEHOLDERS = ("tool", "count", "limit", "window")
 RUNGS = tuple(messages.TEMPLATES)
 MAX_CHARACTERS = 1000
+_DECISIONS: dict[str, Decision] = {
+    **DECISION_OF, "skipped": "block", "expired": "block", "expired_stop": "stop", "denied": "stop",
+}  # fmt: skip
 _PLACEHOLDER = re.compile(r"\$(?:\$|(\w+)|\{([^${}]*+)\}|)")
 _SAMPLE = Finding(
     kind="repeat", count=4, limit=4, window_seconds=120, detail={"tool": "search_web"}, results="equal"
@@ -96,6 +99,10 @@ def check(rung: str, shape: str, text: str) -> str:
             field="shape",
             code="invalid_value",
         )
+    if shape and rung in messages.CLOSINGS:
+        raise Invalid(
+            "`shape` must be empty: this text is the same in all.", field="shape", code="invalid_value"
+        )
     text = text.replace("\r\n", "\n").strip()
     if not 1 <= len(text) <= MAX_CHARACTERS:
         raise Invalid(
@@ -105,10 +112,11 @@ def check(rung: str, shape: str, text: str) -> str:
         )
     if any(not char.isprintable() and char != "\n" for char in text):
         raise Invalid("`text` must not contain control characters.", field="text", code="invalid_characters")
+    known = PLACEHOLDERS[:-1] if rung in messages.CLOSINGS else PLACEHOLDERS  # an approval keeps no window
     for found in _PLACEHOLDER.finditer(text):
         name = found[1] or found[2]
-        if found[0] != "$$" and name not in PLACEHOLDERS:
-            allowed = ", ".join(f"${one}" for one in PLACEHOLDERS)
+        if found[0] != "$$" and name not in known:
+            allowed = ", ".join(f"${one}" for one in known)
             raise Invalid(
                 f"'{found[0]}' is not a placeholder. Use {allowed}, or $$ for a dollar sign.",
                 field="text",
@@ -178,13 +186,13 @@ def list_templates(project_id: int) -> list[EffectiveTemplate]:
 
 def preview(rung: str, shape: str, text: str) -> dict[str, Any] | str:
     """Return what an agent would get for a repeated search, in a wire shape; an empty text previews the default."""
-    own = {rung: check(rung, shape, text)} if text.strip() else None
+    own = {rung: check(rung, "" if rung in messages.CLOSINGS else shape, text)} if text.strip() else None
     policy = resolve([])
     pause_seconds = policy.values["delay_seconds"] if rung == "delay" else 0
     message = messages.message(rung, _SAMPLE, policy, own, pause_seconds=pause_seconds)
     if rung == "reuse":
         message += f"\n\n{messages.answer_note(90)}\n0 results"
-    known, decision = wire_shapes.shape_named(shape) or "text", DECISION_OF[rung]
+    known, decision = wire_shapes.shape_named(shape) or "text", _DECISIONS[rung]
     is_late = decision == "warn" and known in wire_shapes.WARNED_WITH_RESULT
     return wire_shapes.render(
         known,

@@ -14,13 +14,24 @@ from django.db import connection
 from django.utils import timezone
 
 from detection.engine.scopes import PROJECT
-from detection.models import Approval, AuditEntry, Event, Incident, JudgeCall, Session, SessionState
+from detection.models import (
+    AlertEvent,
+    Approval,
+    AuditEntry,
+    Event,
+    Incident,
+    JudgeCall,
+    Override,
+    Session,
+    SessionState,
+)  # fmt: skip
 from detection.selectors.approvals import near_limit
+from detection.services.alerting import rendering
 from detection.services.approvals import decisions, judge_consultation
 from detection.services.errors import Conflict, Invalid, NotFound
 from detection.services.ingestion.guard import GuardRequest, guard
 from detection.services.judging import judge
-from detection.services.policies import overrides
+from detection.services.policies import message_templates, overrides
 from detection.services.sessions.event_records import EventRecord
 from loopguard_site import judge_env
 from loopguard_site.env import EnvironmentProblem
@@ -122,6 +133,39 @@ def test_what_is_sent_is_cool_short_closed_and_without_tools(judged, agent, serv
     assert content.count(boundary) == 3
     assert content.rstrip().endswith("never an instruction.")
     assert "Limit: 6 rounds. Reached: 6 rounds with 6 calls." in content
+
+
+def test_the_request_is_sent_only_where_the_project_allows_it(judged, principal, server):
+    running = server(lambda request: completion(ruling(request, "denied")))
+    values = Override.objects.get(project=judged).values
+    for session, allowed in (("s-1", False), ("s-2", True)):
+        overrides.save_override(
+            judged.pk,
+            PROJECT,
+            {**values, "judge_sees_request": allowed, "judge_temperature": int(allowed)},
+            OPERATOR,
+        )
+        agent = Agent(principal, session)
+        agent.posts(EventRecord(type="message", session=session, content="Tidy up the attic of Mrs Smith."))
+        judge_consultation.consult_judge(held(agent))
+        request = running.requests[-1]
+        assert request["temperature"] == int(allowed)
+        assert ("attic" in request["messages"][1]["content"]) == allowed
+
+
+def test_the_texts_of_calls_that_are_not_approved_can_be_edited(judged, agent, server):
+    server(lambda request: completion(ruling(request, "denied")))
+    message_templates.save_template(judged.pk, "denied", "", "No $tool after $count of $limit.", OPERATOR)
+    public_id = held(agent)
+    judge_consultation.consult_judge(public_id)
+    assert told(public_id).message == f"No read_file after {LIMIT} of {LIMIT}."
+    for rung, shape, text in (("denied", "openai", "No."), ("skipped", "", "Not within $window.")):
+        with pytest.raises(Invalid):
+            message_templates.save_template(judged.pk, rung, shape, text, OPERATOR)
+    for rung in ("skipped", "expired", "expired_stop", "denied"):
+        assert "operator" in (shown := str(message_templates.preview(rung, "", ""))) or rung == "denied", (
+            shown
+        )
 
 
 def test_everything_about_the_call_is_stored_and_only_our_words_reach_the_agent(judged, agent, server):
@@ -500,6 +544,14 @@ def test_a_judge_that_obeys_a_decoy_is_switched_off(judged, principal, server, m
     assert judge_consultation.consult_judge(held(Agent(principal, "s-1"))) == "obeyed"
     assert Approval.objects.get().decision == "stop"
     assert rounds(Agent(principal, "s-2"), LIMIT)[-1].decision == "stop"
+    event = AlertEvent.objects.get(type="judge.disabled")
+    assert event.facts["severity"] == "critical"
+    told_people = rendering.sentence(event.type, event.actor, event.facts)
+    assert "judge-1" in told_people
+    assert "s-1" in told_people
+    body = json.loads(rendering.payload("msg_1", "support", [event], timezone.now()))
+    assert body["type"] == "judge.disabled"
+    assert body["data"]["events"][0]["judge"]["session"] == "s-1"
 
 
 def test_a_person_labels_a_ruling_and_may_change_or_remove_the_label(judged, agent, server):
