@@ -65,7 +65,7 @@ class Installation:
         }
         self._folder = folder
         self._running: list[subprocess.Popen[bytes]] = []
-        self.url = ""
+        self.url = self.live_url = ""
 
     def _launch(self, name: str, *command: str) -> subprocess.Popen[bytes]:
         with (self._folder / f"{name}.log").open("ab") as log:
@@ -98,9 +98,26 @@ class Installation:
         self._launch("web", *server, "--log-level", "warning", "loopguard_site.rsgi:application")
         assert wait_until(self._answers, START_SECONDS), self.logs()
 
-    def _answers(self) -> bool:
+    def start_live(self) -> None:
+        port = free_port()
+        self.live_url = f"http://127.0.0.1:{port}"
+        server = [
+            "uvicorn",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--lifespan",
+            "off",
+            "--log-level",
+            "warning",
+        ]
+        self._launch("live", *server, "loopguard_site.asgi:application")
+        assert wait_until(lambda: self._answers(self.live_url), START_SECONDS), self.logs()
+
+    def _answers(self, url: str = "") -> bool:
         with contextlib.suppress(httpx.TransportError):
-            return httpx.get(f"{self.url}/readyz", timeout=2, verify=PLAIN).status_code == 200
+            return httpx.get(f"{url or self.url}/readyz", timeout=2, verify=PLAIN).status_code == 200
         return False
 
     def start_worker(self) -> subprocess.Popen[bytes]:
