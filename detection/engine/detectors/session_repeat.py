@@ -8,7 +8,7 @@ call is made within a turn, do not matter. Advises at the `session_repeat_max_tu
 doubled; nothing is ever blocked, whatever the ladder.
 
 A successful change anywhere in the session starts the count of everything but errors anew: after it, looking again makes sense. So
-does a pause of more than `session_repeat_ttl_seconds` since the last such turn. Polls, bare acknowledgements, receipts of writes
+does a pause of more than `session_repeat_ttl_minutes` since the last such turn. Polls, bare acknowledgements, receipts of writes
 and trouble of the provider do not count. In an attended session, a message of the user resets the counts.
 
 - **False alarms:** procedures that begin every turn with the same look, in sessions that change nothing.
@@ -43,7 +43,7 @@ _MAX_RUNS = 8
 _MAX_SEQS = 12
 _WRITES = frozenset(("command", "message", "write"))
 _OF_ERROR = "!"
-# What is kept of a call and result: the latest turn, its time in seconds since the first call, the number of turns, and
+# What is kept of a call and result: the latest turn, its time in minutes since the first call, the number of turns, and
 # sequence numbers.
 _TURN, _AT, _COUNT, _FIRST_SEQ = range(4)
 
@@ -76,8 +76,8 @@ class SessionRepeat(BaseDetector):
             "Warns in the n-th turn in which a call returned the same.", unit="turns",
         ),
         number(
-            "session_repeat_ttl_seconds", 3600, 1, 31_536_000, "Pause between turns",
-            "Turns further apart than this do not count together.", unit="seconds", weakens="down",
+            "session_repeat_ttl_minutes", 60, 1, 525_600, "Pause between turns",
+            "Turns further apart than this do not count together.", unit="minutes", weakens="down",
         ),
         ladder("session_repeat_ladder", "warn", "Reaction to repeats across turns"),
     )  # fmt: skip
@@ -109,7 +109,7 @@ class SessionRepeat(BaseDetector):
         name = f"{hash_of(call.run or ''):x}"
         if name not in runs:
             own["turn"] = runs[name] = own.get("turn", 0) + 1
-            own.setdefault("since", int(record.at))
+            own.setdefault("since", float(record.at))
             drop_oldest(runs, _MAX_RUNS)
         own["now"] = runs[name]
         return QUIET
@@ -123,8 +123,8 @@ class SessionRepeat(BaseDetector):
             return QUIET
         pairs = own.setdefault("pairs", {})
         name = _name(record)
-        pair, at = pairs.pop(name, None), int(record.at - own["since"])
-        if pair is None or at - pair[_AT] > policy.values["session_repeat_ttl_seconds"]:
+        pair, at = pairs.pop(name, None), int(record.at - own["since"]) // 60
+        if pair is None or at - pair[_AT] > policy.values["session_repeat_ttl_minutes"]:
             pair = [0, at, 0]
         pairs[name] = pair
         drop_oldest(pairs, _MAX_PAIRS)

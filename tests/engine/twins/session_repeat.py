@@ -23,9 +23,10 @@ def session_repeat(run: History, policy: Policy, observations: Sequence[Observat
             turns = []
         if (one.key, one.answer) != (current.key, current.answer):
             continue
-        if last is not None and one.at - last > policy.get("session_repeat_ttl_seconds"):
+        minute = int(one.at - run.past[0].at) // 60
+        if last is not None and minute - last > policy.get("session_repeat_ttl_minutes"):
             turns = []
-        last = one.at
+        last = minute
         turns.append(_turn(run, observations, place))
         if one is current:
             break
