@@ -26,7 +26,7 @@ import django  # noqa: E402
 django.setup()
 
 from detection.engine import fold  # noqa: E402
-from detection.engine.calls import DECISIONS, Call, Result  # noqa: E402
+from detection.engine.calls import DECISIONS, Call, Message, Result  # noqa: E402
 from detection.engine.detectors import DETECTORS, BaseDetector  # noqa: E402
 from detection.engine.detectors.base import Example  # noqa: E402
 from detection.engine.family import FamilyState  # noqa: E402
@@ -293,6 +293,10 @@ def _cells(detector: BaseDetector, example: Example) -> Iterator[tuple[str, str,
         if one.session:
             family.enter(one.session, "parent", one.session, (state.whole.ordinal + 1, 0, 0.0))
             state.family = family
+        if not one.tool:
+            said = Message(float(number), "assistant", number, str(one.arguments))
+            yield one.letter, fold.observe_message(state, said, policy, keyer).verdict.decision, ""
+            continue
         call = Call(
             number, one.tool, one.arguments, float(number), f"call-{number}", f"round-{number}", one.run,
             agent=one.agent,

@@ -50,6 +50,7 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         "parts": parts,
         "plain_sentence": "".join(part.text for part in parts),
         "lines": incident_text.evidence(incident),
+        "texts": incident_text.texts(incident),
         "message": message,
         "did": incident_text.did(incident),
         "detections_of": _counted_detections(incident),
@@ -99,9 +100,8 @@ def _strip(incident: Incident) -> Strip | None:
     if not cells:
         return None
     label = f"{incident.count} {incident_text.unit(incident)}"
-    return large(
-        cells, cell_width=strip_images.CELL_WIDTH, loops=[(incident.first_seq, incident.last_seq, label, "")]
-    )
+    first, last = strip_images.span_of(incident, cells)
+    return large(cells, cell_width=strip_images.CELL_WIDTH, loops=[(first, last, label, "")])
 
 
 def _meter(incident: Incident) -> dict[str, Any]:

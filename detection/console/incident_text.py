@@ -15,7 +15,7 @@ from detection.console import differences, formatting
 from detection.engine.detectors import detector_for
 from detection.engine.detectors.base import placeholders
 from detection.engine.fields import FIELDS
-from detection.models import Incident, call_flags
+from detection.models import EventType, Incident, call_flags
 from detection.selectors.incidents import IncidentRow
 
 DID = {
@@ -251,6 +251,34 @@ def evidence(incident: Incident) -> list[EvidenceLine]:
         )
         last[tool] = call
     return lines
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceText:
+    """A text of the assistant or a compaction in the evidence."""
+
+    seq: int
+    offset: str
+    what: str
+    text: str
+    is_equal: bool
+
+
+def texts(incident: Incident) -> list[EvidenceText]:
+    """Return the texts and compactions of the evidence, each compared with the one before."""
+    rows = incident.evidence.get("messages", [])
+    start = datetime.fromisoformat(rows[0]["at"]) if rows else None
+    before = [None, *(row["text"] for row in rows)]
+    return [
+        EvidenceText(
+            seq=row["seq"],
+            offset=formatting.since(datetime.fromisoformat(row["at"]) - start) if start else "",
+            what="Compaction" if row["type"] == EventType.COMPACTION else "Assistant",
+            text=row["text"],
+            is_equal=bool(row["text"]) and row["text"] == earlier,
+        )
+        for row, earlier in zip(rows, before, strict=False)
+    ]
 
 
 @dataclass(frozen=True, slots=True)

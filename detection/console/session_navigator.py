@@ -67,6 +67,13 @@ class Navigator:
         """The incidents that are loops. A spent budget is none: it concerns every call after it."""
         return [one for one in self.incidents if not detector_for(one.kind).is_run_limit]
 
+    def _span(self, loop: Incident) -> tuple[int, int]:
+        """Return the first and last call of a loop; of one that has none, the call before it."""
+        if not detector_for(loop.kind).judges_texts or not self.run.seqs:
+            return loop.first_seq, loop.last_seq
+        before = self.run.seqs[max(0, bisect_left(self.run.seqs, loop.first_seq) - 1)]
+        return before, before
+
     @cached_property
     def budgets(self) -> list[tuple[Incident, str, str]]:
         """The incidents of limits, newest first, with their titles and addresses."""
@@ -186,8 +193,9 @@ class Navigator:
         known = {self.run.cells[0].seq} if self.run.cells else set()
         found: dict[int, int] = {}
         for loop in self.loops:
-            if known and loop.last_seq >= self.run.cells[0].seq:
-                found[loop.first_seq] = max(loop.last_seq, found.get(loop.first_seq, 0))
+            first, last = self._span(loop)
+            if known and last >= self.run.cells[0].seq:
+                found[first] = max(last, found.get(first, 0))
         return {first: self._to(at_loop(self.run, first, last), first) for first, last in found.items()}
 
     @cached_property
@@ -216,11 +224,10 @@ class Navigator:
     def _map_loops(self) -> list[MappedLoop]:
         return [
             MappedLoop(
-                loop.first_seq,
-                loop.last_seq,
+                *self._span(loop),
                 f"{formatting.visible(incident_text.title(loop))}, {loop.count} {incident_text.unit(loop)}, calls "
                 f"{loop.first_call_number:,} to {loop.last_call_number:,}",
-                self._loop_addresses.get(loop.first_seq, ""),
+                self._loop_addresses.get(self._span(loop)[0], ""),
             )
             for loop in self.loops
         ]
@@ -306,8 +313,7 @@ class Navigator:
         pitch = min(MAX_PITCH, max(MIN_PITCH, STRIP_WIDTH // max(1, len(cells))))
         loops = [
             (
-                loop.first_seq,
-                loop.last_seq,
+                *self._span(loop),
                 f"{loop.count} {incident_text.unit(loop)}",
                 permalinks.incident_url(self.project, loop.public_id),
             )

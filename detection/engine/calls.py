@@ -133,11 +133,12 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message of the user, a request of the user to continue, or a condensed context."""
+    """A message of the user, a request of the user to continue, a text of the assistant, or a condensed context."""
 
     at: float
-    kind: Literal["user", "continue", "condense"] = "user"
+    kind: Literal["user", "continue", "assistant", "condense"] = "user"
     seq: int = 0
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from detection.engine.detectors import (
     ON_MESSAGE,
     ON_REBUILT,
     ON_RESULT,
+    ON_TEXT,
     ON_TURN,
     ON_UNCOUNTED,
     ON_USAGE,
@@ -243,21 +244,58 @@ def observe_result(
     )
 
 
-def observe_message(state: State, message: Message, policy: Policy) -> None:
-    """Reset counters when the user speaks.
+def observe_message(
+    state: State, message: Message, policy: Policy, keyer: Keyer, templates: Templates = None
+) -> Step:
+    """Judge a text of the assistant or a compaction, and reset counters when the user speaks.
 
     In an attended session, and on an explicit "continue", all counters of runs are reset. Otherwise ladders start over, except those
     of limits, and with `result_aware` what succeeded before may be asked for again. What a run has used stays used, because anything can
     send a message, and nothing resets the limits of a session. A condensed context begins a turn and resets nothing: a loop does not end
     because the model has forgotten it.
+
+    Returns
+    -------
+    Step
+        Its verdict is `allow` or `warn`: what has been said cannot be blocked. There is no cell.
     """
     if not policy.values["enabled"]:
-        return
-    for detector in ON_TURN:
-        if detector.kind in state.whole.detectors:
-            detector.on_turn(state.whole.detectors[detector.kind])
-    if message.kind == "condense":
-        return
+        return Step()
+    step = _judge_text(state, message, policy, keyer, templates)
+    if message.kind != "assistant":
+        for detector in ON_TURN:
+            if detector.kind in state.whole.detectors:
+                detector.on_turn(state.whole.detectors[detector.kind])
+    if message.kind in ("user", "continue"):
+        _reset_by_message(state, message, policy)
+    return step
+
+
+def _judge_text(state: State, message: Message, policy: Policy, keyer: Keyer, templates: Templates) -> Step:
+    findings: list[Finding] = []
+    faults: Faults = ()
+    for detector in ON_TEXT:
+        if not policy.values[detector.switch]:
+            continue
+        own = state.whole.detectors.setdefault(detector.kind, {})
+        try:
+            finding = detector.on_text(own, message, policy, keyer).finding
+        except Exception as error:  # noqa: BLE001 - see _run_detectors
+            faults += ((detector.kind, type(error).__name__),)
+            continue
+        findings += [finding] if finding is not None else []
+    if not findings:
+        return Step(faults=faults)
+    reactions = [react(state.whole, one, policy, after_result=True) for one in findings]
+    decisive = strictest(reactions)
+    text = _message(decisive.rung, decisive.finding, policy, templates, decisive.number, after_guidance=False)
+    verdict = Verdict(
+        decisive.decision, decisive.rung, decisive.finding, tuple(findings), text, decisive.number
+    )
+    return Step(verdict=verdict, faults=faults)
+
+
+def _reset_by_message(state: State, message: Message, policy: Policy) -> None:
     is_attended = policy.values["attended"] or message.kind == "continue"
     if is_attended:
         reset_counters(state.whole, "", "all")

@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from detection.engine import fold, snapshot
 from detection.engine.calls import Arguments, Call, Message, Overrule, Result, Verdict
@@ -109,9 +109,13 @@ class Guard:
             self._state, observed, self.policy, self._keyer, overrule=self._overrule
         ).verdict
 
-    def message(self, *, at: float | None = None) -> None:
-        """Report that the user has sent a message."""
-        fold.observe_message(self._state, Message(time.time() if at is None else at), self.policy)
+    def message(
+        self, text: str = "", *, role: Literal["user", "assistant"] = "user", at: float | None = None
+    ) -> Verdict:
+        """Report a message of the user, or a text of the assistant, which can only be warned about."""
+        self._seq += 1
+        message = Message(time.time() if at is None else at, role, self._seq, text)
+        return fold.observe_message(self._state, message, self.policy, self._keyer).verdict
 
     def clear(self) -> None:
         """Forget everything that was counted, as at the start of a session."""

@@ -22,6 +22,7 @@ MAX_FIELDS = 24
 MAX_FIELD_WORDS = 48
 MAX_SKETCH_CHARS = 192
 MAX_SET_CHARS = 2048
+MAX_SAMPLE_WORDS = 48
 SHORT_TEXT_WORDS = 4
 
 # Words end at white space and ASCII punctuation.
@@ -86,6 +87,15 @@ def word_set(text: str, keyer: Keyer) -> str:
     """Return the words of the first 2,048 characters without their digits, each once: sorted keyed hashes of one character."""
     words = _words(_DIGITS.sub("", text[:MAX_SET_CHARS]))
     return "".join(sorted(set(map(keyer.word_hashes.__getitem__, words))))
+
+
+def word_sample(text: str, keyer: Keyer) -> str:
+    """Return at most `MAX_SAMPLE_WORDS` of the words of the first 2,048 characters, digits included, as keyed hashes of one character.
+
+    They are chosen by their hashes, so that two texts with the same words have the same sample.
+    """
+    words = map(keyer.word_hashes.__getitem__, _words(text[:MAX_SET_CHARS].lower()))
+    return "".join(sorted(set(words))[:MAX_SAMPLE_WORDS])
 
 
 def sketch_similarity(one: str, other: str, ratio: float) -> float:

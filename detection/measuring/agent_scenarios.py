@@ -5,7 +5,8 @@ The ideal is `fire` (at least one warning or report), `quiet` (no reaction), `no
 It may name the detector that has to fire (`by`) and the index of the first reaction (`first_at`). Entries with a `session` belong to a
 family; `parent` names the session that started theirs, and without it theirs is at the top.
 
-Entries whose tool begins with `@` are no calls: `@message` is a message of the agent itself, `@condense` a condensed context, `@end` the
+Entries whose tool begins with `@` are no calls: `@message` is a message of the agent itself, `@user` one of the user, both with their
+`text`, `@condense` a condensed context, `@end` the
 end of the run, `@heartbeat` says that the call with the index `call` still runs, and `@look` looks for silence at its moment.
 """
 
@@ -27,7 +28,10 @@ from detection.measuring.differences import Played
 _MESSAGES: Mapping[str, Literal["user", "continue"]] = {"user_message": "user", "user_continue": "continue"}
 _BEFORE = frozenset((*_MESSAGES, "stream_retry", "text_part"))
 _IDEALS = frozenset(("fire", "quiet", "no_block", "either"))
-_NO_CALLS = frozenset(("@message", "@condense", "@look", "@heartbeat", "@end"))
+_EVENTS: Mapping[str, Literal["user", "assistant", "condense"]] = {
+    "@message": "assistant", "@user": "user", "@condense": "condense",
+}  # fmt: skip
+_NO_CALLS = frozenset((*_EVENTS, "@look", "@heartbeat", "@end"))
 
 
 def play(scenario: dict[str, Any], policy: Policy | None = None) -> Played:
@@ -59,7 +63,7 @@ class _Player:
         self._state = self._state_of(entry)
         at, before = float(entry.get("t", index)), str(entry.get("before", ""))
         if before in _MESSAGES:
-            fold.observe_message(self._state, Message(at, _MESSAGES[before], index), self._policy)
+            self._hear(Message(at, _MESSAGES[before], index))
         if before == "stream_retry":
             for call in [one for one in self._sent if one.round == _name(entry.get("round"))]:
                 self._note(index, fold.observe_call(self._state, call, self._policy, self._keyer))
@@ -87,12 +91,17 @@ class _Player:
         return state
 
     def _play_event(self, index: int, at: float, entry: dict[str, Any]) -> None:
-        if entry["tool"] == "@condense":
-            fold.observe_message(self._state, Message(at, "condense", index), self._policy)
-        elif entry["tool"] == "@heartbeat":
+        kind = _EVENTS.get(entry["tool"])
+        if kind is not None:
+            self._hear(Message(at, kind, index, str(entry.get("args", {}).get("text", ""))))
+        if entry["tool"] == "@heartbeat":
             silence.observe_heartbeat(self._state, entry["call"], at)
-        else:
+        elif entry["tool"] not in ("@condense", "@user"):
             silence.observe_rest(self._state)
+
+    def _hear(self, message: Message) -> None:
+        step = fold.observe_message(self._state, message, self._policy, self._keyer)
+        self._note(message.seq, step)
 
     def _play_call(self, index: int, at: float, entry: dict[str, Any]) -> None:
         call = Call(

@@ -89,7 +89,7 @@ def fold_session(events: list[Event], policy: Policy, keyer: Keyer) -> Iterator[
             call = _call(event, index)
             index += 1
             if event.get("user_before"):
-                fold.observe_message(state, Message(call.at, "user", call.seq), policy)
+                fold.observe_message(state, Message(call.at, "user", call.seq), policy, keyer)
             judged.append((event, call, fold.observe_call(state, call, policy, keyer).verdict))
         for position, (event, call, verdict) in enumerate(judged, index - len(judged)):
             verdicts = [verdict]

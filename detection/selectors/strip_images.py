@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from detection.engine.detectors import detector_for
 from detection.models import Incident
 from detection.selectors import sessions
 from detection.selectors.strips import Cell, Placed, Strip, large, small
@@ -62,9 +63,15 @@ def of_message(stored: Sequence[Sequence[str]]) -> str:
 def of_incident(incident: Incident) -> str:
     """Draw the calls around the loop of an incident with a bracket below the loop; two queries."""
     cells = cells_around(incident)
-    return as_svg(
-        large(cells, cell_width=CELL_WIDTH, loops=[(incident.first_seq, incident.last_seq, "", "")])
-    )
+    return as_svg(large(cells, cell_width=CELL_WIDTH, loops=[(*span_of(incident, cells), "", "")]))
+
+
+def span_of(incident: Incident, cells: Sequence[Cell]) -> tuple[int, int]:
+    """Return the first and last call of a loop; of one without calls, the call before it."""
+    if not detector_for(incident.kind).judges_texts:
+        return incident.first_seq, incident.last_seq
+    before = [cell.seq for cell in cells if cell.seq < incident.first_seq] or [cell.seq for cell in cells[:1]]
+    return (before[-1], before[-1]) if before else (incident.first_seq, incident.last_seq)
 
 
 def cells_around(incident: Incident) -> list[Cell]:

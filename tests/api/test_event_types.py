@@ -153,3 +153,38 @@ def test_a_condensed_list_of_messages_is_a_compaction(api):
         api.post("/guard", {"session": "s-1", "shape": "openai", "messages": shown})
     assert Event.objects.filter(type="compaction").count() == 1
     assert Event.objects.filter(type="call").count() == 5
+
+
+def said(text, role="assistant"):
+    return {"type": "message", "session": "s-1", "role": role, "content": text}
+
+
+def test_an_assistant_that_repeats_itself_without_a_call_is_an_incident_with_its_texts(api):
+    guard(api, 1)
+    text = "I will sign in with sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD and look at the orders."
+    send(api, said(text), said(text))
+    assert not Incident.objects.exists()
+    send(api, said(text, role="system"), said(text.replace("orders", "invoices")))
+    (incident,) = api.get("/incidents").json()["items"]
+    assert (incident["kind"], incident["tool"], incident["count"], incident["decision"]) == (
+        "talk",
+        "",
+        3,
+        "warn",
+    )
+    kept = Incident.objects.get().evidence
+    assert [row["seq"] for row in kept["messages"]] == [2, 3, 5]
+    assert "invoices" in kept["messages"][-1]["text"]
+    assert "sk-proj" not in str(kept)
+    assert (Incident.objects.get().calls_in_loop, kept["calls"]) == (0, [])
+
+
+def test_ten_compactions_in_a_row_are_an_incident_and_a_call_starts_over(api):
+    compaction = {"type": "compaction", "session": "s-1"}
+    send(api, *[compaction] * 9)
+    guard(api, 1)
+    send(api, *[compaction] * 9)
+    assert not Incident.objects.exists()
+    send(api, compaction)
+    assert Incident.objects.get().kind == "talk"
+    assert [row["type"] for row in Incident.objects.get().evidence["messages"]] == ["compaction"] * 10

@@ -240,6 +240,25 @@ def test_an_incident_of_a_spent_budget_names_the_unit_of_the_limit(world):
     assert "In the loop 1 call," in shown
 
 
+def test_an_incident_of_repeated_words_shows_the_texts_and_the_call_before_them(world):
+    ask(world.project, "talking", 1, tool="lookup")
+    said = "I will look into the orders now."
+    more = {"type": "message", "session": "talking", "role": "assistant"}
+    ingest(principal(world.project), [EventRecord(content=said, **more) for _ in range(3)])
+    session = Session.objects.get(external_id="talking")
+    evaluate(session.pk)
+    incident = Incident.objects.get(session=session)
+    shown = text(world.client.get(f"{world.base}/incidents/{incident.public_id}"))
+    assert "The agent said the same 3 times without a call in between." in shown
+    assert f"Assistant {said}" in shown
+    assert shown.count("Assistant identical") == 2
+    assert "3 of 3 texts" in shown
+    assert "In the loop 3 texts" in shown
+    page = world.client.get(f"{world.base}/sessions/talking").content.decode()
+    assert "3 texts" in page
+    assert incident.public_id in page
+
+
 def test_a_scope_with_a_preset_of_its_own_inherits_the_values_of_that_preset(world):
     scope = Scope("model", "", "openai", "gpt-5")
     overrides.save_override(world.project.pk, scope, {"preset": "proxy"}, SYSTEM, "as before")

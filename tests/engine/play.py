@@ -55,8 +55,10 @@ class Player:
         after = self.answer(content, is_error=is_error).verdict
         return before if before.decision != "allow" else after
 
-    def message(self, kind: str = "user") -> None:
-        fold.observe_message(self.state, Message(self.now, kind), self.policy)  # type: ignore[arg-type]
+    def message(self, kind: str = "user", text: str = "") -> Step:
+        self.seq += 1
+        message = Message(self.now, kind, self.seq, text)  # type: ignore[arg-type]
+        return fold.observe_message(self.state, message, self.policy, KEYER)
 
     def letters(self, script: str, *, answers: bool = False) -> list[str]:
         """One call per letter; with `answers`, every letter always gets its own same answer."""

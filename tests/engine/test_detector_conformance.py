@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from detection.engine import fold, snapshot
-from detection.engine.calls import Call, Finding, Result, Step
+from detection.engine.calls import Call, Finding, Message, Result, Step
 from detection.engine.detectors import DETECTORS, KINDS, BaseDetector
 from detection.engine.detectors.base import MAX_EVIDENCE
 from detection.engine.family import FamilyState
@@ -201,6 +201,10 @@ def test_its_examples_fire_as_documented(detector, name):
         if one.session:
             family.enter(one.session, "parent", one.session, (state.whole.ordinal + 1, 0, 0.0))
             state.family = family
+        if not one.tool:
+            said = Message(float(number), "assistant", number, str(one.arguments))
+            findings += fold.observe_message(state, said, policy, KEYER).verdict.findings
+            continue
         call = Call(
             number, one.tool, one.arguments, float(number), f"call-{number}", f"round-{number}", one.run,
             agent=one.agent,

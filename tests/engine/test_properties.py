@@ -42,8 +42,7 @@ def observe(state: State, one: Observation, policy: Policy) -> Step:
         return fold.observe_call(state, one, policy, KEYER)
     if isinstance(one, Result):
         return fold.observe_result(state, one, policy, KEYER)
-    fold.observe_message(state, one, policy)
-    return Step()
+    return fold.observe_message(state, one, policy, KEYER)
 
 
 def play(run: list[Observation], policy: Policy) -> list[Step]:
@@ -65,7 +64,7 @@ def test_an_outcome_depends_on_state_and_observation_alone(run, preset):
         elif isinstance(one, Result):
             assert fold.observe_result(twin, one, again, Keyer(b"properties")) == step
         else:
-            fold.observe_message(twin, one, again)
+            fold.observe_message(twin, one, again, Keyer(b"properties"))
         assert twin == state
         assert not step.faults
 

@@ -25,6 +25,7 @@ from tests.engine.twins import (
     session_repeat,
     similar,
     stagnation,
+    talk,
 )
 from tests.engine.twins.findings import Expected, as_expected
 from tests.engine.twins.history import History, Observation, history
@@ -64,7 +65,7 @@ def compare(kind: str, observations: Sequence[Observation], policy: Policy) -> N
     state = fold.new_state()
     for place, one in enumerate(observations):
         if isinstance(one, Message):
-            fold.observe_message(state, one, policy)
+            fold.observe_message(state, one, policy, KEYER)
             continue
         step = (
             fold.observe_call(state, one, policy, KEYER)
@@ -273,6 +274,36 @@ def test_the_same_result_turn_after_turn(parts, limit, ttl):
         run.append(Message(0.0, "user", step))
     limits = {"session_repeat_max_turns": limit, "session_repeat_ttl_minutes": ttl}
     compare("session_repeat", run, alone("session_repeat", result_aware=True, **limits))
+
+
+SAID = ("I will check it now", "I will check that now", "all of it is done", "Checking", "continue")
+talked = st.one_of(
+    st.builds(Message, st.just(0.0), st.just("assistant"), st.just(0), st.sampled_from(SAID)),
+    st.builds(Message, st.just(0.0), st.just("user"), st.just(0), st.sampled_from(SAID[2:])),
+    st.builds(Message, st.just(0.0), st.just("condense")),
+    st.builds(Call, st.just(0), st.just("lookup"), st.just({}), st.just(0.0)),
+)
+
+
+@often
+@given(
+    run=st.lists(talked, max_size=40),
+    texts=st.integers(2, 4),
+    compactions=st.integers(0, 4),
+    ratio=st.sampled_from((0.5, 0.6, 1.0)),
+)
+def test_talk_without_work(run, texts, compactions, ratio):
+    limits = {"talk_max_texts": texts, "talk_max_compactions": compactions, "talk_ratio": ratio}
+    policy, state = alone("talk", **limits), fold.new_state()
+    seen: list[Observation] = []
+    for number, one in enumerate(run):
+        changes = {"call_id": f"call-{number}"} if isinstance(one, Call) else {}
+        seen.append(replace(one, seq=number, **changes))
+        is_call = isinstance(one, Call)
+        step = (fold.observe_call if is_call else fold.observe_message)(state, seen[-1], policy, KEYER)
+        expected = talk.talk(seen, policy)
+        assert not step.faults
+        assert [*map(as_expected, step.verdict.findings)] == ([expected] if expected else [])
 
 
 def _moved(one: Observation, step: int, at: float) -> Observation:

@@ -20,6 +20,7 @@ REGISTERED = (
     "budget.Budget",
     "session_budget.SessionBudget",
     "session_repeat.SessionRepeat",
+    "talk.Talk",
     "handoff.Handoff",
     "family.FamilyRepeat",
     "family_budget.FamilyBudget",
@@ -49,6 +50,7 @@ ON_RESULT = tuple(one for one in DETECTORS if type(one).on_result is not BaseDet
 ON_CHANGE = tuple(one for one in DETECTORS if type(one).on_change is not BaseDetector.on_change)
 ON_MESSAGE = tuple(one for one in DETECTORS if type(one).on_message is not BaseDetector.on_message)
 ON_USAGE = tuple(one for one in DETECTORS if type(one).on_usage is not BaseDetector.on_usage)
+ON_TEXT = tuple(one for one in DETECTORS if type(one).on_text is not BaseDetector.on_text)
 ON_TURN = tuple(one for one in DETECTORS if type(one).on_turn is not BaseDetector.on_turn)
 ON_UNCOUNTED = tuple(one for one in DETECTORS if type(one).on_uncounted is not BaseDetector.on_uncounted)
 ON_REBUILT = tuple(one for one in DETECTORS if type(one).on_rebuilt is not BaseDetector.on_rebuilt)
@@ -76,6 +78,7 @@ __all__ = [
     "ON_MESSAGE",
     "ON_REBUILT",
     "ON_RESULT",
+    "ON_TEXT",
     "ON_TURN",
     "ON_UNCOUNTED",
     "ON_USAGE",

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from string import Template
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from detection.engine.calls import Finding, ObservedCall, Usage
+from detection.engine.calls import Finding, Message, ObservedCall, Usage
 from detection.engine.field import Field
-from detection.engine.identity import loop_identity
+from detection.engine.identity import Keyer, loop_identity
 from detection.engine.memory import Record, RunState
 from detection.engine.results import ResultOutcome
 
@@ -46,7 +46,7 @@ class ExampleCall:
     letter : str
         Stands for the call in a picture; identical calls share it.
     tool, arguments : str, object
-        What is called.
+        What is called; without a tool, a text of the assistant.
     result : str or None
         The result; None means that it never arrives.
     is_error : bool
@@ -153,6 +153,8 @@ class BaseDetector:
     spans_session : bool
         It counts over the whole session: `own` and the escalation of its loops belong to no run, and no message of the user
         resets them. `run` is still the run of the call in hand.
+    judges_texts : bool
+        Its evidence are messages and compactions; an incident has no calls.
     spans_tools : bool
         The loop is a lap of several calls: the incident names every tool of the lap, and takes precedence over an equally
         strict finding about a single call.
@@ -187,6 +189,7 @@ class BaseDetector:
     is_exact: ClassVar[bool] = False
     is_run_limit: ClassVar[bool] = False
     spans_session: ClassVar[bool] = False
+    judges_texts: ClassVar[bool] = False
     spans_tools: ClassVar[bool] = False
     only_warns_fallible: ClassVar[bool] = False
     spans_family: ClassVar[bool] = False
@@ -218,6 +221,10 @@ class BaseDetector:
 
     def on_usage(self, own: dict[str, Any], usage: Usage) -> None:
         """Add the usage of a model response that was reported by itself."""
+
+    def on_text(self, own: dict[str, Any], message: Message, policy: Policy, keyer: Keyer) -> Reading:
+        """Judge a text of the assistant, a message of the user or a compaction. Only with `spans_session`."""
+        return QUIET
 
     def on_turn(self, own: dict[str, Any]) -> None:
         """Note that a turn begins: the user spoke, or the context was compacted. Only with `spans_session`."""

@@ -234,7 +234,12 @@ class IncidentTracker:
 
     def _count_calls(self, incident: Incident, seq: int, finding: Finding) -> None:
         """Count the calls that this finding adds to its incident, each once; a run limit counts the calls beyond it."""
-        is_run_limit = detector_for(finding.kind).is_run_limit
+        detector = detector_for(finding.kind)
+        if detector.judges_texts:
+            # It has no calls: its evidence are messages.
+            self._evidence_seqs.setdefault(incident.public_id, set()).update(finding.seqs)
+            return
+        is_run_limit = detector.is_run_limit
         own = _seen(incident)
         added = ({seq} if is_run_limit else {*finding.seqs, seq}) - own
         unshared = added.difference(*(_seen(other) for other in self.active.values()))
@@ -532,10 +537,13 @@ class IncidentTracker:
         seqs |= {self._touched[name].first_seq for name in self._new}
         if not seqs:
             return
-        calls = {
-            row.seq: row
-            for row in Event.objects.filter(session_id=self.session.pk, seq__in=seqs, type=EventType.CALL)
-        }
+        rows = Event.objects.filter(
+            session_id=self.session.pk,
+            seq__in=seqs,
+            type__in=(EventType.CALL, EventType.MESSAGE, EventType.COMPACTION),
+        )
+        found = {row.seq: row for row in rows}
+        calls = {seq: row for seq, row in found.items() if row.type == EventType.CALL}
         results = {
             row.closes: row
             for row in Event.objects.filter(
@@ -549,6 +557,8 @@ class IncidentTracker:
             incident = self._touched[name]
             if name in self._new and incident.first_seq in calls:
                 incident.first_call_number = calls[incident.first_seq].call_number
+            if detector_for(incident.kind).judges_texts:
+                incident.evidence["messages"] = [message_of(found[seq]) for seq in own if seq in found]
             known = {call["seq"]: call for call in incident.evidence.get("calls", ())}
             known |= {
                 seq: evidence_of(calls[seq], results.get(seq), self._ended_at_seq.get(name))
@@ -568,6 +578,16 @@ def _joined(known: list[Any] | None, new: Iterable[Any]) -> list[Any]:
 
 def _seen(incident: Incident) -> set[int]:
     return {*incident.evidence.get("seqs", ())}
+
+
+def message_of(event: Event) -> dict[str, Any]:
+    """Return a message or compaction of the evidence, cut to what a page needs."""
+    return {
+        "seq": event.seq,
+        "type": event.type,
+        "text": (event.content or "")[:EVIDENCE_RESULT_CHARACTERS],
+        "at": event.received_at.isoformat(),
+    }
 
 
 def evidence_of(call: Event, result: Event | None, until_seq: int | None = None) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from typing import Any
 import orjson
 from django.db import connection
 
-from detection.models.events import MessageRole
+from detection.engine.calls import Message
+from detection.models.events import EventType, MessageRole
 from detection.sql.pipeline import Writes, fetch
 
 FEW_ROWS = 4
@@ -95,6 +96,15 @@ class EventRecord:
     def is_of_user(self) -> bool:
         """Whether a user wrote this message."""
         return self.role in ("", MessageRole.USER)
+
+    @property
+    def message(self) -> Message | None:
+        """The message or compaction as the engine reads it; None for other events, and for instructions of the system."""
+        if self.type == EventType.COMPACTION:
+            return Message(self.at, "condense", self.seq)
+        if self.type != EventType.MESSAGE or self.role == MessageRole.SYSTEM:
+            return None
+        return Message(self.at, "user" if self.is_of_user else "assistant", self.seq, self.content or "")
 
     @property
     def at(self) -> float:

@@ -18,7 +18,6 @@ from detection.engine import fold, messages, silence
 from detection.engine.calls import End, Message, Step, Usage
 from detection.engine.policy import Policy
 from detection.models import EventType, call_flags
-from detection.models.events import MessageRole
 from detection.models.session_state import note_verdict
 from detection.services.policies import message_templates
 from detection.services.sessions import chat_commands, event_records, families
@@ -116,7 +115,7 @@ class Folding:
         Returns
         -------
         Step or None
-            None for quarantined events, and for all but calls and results.
+            None for quarantined events, and for all but calls, results, messages and compactions.
 
         Raises
         ------
@@ -133,11 +132,9 @@ class Folding:
                 return self._fold_call(event)
             if event.type == EventType.RESULT:
                 return self._fold_result(event)
-            if event.type == EventType.MESSAGE:
-                self._fold_message(event)
-            elif event.type == EventType.COMPACTION:
-                self._fold_compaction(event)
-            elif event.type == EventType.USAGE:
+            if event.message is not None:
+                return self._fold_message(event, event.message)
+            if event.type == EventType.USAGE:
                 self._fold_usage(event)
             elif event.type == EventType.END:
                 self._fold_end(event)
@@ -226,23 +223,21 @@ class Folding:
         self._watch(event, policy)
         return step
 
-    def _fold_message(self, event: EventRecord) -> None:
+    def _fold_message(self, event: EventRecord, message: Message) -> Step:
         locked = self.locked
-        if event.role == MessageRole.ASSISTANT:
+        if message.kind == "assistant":
             self._rest(event)
-        if not event.is_of_user:
-            return
-        if event.content:
+        elif message.kind == "user" and event.content:
             out = chat_commands.run_in_chat(locked.session, locked.overrides, event.content)
             event.reply = "\n".join(out.lines)
         policy = locked.policy_for(event)
-        if policy.values["enabled"]:
-            fold.observe_message(locked.tracker, Message(at=event.at, seq=event.seq), policy)
-
-    def _fold_compaction(self, event: EventRecord) -> None:
-        policy = self.locked.policy_for(event)
-        if policy.values["enabled"]:
-            fold.observe_message(self.locked.tracker, Message(event.at, "condense", event.seq), policy)
+        if not policy.values["enabled"]:
+            return Step()
+        step = fold.observe_message(locked.tracker, message, policy, locked.keyer, self.templates.by_rung)
+        locked.incidents.observe(event.seq, "", step, policy, event)
+        self._log_detection("", step)
+        self._meter(step)
+        return step
 
     def _fold_usage(self, event: EventRecord) -> None:
         locked, policy = self.locked, self.locked.policy_for(event)

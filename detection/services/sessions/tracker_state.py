@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 import structlog
 
 from detection.engine import fold, silence, snapshot
-from detection.engine.calls import End, Message, Step, Usage
+from detection.engine.calls import End, Step, Usage
 from detection.engine.identity import Keyer
 from detection.engine.memory import State
 from detection.engine.policy import Policy
@@ -132,11 +132,9 @@ def _observe(state: State, event: EventRecord, policy: Policy, keyer: Keyer) -> 
         return step
     if event.type == EventType.RESULT:
         return fold.observe_result(state, event, policy, keyer)
-    if event.type == EventType.MESSAGE and event.is_of_user:
-        fold.observe_message(state, Message(at=event.at, seq=event.seq), policy)
-    elif event.type == EventType.COMPACTION:
-        fold.observe_message(state, Message(event.at, "condense", event.seq), policy)
-    elif event.type == EventType.USAGE:
+    if event.message is not None:
+        return fold.observe_message(state, event.message, policy, keyer)
+    if event.type == EventType.USAGE:
         usage = Usage(event.at, event.tokens, event.cost_usd, event.seq, event.run or None)
         fold.observe_usage(state, usage, policy)
     elif event.type == EventType.HEARTBEAT:

@@ -205,10 +205,8 @@ class SessionReplay:
             step = fold.observe_result(self._state, event, policy, self._keyer)
             if step.cell is not None:
                 self._observe(step.cell.seq, step.cell.tool, step, policy, event)
-        elif event.type == EventType.MESSAGE:
-            self._fold_message(event, policy)
-        elif event.type == EventType.COMPACTION:
-            fold.observe_message(self._state, Message(event.at, "condense", event.seq), policy)
+        elif event.message is not None:
+            self._fold_message(event, event.message, policy)
         elif event.type == EventType.USAGE:
             usage = Usage(event.at, event.tokens, event.cost_usd, event.seq, event.run or None)
             fold.observe_usage(self._state, usage, policy)
@@ -240,15 +238,14 @@ class SessionReplay:
             fold.run_after_pause(self._state, event.seq)
         self._observe(event.seq, event.tool, step, policy, event)
 
-    def _fold_message(self, event: EventRecord, policy: Policy) -> None:
-        if not event.is_of_user:
-            return
-        if event.content and grammar.contains_command(event.content):
+    def _fold_message(self, event: EventRecord, message: Message, policy: Policy) -> None:
+        if message.kind == "user" and event.content and grammar.contains_command(event.content):
             for command in grammar.parse(event.content):
                 with suppress(grammar.CommandError):
                     self._set(grammar.apply(command, stored_values(self._session.policy_values), policy.get))
                 policy = self.policy_under(self._overrides, event)
-        fold.observe_message(self._state, Message(at=event.at, seq=event.seq), policy)
+        step = fold.observe_message(self._state, message, policy, self._keyer)
+        self._observe(event.seq, "", step, policy, event)
 
     def _observe(self, seq: int, tool: str, step: Step, policy: Policy, event: EventRecord) -> None:
         self._tracker.observe(seq, tool, step, policy, event)

@@ -1,0 +1,204 @@
+"""The same text again and again, or one compaction after the other.
+
+    "I will check that now."   "I will check that now."   "I will check that now."     and no call in between
+    compaction   compaction   compaction   …
+
+Counts texts of the assistant (`message` events with the role `assistant`) that are the same or nearly the same, with no call in
+between, whatever else it says: it fires at the `talk_max_texts`-th. Two texts are nearly the same if at least the share `talk_ratio`
+of their words is; times and dates do not count. A call ends the series, and so does a message of the user in words that
+differ from the one before: who answers moves the conversation on, while "continue" sent by a program does not. Ten compactions in a
+row, without a call in between, are found as well.
+
+Nobody waits for a verdict on a text, so the ladder can only record a finding or warn: it opens an incident, and nothing is blocked.
+A client that sends its texts to the guard gets the warning among the notices. Of the texts, only keyed digests of their words are
+kept in the session's state.
+
+- **False alarms:** assistants that answer every question of other users with the same sentence.
+- **Misses:** integrations that report calls only; most hooks of coding agents do.
+- **Tuning:** raise `talk_max_texts` for assistants that say little.
+- **Cost:** constant per text; nothing per call.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from detection.engine.calls import Finding, Message, ObservedCall
+from detection.engine.detectors.base import (
+    QUIET,
+    BaseDetector,
+    Example,
+    ExampleCall,
+    Reading,
+    detail,
+)
+from detection.engine.field import ladder, number, ratio, switch
+from detection.engine.identity import Keyer, encoded, loop_identity
+from detection.engine.memory import Record, RunState
+from detection.engine.results import normalise
+from detection.engine.similarity import word_sample
+
+if TYPE_CHECKING:
+    from detection.engine.policy import Policy
+
+_MAX_TEXTS = 4
+_MAX_SEQS = 12
+# What is kept of a text: a digest, its words, how often it was said, and sequence numbers.
+_DIGEST, _WORDS, _COUNT, _FIRST_SEQ = range(4)
+
+
+class Talk(BaseDetector):
+    """Counts texts and compactions without a call in between."""
+
+    kind = "talk"
+    label = "Talk loops"
+    headline = "Talk without work"
+    unit = "texts"
+    sentence = "The agent $said *$count times* without a call in between"
+    recurrence = "Agents repeat themselves without making a call: *$detail*"
+    message = "you $said $count times without making a call in between"
+    advice = "Make a call that gets further, or end with what you have."
+    again = "Saying it again"
+    templates = {"warn": "[WARNING: $what. $advice]"}
+    presets = ("standard",)
+    key_settings = ("talk_ladder", "talk_max_texts")
+    limit_setting = "talk_max_texts"
+    spans_session = True
+    judges_texts = True
+    describes_results = False
+    settings = (
+        switch(
+            "talk_enabled", False, "Detect talk loops",
+            "Detect an assistant that repeats its words, or whose context is compacted, without a call.", weakens="off",
+        ),
+        number(
+            "talk_max_texts", 3, 2, 100, "Limit for repeated texts",
+            "Warns at the n-th text that is the same or nearly the same, with no call in between.", unit="texts",
+        ),
+        ratio(
+            "talk_ratio", 0.85, "Similarity of texts",
+            "Texts with at least this share of their words in common are nearly the same.",
+        ),
+        number(
+            "talk_max_compactions", 10, 0, 1000, "Limit for compactions",
+            "Warns at the n-th compaction in a row, with no call in between. 0 turns this off.", unit="compactions",
+        ),
+        ladder("talk_ladder", "warn", "Reaction to talk loops"),
+    )  # fmt: skip
+    examples = {
+        "talk": Example(
+            "a call, and then the same words three times",
+            (
+                ExampleCall("A", "lookup", {"name": "ann"}, "number 17"),
+                *(
+                    ExampleCall("“", "", "I will look into the orders of this customer now.", None)
+                    for _ in range(3)
+                ),
+            ),
+        ),
+        "talk-conversation": Example(
+            "other words each time, and work in between: not a loop",
+            tuple(
+                one
+                for n in range(1, 5)
+                for one in (
+                    ExampleCall(f"{n}", "lookup", {"name": f"user {n}"}, f"number {n * 31}"),
+                    ExampleCall("“", "", "I will look into the orders of this customer now.", None),
+                )
+            ),
+            fires=False,
+        ),
+    }
+
+    def on_call(
+        self, own: dict[str, Any], run: RunState, record: Record, call: ObservedCall, policy: Policy
+    ) -> Reading:
+        """End the series."""
+        own.clear()
+        return QUIET
+
+    def on_uncounted(self, own: dict[str, Any], call: ObservedCall) -> None:
+        """End the series with a call of an exempt tool, too."""
+        own.clear()
+
+    def on_text(self, own: dict[str, Any], message: Message, policy: Policy, keyer: Keyer) -> Reading:
+        """Judge a text of the assistant or a compaction; a message of the user in new words ends the series."""
+        if message.kind == "condense":
+            return self._compacted(own, message, policy)
+        text = normalise(message.text)
+        words = word_sample(text, keyer)
+        if message.kind != "assistant":
+            if not words or not _are_alike(words, own.get("user", ""), policy.values["talk_ratio"]):
+                own.clear()
+            own["user"] = words
+            return QUIET
+        if not words:
+            return QUIET
+        own.pop("compactions", None)
+        return self._said(own, message, keyer.digest(b"text", encoded(text))[:16], words, policy)
+
+    def _said(
+        self, own: dict[str, Any], message: Message, digest: str, words: str, policy: Policy
+    ) -> Reading:
+        values, texts = policy.values, own.setdefault("texts", [])
+        known = next((one for one in texts if _are_alike(words, one[_WORDS], values["talk_ratio"])), None)
+        if known is None:
+            known = [digest, words, 0]
+        else:
+            texts.remove(known)
+        texts.append(known)
+        del texts[:-_MAX_TEXTS]
+        is_same = known[_DIGEST] == digest
+        known[_WORDS] = words
+        known[_COUNT] += 1
+        _note_seq(known, message.seq)
+        said = "said the same" if is_same else "said nearly the same"
+        return self._reading(known, values["talk_max_texts"], said)
+
+    def _compacted(self, own: dict[str, Any], message: Message, policy: Policy) -> Reading:
+        limit = policy.values["talk_max_compactions"]
+        if not limit:
+            return QUIET
+        known = own.setdefault("compactions", ["", "", 0])
+        known[_COUNT] += 1
+        _note_seq(known, message.seq)
+        return self._reading(known, limit, "compacted its context")
+
+    def _reading(self, known: list[Any], limit: int, said: str) -> Reading:
+        count, seqs = known[_COUNT], sorted(known[_FIRST_SEQ:])
+        if count < limit:
+            return Reading(count, limit)
+        unit = "texts" if known[_WORDS] else "compactions"
+        # A text that varies stays one loop as long as it is repeated: its first event names it.
+        identity = loop_identity(self.kind, (unit, str(seqs[0])))
+        finding = Finding(
+            kind=self.kind,
+            count=count,
+            limit=limit,
+            confidence=0.9,
+            loop_id=identity,
+            call_keys=(identity,),
+            seqs=tuple(seqs),
+            first_seq=seqs[0],
+            detail=detail("", advisory=True, said=said, unit=unit),
+        )
+        return Reading(count, limit, finding)
+
+    def describe(self, finding: Finding) -> str:
+        """Return the finding in words for the agent, without the texts."""
+        said = str(finding.detail.get("said", "said the same")).replace("its context", "your context")
+        return f"you {said} {finding.count:,} times without making a call in between"
+
+
+def _note_seq(known: list[Any], seq: int) -> None:
+    """Add an event to a series; its first one stays, and the latest."""
+    known.append(seq)
+    del known[_FIRST_SEQ + 1 : -_MAX_SEQS]
+
+
+def _are_alike(words: str, others: str, share: float) -> bool:
+    """Return whether two sets of words have at least this share in common."""
+    if words == others:
+        return True
+    both = len({*words} & {*others})
+    return both >= share * len({*words} | {*others})
