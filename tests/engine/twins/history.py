@@ -211,13 +211,14 @@ def _told(
         one.evidence = False
     one.answer = f"{one.status}:{_cause(text, one.arguments) if one.status == 'error' else text}"
     mark = (one.status == "error", text) if one.evidence else (one.status == "error", text, one.key)
-    one.new = mark not in seen or (one.status == "ok" and text in PICTURES)
+    is_unseen = mark not in seen
+    one.new = is_unseen or (one.status == "ok" and text in PICTURES)
     seen.add(mark)
     if one.status == "ok" and text in VALUES:
         pair = ("value", text, one.key)
         one.value = pair not in seen
         seen.add(pair)
-    if written and one.new:
+    if written and is_unseen:
         one.changed = True
         for other in past:
             if other.key != one.key and other.overtaken is None:
