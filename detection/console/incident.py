@@ -53,6 +53,7 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         "texts": incident_text.texts(incident),
         "message": message,
         "did": incident_text.did(incident),
+        "is_silence": detector_for(incident.kind).is_silence,
         "detections_of": _counted_detections(incident),
         "did_chip": incident_text.DECISION_CHIPS[incident.decision],
         "settings": incident_text.settings_then(incident.policy, incident.kind),

@@ -129,6 +129,8 @@ def _results(incident: Incident) -> str:
 
 def did(incident: Incident | IncidentRow) -> str:
     """Return the reaction; for reported calls, the reaction that a guard call would have had."""
+    if detector_for(incident.kind).is_silence:
+        return "reported"
     word = DID[incident.decision]
     return word if incident.decision == "allow" or incident.was_guarded else f"would be {word}"
 

@@ -11,6 +11,7 @@ from itertools import groupby, pairwise
 from statistics import median
 
 from detection.console import formatting
+from detection.engine.detectors import detector_for
 from detection.models import Incident, call_flags
 from detection.selectors.sessions import CallRow, CompactionRow
 from detection.selectors.strips import Cell, look, outline_class, title
@@ -219,7 +220,8 @@ def _bands(calls: Sequence[CallRow], xs: Sequence[float], incidents: Sequence[In
         if inside:
             x = inside[0] - 4
             # Loops that begin together share the first one's label.
-            text = f"{incident.count} ×" if x >= label_end else ""
+            unit = "s" if detector_for(incident.kind).is_silence else "×"
+            text = f"{incident.count} {unit}" if x >= label_end else ""
             label_end = x + 36 if text else label_end
             bands.append(Band(x, inside[-1] - x + CELL + 4, text))
     return bands

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.db import connection
 from django.test import Client
+from django.utils import timezone
 
 from detection.engine import fold
 from detection.engine.scopes import PROJECT, Scope
@@ -22,6 +23,7 @@ from detection.services.policies import overrides
 from detection.services.sessions.evaluation import evaluate
 from detection.services.sessions.event_records import EventRecord
 from detection.services.sessions.locked_session import locked_session
+from detection.services.sessions.stalled import report_due
 from tests.console.scenes import answer, ask, loop, make_world, principal, screens, text
 from tests.support.projects import make_member, make_project
 
@@ -257,6 +259,26 @@ def test_an_incident_of_repeated_words_shows_the_texts_and_the_call_before_them(
     page = world.client.get(f"{world.base}/sessions/talking").content.decode()
     assert "3 texts" in page
     assert incident.public_id in page
+
+
+def test_incidents_of_a_family_and_of_silence_say_what_was_found_and_how_it_was_handled(world):
+    values = {"family_enabled": True, "family_max_repeats": 2, "stalled_enabled": True}
+    overrides.save_override(world.project.pk, PROJECT, values, SYSTEM)
+    for number in range(4):
+        ask(world.project, f"child-{number % 2}", number, parent_session="lead")
+        answer(world.project, f"child-{number % 2}", number, "0 results")
+    ask(world.project, "child-1", 9, tool="fetch_url", arguments="{}")
+    report_due(timezone.now() + timedelta(hours=2))
+
+    def page_of(kind):
+        incident = Incident.objects.filter(kind=kind).earliest("pk")
+        return text(world.client.get(f"{world.base}/incidents/{incident.public_id}"))
+
+    assert "was repeated 2 times by 2 sessions of one family" in page_of("family")
+    shown = page_of("stalled")
+    assert "It was reported to operators, and the agent got no message" in shown
+    assert "It ends with the next sign of life" in shown
+    assert "In the loop 1 call" in shown
 
 
 def test_a_scope_with_a_preset_of_its_own_inherits_the_values_of_that_preset(world):

@@ -101,11 +101,12 @@ class FamilyRepeat(BaseDetector):
     ) -> Reading:
         """Judge a call before it runs."""
         family, values = run.family, policy.values
+        has_begun = own.get("has_begun", False)
+        own["has_begun"] = True
         if family is None:
             return QUIET
-        if not own.get("has_begun") and not family.parent:
+        if not has_begun and not family.parent:
             family.begin_anew()
-        own["has_begun"] = True
         family.forget(tuple(own.pop("forget", ())))
         if record.effect == "poll":
             return QUIET

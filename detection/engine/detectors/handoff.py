@@ -5,7 +5,7 @@
 A hand-off is a call by another agent than the one before: the name of the agent changes within a session or, in a family of sessions,
 the agent or session that makes the calls. Counts identical laps of two to six agents, and fires on the lap `handoff_min_laps`, if since the
 first lap the results were known and none of them was new. Agents that pass work on and get further, such as a writer and a reviewer, are no
-loop. A message of the user starts the count over.
+loop; the receipts of tools that only hand over, such as `transfer_to_billing`, are no progress. A message of the user starts the count over.
 
 In a family the session that started the others is the one that can change course: if it takes part in the lap, its call
 gets the reaction and its page has the incident; otherwise the call that completes the lap.
@@ -18,6 +18,7 @@ gets the reaction and its page has the incident; otherwise the call that complet
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from detection.engine.calls import Finding, ObservedCall
@@ -40,6 +41,10 @@ if TYPE_CHECKING:
     from detection.engine.policy import Policy
 
 _LONGEST_LAP: Final = 6
+_HANDS_OVER: Final = re.compile(
+    r"(?i)(?:transfer|hand|delegate|escalate)(?:[ _-]?(?:off|over|back|to|task|work)(?![a-z])|$)|transferto"
+)
+"""Names of tools that pass the work to another agent and do nothing else."""
 
 
 class Handoff(BaseDetector):
@@ -130,7 +135,8 @@ class Handoff(BaseDetector):
         """Note what the result brings to the agent whose turn it is."""
         stretches = _stretches(own, run)
         if stretches:
-            is_new = bool(record.is_new)
+            # A hand-off with another note has another receipt, which is no progress.
+            is_new = bool(record.is_new) and not _HANDS_OVER.match(record.tool)
             if is_new and run.family is not None and outcome.is_evidence:
                 is_new = run.family.is_new(record.result)
             stretches[-1].results += 1

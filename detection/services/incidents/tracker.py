@@ -140,7 +140,7 @@ class IncidentTracker:
                 is_over = event.type in (EventType.CALL, EventType.RESULT, EventType.MESSAGE, EventType.END)
             if is_over:
                 note = "the session ended" if is_end else _SIGNS_OF_LIFE[EventType(event.type)]
-                self._note_end(incident, event.received_at, recovered=not is_end, note=note)
+                self._note_end(incident, event.received_at, recovered=None if is_end else True, note=note)
 
     def observe_silence(self, findings: Iterable[Finding], policy: Policy, at: datetime) -> None:
         """Open an incident for each finding about silence; no event comes with them."""
@@ -245,7 +245,7 @@ class IncidentTracker:
         unshared = added.difference(*(_seen(other) for other in self.active.values()))
         incident.calls_in_loop += len(added)
         incident.unshared_calls += len(unshared)
-        if not is_run_limit:
+        if not (is_run_limit or detector_for(finding.kind).is_silence or finding.detail.get("family")):
             # Evidence is bounded, so the first finding of a long loop may name fewer calls than it counts.
             incident.calls_in_loop = max(
                 incident.calls_in_loop, finding.count * (finding.period if finding.laps else 1)
@@ -367,15 +367,16 @@ class IncidentTracker:
         """
         is_gone = at - self.session.last_event_at >= SILENT_FOR
         for incident in [*self.active.values()]:
-            if is_gone or not detector_for(incident.kind).is_silence:
-                self._note_end(incident, at, recovered=False, note="abandoned")
+            is_silence = detector_for(incident.kind).is_silence
+            if is_gone or not is_silence:
+                self._note_end(incident, at, recovered=None if is_silence else False, note="abandoned")
 
     def _end(self, incident: Incident, at: datetime, *, recovered: bool) -> None:
         self._settle(incident, "recovered" if recovered else "stopped")
         note = "the agent changed course" if recovered else "the session ended inside the loop"
         self._note_end(incident, at, recovered=recovered, note=note)
 
-    def _note_end(self, incident: Incident, at: datetime, *, recovered: bool, note: str) -> None:
+    def _note_end(self, incident: Incident, at: datetime, *, recovered: bool | None, note: str) -> None:
         incident.ended_at, incident.recovered = at, recovered
         self._ended_at_seq[incident.public_id] = self._now[0]
         del self.active[incident.loop_id]
