@@ -19,6 +19,7 @@ REQUEST_SECONDS = 4.0
 LONGEST_RETRY_PAUSE_SECONDS = 1.0
 WAIT_SECONDS = 3
 OPERATOR_PAUSE_SECONDS = 0.2
+TURN_PAUSE_SECONDS = 0.05
 LONGEST_UNANSWERED_SECONDS = 90.0
 _FINAL = ("allow", "block", "stop")
 
@@ -121,7 +122,8 @@ class Load:
     Parameters
     ----------
     pace_seconds
-        Longest pause of an agent between two requests, until `hurry` is called.
+        Longest pause of an agent between two requests, until `hurry` is called; 0 to send everything at once. With pauses,
+        nothing is sent before `allow`.
     """
 
     def __init__(self, url: str, key: str, todo: list[Run], pace_seconds: float) -> None:
@@ -131,6 +133,8 @@ class Load:
         self._todo: SimpleQueue[Run] = SimpleQueue()
         for run in todo:
             self._todo.put(run)
+        self._steps = sum(len(run.steps) for run in todo)
+        self._sent, self._share, self._lock = 0, 0.0 if pace_seconds else 1.0, threading.Lock()
         self._hurry, self._stopped, self._ended = threading.Event(), threading.Event(), threading.Event()
         self._agents = [
             threading.Thread(target=self._guarded, args=(self._agent,), daemon=True) for _ in range(AGENTS)
@@ -142,8 +146,13 @@ class Load:
         for thread in (*self._agents, self._operator):
             thread.start()
 
+    def allow(self, share: float) -> None:
+        """Send this share of all requests, so that some are left for the faults to come."""
+        self._share = share
+
     def hurry(self) -> None:
         """Send what is left without pauses."""
+        self._share = 1.0
         self._hurry.set()
 
     def finish(self, seconds: float) -> None:
@@ -180,10 +189,17 @@ class Load:
             except Empty:
                 return
             for step in run.steps:
+                self._wait_for_turn()
                 for _ in range(2 if step.again else 1):
                     self._send(sender, run, step)
                 if not self._hurry.is_set():
                     self._hurry.wait(random.uniform(0.0, self._pace_seconds))
+
+    def _wait_for_turn(self) -> None:
+        while self._sent >= self._share * self._steps and not self._stopped.wait(TURN_PAUSE_SECONDS):
+            pass
+        with self._lock:
+            self._sent += 1
 
     def _send(self, sender: Sender, run: Run, step: Step) -> None:
         answer = sender.send("POST", step.path, step.body)

@@ -125,6 +125,7 @@ class Player:
         load.start()
         try:
             for number, strike in enumerate(trial.strikes):
+                load.allow((number + 1) / len(trial.strikes))
                 time.sleep(strike.pause_seconds)
                 trial.missed += injector.strike(strike)
                 trial.recoveries.append(self._recover(strike, f"{seed}-{number}", page))
