@@ -129,6 +129,9 @@ def summary(trials: list[Trial], seconds: float) -> dict[str, Any]:
         "duplicated": sum(len(trial.comparison.duplicated) for trial in trials),
         "different": sum(len(trial.comparison.different) for trial in trials),
         "late": sum(recovery.is_late for trial in trials for recovery in trial.recoveries),
+        "over_under_load": sum(
+            recovery.is_over and not recovery.is_late for trial in trials for recovery in trial.recoveries
+        ),
         "problems": sum(len(trial.problems) for trial in trials),
         "seconds": round(seconds, 1),
         "recovery_seconds": {
@@ -152,8 +155,9 @@ def _print_trial(trial: Trial) -> None:
     )
     for strike, recovery in zip(trial.strikes, trial.recoveries, strict=False):
         late = (
-            f" LATE, promised {recovery.limit_seconds:g} s: {recovery.parts}; load {recovery.load:g} on {os.cpu_count()} processors"
-            if recovery.is_late
+            f" {'LATE' if recovery.is_late else 'under load'}, promised {recovery.limit_seconds:g} s: {recovery.parts};"
+            f" load {recovery.load:g} on {os.cpu_count()} processors"
+            if recovery.is_over
             else ""
         )
         print(f"  {_described([strike])}: recovered in {recovery.seconds:.1f} s{late}", flush=True)
@@ -177,7 +181,7 @@ def _print_summary(report: dict[str, Any]) -> None:
         print(f"{kind:<24} {found['times']:>5} {found['median']:>6.1f} s {found['longest']:>6.1f} s")
     print(
         f"\n{report['clean']} of {report['seeds']} seeds clean: {report['events']} events, {report['faults']} faults,"
-        f" {report['lost']} lost, {report['duplicated']} duplicated, {report['different']} different, {report['late']} late,"
+        f" {report['lost']} lost, {report['duplicated']} duplicated, {report['different']} different, {report['late']} late ({report['over_under_load']} more under load),"
         f" {report['problems']} other problems, {report['seconds']:.0f} s"
     )
 
