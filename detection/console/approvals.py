@@ -106,6 +106,7 @@ def page(request: ProjectRequest) -> HttpResponse:
         "next_page": listing.next_page(found.next_cursor),
         "remembered": [(row, _done(row.choice, row.raise_by)) for row in selector.remembered(project.pk)],
         "near_limit": selector.near_limit(project.pk),
+        "is_local": request.get_host().rpartition(":")[0] in ("127.0.0.1", "localhost", "[::1]"),
     }
     return render(request, "approvals/page.html", context)
 

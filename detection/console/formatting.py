@@ -103,6 +103,11 @@ def money(value: float | Decimal | None) -> str:
     return f"${amount:,.4f}" if 0 < amount < 0.01 else f"${amount:,.2f}"
 
 
+def cost(value: float | Decimal | None) -> str:
+    """Return what calls have cost; an en dash where nobody has reported a cost."""
+    return money(value) if value else "–"
+
+
 def ordinal(value: int) -> str:
     """Return 1st, 2nd, 3rd, 4th and so on."""
     ending = "th" if 10 <= value % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(value % 10, "th")

@@ -127,13 +127,19 @@ def _exception(incident: Incident) -> dict[str, Any]:
         by_scope.setdefault(option.where, []).append(option)
     return {
         "exception_options": by_scope,
-        "suggested": exceptions.best(options, incident.label_reason),
+        "suggested": exceptions.best(_lasting(incident, options), incident.label_reason),
         "preselected_expiry": exceptions.expiry_of(incident.label_reason),
         "argument_names": exceptions.varying_arguments(incident),
         "current_exception": exceptions.current(incident),
         "label_reasons": [one for one in LabelReason.choices if one[0]],
         "reason_words": incident.get_label_reason_display() if incident.label_reason else "",
     }
+
+
+def _lasting(incident: Incident, options: list[exceptions.ExceptionOption]) -> list[Any]:
+    """Return the options that still matter: one of a stopped session helps only after it is resumed."""
+    is_stopped = incident.session is None or incident.session.stopped_at is not None
+    return [one for one in options if not (is_stopped and one.change.session)] or options
 
 
 @in_project(Role.ADMIN)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, time, timedelta
 from functools import cached_property
 from typing import Any
 
@@ -264,8 +264,19 @@ class Listing:
             for text, words in [
                 *({"": "All time"} if not self.default_range else {}).items(),
                 *PRESETS.items(),
+                *self._weeks(),
             ]
         ]
+
+    def _weeks(self) -> list[tuple[str, str]]:
+        """Return this week and the last one, from Monday to Sunday where the reader is."""
+        today = timezone.now().astimezone(self.zone).date()
+        monday = today - timedelta(days=today.weekday())
+        first, this, following = (
+            time_ranges.written(datetime.combine(monday + timedelta(days=days), time(), self.zone))
+            for days in (-7, 0, 7)
+        )
+        return [(f"{this}/{following}", "This week"), (f"{first}/{this}", "Last week")]
 
     @property
     def range_words(self) -> str:
@@ -273,6 +284,8 @@ class Listing:
         text = self.range.text
         if self.range_error or not text:
             return text or "All time"
+        if text in (weeks := dict(self._weeks())):
+            return weeks[text]
         if "/" not in text:
             return PRESETS.get(text) or f"Last {text}"
         first, last = (self._shown(end) for end in (self.range.start, self.range.end))

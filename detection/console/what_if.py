@@ -57,6 +57,16 @@ class ReplayedIncident:
     chip_after: str
 
     @property
+    def word(self) -> str:
+        """What the strictest reaction was, in words."""
+        return _reaction(self.item["decision"])
+
+    @property
+    def word_after(self) -> str:
+        """The same under the changed policy."""
+        return _reaction(self.item.get("decision_after", ""))
+
+    @property
     def is_moved(self) -> bool:
         """Whether the changed policy finds it at another call."""
         return bool(
@@ -67,6 +77,10 @@ class ReplayedIncident:
     def is_other_decision(self) -> bool:
         """Whether the changed policy decides differently."""
         return bool(self.item["decision"] != self.item.get("decision_after", self.item["decision"]))
+
+
+def _reaction(decision: str) -> str:
+    return "recorded only" if decision == "allow" else decision
 
 
 def lines_of(text: str) -> list[str]:
@@ -225,6 +239,7 @@ def _context(request: ProjectRequest, row: WhatIf, *, is_beside_form: bool) -> d
             for name, words in (("lost", "Lost"), ("gained", "Gained"))
         ],
         "changed": found["changed"],
+        "replaced": _replaced(found),
         "changed_items": _listed(request, found["changed"]["items"]),
         "decisions": [
             (name, found["decisions"]["before"].get(name, 0), found["decisions"]["after"].get(name, 0))
@@ -242,6 +257,12 @@ def _context(request: ProjectRequest, row: WhatIf, *, is_beside_form: bool) -> d
             *((count, f"found, and not recorded: {CAUSES[cause]}") for cause, count in recorded["not_recorded"].items()),
         ],
     }  # fmt: skip
+
+
+def _replaced(found: dict[str, Any]) -> int:
+    """Count the listed gains in sessions that have lost an incident of another detector."""
+    lost = {one["session"] for one in found["lost"]["items"]}
+    return sum(one["session"] in lost for one in found["gained"]["items"])
 
 
 def _listed(request: ProjectRequest, items: list[dict[str, Any]]) -> list[ReplayedIncident]:

@@ -26,7 +26,7 @@ from detection.selectors.strips import Strip, cells_of, small
 
 register = template.Library()
 
-for _name in ("visible", "visible_block", "pretty", "span", "number", "compact", "money", "ordinal"):
+for _name in ("visible", "visible_block", "pretty", "span", "number", "compact", "money", "cost", "ordinal"):
     register.filter(_name, getattr(formatting, _name))
 for _name in ("setting_value", "source_name", "word", "since"):
     register.filter(_name, getattr(formatting, _name))

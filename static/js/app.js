@@ -24,6 +24,7 @@ document.addEventListener("click", (event) => {
   // A click outside closes open menus.
   for (const menu of document.querySelectorAll("details.pick[open], details.popover[open]"))
     if (!menu.contains(event.target)) menu.open = false;
+  openRow(event);
   const tab = event.target.closest("[data-tab]");
   if (tab) chooseTab(tab);
 });
@@ -36,6 +37,14 @@ document.addEventListener("submit", (event) => {
 document.addEventListener("change", (event) => {
   if (event.target.matches("select[data-submit]")) event.target.form.requestSubmit();
 });
+
+/** A row opens where its name leads, except by a control of its own or while text is selected. */
+function openRow({ target, defaultPrevented }) {
+  const row = target.closest("[data-rows] > tr");
+  const isControl = target.closest("a, button, input, label, select, summary, form, details, textarea");
+  if (!row || isControl || target.closest("td")?.querySelector("form, details") || defaultPrevented) return;
+  if (!getSelection().toString()) row.querySelector("a.name")?.click();
+}
 
 function chooseTab(tab) {
   for (const other of tab.parentElement.querySelectorAll("[data-tab]")) {

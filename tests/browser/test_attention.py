@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 
 import pytest
 from django.contrib.auth import get_user_model
@@ -143,3 +145,65 @@ def test_of_several_tabs_one_notifies_and_permission_is_asked_on_a_click_only(si
     for tab in tabs:
         expect(tab.locator("#attention")).to_be_hidden()
     assert page.evaluate("localStorage.closed") == "yes"
+
+
+@pytest.fixture
+def full_chromium(page):
+    """A page of the whole browser; the headless shell has no notifications."""
+    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if program is None:
+        pytest.skip("Only the headless shell of Chromium was found.")
+    sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
+    browser = page.context.browser.browser_type.launch(executable_path=program, args=sandbox)
+    yield browser.new_page()
+    browser.close()
+
+
+def test_a_service_worker_notifies_where_pages_may_not(site, project, full_chromium):
+    """As in Chrome on Android, whose `Notification` cannot be constructed."""
+    page = full_chromium
+    page.add_init_script(
+        """
+        window.Notification = class {
+            static permission = "granted";
+            static requestPermission = async () => "granted";
+            constructor() { throw new TypeError("Illegal constructor"); }
+        };
+        Document.prototype.hasFocus = () => false;
+        """
+    )
+    page.context.grant_permissions(["notifications"], origin=site.url)
+    sign_in(page, site, get_user_model().objects.get(username="ana"))
+    page.goto(f"{site.url}/p/support/statistics")
+    expect(page.locator('[data-badge="approvals"]').first).to_have_text(re.compile("^0"))
+    hold(project, "s-0", tool="read_file")
+    page.locator("#attention button[data-notify]").click()
+    approval = hold(project)
+    shown = """async (number) => {
+        for (let tries = 0; tries < 100; tries += 1) {
+            const [one] = await navigator.serviceWorker.getRegistrations();
+            const all = await one?.getNotifications() ?? [];
+            if (one && all.length === number)
+                return [one.scope, all.map(({ title, tag, data }) => [title, tag, data.page])];
+            await new Promise((resolve) => setTimeout(resolve, 100));
+        }
+    }"""
+    card = page.locator(f'[data-held="{approval.public_id}"]')
+    expect(card).to_be_visible()
+    title = "Held: search_web of triage"
+    assert page.evaluate(shown, 1) == [f"{site.url}/static/js/", [[title, approval.public_id, page.url]]]
+    assert page.evaluate("navigator.serviceWorker.controller") is None
+    assert page.evaluate("caches.keys()") == []
+    worker = page.context.service_workers[0]
+    page.evaluate("document.activeElement.blur()")
+    worker.evaluate(
+        """async () => {
+            const [notification] = await self.registration.getNotifications();
+            self.dispatchEvent(new NotificationEvent("notificationclick", { notification }));
+        }"""
+    )
+    expect(card.locator("button").first).to_be_visible()
+    page.wait_for_function("document.querySelector('#attention').contains(document.activeElement)")
+    decisions.decide(project.pk, approval.public_id, "skip", SYSTEM)
+    expect(card).to_be_hidden()
+    assert page.evaluate(shown, 0) == [f"{site.url}/static/js/", []]

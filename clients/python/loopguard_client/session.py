@@ -219,6 +219,26 @@ class Session:
             self.outbox.append(self._event("message", role="user") | {"content": wire.content(text)})
         self.guard.wake()
 
+    def usage(
+        self,
+        *,
+        input_tokens: int = 0,
+        output_tokens: int = 0,
+        cost_usd: float = 0,
+        round: str = "",  # noqa: A002
+    ) -> None:
+        """Report the tokens and the cost of a model response.
+
+        Parameters
+        ----------
+        round
+            Name of the response, as in `check`; the usage of one is counted once. Empty: it is only added to the session.
+        """
+        counts = {"input_tokens": input_tokens, "output_tokens": output_tokens, "cost_usd": cost_usd}
+        with self._lock:
+            self.outbox.append(self._event("usage", usage=counts, **({"round": round} if round else {})))
+        self.guard.wake()
+
     def end(self, outcome: Literal["completed", "failed", "cancelled"] = "completed") -> None:
         """Report that the run has ended."""
         with self._lock:
