@@ -26,9 +26,10 @@ MAX_VARYING: Final = 4
 """Results that differ in more fields differ in what they say."""
 MIN_POLL_GAP_SECONDS: Final = 1.0
 MAX_POLL_UNEVENNESS: Final = 3.0
-_OPAQUE = re.compile(
-    r"(?i)[0-9a-f]{8,}(?:-[0-9a-f]{2,})*|\d{4}-\d\d-\d\d[T ]\d\d:\d\d.*|\d{9,}(?:\.\d+)?|(?=[^\s]*\d)[\w+/=-]{16,}"
-)
+_HEX = re.compile(r"[0-9a-fA-F][0-9a-fA-F-]{7,255}")
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d.{0,40}")
+_NUMBER = re.compile(r"\d{9,40}(?:\.\d{1,20})?")
+_TOKEN = re.compile(r"[A-Za-z0-9_+/=-]{16,512}")
 _MAY_POLL: Final = ("", LabelReason.OTHER, LabelReason.HONEST_REPETITION)
 
 
@@ -60,7 +61,7 @@ def volatile_arguments(incident: Incident) -> list[str]:
         name
         for name in varying
         if len({str(call.get(name)) for call in calls}) == len(calls)
-        and all(_OPAQUE.fullmatch(str(call.get(name, ""))) for call in calls)
+        and all(_is_opaque(str(call.get(name, ""))) for call in calls)
     ]
 
 
@@ -101,6 +102,13 @@ def behaves_like_poll(incident: Incident) -> bool:
     moments = [datetime.fromisoformat(call["at"]) for call in calls]
     gaps = [(after - before).total_seconds() for before, after in pairwise(moments)]
     return min(gaps) >= MIN_POLL_GAP_SECONDS and max(gaps) <= MAX_POLL_UNEVENNESS * min(gaps)
+
+
+def _is_opaque(value: str) -> bool:
+    """Return whether a value looks like an id, a time or a token."""
+    if _HEX.fullmatch(value) or _TIME.fullmatch(value) or _NUMBER.fullmatch(value):
+        return True
+    return _TOKEN.fullmatch(value) is not None and any(character.isdigit() for character in value)
 
 
 def json_object(text: str | None) -> dict[str, Any] | None:
