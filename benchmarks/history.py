@@ -38,7 +38,16 @@ def fill(stack: Stack) -> dict[str, int]:
         for statement in _AROUND:
             database.execute(statement)
         database.execute("VACUUM ANALYZE")
-        tables = ("event", "session", "incident", "auditentry", "notification", "approval", "callcount")
+        tables = (
+            "event",
+            "session",
+            "incident",
+            "pattern",
+            "auditentry",
+            "notification",
+            "approval",
+            "callcount",
+        )
         found = {}
         for table in tables:
             row = database.execute(f"SELECT count(*) FROM detection_{table}").fetchone()
@@ -139,9 +148,9 @@ def _copy_runs(database: Database) -> None:
     _copy(
         database,
         "incident",
-        "t.session_id = c.of_id AND c.n % 8 < 3",
-        id="nextval(pg_get_serial_sequence('detection_incident', 'id'))",
+        "t.session_id = c.of_id",
         public_id=incident.format("t.id"),
+        id="nextval(pg_get_serial_sequence('detection_incident', 'id'))",
         session_id="c.id",
         session_name=name.format("session_name"),
         status="(ARRAY['open', 'open', 'resolved', 'resolved', 'resolved', 'acknowledged', 'snoozed'])[c.number % 7 + 1]",
@@ -150,6 +159,8 @@ def _copy_runs(database: Database) -> None:
         last_seen_at=later.format("last_seen_at"),
         ended_at="c.last_at",
     )
+    for statement in _PATTERNS:
+        database.execute(statement)
     of_copy = f"(SELECT id FROM detection_incident WHERE public_id = {incident.format('t.incident_id')})"
     own = "t.incident_id IN (SELECT id FROM detection_incident WHERE session_id = c.of_id) AND c.n % 8 < 3"
     for table, more in (("incidentactivity", {}), ("alertevent", {"state": "'routed'"})):
@@ -205,6 +216,21 @@ UPDATE copied SET id = (floor(extract(epoch FROM last_at) / 86400)::bigint << 32
     "CREATE INDEX ON copied (of_id)",
     "ANALYZE copied",
 )
+
+_KEY = "substr(md5(p.key || '-' || {}), 1, 32)"
+_PATTERNS = (
+    f"""
+INSERT INTO detection_pattern (public_id, project_id, key, kind, tool, program, results, detail, label)
+SELECT 'pat_' || substr(md5(p.id || '-' || n), 1, 15), p.project_id, {_KEY.format("n")}, p.kind, p.tool || '_' || n, p.program,
+       p.results, p.detail, ''
+FROM detection_pattern p, generate_series(1, 15) n
+""",
+    f"""
+UPDATE detection_incident i SET pattern_id = c.id, tool = c.tool FROM detection_pattern p, detection_pattern c
+WHERE p.id = i.pattern_id AND i.id % 16 > 0 AND c.key = {_KEY.format("i.id % 16")}
+""",
+)
+"""The same loops of other tools: some hundred patterns."""
 
 _PROJECT = "(SELECT min(id) FROM detection_project)"
 

@@ -30,7 +30,7 @@ _RUN = quote(history.LONG_RUN, safe="")
 def run(stack: Stack) -> Iterator[Figure]:
     """Fill the database of the stack and request every list."""
     found = history.fill(stack)
-    for table in ("event", "session", "incident"):
+    for table in ("event", "session", "incident", "pattern"):
         yield Figure(f"{table}s in the database", found[table], "rows")
     yield from _bare(stack)
     yield from ask(stack.url, stack.session_cookie(), stack.headers)
@@ -134,6 +134,7 @@ def _pages(program: httpx.Client) -> dict[str, str]:
         "Patterns, all": "patterns?q=",
         "Patterns, a kind and an agent, by cost": "patterns?q=kind:cycle+agent:coder&sort=-cost",
         "Patterns, of a week": "patterns?q=&range=7d",
+        "Patterns, text that is nowhere": "patterns?q=%22no+such+text%22",
         "Pattern": f"patterns/{pattern}",
         "Approvals": "approvals",
         **{f"Statistics, {span}": f"statistics?range={span}" for span in ("24h", "30d", "365d")},
@@ -167,6 +168,8 @@ def _lists(program: httpx.Client) -> dict[str, str]:
         "incidents, not labelled and resolved": "incidents?label=none&status=resolved",
         "patterns": "patterns",
         "patterns, text that is nowhere": "patterns?q=%22no+such+text%22",
+        "patterns, 500 of them": "patterns?limit=500",
+        "views": "views",
         "approvals": "approvals",
         "audit": "audit",
         "audit, of a subject that is not there": "audit?subject=nothing",
