@@ -20,9 +20,9 @@ from detection.filtering.time_ranges import TimeRange
 from detection.models import Project
 from detection.models.incidents import LabelReason
 from detection.selectors.filters import ListQuery
-from detection.selectors.lists import STATISTICS
+from detection.selectors.lists import REACTION_OUTCOMES, STATISTICS
 from detection.selectors.statistics import By, Numbers, Row, groups, statistics
-from detection.selectors.statistics_rows import Sessions, incidents_behind, sessions_behind
+from detection.selectors.statistics_rows import Sessions, judged_incidents, sessions_behind
 
 GROUPS: tuple[tuple[By, str], ...] = (
     ("kind", "Detector"),
@@ -56,7 +56,7 @@ def page(request: ProjectRequest) -> HttpResponse:
     grouped, _ = groups(project.pk, query, by)
     points = _filled(over_time.rows, query, step)
     links = Links(listing, query.range, project.slug)
-    total, behind = over_time.total, incidents_behind(project.pk, query)
+    total, judged = over_time.total, judged_incidents(project.pk, query)
     sessions = sessions_behind(project.pk, query, step)
     in_all = (
         Sessions(*map(sum, zip(*((one.all, one.blocked) for one in sessions.values()), strict=True)))
@@ -93,13 +93,11 @@ def page(request: ProjectRequest) -> HttpResponse:
                 row.rung,
                 row.share,
                 [
-                    (number, links.incidents(behind.get(term, 0), term))
-                    for outcome, number in (
-                        ("recovered", row.recovered),
-                        ("continued", row.went_on),
-                        ("stopped", row.stopped),
+                    (
+                        getattr(row, outcome),
+                        links.incidents(row.incidents.get(outcome, 0), f"reaction:{row.rung}_{words}"),
                     )
-                    for term in (f"reaction:{row.rung}_{outcome}",)
+                    for outcome, words in REACTION_OUTCOMES.items()
                 ],
             )
             for row in over_time.recovery
@@ -108,7 +106,7 @@ def page(request: ProjectRequest) -> HttpResponse:
             (
                 share,
                 [
-                    (number, links.incidents(behind.get(term, 0), term))
+                    (number, links.incidents(judged.get(term, 0), term))
                     for suffix, number in (
                         ("", share.count),
                         ("_right", share.right),

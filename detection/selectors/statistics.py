@@ -6,7 +6,7 @@ Rows of both are merged by the group.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, tzinfo
 from typing import Any, Literal
@@ -85,6 +85,8 @@ class Recovery:
     recovered: int
     went_on: int
     stopped: int
+    incidents: Mapping[str, int]
+    """How many incidents have each of the three outcomes."""
 
     @property
     def share(self) -> float | None:
@@ -322,21 +324,30 @@ def _merged(
 
 
 def _recovery(rows: QuerySet[Incident]) -> tuple[Recovery, ...]:
-    """What agents did after each reaction, as counted in the incidents."""
-    sql, parameters = rows.order_by().values("evidence").query.sql_with_params()
+    """What agents did after each reaction, as counted in the incidents; those without any are not read."""
+    sql, parameters = rows.exclude(decision="allow").order_by().values("evidence").query.sql_with_params()
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT rung.key, outcome.key, sum(outcome.value::int) FROM ("  # noqa: S608  (our own statement)
+            "SELECT rung.key, outcome.key, sum(outcome.value::int),"  # noqa: S608  (our own statement)
+            " count(*) FILTER (WHERE outcome.value::int > 0) FROM ("
             + sql
             + ") AS rows, jsonb_each(rows.evidence->'reactions') AS rung, jsonb_each_text(rung.value) AS outcome"
             " WHERE jsonb_typeof(rows.evidence->'reactions') = 'object' GROUP BY 1, 2",
             parameters,
         )
         counts: dict[str, dict[str, int]] = defaultdict(dict)
-        for rung, outcome, count in cursor.fetchall():
+        found: dict[str, dict[str, int]] = defaultdict(dict)
+        for rung, outcome, count, incidents in cursor.fetchall():
             counts[rung][outcome] = count
+            found[rung][outcome] = incidents
     return tuple(
-        Recovery(rung, *(counts[rung].get(name, 0) for name in ("recovered", "went_on", "stopped")))
+        Recovery(
+            rung,
+            counts[rung].get("recovered", 0),
+            counts[rung].get("went_on", 0),
+            counts[rung].get("stopped", 0),
+            found[rung],
+        )
         for rung in sorted(counts, key=lambda rung: RUNGS.index(rung) if rung in RUNGS else len(RUNGS))
     )
 

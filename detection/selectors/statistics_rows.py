@@ -1,17 +1,16 @@
-"""Counts the rows of other lists behind numbers of statistics that count something else: reactions, consultations, calls."""
+"""Counts the rows of other lists behind numbers of statistics that count something else: consultations and calls."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from django.db import connection
 from django.db.models import Count, Q
 from django.db.models.functions import Trunc
 
 from detection.models import Incident, JudgeCall, JudgeLabel, Session
 from detection.selectors.filters import ListQuery
-from detection.selectors.lists import REACTION_OUTCOMES, SESSIONS
+from detection.selectors.lists import SESSIONS
 from detection.selectors.statistics import By
 
 
@@ -23,21 +22,10 @@ class Sessions:
     blocked: int
 
 
-def incidents_behind(project_id: int, query: ListQuery) -> dict[str, int]:
-    """Count the incidents of a query of `STATISTICS` by the terms `reaction` and `judge` that select them; two queries."""
+def judged_incidents(project_id: int, query: ListQuery) -> dict[str, int]:
+    """Count the incidents of a query of `STATISTICS` by the terms `judge` that select them; one query."""
     found = Incident.objects.filter(query.condition(), project_id=project_id)
-    counts = {}
-    sql, parameters = found.order_by().values("evidence").query.sql_with_params()
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT rung.key, outcome.key, count(*) FROM ("  # noqa: S608  (our own statement)
-            + sql
-            + ") AS rows, jsonb_each(rows.evidence->'reactions') AS rung, jsonb_each_text(rung.value) AS outcome"
-            " WHERE jsonb_typeof(rows.evidence->'reactions') = 'object' AND outcome.value::int > 0 GROUP BY 1, 2",
-            parameters,
-        )
-        for rung, outcome, count in cursor.fetchall():
-            counts[f"reaction:{rung}_{REACTION_OUTCOMES.get(outcome, outcome)}"] = count
+    counts: dict[str, int] = {}
     consulted = JudgeCall.objects.filter(incident__in=found).order_by().values_list("outcome")
     for outcome, count, right, wrong in consulted.annotate(
         Count("incident", distinct=True),
