@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from django.http import HttpResponse
+from django.http.response import HttpResponseBase
 
+from detection import exports
 from detection.api.problems import Problem
 from detection.api.query_parameters import check_parameters
-from detection.api.requests import ApiRequest
-from detection.api.responses import list_response
-from detection.api.schemas.common import FilterSchema, PageQuerySchema
+from detection.api.requests import ApiRequest, actor_of
+from detection.api.responses import json_response, list_response
+from detection.api.schemas.common import FileQuerySchema, FilterSchema, PageQuerySchema
 from detection.filtering.language import Term
 from detection.filtering.time_ranges import ALL_TIME, TimeRange
 from detection.selectors.filters import ListQuery, ListSpec, given_terms, list_query
@@ -70,3 +72,21 @@ def page_response(
     check_parameters(request, type(query))
     page = read(request.principal.project_id, filters, query.cursor, query.limit)
     return list_response(map(document, page.items), page.next_cursor)
+
+
+def export_response(request: ApiRequest, query: FileQuerySchema, filters: ListQuery) -> HttpResponseBase:
+    """Return a list as a file; a parameter that the query's schema does not have is rejected."""
+    check_parameters(request, type(query))
+    principal = request.principal
+    return exports.list_file(
+        principal.project_id, principal.project_slug, filters, query.format, limit=query.limit
+    )
+
+
+def bulk_response(
+    request: ApiRequest, bulk: Callable[..., dict[str, str]], ids: list[str], action: str, **arguments: Any
+) -> HttpResponse:
+    """Apply an action to several rows, and return the outcome by id; an id that nothing can have is not found."""
+    named = [public_id for public_id in ids if public_id.isprintable()]
+    done = bulk(request.principal.project_id, named, action, actor_of(request), **arguments)
+    return json_response({"outcome": dict.fromkeys(ids, "not_found") | done})

@@ -24,7 +24,6 @@ from detection.models.approvals import DONE
 from detection.selectors import approvals as selector
 from detection.selectors.incidents import get_incident
 from detection.selectors.lists import APPROVALS
-from detection.selectors.pages import BadCursor, Page
 from detection.services.approvals import decisions as service
 from detection.services.approvals import judge_consultation
 from detection.services.errors import ServiceError
@@ -94,10 +93,7 @@ def page(request: ProjectRequest) -> HttpResponse:
     project, listing = request.project, Listing(request, APPROVALS)
     if listing.moved:
         return HttpResponseRedirect(listing.moved)
-    try:
-        found = selector.list_approvals(project.pk, listing.query, listing.cursor, PAGE_ROWS)
-    except BadCursor:
-        found = Page((), None)
+    found = listing.page(selector.list_approvals, PAGE_ROWS)
     context = {
         "waiting": waiting(selector.waiting(project.pk)),
         "listing": listing,

@@ -11,8 +11,8 @@ from detection.console.listing import Listing
 from detection.console.policies import changes_of
 from detection.selectors import audit
 from detection.selectors.lists import AUDIT
-from detection.selectors.pages import BadCursor, Page
 
+PAGE_ROWS = 50
 KINDS = (
     ("", "All"),
     ("policy.*", "Settings"),
@@ -29,10 +29,7 @@ def page(request: ProjectRequest) -> HttpResponse:
     listing = Listing(request, AUDIT)
     if listing.moved:
         return HttpResponseRedirect(listing.moved)
-    try:
-        found = audit.list_entries(request.project.pk, listing.query, listing.cursor, with_server=True)
-    except BadCursor:
-        found = Page((), None)
+    found = listing.page(audit.list_entries, PAGE_ROWS, with_server=True)
     context = {
         "listing": listing,
         "tabs": listing.tabs(KINDS, None, field="action"),

@@ -19,7 +19,6 @@ from detection.models.incidents import IncidentLabel
 from detection.selectors import bulk_actions
 from detection.selectors import incidents as selector
 from detection.selectors.lists import INCIDENTS
-from detection.selectors.pages import BadCursor, Page
 from detection.services.incidents import triage as service
 
 PAGE_ROWS = 50
@@ -49,10 +48,7 @@ def page(request: ProjectRequest) -> HttpResponse:
     project, listing = request.project, Listing(request, INCIDENTS)
     if listing.moved:
         return HttpResponseRedirect(listing.moved)
-    try:
-        found = selector.list_incidents(project.pk, listing.query, listing.cursor, PAGE_ROWS)
-    except BadCursor:
-        found = Page((), None)
+    found = listing.page(selector.list_incidents, PAGE_ROWS)
     counts = selector.counts(project.pk, listing.query)
     tabs = listing.tabs(TABS, counts, _EXACT)
     context = {

@@ -6,11 +6,11 @@ filter bar, the chips, the range picker, the sortable headers and the export men
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, time, timedelta
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from django.http import QueryDict
 from django.utils import timezone
@@ -23,8 +23,10 @@ from detection.filtering.language import FilterError, Term
 from detection.filtering.time_ranges import PRESETS, TimeRange
 from detection.models import SavedView
 from detection.selectors.filters import ListQuery, ListSpec, list_query
+from detection.selectors.pages import BadCursor, Page
 from detection.selectors.saved_views import list_views
 
+Row = TypeVar("Row")
 FORMATS = (("csv", "CSV"), ("jsonl", "JSON lines"))
 
 
@@ -122,6 +124,19 @@ class Listing:
             self.error = error.detail
             found = replace(list_query(self.spec, sort=sort), is_empty=True)
         return replace(found, is_empty=True) if self.range_error else found
+
+    def page(self, read: Callable[..., Page[Row]], rows: int, **more: Any) -> Page[Row]:
+        """Return the rows of the address; none for a cursor that is not one of the list.
+
+        Parameters
+        ----------
+        read
+            Reads a page: project id, query, cursor, number of rows, `more`.
+        """
+        try:
+            return read(self.project_id, self.query, self.cursor, rows, **more)
+        except BadCursor:
+            return Page((), None)
 
     # Addresses
 

@@ -19,7 +19,6 @@ from detection.models import Role, SessionState
 from detection.selectors import dashboard
 from detection.selectors import sessions as selector
 from detection.selectors.lists import INCIDENTS, SESSIONS
-from detection.selectors.pages import BadCursor, Page
 from detection.services.sessions import actions as service
 from detection.services.sessions import removal
 
@@ -52,10 +51,7 @@ def page(request: ProjectRequest) -> HttpResponse:
         return HttpResponseRedirect(listing.moved)
     # Taken before the rows are read, so a change committed in between is sent again.
     cursor = selector.changed_since(project.pk, "").cursor
-    try:
-        found = selector.list_sessions(project.pk, listing.query, listing.cursor, page_rows(request))
-    except BadCursor:
-        found = Page((), None)
+    found = listing.page(selector.list_sessions, page_rows(request))
     context = {
         "cursor": cursor,
         "listing": listing,

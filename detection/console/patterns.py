@@ -20,7 +20,6 @@ from detection.models import Membership, Pattern, Role
 from detection.selectors import bulk_actions
 from detection.selectors import patterns as selector
 from detection.selectors.lists import PATTERNS
-from detection.selectors.pages import BadCursor, Page
 from detection.selectors.patterns import PatternRow
 from detection.services.incidents import pattern_triage as service
 
@@ -105,10 +104,7 @@ def page(request: ProjectRequest) -> HttpResponse:
     project, listing = request.project, Listing(request, PATTERNS)
     if listing.moved:
         return HttpResponseRedirect(listing.moved)
-    try:
-        found = selector.list_patterns(project.pk, listing.query, listing.cursor, PAGE_ROWS)
-    except BadCursor:
-        found = Page((), None)
+    found = listing.page(selector.list_patterns, PAGE_ROWS)
     counts = selector.state_counts(project.pk, listing.query)
     tabs = listing.tabs(TABS, counts)
     context = {

@@ -8,8 +8,7 @@ from ninja import Query, Router
 
 from detection import exports
 from detection.api.auth import ADMIN
-from detection.api.pages import page_response, query_of
-from detection.api.query_parameters import check_parameters
+from detection.api.pages import export_response, page_response, query_of
 from detection.api.requests import ApiRequest
 from detection.api.responses import LIST_AS_FILE
 from detection.api.schemas.audit import (
@@ -53,8 +52,4 @@ def list_audit_entries(request: ApiRequest, query: Query[AuditQuerySchema]) -> H
 )
 def export_audit_entries(request: ApiRequest, query: Query[AuditExportQuerySchema]) -> HttpResponseBase:
     """Export up to 100,000 changes as JSON lines or CSV."""
-    check_parameters(request, AuditExportQuerySchema)
-    principal = request.principal
-    return exports.list_file(
-        principal.project_id, principal.project_slug, _query(query), query.format, limit=query.limit
-    )
+    return export_response(request, query, _query(query))

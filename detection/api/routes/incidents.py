@@ -11,11 +11,10 @@ from django.http.response import HttpResponseBase
 from django.utils import timezone
 from ninja import Body, Query, Router
 
-from detection import exports
 from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ
-from detection.api.pages import page_response, query_of
-from detection.api.query_parameters import check_parameters, existing, existing_name, target
-from detection.api.requests import ApiRequest, actor_of
+from detection.api.pages import bulk_response, export_response, page_response, query_of
+from detection.api.query_parameters import existing, existing_name, target
+from detection.api.requests import ApiRequest
 from detection.api.responses import LIST_AS_FILE, activity_document, json_response
 from detection.api.schemas.common import PageSchema
 from detection.api.schemas.incidents import (
@@ -80,11 +79,7 @@ def list_incidents(request: ApiRequest, query: Query[IncidentQuerySchema]) -> Ht
 )
 def export_incidents(request: ApiRequest, query: Query[IncidentExportQuerySchema]) -> HttpResponseBase:
     """Export up to 100,000 incidents as JSON lines or CSV."""
-    check_parameters(request, IncidentExportQuerySchema)
-    principal = request.principal
-    return exports.list_file(
-        principal.project_id, principal.project_slug, _query(query), query.format, limit=query.limit
-    )
+    return export_response(request, query, _query(query))
 
 
 @router.post(
@@ -100,10 +95,7 @@ def update_incidents(request: ApiRequest, body: Body[BulkActionRequestSchema]) -
         more = {"until": body.until, "until_worse": body.until_worse}
     elif body.action == "label":
         more = {"value": body.label, "reason": body.reason}
-    ids = [public_id for public_id in body.ids if public_id.isprintable()]
-    outcome = dict.fromkeys(body.ids, "not_found")
-    outcome |= services.bulk(request.principal.project_id, ids, body.action, actor_of(request), **more)
-    return json_response({"outcome": outcome})
+    return bulk_response(request, services.bulk, body.ids, body.action, **more)
 
 
 @router.get(

@@ -11,11 +11,10 @@ from django.http.response import HttpResponseBase
 from django.utils import timezone
 from ninja import Body, Query, Router
 
-from detection import exports
 from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ
-from detection.api.pages import page_response, query_of
-from detection.api.query_parameters import check_parameters, existing, existing_name, target
-from detection.api.requests import ApiRequest, actor_of
+from detection.api.pages import bulk_response, export_response, page_response, query_of
+from detection.api.query_parameters import existing, existing_name, target
+from detection.api.requests import ApiRequest
 from detection.api.responses import (
     LIST_AS_FILE,
     activity_document,
@@ -81,11 +80,7 @@ def list_patterns(request: ApiRequest, query: Query[PatternQuerySchema]) -> Http
 )
 def export_patterns(request: ApiRequest, query: Query[PatternExportQuerySchema]) -> HttpResponseBase:
     """Export up to 100,000 patterns as JSON lines or CSV."""
-    check_parameters(request, PatternExportQuerySchema)
-    principal = request.principal
-    return exports.list_file(
-        principal.project_id, principal.project_slug, _query(query), query.format, limit=query.limit
-    )
+    return export_response(request, query, _query(query))
 
 
 @router.post(
@@ -105,10 +100,7 @@ def update_patterns(request: ApiRequest, body: Body[BulkPatternActionRequestSche
         more = {"value": body.label, "note": body.note}
     elif body.action in ("acknowledge", "resolve"):
         more = {"note": body.note}
-    ids = [public_id for public_id in body.ids if public_id.isprintable()]
-    outcome = dict.fromkeys(body.ids, "not_found")
-    outcome |= services.bulk(request.principal.project_id, ids, body.action, actor_of(request), **more)
-    return json_response({"outcome": outcome})
+    return bulk_response(request, services.bulk, body.ids, body.action, **more)
 
 
 @router.get(

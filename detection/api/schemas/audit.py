@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 from ninja import Field, Schema
 
-from detection import exports
-from detection.api.schemas.common import FilterQuerySchema, PageQuerySchema, ShortText, Timestamp
+from detection.api.schemas.common import (
+    FileQuerySchema,
+    FilterQuerySchema,
+    PageQuerySchema,
+    ShortText,
+    Timestamp,
+)
 
 
 class AuditFiltersSchema(FilterQuerySchema):
@@ -27,13 +32,8 @@ class AuditQuerySchema(AuditFiltersSchema, PageQuerySchema):
     """Filters of the audit list."""
 
 
-class AuditExportQuerySchema(AuditFiltersSchema):
+class AuditExportQuerySchema(FileQuerySchema, AuditFiltersSchema):
     """Filters of the audit export."""
-
-    format: Literal["jsonl", "csv"] = Field("jsonl", description="File format.")
-    limit: int = Field(
-        exports.MAX_ROWS, ge=1, le=exports.MAX_ROWS, description="Maximum number of entries in the file."
-    )
 
 
 class AuditEntrySchema(Schema):

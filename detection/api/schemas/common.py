@@ -8,6 +8,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 from ninja import Field, Schema
 from pydantic import AfterValidator, AwareDatetime, ConfigDict, StringConstraints, WithJsonSchema
 
+from detection import exports
 from detection.api import event_parsing
 from detection.engine.detectors import KINDS
 from detection.filtering import language
@@ -70,6 +71,15 @@ class PageQuerySchema(Schema):
 
     cursor: ShortText = Field("", description="`next_cursor` of the previous page. Empty for the first page.")
     limit: int = Field(50, ge=1, le=500, description="Rows per page.")
+
+
+class FileQuerySchema(Schema):
+    """How a list is exported."""
+
+    format: Literal["jsonl", "csv"] = Field("jsonl", description="File format.")
+    limit: int = Field(
+        exports.MAX_ROWS, ge=1, le=exports.MAX_ROWS, description="Maximum number of rows in the file."
+    )
 
 
 class FilterSchema(Schema):

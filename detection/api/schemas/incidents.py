@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 from ninja import Field, Schema
 from pydantic import StringConstraints
 
-from detection import exports
 from detection.api.schemas.common import (
+    FileQuerySchema,
     FilterQuerySchema,
     FindingKindFilter,
     Name256,
@@ -52,13 +52,8 @@ class IncidentQuerySchema(IncidentFiltersSchema, PageQuerySchema):
     """Filters of the incident list."""
 
 
-class IncidentExportQuerySchema(IncidentFiltersSchema):
+class IncidentExportQuerySchema(FileQuerySchema, IncidentFiltersSchema):
     """Filters of the incident export."""
-
-    format: Literal["jsonl", "csv"] = Field("jsonl", description="File format.")
-    limit: int = Field(
-        exports.MAX_ROWS, ge=1, le=exports.MAX_ROWS, description="Maximum number of incidents in the file."
-    )
 
 
 class IncidentSchema(Schema):

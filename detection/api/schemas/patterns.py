@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 from ninja import Field, Schema
 from pydantic import StringConstraints
 
-from detection import exports
 from detection.api.schemas.common import (
+    FileQuerySchema,
     FilterQuerySchema,
     FindingKindFilter,
     Name200,
@@ -51,13 +51,8 @@ class PatternQuerySchema(PatternFiltersSchema, PageQuerySchema):
     """Filters of the list of patterns."""
 
 
-class PatternExportQuerySchema(PatternFiltersSchema):
+class PatternExportQuerySchema(FileQuerySchema, PatternFiltersSchema):
     """Filters of the export of patterns."""
-
-    format: Literal["jsonl", "csv"] = Field("jsonl", description="File format.")
-    limit: int = Field(
-        exports.MAX_ROWS, ge=1, le=exports.MAX_ROWS, description="Maximum number of patterns in the file."
-    )
 
 
 class NameCountSchema(Schema):
