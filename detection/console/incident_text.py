@@ -140,6 +140,8 @@ def _reaction(incident: Incident, calls: list[dict[str, Any]]) -> tuple[Part, ..
         return (Part("It was reported to operators, and the agent got no message"),)
     if incident.decision == "allow":
         return (Part("It was recorded only, as the policy requires no reaction"),)
+    if not incident.was_guarded and detector_for(incident.kind).judges_texts:
+        return (Part("The agent got no message, because its texts were only reported"),)
     if not incident.was_guarded:
         return (
             Part("The agent only reports its calls. With guard, it "),

@@ -251,7 +251,8 @@ def test_an_incident_of_repeated_words_shows_the_texts_and_the_call_before_them(
     evaluate(session.pk)
     incident = Incident.objects.get(session=session)
     shown = text(world.client.get(f"{world.base}/incidents/{incident.public_id}"))
-    assert "The agent said the same 3 times without a call in between." in shown
+    said_so = "The agent said the same 3 times without a call in between."
+    assert f"{said_so} The agent got no message, because its texts were only reported." in shown
     assert f"Assistant {said}" in shown
     assert shown.count("Assistant identical") == 2
     assert "3 of 3 texts" in shown

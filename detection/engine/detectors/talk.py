@@ -149,6 +149,9 @@ class Talk(BaseDetector):
         texts.append(known)
         del texts[:-_MAX_TEXTS]
         is_same = known[_DIGEST] == digest
+        if not is_same:
+            # What has varied once is not called the same any more.
+            known[_DIGEST] = ""
         known[_WORDS] = words
         known[_COUNT] += 1
         _note_seq(known, message.seq)

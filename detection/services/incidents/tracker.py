@@ -560,6 +560,8 @@ class IncidentTracker:
                 incident.first_call_number = calls[incident.first_seq].call_number
             if detector_for(incident.kind).judges_texts:
                 incident.evidence["messages"] = [message_of(found[seq]) for seq in own if seq in found]
+                # It belongs to no call; lists and maps show it at the one before it.
+                incident.first_call_number = incident.last_call_number
             known = {call["seq"]: call for call in incident.evidence.get("calls", ())}
             known |= {
                 seq: evidence_of(calls[seq], results.get(seq), self._ended_at_seq.get(name))
