@@ -6,6 +6,7 @@ import pytest
 from django.utils import timezone
 
 from detection.models import AlertEvent, Event, Session
+from detection.services.alerting import rendering
 from detection.services.maintenance import retention
 from detection.services.sessions.evaluation import evaluate
 from detection.services.sessions.stalled import report_due
@@ -58,12 +59,16 @@ def test_a_call_without_a_result_is_reported_after_the_limit_of_its_class_until_
     event = AlertEvent.objects.get(type="opened")
     assert (event.facts["kind"], event.facts["severity"], event.facts["unit"]) == ("stalled", "warning", "")
     assert event.facts["detail"]["silence"] == "has returned no result"
+    sentence = rendering.sentence(event.type, event.actor, event.facts)
+    assert sentence.startswith("Stalled: 'fetch_url' was silent for 660 s; the limit is 600 s. (")
     assert silent.api.get("/sessions/s-1").json()["state"] == "running", "silence is no loop"
 
     silent.result("c2", "the page")
     (incident,) = silent.incidents()
     assert (incident["status"], incident["recovered"]) == ("ended", True)
-    assert AlertEvent.objects.get(type="ended").facts["note"] == "the result arrived"
+    ended = AlertEvent.objects.get(type="ended")
+    assert "No longer stalled" in rendering.sentence("ended", "system", ended.facts)
+    assert ended.facts["note"] == "the result arrived"
     assert Session.objects.get().has_active_incident is False
 
 

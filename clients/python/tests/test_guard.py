@@ -153,9 +153,12 @@ def test_calls_of_one_response_take_one_request(server, proxy, name):
 def test_the_last_result_and_the_end_arrive_without_another_call(guard, server, name):
     session = guard.session(name)
     session.user_message("Find it.")
-    session.result(session.check("search", {"q": "x"}), {"hits": [1, 2]})
+    verdict = session.check("search", {"q": "x"})
+    session.heartbeat(verdict)
+    session.result(verdict, {"hits": [1, 2]})
     session.end("failed")
     assert eventually(lambda: server.session(name)["outcome"] == "failed")
+    assert guard.status.dropped_events == 0, "the server knows heartbeats"
     assert server.calls(name)[0]["result"]["content"] == '{"hits":[1,2]}'
 
 

@@ -17,6 +17,7 @@ from django.conf import settings
 
 from detection.engine import messages
 from detection.engine.calls import Finding
+from detection.engine.detectors import detector_for
 from detection.models import AlertEvent, AlertEventType, Approval, ApprovalState, Severity, Unattended
 from detection.models.approvals import DONE
 from detection.selectors import strip_images
@@ -53,6 +54,7 @@ _HEADLINES = {
     AlertEventType.APPROVAL_CLOSED: "Approval closed",
     AlertEventType.JUDGE_DISABLED: "Judge disabled",
 }
+_HEADLINES_OF_SILENCE = {"opened": "Stalled", "ended": "No longer stalled"}
 _WITH_STRIP = frozenset({"opened", "escalated", AlertEventType.NEAR_LIMIT, AlertEventType.APPROVAL_REQUESTED})
 _APPROVAL_TYPES = frozenset({AlertEventType.APPROVAL_REQUESTED, AlertEventType.APPROVAL_CLOSED})
 _SESSION_FIELDS = ("agent", "backend", "model", "tool", "severity", "is_demo", "strip")
@@ -93,7 +95,7 @@ def _describe(facts: Mapping[str, Any]) -> str:
 
 def sentence(event_type: str, actor: str, facts: Mapping[str, Any]) -> str:
     """Return one sentence about an alert event."""
-    headline = _HEADLINES.get(event_type, event_type)
+    headline = _headline(event_type, facts)
     if event_type == AlertEventType.NEAR_LIMIT:
         return f"{headline}: {_limit_notice(facts)}"
     if event_type in _APPROVAL_TYPES:
@@ -103,7 +105,12 @@ def sentence(event_type: str, actor: str, facts: Mapping[str, Any]) -> str:
             f"{headline}: the model {plain(facts['judge']['model'])} at {plain(facts['judge']['host'])} followed an instruction"
             f" in its data. For a day nobody is judged, and what waits for it is denied. {_where(facts)}"
         )
-    if event_type in ("opened", "escalated", "woke"):
+    is_silence = detector_for(facts["kind"]).is_silence
+    if is_silence and event_type == "opened":
+        end = f"the limit is {facts['limit']:,} s"
+    elif is_silence and event_type == "ended":
+        end = plain(facts["note"])
+    elif event_type in ("opened", "escalated", "woke"):
         end = f"{_REACTIONS.get(facts['decision'], facts['decision'])} (limit {facts['limit']})"
     elif event_type == AlertEventType.STILL_OPEN:
         end = f"unacknowledged since {_utc(facts['opened_at']):%d %b %H:%M} UTC"
@@ -112,6 +119,12 @@ def sentence(event_type: str, actor: str, facts: Mapping[str, Any]) -> str:
     else:
         end = f"by {plain(actor)}"
     return f"{headline}: {_describe(facts)}; {end}. {_where(facts)}"
+
+
+def _headline(event_type: str, facts: Mapping[str, Any]) -> str:
+    headline = _HEADLINES.get(event_type, event_type)
+    is_silence = detector_for(str(facts.get("kind", ""))).is_silence
+    return _HEADLINES_OF_SILENCE.get(event_type, headline) if is_silence else headline
 
 
 def _where(facts: Mapping[str, Any]) -> str:
@@ -181,7 +194,7 @@ def _is_open_request(event: AlertEvent) -> bool:
 def title_of(events: Sequence[AlertEvent]) -> str:
     """Return a title for subject lines and lists."""
     first = next((event for event in events if _is_open_request(event)), events[0])
-    headline = _HEADLINES.get(first.type, first.type)
+    headline = _headline(first.type, first.facts)
     if first.type == AlertEventType.APPROVAL_REQUESTED and not _is_open_request(first):
         headline = _HEADLINES[AlertEventType.APPROVAL_CLOSED]
     subject = plain(first.facts["session" if first.type == AlertEventType.NEAR_LIMIT else "tool"], 60)
