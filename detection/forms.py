@@ -37,6 +37,11 @@ def shown_fields(scope: Scope = SERVER) -> Iterator[Field]:
     return (field for field in FIELDS.values() if scope.kind in field.scopes)
 
 
+def _fields_of_forms() -> list[Field]:
+    """Return every setting that some override may contain: a few belong to one kind of scope only."""
+    return [field for field in FIELDS.values() if set(field.scopes) - {"environment"}]
+
+
 def form_field(field: Field) -> forms.Field:
     """Return the form field of a setting; an empty one means that the setting is inherited."""
     more: dict[str, Any] = {"required": False, "label": field.label, "help_text": field.help.replace("`", "")}
@@ -65,7 +70,7 @@ def as_text(value: Any) -> str:
 
 
 _SettingFields: Any = type(
-    "_SettingFields", (forms.Form,), {PREFIX + field.name: form_field(field) for field in shown_fields()}
+    "_SettingFields", (forms.Form,), {PREFIX + field.name: form_field(field) for field in _fields_of_forms()}
 )
 
 
@@ -104,7 +109,7 @@ class OverrideForm(_SettingFields):  # type: ignore[misc]
         super().__init__(*args, initial={**initial, **kwargs.pop("initial", {})}, **kwargs)
         self.scope, self.inherited = scope, inherited
         allowed = {field.name for field in shown_fields(scope)}
-        for field in shown_fields():
+        for field in _fields_of_forms():
             if field.name not in allowed:
                 del self.fields[PREFIX + field.name]
             elif inherited is not None:

@@ -13,9 +13,11 @@ def names(form):
 
 def test_the_form_has_every_setting_that_its_scope_may_contain():
     assert set(FIELDS) - names(OverrideForm(scope=PROJECT)) == {"judge_available"}
-    assert names(OverrideForm(scope=SESSION)) == names(OverrideForm(scope=PROJECT))
+    of_projects = {"judge_sees_request"}
+    assert names(OverrideForm(scope=SESSION)) == names(OverrideForm(scope=PROJECT)) - of_projects
     rule = OverrideForm(scope=Scope("tool", pattern="search_*"))
-    assert set(FIELDS) - names(rule) == {"judge_available", "counting_scope", "attended"}
+    of_sessions = {"judge_available", "judge_temperature", "counting_scope", "attended"}
+    assert set(FIELDS) - names(rule) == of_sessions | of_projects
     shown = form_settings(rule)
     listed = [row.field.name for group in (shown.first, *shown.groups) for row in group.rows]
     assert sorted(listed) == sorted(names(rule))
