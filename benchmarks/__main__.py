@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable
 from functools import partial
 
-from benchmarks import detectors, engine, fairness, freezes, gateway, http, kills, live, pages, start
+from benchmarks import detectors, engine, fairness, freezes, gateway, http, kills, live, pages, scaling, start
 from benchmarks.report import HEAD, MARKDOWN_HEAD, Figure
 from benchmarks.stack import Stack
 
@@ -28,18 +28,22 @@ PARTS = (
     "gateway",
     "screens",
 )
+MORE_PARTS = ("scaling",)
+"""Measured only when they are named."""
 
 
 def main() -> None:
     """Measure the selected speeds; exit 1 when one misses its required limit."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"only some of {', '.join(PARTS)}")
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help=f"only some of {', '.join((*PARTS, *MORE_PARTS))}"
+    )
     parser.add_argument("--seconds", type=float, default=15.0, help="how long each load runs (default 15)")
     parser.add_argument("--viewers", type=int, default=100, help="open live pages (default 100)")
     parser.add_argument("--markdown", action="store_true", help="print rows for docs/benchmarks.md")
     options = parser.parse_args()
     parts = set(options.parts or PARTS)
-    if unknown := parts - set(PARTS):
+    if unknown := parts - {*PARTS, *MORE_PARTS}:
         parser.error(f"unknown part {', '.join(sorted(unknown))}")
     load = os.getloadavg()[0]
     print(
@@ -64,6 +68,9 @@ def _run(parts: set[str], options: argparse.Namespace) -> int:
         # Of its own: the others measure without a month of work in the tables.
         with Stack() as stack:
             missed += show(pages.run(stack))
+    if "scaling" in parts:
+        with Stack() as stack:
+            missed += show(scaling.run(stack, options.seconds))
     if "start" in parts:
         missed += show(start.run())
     if "kills" in parts:

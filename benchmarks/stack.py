@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,6 +19,7 @@ from typing import Self
 import httpx
 import psycopg
 
+from benchmarks.processor_time import processor_seconds
 from loopguard_site.env import web_processes
 from loopguard_site.supervisor import children
 from loopguard_site.supervisor.postgres import EmbeddedPostgres
@@ -53,6 +54,9 @@ class Stack:
         self._postgres = EmbeddedPostgres(self._folder / "postgres")
         self._valkey = EmbeddedValkey(self._folder / "valkey")
         self._children: list[subprocess.Popen[bytes]] = []
+        self._web_children: list[subprocess.Popen[bytes]] = []
+        self._workers: list[subprocess.Popen[bytes]] = []
+        self._webs: list[str] = []
         port, live = free_port(), free_port()
         self.url, self.live_url = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{live}"
         self._ports = (port, live)
@@ -141,33 +145,67 @@ class Stack:
         self.shown = json.loads(result.read_text())
         with self.connect() as database:
             database.execute(_CREATE)
-        web, live = (str(port) for port in self._ports)
-        self._launch("granian", "--interface", "rsgi", "--port", web, "--http", "1", "--no-ws",
-                     "--workers", str(web_processes(os.environ)),
-                     "--log-level", "warning", "loopguard_site.rsgi:application")  # fmt: skip
-        self._launch("uvicorn", "--port", live, "--lifespan", "off", "--no-access-log", "--log-level", "warning",
+        web, live = self._ports
+        self._launch_web(web, web_processes(os.environ))
+        self._launch("uvicorn", "--port", str(live), "--lifespan", "off", "--no-access-log", "--log-level", "warning",
                      "loopguard_site.asgi:application")  # fmt: skip
-        self._launch("celery", "-A", "loopguard_site", "worker", "-P", "threads", "-c", "4", "-l", "WARNING",
-                     "--without-gossip", "--without-mingle", "--without-heartbeat")  # fmt: skip
+        self.keep_workers(1)
         deadline = time.monotonic() + START_SECONDS
-        while not self._is_ready():
+        self._wait_until_ready(self.url, self.live_url, deadline=deadline)
+
+    def web_urls(self, number: int) -> list[str]:
+        """Return the addresses of so many `web`, each with a port and a process of its own; started where they are missing."""
+        while len(self._webs) < number:
+            port = free_port()
+            self._launch_web(port, 1)
+            self._webs.append(f"http://127.0.0.1:{port}")
+        urls = self._webs[:number]
+        self._wait_until_ready(*urls, deadline=time.monotonic() + START_SECONDS)
+        return urls
+
+    def keep_workers(self, number: int) -> None:
+        """Start workers until so many run."""
+        while len(self._workers) < number:
+            self._workers.append(self._launch(
+                "celery", "-A", "loopguard_site", "worker", "-P", "threads", "-c", "4", "-l", "WARNING",
+                "--without-gossip", "--without-mingle", "--without-heartbeat"))  # fmt: skip
+
+    def processor_seconds(self) -> dict[str, float]:
+        """Return the processor time of each kind of process so far."""
+        broker = self._valkey.child
+        return {
+            "web": processor_seconds(child.pid for child in self._web_children),
+            "worker": processor_seconds(child.pid for child in self._workers),
+            "postgresql": processor_seconds(self.postgres_pids()[:1]),
+            "broker": processor_seconds([broker.pid] if broker else []),
+        }
+
+    def _launch_web(self, port: int, processes: int) -> None:
+        self._web_children.append(self._launch(
+            "granian", "--interface", "rsgi", "--port", str(port), "--http", "1", "--no-ws", "--workers", str(processes),
+            "--log-level", "warning", "loopguard_site.rsgi:application"))  # fmt: skip
+
+    def _wait_until_ready(self, *urls: str, deadline: float) -> None:
+        while not self._is_ready(urls):
             if time.monotonic() > deadline:
                 raise TimeoutError(
                     f"LoopGuard did not come up:\n{(self._folder / 'log').read_text()[-3000:]}"
                 )
             time.sleep(0.1)
 
-    def _is_ready(self) -> bool:
+    def _is_ready(self, urls: Iterable[str]) -> bool:
         try:
-            return all(httpx.get(f"{url}/readyz", timeout=2).is_success for url in (self.url, self.live_url))
+            return all(httpx.get(f"{url}/readyz", timeout=2).is_success for url in urls)
         except httpx.TransportError:
             return False
 
-    def _launch(self, *command: str) -> None:
+    def _launch(self, *command: str) -> subprocess.Popen[bytes]:
         with (self._folder / "log").open("ab") as log:
-            self._children.append(
-                children.launch([sys.executable, "-m", *command], cwd=ROOT, env=self.environment, stdout=log)
+            child = children.launch(
+                [sys.executable, "-m", *command], cwd=ROOT, env=self.environment, stdout=log
             )
+        self._children.append(child)
+        return child
 
     def _stop(self) -> None:
         for child in self._children:

@@ -57,6 +57,7 @@ def _checks() -> list[tuple[str, list[str], dict[str, str]]]:
         ("style and script format", [str(scripts / "oxfmt"), "--check", "static/css", "static/js"], {}),
         ("generated files", [*python, "docs/generate.py", "--check"], {}),
         ("line lengths", [*python, "-m", "development.line_lengths"], {}),
+        ("Kubernetes manifests", [*python, "-m", "development.manifests"], {}),
         (
             "migrations",
             [*python, "-W", "ignore", "manage.py", "makemigrations", "--check", "--dry-run"],
