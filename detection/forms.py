@@ -5,6 +5,7 @@ The form only collects what was entered. The services validate it, and `add_serv
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -53,13 +54,48 @@ def form_field(field: Field) -> forms.Field:
     if field.type == "ladder":
         attributes = {"list": "ladders", "autocomplete": "off", "spellcheck": "false"}
         return forms.CharField(max_length=200, widget=forms.TextInput(attrs=attributes), **more)
-    attributes = {"inputmode": "numeric" if field.type == "int" else "decimal"}
+    is_time = field.unit in _OF_UNIT
+    attributes = {} if is_time else {"inputmode": "numeric" if field.type == "int" else "decimal"}
     # The engine checks the range and says what is wrong; the browser only helps.
     return forms.CharField(max_length=24, widget=forms.TextInput(attrs=attributes), **more)
 
 
+_UNITS = {"d": 86_400, "h": 3_600, "min": 60, "s": 1}
+_OF_UNIT = {"seconds": 1, "minutes": 60}
+"""Units of time that settings have."""
+_PART = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?) ?(d|h|min|s)", re.ASCII)
+
+
+def duration(value: float, unit: str = "seconds") -> str:
+    """Return a time exactly, in its largest units: ``2 min``, ``1 h 30 min``, ``45 s``; ``0`` stays ``0``."""
+    rest, parts = value * _OF_UNIT[unit], []
+    for name, seconds in _UNITS.items():
+        count = rest if name == "s" else rest // seconds
+        rest -= count * seconds
+        if count:
+            parts.append(f"{count:g} {name}")
+    return " ".join(parts) or "0"
+
+
+def typed_value(field: Field | None, text: str) -> str:
+    """Return what was typed for a setting as the engine reads it: ``2 min`` as ``120``; anything else as it is."""
+    if field is None or field.unit not in _OF_UNIT:
+        return text
+    parts = _PART.findall(text)
+    if not parts or _PART.sub("", text).strip():
+        return text
+    total = sum(float(count) * _UNITS[name] for count, name in parts) / _OF_UNIT[field.unit]
+    return str(int(total)) if total.is_integer() else f"{total:g}"
+
+
+def shown_value(field: Field, value: Any) -> str:
+    """Return the value of a setting as its form field shows it."""
+    is_time = field.unit in _OF_UNIT and isinstance(value, int | float) and not isinstance(value, bool)
+    return duration(value, field.unit) if is_time else as_text(value)
+
+
 def as_text(value: Any) -> str:
-    """Return a setting's value as a form shows it."""
+    """Return a value as a form shows it."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -105,7 +141,7 @@ class OverrideForm(_SettingFields):  # type: ignore[misc]
         **kwargs: Any,
     ) -> None:
         self.own = dict(own or {})
-        initial = {PREFIX + name: as_text(value) for name, value in self.own.items()}
+        initial = {PREFIX + name: shown_value(FIELDS[name], value) for name, value in self.own.items()}
         super().__init__(*args, initial={**initial, **kwargs.pop("initial", {})}, **kwargs)
         self.scope, self.inherited = scope, inherited
         allowed = {field.name for field in shown_fields(scope)}
@@ -122,7 +158,7 @@ class OverrideForm(_SettingFields):  # type: ignore[misc]
             words = ("on" if value else "off") if isinstance(value, bool) else str(value).replace("_", " ")
             made.choices = [("", f"inherit: {words}"), *[*made.choices][1:]]  # type: ignore[misc]
         else:
-            made.widget.attrs["placeholder"] = as_text(value)
+            made.widget.attrs["placeholder"] = shown_value(field, value)
 
     @property
     def values(self) -> dict[str, str]:
@@ -130,7 +166,7 @@ class OverrideForm(_SettingFields):  # type: ignore[misc]
         entered = {
             field.name: self.cleaned_data.get(PREFIX + field.name, "") for field in shown_fields(self.scope)
         }
-        return {name: text for name, text in entered.items() if text}
+        return {name: typed_value(FIELDS[name], text) for name, text in entered.items() if text}
 
     @property
     def wrong_settings(self) -> list[Field]:

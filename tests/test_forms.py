@@ -1,9 +1,11 @@
 """The form of an override: its fields, what an empty field means, and where errors are shown."""
 
+import pytest
+
 from detection.engine.fields import FIELDS
 from detection.engine.policy import PROJECT, resolve
 from detection.engine.scopes import SESSION, Scope
-from detection.forms import OverrideForm, form_settings
+from detection.forms import OverrideForm, form_settings, typed_value
 from detection.services.errors import Invalid
 
 
@@ -48,3 +50,22 @@ def test_errors_of_the_service_are_shown_beside_every_field_to_blame():
 
 def test_help_texts_show_no_marks_of_the_documentation():
     assert not [field.help_text for field in OverrideForm().fields.values() if "`" in field.help_text]
+
+
+@pytest.mark.parametrize(
+    ("typed", "value", "shown"),
+    [
+        ("2 min", 120, "2 min"),
+        ("90", 90, "1 min 30 s"),
+        ("1h30min", 5400, "1 h 30 min"),
+        ("2 d", 172800, "2 d"),
+        ("1.5 min", 90, "1 min 30 s"),
+    ],
+)
+def test_times_are_typed_and_shown_with_their_units(typed, value, shown):
+    form = OverrideForm({"set_ttl_seconds": typed, "set_max_repeats": "3"}, scope=PROJECT)
+    assert form.is_valid()
+    assert form.values == {"ttl_seconds": str(value), "max_repeats": "3"}
+    again = OverrideForm(scope=PROJECT, own={"ttl_seconds": value})
+    assert f'value="{shown}"' in str(again["set_ttl_seconds"])
+    assert typed_value(FIELDS["ttl_seconds"], "2 minutes or so") == "2 minutes or so"

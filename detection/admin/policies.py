@@ -15,10 +15,11 @@ from django.shortcuts import redirect
 from detection.admin import what_if
 from detection.admin.base import ProjectFilter, actor_of, administered, show_error
 from detection.admin.versions import VersionedAdmin, VersionedForm
+from detection.engine.fields import FIELDS
 from detection.engine.policy import Policy
 from detection.engine.scopes import SERVER, Scope
 from detection.engine.tool_classes import TOOL_CLASSES
-from detection.forms import GROUPS, PREFIX, OverrideForm, as_text, shown_fields
+from detection.forms import GROUPS, PREFIX, OverrideForm, as_text, shown_fields, shown_value
 from detection.models import Override, ToolOverride
 from detection.selectors.policies import load_overrides
 from detection.services.errors import ServiceError
@@ -43,16 +44,16 @@ def _style(field: forms.Field) -> None:
 def _in_effect(name: str, own: Mapping[str, Any], inherited: Policy) -> str:
     """Say which value of a setting applies, where it comes from, and what would apply without the override."""
     source = inherited.sources[name].replace(":", " ", 1)
-    value = _in_words(inherited.values[name])
+    value = _in_words(name, inherited.values[name])
     if name in own:
-        return f"In effect: {_in_words(own[name])}, set here. Without it: {value}, from {source}."
+        return f"In effect: {_in_words(name, own[name])}, set here. Without it: {value}, from {source}."
     return f"In effect: {value}, from {source}."
 
 
-def _in_words(value: Any) -> str:
+def _in_words(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
-    return as_text(value) or "nothing"
+    return shown_value(FIELDS[name], value) or "nothing"
 
 
 class ReasonForm(forms.Form):

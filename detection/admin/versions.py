@@ -10,7 +10,8 @@ from django import forms
 from django.http import HttpRequest, HttpResponse
 
 from detection.admin.base import ProjectAdmin
-from detection.forms import PREFIX, as_text
+from detection.engine.fields import FIELDS
+from detection.forms import PREFIX, as_text, typed_value
 from detection.services.errors import Invalid, ServiceError
 from detection.services.versions import ChangedMeanwhile, version_of
 
@@ -62,6 +63,8 @@ class VersionedForm(forms.ModelForm):  # type: ignore[type-arg]
             if name in ("note", "version", "project") or not (name.startswith(PREFIX) or key in facts):
                 continue
             theirs, yours = _text(facts.get(key)), _text(entered.get(name))
+            if name.startswith(PREFIX):
+                yours = typed_value(FIELDS[key], yours)
             if theirs != yours:
                 self.add_error(name, f"Stored now: {theirs or 'nothing'}. Yours: {yours or 'nothing'}.")
 

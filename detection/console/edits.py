@@ -22,10 +22,16 @@ def compare(stored: Mapping[str, Any], entered: Mapping[str, Any]) -> list[tuple
     """Return (label, stored now, yours) of every value that differs; both sides may be stored values or texts of a form."""
     rows = []
     for name in {**stored, **entered}:
-        theirs, yours = _text(stored.get(name)), _text(entered.get(name))
+        theirs, yours = _shown(name, stored.get(name)), _shown(name, entered.get(name))
         if theirs != yours:
             rows.append((_label(name), theirs or "–", yours or "–"))
     return rows
+
+
+def _shown(name: str, value: Any) -> str:
+    text = _text(value)
+    is_time = name in FIELDS and FIELDS[name].unit in ("seconds", "minutes")
+    return formatting.setting_value(float(text), name) if is_time and text.isdecimal() else text
 
 
 def _label(name: str) -> str:

@@ -10,7 +10,9 @@ from typing import Any
 import orjson
 
 from detection.engine.errors import PolicyError
+from detection.engine.fields import FIELDS
 from detection.engine.scopes import Scope
+from detection.forms import duration
 
 # Controls, soft hyphen, zero-width and bidirectional marks, separators, BOM and tags: they could make text read as something else.
 _HIDDEN = re.compile(
@@ -114,8 +116,16 @@ def ordinal(value: int) -> str:
     return f"{value}{ending}"
 
 
-def setting_value(value: Any) -> str:
-    """Return the value of a setting for people."""
+def setting_value(value: Any, name: str = "") -> str:
+    """Return the value of a setting for people; with its name, a time in its largest units."""
+    field = FIELDS.get(name)
+    if (
+        field is not None
+        and field.unit in ("seconds", "minutes")
+        and isinstance(value, int | float)
+        and value
+    ):
+        return duration(value, field.unit)
     if value is None or value == "" or value == [] or value == {}:
         return "–"
     if isinstance(value, bool):

@@ -308,8 +308,8 @@ def settings_then(stored: dict[str, Any], kind: str) -> list[Setting]:
             Setting(
                 name,
                 field.label,
-                formatting.setting_value(stored[name].get("value")),
-                field.unit,
+                formatting.setting_value(stored[name].get("value"), name),
+                "" if field.unit in ("seconds", "minutes") else field.unit,
                 source,
                 name in detector_for(kind).key_settings or not source.startswith("preset:"),
             )

@@ -414,4 +414,4 @@ def _value(name: str, value: Any) -> str:
         return f"{datetime.fromisoformat(value):%Y-%m-%d %H:%M} UTC"
     if isinstance(value, list) and value and name not in FIELDS:
         return ", ".join(str(part) for part in value)
-    return formatting.setting_value(value)
+    return formatting.setting_value(value, name)

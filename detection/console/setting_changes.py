@@ -102,8 +102,8 @@ def _changes(
             rows.append(
                 SettingChange(
                     field.label,
-                    formatting.setting_value(old),
-                    formatting.setting_value(new),
+                    formatting.setting_value(old, name),
+                    formatting.setting_value(new, name),
                     is_weaker(field, old, new),
                 )
             )
@@ -112,8 +112,8 @@ def _changes(
             rows.append(
                 SettingChange(
                     field.label,
-                    f"{formatting.setting_value(old)}, {words[name in form.own]}",
-                    f"{formatting.setting_value(new)}, {words[name in entered]}",
+                    f"{formatting.setting_value(old, name)}, {words[name in form.own]}",
+                    f"{formatting.setting_value(new, name)}, {words[name in entered]}",
                 )
             )
     return SettingChanges(tuple(rows), by_preset)

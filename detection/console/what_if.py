@@ -19,7 +19,7 @@ from detection.engine.calls import DECISIONS
 from detection.engine.detectors import detector_for
 from detection.engine.fields import FIELDS
 from detection.engine.reactions import ENDINGS
-from detection.forms import PREFIX
+from detection.forms import PREFIX, typed_value
 from detection.models import Role, ToolOverride, WhatIf, WhatIfState
 from detection.selectors import policies, sessions
 from detection.selectors import what_ifs as selector
@@ -98,7 +98,9 @@ def change_of(request: ProjectRequest) -> PolicyChange:
         names = given.getlist("ignore")[: exceptions.MAX_ARGUMENTS] or None
         return exceptions.find(incident, given.get("option", ""), names).change
     values = {
-        name.removeprefix(PREFIX): text for name, text in given.items() if name.startswith(PREFIX) and text
+        (setting := name.removeprefix(PREFIX)): typed_value(FIELDS.get(setting), text)
+        for name, text in ((name, str(text)) for name, text in given.items())
+        if name.startswith(PREFIX) and text
     }
     scope, session = given.get("scope", ""), given.get("session", "")
     facts: dict[str, Any] = {}
@@ -308,4 +310,4 @@ def _value(name: str, value: Any) -> str:
         return "–"
     if isinstance(value, list | tuple) and name in _FACTS:
         return ", ".join(map(str, value))
-    return "inherited" if value is None else formatting.setting_value(value)
+    return "inherited" if value is None else formatting.setting_value(value, name)

@@ -2,7 +2,7 @@
 // clock of the browser may be wrong.
 const shownAt = new WeakMap();
 
-function words(seconds) {
+export function words(seconds) {
   if (seconds <= 0) return "time is up";
   if (seconds < 60) return `${Math.ceil(seconds)} s left`;
   const [minutes, rest] = [Math.floor(seconds / 60), Math.floor(seconds % 60)];

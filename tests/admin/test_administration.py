@@ -118,7 +118,8 @@ def test_an_override_shows_what_it_inherits(world):
     overrides.save_override(world.project.pk, PROJECT, {"ttl_seconds": 77}, SYSTEM)
     page = world.client.get(f"/admin/detection/override/{row.pk}/change/").content.decode()
     assert re.search(
-        r'name="set_ttl_seconds"[^>]*placeholder="77"|placeholder="77"[^>]*name="set_ttl_seconds"', page
+        r'name="set_ttl_seconds"[^>]*placeholder="1 min 17 s"|placeholder="1 min 17 s"[^>]*name="set_ttl_seconds"',
+        page,
     )
 
 
