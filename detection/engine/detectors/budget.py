@@ -193,7 +193,8 @@ def _add_usage(own: dict[str, Any], record: Record, call: ObservedCall) -> None:
         own["rounds"] += 1
         own["round"] = record.round
     own["tokens"] += call.tokens
-    own["cost"] = round(own["cost"] + call.cost_usd, COST_DECIMALS)
+    if call.cost_usd:
+        own["cost"] = round(own["cost"] + call.cost_usd, COST_DECIMALS)
 
 
 def _limits(values: Mapping[str, Any]) -> tuple[tuple[str, str, float], ...]:

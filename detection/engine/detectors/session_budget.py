@@ -127,10 +127,14 @@ class SessionBudget(BaseDetector):
 
     def on_uncounted(self, own: dict[str, Any], call: ObservedCall) -> None:
         """Add what a call uses, whether or not it is judged."""
-        _begin(own, call.at)
+        if not own:
+            _begin(own, call.at)
         own["calls"] += 1
-        own["tokens"] += call.tokens
-        own["cost"] = round(own["cost"] + call.cost_usd, COST_DECIMALS)
+        # Most calls come without the usage of their response.
+        if call.tokens:
+            own["tokens"] += call.tokens
+        if call.cost_usd:
+            own["cost"] = round(own["cost"] + call.cost_usd, COST_DECIMALS)
 
     def on_usage(self, own: dict[str, Any], usage: Usage) -> None:
         """Add the usage of a model response that was reported by itself."""

@@ -105,8 +105,11 @@ class SessionRepeat(BaseDetector):
         self, own: dict[str, Any], run: RunState, record: Record, call: ObservedCall, policy: Policy
     ) -> Reading:
         """Note the turn of the call."""
-        runs = own.setdefault("runs", {})
-        name = f"{hash_of(call.run or ''):x}"
+        number = hash_of(call.run) if call.run else 0
+        if own.get("run") == number:
+            return QUIET
+        own["run"] = number
+        runs, name = own.setdefault("runs", {}), f"{number:x}"
         if name not in runs:
             own["turn"] = runs[name] = own.get("turn", 0) + 1
             own.setdefault("since", float(record.at))
@@ -165,6 +168,7 @@ class SessionRepeat(BaseDetector):
     def on_turn(self, own: dict[str, Any]) -> None:
         """Begin a new turn."""
         own.pop("runs", None)
+        own.pop("run", None)
 
     def reset(self, own: dict[str, Any], run: RunState, keys: tuple[str, ...]) -> None:
         """Start counting these calls again from zero."""
