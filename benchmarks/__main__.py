@@ -81,6 +81,8 @@ def _run(parts: set[str], options: argparse.Namespace) -> int:
 
         with Stack() as stack:
             missed += show(screens.run(stack, options.seconds))
+        with Stack() as stack:
+            missed += show(screens.run_loads(stack))
     if "gateway" in parts:
         missed += show(gateway.run())
     return missed

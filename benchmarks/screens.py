@@ -7,6 +7,7 @@ machine also runs the servers and the agents, so a long task is one with everyth
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import threading
@@ -16,6 +17,7 @@ from typing import Any
 
 from playwright.sync_api import Page, expect, sync_playwright
 
+from benchmarks import loads
 from benchmarks.load import Connection
 from benchmarks.report import Figure
 from benchmarks.stack import Stack
@@ -43,6 +45,20 @@ _CLS = """() => {
 
 def run(stack: Stack, seconds: float) -> Iterator[Figure]:
     """Measure the live list and a held call."""
+    with _signed_in(stack) as page:
+        yield from _moving_rows(stack, page, seconds)
+        yield from _held_call(stack, page)
+
+
+def run_loads(stack: Stack) -> Iterator[Figure]:
+    """Measure loads of pages of a large history."""
+    with _signed_in(stack) as page:
+        yield from loads.run(stack, page)
+
+
+@contextlib.contextmanager
+def _signed_in(stack: Stack) -> Iterator[Page]:
+    """Give a page of a browser that is signed in."""
     program = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, CHROMIUM_NAMES)), None)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
@@ -50,9 +66,7 @@ def run(stack: Stack, seconds: float) -> Iterator[Figure]:
         for cookie in stack.session_cookie().split("; "):
             name, _, value = cookie.partition("=")
             context.add_cookies([{"name": name, "value": value, "url": stack.url}])
-        page = context.new_page()
-        yield from _moving_rows(stack, page, seconds)
-        yield from _held_call(stack, page)
+        yield context.new_page()
         browser.close()
 
 

@@ -31,7 +31,7 @@ function shareAt(map, x) {
 
 document.addEventListener("pointerdown", (event) => {
   const map = event.target.closest?.("[data-map]");
-  if (!map || event.button !== 0 || event.pointerType === "touch" || event.target.closest(".bracket")) return;
+  if (!map || event.button !== 0 || event.target.closest(".bracket")) return;
   drag = { map, x: event.clientX, start: shareAt(map, event.clientX), isMoved: false };
 });
 

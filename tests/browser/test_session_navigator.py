@@ -59,3 +59,31 @@ def test_a_run_is_walked_by_mouse_and_keyboard_and_without_scripts(site, page, b
     plain.press("input[name=q]", "Enter")
     expect(plain.locator("#call mark")).to_have_text("Needle")
     context.close()
+
+
+def test_a_finger_zooms_by_dragging_and_scrolls_up_and_down(site, browser):
+    world = make_world()
+    make_long_run(world.project, 1_000)
+    context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    page = context.new_page()
+    sign_in(page, site, world.user)
+    page.goto(f"{site.url}{world.base}/sessions/long")
+    page.locator("#run-map").scroll_into_view_if_needed()
+    box = page.locator("#run-map svg.map").bounding_box()
+    assert box
+    wire = context.new_cdp_session(page)
+
+    def swipe(points):
+        for kind, (x, y) in zip(("touchStart", *["touchMove"] * (len(points) - 1)), points, strict=True):
+            wire.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": [{"x": x, "y": y}]})
+        wire.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+
+    x, y = box["x"] + box["width"] * 0.25, box["y"] + 40
+    swipe([(x, y), (x + 20, y), (x + 50, y), (box["x"] + box["width"] * 0.5, y)])
+    page.wait_for_url("**calls=*")
+    expect(page.locator("#run-count")).to_contain_text(" of 1,000")
+    zoomed = page.url
+    swipe([(x, y), (x, y - 30), (x, y - 90), (x, y - 150)])
+    page.wait_for_function("scrollY > 0")
+    assert page.url == zoomed
+    context.close()
