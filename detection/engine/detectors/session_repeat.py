@@ -124,13 +124,18 @@ class SessionRepeat(BaseDetector):
         turn = own.get("now", 0)
         if not turn or not _is_counted(record, outcome, policy):
             return QUIET
-        pairs = own.setdefault("pairs", {})
-        name = _name(record)
-        pair, at = pairs.pop(name, None), int(record.at - own["since"]) // 60
+        pairs = own.get("pairs")
+        if pairs is None:
+            pairs = own["pairs"] = {}
+        name, at = _name(record), int(record.at - own["since"]) // 60
+        pair = pairs.pop(name, None)
         if pair is None or at - pair[_AT] > policy.values["session_repeat_ttl_minutes"]:
-            pair = [0, at, 0]
+            # The first turn fires at no limit.
+            pairs[name] = [turn, at, 1, record.seq]
+            if len(pairs) > _MAX_PAIRS:
+                del pairs[next(iter(pairs))]
+            return QUIET
         pairs[name] = pair
-        drop_oldest(pairs, _MAX_PAIRS)
         pair[_AT] = at
         if turn <= pair[_TURN]:
             return QUIET
