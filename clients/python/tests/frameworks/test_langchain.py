@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -23,6 +27,7 @@ from loopguard_client.langchain import GraphRunStopped, LoopGuardMiddleware, too
 from .failures import AdapterFailures, call_id
 
 MODEL_CALLS = 10
+CONNECT = Path(__file__).resolve().parents[4] / "templates/console/snippets/langchain.html"
 
 
 class ScriptedModel(GenericFakeChatModel):
@@ -175,3 +180,26 @@ class TestToolNodeFailures(AdapterFailures):
         node = ToolNode([langchain_tool(tool.search)], **tool_node_wrappers(guard, session=session))
         with contextlib.suppress(GraphRunStopped):
             await play(graph(model_of(steps, ids), node), "ainvoke", {"recursion_limit": 1_000})
+
+
+def test_the_snippet_of_connect_runs_as_it_is_pasted(server, monkeypatch, capsys):
+    shown = re.search(
+        r'aria-label="LangChain"\s*>(.*?)</pre>', CONNECT.read_text(encoding="utf-8"), re.DOTALL
+    )
+    assert shown
+    pasted = re.sub(r"{{ key.*?}}", server.key, shown[1].replace("{{ public_url }}", server.url))
+    assert "{{" not in pasted
+    call = {"name": "search_web", "args": {"q": "reset a password"}, "type": "tool_call"}
+    answers = [AIMessage("", tool_calls=[call | {"id": f"call_{number}"}]) for number in range(MODEL_CALLS)]
+    model = ScriptedModel(messages=iter(answers))
+    # The model's provider alone is another one.
+    provider = ModuleType("langchain_openai")
+    provider.ChatOpenAI = lambda **_: model  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "langchain_openai", provider)
+    monkeypatch.delenv("LOOPGUARD_KEY", raising=False)
+    names: dict[str, Any] = {}
+    exec(pasted, names)
+    assert model.asked == 8
+    assert "search_web" in capsys.readouterr().out
+    assert names["guard"].status.unguarded_calls == 0
+    assert names["guard"].close(20)
