@@ -9,7 +9,20 @@ import sys
 from collections.abc import Iterable
 from functools import partial
 
-from benchmarks import detectors, engine, fairness, freezes, gateway, http, kills, live, pages, scaling, start
+from benchmarks import (
+    beside_what_if,
+    detectors,
+    engine,
+    fairness,
+    freezes,
+    gateway,
+    http,
+    kills,
+    live,
+    pages,
+    scaling,
+    start,
+)
 from benchmarks.report import HEAD, MARKDOWN_HEAD, Figure
 from benchmarks.stack import Stack
 
@@ -27,6 +40,7 @@ PARTS = (
     "kills",
     "gateway",
     "screens",
+    "what-if",
 )
 MORE_PARTS = ("scaling",)
 """Measured only when they are named."""
@@ -68,6 +82,9 @@ def _run(parts: set[str], options: argparse.Namespace) -> int:
         # Of its own: the others measure without a month of work in the tables.
         with Stack() as stack:
             missed += show(pages.run(stack))
+    if "what-if" in parts:
+        with Stack() as stack:
+            missed += show(beside_what_if.run(stack, options.seconds))
     if "scaling" in parts:
         with Stack() as stack:
             missed += show(scaling.run(stack, options.seconds))
