@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from detection.engine.policy import Policy
 from tests.engine.twins.findings import Expected
-from tests.engine.twins.history import History, Past
+from tests.engine.twins.history import READERS, History, Past
 from tests.engine.twins.similarity import alike, edit_similarity, shared
 
 _NEAR = 0.7
@@ -49,7 +49,9 @@ def outcome(run: History, policy: Policy) -> Expected | None:
         return Expected("outcome", refused, refusals, "errors", advisory=True)
     if near >= near_limit:
         limit = min(limit, near_limit)
-    return Expected("outcome", int(count), limit, "errors" if failed else "equal")
+    # Different searches that all find nothing may be an honest sweep.
+    is_sweep = near < near_limit and current.tool in READERS and series[0].text.startswith("No results")
+    return Expected("outcome", int(count), limit, "errors" if failed else "equal", advisory=is_sweep)
 
 
 def _refused(run: History, series: list[Past], counted: list[Past]) -> int:
