@@ -14,12 +14,14 @@ BEGIN
     RAISE EXCEPTION 'audit entries are append-only';
 END $$;
 CREATE FUNCTION detection_erase_from_audit(project bigint, name text, replacement text, about text[]) RETURNS integer
-LANGUAGE plpgsql SECURITY DEFINER SET loopguard.erasing = 'on' AS $$
+LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
     quoted text := to_json(name)::text;
     quoted_replacement text := to_json(replacement)::text;
     changed integer;
 BEGIN
+    -- Not a clause of the function: only a superuser may create one with a variable of an extension's form.
+    PERFORM set_config('loopguard.erasing', 'on', true);
     UPDATE detection_auditentry SET
         subject = CASE WHEN subject = name THEN replacement ELSE subject END,
         before = CASE WHEN subject <> ALL (about) THEN replace(before::text, quoted, quoted_replacement)::jsonb END,
@@ -27,6 +29,7 @@ BEGIN
     WHERE project_id = project
       AND (subject = name OR subject = ANY (about) OR position(quoted in before::text) > 0 OR position(quoted in after::text) > 0);
     GET DIAGNOSTICS changed = ROW_COUNT;
+    PERFORM set_config('loopguard.erasing', 'off', true);
     RETURN changed;
 END $$;
 DO $$ BEGIN

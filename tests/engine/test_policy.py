@@ -231,8 +231,9 @@ def as_text(value):
     return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
-def test_only_what_the_server_finds_out_by_itself_has_no_variable():
-    assert set(FIELDS) - set(environment_variables().values()) == {"judge_available"}
+def test_only_what_the_server_finds_out_and_what_projects_decide_have_no_variable():
+    without = {"judge_available", "judge_sees_request"}
+    assert set(FIELDS) - set(environment_variables().values()) == without
 
 
 @pytest.mark.parametrize(

@@ -183,6 +183,8 @@ def _decoded(request: Request, body: bytes, encoding: Encoding, path: tuple[str,
             request.ParseFromString(body)
         else:
             document = orjson.loads(body)
+            if not isinstance(document, dict):
+                raise json_format.ParseError("it is not an object")
             _convert_ids(document, path)
             json_format.ParseDict(document, request, ignore_unknown_fields=True)
     except (DecodeError, orjson.JSONDecodeError, json_format.ParseError, RecursionError) as error:
