@@ -16,18 +16,23 @@ END $$;
 CREATE FUNCTION detection_erase_from_audit(project bigint, name text, replacement text, about text[]) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
-    quoted text := to_json(name)::text;
-    quoted_replacement text := to_json(replacement)::text;
     changed integer;
 BEGIN
     -- Not a clause of the function: only a superuser may create one with a variable of an extension's form.
     PERFORM set_config('loopguard.erasing', 'on', true);
     UPDATE detection_auditentry SET
-        subject = CASE WHEN subject = name THEN replacement ELSE subject END,
-        before = CASE WHEN subject <> ALL (about) THEN replace(before::text, quoted, quoted_replacement)::jsonb END,
-        after = CASE WHEN subject <> ALL (about) THEN replace(after::text, quoted, quoted_replacement)::jsonb END
+        subject = CASE WHEN subject = name AND action LIKE 'session.%' THEN replacement ELSE subject END,
+        before = CASE WHEN subject = ANY (about) THEN NULL
+                      WHEN before->>'session' = name THEN jsonb_set(before, '{session}', to_jsonb(replacement))
+                      WHEN before#>>'{change,session}' = name
+                      THEN jsonb_set(before, '{change,session}', to_jsonb(replacement)) ELSE before END,
+        after = CASE WHEN subject = ANY (about) THEN NULL
+                     WHEN after->>'session' = name THEN jsonb_set(after, '{session}', to_jsonb(replacement))
+                     WHEN after#>>'{change,session}' = name
+                     THEN jsonb_set(after, '{change,session}', to_jsonb(replacement)) ELSE after END
     WHERE project_id = project
-      AND (subject = name OR subject = ANY (about) OR position(quoted in before::text) > 0 OR position(quoted in after::text) > 0);
+      AND ((subject = name AND action LIKE 'session.%') OR subject = ANY (about)
+           OR name IN (before->>'session', after->>'session', before#>>'{change,session}', after#>>'{change,session}'));
     GET DIAGNOSTICS changed = ROW_COUNT;
     PERFORM set_config('loopguard.erasing', 'off', true);
     RETURN changed;

@@ -26,6 +26,10 @@ class ImportState(models.TextChoices):
     CANCELLED = "cancelled", "Cancelled"
 
 
+LONGEST_SHOWN = 60
+"""Length of names in the summary of an import."""
+
+
 class TranscriptImport(models.Model):
     """An import of uploaded files: first all files are checked, then their sessions are stored.
 

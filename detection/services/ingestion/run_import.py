@@ -18,6 +18,7 @@ from django.utils.dateparse import parse_datetime
 
 from detection.integrations.session_names import bounded
 from detection.models import EventType, Incident, Project, Session
+from detection.models.imports import LONGEST_SHOWN
 from detection.models.sessions import IMPORTED
 from detection.selectors.prices import PriceList
 from detection.services.ingestion import ingest
@@ -46,7 +47,6 @@ _NAME_LENGTHS: Final = {
     "agent": 128,
     "parent_session": 256,
 }
-_LONGEST_SHOWN: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,8 +343,8 @@ def summarise(project: Project, sessions: Iterable[int]) -> ImportSummary:
         loop_cost_usd=float(sums["cost"] or 0),
         worst=tuple(
             WorstLoop(
-                row.tool[:_LONGEST_SHOWN],
-                row.session_name[:_LONGEST_SHOWN],
+                row.tool[:LONGEST_SHOWN],
+                row.session_name[:LONGEST_SHOWN],
                 row.calls_in_loop,
                 float(row.cost_usd),
                 f"{base}/incidents/{row.public_id}",

@@ -13,10 +13,11 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from typing import Final
+from urllib.parse import quote, urlencode
 
 import orjson
 import structlog
-from django.db import OperationalError, connection, transaction
+from django.db import DatabaseError, connection, transaction
 from django.db.models import Count, Exists, OuterRef, Q, QuerySet, Sum
 from django.utils import timezone
 
@@ -42,6 +43,7 @@ from detection.models import (
     WhatIf,
 )
 from detection.models.erasures import name_digest
+from detection.models.imports import LONGEST_SHOWN
 from detection.services import audit
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound
@@ -141,8 +143,9 @@ def run_waiting(should_stop: Callable[[], bool], *, project_id: int | None = Non
                 continue
             try:
                 finished += _ErasureWork(row, should_stop).run()
-            except OperationalError:
-                # The database restarts, or ended a statement in favour of another one: the next look continues.
+            except DatabaseError:
+                # The database restarts, or ended a statement in favour of another one: the next look continues. Others
+                # are not kept waiting.
                 log.warning("erasure_interrupted", id=row.public_id, exc_info=True)
     return finished
 
@@ -171,7 +174,10 @@ class _ErasureWork:
     def run(self) -> bool:
         """Erase until nothing is left or the worker stops; return whether the erasure is finished."""
         row = self._row
-        while (session := _sessions(row.project_id, row.of, row.name).first()) is not None:
+        sessions = _sessions(row.project_id, row.of, row.name)
+        # Ids rise with time: what begins from here on is not part of the request, and an agent may continue.
+        last = max(sessions.values_list("pk", flat=True), default=0)
+        while (session := sessions.filter(pk__lte=last).order_by("pk").first()) is not None:
             if self._should_stop():
                 return False
             self._erase_session(session)
@@ -220,12 +226,15 @@ class _ErasureWork:
             children = Session.objects.filter(project_id=project_id, parent_external_id=name)
             children.update(parent_external_id="")
             SessionFamily.objects.filter(project_id=project_id, name=name).delete()
-            what_ifs = WhatIf.objects.filter(_names(name, "change", "result"), project_id=project_id)
-            removed["what_ifs"] = what_ifs.delete()[0]
+            # One that runs may hold the name in memory, and would write it later.
+            named = (
+                Q(change__session=name) | Q(result__regex=f'"session": {_quoted(name)}') | Q(finished_at=None)
+            )
+            removed["what_ifs"] = WhatIf.objects.filter(named, project_id=project_id).delete()[0]
             imports = TranscriptImport.objects.filter(project_id=project_id).exclude(finished_at=None)
-            removed["imports"] = imports.filter(_names(name, "files", "skipped", "summary")).delete()[0]
-            BriefRecord.objects.filter(_names(name, "value")).delete()
-            Attempt.objects.filter(_names(name, "detail"), project_id=project_id).update(detail="")
+            removed["imports"] = imports.filter(_names_a_session(name)).delete()[0]
+            self._erase_brief_records(name)
+            Attempt.objects.filter(project_id=project_id, detail__contains=f"`{name}`").update(detail="")
             removed["audit_entries"] = self._erase_from_audit(name, about)
             self._note(removed)
             publish_after_commit(project_id, Hint("session"), Hint("incident"))
@@ -278,6 +287,13 @@ class _ErasureWork:
             )
             return int(cursor.fetchone()[0])
 
+    def _erase_brief_records(self, name: str) -> None:
+        """Forget where forms of the project led, if that is a page of the session."""
+        own = BriefRecord.objects.filter(value__location__startswith=f"/p/{self._project.slug}/")
+        encoded = {name, quote(name), quote(name, safe=""), urlencode({"name": name})}
+        for text in encoded:
+            own.filter(value__location__contains=text).delete()
+
     def _note(self, removed: Counter[str]) -> None:
         """Add to the receipt, in the transaction of the removal."""
         row = self._row
@@ -285,12 +301,13 @@ class _ErasureWork:
         row.save(update_fields=("removed",))
 
 
-def _names(name: str, *fields: str) -> Q:
-    """Match rows where the name stands as a word of its own in a text, or in any text of a JSON value."""
-    found = Q()
-    for field in fields:
-        is_text = field == "detail"
-        word = re.escape(name if is_text else orjson.dumps(name).decode()[1:-1])
-        pattern = rf"(^|[^[:alnum:]_-]){word}($|[^[:alnum:]_-])"
-        found |= Q(pk__in=[]) if not word else Q(**{f"{field}__regex": pattern})
-    return found
+def _quoted(name: str) -> str:
+    """Return a regular expression for the name as a whole text of a JSON value."""
+    return re.escape(orjson.dumps(name).decode())
+
+
+def _names_a_session(name: str) -> Q:
+    """Match imports whose report names the session, cut or whole, or one of whose files does."""
+    file = re.escape(orjson.dumps(name).decode()[:-1])
+    shown = _quoted(name[:LONGEST_SHOWN])
+    return Q(summary__regex=f'"session": {shown}') | Q(files__regex=rf"{file}[\".]")

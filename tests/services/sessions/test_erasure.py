@@ -6,7 +6,7 @@ import pytest
 from django.db import DatabaseError, connection, transaction
 from django.utils import timezone
 
-from detection.models import AuditEntry, Erasure, Incident, Pattern, Session
+from detection.models import AuditEntry, Erasure, Incident, Pattern, Session, WhatIf
 from detection.models.erasures import name_digest
 from detection.selectors.erasures import list_erasures
 from detection.services.alerting import routing
@@ -16,13 +16,14 @@ from detection.services.incidents import patterns, triage
 from detection.services.ingestion import guard
 from detection.services.ingestion.guard import GuardRequest
 from detection.services.maintenance import retention
+from detection.services.projects import members
 from detection.services.sessions import actions, erasure
 from detection.services.sessions.event_records import EventRecord
 from detection.services.what_if import changes, what_ifs, worker
 from tests.console.scenes import loop, principal
 from tests.support.alerts import come_due, make_route, make_webhook, send_all
 from tests.support.http_receiver import receiving
-from tests.support.projects import make_project
+from tests.support.projects import make_member, make_project
 
 ANA = Actor("ana")
 NAME = 'tickets/"ümit" \\ x47q11'
@@ -188,3 +189,42 @@ def test_only_an_erasure_changes_the_audit(project):
             connection.cursor() as cursor,
         ):
             cursor.execute(statement)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("name", ["admin", "role", "1", ": ", "session"])
+def test_a_name_that_is_also_a_word_of_others_changes_nothing_else(project, name):
+    loop(project, name)
+    actions.stop(project.pk, name, ANA, "enough")
+    member = make_member(project, "viewer", username=f"{name}-member")
+    members.change_role(project.pk, member.pk, "admin", ANA)
+    other = what_ifs.create_what_if(
+        project.pk, changes.check(project.pk, "project", {"max_repeats": "2"}), ANA
+    )
+    WhatIf.objects.filter(pk=other.pk).update(
+        state="finished",
+        finished_at=timezone.now(),
+        result={"calls": 1, "role": "admin", "lost": {"items": []}},
+    )
+    erase(project, name=name)
+    entry = AuditEntry.objects.get(action="member.role")
+    assert entry.after["role"] == "admin"
+    assert WhatIf.objects.filter(pk=other.pk).exists()
+    assert AuditEntry.objects.get(action="session.stop").subject.startswith("erased:")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_an_agent_begins_after_the_request_stays(project):
+    loop(project, "before", agent="billing-agent")
+    row = erasure.request_erasure(project.pk, "agent", "billing-agent", ANA)
+    stops = iter(range(10))
+
+    def continues():
+        if next(stops) == 0:
+            loop(project, "after", agent="billing-agent")
+        return False
+
+    assert erasure.run_waiting(continues) == 1
+    row.refresh_from_db()
+    assert row.removed["sessions"] == 1
+    assert Session.objects.get().external_id == "after"
