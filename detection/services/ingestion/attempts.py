@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 from django.conf import settings
-from django.db import DatabaseError, connection
+from django.db import DatabaseError, IntegrityError, connection
 from django.utils import timezone
 
 from detection.background_publisher import BackgroundPublisher
@@ -110,6 +110,8 @@ class AttemptRecorder:
             projects = _projects_of({key[4] for key in notes if key[0] is None and key[4]})
             rows = [_row(key, noted, key[0] or projects.get(key[4])) for key, noted in notes.items()]
             Attempt.objects.bulk_create(rows)
+        except IntegrityError:
+            raise  # a project was deleted meanwhile: keeping its attempts would let every later write fail
         except DatabaseError:
             self._keep(notes)
             raise
