@@ -177,6 +177,7 @@ def test_partitions_come_and_go_without_the_right_to_make_or_drop_a_table(prepar
         assert "detection_event_707" in tables  # it holds something
 
 
+@pytest.mark.long
 def test_a_single_role_works_and_is_warned_of_its_rights(place):
     prepared = place.prepare(DATABASE_URL=place.url(place.owner))
     assert prepared.returncode == 0
@@ -193,6 +194,7 @@ def test_the_lesser_role_cannot_prepare_and_the_error_names_the_variable_to_set(
     assert "Traceback" not in refused.stderr
 
 
+@pytest.mark.long
 def test_an_owner_that_may_make_roles_makes_the_lesser_one_and_sets_its_password(place):
     administrator = _SERVER._replace(path=f"/{place.owner}").geturl()
     assert place.prepare(**{OWNER: administrator}).returncode == 0

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import pytest
 from django.db import connection
 
 from detection.models import Session, WhatIf
@@ -56,6 +57,7 @@ def fill(token):
     return first
 
 
+@pytest.mark.long
 def test_a_worker_killed_in_the_middle_of_a_replay_is_replaced_and_nothing_counts_twice(
     install, project, token
 ):
