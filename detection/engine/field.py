@@ -41,6 +41,10 @@ MAX_LADDER_RUNGS = 12
 FieldType = Literal["bool", "int", "float", "choice", "ladder"]
 
 
+NOT_OF_TOOLS = tuple(kind for kind in SCOPE_KINDS if kind != "tool")
+"""Scopes of settings of the whole session, which cannot differ from tool to tool."""
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
     """One setting.

@@ -16,6 +16,7 @@ from detection.engine.field import (
     LADDER_ALIASES,
     LADDERS,
     MAX_LADDER_RUNGS,
+    NOT_OF_TOOLS,
     RUNGS,
     Field,
     FieldType,
@@ -25,7 +26,6 @@ from detection.engine.field import (
     switch,
 )
 from detection.engine.presets import PRESETS
-from detection.engine.scopes import SCOPE_KINDS
 
 __all__ = [
     "ALIASES",
@@ -43,9 +43,6 @@ __all__ = [
 ]
 
 PRESET_NAMES = tuple(PRESETS)
-
-_NOT_OF_TOOLS = tuple(kind for kind in SCOPE_KINDS if kind != "tool")
-"""For settings of the whole session, which cannot differ from tool to tool."""
 
 _ALL = (
     switch(
@@ -70,7 +67,7 @@ _ALL = (
         "Counting scope",
         "Count each run of a session by itself, or the whole session.",
         strictest_first=("session", "run"),
-        scopes=_NOT_OF_TOOLS,
+        scopes=NOT_OF_TOOLS,
     ),
     choice(
         "identity",
@@ -93,7 +90,7 @@ _ALL = (
         "Attended session",
         "A person follows the session; each user message resets all counters.",
         weakens="on",
-        scopes=_NOT_OF_TOOLS,
+        scopes=NOT_OF_TOOLS,
     ),
     switch(
         "judge_available",
@@ -118,7 +115,7 @@ _ALL = (
         minimum=0,
         maximum=2,
         zero_is_off=False,
-        scopes=_NOT_OF_TOOLS,
+        scopes=NOT_OF_TOOLS,
     ),
     # Reactions
     ladder("mode", "break", "Reaction to repeats", group="reactions", aliases=("tool_loop_detection_mode",)),

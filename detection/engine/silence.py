@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 from detection.engine.detectors import BY_KIND
 from detection.engine.detectors.stalled import Stalled
-from detection.engine.memory import State
+from detection.engine.memory import BLOCKING, PENDING, State
 
 if TYPE_CHECKING:
     from detection.engine.calls import Finding
@@ -83,10 +83,30 @@ def observe_heartbeat(state: State, call_seq: int, at: float) -> None:
             _STALLED.note_heartbeat(run.detectors.setdefault(_STALLED.kind, {}), call_seq, at)
 
 
+def observe_release(state: State, at: float) -> None:
+    """Note that held calls may run: the time of whichever does begins now. Call it before they are let go."""
+    for seq in [one.seq for run in state.runs.values() for one in run.records if one.decision == "hold"]:
+        observe_heartbeat(state, seq, at)
+
+
 def observe_rest(state: State) -> None:
     """Note that the agent has answered or ended, so that its silence means nothing."""
     for run in state.runs.values():
         run.detectors.get(_STALLED.kind, {}).pop("is_working", None)
+
+
+def observe_end(state: State, run: str | None, policy: Policy) -> None:
+    """Note that a run has ended, or all runs without a name: nobody waits for the results of its calls any more."""
+    observe_rest(state)
+    if run and policy.values["counting_scope"] == "run":
+        return  # Its calls are forgotten, and other runs go on.
+    for one in state.runs.values():
+        open_calls = {
+            rec.seq for rec in one.records if rec.status == PENDING and rec.decision not in BLOCKING
+        }
+        if open_calls:
+            own = one.detectors.setdefault(_STALLED.kind, {})
+            own["found"] = sorted(open_calls.union(own.get("found", ())))
 
 
 def shortest_limit(policy: Policy) -> float | None:

@@ -95,8 +95,8 @@ def test_limits_count_what_all_sessions_used_also_before_the_family_was_known_an
 
     assert read("parent", parent=None) == "allow"
     assert not SessionFamily.objects.exists(), "a session without children"
-    assert read("child-1") == "allow"  # 0.3: the parent is counted with its next call
-    assert read("parent", parent=None) == "allow"  # 0.9 with what the parent used before it had children
+    assert read("child-1") == "allow"  # 0.6
+    assert read("parent", parent=None) == "allow"  # 0.9
     assert LimitNotice.objects.get().kind == "family_budget"
     api.post("/events", {"session": "child-1", "type": "usage", "usage": {"cost_usd": 0.15}})
     evaluate(Session.objects.get(external_id="child-1").pk)
@@ -104,6 +104,19 @@ def test_limits_count_what_all_sessions_used_also_before_the_family_was_known_an
     assert [one[0] for one in fleet.found("family_budget")] == ["grandchild"]
     assert SessionFamily.objects.get().name == "parent"
     assert read("stranger", parent=None) == "allow"
+
+
+def test_a_child_counts_what_its_waiting_parent_has_used_and_the_parent_once(api):
+    fleet = Fleet(api, family_budget_enabled=True, family_budget_max_calls=5, family_budget_ladder="stop")
+    for n in range(3):
+        fleet.asks("parent", {"tool": "plan", "arguments": {"n": n}}, parent=None, result=f"plan {n}")
+    assert fleet.asks("child", result="a")["decision"] == "allow"  # the fourth
+    fleet.asks("parent", parent=None, result=None)  # the fifth
+    assert [one[::2] for one in fleet.found("family_budget")] == [("parent", 5)]
+
+    for n in range(4):
+        fleet.asks("other", {"tool": "plan", "arguments": {"n": n}}, parent=None, result=f"plan {n}")
+    assert fleet.asks("only child", parent="other")["decision"] == "stop"
 
 
 def test_agents_that_hand_over_in_a_cycle_within_one_session(api):

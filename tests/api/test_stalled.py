@@ -5,7 +5,8 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from detection.models import AlertEvent, Event, Session
+from detection.engine import snapshot
+from detection.models import AlertEvent, Event, Session, TrackerState
 from detection.services.alerting import rendering
 from detection.services.maintenance import retention
 from detection.services.sessions.evaluation import evaluate
@@ -156,3 +157,56 @@ def test_off_nothing_is_looked_at(api):
     silent.guard("c2", FETCH)
     assert Session.objects.get().silence_check_at is None
     assert silent.later(hours=3) == []
+
+
+def test_an_approved_call_is_waited_for_from_its_approval_on(silent):
+    silent.api.put("/overrides", {"values": {"stalled_enabled": True, "mode": "ask"}})
+    number, told = 0, {"decision": "allow"}
+    while told["decision"] != "hold":
+        number += 1
+        told = silent.guard(f"c{number}")
+        if told["decision"] != "hold":
+            silent.result(f"c{number}")
+    row = TrackerState.objects.get()
+    state = snapshot.load(bytes(row.snapshot))
+    for record in state.runs[""].records:
+        record.at -= 3600
+    TrackerState.objects.update(snapshot=snapshot.dump(state))
+    assert silent.later(minutes=11) == [], "it has not run"
+    assert Session.objects.get().silence_check_at is not None, "its approval is no event"
+
+    approval = told["verdicts"][0]["approval"]["id"]
+    assert silent.api.post(f"/approvals/{approval}/decision", {"choice": "allow_once"}).status_code == 200
+    Session.objects.update(silence_check_at=timezone.now())
+    assert silent.later(minutes=1) == []
+    assert silent.later(minutes=12) == [("stalled", "read_file", "open")]
+
+
+def test_calls_of_a_run_that_has_ended_are_not_waited_for(silent):
+    silent.api.put("/overrides", {"values": {"stalled_enabled": True, "counting_scope": "session"}})
+    silent.guard("c1")
+    silent.result("c1")
+    silent.guard("c2", FETCH)
+    silent.send({"type": "end"})
+    silent.guard("c3", READ | {"arguments": {"path": "b.txt"}})
+    silent.result("c3", "beta")
+    assert silent.later(minutes=29) == []
+
+
+def test_a_state_that_is_rebuilt_knows_that_the_agent_has_answered(silent):
+    silent.guard("c1")
+    silent.result("c1")
+    silent.send({"type": "message", "role": "assistant", "content": "Done."})
+    TrackerState.objects.update(snapshot=b'{"v":-1}', version=0)
+    assert silent.later(hours=3) == []
+
+
+def test_a_tool_rule_has_the_session_looked_at_earlier_and_cannot_switch_what_spans_tools(silent):
+    limits = {"stalled_seconds": 60, "stalled_read_seconds": 60}
+    assert silent.api.put("/tool-rules/fetch_*", {"values": limits}).status_code == 200
+    silent.guard("c1")
+    silent.result("c1")
+    silent.guard("c2", FETCH)
+    assert silent.later(minutes=2) == [("stalled", "fetch_url", "open")]
+    for name in ("stalled_enabled", "family_enabled", "family_budget_enabled", "handoff_enabled"):
+        assert silent.api.put("/tool-rules/x", {"values": {name: True}}).status_code == 422

@@ -33,7 +33,7 @@ from detection.engine.detectors.base import (
     detail,
     evidence,
 )
-from detection.engine.field import ladder, number, switch
+from detection.engine.field import NOT_OF_TOOLS, ladder, number, switch
 from detection.engine.identity import loop_identity
 from detection.engine.memory import ERROR, Record, RunState
 from detection.engine.results import ResultOutcome
@@ -66,7 +66,7 @@ class FamilyRepeat(BaseDetector):
     settings = (
         switch(
             "family_enabled", False, "Detect repeats in a family",
-            "Detect identical calls and errors over a session and those that it started.", weakens="off",
+            "Detect identical calls and errors over a session and those that it started.", weakens="off", scopes=NOT_OF_TOOLS,
         ),
         number(
             "family_max_repeats", 6, 2, 10_000, "Limit for repeats in a family",

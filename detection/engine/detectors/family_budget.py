@@ -27,7 +27,7 @@ from detection.engine.detectors.base import (
     Reading,
     limit_finding,
 )
-from detection.engine.field import Field, ladder, number, switch
+from detection.engine.field import NOT_OF_TOOLS, Field, ladder, number, switch
 from detection.engine.memory import Record, RunState
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class FamilyBudget(BaseDetector):
     settings = (
         switch(
             "family_budget_enabled", False, "Limit families",
-            "Limit calls, tokens and cost of a session and those that it started.", weakens="off",
+            "Limit calls, tokens and cost of a session and those that it started.", weakens="off", scopes=NOT_OF_TOOLS,
         ),
         number(
             "family_budget_max_calls", 0, 0, 10_000_000, "Maximum calls of a family",

@@ -32,7 +32,7 @@ from detection.engine.detectors.base import (
     detail,
 )
 from detection.engine.family import MAX_HANDOFFS, Stretch
-from detection.engine.field import ladder, number, switch
+from detection.engine.field import NOT_OF_TOOLS, ladder, number, switch
 from detection.engine.identity import loop_identity, smallest_rotation
 from detection.engine.memory import Record, RunState, bounded_name
 from detection.engine.results import ResultOutcome
@@ -67,7 +67,7 @@ class Handoff(BaseDetector):
     settings = (
         switch(
             "handoff_enabled", False, "Detect cycles of hand-offs",
-            "Detect agents that hand over to one another without a new result.", weakens="off",
+            "Detect agents that hand over to one another without a new result.", weakens="off", scopes=NOT_OF_TOOLS,
         ),
         number(
             "handoff_min_laps", 3, 2, 10, "Limit for laps of hand-offs",

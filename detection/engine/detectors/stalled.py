@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from detection.engine.calls import Finding, ObservedCall
 from detection.engine.detectors.base import QUIET, BaseDetector, Example, ExampleCall, Reading, detail
-from detection.engine.field import number, switch
+from detection.engine.field import NOT_OF_TOOLS, number, switch
 from detection.engine.identity import loop_identity
 from detection.engine.memory import BLOCKING, MAX_RECORDS, PENDING, Record, RunState, drop_oldest
 
@@ -64,7 +64,7 @@ class Stalled(BaseDetector):
     settings = (
         switch(
             "stalled_enabled", False, "Detect stalled sessions",
-            "Report calls without a result, and runs that stop in the middle, to operators.", weakens="off",
+            "Report calls without a result, and runs that stop in the middle, to operators.", weakens="off", scopes=NOT_OF_TOOLS,
         ),
         number(
             "stalled_seconds", 1800, 0, _LONGEST, "Limit for calls without a result",
@@ -84,7 +84,7 @@ class Stalled(BaseDetector):
         ),
         number(
             "stalled_run_seconds", 1800, 0, _LONGEST, "Limit for runs that stop",
-            "Without a call, an answer or an end after the last result. 0 means no limit.", unit="seconds",
+            "Without a call, an answer or an end after the last result. 0 means no limit.", unit="seconds", scopes=NOT_OF_TOOLS,
         ),
     )  # fmt: skip
     examples = {

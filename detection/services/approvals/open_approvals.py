@@ -13,7 +13,7 @@ from django.db.models import F
 from django.utils import timezone
 
 from detection import jobs
-from detection.engine import messages
+from detection.engine import messages, silence
 from detection.engine.calls import Finding
 from detection.engine.detectors import detector_for
 from detection.engine.memory import State
@@ -205,6 +205,8 @@ class OpenApprovals:
 
     def close(self, approval: Approval, outcome: ApprovalOutcome, state: State | None) -> None:
         """Close an approval and apply its outcome to the session; see `apply_outcome` for `state`."""
+        if state is not None and outcome.decision == "allow":
+            silence.observe_release(state, timezone.now().timestamp())
         apply_outcome(approval, outcome, self.session, state)
         approval.state, approval.choice, approval.raise_by = outcome.state, outcome.choice, outcome.raise_by
         approval.decision, approval.message = outcome.decision, outcome.message[:2000]

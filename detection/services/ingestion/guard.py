@@ -10,7 +10,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from detection.engine import fold, messages
+from detection.engine import fold, messages, silence
 from detection.engine.calls import DECISIONS, Step
 from detection.engine.policy import Policy, relevant_fields
 from detection.models import Approval, Decider, Event, EventType, Session
@@ -400,6 +400,7 @@ def _stored_verdict(locked: LockedSession, call_id: str, seq: int) -> CallVerdic
         if left <= 0:
             # The pause is over: the call that was counted then runs now.
             fold.run_after_pause(locked.tracker, seq)
+            silence.observe_heartbeat(locked.tracker, seq, now.timestamp())
             locked.events.run_after_pause(seq)
             locked.session.blocked_count = max(0, locked.session.blocked_count - 1)
             return CallVerdict(call_id, "allow", policy=stored.get("policy", {}), duplicate=True)

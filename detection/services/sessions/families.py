@@ -31,6 +31,7 @@ _ANCESTORS = (
 )
 _CREATE = "INSERT INTO detection_sessionfamily (project_id, name, snapshot) VALUES (%s, %s, '') ON CONFLICT (project_id, name) DO NOTHING"
 _LOCK = "SELECT id, name, snapshot FROM detection_sessionfamily WHERE project_id = %s AND name = ANY(%s) ORDER BY name FOR NO KEY UPDATE"
+_USED = "SELECT id, call_count, token_count, cost_usd FROM detection_session WHERE project_id = %s AND external_id = ANY(%s)"
 _SAVE = "UPDATE detection_sessionfamily SET snapshot = %s, updated_at = now() WHERE id = %s"
 
 
@@ -62,7 +63,8 @@ def lock(session: Session) -> LockedFamily | None:
     -------
     LockedFamily or None
         None for a session without a parent of which no child is known, for one whose ancestors form a circle, and for one more than
-        `MAX_LEVELS` below the top. Costs one round trip at the top of a family, and two further down.
+        `MAX_LEVELS` below the top. Costs one round trip at the top of a family, two further down, and once a third for what the
+        ancestors of its first child have used.
     """
     line = _ancestors(session)
     if not line:
@@ -81,6 +83,10 @@ def lock(session: Session) -> LockedFamily | None:
     row_id, family = families.pop(top, (0, FamilyState()))
     if not row_id:
         return None
+    if not family.usage and len(line) > 1:
+        # A parent that waits for its child makes no call meanwhile that would count it.
+        for pk, calls, tokens, cost_usd in fetch(_USED, [project_id, line[1:]]):
+            family.usage[str(pk)] = [calls, tokens, float(cost_usd)]
     for _, other in families.values():
         # Its session at the top had no known parent so far.
         family.merge(other)

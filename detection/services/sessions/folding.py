@@ -226,7 +226,8 @@ class Folding:
     def _fold_message(self, event: EventRecord, message: Message) -> Step:
         locked = self.locked
         if message.kind == "assistant":
-            self._rest(event)
+            if silence.shortest_limit(locked.policy_for(event)) is not None:
+                silence.observe_rest(locked.tracker)
         elif message.kind == "user" and event.content:
             out = chat_commands.run_in_chat(locked.session, locked.overrides, event.content)
             event.reply = "\n".join(out.lines)
@@ -256,7 +257,8 @@ class Folding:
         if policy.values["enabled"]:
             end = End(at=event.at, outcome=outcome, seq=event.seq, run=event.run or None)
             fold.observe_end(locked.tracker, end, policy)
-        self._rest(event)
+        if silence.shortest_limit(policy) is not None:
+            silence.observe_end(locked.tracker, event.run, policy)
         locked.session.outcome, locked.session.ended_at = outcome, event.received_at
         locked.incidents.end_all(event.received_at)
         locked.approvals.withdraw(
@@ -272,15 +274,12 @@ class Folding:
     def _watch(self, event: EventRecord, policy: Policy) -> None:
         """Have the session looked at when something of it can be stalled at the earliest, unless it will be anyway."""
         session = self.locked.session
-        if session.silence_check_at is None and not session.is_imported:
-            seconds = silence.shortest_limit(policy)
-            if seconds is not None:
-                session.silence_check_at = event.received_at + timedelta(seconds=seconds)
-
-    def _rest(self, event: EventRecord) -> None:
-        """Note that the agent has answered or ended: what it does next is up to someone else."""
-        if silence.shortest_limit(self.locked.policy_for(event)) is not None:
-            silence.observe_rest(self.locked.tracker)
+        limits = (silence.shortest_limit(policy), silence.shortest_limit(policy.for_tool(event.tool)))
+        seconds = min((one for one in limits if one is not None), default=None)
+        if seconds is None or session.is_imported:
+            return
+        due = event.received_at + timedelta(seconds=seconds)
+        session.silence_check_at = min(due, session.silence_check_at or due)
 
     def mark_stopped(self, event: EventRecord) -> None:
         """Mark a call as stopped because a person stopped the session; the engine does not count it."""

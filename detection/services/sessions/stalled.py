@@ -64,10 +64,15 @@ def _report(session_id: int, now: datetime) -> None:
             session.silence_check_at = now + LATER
             return
         session.silence_check_at = None
-        if session.state in (SessionState.ENDED, SessionState.STOPPED, SessionState.HELD):
+        if session.state in (SessionState.ENDED, SessionState.STOPPED):
             return  # Its next event has it looked at again.
         policy = locked.policy_for(EventRecord(type=""))
-        if silence.shortest_limit(policy) is None:
+        seconds = silence.shortest_limit(policy)
+        if seconds is None:
+            return
+        if session.state == SessionState.HELD:
+            # Its approval is no event: whether the call that it lets go hangs shows later.
+            session.silence_check_at = now + timedelta(seconds=seconds)
             return
         moment = Silence(now.timestamp(), session.last_event_at.timestamp(), _reports_results(session))
         findings, due = silence.observe_silence(locked.tracker, moment, policy)

@@ -133,6 +133,8 @@ def _observe(state: State, event: EventRecord, policy: Policy, keyer: Keyer) -> 
     if event.type == EventType.RESULT:
         return fold.observe_result(state, event, policy, keyer)
     if event.message is not None:
+        if event.message.kind == "assistant":
+            silence.observe_rest(state)
         return fold.observe_message(state, event.message, policy, keyer)
     if event.type == EventType.USAGE:
         usage = Usage(event.at, event.tokens, event.cost_usd, event.seq, event.run or None)
@@ -141,4 +143,6 @@ def _observe(state: State, event: EventRecord, policy: Policy, keyer: Keyer) -> 
         silence.observe_heartbeat(state, event.closes, event.at)
     elif event.type == EventType.END:
         fold.observe_end(state, End(event.at, event.content or "", event.seq, event.run or None), policy)
+        if silence.shortest_limit(policy) is not None:
+            silence.observe_end(state, event.run, policy)
     return Step()
