@@ -144,7 +144,11 @@ def sign_in(request: HttpRequest, extra_context: dict[str, Any] | None = None) -
     """Redirect to the sign-in page of the console, which throttles failed logins."""
     if request.user.is_authenticated:
         if getattr(request.user, "is_staff", False):
-            messages.error(request, "The administration requires a second factor. Set it up to continue.")
+            step = second_factor.next_step(request.user.pk)
+            messages.error(request, f"The administration requires a second factor. {step}")
+            if request.headers.get("HX-Request"):  # not swapped into a part of the page
+                url = reverse("console:second_factor")
+                return HttpResponse(status=204, headers={"HX-Redirect": url})
             return redirect("console:second_factor")
         messages.error(request, "The administration requires a staff account.")
         return redirect("console:home")

@@ -10,17 +10,20 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.admin import GroupAdmin as PlainGroupAdmin
 from django.contrib.auth.admin import UserAdmin as PlainUserAdmin
 from django.contrib.auth.models import Group
-from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.db import transaction
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import mark_safe
 from django_otp.plugins.otp_static.models import StaticDevice
 from django_otp.plugins.otp_totp.models import TOTPDevice
 
 from detection.admin.base import BaseAdmin, actor_of
-from detection.services.accounts import passwords, second_factor
+from detection.services import audit
+from detection.services.accounts import passwords, second_factor, sign_ins
 from detection.services.errors import ServiceError
 
 MAX_AT_ONCE = 20
+RIGHTS = ("is_superuser", "groups", "user_permissions")
 
 User = get_user_model()
 admin.site.unregister(User)
@@ -36,6 +39,36 @@ class UserAdmin(PlainUserAdmin, BaseAdmin):  # type: ignore[type-arg]
 
     show_full_result_count = False
     actions = ("create_reset_links", "remove_second_factors")
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Return False for the account of a superuser, unless the person is one."""
+        return super().has_change_permission(request, obj) and not _is_beyond(request, obj)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Return False for the account of a superuser, unless the person is one."""
+        return super().has_delete_permission(request, obj) and not _is_beyond(request, obj)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Return the fields that the person must not change: only superusers give rights."""
+        fields = super().get_readonly_fields(request, obj)
+        return fields if getattr(request.user, "is_superuser", False) else (*fields, *RIGHTS)
+
+    @transaction.atomic
+    def user_change_password(self, request: HttpRequest, id: str, form_url: str = "") -> HttpResponse:  # noqa: A002
+        """Show the form of a new password, or set it; the audit is of the same transaction."""
+        return super().user_change_password(request, id, form_url)
+
+    def log_change(self, request: HttpRequest, obj: Any, message: Any) -> Any:
+        """Audit a change of an account; a new password ends its sign-ins."""
+        parts = message if isinstance(message, list) else []
+        fields = [name for part in parts for name in part.get("changed", {}).get("fields", ())]
+        if fields:
+            actor, name = actor_of(request), obj.get_username()
+            audit.record(actor, "account.save", name, project_id=None, after={"fields": fields})
+        if "password" in fields:  # set on the page of the password: the form of the account has none
+            own = request.session.session_key or "" if obj.pk == request.user.pk else ""
+            sign_ins.end_sign_ins(obj.pk, actor_of(request), except_session=own)
+        return super().log_change(request, obj, message)
 
     @admin.action(description="Create links that reset the password", permissions=["change"])
     def create_reset_links(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
@@ -84,6 +117,10 @@ class UserAdmin(PlainUserAdmin, BaseAdmin):  # type: ignore[type-arg]
                     password.help_text = mark_safe(password.help_text.replace('class="', 'class="underline '))  # noqa: S308
 
         form, add_form, change_password_form = AccountForm, UserCreationForm, AdminPasswordChangeForm
+
+
+def _is_beyond(request: HttpRequest, obj: Any) -> bool:
+    return getattr(obj, "is_superuser", False) and not getattr(request.user, "is_superuser", False)
 
 
 @admin.register(Group)

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import orjson
 import psycopg
+from django.conf import settings
 from django.db import connections
 from django.http import HttpRequest, HttpResponse
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -16,6 +17,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from detection.api import problems, prometheus
 from detection.models import KeyScope
 from detection.services import keys
+from detection.services.accounts import second_factor
 
 READY_TIMEOUT_SECONDS: Final = 1.0
 PROBE_REUSE_SECONDS: Final = 0.25
@@ -38,8 +40,8 @@ def readyz(request: HttpRequest) -> HttpResponse:
 def metrics(request: HttpRequest) -> HttpResponse:
     """Respond with metrics in the text format of Prometheus.
 
-    Open to clients on this machine, to signed-in staff and to keys with the scope `admin`. A key sees no metrics of
-    other projects.
+    Open to clients on this machine, to signed-in staff (with the second factor that the installation requires) and to keys
+    with the scope `admin`. A key sees no metrics of other projects.
     """
     principal = _admin_principal(request)
     if principal is None and not _is_local_or_staff(request):
@@ -138,4 +140,10 @@ def _is_local_or_staff(request: HttpRequest) -> bool:
         is_local = ipaddress.ip_address(request.META.get("REMOTE_ADDR") or "").is_loopback
     except ValueError:
         is_local = False
-    return (is_direct and is_local) or (request.user.is_authenticated and request.user.is_staff)
+    return (is_direct and is_local) or _is_staff(request)
+
+
+def _is_staff(request: HttpRequest) -> bool:
+    if not request.user.is_authenticated or not request.user.is_staff:
+        return False
+    return not settings.REQUIRE_SECOND_FACTOR or bool(request.session.get(second_factor.SESSION_KEY))

@@ -76,7 +76,11 @@ def in_project(
                 )
                 raise Http404
             if lacks_second_factor(request, membership.project):
-                messages.error(request, "This project requires a second factor. Set it up to continue.")
+                step = second_factor.next_step(membership.user_id)
+                messages.error(request, f"This project requires a second factor. {step}")
+                if request.headers.get("HX-Request"):  # not swapped into a part of the page
+                    url = reverse("console:second_factor")
+                    return HttpResponse(status=204, headers={"HX-Redirect": url})
                 return redirect("console:second_factor")
             inside = cast("ProjectRequest", request)
             inside.project, inside.membership = membership.project, membership

@@ -13,6 +13,7 @@ from django.contrib.auth.decorators import login_required
 from django.contrib.auth.forms import PasswordChangeForm
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
+from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
@@ -77,11 +78,15 @@ def check_password(request: HttpRequest, field: str = "password") -> None:
         For a wrong one, and while the next attempt has to wait.
     """
     username, address = request.user.get_username(), address_of(request)
-    if wait := sign_in_throttle.wait_seconds(username, address):
-        raise Invalid(f"Too many attempts. Retry in {span(wait)}.", field=field)
     given = request.POST.get(field, "")[:MAX_PASSWORD_CHARACTERS]
-    if not request.user.is_authenticated or not request.user.check_password(given):
-        sign_in_throttle.failed(username, address)
+    with transaction.atomic():
+        second_factor.lock(request.user)
+        if wait := sign_in_throttle.wait_seconds(username, address):
+            raise Invalid(f"Too many attempts. Retry in {span(wait)}.", field=field)
+        is_right = request.user.is_authenticated and request.user.check_password(given)
+        if not is_right:
+            sign_in_throttle.failed(username, address)
+    if not is_right:
         log.warning("password_check_failed", username=username, address=address)
         raise Invalid(WRONG_PASSWORD, field=field)
     sign_in_throttle.succeeded(username, address)

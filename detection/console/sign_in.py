@@ -7,6 +7,7 @@ from typing import Any
 
 import structlog
 from django.contrib.auth import authenticate, get_user_model, login
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -74,17 +75,23 @@ def code(request: HttpRequest) -> HttpResponse:
     """Ask for the code after the password, or check it."""
     pending = request.session.get(PENDING)
     user = _pending_user(pending) if pending else None
-    if pending is None or user is None:
+    if pending is None or user is None or not second_factor.is_enabled(user.pk):
         request.session.pop(PENDING, None)
         return redirect("console:sign_in")
     context: dict[str, Any] = {"error": "", "max_code": second_factor.MAX_CODE_CHARACTERS}
     if request.method != "POST":
         return render(request, "console/sign_in_code.html", context)
     username, address = user.get_username(), address_of(request)
-    if wait := sign_in_throttle.wait_seconds(username, address):
+    given = request.POST.get("code", "")[: second_factor.MAX_CODE_CHARACTERS]
+    with transaction.atomic():
+        second_factor.lock(user)
+        wait = sign_in_throttle.wait_seconds(username, address)
+        is_right = not wait and second_factor.verify(user, given)
+        if not wait and not is_right:
+            sign_in_throttle.failed(username, address)
+    if wait:
         return too_many(request, "console/sign_in_code.html", context, wait)
-    if not second_factor.verify(user, request.POST.get("code", "")[: second_factor.MAX_CODE_CHARACTERS]):
-        sign_in_throttle.failed(username, address)
+    if not is_right:
         log.warning("second_factor_failed", username=username, address=address)
         context["error"] = second_factor.WRONG_CODE
         return render(request, "console/sign_in_code.html", context, status=422)

@@ -17,7 +17,7 @@ import structlog
 from channels.db import database_sync_to_async
 from django.contrib.auth import get_user_model
 from django.contrib.sessions.models import Session as SignInSession
-from django.db import DatabaseError
+from django.db import DatabaseError, InterfaceError
 from django.db.models import Q
 from django.utils import timezone
 
@@ -104,12 +104,15 @@ class AccessWatch:
     def __init__(self) -> None:
         self._open: dict[Access, list[Callable[[str], None]]] = {}
         self._task: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     @contextlib.contextmanager
     def watching(self, access: Access, end: Callable[[str], None]) -> Iterator[None]:
         """Call `end` with the reason once the access has ended; until the block is left."""
-        if self._task is None or self._task.done() or self._task.get_loop() is not asyncio.get_running_loop():
-            self._open = {}
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:  # the connections of an earlier loop ended with it
+            self._open, self._task, self._loop = {}, None, loop
+        if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._check())
         callbacks = self._open.setdefault(access, [])
         callbacks.append(end)
@@ -117,8 +120,8 @@ class AccessWatch:
             yield
         finally:
             callbacks.remove(end)
-            if not callbacks:
-                self._open.pop(access, None)
+            if not callbacks and self._open.get(access) is callbacks:
+                del self._open[access]
             if not self._open and self._task is not None:
                 self._task.cancel()
                 self._task = None
@@ -128,7 +131,7 @@ class AccessWatch:
             await asyncio.sleep(CHECK_SECONDS)
             try:
                 found = await database_sync_to_async(ended)([*self._open], timezone.now())
-            except DatabaseError as error:
+            except (DatabaseError, InterfaceError) as error:  # the watch outlives whatever the database does
                 log.info("access_check_failed", error=str(error)[:200])
                 continue
             for access, reason in found.items():

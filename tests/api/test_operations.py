@@ -3,7 +3,9 @@
 import re
 
 import pytest
+from django.contrib.auth import get_user_model
 from django.db import connections
+from django.test import Client
 
 from detection.api import operations
 from loopguard_site import layout
@@ -68,6 +70,14 @@ def test_a_key_sees_nothing_of_another_project(api, as_other, wsgi_client):
     assert "rivals" not in text
     wsgi_client._transport.remote_addr = "127.0.0.1"
     assert 'project="rivals"' in wsgi_client.get(f"{ROOT}/metrics").text
+
+
+def test_metrics_are_for_staff_with_the_second_factor_that_is_required(db, settings):
+    client = Client(REMOTE_ADDR="192.0.2.7")
+    client.force_login(get_user_model().objects.create_user("ana", is_staff=True))
+    assert client.get("/metrics").status_code == 200
+    settings.REQUIRE_SECOND_FACTOR = True
+    assert client.get("/metrics").status_code == 401
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])

@@ -2,14 +2,18 @@
 
 import re
 import time
+from importlib import import_module
 from io import StringIO
 
 import pytest
 from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission
 from django.core.management import CommandError, call_command
+from django.db import connection
 from django.test import Client
 
 from detection.models import AuditEntry, SignIn
+from detection.services.accounts import sign_ins
 from tests.support.projects import make_member, make_project
 from tests.support.smtp_server import receiving_mail
 
@@ -99,6 +103,24 @@ def test_signing_out_removes_the_sign_in_from_the_list(ana):
     assert not SignIn.objects.exists()
 
 
+def test_a_sign_in_that_could_not_be_noted_is_noted_by_the_next_request(ana):
+    client = Client()
+    client.force_login(ana)
+    key = client.session.session_key
+    sign_ins.note_seen(key, ana.pk, FIREFOX, "no address")
+    assert not SignIn.objects.exists()
+    sign_ins.note_seen(key, ana.pk, FIREFOX, None)
+    assert SignIn.objects.get().session_id == key
+
+
+def test_the_upgrade_ends_sign_ins_that_are_on_no_list(ana):
+    listed, unlisted = browser(), Client()
+    unlisted.force_login(ana)
+    with connection.cursor() as cursor:
+        cursor.execute(import_module("detection.migrations.0047_end_unlisted_sign_ins").END_UNLISTED)
+    assert [is_signed_in(client) for client in (listed, unlisted)] == [True, False]
+
+
 def path_of(text):
     return re.search(r"https?://[^/\s]+(/reset-password/\S+)", text)[1]
 
@@ -155,6 +177,33 @@ def test_an_administrator_creates_links_but_staff_none_for_superusers(ana, clien
     form = {"action": "create_reset_links", "_selected_action": [ana.pk]}
     page = client.post("/admin/auth/user/", form, follow=True).content.decode()
     assert set_new(*open_link(path_of(page))).status_code == 302
+
+
+def test_staff_change_accounts_but_give_no_rights_and_leave_superusers_alone(ana, client):
+    users = get_user_model().objects
+    root = users.create_superuser("root", password="x")
+    staff = users.create_user("staff", is_staff=True)
+    names = ("view_user", "change_user", "delete_user")
+    staff.user_permissions.set(Permission.objects.filter(codename__in=names))
+    signed_in = browser()
+    client.force_login(staff)
+    form = {"username": "ana", "email": "ana@example.org", "is_active": "on", "is_superuser": "on"}
+    form |= {"date_joined_0": "2026-01-01", "date_joined_1": "00:00:00"}
+    assert client.post(f"/admin/auth/user/{ana.pk}/change/", form).status_code == 302
+    ana.refresh_from_db()
+    assert (ana.email, ana.is_superuser) == ("ana@example.org", False)
+    saved = AuditEntry.objects.get(action="account.save", actor="staff", subject="ana")
+    assert "Email address" in saved.after["fields"]
+    assert is_signed_in(signed_in)
+    new = {"password1": NEW, "password2": NEW, "usable_password": "true"}
+    assert client.post(f"/admin/auth/user/{ana.pk}/password/", new).status_code == 302
+    assert not SignIn.objects.filter(user=ana).exists()
+    assert is_signed_in(browser(NEW))
+    assert AuditEntry.objects.filter(action="account.save", after={"fields": ["password"]}).count() == 1
+    assert client.get(f"/admin/auth/user/{root.pk}/change/").status_code == 200, "to look at"
+    for path in ("change", "password", "delete"):
+        answer = client.post(f"/admin/auth/user/{root.pk}/{path}/", {**form, **new, "post": "yes"})
+        assert answer.status_code == 403, path
 
 
 @pytest.mark.django_db(transaction=True)

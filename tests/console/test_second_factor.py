@@ -1,11 +1,13 @@
 """The second factor: set up, signing in with codes, recovery codes, and projects that require it."""
 
 import re
+import threading
 import time
 from io import StringIO
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import connection
 from django.test import Client
 from django_otp.oath import totp
 from django_otp.plugins.otp_static.models import StaticToken
@@ -115,6 +117,34 @@ def test_guessing_codes_is_slowed_and_the_password_alone_does_not_reset_that(ana
     assert Client().post("/sign-in", {"username": "ana", **PASSWORD}).status_code == 429
 
 
+@pytest.mark.django_db(transaction=True)
+def test_parallel_guesses_are_slowed_like_those_in_sequence(ana):
+    enrol(browser())
+    found = []
+
+    def guess(client):
+        try:
+            found.append(client.post("/sign-in/code", {"code": "000000"}).status_code)
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=guess, args=(browser(),), daemon=True) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=30)
+    assert len(found) == len(threads)
+    assert 429 in found
+
+
+def test_a_factor_that_was_removed_meanwhile_leads_back_to_the_password(ana):
+    enrol(browser())
+    client = browser()
+    assert b"Back to sign in" in client.get("/sign-in/code").content
+    call_command("reset_second_factor", "ana", stdout=StringIO())
+    assert client.get("/sign-in/code")["Location"] == "/sign-in"
+
+
 def test_the_password_is_good_for_some_minutes_and_not_after_a_new_one(ana, monkeypatch):
     enrol(browser())
     monkeypatch.setattr(sign_in, "PENDING_SECONDS", 0.0)
@@ -165,7 +195,15 @@ def test_where_it_is_required_a_member_sees_nothing_without_it(ana, project, who
         assert client.get(path)["Location"] == PAGE, path
     assert client.post(f"/p/{project.slug}/settings", {"action": "archive"})["Location"] == PAGE
     assert client.get("/admin/", follow=True).redirect_chain[-1][0] == PAGE
+    for path in (f"/p/{project.slug}/live/rows", "/admin/login/"):
+        part = client.get(path, headers={"HX-Request": "true"})
+        assert (part.status_code, part["HX-Redirect"]) == (204, PAGE), path
+    assert b"Set it up to continue." in client.get(PAGE).content
     enrol(client)
+    without_code = Client()
+    without_code.force_login(ana)
+    for path in (f"/p/{project.slug}/live", "/admin/"):
+        assert b"Sign out and in again with a code." in without_code.get(path, follow=True).content, path
     assert client.get(f"/p/{project.slug}/live").status_code == 200
     assert client.get("/admin/").status_code == 200
 

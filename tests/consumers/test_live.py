@@ -5,6 +5,7 @@ import pytest
 from asgiref.sync import sync_to_async
 from channels.layers import get_channel_layer
 from django.contrib.auth import get_user_model
+from django.db import InterfaceError
 
 from detection.consumers import access_watch as access_watch_module
 from detection.consumers import live
@@ -191,6 +192,23 @@ async def test_all_open_pages_are_checked_by_one_look(project, member, monkeypat
             while len(looks) < 2:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         assert set(looks) == {5}
+
+
+async def test_the_look_outlives_a_broken_connection_to_the_database(project, member, monkeypatch):
+    looks = []
+
+    def broken_twice(accesses, now):
+        looks.append(len(accesses))
+        if len(looks) <= 2:
+            raise InterfaceError("connection already closed")
+        return original(accesses, now)
+
+    original = access_watch_module.ended
+    monkeypatch.setattr(access_watch_module, "ended", broken_twice)
+    async with open_page(project, member) as page:
+        code = await end_session(project, member)
+        assert await page.closing_code() == code
+    assert len(looks) > 2
 
 
 @pytest.mark.parametrize(

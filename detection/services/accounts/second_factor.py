@@ -35,6 +35,11 @@ def is_enabled(user_id: int) -> bool:
     return bool(TOTPDevice.objects.filter(user_id=user_id, confirmed=True).exists())
 
 
+def next_step(user_id: int) -> str:
+    """Return what a person does whose browser has given no code where one is required."""
+    return "Sign out and in again with a code." if is_enabled(user_id) else "Set it up to continue."
+
+
 def recovery_codes_left(user_id: int) -> int:
     """Return how many recovery codes have not been used."""
     count: int = StaticToken.objects.filter(device__user_id=user_id).count()
@@ -62,7 +67,7 @@ def begin(user: Any) -> TOTPDevice:
     Conflict
         ``second_factor_enabled``.
     """
-    _lock(user)
+    lock(user)
     if is_enabled(user.pk):
         raise Conflict("The second factor is enabled already.", code="second_factor_enabled")
     TOTPDevice.objects.filter(user=user).delete()
@@ -86,7 +91,7 @@ def confirm(user: Any, code: str, actor: Actor, *, keep_session: str = "") -> li
     Conflict
         ``second_factor_not_begun``.
     """
-    _lock(user)
+    lock(user)
     device = pending_device(user.pk)
     if device is None:
         raise Conflict("Begin with “Set up”.", code="second_factor_not_begun")
@@ -109,7 +114,7 @@ def create_recovery_codes(user: Any, actor: Actor) -> list[str]:
     Conflict
         ``second_factor_disabled``.
     """
-    _lock(user)
+    lock(user)
     if not is_enabled(user.pk):
         raise Conflict("The second factor is not enabled.", code="second_factor_disabled")
     codes = _new_codes(user)
@@ -120,7 +125,7 @@ def create_recovery_codes(user: Any, actor: Actor) -> list[str]:
 @transaction.atomic
 def verify(user: Any, code: str) -> bool:
     """Return whether a code of the app or a recovery code is right, and use it up."""
-    _lock(user)
+    lock(user)
     device = TOTPDevice.objects.filter(user=user, confirmed=True).first()
     if device is None:
         return False
@@ -148,7 +153,7 @@ def disable(user: Any, actor: Actor, *, keep_session: str = "") -> None:
     Conflict
         ``second_factor_disabled``.
     """
-    _lock(user)
+    lock(user)
     enabled = is_enabled(user.pk)
     TOTPDevice.objects.filter(user=user).delete()
     StaticDevice.objects.filter(user=user).delete()
@@ -158,8 +163,11 @@ def disable(user: Any, actor: Actor, *, keep_session: str = "") -> None:
     sign_ins.end_sign_ins(user.pk, actor, except_session=keep_session)
 
 
-def _lock(user: Any) -> None:
-    """Let one request at a time verify codes of an account: each works once."""
+def lock(user: Any) -> None:
+    """Let one request at a time verify codes or the password of an account, until the end of the transaction.
+
+    So a code works once, and parallel attempts are throttled like those in sequence.
+    """
     get_user_model().objects.select_for_update(no_key=True).get(pk=user.pk)
 
 

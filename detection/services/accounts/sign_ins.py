@@ -50,6 +50,11 @@ class SeenTimes:
             self._times[session_key] = now
         return True
 
+    def forget(self, session_key: str) -> None:
+        """Forget a sign-in that could not be written, so the next request tries again."""
+        with self._lock:
+            self._times.pop(session_key, None)
+
     def clear(self) -> None:
         """Forget all."""
         self._times.clear()
@@ -73,6 +78,7 @@ def note_seen(session_key: str, user_id: int, agent: str, address: str | None) -
         with transaction.atomic(), connection.cursor() as cursor:
             cursor.execute(_SEEN, values)
     except DatabaseError as error:  # a full disk, for example, on which pages can still be read
+        seen_times.forget(session_key)
         log.info("sign_in_not_noted", error=str(error)[:200])
 
 
