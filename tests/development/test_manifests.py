@@ -1,5 +1,6 @@
 """The Kubernetes manifests are valid, and start the same processes as docker-compose.yml."""
 
+import re
 from pathlib import Path
 
 import yaml
@@ -49,4 +50,15 @@ def test_the_ingress_routes_as_the_proxy_of_compose_does():
         for line in (ROOT / "deploy/Caddyfile").read_text().splitlines()
         if line.strip().startswith("@live")
     )
-    assert to_live == {path.removesuffix("*") for path in line.split()[2:]}
+    # `live` responds 404 to all other requests about approvals, such as decisions.
+    assert line.split()[1:] == ["path_regexp", f"^({'|'.join(sorted(to_live, key=len))})"]
+    expression = re.compile(line.split()[2])
+    assert expression.search("/ws/live")
+    assert expression.search("/gateway/openai/v1/messages")
+    assert expression.search("/api/v1/approvals/apr_0123abc")
+    for path in (
+        "/api/v1/approvals",
+        "/api/v1/approvals/apr_0123abc/decision",
+        "/api/v1/approvals/remembered",
+    ):
+        assert not expression.search(path)
