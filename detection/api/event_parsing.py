@@ -149,7 +149,7 @@ def event_size(data: Any) -> int:
     """Return the size of an event in bytes."""
     try:
         return len(compact(data).encode("utf-8", "surrogatepass"))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         return 0  # contains a value that is rejected anyway
 
 

@@ -13,7 +13,8 @@ from detection.services.versions import version_of
 
 NO_VERSION: Final = version_of({})
 """The version of what is not stored."""
-_ETAG = re.compile(r'"([0-9a-f]{16})"', re.ASCII)
+# Proxies that compress a response mark its version as weak, or name the compression in it.
+_ETAG = re.compile(r'(?:W/)?"([0-9a-f]{16})(?:-[a-z]{2,8})?"', re.ASCII)
 _HEADER: Final = {"in": "header", "required": False, "schema": {"type": "string"}}
 CONDITIONAL: Final[dict[str, Any]] = {
     "parameters": [

@@ -16,6 +16,7 @@ from detection.engine.wire_shapes import Shape, action_of
 from detection.integrations.session_names import bounded, session_name
 from detection.strict_json import compact
 
+_MAX_DEPTH: Final = 80
 MAX_ARGUMENT_CHARACTERS: Final = 16_384
 """Longer texts in arguments, such as a file to write, are cut."""
 HOOK_WAIT_SECONDS: Final = 45
@@ -263,14 +264,19 @@ def _arguments(value: Any) -> Any:
     return value if value is None or isinstance(value, (dict, str)) else {"value": value}
 
 
-def without_ends(value: Any) -> Any:
-    """Return arguments in which a text of a file's size is its beginning and a digest of the whole."""
+def without_ends(value: Any, depth: int = 0) -> Any:
+    """Return arguments in which a text of a file's size is its beginning and a digest of the whole.
+
+    What is nested deeper than `_MAX_DEPTH` is returned as it is: an event rejects it.
+    """
+    if depth > _MAX_DEPTH:
+        return value
     if isinstance(value, str) and len(value) > MAX_ARGUMENT_CHARACTERS:
         digest = hashlib.blake2b(value.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
         return f"{value[:MAX_ARGUMENT_CHARACTERS]}… {len(value)} characters, digest {digest}"
     if isinstance(value, dict):
-        return {key: without_ends(one) for key, one in value.items()}
-    return [without_ends(one) for one in value] if isinstance(value, list) else value
+        return {key: without_ends(one, depth + 1) for key, one in value.items()}
+    return [without_ends(one, depth + 1) for one in value] if isinstance(value, list) else value
 
 
 def _result(answer: Any) -> tuple[str | None, bool | None]:

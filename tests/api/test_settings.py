@@ -225,6 +225,9 @@ def test_a_change_with_a_version_overwrites_nothing_unseen(api):
     first = api.put("/overrides/openai", {"values": {"max_repeats": 6}}, headers={"If-None-Match": "*"})
     assert first.status_code == 200
     seen = {"If-Match": first.headers["ETag"]}
+    compressed = {"If-Match": f'W/"{first.json()["version"]}-gzip"'}  # as a proxy has marked it
+    same = api.put("/overrides/openai", {"values": {"max_repeats": 6}}, headers=compressed)
+    assert (same.status_code, same.headers["ETag"]) == (200, first.headers["ETag"])
     assert (
         first.headers["ETag"]
         == f'"{first.json()["version"]}"'

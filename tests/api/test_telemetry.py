@@ -246,9 +246,40 @@ def test_a_request_may_have_20_mib_before_and_after_decompression(api):
         assert (answer.status_code, status_of(answer).message[:9]) == (413, "too_large")
 
 
+def within(number, content):
+    """A field of a message that contains another one."""
+    size, length = len(content), b""
+    while size > 127:
+        size, length = size >> 7, length + bytes((size & 127 | 128,))
+    return bytes((number << 3 | 2,)) + length + bytes((size,)) + content
+
+
+def test_messages_are_counted_before_they_are_parsed(api):
+    """Twenty kilobytes could otherwise become two gigabytes."""
+    spans = within(1, within(2, b"\x12\x00" * 10_000_000))
+    value = within(2, within(5, b"\x0a\x00" * 10_000_000))
+    values = within(1, within(1, within(1, value)))
+    logs = b'{"resourceLogs":[{"scopeLogs":[{"logRecords":[' + b"{}," * 100_000 + b"{}]}]}]}"
+    for path, body, kind in (
+        ("traces", spans, PROTOBUF),
+        ("traces", values, PROTOBUF),
+        ("logs", logs, "application/json"),
+        ("logs", b"[" + b"{}," * 6_000_000 + b"{}]", "application/json"),
+    ):
+        answer = api.raw(
+            f"/otlp/v1/{path}", gzip.compress(body, 1), content_type=kind, **{"Content-Encoding": "gzip"}
+        )
+        assert answer.status_code == 413, body[:60]
+        assert status_of(answer, kind).message.startswith("too_many_records: ")
+    cut = within(1, bytes(300_000))[:-7]
+    assert status_of(send(api, cut)).message.startswith("not_otlp: ")
+
+
 STRANGE = [
     {"intValue": "-5"}, {"doubleValue": "NaN"}, {"boolValue": True}, {"bytesValue": "AAAA"}, {}, {"stringValue": "\x00\x7f"},
-    {"stringValue": "[[" * 500}, {"stringValue": '{"a":' * 40 + "1"}, {"arrayValue": {"values": [{"intValue": 1}]}},
+    {"stringValue": "[[" * 500}, {"stringValue": '{"a":' * 40 + "1"},
+    {"stringValue": '{"a":' * 1000 + '"' + "x" * 20_000 + '"' + "}" * 1000}, {"stringValue": "[" * 1000 + "1" * 17_000 + "]" * 1000},
+    {"arrayValue": {"values": [{"intValue": 1}]}},
     {"kvlistValue": {"values": [{"key": "k" * 300, "value": {"stringValue": "v"}}]}}, {"stringValue": "9" * 70_000},
 ]  # fmt: skip
 

@@ -6,11 +6,12 @@ import base64
 import binascii
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Final, Literal, TypeVar
 
 import orjson
 from google.protobuf import json_format
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError, Message
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -21,6 +22,8 @@ Encoding = Literal["protobuf", "json"]
 Request = TypeVar("Request", bound=Message)
 MAX_RECORDS: Final = 100_000
 """Spans or log records of one request, of any kind."""
+MAX_MESSAGES: Final = 1_000_000
+"""Messages inside of one request: records, attributes, values. Two bytes each, which become a hundred when they are parsed."""
 _IDS: Final = ("traceId", "spanId", "parentSpanId")
 
 
@@ -177,11 +180,84 @@ def _check_number(number: int) -> None:
         raise OtlpError("too_many_records", f"A request can have at most {MAX_RECORDS:,} spans or records.")
 
 
+def _check_messages_number(number: int) -> None:
+    if number > MAX_MESSAGES:
+        raise OtlpError(
+            "too_many_records", f"A request can have at most {MAX_MESSAGES:,} records, attributes and values."
+        )
+
+
+@cache
+def _messages_in(kind: Descriptor) -> dict[int, Descriptor]:
+    """Return the kinds of messages in a message, by tag: number of the field, and its form on the wire."""
+    return {field.number << 3 | 2: field.message_type for field in kind.fields if field.message_type}
+
+
+def _check_messages(body: bytes, kind: Descriptor) -> None:
+    """Count the messages in a request before it is parsed; linear, with the memory of its depth."""
+    if len(body) <= 2 * MAX_RECORDS:  # no two bytes are more than one
+        return
+    record = _messages_in(_messages_in(_messages_in(kind)[10])[18])[18]
+    ends, tables = [len(body)], [_messages_in(kind)]
+    messages = records = position = 0
+    try:
+        while True:
+            while position == ends[-1]:
+                ends.pop()
+                tables.pop()
+                if not ends:
+                    return
+            tag, position = _varint(body, position)
+            wire = tag & 7
+            if wire == 0:
+                _, position = _varint(body, position)
+            elif wire == 2:
+                size, position = _varint(body, position)
+                inner = tables[-1].get(tag)
+                if inner is None:
+                    position += size
+                else:
+                    messages += 1
+                    records += inner is record
+                    _check_messages_number(messages)
+                    _check_number(records)
+                    ends.append(position + size)
+                    tables.append(_messages_in(inner))
+                    if ends[-1] > ends[-2]:
+                        raise DecodeError("a message is longer than what contains it")
+            elif wire in (1, 5):
+                position += 8 if wire == 1 else 4
+            else:
+                raise DecodeError("a field has an unknown form")
+            if position > ends[-1]:
+                raise DecodeError("a field is longer than its message")
+    except IndexError:
+        raise DecodeError("it is cut off") from None
+
+
+def _varint(body: bytes, position: int) -> tuple[int, int]:
+    value = body[position]
+    position += 1
+    if value < 128:
+        return value, position
+    value &= 127
+    for shift in range(7, 70, 7):
+        byte = body[position]
+        position += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, position
+    raise DecodeError("a number is too long")
+
+
 def _decoded(request: Request, body: bytes, encoding: Encoding, path: tuple[str, str, str]) -> Request:
     try:
         if encoding == "protobuf":
+            _check_messages(body, request.DESCRIPTOR)
             request.ParseFromString(body)
         else:
+            # Two objects of JSON, at most, are a message; braces in texts are rare enough.
+            _check_messages_number((body.count(b"{") + body.count(b"[")) // 2)
             document = orjson.loads(body)
             if not isinstance(document, dict):
                 raise json_format.ParseError("it is not an object")
@@ -199,6 +275,7 @@ def _convert_ids(document: Any, path: Iterable[str]) -> None:
     for key in path:
         lists = [one.get(key) for one in found if isinstance(one, dict)]
         found = [one for many in lists if isinstance(many, list) for one in many]
+        _check_number(len(found))
     for one in found:
         if not isinstance(one, dict):
             continue
