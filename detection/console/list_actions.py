@@ -116,7 +116,7 @@ def _matching(request: ProjectRequest, rows: ListActions) -> list[int]:
     up_to = request.POST.get("up_to", "")
     if not (up_to.isascii() and up_to.isdigit() and len(up_to) < 19):
         return []
-    request.GET = QueryDict(request.POST.get("filter", "")[:4000])
+    request.GET = QueryDict(request.POST.get("filter", ""))
     query = Listing(request, rows.spec).query
     return rows.matching(request.project.pk, query, int(up_to), bulk_actions.MAX_TARGETS)
 
@@ -145,7 +145,7 @@ def _report(request: ProjectRequest, done: BulkAction) -> None:
     if done.finished_at is not None:
         undo = "" if done.reverts else done.public_id
         _say(request, done.list.removesuffix("s"), done.action, done.changed, undo)
-        _say_failed(request, done.failures, done.total - done.changed)
+        _say_failed(request, done.failures, sum(done.failures.values()))
 
 
 def _say(request: ProjectRequest, noun: str, action: str, count: int, undo: str) -> None:

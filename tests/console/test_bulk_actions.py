@@ -62,6 +62,11 @@ def test_all_that_match_become_not_a_loop_and_are_restored_by_undo(world):
     assert "There is no change of yours to undo." in text(stranger)
 
 
+def test_a_filter_of_any_length_is_the_whole_filter(world):
+    all_that_match(world, query=f"columns={'a' * 5000}&q=kind:cycle")
+    assert labels()["other"] == ""
+
+
 def test_a_worker_continues_with_progress_and_undo_and_refuses_a_second_submission(world, monkeypatch):
     monkeypatch.setattr(bulk_actions, "IN_REQUEST_SECONDS", 0.0)
     first = all_that_match(world)
@@ -94,8 +99,39 @@ def test_an_undo_ends_the_action_that_a_worker_carries_out(world, monkeypatch):
     assert BulkAction.objects.get(action="undo").done == 0
     BulkAction.objects.update(claimed_until=None)
     assert bulk_actions.carry_out_waiting() == 1
+    assert BulkAction.objects.get(action="undo").failures == {}  # rows that it had not reached are none
     assert set(labels().values()) == {""}
     assert bulk_actions.carry_out_waiting() == 0
+
+
+def test_a_batch_that_was_not_counted_is_not_carried_out_again(world, monkeypatch):
+    monkeypatch.setattr(bulk_actions, "IN_REQUEST_SECONDS", 0.0)
+    all_that_match(world, action="snooze:8h")
+    assert bulk_actions.carry_out_waiting() == 1
+    # As after a crash within the last batch.
+    BulkAction.objects.update(done=10, changed=10, finished_at=None, claimed_until=None)
+    assert bulk_actions.carry_out_waiting() == 1
+    assert BulkAction.objects.get().changed == 60
+    assert IncidentActivity.objects.filter(action="snoozed").count() == 60
+
+
+def test_undo_leaves_what_the_person_has_changed_of_a_pattern_since(world):
+    for number in range(3):
+        loop(world.project, f"s-{number}", tool=f"tool_{number:02}", calls=4)
+    query = "q=is:open tool:tool_*"
+    keys = [*Pattern.objects.filter(tool__startswith="tool_").order_by("pk")]
+    done = all_that_match(world, "patterns", query, "label:false_alarm")
+    since = keys[0]
+    world.client.post(
+        f"{world.base}/patterns/act", {"action": "label", "label": "true_loop", "ids": since.public_id}
+    )
+    # The process that carried it out had not counted the last row when an undo ended it.
+    BulkAction.objects.update(
+        done=len(keys) - 1, finished_at=BulkAction.objects.get().created_at, claimed_until=None
+    )
+    page = text(undo(world, done, "patterns"))
+    assert f"{len(keys) - 1} patterns restored." in page
+    assert [Pattern.objects.get(pk=one.pk).label for one in keys] == ["true_loop"] + [""] * (len(keys) - 1)
 
 
 def test_all_patterns_that_match_are_resolved_and_restored(world):

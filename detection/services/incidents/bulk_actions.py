@@ -11,10 +11,10 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.db import IntegrityError, transaction
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
-from detection.models import BulkAction, Incident, Pattern, PatternActivity
+from detection.models import BulkAction, Incident, IncidentActivity, Pattern, PatternActivity
 from detection.services import audit
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, ServiceError
@@ -31,6 +31,15 @@ UNDO_WITHIN: Final = timedelta(minutes=10)
 KEPT: Final = timedelta(days=1)
 _TIMES: Final = ("until",)
 _SWEEPING: Final = ("acknowledge", "resolve", "label")
+_RECORDED: Final = {
+    "acknowledge": "acknowledged",
+    "resolve": "resolved",
+    "mute": "muted",
+    "unmute": "unmuted",
+    "assign": "assigned",
+    "undo": "undone",
+}
+"""Names of the actions in the activity of a pattern; of labels, they have the value."""
 _MODELS: Final[dict[str, type[Incident | Pattern]]] = {"incidents": Incident, "patterns": Pattern}
 _ACTIONS: Final[dict[str, dict[str, Callable[..., Any]]]] = {
     "incidents": {name: action for name, action in triage.ACTIONS.items() if name != "undo"},
@@ -119,8 +128,11 @@ def undo(project_id: int, public_id: str, actor: Actor, *, seconds: float) -> Bu
     return change
 
 
-def _carry_out(row: BulkAction, seconds: float) -> None:
-    """Carry out an action that this process has claimed; a few milliseconds for each row."""
+def _carry_out(row: BulkAction, seconds: float, *, continues: bool = False) -> None:
+    """Carry out an action that this process has claimed; a few milliseconds for each row.
+
+    One that continues can have changed rows of its first batch that a process did not count before it ended.
+    """
     until = time.monotonic() + seconds
     if row.reverts is not None and _is_claimed(row.reverts):
         _release(row)
@@ -132,10 +144,12 @@ def _carry_out(row: BulkAction, seconds: float) -> None:
             .objects.filter(project_id=row.project_id, pk__in=batch)
             .values_list("pk", "public_id")
         )
+        changed = _changed_of(row, batch) if continues else frozenset()
+        continues = False
         for pk in batch:
-            code = _apply(row, names[pk]) if pk in names else "not_found"
+            code = "done" if pk in changed else _apply(row, names[pk]) if pk in names else "not_found"
             row.changed += code == "done"
-            if code != "done":
+            if code != "done" and not _is_unreached(row, code):
                 row.failures[code] = row.failures.get(code, 0) + 1
             row.done += 1
             if time.monotonic() > until:
@@ -187,16 +201,37 @@ def _apply(row: BulkAction, public_id: str) -> str:
     return "done"
 
 
+def _is_unreached(row: BulkAction, code: str) -> bool:
+    """Whether an undo has nothing to undo because the action ended before the row."""
+    return row.reverts is not None and code == "nothing_to_undo" and row.done >= row.reverts.done
+
+
+def _changed_of(row: BulkAction, keys: Sequence[int]) -> frozenset[int]:
+    """Return those of the rows that an action has changed."""
+    if row.list == "patterns":
+        return frozenset(_activity_of(row).filter(pattern__in=keys).values_list("pattern", flat=True))
+    by_it = Q(action="undone") if row.reverts is not None else Q(note=_mark_of(row))
+    own = IncidentActivity.objects.filter(by_it, incident__in=keys, actor=row.actor, at__gte=row.created_at)
+    return frozenset(own.values_list("incident", flat=True))
+
+
+def _activity_of(row: BulkAction) -> QuerySet[PatternActivity]:
+    """Return what an action on patterns has recorded."""
+    recorded = _RECORDED.get(row.action) or f"labelled {row.arguments['value'] or 'none'}"
+    found = PatternActivity.objects.filter(actor=row.actor, action=recorded, at__gte=row.created_at)
+    # A process within a batch continues after an undo has ended the action.
+    is_complete = row.finished_at is not None and row.done >= row.total
+    return found.filter(at__lte=row.finished_at) if is_complete else found
+
+
 def _undo_one(row: BulkAction, reverted: BulkAction, public_id: str, actor: Actor) -> None:
     if row.list == "incidents":
         triage.undo(row.project_id, public_id, actor, of=_mark_of(reverted))
         return
-    done = PatternActivity.objects.filter(
-        pattern__public_id=public_id, actor=actor.name, at__gte=reverted.created_at
-    )
-    if not done.filter(at__lte=reverted.finished_at or timezone.now()).exists():
+    change = _activity_of(reverted).filter(pattern__public_id=public_id).order_by("-at", "-id").first()
+    if change is None:
         raise Conflict("The pattern was not changed.", code="nothing_to_undo")
-    pattern_triage.undo(row.project_id, public_id, actor, seconds=0.0)
+    pattern_triage.undo(row.project_id, public_id, actor, seconds=0.0, of=change.pk)
 
 
 def _mark_of(row: BulkAction) -> str:
@@ -210,11 +245,14 @@ def _plain(value: Any) -> Any:
 
 def carry_out_waiting() -> int:
     """Continue actions that requests did not finish; returns how many. One query by an empty index when there are none."""
-    total, now = 0, timezone.now()
-    free = Q(claimed_until=None) | Q(claimed_until__lt=now)
+    total = 0
+    free = Q(claimed_until=None) | Q(claimed_until__lt=timezone.now())
     for pk in BulkAction.objects.filter(free, finished_at=None).order_by("pk").values_list("pk", flat=True):
-        if BulkAction.objects.filter(free, pk=pk, finished_at=None).update(claimed_until=now + CLAIM):
-            _carry_out(BulkAction.objects.select_related("reverts").get(pk=pk), IN_WORKER_SECONDS)
+        if BulkAction.objects.filter(free, pk=pk, finished_at=None).update(
+            claimed_until=timezone.now() + CLAIM
+        ):
+            claimed = BulkAction.objects.select_related("reverts").get(pk=pk)
+            _carry_out(claimed, IN_WORKER_SECONDS, continues=True)
             total += 1
     return total
 

@@ -198,8 +198,20 @@ def _sweep(
     return pattern
 
 
-def undo(project_id: int, public_id: str, actor: Actor, *, seconds: float = IN_REQUEST_SECONDS) -> Pattern:
+def undo(
+    project_id: int,
+    public_id: str,
+    actor: Actor,
+    *,
+    seconds: float = IN_REQUEST_SECONDS,
+    of: int | None = None,
+) -> Pattern:
     """Undo the last change of the same person, within ten minutes, with what it changed of the incidents.
+
+    Parameters
+    ----------
+    of
+        Only if the last change is this row of the activity.
 
     Raises
     ------
@@ -208,7 +220,7 @@ def undo(project_id: int, public_id: str, actor: Actor, *, seconds: float = IN_R
     """
     with _locked(project_id, public_id) as pattern:
         last = undoable(pattern, actor.name)
-        if last is None:
+        if last is None or of not in (None, last.pk):
             raise Conflict("There is no change of yours to undo.", code="nothing_to_undo")
         more: dict[str, Any] = {"reverts": last}
         if last.last_incident:
