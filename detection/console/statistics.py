@@ -82,7 +82,8 @@ def page(request: ProjectRequest) -> HttpResponse:
         ],
         "chart": _chart(points, listing.zone_name, links.of_chart()),
         "rows": [
-            (row, links.of_numbers(row.numbers, *group_terms(by, row.key))) for row in grouped[:SHOWN_GROUPS]
+            (row, links.of_numbers(row.numbers, *group_terms(by, row.parts)))
+            for row in grouped[:SHOWN_GROUPS]
         ],
         "links": links.of_numbers(total),
         "sessions": in_all and links.sessions(in_all.all),

@@ -39,7 +39,8 @@ class Links:
 
     def _span(self, start: datetime | None, end: datetime | None) -> str:
         first = max(start or self._range.start, self._range.start) if self._range.start else start
-        return f"{time_ranges.written(first)}/{time_ranges.written(end or self._range.end)}"
+        last = min(end or self._range.end, self._range.end) if self._range.end else end
+        return f"{time_ranges.written(first)}/{time_ranges.written(last)}"
 
     def incidents(
         self,
@@ -83,9 +84,7 @@ class Links:
         }
 
 
-def group_terms(by: By, key: str) -> tuple[Term, ...]:
+def group_terms(by: By, parts: tuple[str, ...]) -> tuple[Term, ...]:
     """Return the terms that select a group."""
-    if by != "model":
-        return (language.term(by, key),)
-    backend, _, model = key.partition("/")
-    return language.term("backend", backend), language.term("model", model)
+    names = ("backend", "model") if by == "model" else (by,)
+    return tuple(language.term(name, part) for name, part in zip(names, parts, strict=True))

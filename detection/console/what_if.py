@@ -263,8 +263,10 @@ def _context(request: ProjectRequest, row: WhatIf, *, is_beside_form: bool) -> d
 
 def _replaced(found: dict[str, Any]) -> int:
     """Count the listed gains in sessions that have lost an incident of another detector."""
-    lost = {one["session"] for one in found["lost"]["items"]}
-    return sum(one["session"] in lost for one in found["gained"]["items"])
+    lost: dict[str, set[str]] = {}
+    for one in found["lost"]["items"]:
+        lost.setdefault(one["session"], set()).add(one["kind"])
+    return sum(bool(lost.get(one["session"], set()) - {one["kind"]}) for one in found["gained"]["items"])
 
 
 def _listed(request: ProjectRequest, items: list[dict[str, Any]]) -> list[ReplayedIncident]:

@@ -110,10 +110,11 @@ class JudgeShare:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One group: its name (a time, a tool …) and its numbers."""
+    """One group: its name (a time, a tool …), its numbers, and what the name is made of: of a model, its backend and itself."""
 
     key: str
     numbers: Numbers
+    parts: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +152,10 @@ def statistics(project_id: int, query: ListQuery, by: By | None = None) -> Stati
     """
     calls, found = _counted(project_id, query)
     total = _merged(
-        [] if calls is None else [("", calls.aggregate(**_CALL_SUMS))],
-        [("", found.aggregate(**_INCIDENT_SUMS))],
+        [] if calls is None else [((), calls.aggregate(**_CALL_SUMS))],
+        [((), found.aggregate(**_INCIDENT_SUMS))],
         has_calls=calls is not None,
-    )[""]
+    )[()]
     rows, is_cut = groups(project_id, query, by) if by else ((), False)
     counted_at = CountingCursor.objects.values_list("counted_at", flat=True).first()
     start, end = _ends(query)
@@ -179,7 +180,7 @@ def groups(project_id: int, query: ListQuery, by: By) -> tuple[tuple[Row, ...], 
         _grouped(found, incident_by, _INCIDENT_SUMS),
         has_calls=calls is not None,
     )
-    rows = [Row(key, numbers) for key, numbers in merged.items()]
+    rows = [Row("/".join(parts), numbers, parts) for parts, numbers in merged.items()]
     if by in ("hour", "day"):
         rows.sort(key=lambda row: row.key)
         shown = rows[-MAX_ROWS:]
@@ -252,8 +253,8 @@ def _grouping(by: By, zone: tzinfo) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     return (), (F("kind"),)
 
 
-def _key(parts: Iterable[Any]) -> str:
-    return "/".join(
+def _parts(parts: Iterable[Any]) -> tuple[str, ...]:
+    return tuple(
         part.astimezone(UTC).isoformat().replace("+00:00", "Z") if isinstance(part, datetime) else str(part)
         for part in parts
     )
@@ -284,21 +285,21 @@ _INCIDENT_SUMS = {
 
 def _grouped(
     rows: QuerySet[Any], by: tuple[Any, ...], sums: dict[str, Any]
-) -> Iterable[tuple[str, dict[str, Any]]]:
+) -> Iterable[tuple[tuple[str, ...], dict[str, Any]]]:
     names = tuple(f"by_{number}" for number in range(len(by)))
     for row in rows.order_by().values(**dict(zip(names, by, strict=True))).annotate(**sums):
-        yield _key(row[name] for name in names), row
+        yield _parts(row[name] for name in names), row
 
 
 def _merged(
-    calls: Iterable[tuple[str, dict[str, Any]]],
-    found: Iterable[tuple[str, dict[str, Any]]],
+    calls: Iterable[tuple[tuple[str, ...], dict[str, Any]]],
+    found: Iterable[tuple[tuple[str, ...], dict[str, Any]]],
     *,
     has_calls: bool,
-) -> dict[str, Numbers]:
-    merged: dict[str, Numbers] = {}
+) -> dict[tuple[str, ...], Numbers]:
+    merged: dict[tuple[str, ...], Numbers] = {}
 
-    def numbers(key: str) -> Numbers:
+    def numbers(key: tuple[str, ...]) -> Numbers:
         if key not in merged:
             merged[key] = (
                 Numbers(checks=0, warned=0, blocked=0, token_count=0, cost_usd=0.0)

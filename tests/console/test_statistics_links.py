@@ -28,6 +28,7 @@ def world():
         ask(world.project, "leaves", 50 + number, tool="read", agent="reader", arguments=f'{{"n": {number}}}')
         answer(world.project, "leaves", 50 + number, f"news {number}")
     rows = [*Incident.objects.order_by("pk")]
+    Incident.objects.filter(pk=rows[2].pk).update(backend="proxy/eu", model="vendor/model")
     triage.label(world.project.pk, rows[0].public_id, OPERATOR, "true_loop")
     triage.label(world.project.pk, rows[1].public_id, OPERATOR, "false_alarm", reason="poll")
     triage.label(world.project.pk, rows[2].public_id, OPERATOR, "false_alarm")
