@@ -286,7 +286,7 @@ def _judge_text(state: State, message: Message, policy: Policy, keyer: Keyer, te
         findings += [finding] if finding is not None else []
     if not findings:
         return Step(faults=faults)
-    reactions = [react(state.whole, one, policy, after_result=True) for one in findings]
+    reactions = [react(state.whole, one, policy, at=message.at, after_result=True) for one in findings]
     decisive = strictest(reactions)
     text = _message(decisive.rung, decisive.finding, policy, templates, decisive.number, after_guidance=False)
     verdict = Verdict(
@@ -386,8 +386,9 @@ def run_after_pause(state: State, seq: int) -> bool:
     for run in state.runs.values():
         for record in run.records:
             if record.seq == seq and record.reaction is not None and record.reaction[1] == "delay":
-                record.reaction = None
-                end_pauses(run, record.key)
+                kind, record.reaction = record.reaction[4], None
+                end_pauses(run, record.key, kind)
+                end_pauses(state.whole, record.key, kind)
                 return True
     return False
 
@@ -558,12 +559,12 @@ def _decide(
     if not findings:
         return Verdict(meter=meter)
     reactions = [
-        react(_owner(state, run, finding), finding, policy, after_result=after_result)
+        react(_owner(state, run, finding), finding, policy, at=run.records[-1].at, after_result=after_result)
         for finding in distinct(findings)
     ]
     decisive = strictest(reactions)
     finding, ending = decisive.finding, next((one for one in ENDINGS if one == decisive.rung), None)
-    reuses = _reusable(run, record, policy) if ending == "reuse" and not after_result else None
+    reuses = _reusable(state, run, record, policy) if ending == "reuse" and not after_result else None
     guided = decisive.rung == "stop" and DECISION_OF.get(decisive.after) == "block"
     verdict = Verdict(
         decisive.decision,
@@ -604,18 +605,30 @@ def _decide(
     return verdict
 
 
-def _reusable(run: RunState, record: Record, policy: Policy) -> int | None:
+def _reusable(state: State, run: RunState, record: Record, policy: Policy) -> int | None:
     """Return the sequence number of the call whose answer this one would get again, None if there is none.
 
-    It is the latest identical call that ran, of a tool that reads, if it succeeded and nothing was changed since.
+    It is the latest identical call that ran, of a tool that reads, if it succeeded and no call of the session that may change
+    something ran since, whatever its result. Without `result_aware`, nobody knows which calls do.
     """
-    if policy.traits.tool_class != "read":
+    if policy.traits.tool_class != "read" or not policy.values["result_aware"]:
         return None
     for other in reversed(run.records):
         if other.key == record.key and other is not record and other.decision not in BLOCKING:
-            is_current = other.status in (OK, EMPTY) and not other.is_obsolete
+            is_current = (
+                other.status in (OK, EMPTY) and not other.is_obsolete and not _may_be_changed(state, other)
+            )
             return other.seq if is_current else None
     return None
+
+
+def _may_be_changed(state: State, record: Record) -> bool:
+    """Return whether a call that may change something was let run after this one, in any run of the session."""
+    return any(
+        one.seq > record.seq and one.effect in ("command", "write") and one.decision not in BLOCKING
+        for run in state.runs.values()
+        for one in run.records
+    )
 
 
 def _owner(state: State, run: RunState, finding: Finding) -> RunState:

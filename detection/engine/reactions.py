@@ -91,7 +91,9 @@ class Reaction:
         self.pause_seconds = 0
 
 
-def react(run: RunState, finding: Finding, policy: Policy, *, after_result: bool = False) -> Reaction:
+def react(
+    run: RunState, finding: Finding, policy: Policy, *, at: float, after_result: bool = False
+) -> Reaction:
     """Take the next rung for a finding, if it is time for one.
 
     Parameters
@@ -102,6 +104,8 @@ def react(run: RunState, finding: Finding, policy: Policy, *, after_result: bool
         The detection.
     policy : Policy
         Names the ladder.
+    at : float
+        Server time of the call in hand in Unix seconds; the session as a whole has no records that tell.
     after_result : bool
         The call has already run, so it can only be warned about. Anything stricter is left to the next call of the loop, where
         the detector fires again. With `outcome_method = literal` the run is stopped after the result.
@@ -124,8 +128,7 @@ def react(run: RunState, finding: Finding, policy: Policy, *, after_result: bool
     _decay(run, loop, finding, values)
     by_session = values["escalation_scope"] == "session"
     level = run.detections if by_session else loop.level
-    now = run.records[-1].at if run.records else 0.0
-    if loop.pause_ends and now >= loop.pause_ends:
+    if loop.pause_ends and at >= loop.pause_ends:
         # The agent has kept the pause. This call runs; the next detection takes the next rung.
         loop.pause_ends = 0.0
         return Reaction(finding, None, level)
@@ -149,14 +152,15 @@ def react(run: RunState, finding: Finding, policy: Policy, *, after_result: bool
     if rung == "delay":
         reaction.pause_seconds = min(values["delay_seconds"] << min(loop.delays, 16), MAX_PAUSE_SECONDS)
         loop.delays += 1
-        loop.pause_ends = now + reaction.pause_seconds
+        loop.pause_ends = at + reaction.pause_seconds
     return reaction
 
 
-def end_pauses(run: RunState, key: str) -> None:
-    """Note that a call of this key runs because its pause is over."""
+def end_pauses(run: RunState, key: str, kind: str) -> None:
+    """Note that a call of this key, delayed by this detector, runs because its pause is over."""
     for loop in run.loops.values():
-        if key in loop.keys:
+        # A limit is reached by calls of any key.
+        if key in loop.keys or loop.kind == kind in RUN_LIMITS:
             loop.pause_ends = 0.0
 
 

@@ -59,6 +59,9 @@ def test_the_known_answer_of_a_read_comes_back_with_its_age_and_is_stored_once(a
     (stored,) = [one for one in api.get("/sessions/s-1/calls").json()["items"] if one["call_id"] == "c4"]
     assert (stored["ending"], stored["decision"]) == ("reuse", "block")
     assert Incident.objects.get().rung == "reuse"
+    Event.objects.filter(type="result").delete()
+    gone = agent.sends_again("c4")
+    assert (gone["decision"], gone["ending"], gone["reused"]) == ("block", None, None)
 
 
 @pytest.mark.parametrize(
@@ -123,6 +126,8 @@ def test_a_delayed_call_runs_after_its_pause_and_the_next_pause_is_longer(api, a
         None,
         None,
     )
+    repeated = agent.sends_again("c4", "fetch_page")
+    assert (repeated["decision"], repeated["rung"], repeated["message"]) == ("allow", None, "")
     session = Session.objects.get()
     assert (session.blocked_count, session.call_count) == (0, 4)
     assert Event.objects.get(call_id="c4").decision == "allow"
@@ -130,6 +135,19 @@ def test_a_delayed_call_runs_after_its_pause_and_the_next_pause_is_longer(api, a
     longer = agent.asks(tool="fetch_page")
     assert (longer["ending"], longer["retry_after_seconds"]) == ("delay", 2)
     assert api.get("/sessions/s-1/calls").json()["items"][1]["result"]["content"] == "queued"
+
+
+def test_a_delayed_call_does_not_run_in_a_session_that_a_person_has_stopped(api, agent):
+    set_mode(api, ["delay"], delay_seconds=1)
+    for _ in range(3):
+        agent.asks("queued", tool="fetch_page")
+    assert agent.asks(tool="fetch_page")["ending"] == "delay"
+    api.post("/sessions/s-1/stop", {"reason": "Enough."})
+    time.sleep(1.1)
+    stopped = agent.sends_again("c4", "fetch_page")
+    assert (stopped["decision"], stopped["ending"]) == ("stop", None)
+    assert "Reason given: Enough." in stopped["message"]
+    assert Event.objects.get(call_id="c4").decision == "block"
 
 
 def test_another_id_after_the_pause_runs_as_well(api, agent):

@@ -194,6 +194,9 @@ def test_a_model_gets_a_limit_of_its_own_where_several_tools_are_concerned(api):
     found = one_of(api, "limit")
     assert found["words"] == "Raise the limit for repeats of model openai / gpt-5 to 8"
     assert found["change"]["scope"] == "model:openai/gpt-5"
+    assert "repeat_warn_at" in found["change"]["values"]
+    api.put("/overrides", {"values": {"repeat_warn_at": 0}})
+    assert "repeat_warn_at" not in one_of(api, "limit")["change"]["values"]
 
 
 def test_an_unknown_state_and_an_unknown_suggestion_are_errors(api):

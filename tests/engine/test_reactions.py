@@ -144,3 +144,35 @@ def test_a_held_call_stays_on_hold_until_it_is_answered(choice):
 
     free = 5 if choice == "raise" else 3
     assert decisions(player, free + 2) == ["allow"] * free + ["hold"] * 2
+
+
+def test_the_pause_of_a_session_limit_ends():
+    player = Player(
+        session_budget_enabled=True,
+        session_budget_max_calls=2,
+        session_budget_ladder=["delay"],
+        delay_seconds=60,
+    )
+    calls = [player.call("work", {"n": n}, gap=gap).verdict for n, gap in enumerate((2, 2, 61, 2, 2))]
+    assert [(one.decision, one.pause_seconds) for one in calls] == [
+        ("allow", 0), ("block", 60), ("allow", 0), ("block", 120), ("block", 240),
+    ]  # fmt: skip
+    assert fold.run_after_pause(player.state, player.seq)
+    assert player.call("work", {"n": 5}, gap=500).verdict.pause_seconds == 480
+
+
+@pytest.mark.parametrize(
+    ("values", "run", "is_reused"),
+    [({}, None, True), ({"counting_scope": "run"}, "b", False), ({"result_aware": False}, None, False)],
+    ids=["nothing", "another run without a result", "unknown effects"],
+)  # fmt: skip
+def test_an_answer_is_given_again_only_if_nothing_may_have_changed_since(values, run, is_reused):
+    player = Player(mode=["reuse"], **values)
+    for _ in range(3):
+        player.step("read_file", {"path": "a"}, "three notes", run="a")
+        latest = player.seq
+    if run:
+        player.call("write_file", {"path": "a", "text": "b"}, run=run)
+    verdict = player.call("read_file", {"path": "a"}, run="a").verdict
+    assert verdict.rung == "reuse"
+    assert (verdict.ending, verdict.reuses) == (("reuse", latest) if is_reused else (None, None))

@@ -315,6 +315,7 @@ class Session:
         finally:
             with self._lock:
                 self._asking -= keys
+        answered = time.monotonic()
         self.guard.breaker.succeeded()
         with self._lock:
             self._counter.clear()
@@ -323,7 +324,7 @@ class Session:
             if verdict.decision == "hold" and self.guard.hold_seconds > 0:
                 verdicts[index] = yield from self._held(verdict)
             elif verdict.ending == "delay":
-                verdicts[index] = yield from self._delayed(checked[index], verdict)
+                verdicts[index] = yield from self._delayed(checked[index], verdict, answered)
         self._remember(checked, verdicts)
         return verdicts
 
@@ -407,19 +408,27 @@ class Session:
         message = verdict.message or f"`{verdict.tool}` needs an approval, and nobody has decided yet."
         return replace(verdict, decision="block", message=f"{message} It did not run. Try something else.")
 
-    def _delayed(self, one: _Checked, verdict: Verdict) -> Generator[Request, Response, Verdict]:
-        """Keep the pause of a delayed call, unless it is longer than the guard waits, and send the call again."""
+    def _delayed(
+        self, one: _Checked, verdict: Verdict, answered: float
+    ) -> Generator[Request, Response, Verdict]:
+        """Keep the pause of a delayed call, unless it is longer than the guard waits, and send the call again.
+
+        The pauses of one response began together, when it was `answered`.
+        """
         if verdict.retry_after_seconds > self.guard.max_delay_seconds:
             return verdict
-        yield Request("SLEEP", "", None, verdict.retry_after_seconds)
+        left = verdict.retry_after_seconds - (time.monotonic() - answered)
+        yield Request("SLEEP", "", None, max(0.0, left))
         document = {"session": self.name, **self._about(), "calls": [one.event]}
         try:
             response = yield Request("POST", "/guard", document, self.guard.budget_seconds)
             self.guard.raise_for_status(response)
             return self._verdicts([one], response)[0]
         except NoAnswer as error:
-            # The agent has waited; nothing else speaks against the call.
             self.guard.note_failure(error)
+            if self.guard.fails_closed(verdict.tool):
+                return verdict
+            # The agent has waited; nothing else speaks against the call.
             return Verdict(
                 tool=verdict.tool,
                 call_id=verdict.call_id,

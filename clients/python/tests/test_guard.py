@@ -130,6 +130,29 @@ async def test_a_delayed_call_waits_as_long_as_the_guard_may_and_runs(guard, ser
     assert [call["decision"] for call in server.calls(name)][-2:] == ["allow", "block"]
 
 
+def test_pauses_of_one_response_pass_together_and_named_tools_need_a_verdict(
+    proxy, server, name, monkeypatch
+):
+    ladder(server, name, "delay", delay_seconds=1)
+    guard = Guard(proxy.url, server.key, budget_seconds=PATIENT, fail_closed=["search_*"])
+    pauses, wait = [], guard.wait
+
+    def waiting(request):
+        if request.method == "SLEEP":
+            pauses.append(request.seconds)
+            proxy.mode = "refuse" if len(pauses) == 2 else "pass"
+        return wait(request)
+
+    monkeypatch.setattr(guard, "wait", waiting)
+    assert [guard.session(name).check("search_web").may_run for _ in range(3)] == [True] * 3
+    verdicts = guard.session(name).check_calls([Call("search_web"), Call("search_web")])
+    assert [(verdict.decision, verdict.ending) for verdict in verdicts] == [("allow", ""), ("block", "delay")]
+    assert len(pauses) == 2
+    assert verdicts[1].retry_after_seconds == 2
+    assert max(pauses) <= 1
+    guard.close(0)
+
+
 def test_results_that_change_are_progress(guard, name):
     session = guard.session(name)
     for number in range(8):

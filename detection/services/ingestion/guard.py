@@ -395,7 +395,11 @@ def _stored_verdict(locked: LockedSession, call_id: str, seq: int) -> CallVerdic
     row = Event.objects.get(session_id=locked.session.pk, seq=seq)
     stored, now = row.verdict or {}, timezone.now()
     left = None
-    if stored.get("ending") == "delay" and row.decision == "block":
+    is_delayed = stored.get("ending") == "delay" and row.decision == "block"
+    if is_delayed and locked.session.is_stopped_by_person:
+        message = stopped_message(locked.session)
+        return CallVerdict(call_id, "stop", message, policy=stored.get("policy", {}), duplicate=True)
+    if is_delayed:
         left = ceil(stored["pause_seconds"] - (now - row.received_at).total_seconds())
         if left <= 0:
             # The pause is over: the call that was counted then runs now.
@@ -403,7 +407,10 @@ def _stored_verdict(locked: LockedSession, call_id: str, seq: int) -> CallVerdic
             silence.observe_heartbeat(locked.tracker, seq, now.timestamp())
             locked.events.run_after_pause(seq)
             locked.session.blocked_count = max(0, locked.session.blocked_count - 1)
-            return CallVerdict(call_id, "allow", policy=stored.get("policy", {}), duplicate=True)
+            row.decision = "allow"
+    if stored.get("ending") == "delay" and row.decision == "allow":
+        # Also if it is sent once more: what was said before the pause is over.
+        return CallVerdict(call_id, "allow", policy=stored.get("policy", {}), duplicate=True)
     approval = locked.approvals.find(public_id=stored["approval"]) if stored.get("approval") else None
     verdict = CallVerdict(
         call_id=call_id,
@@ -420,5 +427,6 @@ def _stored_verdict(locked: LockedSession, call_id: str, seq: int) -> CallVerdic
         retry_after_seconds=left,
     )
     if stored.get("reuses"):
-        verdict = verdict.with_answer(find_answer(locked.session, stored["reuses"], now, {}))
+        answer = find_answer(locked.session, stored["reuses"], now, {})
+        verdict = verdict.with_answer(answer) if answer else replace(verdict, ending=None)
     return _with_approval(verdict, approval)

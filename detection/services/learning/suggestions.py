@@ -191,7 +191,7 @@ class _Learner:
             values = {
                 name: value
                 for name, value in raised_settings(highest, limit).items()
-                if policy.values[name] < value
+                if policy.values[name] < value and not _is_off(name, policy)
             }
             avoided = sum(one <= limit for one in needed)
             kept = sum(incident.count >= limit for incident in loops)
@@ -267,6 +267,11 @@ def _by_kind(incidents: Iterable[Incident]) -> Iterator[tuple[str, list[Incident
     for incident in incidents:
         found[incident.kind].append(incident)
     yield from found.items()
+
+
+def _is_off(name: str, policy: Policy) -> bool:
+    """Return whether a limit is 0 and thereby off: any other value would turn it on."""
+    return FIELDS[name].zero_is_off and not policy.values[name]
 
 
 def _needed(incident: Incident) -> int:
