@@ -124,7 +124,8 @@ class Outcome(BaseDetector):
         self, own: dict[str, Any], run: RunState, record: Record, call: ObservedCall, policy: Policy
     ) -> Reading:
         """Continue the loop on a further call of a tool that keeps returning the same result."""
-        if policy.values["outcome_method"] != "fingerprint":
+        # A poll is expected to return the same, whatever else the tool does.
+        if policy.values["outcome_method"] != "fingerprint" or policy.traits.tool_class == "poll":
             return QUIET
         series = own.get(record.tool)
         return _judge(series, run, record, policy) if series else QUIET

@@ -76,7 +76,12 @@ def _weight(one: Past) -> float:
 
 
 def _series(run: History) -> list[Past]:
-    answers = [one for one in run.answers() if one.tool == run.current.tool and one.evidence]
+    # A poll is expected to return the same: its answers do not count, whatever else the tool does.
+    answers = [
+        one
+        for one in run.answers()
+        if one.tool == run.current.tool and one.evidence and one.kind_of_tool != "poll"
+    ]
     changes = [one.result_place for one in run.answers() if one.changed and one.tool != run.current.tool]
     series: list[Past] = []
     for one in reversed(answers):
