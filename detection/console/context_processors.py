@@ -63,6 +63,7 @@ SECTION_OF = {
     "prices": "gateway",
     "save_price": "gateway",
     "members": "project_settings",
+    "erasures": "project_settings",
 }
 
 

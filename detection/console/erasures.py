@@ -53,4 +53,8 @@ def _removed(row: Erasure) -> str:
     """Say what an erasure has removed, as in "1 session, 120 events"."""
     counts = as_document(row)["removed"].items()
     words = ((count, kind.replace("_", " ")) for kind, count in counts)
-    return ", ".join(f"{count:,} {kind.removesuffix('s') if count == 1 else kind}" for count, kind in words)
+    return ", ".join(f"{count:,} {_singular(kind) if count == 1 else kind}" for count, kind in words)
+
+
+def _singular(kind: str) -> str:
+    return f"{kind.removesuffix('ies')}y" if kind.endswith("ies") else kind.removesuffix("s")
