@@ -18,7 +18,17 @@ def test_the_form_has_every_setting_that_its_scope_may_contain():
     of_projects = {"judge_sees_request"}
     assert names(OverrideForm(scope=SESSION)) == names(OverrideForm(scope=PROJECT)) - of_projects
     rule = OverrideForm(scope=Scope("tool", pattern="search_*"))
-    of_sessions = {"judge_available", "judge_temperature", "counting_scope", "attended"}
+    of_sessions = {
+        "judge_available",
+        "family_budget_enabled",
+        "family_enabled",
+        "handoff_enabled",
+        "stalled_enabled",
+        "stalled_run_seconds",
+        "judge_temperature",
+        "counting_scope",
+        "attended",
+    }
     assert set(FIELDS) - names(rule) == of_sessions | of_projects
     shown = form_settings(rule)
     listed = [row.field.name for group in (shown.first, *shown.groups) for row in group.rows]
