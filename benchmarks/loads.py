@@ -13,7 +13,6 @@ from urllib.parse import quote
 
 from playwright.sync_api import Page
 
-from benchmarks import history
 from benchmarks.report import Figure
 from benchmarks.stack import Stack
 
@@ -38,8 +37,7 @@ new PerformanceObserver((list) => list.getEntries().forEach((one) => one.interac
 
 
 def run(stack: Stack, page: Page) -> Iterator[Figure]:
-    """Fill the stack with a large history, and load pages of it."""
-    history.fill(stack)
+    """Load pages of a stack with a large history."""
     yield from measure(f"{stack.url}/p/default", page)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from playwright.sync_api import Page, expect, sync_playwright
 
-from benchmarks import loads
+from benchmarks import history, loads
 from benchmarks.load import Connection
 from benchmarks.report import Figure
 from benchmarks.stack import Stack
@@ -52,6 +52,7 @@ def run(stack: Stack, seconds: float) -> Iterator[Figure]:
 
 def run_loads(stack: Stack) -> Iterator[Figure]:
     """Measure loads of pages of a large history."""
+    history.fill(stack)  # before the browser, whose event loop stays in this thread
     with _signed_in(stack) as page:
         yield from loads.run(stack, page)
 
