@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from playwright.sync_api import Page
 
+from benchmarks import history
 from benchmarks.report import Figure
 from benchmarks.stack import Stack
 
