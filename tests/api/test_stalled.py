@@ -202,7 +202,7 @@ def test_a_state_that_is_rebuilt_knows_that_the_agent_has_answered(silent):
 
 
 def test_a_tool_rule_has_the_session_looked_at_earlier_and_cannot_switch_what_spans_tools(silent):
-    limits = {"stalled_seconds": 60, "stalled_read_seconds": 60}
+    limits = {"stalled_other_seconds": 60, "stalled_read_seconds": 60}
     assert silent.api.put("/tool-rules/fetch_*", {"values": limits}).status_code == 200
     silent.guard("c1")
     silent.result("c1")

@@ -6,8 +6,9 @@
 Nothing happens, so no call shows it: workers look every few seconds, and report what is stalled to operators, as an incident and as
 an alert event of the severity `warning`. The agent gets no message. A call is stalled without a result for the limit of its tool's
 class: `stalled_read_seconds` for `read`, `poll` and `message`, `stalled_change_seconds` for `change`, `stalled_shell_seconds` for
-`fallible`, `stalled_seconds` for all others. Tools of the classes `wait` and `exempt` are never stalled. A run is stalled if its
-calls have their results and for `stalled_run_seconds` neither a call, nor a message of the assistant, nor the end follows.
+`fallible`, `stalled_other_seconds` for all other classes. Tools of the classes `wait` and `exempt` are never stalled. A run is
+stalled if its calls have their results and for `stalled_run_seconds` neither a call, nor a message of the assistant, nor the end
+follows. The class is guessed from the tool's name where no tool rule sets it: `fetch_url` reads.
 
 A `heartbeat` event with the `call_id` says that a call still runs; its time begins again. Calls that were blocked or are held,
 imported sessions, and sessions that never report a result are not judged, nor are stopped ones. The incident ends by itself
@@ -54,21 +55,17 @@ class Stalled(BaseDetector):
     recurrence = "*$tool* is silent for too long"
     message = "'$tool' was silent for $count s"
     advice = "Look whether the tool or the agent still runs."
-    key_settings = ("stalled_run_seconds", "stalled_seconds")
-    limit_setting = "stalled_seconds"
+    limit_setting = "stalled_other_seconds"
     is_silence = True
     describes_results = False
     limits: ClassVar[tuple[str, ...]] = (
-        "stalled_seconds", "stalled_read_seconds", "stalled_change_seconds", "stalled_shell_seconds", "stalled_run_seconds",
+        "stalled_read_seconds", "stalled_change_seconds", "stalled_shell_seconds", "stalled_other_seconds", "stalled_run_seconds",
     )  # fmt: skip
+    key_settings = limits
     settings = (
         switch(
             "stalled_enabled", False, "Detect stalled sessions",
             "Report calls without a result, and runs that stop in the middle, to operators.", weakens="off", scopes=NOT_OF_TOOLS,
-        ),
-        number(
-            "stalled_seconds", 1800, 0, _LONGEST, "Limit for calls without a result",
-            "For tools of a class without a limit of its own. 0 means no limit.", unit="seconds",
         ),
         number(
             "stalled_read_seconds", 600, 0, _LONGEST, "Limit for reads without a result",
@@ -81,6 +78,10 @@ class Stalled(BaseDetector):
         number(
             "stalled_shell_seconds", 3600, 0, _LONGEST, "Limit for commands without a result",
             "For tools of the class fallible, such as a shell. 0 means no limit.", unit="seconds",
+        ),
+        number(
+            "stalled_other_seconds", 1800, 0, _LONGEST, "Limit for other calls without a result",
+            "For tools of all other classes. 0 means no limit.", unit="seconds",
         ),
         number(
             "stalled_run_seconds", 1800, 0, _LONGEST, "Limit for runs that stop",
@@ -174,7 +175,7 @@ class Stalled(BaseDetector):
         policy = policy.for_tool(tool)
         if not policy.values[self.switch]:
             return 0
-        return int(policy.values[_LIMIT_OF_CLASS.get(policy.traits.tool_class, "stalled_seconds")])
+        return int(policy.values[_LIMIT_OF_CLASS.get(policy.traits.tool_class, "stalled_other_seconds")])
 
     def _finding(
         self, record: Record, name: tuple[str, ...], seconds: float, limit: int, call: int | None = None
