@@ -25,7 +25,10 @@ DECISIONS: tuple[Decision, ...] = ("allow", "warn", "block", "hold", "stop")
 
 
 class ObservedCall(Protocol):
-    """The part of a call that the fold reads. `Call` implements it, and so can stored events."""
+    """The part of a call that the fold reads. `Call` implements it, and so do stored events.
+
+    Those have their arguments as JSON text; `identity.structured` returns either as an object.
+    """
 
     @property
     def seq(self) -> int: ...

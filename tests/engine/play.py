@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,6 +13,11 @@ from detection.engine.memory import State
 from detection.engine.policy import ENVIRONMENT, Policy, ToolRule, resolve, validate
 
 KEYER = Keyer(b"a secret of the tests")
+
+
+def as_stored(arguments: Any) -> Any:
+    """Arguments as the services store them and hand them to the engine: JSON as text."""
+    return json.dumps(arguments) if isinstance(arguments, dict | list) else arguments
 
 
 class Player:
@@ -36,7 +42,7 @@ class Player:
         self.seq += 1
         self.now += gap
         self.last_id = call_id or f"call-{self.seq}"
-        call = Call(self.seq, tool, arguments, self.now, self.last_id, **more)
+        call = Call(self.seq, tool, as_stored(arguments), self.now, self.last_id, **more)
         return fold.observe_call(self.state, call, self.policy, KEYER)
 
     def answer(

@@ -21,6 +21,7 @@ from detection.engine.identity import Keyer
 from detection.engine.messages import TEMPLATES, message
 from detection.engine.policy import PRESETS, SERVER, Policy, relevant_fields, resolve
 from detection.engine.silence import Silence, observe_silence
+from tests.engine.play import as_stored
 from tests.engine.twins.history import Observation
 from tests.engine.twins.runs import runs
 
@@ -206,8 +207,8 @@ def test_its_examples_fire_as_documented(detector, name):
             findings += fold.observe_message(state, said, policy, KEYER).verdict.findings
             continue
         call = Call(
-            number, one.tool, one.arguments, float(number), f"call-{number}", f"round-{number}", one.run,
-            agent=one.agent,
+            number, one.tool, as_stored(one.arguments), float(number), f"call-{number}", f"round-{number}",
+            one.run, agent=one.agent,
         )  # fmt: skip
         findings += observe(state, call, policy).verdict.findings
         if one.result is not None:

@@ -52,7 +52,7 @@ from detection.engine.detectors.base import (
     fill,
 )
 from detection.engine.field import choice, number, ratio, switch
-from detection.engine.identity import loop_identity
+from detection.engine.identity import loop_identity, structured
 from detection.engine.memory import EMPTY, ERROR, MAX_TOTALS, OK, Record, RunState, drop_oldest
 from detection.engine.results import ResultOutcome
 from detection.engine.similarity import word_set
@@ -335,7 +335,7 @@ def _consecutive(
     if streak["calls"] == 1:
         return Reading(1, values["max_repeats"])
     if streak["calls"] == _SECOND and values["result_aware"]:
-        streak["moves_on"] = moves_on(record.tool, call.arguments)
+        streak["moves_on"] = moves_on(record.tool, structured(call.arguments))
     return _judge_streak(streak, run, record, policy)
 
 
