@@ -34,7 +34,7 @@ from django.db import DatabaseError
 from django.utils import timezone
 from redis.exceptions import RedisError
 
-from detection.consumers.access_watch import KeyAccess, access_watch
+from detection.access_watch import KeyAccess, access_watch
 from detection.engine import wire_shapes
 from detection.integrations.hosts import HOSTS, Host
 from detection.models import KeyScope

@@ -24,7 +24,7 @@ from django.conf import settings
 from django.db import connection
 from redis.exceptions import RedisError
 
-from detection.consumers.access_watch import NOT_A_MEMBER, ROLE_CHANGED, MemberAccess, access_watch
+from detection.access_watch import NOT_A_MEMBER, ROLE_CHANGED, MemberAccess, access_watch
 from detection.consumers.frame_queue import FrameQueue
 from detection.models import Membership
 from detection.services.accounts import second_factor

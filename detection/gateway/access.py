@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
 import structlog
 from django.db import DatabaseError
 
+from detection.access_watch import PROJECT_ARCHIVED, AgentAccess, access_watch
+from detection.gateway.client import Client
 from detection.gateway.errors import GatewayError
 from detection.gateway.workers import DatabaseWorkers
 from detection.services import keys
@@ -20,6 +24,7 @@ from detection.services.gateway.grants import (
     grant_by_path_token,
     looks_like_token,
 )
+from detection.services.keys import Principal
 
 log = structlog.get_logger(__name__)
 LOOKUP_SECONDS: Final = 2.0
@@ -118,6 +123,33 @@ class Access:
             raise
         self._cache.put(cache_key, grant)
         return grant
+
+
+@asynccontextmanager
+async def while_granted(principal: Principal, client: Client) -> AsyncIterator[None]:
+    """Cancel the block within a second once its key or token is revoked or has expired, or its project is archived.
+
+    Raises
+    ------
+    GatewayError
+        401 or 403, as for the next request.
+    """
+    task = asyncio.current_task()
+    reasons: list[str] = []
+
+    def end(reason: str) -> None:
+        reasons.append(reason)
+        if task is not None and not client.is_denied:
+            client.is_denied = True
+            task.cancel()
+
+    try:
+        with access_watch.watching(AgentAccess(principal.key_id), end):
+            yield
+    except asyncio.CancelledError:
+        if task is None or not client.is_denied or task.uncancel():
+            raise  # the client has left
+        raise _denied("project_archived" if reasons[0] == PROJECT_ARCHIVED else "unknown_key") from None
 
 
 def _denied(code: str) -> GatewayError:

@@ -10,7 +10,7 @@ import structlog
 from asgiref.typing import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
 
 from detection.gateway import litellm
-from detection.gateway.access import KEY_HEADER, Address, read_address
+from detection.gateway.access import KEY_HEADER, Address, read_address, while_granted
 from detection.gateway.client import Client
 from detection.gateway.errors import ClientGone, GatewayError, StreamCut
 from detection.gateway.exchange import Exchange
@@ -72,22 +72,21 @@ async def _serve(loop: LoopState, client: Client, request: HTTPScope) -> None:
         address = read_address(path)
         grant = await loop.access.grant(address, client.headers.text(KEY_HEADER))
         protocol = protocol_of(client.method, address.path)
-        if protocol is None:
-            await _pass_through(loop, client, address, grant)
-        else:
-            path = address.path + (b"?" + client.query if client.query else b"")
-            await Exchange(loop, client, path, grant, protocol).run()
+        async with while_granted(grant.principal, client):
+            if protocol is None:
+                await _pass_through(loop, client, address, grant)
+            else:
+                path = address.path + (b"?" + client.query if client.query else b"")
+                await Exchange(loop, client, path, grant, protocol).run()
     except GatewayError as error:
-        if not client.has_started:
-            await client.respond_error(error)
+        await client.respond_error(error)
     except (ClientGone, StreamCut, EventTooLarge):
         # Returning without the end of a response closes the connection: the client sees it cut, as without us.
         pass
     except Exception:
         log.exception("gateway_request_failed", request_id=client.request_id)
-        if not client.has_started:
-            detail = "The gateway failed. The log of `live` has the reason."
-            await client.respond_error(GatewayError(500, "internal_error", detail))
+        detail = "The gateway failed. The log of `live` has the reason."
+        await client.respond_error(GatewayError(500, "internal_error", detail))
 
 
 async def _pass_through(loop: LoopState, client: Client, address: Address, grant: Grant) -> None:

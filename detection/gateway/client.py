@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final
 
+import orjson
 from asgiref.typing import (
     ASGIReceiveCallable,
     ASGISendCallable,
@@ -19,6 +22,9 @@ from detection.gateway.errors import ClientGone, GatewayError
 from detection.gateway.headers import Headers, RequestHeaders
 from detection.unfinished_bodies import BodyTimeout, UnfinishedBodies
 
+ERROR_SECONDS: Final = 1.0
+"""For the error at the end of a stream. A client that does not read by then sees its connection closed."""
+
 
 class Client:
     """One request of an agent.
@@ -31,6 +37,10 @@ class Client:
         Whether the client has got all of the response that matters to it.
     has_body
         Whether the request has a body.
+    is_denied
+        Whether its key or token was revoked meanwhile, or its project archived.
+    error_event
+        Returns an error as the event of a stream, while what the client has got of one ends with an event.
     """
 
     def __init__(self, scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
@@ -40,6 +50,8 @@ class Client:
         self.request_id = f"req_{secrets.token_hex(12)}"
         self.has_started = False
         self.has_answer = False
+        self.is_denied = False
+        self.error_event: Callable[[dict[str, Any]], bytes] | None = None
         self.has_body = b"transfer-encoding" in self.headers.values or self.headers.text(
             "content-length"
         ) not in ("", "0")
@@ -103,7 +115,14 @@ class Client:
         await self.end(body)
 
     async def respond_error(self, error: GatewayError) -> None:
-        """Send an error of the gateway itself."""
+        """Send an error of the gateway itself: as the response, or as the end of a stream that has begun."""
+        document = error.document(self.request_id)
+        if self.has_started:
+            if self.error_event is not None and not self.has_answer:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(ERROR_SECONDS):
+                        await self.end(self.error_event(document))
+            return  # the connection is closed without the end of a response
         headers = [
             (b"content-type", b"application/json"),
             (b"cache-control", b"no-store"),
@@ -111,4 +130,4 @@ class Client:
             (b"x-request-id", self.request_id.encode()),
             *error.headers,
         ]
-        await self.respond(error.status, headers, error.body(self.request_id))
+        await self.respond(error.status, headers, orjson.dumps(document))

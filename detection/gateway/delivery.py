@@ -53,6 +53,7 @@ class Delivery:
             await self.client.start(
                 response.status, response_headers(response.headers, b"content-length", b"content-encoding")
             )
+        self.client.error_event = reader.error_event
         try:
             return await self._pass_on(unpacked_parts(response), reader, reasks_left)
         except asyncio.CancelledError:
@@ -77,6 +78,7 @@ class Delivery:
                     await self.client.write(passed)
                 if reader.is_unreadable:
                     is_released = True
+                    self.client.error_event = None  # what passes unread may end within an event
                 elif reader.is_due:
                     blocked = await self._decide_stream(reader, reasks_left)
                     if blocked is not None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
-
-import orjson
+from typing import Any, Final
 
 _TYPES: Final = {
     400: "invalid_request_error",
@@ -33,15 +31,15 @@ class GatewayError(Exception):
     detail: str
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
 
-    def body(self, request_id: str) -> bytes:
-        """Return the document: OpenAI's `error` with Anthropic's `type` around it."""
+    def document(self, request_id: str) -> dict[str, Any]:
+        """Return OpenAI's `error` with Anthropic's `type` around it."""
         error = {
             "type": _TYPES.get(self.status, "api_error"),
             "code": self.code,
             "message": f"LoopGuard: {self.detail}",
             "param": None,
         }
-        return orjson.dumps({"type": "error", "error": error, "request_id": request_id})
+        return {"type": "error", "error": error, "request_id": request_id}
 
 
 class ClientGone(Exception):

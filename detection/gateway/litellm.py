@@ -13,6 +13,7 @@ import orjson
 import structlog
 from django.db import DatabaseError
 
+from detection.gateway.access import while_granted
 from detection.gateway.client import Client
 from detection.gateway.errors import GatewayError
 from detection.gateway.guarding import GuardUnavailable, Speaker
@@ -62,10 +63,11 @@ class LiteLLMGuardrail:
         async with request_body(self.client, self.state.unfinished, self.state.memory_budget, owner) as body:
             shown = self._read(body)
             call = GuardrailCall(self.state, principal, shown)
-            if shown.get("input_type") == "response":
-                verdict = await call.judge_answer()
-            else:
-                verdict = await call.judge_request(len(body))
+            async with while_granted(principal, self.client):
+                if shown.get("input_type") == "response":
+                    verdict = await call.judge_answer()
+                else:
+                    verdict = await call.judge_request(len(body))
         headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
         await self.client.respond(200, headers, orjson.dumps(verdict))
 

@@ -120,7 +120,7 @@ class Upstreams:
         except asyncio.CancelledError:
             counts = self._traffic.counts(backend)
             counts.requests += 1
-            counts.abandoned += 1
+            counts.abandoned += not client.is_denied
             raise
         self._traffic.count_request(backend, model, response.status)
         known_model = model if response.status == 200 else ""
@@ -130,7 +130,7 @@ class Upstreams:
             self._traffic.counts(backend, known_model).count_error("cut")
             raise
         except (asyncio.CancelledError, ClientGone):
-            if not client.has_answer:
+            if not (client.has_answer or client.is_denied):
                 self._traffic.counts(backend, known_model).abandoned += 1
             raise
         finally:

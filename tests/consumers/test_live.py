@@ -7,9 +7,9 @@ from channels.layers import get_channel_layer
 from django.contrib.auth import get_user_model
 from django.db import InterfaceError
 
-from detection.consumers import access_watch as access_watch_module
+from detection import access_watch as access_watch_module
+from detection.access_watch import access_watch
 from detection.consumers import live
-from detection.consumers.access_watch import access_watch
 from detection.models import Membership, Project, Role
 from detection.stream.hints import Hint, project_group
 from detection.stream.publisher import publish_now

@@ -1,21 +1,28 @@
 """Who may use the gateway, and whose credentials a backend sees."""
 
 import io
+import json
 import logging
+import threading
 import time
+from dataclasses import dataclass, field
 
 import httpx
 import pytest
 
 from detection import logs
-from detection.models import GatewayToken
+from detection.gateway import traffic
+from detection.models import GatewayToken, GatewayTraffic, TrafficPeriod
 from detection.services import keys
 from detection.services.audit import SYSTEM
 from detection.services.gateway import backends
+from detection.services.projects.projects import archive_project
+from tests.support.model_answers import PATHS, answered
+from tests.support.model_server import Answer, Asked
 from tests.support.plain_http import PLAIN
 from tests.support.projects import make_key, make_project
 
-from .conftest import World
+from .conftest import World, wait_for
 
 
 def asked(url, **headers):
@@ -56,6 +63,110 @@ def test_a_revoked_key_stops_working_within_a_second(world: World):
     keys.revoke_key(world.project, world.key[3:13], SYSTEM)
     time.sleep(1)
     assert asked(url, **headers) == (401, "unknown_key")
+
+
+@dataclass
+class Running:
+    """A request whose answer the model server does not end."""
+
+    url: str
+    headers: dict[str, str]
+    is_stream: bool = True
+    lines: list[str] = field(default_factory=list)
+    status: int = 0
+    was_cut: bool = False
+
+    def start(self):
+        self.thread = threading.Thread(target=self.run, daemon=True)
+        self.thread.start()
+        return self
+
+    def run(self):
+        body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "input": "Hi"}
+        client = httpx.Client(headers=self.headers, timeout=20, verify=PLAIN)
+        try:
+            with client.stream("POST", self.url, json=body | {"stream": self.is_stream}) as answer:
+                self.status = answer.status_code
+                for line in answer.iter_lines():
+                    self.lines.append(line)
+        except httpx.RemoteProtocolError:
+            self.was_cut = True
+
+    def ended(self):
+        self.thread.join(20)
+        assert not self.thread.is_alive()
+        return self
+
+    @property
+    def is_open(self):
+        return self.thread.is_alive()
+
+    @property
+    def error(self):
+        """The error of the last event, or of the document."""
+        last = [line for line in self.lines if line][-1]
+        return json.loads(last.removeprefix("data: "))["error"]["code"]
+
+
+def endless(asked: Asked) -> Answer:
+    if asked.path.endswith("/files"):
+        return Answer(
+            [b"beginning\n"], headers={"Content-Type": "text/plain"}, is_chunked=True, ends="silent"
+        )
+    if not asked.document["stream"]:
+        return Answer(ends="mute")
+    shape = {"completions": "openai", "messages": "anthropic", "responses": "responses"}
+    answer = answered(asked, shape[asked.path.rpartition("/")[2]], "Let me see.")
+    answer.parts, answer.ends = answer.parts[: 2 if "chat" in asked.path else 5], "silent"
+    return answer
+
+
+def test_running_requests_end_with_the_right_to_make_them(world: World, monkeypatch):
+    """Streams end with an error of their protocol; the others of the project go on."""
+    monkeypatch.setattr(traffic, "FLUSH_SECONDS", 0.1)
+    world.model.script = endless
+    _, token = backends.create_token(world.project.pk, world.backend().public_id, SYSTEM, name="ci")
+    headers = {"LoopGuard-Key": world.key, "Authorization": "Bearer sk-client"}
+    streams = {
+        shape: Running(f"{world.base_url(name)}{path}", headers) for shape, (name, path) in PATHS.items()
+    }
+    whole = Running(streams["openai"].url, headers, is_stream=False)
+    unread = Running(f"{world.base_url()}/files", headers)
+    by_token = Running(
+        f"{world.base_url(token=token)}/chat/completions", {"Authorization": "Bearer sk-client"}
+    )
+    by_other = Running(streams["openai"].url, headers | {"LoopGuard-Key": make_key(world.project)})
+    everything = [*streams.values(), whole, unread, by_token, by_other]
+    for one in everything:
+        one.start()
+    wait_for(lambda: len(world.model.asked) == len(everything))
+    wait_for(lambda: all(one.lines for one in everything if one is not whole))
+
+    keys.revoke_key(world.project, world.key[3:13], SYSTEM)
+    for shape, one in streams.items():
+        assert (shape, one.ended().error, one.was_cut) == (shape, "unknown_key", False)
+    assert "event: error" in streams["anthropic"].lines
+    assert "event: error" in streams["responses"].lines
+    numbers = [
+        json.loads(line[6:])["sequence_number"] for line in streams["responses"].lines if "data: " in line
+    ]
+    assert numbers == [*range(len(numbers))]
+    assert (whole.ended().status, whole.error) == (401, "unknown_key")
+    assert unread.ended().was_cut
+    assert by_token.is_open
+    assert by_other.is_open
+    wait_for(lambda: world.model.gone == 5)
+
+    row = GatewayToken.objects.get()
+    backends.revoke_token(world.project.pk, world.backend().public_id, row.public_id, SYSTEM)
+    assert by_token.ended().error == "unknown_key"
+    assert by_other.is_open
+    archive_project(world.project.pk, SYSTEM)
+    assert by_other.ended().error == "project_archived"
+
+    counted = GatewayTraffic.objects.filter(period=TrafficPeriod.MINUTE)
+    wait_for(lambda: sum(counted.values_list("requests", flat=True)) == len(everything))
+    assert sum(counted.values_list("abandoned", flat=True)) == 0, "no client has left"
 
 
 def test_a_disabled_or_deleted_backend_is_not_there(world: World):

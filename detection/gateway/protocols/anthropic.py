@@ -338,6 +338,10 @@ class AnthropicReader(StreamReader):
         end = _end_events({"type": "message_delta", "usage": usage})
         return b"".join((*_text_events(self._passed, text), *end))
 
+    def error_event(self, document: dict[str, Any]) -> bytes:
+        """Return an event `error`."""
+        return _event(document)
+
     def keep_alive(self) -> bytes:
         """Return a ping."""
         return _event({"type": "ping"})

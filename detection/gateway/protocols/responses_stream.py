@@ -191,6 +191,12 @@ class ResponsesReader(StreamReader):
         events = item_events(self._numbers, len(self._earlier), item)
         return b"".join((*events, self._numbers.event(self._ended([*self._earlier, item]))))
 
+    def error_event(self, document: dict[str, Any]) -> bytes:
+        """Return an event `error`: with the fields of the reference, and with the object that SDKs raise."""
+        error = document["error"]
+        fields = {name: error[name] for name in ("code", "message", "param")}
+        return self._numbers.event(document | fields)
+
 
 def item_events(numbers: EventNumbers, index: int, item: Message) -> list[bytes]:
     """Return the events of a whole message."""

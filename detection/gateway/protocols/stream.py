@@ -142,6 +142,16 @@ class StreamReader:
         """Return the end of the stream to the client, with a text, where no further answer comes."""
         raise NotImplementedError
 
+    def error_event(self, document: dict[str, Any]) -> bytes:
+        """Return an error as the last event of the stream to the client.
+
+        Parameters
+        ----------
+        document
+            Of the error, as it would be the response.
+        """
+        return sse.event(document)
+
     def keep_alive(self) -> bytes:
         """Return what may be sent at any time without a meaning."""
         return b": waiting for a decision\n\n"

@@ -1,8 +1,9 @@
-"""Ends connections that stay open once the rights they were opened with have ended.
+"""Ends connections that stay open once the rights they were opened with have ended: sockets, long polls, and requests of the gateway.
 
 The process queries the database twice a second, once for each kind of right however many connections are open. So
 it does not matter which process, command or statement ended the right, or whether the broker works: signing out, revoking
-a sign-in or a key, a new password, a deactivated account, a removed member and a changed role all take effect within a second.
+a sign-in, a key or a token, a new password, a deactivated account, a removed member, a changed role and an archived project
+all take effect within a second.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from django.db import DatabaseError, InterfaceError
 from django.db.models import Q
 from django.utils import timezone
 
-from detection.models import ApiKey, Membership
+from detection.models import ApiKey, GatewayToken, Membership
 
 log = structlog.get_logger(__name__)
 CHECK_SECONDS = 0.5
@@ -52,24 +53,51 @@ class KeyAccess:
     key_id: int
 
 
-Access = MemberAccess | KeyAccess
-SIGNED_OUT, NOT_A_MEMBER, ROLE_CHANGED, KEY_REVOKED = (
+@dataclass(frozen=True, slots=True)
+class AgentAccess:
+    """A key or a token of the gateway whose agent is answered, which an archived project ends, too.
+
+    Attributes
+    ----------
+    key_id
+        As `Principal.key_id`: negative for a token.
+    """
+
+    key_id: int
+
+
+Access = MemberAccess | KeyAccess | AgentAccess
+SIGNED_OUT, NOT_A_MEMBER, ROLE_CHANGED, KEY_REVOKED, PROJECT_ARCHIVED = (
     "signed_out",
     "not_a_member",
     "role_changed",
     "key_revoked",
+    "project_archived",
 )
 
 
 def ended(accesses: Iterable[Access], now: datetime) -> dict[Access, str]:
-    """Return the accesses that have ended, with the reason; at most four queries."""
+    """Return the accesses that have ended, with the reason; at most five queries."""
     members = {one for one in accesses if isinstance(one, MemberAccess)}
-    waiting_keys = {one for one in accesses if isinstance(one, KeyAccess)}
+    keyed = {one for one in accesses if isinstance(one, KeyAccess | AgentAccess)}
     found = _ended_members(members, now) if members else {}
-    if waiting_keys:
-        alive = ApiKey.objects.filter(pk__in={one.key_id for one in waiting_keys}, revoked_at=None)
-        valid = set(alive.filter(Q(expires_at=None) | Q(expires_at__gt=now)).values_list("pk", flat=True))
-        found |= {one: KEY_REVOKED for one in waiting_keys if one.key_id not in valid}
+    return found | _ended_keys(keyed, now) if keyed else found
+
+
+def _ended_keys(accesses: set[KeyAccess | AgentAccess], now: datetime) -> dict[Access, str]:
+    ids = {one.key_id for one in accesses}
+    columns = ("pk", "project__archived_at")
+    valid = ApiKey.objects.filter(pk__in={pk for pk in ids if pk > 0}, revoked_at=None)
+    archived = dict(valid.filter(Q(expires_at=None) | Q(expires_at__gt=now)).values_list(*columns))
+    if token_ids := {-pk for pk in ids if pk < 0}:
+        tokens = GatewayToken.objects.filter(pk__in=token_ids, revoked_at=None)
+        archived |= {-pk: archived_at for pk, archived_at in tokens.values_list(*columns)}
+    found: dict[Access, str] = {}
+    for one in accesses:
+        if one.key_id not in archived:
+            found[one] = KEY_REVOKED
+        elif isinstance(one, AgentAccess) and archived[one.key_id]:
+            found[one] = PROJECT_ARCHIVED
     return found
 
 
