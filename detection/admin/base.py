@@ -60,7 +60,7 @@ def actor_of(request: HttpRequest) -> Actor:
     return Actor(request.user.get_username(), request.user.pk, address, getattr(request, "request_id", ""))
 
 
-def show_error(request: HttpRequest, error: Exception) -> None:
+def show_error(request: HttpRequest, error: Exception | str) -> None:
     """Show the error of a service on the page."""
     messages.error(request, str(error))
 

@@ -64,6 +64,7 @@ class BackendPage(VersionedAdmin):
     search_fields = ("public_id__exact", "name", "base_url")
     list_select_related = ("project",)
     form = BackendForm
+    after_deletion = "Its tokens are deleted too. Agents that use it get 404 within a second."
     inlines = (TokenInline,)
     actions = ("test",)
 
@@ -89,7 +90,8 @@ class BackendPage(VersionedAdmin):
 
     def delete_model(self, request: HttpRequest, obj: GatewayBackend) -> None:
         """Delete the backend through the service."""
-        backends.delete_backend(obj.project_id, obj.public_id, actor_of(request))
+        version = request.POST.get("version")
+        backends.delete_backend(obj.project_id, obj.public_id, actor_of(request), version=version)
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[GatewayBackend]) -> None:
         """Delete the chosen backends one by one."""
@@ -136,6 +138,7 @@ class PricePage(VersionedAdmin):
     search_fields = ("public_id__exact", "model", "backend")
     list_select_related = ("project",)
     form = PriceForm
+    after_deletion = "The cost of its models is then unknown, unless another price matches."
 
     def get_readonly_fields(self, request: HttpRequest, obj: ModelPrice | None = None) -> tuple[str, ...]:
         """Return what tells prices apart."""
@@ -153,7 +156,8 @@ class PricePage(VersionedAdmin):
 
     def delete_model(self, request: HttpRequest, obj: ModelPrice) -> None:
         """Delete the price through the service."""
-        prices.delete_price(obj.project_id, obj.public_id, actor_of(request))
+        version = request.POST.get("version")
+        prices.delete_price(obj.project_id, obj.public_id, actor_of(request), version=version)
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[ModelPrice]) -> None:
         """Delete the chosen prices one by one."""

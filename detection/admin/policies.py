@@ -148,7 +148,7 @@ class StoredOverrideAdmin(VersionedAdmin):
     # Each is deleted by itself, so that its reason can be given.
     actions = None
     list_select_related = ("project", "updated_by")
-    delete_confirmation_template = "administration/delete_override.html"
+    after_deletion = "Its settings are inherited again."
 
     def get_fieldsets(
         self, request: HttpRequest, obj: Override | ToolOverride | None = None
@@ -207,16 +207,15 @@ class StoredOverrideAdmin(VersionedAdmin):
         context = {
             "reason_form": ReasonForm(),
             "history_projects": what_if.projects_of(request, row.project_id) if row else [],
-            "version": self.form.row_version(row) if row else "",
             **(extra_context or {}),
         }
         try:
             if what_if.ASKED in request.POST and row and self.has_delete_permission(request, row):
                 return self._try(request, row)
-            return super().delete_view(request, object_id, context)  # type: ignore[no-any-return]
         except ServiceError as error:
             show_error(request, error)
             return redirect(request.get_full_path())
+        return super().delete_view(request, object_id, context)
 
     @admin.display(description="settings")
     def settings(self, row: Override | ToolOverride) -> str:

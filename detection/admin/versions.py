@@ -7,9 +7,11 @@ from decimal import Decimal
 from typing import Any
 
 from django import forms
+from django.contrib.admin.utils import unquote
 from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
 
-from detection.admin.base import ProjectAdmin
+from detection.admin.base import ProjectAdmin, show_error
 from detection.engine.fields import FIELDS
 from detection.forms import PREFIX, as_text, typed_value
 from detection.services.errors import Invalid, ServiceError
@@ -77,6 +79,9 @@ class VersionedAdmin(ProjectAdmin):
     """An admin page whose form is a `VersionedForm`, saved by a service that checks the version."""
 
     change_form_template = "administration/versioned_form.html"
+    delete_confirmation_template = "administration/versioned_delete.html"
+    after_deletion = ""
+    """What a deletion means, for the page that confirms it."""
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         """Leave the version to the template."""
@@ -97,3 +102,23 @@ class VersionedAdmin(ProjectAdmin):
         except ServiceError as error:
             request.service_error = error  # type: ignore[attr-defined]
             return super().changeform_view(request, *args, **kwargs)  # type: ignore[no-any-return]
+
+    def delete_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Confirm a deletion. When the service rejects it, show the row as it is now, with the error."""
+        row = self.get_object(request, unquote(object_id))
+        context = {
+            "version": self.form.row_version(row) if row else "",
+            "after_deletion": self.after_deletion,
+            **(extra_context or {}),
+        }
+        try:
+            return super().delete_view(request, object_id, context)  # type: ignore[no-any-return]
+        except ChangedMeanwhile:
+            show_error(
+                request, "This was changed meanwhile and is not deleted. Check it, and delete it again."
+            )
+        except ServiceError as error:
+            show_error(request, error)
+        return redirect(request.get_full_path())

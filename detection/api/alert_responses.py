@@ -10,7 +10,7 @@ from django.utils import timezone
 from detection.documents import as_time, notification_document
 from detection.models import AlertDestination, AlertRoute, AlertSilence, Notification
 from detection.selectors import alerts
-from detection.services.alerting import alert_routes
+from detection.services.alerting import alert_routes, destinations
 
 if TYPE_CHECKING:
     from django_stubs_ext import WithAnnotations
@@ -33,6 +33,7 @@ def destination_document(row: WithAnnotations[AlertDestination, alerts.Destinati
         "waiting": row.waiting_count,
         "failed": row.failed_count,
         "signing_secrets": len(row.signing_secrets),
+        "version": destinations.destination_version(row),
     }
 
 
@@ -40,7 +41,7 @@ def route_document(row: AlertRoute) -> dict[str, Any]:
     """Return a route."""
     document = alert_routes.route_as_dict(row)
     document["models"] = document.pop("model_names")
-    return {"id": row.public_id, **document}
+    return {"id": row.public_id, **document, "version": alert_routes.route_version(row)}
 
 
 def silence_document(row: AlertSilence, suppressed_count: int = 0) -> dict[str, Any]:

@@ -70,7 +70,10 @@ def _page(request: ProjectRequest, tab: str = "", **more: Any) -> HttpResponse:
         context["kinds"] = DestinationKind.choices
         context["unrouted"] = selector.unrouted_today(project_id)
     elif tab == "routes":
-        context["routes"] = [(row, route_sentence(row)) for row in selector.list_routes(project_id)]
+        context["routes"] = [
+            (row, route_sentence(row), alert_routes.route_version(row))
+            for row in selector.list_routes(project_id)
+        ]
     elif tab == "silences":
         context["silences"] = [
             (row, _conditions(row), silences.silence_version(row))
@@ -141,7 +144,8 @@ def act(request: ProjectRequest) -> HttpResponse:
     try:
         shown = carry_out(request, text_of(request.POST, "id"))
     except ChangedMeanwhile as error:
-        messages.error(request, f"{_what_changed(error)} was changed meanwhile. Nothing was saved.")
+        outcome = "It is not deleted." if action.startswith("delete") else "Nothing was saved."
+        messages.error(request, f"{_what_changed(error)} was changed meanwhile. {outcome}")
         if action != "edit":
             return _page(request, tab, edit_error=error)
         return _page(request, tab, edit_error=error, edited=_edited(request, error))
@@ -154,7 +158,9 @@ def act(request: ProjectRequest) -> HttpResponse:
 
 
 def _what_changed(error: ChangedMeanwhile) -> str:
-    return f"Destination {error.current['name']}" if "address" in error.current else "The silence"
+    if "reason" in error.current:
+        return "The silence"
+    return f"{'Destination' if 'address' in error.current else 'Route'} {error.current['name']}"
 
 
 def _edited(request: ProjectRequest, stale: ChangedMeanwhile | None = None) -> dict[str, Any]:
@@ -226,7 +232,8 @@ def _edit_destination(request: ProjectRequest, public_id: str) -> None:
 
 
 def _delete_destination(request: ProjectRequest, public_id: str) -> None:
-    destinations.delete_destination(request.project.pk, public_id, actor_of(request))
+    version = request.POST.get("version")
+    destinations.delete_destination(request.project.pk, public_id, actor_of(request), version=version)
     messages.success(request, "Destination deleted.")
 
 
@@ -245,12 +252,14 @@ def _add_secret(request: ProjectRequest, public_id: str) -> HttpResponse:
 
 
 def _retire_secrets(request: ProjectRequest, public_id: str) -> None:
-    destinations.remove_old_secrets(request.project.pk, public_id, actor_of(request))
+    version = request.POST.get("version")
+    destinations.remove_old_secrets(request.project.pk, public_id, actor_of(request), version=version)
     messages.success(request, "Old secrets removed. Only the newest one signs now.")
 
 
 def _delete_route(request: ProjectRequest, public_id: str) -> None:
-    alert_routes.delete_route(request.project.pk, public_id, actor_of(request))
+    version = request.POST.get("version")
+    alert_routes.delete_route(request.project.pk, public_id, actor_of(request), version=version)
     messages.success(request, "Route deleted.")
 
 

@@ -57,6 +57,9 @@ def act(request: ProjectRequest) -> HttpResponse:
     except ChangedMeanwhile as error:
         entered = _switches(request)
         name = error.current["name"]
+        if not entered:
+            messages.error(request, f"Backend {name} was changed meanwhile. It is not deleted.")
+            return _page(request, edited={})
         messages.error(request, f"Backend {name} was changed meanwhile. Nothing was saved.")
         return _page(request, edited={"id": _target(request)[1], **entered, **edits.conflict(error, entered)})
     except ServiceError as error:
@@ -91,7 +94,7 @@ def _test(request: ProjectRequest) -> dict[str, Any]:
 
 
 def _delete(request: ProjectRequest) -> dict[str, Any]:
-    service.delete_backend(*_target(request))
+    service.delete_backend(*_target(request), version=request.POST.get("version"))
     messages.success(request, "Backend deleted.")
     return {}
 

@@ -60,7 +60,10 @@ def _plain(value: Any) -> str:
 def _page(request: ProjectRequest, given: Any, status: int = 200, **more: Any) -> HttpResponse:
     rows = list(list_prices(request.project.pk))
     context = {
-        "prices": [(row, {name: _plain(getattr(row, name)) for name in service.AMOUNTS}) for row in rows],
+        "prices": [
+            (row, {name: _plain(getattr(row, name)) for name in service.AMOUNTS}, service.price_version(row))
+            for row in rows
+        ],
         "unpriced": unpriced_models(request.project.pk, timezone.now() - UNPRICED_SPAN),
         "backends": [row.name for row in list_backends(request.project.pk)],
         "given": given,
@@ -95,8 +98,14 @@ def save(request: ProjectRequest) -> HttpResponse:
 @require_POST
 def delete(request: ProjectRequest) -> HttpResponse:
     """Delete a price."""
+    public_id, version = request.POST.get("id", "")[:40], request.POST.get("version")
     try:
-        service.delete_price(request.project.pk, request.POST.get("id", "")[:40], actor_of(request))
+        service.delete_price(request.project.pk, public_id, actor_of(request), version=version)
+    except ChangedMeanwhile as error:
+        messages.error(
+            request, f"Price of {error.current['model']} was changed meanwhile. It is not deleted."
+        )
+        return _page(request, {}, 409)
     except ServiceError as error:
         messages.error(request, error.detail)
     else:

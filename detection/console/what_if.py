@@ -13,7 +13,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
-from detection.console import formatting, incident_text, permalinks
+from detection.console import edits, formatting, incident_text, permalinks
 from detection.console.access import ProjectRequest, actor_of, in_project, missing_role
 from detection.engine.calls import DECISIONS
 from detection.engine.detectors import detector_for
@@ -28,6 +28,7 @@ from detection.selectors.pages import BadCursor
 from detection.services.errors import NotFound, ServiceError
 from detection.services.incidents import exceptions
 from detection.services.policies import overrides
+from detection.services.versions import ChangedMeanwhile, version_of
 from detection.services.what_if import changes, what_ifs
 from detection.services.what_if.changes import PolicyChange
 
@@ -191,6 +192,7 @@ def cancel(request: ProjectRequest, public_id: str) -> HttpResponse:
 def save(request: ProjectRequest, public_id: str) -> HttpResponse:
     """Save the change that was tried, as its form would."""
     row = _existing(request, public_id)
+    version = request.POST.get("version")
     change, note = changes.read(row.change), request.POST.get("note", "")[: overrides.MAX_NOTE_CHARACTERS]
     if not change.session and not request.membership.allows(Role.ADMIN):
         return missing_role(request, Role.ADMIN)
@@ -198,11 +200,25 @@ def save(request: ProjectRequest, public_id: str) -> HttpResponse:
         return missing_role(request, Role.ADMIN)
     try:
         where = None if change.scope.kind == "server" else request.project.pk
-        what_ifs.save_change(where, change, actor_of(request), note)
+        what_ifs.save_change(where, change, actor_of(request), note, version=version)
         messages.success(request, "Change saved. It takes effect on the next call.")
+    except ChangedMeanwhile as error:
+        context = _context(request, row, is_beside_form=False) | {
+            "note": note,
+            "version": version_of(error.current),
+            "conflict": _conflict(error, row.change),
+        }
+        return render(request, "what_if/what_if.html", context, status=409)
     except ServiceError as error:
         messages.error(request, error.detail)
     return redirect("console:what_if", request.project.slug, public_id)
+
+
+def _conflict(error: ChangedMeanwhile, change: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Compare a change with what is stored now: it is the whole override, so a setting that it lacks is inherited."""
+    stored = {name: value for name, value in error.current.items() if name not in ("values", "note")}
+    facts = {name: change[name] for name in _FACTS if name in change}
+    return edits.compare({**stored, **error.current.get("values", {})}, {**change["values"], **facts})
 
 
 def _existing(request: ProjectRequest, public_id: str) -> WhatIf:
@@ -220,6 +236,7 @@ def _context(request: ProjectRequest, row: WhatIf, *, is_beside_form: bool) -> d
     chip, word = STATES[WhatIfState(row.state)]
     found, covered = row.result, selector.coverage(row)
     is_admin = request.membership.allows(Role.ADMIN)
+    stored, version = what_ifs.replaced(request.project.pk, changes.read(row.change))
     context: dict[str, Any] = {
         "what_if": row,
         "chip": chip,
@@ -227,6 +244,8 @@ def _context(request: ProjectRequest, row: WhatIf, *, is_beside_form: bool) -> d
         "share": round(100 * row.share),
         "where": formatting.source_name(_scope_name(row)),
         "differences": differences(request, row.change),
+        "version": version,
+        "changed_since": stored if stored is not None and stored.updated_at > row.created_at else None,
         "is_beside_form": is_beside_form,
         "may_save": is_admin or bool(row.change.get("session")),
         "is_outdated": selector.is_outdated(row),

@@ -347,6 +347,17 @@ def test_the_second_editor_sees_what_is_stored_and_replaces_it_only_knowingly(wo
         assert "Stored now" in refused.content.decode(), (kind, refused.context["errors"])
         one.refresh_from_db()
         assert {name: getattr(one, name) for name in theirs} == theirs
+    for kind, one, theirs in (
+        ("modelprice", price, {"input_usd": 6}),
+        ("gatewaybackend", backend, {"name": "again"}),
+    ):
+        address = f"/admin/detection/{kind}/{one.pk}/delete/"
+        form = {"post": "yes", "version": version_in(world.client.get(address))}
+        type(one).objects.filter(pk=one.pk).update(**theirs)
+        refused = world.client.post(address, form, follow=True)
+        assert "changed meanwhile and is not deleted" in refused.content.decode()
+        assert world.client.post(address, {**form, "version": version_in(refused)}).status_code == 302
+        assert not type(one).objects.filter(pk=one.pk).exists()
 
 
 def test_a_change_and_a_deletion_are_tried_on_the_history(world):

@@ -1,6 +1,7 @@
 """Overrides, tool rules and the effective policy."""
 
 import pytest
+from django.conf import settings
 
 from detection.models import AuditEntry, Override
 
@@ -261,3 +262,34 @@ def test_a_change_with_a_version_overwrites_nothing_unseen(api):
     project = api.get("/project").headers["ETag"]
     assert api.patch("/project", {"name": "Mine"}, headers={"If-Match": project}).status_code == 200
     assert api.patch("/project", {"name": "Other"}, headers={"If-Match": project}).status_code == 412
+
+
+def test_prices_backends_destinations_and_routes_have_a_version_too(api):
+    url = settings.GATEWAY_UPSTREAMS[0]
+    price = {"model": "gpt-5", "input_usd": 1, "output_usd": 2}
+    backend = {"name": "b-two", "kind": "openai", "base_url": url}
+    slack = {
+        "name": "chat",
+        "kind": "apprise",
+        "address": "slack://AAAAAAAAA/BBBBBBBBB/cccccccccccccccccccccccc",
+    }
+    chat = api.post("/alerts/destinations", slack)
+    route = {"name": "night", "destinations": [chat.json()["id"]]}
+
+    def put_price(path, **more):
+        return api.put("/prices", {**price, "output_usd": 9}, **more)
+
+    for path, made, change in (
+        ("/prices", api.put("/prices", price, headers={"If-None-Match": "*"}), put_price),
+        ("/backends", api.post("/backends", backend), lambda path, **more: api.patch(path, {"fails_closed": True}, **more)),
+        ("/alerts/routes", api.post("/alerts/routes", route), lambda path, **more: api.put(path, {**route, "position": 3}, **more)),
+        ("/alerts/destinations", chat, lambda path, **more: api.patch(path, {"name": "on-call"}, **more)),
+    ):  # fmt: skip
+        one, seen = f"{path}/{made.json()['id']}", {"If-Match": made.headers["ETag"]}
+        assert seen["If-Match"] == f'"{api.get(path).json()["items"][0]["version"]}"', path
+        changed = change(one, headers=seen)
+        assert (changed.status_code, changed.headers["ETag"] != seen["If-Match"]) == (200, True), path
+        for refused in (change(one, headers=seen), api.request("DELETE", one, headers=seen)):
+            assert (refused.status_code, refused.json()["code"]) == (412, "changed_meanwhile"), path
+            assert refused.headers["ETag"] == changed.headers["ETag"]
+        assert api.request("DELETE", one, headers={"If-Match": changed.headers["ETag"]}).status_code == 204

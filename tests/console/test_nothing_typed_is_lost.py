@@ -19,7 +19,7 @@ from detection.models import (
     Override,
     Project,
 )
-from detection.services.alerting import destinations, silences
+from detection.services.alerting import alert_routes, destinations, silences
 from detection.services.audit import Actor
 from detection.services.gateway import backends, prices
 from detection.services.policies import overrides
@@ -240,6 +240,52 @@ def test_prices_backends_destinations_silences_and_the_project_know_their_versio
     AlertSilence.objects.filter(pk=silence.pk).update(ends_at=now + timedelta(days=3))
     assert post(f"{page}/act", form).status_code == 409
     assert AlertSilence.objects.get(pk=silence.pk).ends_at > timezone.now()
+
+
+def test_what_was_changed_meanwhile_is_not_deleted(world):
+    pk, ben, get, post = world.project.pk, Actor("ben"), world.client.get, world.client.post
+    url = settings.GATEWAY_UPSTREAMS[0]
+    price = prices.save_price(pk, ben, model="gpt-5", input_usd="1", output_usd="2")
+    backend = backends.create_backend(pk, ben, name="b-two", kind="openai", base_url=url)
+    target, _ = destinations.create_destination(
+        pk, ben, name="chat", kind="apprise", address="slack://AAAAAAAAA/BBBBBBBBB/cccccccccccccccccccccccc"
+    )
+    to = {"name": "night", "destinations": [target.public_id]}
+    route = alert_routes.save_route(pk, ben, **to)
+
+    def change():
+        prices.save_price(pk, ben, model="gpt-5", input_usd="1", output_usd="9")
+        backends.update_backend(pk, backend.public_id, ben, fails_closed=True)
+        alert_routes.save_route(pk, ben, public_id=route.public_id, group_wait_seconds=60, **to)
+        destinations.update_destination(pk, target.public_id, ben, name="on-call")
+
+    forms = [
+        (row, page, act, delete_form(get(page), row.public_id))
+        for row, page, act in (
+            (price, f"{world.base}/gateway/prices", f"{world.base}/gateway/prices/delete"),
+            (backend, f"{world.base}/gateway", f"{world.base}/gateway/act"),
+            (route, f"{world.base}/alerts?tab=routes", f"{world.base}/alerts/act"),
+            (target, f"{world.base}/alerts?tab=destinations", f"{world.base}/alerts/act"),
+        )
+    ]
+    change()
+    for row, page, act, seen in forms:
+        stale = post(act, seen)
+        assert (stale.status_code, "changed meanwhile. It is not deleted." in text(stale)) == (409, True), row
+        # The answer shows what is stored now, and can be deleted.
+        assert type(row).objects.filter(pk=row.pk).exists()
+        current = delete_form(stale, row.public_id)["version"]
+        assert current == delete_form(get(page), row.public_id)["version"] != seen["version"]
+        assert post(act, delete_form(stale, row.public_id)).status_code == 302
+        assert not type(row).objects.filter(pk=row.pk).exists()
+
+
+def delete_form(page, public_id):
+    """The fields of the form that deletes a row."""
+    for form in re.findall(r"<form\b[^>]*data-confirm.*?</form>", page.content.decode(), re.DOTALL):
+        if f'value="{public_id}"' in form:
+            return dict(re.findall(r'name="(\w+)" value="(\w*)"', form))
+    raise AssertionError(public_id)
 
 
 def test_an_override_that_was_changed_meanwhile_is_not_deleted(world):

@@ -5,7 +5,11 @@ import re
 import pytest
 from django.test import Client
 
+from detection.engine.scopes import Scope
 from detection.models import Override, Role, Session, ToolOverride, WhatIf
+from detection.services.audit import Actor
+from detection.services.policies import overrides
+from detection.services.sessions import actions
 from detection.services.what_if import worker
 from tests.console.scenes import make_world, text
 from tests.support.projects import make_member
@@ -47,6 +51,38 @@ def test_the_form_of_a_policy_is_tried_shown_and_saved(world):
     again = text(world.client.get(answer["Location"]))
     assert "This is what is stored now." in again
     assert "A setting of this project was changed" in again
+
+
+def test_what_was_changed_since_a_what_if_was_created_is_not_replaced_unseen(world):
+    pk, agent, ben = world.project.pk, Scope("agent", agent="researcher"), Actor("ben")
+    session = Session.objects.filter(project=world.project).first().external_id
+    changes = (
+        ({"scope": "agent:researcher", "set_max_repeats": "2"}, lambda value: overrides.save_override(
+            pk, agent, {"max_repeats": value, "mode": "warn"}, ben, "theirs")),
+        ({"scope": "tool", "pattern": "get_*", "set_max_repeats": "2"}, lambda value: overrides.save_tool_rule(
+            pk, "get_*", actor=ben, values={"max_repeats": value}, note="theirs")),
+        ({"scope": "session", "session": session, "set_max_repeats": "2"}, lambda value: actions.set_policy(
+            pk, session, {"max_repeats": value}, ben)),
+    )  # fmt: skip
+    for form, change in changes:
+        page = tried(world, form)["Location"]
+        change(8)
+        shown = world.client.get(page)
+        if "session" not in form:
+            assert "It was changed after this what-if was created" in text(shown)
+        seen = re.search(r'name="version" value="(\w+)"', shown.content.decode())[1]
+        change(9)
+        refused = world.client.post(f"{page}/save", {"version": seen, "note": "mine <b>"})
+        words = text(refused)
+        assert (refused.status_code, "changed meanwhile" in words) == (409, True), form
+        assert " 9 2 " in words
+        assert 'value="mine &lt;b&gt;"' in refused.content.decode() or "session" in form
+        again = re.search(r'name="version" value="(\w+)"', refused.content.decode())[1]
+        saved = world.client.post(f"{page}/save", {"version": again, "note": "mine"}, follow=True)
+        assert "Change saved" in text(saved)
+    assert Override.objects.get(agent="researcher").values == {"max_repeats": 2}
+    assert ToolOverride.objects.get(pattern="get_*").values == {"max_repeats": 2}
+    assert Session.objects.get(external_id=session).policy_values == {"max_repeats": 2}
 
 
 def test_the_deletion_of_an_override_is_tried_beside_its_button(world):

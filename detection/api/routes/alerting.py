@@ -39,6 +39,7 @@ from detection.api.schemas.alerts import (
     SilenceSchema,
 )
 from detection.api.schemas.common import PageSchema
+from detection.api.versions import CONDITIONAL, expected_version, with_version
 from detection.documents import as_time, notification_document
 from detection.models import KeyScope
 from detection.selectors import alerts as selector
@@ -52,6 +53,10 @@ router = Router(tags=["alerts"])
 def _destination(request: ApiRequest, public_id: str) -> dict[str, Any]:
     row = selector.get_destination(request.principal.project_id, public_id)
     return destination_document(existing(row))
+
+
+def _with_version(document: dict[str, Any], status: int = 200) -> HttpResponse:
+    return with_version(json_response(document, status), document["version"])
 
 
 def _values(body: MatchersSchema, *left_out: str) -> dict[str, Any]:
@@ -83,7 +88,8 @@ def create_destination(request: ApiRequest, body: Body[DestinationRequestSchema]
     row, secret = destinations.create_destination(
         request.principal.project_id, actor_of(request), **body.dict()
     )
-    return json_response({**_destination(request, row.public_id), "signing_secret": secret or None}, 201)
+    document = _destination(request, row.public_id)
+    return _with_version({**document, "signing_secret": secret or None}, 201)
 
 
 @router.patch(
@@ -91,13 +97,17 @@ def create_destination(request: ApiRequest, body: Body[DestinationRequestSchema]
     auth=ADMIN_WITH_BODY,
     response={200: DestinationSchema},
     summary="Update a destination",
+    openapi_extra=CONDITIONAL,
 )
 def update_destination(
     request: ApiRequest, destination_id: str, body: Body[DestinationUpdateSchema]
 ) -> HttpResponse:
     """Rename, readdress, enable or disable a destination. Notifications to a disabled destination wait."""
-    destinations.update_destination(*target(request, destination_id), **body.dict(exclude_unset=True))
-    return json_response(_destination(request, destination_id))
+    version = expected_version(request)
+    destinations.update_destination(
+        *target(request, destination_id), version=version, **body.dict(exclude_unset=True)
+    )
+    return _with_version(_destination(request, destination_id))
 
 
 @router.delete(
@@ -105,10 +115,11 @@ def update_destination(
     auth=ADMIN,
     response={204: None},
     summary="Delete a destination",
+    openapi_extra=CONDITIONAL,
 )
 def delete_destination(request: ApiRequest, destination_id: str) -> HttpResponse:
     """Delete a destination and its notifications."""
-    destinations.delete_destination(*target(request, destination_id))
+    destinations.delete_destination(*target(request, destination_id), version=expected_version(request))
     return empty_response()
 
 
@@ -141,10 +152,11 @@ def add_signing_secret(request: ApiRequest, destination_id: str) -> HttpResponse
     auth=ADMIN,
     response={204: None},
     summary="Remove old signing secrets",
+    openapi_extra=CONDITIONAL,
 )
 def remove_old_signing_secrets(request: ApiRequest, destination_id: str) -> HttpResponse:
     """Remove every signing secret except the newest."""
-    destinations.remove_old_secrets(*target(request, destination_id))
+    destinations.remove_old_secrets(*target(request, destination_id), version=expected_version(request))
     return empty_response()
 
 
@@ -169,7 +181,7 @@ def list_routes(request: ApiRequest) -> HttpResponse:
 def create_route(request: ApiRequest, body: Body[RouteRequestSchema]) -> HttpResponse:
     """Create a route."""
     row = alert_routes.save_route(request.principal.project_id, actor_of(request), **_values(body))
-    return json_response(route_document(row), 201)
+    return _with_version(route_document(row), 201)
 
 
 @router.post(
@@ -206,14 +218,19 @@ def preview(request: ApiRequest, body: Body[RoutePreviewRequestSchema]) -> HttpR
     auth=ADMIN_WITH_BODY,
     response={200: RouteSchema},
     summary="Update a route",
+    openapi_extra=CONDITIONAL,
 )
 def update_route(request: ApiRequest, route_id: str, body: Body[RouteRequestSchema]) -> HttpResponse:
     """Replace all fields of a route. Missing fields get their defaults."""
     name = existing_name(route_id)
     row = alert_routes.save_route(
-        request.principal.project_id, actor_of(request), public_id=name, **_values(body)
+        request.principal.project_id,
+        actor_of(request),
+        public_id=name,
+        version=expected_version(request),
+        **_values(body),
     )
-    return json_response(route_document(row))
+    return _with_version(route_document(row))
 
 
 @router.delete(
@@ -221,10 +238,11 @@ def update_route(request: ApiRequest, route_id: str, body: Body[RouteRequestSche
     auth=ADMIN,
     response={204: None},
     summary="Delete a route",
+    openapi_extra=CONDITIONAL,
 )
 def delete_route(request: ApiRequest, route_id: str) -> HttpResponse:
     """Delete a route. Notifications that it created are still sent."""
-    alert_routes.delete_route(*target(request, route_id))
+    alert_routes.delete_route(*target(request, route_id), version=expected_version(request))
     return empty_response()
 
 

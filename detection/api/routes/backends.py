@@ -22,6 +22,7 @@ from detection.api.schemas.backends import (
     GatewayTokenSchema,
 )
 from detection.api.schemas.common import PageSchema
+from detection.api.versions import CONDITIONAL, expected_version, with_version
 from detection.documents import as_time
 from detection.models import GatewayBackend, GatewayToken
 from detection.selectors.gateway import gateway_url, list_backends, list_tokens
@@ -42,7 +43,13 @@ def _backend_document(row: GatewayBackend) -> dict[str, Any]:
         "is_enabled",
     )
     values = {name: getattr(row, name) for name in names}
-    return {"id": row.public_id, **values, "gateway_url": gateway_url(row.name)}
+    version = service.backend_version(row)
+    return {"id": row.public_id, **values, "gateway_url": gateway_url(row.name), "version": version}
+
+
+def _response(row: GatewayBackend, status: int = 200) -> HttpResponse:
+    document = _backend_document(row)
+    return with_version(json_response(document, status), document["version"])
 
 
 def _token_document(row: GatewayToken) -> dict[str, Any]:
@@ -64,7 +71,7 @@ def list_gateway_backends(request: ApiRequest) -> HttpResponse:
 def create_backend(request: ApiRequest, body: Body[BackendRequestSchema]) -> HttpResponse:
     """Create a backend of the gateway. Its address must be below one that the deployment allows."""
     row = service.create_backend(request.principal.project_id, actor_of(request), **body.dict())
-    return json_response(_backend_document(row), 201)
+    return _response(row, 201)
 
 
 @router.patch(
@@ -72,6 +79,7 @@ def create_backend(request: ApiRequest, body: Body[BackendRequestSchema]) -> Htt
     auth=ADMIN_WITH_BODY,
     response={200: BackendSchema},
     summary="Update a backend",
+    openapi_extra=CONDITIONAL,
 )
 def update_backend(request: ApiRequest, backend_id: str, body: Body[BackendUpdateSchema]) -> HttpResponse:
     """Change a backend. Takes effect within a second."""
@@ -79,14 +87,20 @@ def update_backend(request: ApiRequest, backend_id: str, body: Body[BackendUpdat
     for name, value in values.items():
         if value is None:
             raise Problem(422, "invalid_type", f"`{name}` must not be null.", path=name)
-    row = service.update_backend(*target(request, backend_id), **values)
-    return json_response(_backend_document(row))
+    row = service.update_backend(*target(request, backend_id), version=expected_version(request), **values)
+    return _response(row)
 
 
-@router.delete("/backends/{backend_id}", auth=ADMIN, response={204: None}, summary="Delete a backend")
+@router.delete(
+    "/backends/{backend_id}",
+    auth=ADMIN,
+    response={204: None},
+    summary="Delete a backend",
+    openapi_extra=CONDITIONAL,
+)
 def delete_backend(request: ApiRequest, backend_id: str) -> HttpResponse:
     """Delete a backend with its tokens."""
-    service.delete_backend(*target(request, backend_id))
+    service.delete_backend(*target(request, backend_id), version=expected_version(request))
     return empty_response()
 
 

@@ -13,6 +13,7 @@ from detection.api.requests import ApiRequest, actor_of
 from detection.api.responses import empty_response, json_response, list_response
 from detection.api.schemas.common import PageSchema
 from detection.api.schemas.gateway_traffic import PriceRequestSchema, PriceSchema
+from detection.api.versions import CONDITIONAL, CONDITIONAL_PUT, expected_version, with_version
 from detection.documents import as_time
 from detection.models import ModelPrice
 from detection.selectors.prices import list_prices
@@ -29,6 +30,7 @@ def _document(row: ModelPrice) -> dict[str, Any]:
         "model": row.model,
         **{name: None if value is None else float(value) for name, value in amounts.items()},
         "updated_at": as_time(row.updated_at),
+        "version": prices.price_version(row),
     }
 
 
@@ -38,15 +40,28 @@ def list_model_prices(request: ApiRequest) -> HttpResponse:
     return list_response(_document(row) for row in list_prices(request.principal.project_id))
 
 
-@router.put("/prices", auth=ADMIN_WITH_BODY, response={200: PriceSchema}, summary="Update a price")
+@router.put(
+    "/prices",
+    auth=ADMIN_WITH_BODY,
+    response={200: PriceSchema},
+    summary="Update a price",
+    openapi_extra=CONDITIONAL_PUT,
+)
 def save_price(request: ApiRequest, body: Body[PriceRequestSchema]) -> HttpResponse:
     """Create the price of a backend and model, or replace it. Takes effect with the next answer of a model."""
-    row = prices.save_price(request.principal.project_id, actor_of(request), **body.dict())
-    return json_response(_document(row))
+    version = expected_version(request)
+    row = prices.save_price(request.principal.project_id, actor_of(request), version=version, **body.dict())
+    return with_version(json_response(_document(row)), prices.price_version(row))
 
 
-@router.delete("/prices/{price_id}", auth=ADMIN, response={204: None}, summary="Delete a price")
+@router.delete(
+    "/prices/{price_id}",
+    auth=ADMIN,
+    response={204: None},
+    summary="Delete a price",
+    openapi_extra=CONDITIONAL,
+)
 def delete_price(request: ApiRequest, price_id: str) -> HttpResponse:
     """Delete a price. The costs of its models are then unknown, unless another price matches."""
-    prices.delete_price(*target(request, price_id))
+    prices.delete_price(*target(request, price_id), version=expected_version(request))
     return empty_response()

@@ -78,6 +78,7 @@ class DestinationSchema(Schema):
     waiting: int = Field(description="Notifications that wait to be sent.")
     failed: int = Field(description="Notifications that failed for good.")
     signing_secrets: int = Field(description="Number of active signing secrets.")
+    version: str = Field(description="For `If-Match`, in quotes.")
 
 
 class CreatedDestinationSchema(DestinationSchema):
@@ -148,6 +149,7 @@ class RouteSchema(RouteRequestSchema):
     """A stored route."""
 
     id: str = Field(description="Id of the route.")
+    version: str = Field(description="For `If-Match`, in quotes.")
 
 
 class RoutePreviewRequestSchema(RouteRequestSchema):

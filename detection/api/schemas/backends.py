@@ -57,6 +57,7 @@ class BackendSchema(BackendRequestSchema):
     gateway_url: str = Field(
         description="Base URL for agents, which send a key in the header `LoopGuard-Key`."
     )
+    version: str = Field(description="For `If-Match`, in quotes.")
 
 
 class BackendTestSchema(Schema):

@@ -36,6 +36,7 @@ class PriceSchema(PriceRequestSchema):
 
     id: str = Field(description="Id of the price.")
     updated_at: datetime = Field(description="When it was saved last.")
+    version: str = Field(description="For `If-Match`, in quotes.")
 
 
 class TrafficQuerySchema(Schema):

@@ -157,7 +157,7 @@ def route_as_dict(row: AlertRoute) -> dict[str, Any]:
         **{name: getattr(row, name) for name in (*_DEFAULTS, "name", "quiet_zone")},
         "quiet_from": row.quiet_from.isoformat("minutes") if row.quiet_from else None,
         "quiet_until": row.quiet_until.isoformat("minutes") if row.quiet_until else None,
-        "destinations": sorted(row.destinations.values_list("public_id", flat=True)),
+        "destinations": sorted(one.public_id for one in row.destinations.all()),
     }
 
 
@@ -167,9 +167,16 @@ def route_version(row: AlertRoute) -> str:
 
 
 @transaction.atomic
-def delete_route(project_id: int, public_id: str, actor: Actor) -> None:
-    """Delete a route. Notifications that it created are still sent."""
+def delete_route(project_id: int, public_id: str, actor: Actor, *, version: str | None = None) -> None:
+    """Delete a route. Notifications that it created are still sent.
+
+    Raises
+    ------
+    ChangedMeanwhile
+        When it is no longer the one with this `version`; see `save_route`.
+    """
     row = _locked_route(project_id, public_id)
     before = route_as_dict(row)
+    require_version(version, before)
     row.delete()
     audit.record(actor, "route.delete", public_id, project_id=project_id, before=before)

@@ -194,9 +194,18 @@ def add_signing_secret(project_id: int, public_id: str, actor: Actor) -> str:
 
 
 @transaction.atomic
-def remove_old_secrets(project_id: int, public_id: str, actor: Actor) -> AlertDestination:
-    """Remove every secret except the newest."""
+def remove_old_secrets(
+    project_id: int, public_id: str, actor: Actor, *, version: str | None = None
+) -> AlertDestination:
+    """Remove every secret except the newest.
+
+    Raises
+    ------
+    ChangedMeanwhile
+        When the destination is no longer the one with this `version`, so that the newest may be one that nobody has seen.
+    """
     row = _destination(project_id, public_id)
+    require_version(version, _shown(row))
     if len(row.signing_secrets) > 1:
         before = len(row.signing_secrets)
         row.signing_secrets = row.signing_secrets[-1:]
@@ -213,9 +222,16 @@ def remove_old_secrets(project_id: int, public_id: str, actor: Actor) -> AlertDe
 
 
 @transaction.atomic
-def delete_destination(project_id: int, public_id: str, actor: Actor) -> None:
-    """Delete a destination and its notifications. Routes keep their other destinations."""
+def delete_destination(project_id: int, public_id: str, actor: Actor, *, version: str | None = None) -> None:
+    """Delete a destination and its notifications. Routes keep their other destinations.
+
+    Raises
+    ------
+    ChangedMeanwhile
+        When it is no longer the one with this `version`; see `update_destination`.
+    """
     row = _destination(project_id, public_id)
     before = _shown(row)
+    require_version(version, before)
     row.delete()
     audit.record(actor, "destination.delete", public_id, project_id=project_id, before=before)

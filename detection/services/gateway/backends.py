@@ -229,10 +229,17 @@ def update_backend(
 
 
 @transaction.atomic
-def delete_backend(project_id: int, public_id: str, actor: Actor) -> None:
-    """Delete a backend with its tokens. Agents that use it get 404 within a second."""
+def delete_backend(project_id: int, public_id: str, actor: Actor, *, version: str | None = None) -> None:
+    """Delete a backend with its tokens. Agents that use it get 404 within a second.
+
+    Raises
+    ------
+    ChangedMeanwhile
+        When it is no longer the one with this `version`; see `update_backend`.
+    """
     row = _locked(project_id, public_id)
     before = _shown(row)
+    require_version(version, before)
     row.delete()
     audit.record(actor, "backend.delete", public_id, project_id=project_id, before=before)
 

@@ -109,11 +109,19 @@ def save_price(project_id: int, actor: Actor, *, version: str | None = None, **v
 
 
 @transaction.atomic
-def delete_price(project_id: int, public_id: str, actor: Actor) -> None:
-    """Delete a price. The cost of its models is then unknown, unless another price matches."""
-    row = ModelPrice.objects.filter(project_id=project_id, public_id=public_id).first()
+def delete_price(project_id: int, public_id: str, actor: Actor, *, version: str | None = None) -> None:
+    """Delete a price. The cost of its models is then unknown, unless another price matches.
+
+    Raises
+    ------
+    ChangedMeanwhile
+        When it is no longer the one with this `version`; see `save_price`.
+    """
+    rows = ModelPrice.objects.select_for_update(no_key=True)
+    row = rows.filter(project_id=project_id, public_id=public_id).first()
     if row is None:
         raise NotFound
     before = _shown(row)
+    require_version(version, before)
     row.delete()
     audit.record(actor, "price.delete", public_id, project_id=project_id, before=before)

@@ -20,6 +20,7 @@ from detection.services.policies.overrides import checked
 from detection.services.sessions import chat_commands
 from detection.services.sessions.chat_commands import CommandOut
 from detection.services.sessions.locked_session import locked_session_by_name
+from detection.services.versions import require_version, version_of
 
 MAX_STOPPED_AT_ONCE = 1000
 
@@ -100,17 +101,22 @@ def stop_many(project_id: int, external_ids: list[str] | None, actor: Actor, rea
     return stopped
 
 
-def set_policy(project_id: int, external_id: str, values: dict[str, Any], actor: Actor) -> Session:
+def set_policy(
+    project_id: int, external_id: str, values: dict[str, Any], actor: Actor, *, version: str | None = None
+) -> Session:
     """Change the session's own override: given settings are set, a setting given as None is inherited again.
 
     Raises
     ------
     Invalid
         `invalid_setting`, naming every setting that is wrong.
+    ChangedMeanwhile
+        When the override is no longer the one with this `version`; None checks nothing.
     """
     with locked_session_by_name(project_id, external_id) as locked:
         session = locked.session
         before = stored_values(session.policy_values)
+        require_version(version, before)
         given = {ALIASES.get(name, name): value for name, value in values.items()}
         session.policy_values = checked(SESSION, {**before, **given})
         if session.policy_values != before:
@@ -123,6 +129,11 @@ def set_policy(project_id: int, external_id: str, values: dict[str, Any], actor:
                 after=session.policy_values,
             )
     return session
+
+
+def policy_version(session: Session | None) -> str:
+    """Return the version of the session's own override as a page shows it."""
+    return version_of(stored_values(session.policy_values) if session is not None else {})
 
 
 def run_command(project_id: int, external_id: str, text: str, actor: Actor) -> CommandOut:

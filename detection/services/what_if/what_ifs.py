@@ -8,7 +8,8 @@ from typing import Final
 from django.db import transaction
 from django.utils import timezone
 
-from detection.models import Project, Session, WhatIf, WhatIfState
+from detection.engine.scopes import SERVER
+from detection.models import Override, Project, Session, ToolOverride, WhatIf, WhatIfState
 from detection.models.what_ifs import OPEN_STATES
 from detection.services import audit
 from detection.services.audit import Actor
@@ -93,9 +94,21 @@ def cancel_what_if(project_id: int, public_id: str, actor: Actor) -> WhatIf:
 
 
 def save_change(
-    project_id: int | None, change: PolicyChange, actor: Actor, note: str, expires_at: datetime | None = None
+    project_id: int | None,
+    change: PolicyChange,
+    actor: Actor,
+    note: str,
+    expires_at: datetime | None = None,
+    *,
+    version: str | None = None,
 ) -> None:
-    """Save a change of policy by the service of its scope; `project_id` may be None for that of the server."""
+    """Save a change of policy by the service of its scope; `project_id` may be None for that of the server.
+
+    Raises
+    ------
+    ChangedMeanwhile
+        When what it replaces is no longer the one with this `version`, as `replaced` gave it; None checks nothing.
+    """
     if change.rule is not None and project_id is not None:
         rule = change.rule
         overrides.save_tool_rule(
@@ -109,13 +122,35 @@ def save_change(
             exempt=rule.exempt,
             note=note,
             expires_at=expires_at,
+            version=version,
         )
     elif change.session and project_id is not None:
         row = Session.objects.filter(project_id=project_id, external_id=change.session).first()
         unset = dict.fromkeys(row.policy_values if row else ())
-        actions.set_policy(project_id, change.session, {**unset, **change.values}, actor)
+        actions.set_policy(project_id, change.session, {**unset, **change.values}, actor, version=version)
     else:
-        overrides.save_override(project_id, change.scope, dict(change.values), actor, note, expires_at)
+        overrides.save_override(
+            project_id, change.scope, dict(change.values), actor, note, expires_at, version=version
+        )
+
+
+def replaced(project_id: int, change: PolicyChange) -> tuple[Override | ToolOverride | None, str]:
+    """Return the stored override or tool rule that a change would replace, if any, and its version.
+
+    The override of a session is a part of the session, so only its version is returned.
+    """
+    if change.rule is not None:
+        rule = ToolOverride.objects.filter(project_id=project_id, pattern=change.rule.pattern)
+        found = rule.select_related("updated_by").first()
+        return found, overrides.tool_rule_version(found)
+    if change.session:
+        row = Session.objects.filter(project_id=project_id, external_id=change.session).first()
+        return None, actions.policy_version(row)
+    scope = change.scope
+    rows = Override.objects.filter(agent=scope.agent, backend=scope.backend, model=scope.model)
+    rows = rows.filter(project=None) if scope == SERVER else rows.filter(project_id=project_id)
+    override = rows.select_related("updated_by").first()
+    return override, overrides.override_version(override)
 
 
 def trim() -> None:
