@@ -1,4 +1,4 @@
-"""Accounts and groups with the theme of the admin."""
+"""Accounts and groups with the theme of the admin. Only superusers give rights, directly or by groups."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from django.contrib import admin, messages
 from django.contrib.auth import get_user_model
 from django.contrib.auth.admin import GroupAdmin as PlainGroupAdmin
 from django.contrib.auth.admin import UserAdmin as PlainUserAdmin
-from django.contrib.auth.models import Group
+from django.contrib.auth.models import Group, Permission
 from django.db import transaction
-from django.db.models import Model, QuerySet
+from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import mark_safe
 from django_otp.plugins.otp_static.models import StaticDevice
@@ -41,17 +41,17 @@ class UserAdmin(PlainUserAdmin, BaseAdmin):  # type: ignore[type-arg]
     actions = ("create_reset_links", "remove_second_factors")
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Return False for the account of a superuser, unless the person is one."""
+        """Return False for an account with more rights."""
         return super().has_change_permission(request, obj) and not _is_beyond(request, obj)
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Return False for the account of a superuser, unless the person is one."""
+        """Return False for an account with more rights."""
         return super().has_delete_permission(request, obj) and not _is_beyond(request, obj)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         """Return the fields that the person must not change: only superusers give rights."""
         fields = super().get_readonly_fields(request, obj)
-        return fields if getattr(request.user, "is_superuser", False) else (*fields, *RIGHTS)
+        return fields if _is_superuser(request) else (*fields, *RIGHTS)
 
     @transaction.atomic
     def user_change_password(self, request: HttpRequest, id: str, form_url: str = "") -> HttpResponse:  # noqa: A002
@@ -92,9 +92,10 @@ class UserAdmin(PlainUserAdmin, BaseAdmin):  # type: ignore[type-arg]
             self.message_user(request, f"Choose at most {MAX_AT_ONCE} accounts.", messages.ERROR)
             return
         for user in queryset:
-            # Whoever may change accounts of staff only as staff must not take over that of a superuser.
-            if user.is_superuser and not getattr(request.user, "is_superuser", False):
-                self.message_user(request, f"{user}: only a superuser may do this.", messages.ERROR)
+            if _is_beyond(request, user):
+                self.message_user(
+                    request, f"{user}: this account has more rights than yours.", messages.ERROR
+                )
                 continue
             try:
                 self.message_user(request, change(user), messages.SUCCESS)
@@ -119,10 +120,34 @@ class UserAdmin(PlainUserAdmin, BaseAdmin):  # type: ignore[type-arg]
         form, add_form, change_password_form = AccountForm, UserCreationForm, AdminPasswordChangeForm
 
 
+def _is_superuser(request: HttpRequest) -> bool:
+    return bool(getattr(request.user, "is_superuser", False))
+
+
 def _is_beyond(request: HttpRequest, obj: Any) -> bool:
-    return getattr(obj, "is_superuser", False) and not getattr(request.user, "is_superuser", False)
+    """Return whether an account has rights that the person lacks, who would get them by taking it over."""
+    if obj is None or _is_superuser(request):
+        return False
+    return obj.is_superuser or _rights(obj).exclude(pk__in=_rights(request.user)).exists()
+
+
+def _rights(user: Any) -> QuerySet[Permission, int]:
+    # Also those of a disabled account, which could be enabled.
+    return Permission.objects.filter(Q(user=user) | Q(group__user=user)).values_list("pk", flat=True)
 
 
 @admin.register(Group)
 class GroupAdmin(PlainGroupAdmin, BaseAdmin):
-    """Groups of permissions."""
+    """Groups of permissions. Whoever could change one that they are in could give themselves every right."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Return whether the person is a superuser."""
+        return _is_superuser(request)
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Return whether the person is a superuser."""
+        return _is_superuser(request)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Return whether the person is a superuser."""
+        return _is_superuser(request)

@@ -7,7 +7,7 @@ from io import StringIO
 
 import pytest
 from django.contrib.auth import get_user_model
-from django.contrib.auth.models import Permission
+from django.contrib.auth.models import Group, Permission
 from django.core.management import CommandError, call_command
 from django.db import connection
 from django.test import Client
@@ -183,15 +183,29 @@ def test_staff_change_accounts_but_give_no_rights_and_leave_superusers_alone(ana
     users = get_user_model().objects
     root = users.create_superuser("root", password="x")
     staff = users.create_user("staff", is_staff=True)
-    names = ("view_user", "change_user", "delete_user")
-    staff.user_permissions.set(Permission.objects.filter(codename__in=names))
+    names = [
+        f"{right}_{model}" for right in ("view", "add", "change", "delete") for model in ("user", "group")
+    ]
+    group = Group.objects.create(name="people")
+    group.permissions.set(Permission.objects.filter(codename__in=names))
+    staff.groups.add(group)
+    other = users.create_user("other", is_staff=True, is_active=False)
+    other.user_permissions.add(Permission.objects.get(codename="change_override"))
     signed_in = browser()
     client.force_login(staff)
-    form = {"username": "ana", "email": "ana@example.org", "is_active": "on", "is_superuser": "on"}
+    form = {
+        "username": "ana",
+        "email": "ana@example.org",
+        "is_active": "on",
+        "is_superuser": "on",
+        "groups": [group.pk],
+        "user_permissions": [1],
+    }
     form |= {"date_joined_0": "2026-01-01", "date_joined_1": "00:00:00"}
     assert client.post(f"/admin/auth/user/{ana.pk}/change/", form).status_code == 302
     ana.refresh_from_db()
     assert (ana.email, ana.is_superuser) == ("ana@example.org", False)
+    assert not ana.get_all_permissions()
     saved = AuditEntry.objects.get(action="account.save", actor="staff", subject="ana")
     assert "Email address" in saved.after["fields"]
     assert is_signed_in(signed_in)
@@ -200,10 +214,22 @@ def test_staff_change_accounts_but_give_no_rights_and_leave_superusers_alone(ana
     assert not SignIn.objects.filter(user=ana).exists()
     assert is_signed_in(browser(NEW))
     assert AuditEntry.objects.filter(action="account.save", after={"fields": ["password"]}).count() == 1
-    assert client.get(f"/admin/auth/user/{root.pk}/change/").status_code == 200, "to look at"
-    for path in ("change", "password", "delete"):
-        answer = client.post(f"/admin/auth/user/{root.pk}/{path}/", {**form, **new, "post": "yes"})
-        assert answer.status_code == 403, path
+    more = Permission.objects.get(codename="change_override").pk
+    for kind, pk in (("user", root.pk), ("user", other.pk), ("group", group.pk)):
+        at = f"/admin/auth/{kind}/{pk}"
+        assert client.get(f"{at}/change/").status_code == 200, "to look at"
+        for path in ("change", "password", "delete") if kind == "user" else ("change", "delete"):
+            given = {**form, **new, "post": "yes", "name": "people", "permissions": [more]}
+            assert client.post(f"{at}/{path}/", given).status_code == 403, (at, path)
+    assert client.post("/admin/auth/group/add/", {"name": "mine", "permissions": [more]}).status_code == 403
+    form = {"action": "create_reset_links", "_selected_action": [root.pk, other.pk]}
+    page = client.post("/admin/auth/user/", form, follow=True).content.decode()
+    assert page.count("this account has more rights than yours") == 2
+    form |= {"action": "delete_selected", "post": "yes"}
+    client.post("/admin/auth/user/", form)
+    client.post("/admin/auth/group/", form | {"_selected_action": [group.pk]})
+    assert users.filter(username__in=("root", "other")).count() == 2
+    assert set(group.permissions.values_list("codename", flat=True)) == set(names)
 
 
 @pytest.mark.django_db(transaction=True)
