@@ -13,7 +13,6 @@ from django.contrib.auth.decorators import login_required
 from django.contrib.auth.forms import PasswordChangeForm
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
-from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
@@ -79,17 +78,14 @@ def check_password(request: HttpRequest, field: str = "password") -> None:
     """
     username, address = request.user.get_username(), address_of(request)
     given = request.POST.get(field, "")[:MAX_PASSWORD_CHARACTERS]
-    with transaction.atomic():
-        second_factor.lock(request.user)
-        if wait := sign_in_throttle.wait_seconds(username, address):
-            raise Invalid(f"Too many attempts. Retry in {span(wait)}.", field=field)
-        is_right = request.user.is_authenticated and request.user.check_password(given)
-        if not is_right:
-            sign_in_throttle.failed(username, address)
-    if not is_right:
+    attempt = sign_in_throttle.begin(username, address)
+    if attempt.wait_seconds:
+        raise Invalid(f"Too many attempts. Retry in {span(attempt.wait_seconds)}.", field=field)
+    if not (request.user.is_authenticated and request.user.check_password(given)):
         log.warning("password_check_failed", username=username, address=address)
         raise Invalid(WRONG_PASSWORD, field=field)
-    sign_in_throttle.succeeded(username, address)
+    attempt.withdraw()
+    sign_in_throttle.forget(username, address)
 
 
 def _change_password(request: HttpRequest) -> None:

@@ -49,10 +49,9 @@ def forgotten(request: HttpRequest) -> HttpResponse:
         return render(request, "account/forgotten.html", context, status=422)
     email, address = form.cleaned_data["email"], address_of(request)
     counted = f"password reset of {email}"
-    wait = sign_in_throttle.wait_seconds(counted, address)
-    if wait:
-        return too_many(request, "account/forgotten.html", context, wait)
-    sign_in_throttle.failed(counted, address)
+    attempt = sign_in_throttle.begin(counted, address)
+    if attempt.wait_seconds:
+        return too_many(request, "account/forgotten.html", context, attempt.wait_seconds)
     actor = Actor("password reset", None, address or None, getattr(request, "request_id", ""))
     mailer.enqueue(email, partial(_send, email, actor))
     messages.success(request, _SENT)
@@ -109,7 +108,7 @@ class ResetPassword(PasswordResetConfirmView):
                 return redirect(self.request.path)
             passwords.set_password(locked, form.cleaned_data["new_password1"], actor, by="reset")
         self.request.session.pop("_password_reset_token", None)
-        sign_in_throttle.succeeded(name, address)
+        sign_in_throttle.forget(name, address)
         messages.success(self.request, "Password set. Sign in with it.")
         return redirect(self.get_success_url())
 

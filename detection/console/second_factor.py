@@ -9,7 +9,6 @@ import segno
 import structlog
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
-from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
@@ -76,19 +75,11 @@ def _confirm(request: HttpRequest) -> Codes:
     username, address = request.user.get_username(), address_of(request)
     given = request.POST.get("code", "")[: second_factor.MAX_CODE_CHARACTERS]
     key = request.session.session_key or ""
-    codes: Codes = []
-    wrong: Invalid | None = None
-    with transaction.atomic():
-        second_factor.lock(request.user)
-        if wait := sign_in_throttle.wait_seconds(username, address):
-            raise Invalid(f"Too many attempts. Retry in {span(wait)}.", field="code")
-        try:
-            codes = second_factor.confirm(request.user, given, actor_of(request), keep_session=key)
-        except Invalid as error:
-            wrong = error
-            sign_in_throttle.failed(username, address)
-    if wrong is not None:  # raised here, as the failed attempt is to be committed
-        raise wrong
+    attempt = sign_in_throttle.begin(username, address)
+    if attempt.wait_seconds:
+        raise Invalid(f"Too many attempts. Retry in {span(attempt.wait_seconds)}.", field="code")
+    codes = second_factor.confirm(request.user, given, actor_of(request), keep_session=key)
+    attempt.withdraw()
     request.session[second_factor.SESSION_KEY] = True
     messages.success(request, "Second factor enabled. You are signed out everywhere else.")
     return codes

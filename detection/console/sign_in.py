@@ -7,7 +7,6 @@ from typing import Any
 
 import structlog
 from django.contrib.auth import authenticate, get_user_model, login
-from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -45,13 +44,14 @@ def sign_in(request: HttpRequest) -> HttpResponse:
     password = request.POST.get("password", "")[:MAX_PASSWORD_CHARACTERS]
     address = address_of(request)
     context["username"] = username
-    if wait := sign_in_throttle.wait_seconds(username, address):
-        return too_many(request, "console/sign_in.html", context, wait)
+    attempt = sign_in_throttle.begin(username, address)
+    if attempt.wait_seconds:
+        return too_many(request, "console/sign_in.html", context, attempt.wait_seconds)
     user = authenticate(request, username=username, password=password)
     if user is None:
-        sign_in_throttle.failed(username, address)
         log.warning("sign_in_failed", username=username, address=address)
         return render(request, "console/sign_in.html", context | {"error": WRONG}, status=422)
+    attempt.withdraw()
     if second_factor.is_enabled(user.pk):
         request.session[PENDING] = {
             "user": user.pk,
@@ -62,7 +62,7 @@ def sign_in(request: HttpRequest) -> HttpResponse:
             "kept": kept,
         }
         return redirect("console:sign_in_code")
-    sign_in_throttle.succeeded(username, address)
+    sign_in_throttle.forget(username, address)
     login(request, user)
     log.info("signed_in", username=get_user_model().get_username(user), address=address)
     return _signed_in(request, kept, after)
@@ -83,19 +83,15 @@ def code(request: HttpRequest) -> HttpResponse:
         return render(request, "console/sign_in_code.html", context)
     username, address = user.get_username(), address_of(request)
     given = request.POST.get("code", "")[: second_factor.MAX_CODE_CHARACTERS]
-    with transaction.atomic():
-        second_factor.lock(user)
-        wait = sign_in_throttle.wait_seconds(username, address)
-        is_right = not wait and second_factor.verify(user, given)
-        if not wait and not is_right:
-            sign_in_throttle.failed(username, address)
-    if wait:
-        return too_many(request, "console/sign_in_code.html", context, wait)
-    if not is_right:
+    attempt = sign_in_throttle.begin(username, address)
+    if attempt.wait_seconds:
+        return too_many(request, "console/sign_in_code.html", context, attempt.wait_seconds)
+    if not second_factor.verify(user, given):
         log.warning("second_factor_failed", username=username, address=address)
         context["error"] = second_factor.WRONG_CODE
         return render(request, "console/sign_in_code.html", context, status=422)
-    sign_in_throttle.succeeded(username, address)
+    attempt.withdraw()
+    sign_in_throttle.forget(username, address)
     del request.session[PENDING]
     login(request, user, backend=pending["backend"])
     request.session[second_factor.SESSION_KEY] = True

@@ -1,5 +1,6 @@
 """Signing in: one message for every failure, a growing wait, and no redirect to another site."""
 
+import threading
 from datetime import timedelta
 
 import pytest
@@ -9,6 +10,7 @@ from django.utils import timezone
 from detection.models import FailedSignIns
 from detection.services.accounts import sign_in_throttle
 from tests.support.projects import make_member, make_project
+from tests.support.threads import all_results, in_thread
 
 pytestmark = pytest.mark.django_db
 
@@ -42,18 +44,36 @@ def test_after_some_wrong_tries_the_next_one_has_to_wait_even_with_the_right_pas
     assert int(answer["Retry-After"]) >= 1
 
 
+@pytest.mark.django_db(transaction=True)
+def test_guesses_at_the_same_time_are_throttled_like_those_in_sequence(monkeypatch):
+    monkeypatch.setattr(sign_in_throttle, "FIRST_WAIT_SECONDS", 600.0)
+    make_member(make_project(), username="ana")
+    together = threading.Barrier(12)
+
+    def guess(number):
+        together.wait(20)
+        return send(Client(REMOTE_ADDR="10.1.1.1"), "ana", f"guess {number}").status_code
+
+    statuses = sorted(all_results([in_thread(guess, number) for number in range(12)]))
+    assert statuses == [422] * sign_in_throttle.FREE_TRIES + [429] * 7
+    assert send(Client(REMOTE_ADDR="10.2.2.2"), "ana", "right horse").status_code == 302, "from elsewhere"
+    counts = FailedSignIns.objects.order_by("count").values_list("count", flat=True)
+    assert [*counts] == [0, 5, 5, 5], "nothing is left of the attempt that was right"
+
+
 def test_guessing_many_accounts_from_one_address_is_slowed_too(client):
     for number in range(21):
         send(client, f"person{number}", "wrong")
     assert send(client, "someone-new", "wrong").status_code == 429
 
 
-def test_a_flood_of_other_names_does_not_flush_the_counts_of_an_account(client):
+def test_a_flood_of_other_names_does_not_flush_the_counts_of_an_account(client, monkeypatch):
+    monkeypatch.setattr(sign_in_throttle, "FIRST_WAIT_SECONDS", 600.0)
     make_member(make_project(), username="ana")
     for _ in range(6):
         send(client, "ana", "wrong")
     for number in range(400):
-        sign_in_throttle.failed(f"person{number}", f"10.1.{number % 250}.7")
+        sign_in_throttle.begin(f"person{number}", f"10.1.{number % 250}.7")
     assert send(client, "ana", "right horse").status_code == 429
 
 

@@ -164,10 +164,7 @@ def disable(user: Any, actor: Actor, *, keep_session: str = "") -> None:
 
 
 def lock(user: Any) -> None:
-    """Let one request at a time verify codes or the password of an account, until the end of the transaction.
-
-    So a code works once, and parallel attempts are throttled like those in sequence.
-    """
+    """Let one request at a time verify codes of an account, until the end of the transaction: a code works once."""
     get_user_model().objects.select_for_update(no_key=True).get(pk=user.pk)
 
 

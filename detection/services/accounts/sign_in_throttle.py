@@ -1,15 +1,18 @@
 """Throttle of failed sign-ins by account and by address, with a growing wait.
 
-Existing logins and the account itself are not affected: only further attempts have to wait. The counts have a table of
-their own, in which no number of other names displaces them.
+An attempt counts as failed before it is checked, and is withdrawn when it was right: so parallel attempts are throttled
+like those in sequence. Existing logins and the account itself are not affected: only further attempts have to wait. The
+counts have a table of their own, in which no number of other names displaces them.
 """
 
 from __future__ import annotations
 
 import math
-from datetime import timedelta
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 
 from django.db import connection, transaction
+from django.db.models import Case, F, Value, When
 from django.utils import timezone
 from django.utils.crypto import salted_hmac
 
@@ -20,15 +23,40 @@ FREE_TRIES_PER_ADDRESS = 20
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 2.0, 900.0
 FORGET_AFTER = timedelta(hours=1)
 BATCH_EXPIRED = 5_000
+_NO_WAIT = datetime(2000, 1, 1, tzinfo=UTC)
+# The clock is read once the row is locked, so what a parallel attempt has just stored counts. A place that has to wait is not returned.
 _COUNT = """
     INSERT INTO detection_failedsignins AS known (place, count, not_before, expires_at)
-    SELECT place, 1, now(), now() + make_interval(secs => %(forget)s)
+    SELECT place, 1, %(no_wait)s, clock_timestamp() + make_interval(secs => %(forget)s)
     FROM unnest(%(places)s::text[]) AS place ORDER BY place
     ON CONFLICT (place) DO UPDATE SET
-        count = CASE WHEN known.expires_at < now() THEN 1 ELSE known.count + 1 END,
+        count = CASE WHEN known.expires_at < clock_timestamp() THEN 1 ELSE known.count + 1 END,
         expires_at = excluded.expires_at
+    WHERE known.not_before <= clock_timestamp()
     RETURNING place, count
 """
+
+
+@dataclass(frozen=True, slots=True)
+class SignInAttempt:
+    """An attempt that was counted, unless it has to wait.
+
+    Attributes
+    ----------
+    wait_seconds
+        Until the next attempt is checked; 0 if this one is.
+    """
+
+    wait_seconds: int
+    _not_before: dict[str, datetime] = field(default_factory=dict, repr=False)
+
+    def withdraw(self) -> None:
+        """Count the attempt no more: it was right. The wait that it began ends, unless another attempt began one since."""
+        for place, not_before in self._not_before.items():
+            FailedSignIns.objects.filter(place=place, count__gt=0).update(
+                count=F("count") - 1,
+                not_before=Case(When(not_before=not_before, then=Value(_NO_WAIT)), default=F("not_before")),
+            )
 
 
 def _places(username: str, address: str) -> dict[str, int]:
@@ -45,30 +73,41 @@ def _places(username: str, address: str) -> dict[str, int]:
     }
 
 
+def begin(username: str, address: str) -> SignInAttempt:
+    """Count an attempt of an account at an address, if it may be checked; each one beyond the free ones doubles the wait."""
+    places = _places(username, address)
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            forget_seconds = FORGET_AFTER.total_seconds()
+            cursor.execute(_COUNT, {"places": sorted(places), "forget": forget_seconds, "no_wait": _NO_WAIT})
+            counts = dict(cursor.fetchall())
+        if len(counts) == len(places):
+            return SignInAttempt(0, _started_waits(places, counts))
+        transaction.set_rollback(True)
+    return SignInAttempt(max(1, wait_seconds(username, address)))
+
+
+def _started_waits(places: dict[str, int], counts: dict[str, int]) -> dict[str, datetime]:
+    now = timezone.now()
+    waits = dict.fromkeys(places, _NO_WAIT)
+    for place, count in counts.items():
+        over = count - places[place]
+        if over >= 0:
+            wait = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2 ** min(over, 20))
+            waits[place] = now + timedelta(seconds=wait)
+            FailedSignIns.objects.filter(place=place).update(not_before=waits[place])
+    return waits
+
+
 def wait_seconds(username: str, address: str) -> int:
-    """Return how long this account at this address has to wait before the next try; 0 if it does not."""
+    """Return how long this account at this address has to wait before the next attempt; 0 if it does not."""
     now = timezone.now()
     rows = FailedSignIns.objects.filter(place__in=_places(username, address), not_before__gt=now)
     return max((math.ceil((row.not_before - now).total_seconds()) for row in rows), default=0)
 
 
-@transaction.atomic
-def failed(username: str, address: str) -> None:
-    """Count a failed try; each one beyond the free ones doubles the wait."""
-    places = _places(username, address)
-    with connection.cursor() as cursor:
-        cursor.execute(_COUNT, {"places": sorted(places), "forget": FORGET_AFTER.total_seconds()})
-        counts = dict(cursor.fetchall())
-    now = timezone.now()
-    for place, count in sorted(counts.items()):
-        over = count - places[place]
-        if over >= 0:
-            wait = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2 ** min(over, 20))
-            FailedSignIns.objects.filter(place=place).update(not_before=now + timedelta(seconds=wait))
-
-
-def succeeded(username: str, address: str) -> None:
-    """Forget the failed tries of this account at this address."""
+def forget(username: str, address: str) -> None:
+    """Forget the failed attempts of this account at this address, after a sign-in."""
     FailedSignIns.objects.filter(place=next(iter(_places(username, address)))).delete()
 
 
