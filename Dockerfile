@@ -1,5 +1,5 @@
 # One image for all processes; the command chooses the process. PostgreSQL and Valkey run elsewhere.
-FROM python:3.13-slim AS packages
+FROM python:3.13.16-slim@sha256:bf44cdfcb76cd3b41e879bc058fc37ec5872002ccfde7fcb765e218cde0cd79c AS packages
 COPY requirements.lock /
 # Containers do not use the embedded servers.
 RUN python -m venv /opt/loopguard \
@@ -9,7 +9,7 @@ RUN python -m venv /opt/loopguard \
 COPY clients/python /client
 RUN pip wheel --no-cache-dir --disable-pip-version-check --no-deps --wheel-dir /dist /client
 
-FROM python:3.13-slim
+FROM python:3.13.16-slim@sha256:bf44cdfcb76cd3b41e879bc058fc37ec5872002ccfde7fcb765e218cde0cd79c
 ENV PATH=/opt/loopguard/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \

@@ -1,4 +1,7 @@
-"""Pins the images of `docker-compose.yml` and the Dockerfile by digest, so that a tag that moves changes nothing."""
+"""Pins the images of `docker-compose.yml` and the Dockerfile by digest, so that a tag that moves changes nothing.
+
+The Kubernetes manifests run only the image that is built here.
+"""
 
 import re
 import subprocess
@@ -6,11 +9,14 @@ import sys
 from pathlib import Path
 
 FILES = ("docker-compose.yml", "Dockerfile")
+OWN_IMAGE = "loopguard"
 TIMEOUT_SECONDS = 60
 _IMAGE = re.compile(
     r"^(?P<before>\s+image: |FROM )(?P<name>[a-z0-9./-]+:[A-Za-z0-9._-]+)(?:@sha256:[0-9a-f]{64})?",
     re.MULTILINE,
 )
+_USED = re.compile(r"^\s*(?:-?\s*image:|FROM)\s+(\S+)", re.MULTILINE)
+_PINNED = re.compile(r"[a-z0-9./-]+:[A-Za-z0-9._-]+@sha256:[0-9a-f]{64}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
@@ -33,6 +39,17 @@ def pin(root: Path) -> int:
         pinned = _IMAGE.sub(lambda found: f"{found['before']}{found['name']}@{digests[found['name']]}", text)
         (root / name).write_text(pinned, encoding="utf-8")
     return 0
+
+
+def unpinned(root: Path) -> list[str]:
+    """Return the images of other projects that a file of the deployment names without a digest, as ``file: image``."""
+    files = [*(root / name for name in FILES), *sorted((root / "deploy").rglob("*.yaml"))]
+    return [
+        f"{file.relative_to(root)}: {image}"
+        for file in files
+        for image in _USED.findall(file.read_text(encoding="utf-8"))
+        if image.partition(":")[0] != OWN_IMAGE and not _PINNED.fullmatch(image)
+    ]
 
 
 def _digest(image: str) -> str:

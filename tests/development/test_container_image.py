@@ -109,6 +109,19 @@ def test_no_container_gains_rights_and_only_volumes_are_written():
     assert "\nUSER loopguard\n" in DOCKERFILE
 
 
+def test_every_image_of_another_project_is_pinned_by_digest(tmp_path):
+    assert images.unpinned(ROOT) == []
+    shutil.copytree(ROOT / "deploy", tmp_path / "deploy")
+    for name in images.FILES:
+        shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / "docker-compose.yml").write_text("services:\n  a:\n    image: caddy:2-alpine\n")
+    (tmp_path / "deploy/kubernetes/more.yaml").write_text("containers:\n  - image: busybox\n    name: b\n")
+    assert images.unpinned(tmp_path) == [
+        "docker-compose.yml: caddy:2-alpine",
+        "deploy/kubernetes/more.yaml: busybox",
+    ]
+
+
 DOCKER = """#!/bin/sh
 [ -f {folder}/broken ] && exit 1
 printf '%s\\n' "$4" >> {folder}/asked
@@ -130,10 +143,9 @@ def test_images_are_pinned_by_the_digests_of_their_registries_or_not_at_all(tmp_
     (tmp_path / "broken").unlink()
     assert images.pin(tmp_path) == 0
     pinned = [(tmp_path / name).read_text() for name in images.FILES]
-    asked = (tmp_path / "asked").read_text().split()
-    assert {"caddy:2-alpine", "valkey/valkey:9-alpine", "postgres:18-alpine", "python:3.13-slim"} == set(
-        asked
-    )
+    asked = {image.partition(":")[0] for image in (tmp_path / "asked").read_text().split()}
+    assert asked == {"caddy", "valkey/valkey", "postgres", "python"}
+    assert "@" not in (tmp_path / "asked").read_text()
     for text in pinned:
         found = re.findall(r"^(?:\s+image:|FROM) (\S+:\S+)", text, re.MULTILINE)
         assert found
