@@ -179,6 +179,20 @@ def test_a_limit_is_lowered_only_where_every_label_under_it_is_a_loop(api):
     api.post(f"/suggestions/{found['id']}/accept", {})
     assert suggestions(api)["items"] == []
 
+    for number in range(5):
+        looped(api, f"lower-{number}", calls=6, label="true_loop")
+    lower = one_of(api, "limit")
+    assert (lower["id"], lower["words"]) == (found["id"], "Lower the limit for repeats of fetch_page to 4")
+    assert api.post(f"/suggestions/{found['id']}/accept", {}).status_code == 200
+    assert [one["words"] for one in suggestions(api, "accepted")["items"]] == [lower["words"]]
+    # Without the accepted rule, as after it has expired, the older labels speak again.
+    assert api.delete("/tool-rules/fetch_page").status_code == 204
+    assert one_of(api, "limit")["words"] == found["words"]
+    api.post(f"/suggestions/{found['id']}/reject", {})
+    for number in range(10):
+        looped(api, f"alarm-{number}", calls=7, label="false_alarm", reason="honest_repetition")
+    assert one_of(api, "limit")["words"].startswith("Raise the limit for repeats of fetch_page to ")
+
 
 def test_a_model_gets_a_limit_of_its_own_where_several_tools_are_concerned(api):
     about = {"backend": "openai", "model": "gpt-5"}

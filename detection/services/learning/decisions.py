@@ -42,7 +42,7 @@ def accept(
     Invalid
         For a time that is out of range.
     """
-    found = _open(project_id, public_id)
+    found = _open(_locked(project_id), public_id)
     latest = AuditEntry.objects.filter(project_id=project_id).aggregate(pk=Max("pk"))["pk"] or 0
     reason = " ".join(filter(None, (note.strip(), f"{found.reason} ({public_id})")))
     what_ifs.save_change(
@@ -57,14 +57,16 @@ def accept(
 
 @transaction.atomic
 def reject(project_id: int, public_id: str, actor: Actor, *, note: str = "") -> Suggestion:
-    """Reject a suggestion. It is not made again until `undo`.
+    """Reject a suggestion. It is not made again until `undo`. Replaces an earlier decision to accept it.
 
     Raises
     ------
     NotFound, Conflict
         See `accept`.
     """
-    return _decide(_open(project_id, public_id), project_id, actor, SuggestionDecision.REJECTED, note, None)
+    return _decide(
+        _open(_locked(project_id), public_id), project_id, actor, SuggestionDecision.REJECTED, note, None
+    )
 
 
 @transaction.atomic
@@ -103,7 +105,8 @@ def undo(project_id: int, public_id: str, actor: Actor) -> None:
 
 def try_on_history(project_id: int, public_id: str, actor: Actor, *, days: int = 7) -> WhatIf:
     """Create the what-if of a suggestion; see `what_ifs.create_what_if` for the errors."""
-    return what_ifs.create_what_if(project_id, _open(project_id, public_id).change, actor, days=days)
+    found = _open(Project.objects.get(pk=project_id), public_id)
+    return what_ifs.create_what_if(project_id, found.change, actor, days=days)
 
 
 def latest_what_if(project_id: int, change: dict[str, Any]) -> WhatIf | None:
@@ -111,12 +114,16 @@ def latest_what_if(project_id: int, change: dict[str, Any]) -> WhatIf | None:
     return WhatIf.objects.filter(project_id=project_id, change=change).order_by("-pk").first()
 
 
-def _open(project_id: int, public_id: str) -> OpenSuggestion:
-    project = Project.objects.get(pk=project_id)
+def _locked(project_id: int) -> Project:
+    """Return the project, locked as for every change of its policy: of two decisions at one time, the later one finds the first."""
+    return Project.objects.select_for_update(of=("self",), no_key=True).get(pk=project_id)
+
+
+def _open(project: Project, public_id: str) -> OpenSuggestion:
     for one in learn(project).suggestions:
         if one.id == public_id:
             return one
-    if Suggestion.objects.filter(project_id=project_id, public_id=public_id).exists():
+    if Suggestion.objects.filter(project=project, public_id=public_id).exists():
         raise Conflict("This suggestion is decided already.", code="already_decided")
     raise NotFound
 
@@ -124,7 +131,7 @@ def _open(project_id: int, public_id: str) -> OpenSuggestion:
 def _decide(
     found: OpenSuggestion, project_id: int, actor: Actor, decision: str, note: str, entry: int | None
 ) -> Suggestion:
-    row, is_new = Suggestion.objects.get_or_create(
+    row, _ = Suggestion.objects.update_or_create(
         project_id=project_id,
         public_id=found.id,
         defaults={
@@ -140,8 +147,6 @@ def _decide(
             "audit_entry": entry,
         },
     )
-    if not is_new:
-        raise Conflict("This suggestion is decided already.", code="already_decided")
     audit.record(
         actor,
         f"suggestion.{'accept' if decision == SuggestionDecision.ACCEPTED else 'reject'}",

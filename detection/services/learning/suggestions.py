@@ -14,7 +14,7 @@ from detection.engine.fields import FIELDS
 from detection.engine.identity import Keyer
 from detection.engine.policy import Policy, ToolRule, stored_values
 from detection.engine.scopes import Scope
-from detection.models import Incident, Override, Project, Suggestion, ToolOverride
+from detection.models import Incident, Override, Project, Suggestion, SuggestionDecision, ToolOverride
 from detection.selectors.policies import effective, tool_rule
 from detection.services.incidents.exceptions import exactly, raised_settings
 from detection.services.learning import labelled
@@ -32,12 +32,12 @@ MAX_INCIDENTS_NAMED: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class OpenSuggestion:
-    """A suggestion that nobody has decided about.
+    """A suggestion that waits for a decision.
 
     Attributes
     ----------
     id
-        The same whenever it is computed: of the project, the kind, the scope and what is changed, without limits.
+        The same whenever it is computed: of the project, the kind, the scope and what is changed in which direction, without limits.
     kind
         ``limit``, ``poll``, ``volatile_argument`` or ``volatile_result``.
     words, reason
@@ -90,13 +90,14 @@ class Learned:
 
 
 def learn(project: Project) -> Learned:
-    """Return the suggestions of a project that nobody has decided about, those with most labels first.
+    """Return the suggestions of a project that nobody has rejected, those with most labels first.
 
-    Reads at most 300 labelled incidents of the last 90 days, four queries in all, and a tenth of a second.
+    An accepted one is in effect and therefore not found, until it expires or newer labels speak for another value. Reads at most 300 labelled incidents of the last 90 days, four queries in all, and a tenth of a second.
     """
     incidents = labelled.labelled_incidents(project.pk)
-    decided = set(Suggestion.objects.filter(project=project).values_list("public_id", flat=True))
-    found = [one for one in _Learner(project).suggestions(incidents) if one.id not in decided]
+    rows = Suggestion.objects.filter(project=project, decision=SuggestionDecision.REJECTED)
+    rejected = set(rows.values_list("public_id", flat=True))
+    found = [one for one in _Learner(project).suggestions(incidents) if one.id not in rejected]
     counts = Counter(incident.tool for incident in incidents if _is_one_tool(incident))
     nearest = [MissingLabels(tool, count) for tool, count in counts.most_common() if count < MIN_LABELS]
     return Learned(
@@ -195,6 +196,7 @@ class _Learner:
             }
             avoided = sum(one <= limit for one in needed)
             kept = sum(incident.count >= limit for incident in loops)
+            direction: tuple[str, ...] = ()
             words = "Raise", f"to {limit:,}"
             reason = f"It avoids {avoided} of {len(alarms)} false alarms"
             reason += (
@@ -212,6 +214,7 @@ class _Learner:
             values = {name: current - 1}
             if len(alike) < MIN_LABELS or current - 1 < max(FIELDS[name].minimum, MIN_ALIKE):
                 return
+            direction = ("lower",)
             words = "Lower", f"to {current - 1:,}"
             reason = f"All {len(alike)} labelled incidents under this limit were loops."
         if change.rule is not None:
@@ -223,7 +226,7 @@ class _Learner:
         changed = PolicyChange(change.scope, wider, rule=rule)
         where = change.scope.label.replace("Tools ", "").replace("Model ", "model ", 1)
         yield OpenSuggestion(
-            _id(self._project.pk, "limit", str(change.scope), kind),
+            _id(self._project.pk, "limit", str(change.scope), kind, *direction),
             "limit",
             f"{words[0]} the limit for {label} of {where} {words[1]}"[:300],
             reason,
