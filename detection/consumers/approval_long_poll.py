@@ -13,8 +13,10 @@ import random
 import re
 import secrets
 from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 from urllib.parse import parse_qsl
 
 import orjson
@@ -51,6 +53,7 @@ MAX_WAIT_SECONDS = 60.0
 POLL_SECONDS = 1.0
 MAX_WAITERS = 5_000
 BROKER_TIMEOUT_SECONDS = 1.0
+_T = TypeVar("_T")
 UNKNOWN_KEY = "The key is unknown, revoked or expired."
 
 
@@ -204,7 +207,7 @@ async def _until_disconnected(receive: ASGIReceiveCallable) -> None:
 
 async def _response(request: HTTPScope, public_id: str, waiters: ApprovalWaiters) -> dict[str, Any]:
     wait_seconds, form = _parameters(request)
-    principal = await database_sync_to_async(_principal_of)(request)
+    principal = await _from_database(partial(_principal_of, request))
     project_id = principal.project_id
     found = await _read(project_id, public_id, form)
     if not found.is_open or wait_seconds <= 0:
@@ -266,9 +269,15 @@ async def _read(project_id: int, public_id: str, form: _Form) -> _Found:
         return _Found(document, seconds_left, approval.is_open)
 
     try:
-        found: _Found = await database_sync_to_async(read)()
+        return await _from_database(read)
     except ServiceError as error:
         raise LongPollError(error.status, error.code, error.detail, error.field) from error
+
+
+async def _from_database(read: Callable[[], _T]) -> _T:
+    """Return what is read; `LongPollError` (503) while the database is away."""
+    try:
+        found: _T = await database_sync_to_async(read)()
     except DatabaseError as error:
         log.warning("database_unavailable", error=str(error)[:200])
         raise LongPollError(503, "unavailable", "The database is unavailable. Try again.") from error

@@ -6,9 +6,11 @@ import asyncio
 from datetime import timedelta
 
 import httpx
+import psycopg
 import pytest
 from asgiref.sync import sync_to_async
 from django.conf import settings
+from django.db import connection
 from django.utils import timezone
 
 from detection.consumers import approval_long_poll
@@ -26,6 +28,10 @@ from loopguard_site.supervisor.valkey import free_port
 
 pytestmark = pytest.mark.django_db(transaction=True)
 OPERATOR = Actor("ana")
+END_WHO_WAITS = """
+    SELECT count(pg_terminate_backend(pid)) FROM (SELECT pg_stat_clear_snapshot()) AS anew, pg_stat_activity
+    WHERE datname = current_database() AND wait_event_type = 'Lock'
+"""
 
 
 @sync_to_async
@@ -205,6 +211,21 @@ async def test_a_wait_ends_with_the_key_that_waits(ends, project, long_poll):
     response = await asyncio.wait_for(waiting, 20)
     assert (response.status_code, response.json()["code"]) == (401, "unknown_key")
     assert len(long_poll.waiters) == 0
+
+
+@pytest.mark.parametrize("table", ["apikey", "approval"])
+async def test_a_connection_that_ends_while_it_reads_is_answered_with_503(table, project):
+    public_id, _ = await held(project)
+    _, token = await sync_to_async(keys.create_key)(project, "not cached", OPERATOR)
+    with psycopg.connect(**connection.get_connection_params(), autocommit=True) as other:
+        with other.transaction():
+            other.execute(f"LOCK TABLE detection_{table}")
+            waiting = asyncio.create_task(wait_for(token, public_id))
+            await until(lambda: other.execute(END_WHO_WAITS) and waiting.done())
+        response = await waiting
+    assert (response.status_code, response.json()["code"]) == (503, "unavailable")
+    assert int(response.headers["Retry-After"]) > 0
+    assert (await wait_for(token, public_id, 0)).status_code == 200
 
 
 async def test_other_paths_go_on_to_the_site(project):
