@@ -17,6 +17,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import httpx
+
 from development.chaos.installation import Installation
 from development.chaos.outcome import Outcome
 from development.chaos.schedule import Strike, schedule
@@ -99,7 +101,7 @@ class _Seeds:
             seed = self._waiting.pop(0)
             try:
                 trial = player.trial(seed, references.pop(seed))
-            except (RuntimeError, OSError) as error:
+            except (RuntimeError, OSError, httpx.HTTPError) as error:
                 trial = Trial(
                     seed, schedule(seed, with_disk=installation.has_volume, with_clock=installation.has_clock)
                 )

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 import psycopg
 import pytest
+from django.conf import settings
 from django.db import connection
 
 from detection.models import Session
@@ -48,7 +49,9 @@ def web(django_db_setup, django_db_blocker, tmp_path_factory) -> Iterator[Web]:
     with django_db_blocker.unblock():
         project, database = make_project("deadlines"), FreezableDatabase()
         folder = tmp_path_factory.mktemp("web")
-        installation = Installation(os.environ["REDIS_URL"], folder, DATABASE_URL=database.url)
+        # Not as a test, so that it has a pool of connections.
+        mode = {"LOOPGUARD_MODE": "embedded", "LOOPGUARD_SECRET_KEY": settings.SECRET_KEY}
+        installation = Installation(os.environ["REDIS_URL"], folder, DATABASE_URL=database.url, **mode)
         try:
             installation.start_web()
             yield Web(installation.url, make_key(project), database)
@@ -93,6 +96,18 @@ def test_a_locked_session_delays_nobody_else(web):
     assert wait_until(lambda: web.guard("locked").status_code == 200, 10)
 
 
+@pytest.mark.servers
+def test_idle_connections_that_the_server_has_ended_cost_no_request(web):
+    with ThreadPoolExecutor(MORE_THAN_THREADS) as agents:
+        everyone = [agents.submit(web.guard, f"pool-{number}") for number in range(MORE_THAN_THREADS)]
+        assert {answer.result().status_code for answer in everyone} == {200}
+    connection.cursor().execute(
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND pid <> pg_backend_pid() AND state = 'idle'"
+    )
+    assert [web.guard("pool").status_code for _ in range(MORE_THAN_THREADS)] == [200] * MORE_THAN_THREADS
+
+
 def test_bodies_that_never_end_keep_no_thread(web):
     at = urlsplit(str(web.client.base_url))
     head = "POST {} HTTP/1.1\r\nHost: {}\r\nContent-Length: 100000\r\n{}\r\n"
@@ -103,7 +118,7 @@ def test_bodies_that_never_end_keep_no_thread(web):
         unfinished.append(socket.create_connection((at.hostname or "", at.port or 0)))
         unfinished[-1].sendall(head.format(path, at.netloc, headers).encode() + b"name=a")
     assert web.client.get("/healthz").status_code == 200
-    assert web.client.get("/sign-in").status_code == 200
+    assert web.client.get("/api/v1/sessions").status_code == 200
     assert web.guard("free").status_code == 200
     unfinished[0].settimeout(20)
     answer = b"".join(iter(lambda: unfinished[0].recv(65536), b""))

@@ -5,6 +5,7 @@ Timeouts of the server are no help against a server that does not respond.
 
 from __future__ import annotations
 
+import select
 from functools import cached_property
 from typing import Any
 
@@ -42,6 +43,20 @@ class DeadlineConnection(psycopg.Connection[Any]):
         """Converts parameters and rows of these statements, and keeps what it has looked up for each type."""
         return Transformer(self)
 
+    def has_ended(self) -> bool:
+        """Return whether the server has ended the connection while it was idle, without asking the server.
+
+        What a server says unasked is a notice, or the reason of the end and the end.
+        """
+        said = select.poll()
+        try:
+            said.register(self.pgconn.socket, select.POLLIN)
+            while said.poll(0):
+                self.pgconn.consume_input()
+        except psycopg.OperationalError:
+            return True
+        return False
+
     def commit(self) -> None:
         """Commit, unless the last statements of the transaction have done so."""
         if self.pgconn.transaction_status != pq.TransactionStatus.IDLE:
@@ -76,5 +91,14 @@ class DatabaseWrapper(base.DatabaseWrapper):
         if pool is None:
             return DeadlineConnection.connect(**conn_params)
         pool.open()
-        remaining = remaining_seconds()
-        return pool.getconn(timeout=pool.timeout if remaining is None else min(remaining, pool.timeout))
+        connection = pool.getconn(timeout=_seconds_left(pool))
+        while connection.has_ended():
+            pool.putconn(connection)  # It is replaced by a new one.
+            connection = pool.getconn(timeout=_seconds_left(pool))
+        return connection
+
+
+def _seconds_left(pool: Any) -> float:
+    remaining = remaining_seconds()
+    timeout: float = pool.timeout
+    return timeout if remaining is None else min(remaining, timeout)
