@@ -16,6 +16,8 @@ from detection.selectors.lists import INCIDENTS
 from detection.selectors.pages import Page, cut
 
 MAX_RELATED = 20
+MAX_READ_PER_NEIGHBOUR = 10
+"""Incidents to read for each session to list, because one session may have the loop several times."""
 COUNTED_INCIDENTS = 10_000
 STATUSES = tuple(IncidentStatus.values)
 _AT_WORK = (IncidentStatus.OPEN.value, IncidentStatus.ACKNOWLEDGED.value, IncidentStatus.SNOOZED.value)
@@ -198,6 +200,10 @@ def related(incident: Incident) -> list[IncidentRow]:
 
 
 def neighbours(incident: Incident, limit: int = 10) -> list[IncidentRow]:
-    """List the same loop in other sessions of the project, those seen last first."""
+    """List the same loop in other sessions of the project, the latest incident of each, those seen last first."""
     rows = Incident.objects.filter(project_id=incident.project_id, loop_id=incident.loop_id)
-    return _fetch(rows.exclude(pk=incident.pk).order_by("-last_seen_at", "-id"), limit)
+    others = rows.exclude(session_name=incident.session_name).order_by("-last_seen_at", "-id")
+    latest: dict[str, IncidentRow] = {}
+    for row in _fetch(others, limit * MAX_READ_PER_NEIGHBOUR):
+        latest.setdefault(row.session_name, row)
+    return list(latest.values())[:limit]

@@ -1,6 +1,7 @@
 """Incidents: filters, counts, neighbours and exports."""
 
 import pytest
+from django.utils import timezone
 
 from detection.filtering.language import FilterError
 from detection.selectors.filters import list_query
@@ -85,9 +86,12 @@ def test_among_many_incidents_the_open_ones_are_counted_exactly(project, inciden
     assert (counted.open, counted.ended, counted.all, counted.is_capped) == (1, 3, 3, True)
 
 
-def test_neighbours_are_the_same_loop_elsewhere(project, session, incident):
-    one = incident(session("s-1"), loop_id="abc")
-    two = incident(session("s-2"), loop_id="abc")
+def test_neighbours_are_the_same_loop_in_other_sessions(project, session, incident):
+    here, there = session("s-1"), session("s-2")
+    one = incident(here, loop_id="abc")
+    incident(here, loop_id="abc", status="ended", ended_at=timezone.now())
+    incident(there, loop_id="abc", status="ended", ended_at=timezone.now())
+    two = incident(there, loop_id="abc")
     incident(session("s-3"), loop_id="other")
     incident(project=make_project(), loop_id="abc")
     assert [row.public_id for row in neighbours(one)] == [two.public_id]
