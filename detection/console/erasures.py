@@ -15,6 +15,7 @@ from detection.services.errors import ServiceError
 from detection.services.sessions import erasure
 
 MAX_SHOWN = 100
+_WORDS = {"what_ifs": "what-ifs"}
 
 
 @never_cache
@@ -52,7 +53,7 @@ def page(request: ProjectRequest) -> HttpResponse:
 def _removed(row: Erasure) -> str:
     """Say what an erasure has removed, as in "1 session, 120 events"."""
     counts = as_document(row)["removed"].items()
-    words = ((count, kind.replace("_", " ")) for kind, count in counts)
+    words = ((count, _WORDS.get(kind) or kind.replace("_", " ")) for kind, count in counts)
     return ", ".join(f"{count:,} {_singular(kind) if count == 1 else kind}" for count, kind in words)
 
 
