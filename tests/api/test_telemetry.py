@@ -162,10 +162,12 @@ def test_what_is_wrong_with_a_span_rejects_it_alone(api):
     tool_span(request, span=b"n" * 8)
     tool_span(request, trace=b"short", **{"gen_ai.tool.call.arguments": "{}"})
     tool_span(request, span=b"l" * 8, **{"gen_ai.tool.call.arguments": "[" * 100 + "]" * 100})
+    # Nothing is wrong with the span of a machine whose clock was never set.
+    tool_span(request, span=b"e" * 8, start=1, **{"gen_ai.tool.call.arguments": "{}"})
     done = accepted(send(api, request))
     assert done.rejected_spans == 3
     assert done.error_message.startswith("invalid_id: 1; missing_arguments: 1; too_deep: 1. ")
-    assert Event.objects.filter(type="call").count() == 8
+    assert Event.objects.filter(type="call").count() == 9
     text = api.client.get("http://127.0.0.1/metrics", headers=api.headers).text
     assert 'loopguard_otlp_records_total{outcome="rejected",reason="too_deep",signal="spans"}' in text
     assert 'loopguard_otlp_records_total{outcome="ignored",reason="",signal="spans"}' in text

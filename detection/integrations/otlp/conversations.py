@@ -33,6 +33,8 @@ MAX_FACTS: Final = 10_000
 MAX_ANCESTORS: Final = 64
 _LENGTHS: Final = {"call_id": 256, "tool": 128, "backend": 128, "model": 200, "agent": 128}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_EARLIEST: Final = 365 * 86_400 * 10**9
+"""Nanoseconds until 1971, the first year of times in events: a clock that was never set begins in 1970."""
 _NO_SERVICE: Final = "unknown_service"
 _Key = tuple[str, str]
 
@@ -304,6 +306,6 @@ def with_bounded_names(event: dict[str, Any], agent: str) -> dict[str, Any]:
 
 def as_moment(nanoseconds: int) -> str | None:
     """Return a time in ISO 8601; None for one that is unknown or out of range."""
-    if not 0 < nanoseconds < 2**62:
+    if not _EARLIEST <= nanoseconds < 2**62:
         return None
     return (_EPOCH + timedelta(microseconds=nanoseconds // 1000)).isoformat()
