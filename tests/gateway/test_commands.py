@@ -14,7 +14,7 @@ from tests.support.model_server import of_json
 
 from .agents import Agent
 from .conftest import World
-from .test_guarding import every_form
+from .forms import forms_in_turns
 
 COMMAND = "!/set(tool-loop-max-repeats=6, tool-loop-mode=break)"
 REPLY = "tool-loop-max-repeats is now 6; tool-loop-mode is now break."
@@ -28,7 +28,7 @@ def sent_to_model(world):
     return "\n".join(asked.body.decode() for asked in world.model.asked)
 
 
-@every_form
+@forms_in_turns
 def test_a_command_is_executed_and_answered_without_the_model(world: World, shape, is_stream):
     world.model.script = lambda asked: answered(asked, shape, "Done.")
     agent = Agent(world, shape, is_stream)
@@ -47,7 +47,7 @@ def test_a_command_is_executed_and_answered_without_the_model(world: World, shap
     assert (event.type, event.reply) == ("message", REPLY)
 
 
-@every_form
+@forms_in_turns
 def test_a_command_beside_other_text_precedes_the_answer(world: World, shape, is_stream):
     world.model.script = lambda asked: answered(
         asked, shape, "Sure.", [call()] if len(world.model.asked) == 1 else []
@@ -72,7 +72,7 @@ def test_a_command_beside_other_text_precedes_the_answer(world: World, shape, is
     assert Event.objects.exclude(reply="").count() == 1
 
 
-@every_form
+@forms_in_turns
 def test_a_blocked_answer_after_a_command_is_asked_for_again(world: World, shape, is_stream):
     """What precedes the answer is sent once, and what follows is numbered after it."""
 
@@ -92,7 +92,7 @@ def test_a_blocked_answer_after_a_command_is_asked_for_again(world: World, shape
     assert "LoopGuard: " not in sent_to_model(world)
 
 
-@every_form
+@forms_in_turns
 def test_a_wrong_command_is_answered_with_its_error(world: World, shape, is_stream):
     agent = Agent(world, shape, is_stream)
     agent.messages.clear()
@@ -102,7 +102,7 @@ def test_a_wrong_command_is_answered_with_its_error(world: World, shape, is_stre
     assert not world.model.asked
 
 
-@every_form
+@forms_in_turns
 def test_a_request_that_is_sent_again_executes_once_and_gets_the_same_reply(world: World, shape, is_stream):
     agent = Agent(world, shape, is_stream)
     agent.say(COMMAND)
@@ -156,7 +156,7 @@ def test_a_command_of_a_stored_conversation_is_not_continued_at_the_model_server
     assert Session.objects.get().policy_values == {"max_repeats": 7, "mode": "break"}
 
 
-@every_form
+@forms_in_turns
 def test_other_text_that_looks_like_a_command_passes(world: World, shape, is_stream):
     world.model.script = lambda asked: answered(asked, shape, "Done.")
     agent = Agent(world, shape, is_stream)
@@ -167,7 +167,7 @@ def test_other_text_that_looks_like_a_command_passes(world: World, shape, is_str
     assert all(text in sent_to_model(world) for text in texts)
 
 
-@every_form
+@forms_in_turns
 def test_a_command_while_the_database_is_away_says_so(world: World, shape, is_stream):
     world.model.script = lambda asked: answered(asked, shape, "Done.")
     agent = Agent(world, shape, is_stream)

@@ -14,7 +14,8 @@ from tests.support.projects import make_key
 
 from .agents import Agent, outcome
 from .conftest import World, wait_for
-from .test_guarding import calls_of, decisions_of, every_form
+from .forms import forms_in_turns
+from .test_guarding import calls_of, decisions_of
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def database(world: World):
     connections.settings["default"]["NAME"] = original
 
 
-@every_form
+@forms_in_turns
 def test_without_the_database_calls_pass_under_fail_open(world: World, database, shape, is_stream):
     world.model.script = lambda asked: answered(asked, shape, "Hm.", [call()])
     database.fail()
@@ -42,7 +43,7 @@ def test_without_the_database_calls_pass_under_fail_open(world: World, database,
     assert not Event.objects.exists()
 
 
-@every_form
+@forms_in_turns
 def test_without_the_database_calls_are_withheld_under_fail_closed(world: World, database, shape, is_stream):
     world.change(PATHS[shape][0], fails_closed=True)
     world.model.script = lambda asked: answered(asked, shape, "Hm.", [call()])
@@ -60,7 +61,7 @@ def test_without_the_database_an_unknown_key_gets_503(world: World, database):
     assert "retry-after" in answer.headers
 
 
-@every_form
+@forms_in_turns
 def test_a_cut_in_a_call_is_a_cut_and_evaluates_nothing(world: World, shape, is_stream):
     def script(asked):
         answer = answered(asked, shape, "Hm.", [call()])
@@ -102,7 +103,7 @@ def test_calls_that_are_whole_before_a_cut_are_evaluated_and_delivered(world: Wo
     wait_for(cut.exists)
 
 
-@every_form
+@forms_in_turns
 @pytest.mark.parametrize("status", [400, 429, 500])
 def test_errors_of_the_model_server_are_its_own(world: World, shape, is_stream, status):
     world.model.script = lambda asked: of_json({"error": {"message": "no"}}, status, **{"Retry-After": "7"})

@@ -17,9 +17,7 @@ from tests.support.model_answers import answered, call
 
 from .agents import Agent
 from .conftest import World, wait_for
-
-FORMS = [(shape, stream) for shape in ("openai", "anthropic", "responses") for stream in (False, True)]
-every_form = pytest.mark.parametrize(("shape", "is_stream"), FORMS)
+from .forms import every_form, forms_in_turns
 
 
 def calls_of(session="s-1"):
@@ -105,7 +103,7 @@ def test_a_blocked_call_is_asked_again_and_the_run_continues(world: World, shape
     assert after[: len(asked_again)] == asked_again, "what follows has the same beginning"
 
 
-@every_form
+@forms_in_turns
 def test_a_model_that_is_to_finish_is_asked_again_without_tools(world: World, shape, is_stream):
     policy(world, mode=["finish"])
 
@@ -138,7 +136,7 @@ def test_a_model_gets_the_known_answer_of_a_read_as_a_result(world: World, shape
     assert "is_error" not in again
 
 
-@every_form
+@forms_in_turns
 def test_a_warning_precedes_the_result_in_every_later_request(world: World, shape, is_stream):
     def script(asked):
         return answered(
@@ -159,7 +157,7 @@ def test_a_warning_precedes_the_result_in_every_later_request(world: World, shap
     assert warned not in json.dumps(agent.messages)
 
 
-@every_form
+@forms_in_turns
 def test_some_of_several_calls_are_forwarded_and_the_others_put_back(world: World, shape, is_stream):
     message_templates.save_template(world.project.pk, "chance", "", "REFUSED $tool.", SYSTEM)
     for tool in ("read", "list"):
@@ -187,7 +185,7 @@ def test_some_of_several_calls_are_forwarded_and_the_others_put_back(world: Worl
     assert len(calls_of()) == 12
 
 
-@every_form
+@forms_in_turns
 def test_a_session_that_a_person_stopped_gets_a_text(world: World, shape, is_stream):
     world.model.script = lambda asked: answered(asked, shape, "", [call(q=f"{len(world.model.asked)}")])
     agent = Agent(world, shape, is_stream)
@@ -199,7 +197,7 @@ def test_a_session_that_a_person_stopped_gets_a_text(world: World, shape, is_str
     assert len(world.model.asked) == 1
 
 
-@every_form
+@forms_in_turns
 def test_a_held_call_waits_for_a_person(world: World, shape, is_stream):
     policy(world, mode="ask", max_repeats=3)
     world.model.script = lambda asked: answered(

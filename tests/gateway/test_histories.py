@@ -9,7 +9,8 @@ from tests.support.model_answers import answered, call
 
 from .agents import Agent
 from .conftest import World
-from .test_guarding import calls_of, decisions_of, every_form
+from .forms import forms_in_turns
+from .test_guarding import calls_of, decisions_of
 
 
 def every_call_is_new(world, shape):
@@ -21,7 +22,7 @@ def turns(agent, count):
         assert agent.turn(lambda one: f"found {one[2]}").calls
 
 
-@every_form
+@forms_in_turns
 def test_a_condensed_history_counts_no_call_twice(world: World, shape, is_stream):
     every_call_is_new(world, shape)
     agent = Agent(world, shape, is_stream)
@@ -31,7 +32,7 @@ def test_a_condensed_history_counts_no_call_twice(world: World, shape, is_stream
     assert [json.loads(row.arguments)["q"] for row in calls_of()] == [f"page {n}" for n in range(1, 13)]
 
 
-@every_form
+@forms_in_turns
 def test_a_loop_goes_on_after_its_history_was_condensed(world: World, shape, is_stream):
     world.model.script = lambda asked: answered(asked, shape, "", [call()])
     agent = Agent(world, shape, is_stream)
@@ -43,7 +44,7 @@ def test_a_loop_goes_on_after_its_history_was_condensed(world: World, shape, is_
     assert decisions_of()[3:] == ["block"] * 3
 
 
-@every_form
+@forms_in_turns
 def test_branches_of_a_conversation_count_each_call_once(world: World, shape, is_stream):
     every_call_is_new(world, shape)
     agent = Agent(world, shape, is_stream)
@@ -59,7 +60,7 @@ def test_branches_of_a_conversation_count_each_call_once(world: World, shape, is
     assert [json.loads(row.arguments)["q"] for row in calls_of()] == [f"page {n}" for n in range(1, 9)]
 
 
-@every_form
+@forms_in_turns
 def test_two_sessions_in_turns_keep_their_own_counts(world: World, shape, is_stream):
     world.model.script = lambda asked: answered(asked, shape, "", [call()])
     agents = [Agent(world, shape, is_stream, session=name) for name in ("a", "b")]
@@ -71,7 +72,7 @@ def test_two_sessions_in_turns_keep_their_own_counts(world: World, shape, is_str
         assert decisions_of(name)[:4] == ["allow", "allow", "warn", "block"]
 
 
-@every_form
+@forms_in_turns
 def test_a_packed_request_is_read_and_guarded(world: World, shape, is_stream):
     world.model.script = lambda asked: answered(asked, shape, "", [call()])
     backend, path = {

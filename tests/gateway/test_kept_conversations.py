@@ -13,12 +13,8 @@ from tests.support.model_answers import answered, call
 
 from .agents import Agent, documents
 from .conftest import World, serving
+from .forms import kept_forms_in_turns
 from .test_guarding import decisions_of
-
-every_kept_form = pytest.mark.parametrize(
-    ("shape", "is_stream"),
-    [(shape, is_stream) for shape in ("responses", "anthropic") for is_stream in (False, True)],
-)
 
 
 class KeptConversation:
@@ -95,7 +91,7 @@ def new_page(world):
     return [call(q=f"page {len(world.model.asked)}")]
 
 
-@every_kept_form
+@kept_forms_in_turns
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_conversation_is_one_session_in_all_processes(world: World, shape, is_stream, processes):
     server = world.model.script = StrictServer(shape, lambda asked: new_page(world))
@@ -109,7 +105,7 @@ def test_a_conversation_is_one_session_in_all_processes(world: World, shape, is_
     assert decisions_of(Session.objects.get().external_id) == ["allow"] * 4
 
 
-@every_kept_form
+@kept_forms_in_turns
 def test_answers_without_calls_are_part_of_it(world: World, shape, is_stream):
     server = world.model.script = StrictServer(
         shape, lambda asked: new_page(world) if len(world.model.asked) in (2, 5) else []
@@ -122,7 +118,7 @@ def test_answers_without_calls_are_part_of_it(world: World, shape, is_stream):
     assert Session.objects.get(call_count__gt=0).call_count == 2
 
 
-@every_kept_form
+@kept_forms_in_turns
 def test_a_loop_is_blocked_and_the_conversation_stays_usable(world: World, shape, is_stream):
     stuck = True
     server = world.model.script = StrictServer(shape, lambda asked: [call()] if stuck else [])
@@ -139,7 +135,7 @@ def test_a_loop_is_blocked_and_the_conversation_stays_usable(world: World, shape
     assert server.errors == []
 
 
-@every_kept_form
+@kept_forms_in_turns
 def test_a_blocked_call_is_asked_again(world: World, shape, is_stream):
     server = world.model.script = StrictServer(
         shape, lambda asked: [call()] if len(world.model.asked) < 5 else new_page(world)
@@ -151,7 +147,7 @@ def test_a_blocked_call_is_asked_again(world: World, shape, is_stream):
     assert server.errors == []
 
 
-@every_kept_form
+@kept_forms_in_turns
 def test_a_call_blocked_beside_others_gets_its_result(world: World, shape, is_stream):
     overrides.save_tool_rule(world.project.pk, "read", exempt=True, actor=SYSTEM, note="for the test")
     server = world.model.script = StrictServer(

@@ -8,12 +8,13 @@ from tests.support.model_answers import PATHS, answered, call
 
 from .agents import Agent
 from .conftest import World, serving
-from .test_guarding import decisions_of, every_form
+from .forms import forms_in_turns
+from .test_guarding import decisions_of
 
 STUCK = ["allow", "allow", "warn", "block", "block", "block"]
 
 
-@every_form
+@forms_in_turns
 @pytest.mark.parametrize("marks", [("1", "2", "3"), ("",)], ids=["marked", "unmarked"])
 def test_an_answer_that_was_lost_and_given_again_counts_once(world: World, shape, is_stream, marks):
     world.model.script = lambda asked: answered(asked, shape, "", [call()])

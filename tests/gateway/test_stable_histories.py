@@ -12,11 +12,11 @@ from tests.support.model_answers import answered, call
 
 from .agents import Agent
 from .conftest import World
-from .test_guarding import every_form
+from .forms import forms_in_turns
 
 
 @pytest.mark.parametrize("turns", [20, pytest.param(50, marks=pytest.mark.long)])
-@every_form
+@forms_in_turns
 def test_each_request_begins_with_the_one_before(world: World, shape, is_stream, turns):
     """With warnings, with answers that were asked for again, and with calls that were blocked beside others."""
     overrides.save_tool_rule(world.project.pk, "read", exempt=True, actor=SYSTEM, note="for the test")

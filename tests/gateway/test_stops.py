@@ -10,7 +10,7 @@ from tests.support.model_answers import answered, call
 
 from .agents import Agent
 from .conftest import World
-from .test_guarding import every_form
+from .forms import forms_in_turns
 
 ENDS = {
     "standard": {"openai": "stop", "anthropic": "end_turn", "responses": "completed"},
@@ -23,7 +23,7 @@ def stop_at_once(world, preset):
     overrides.save_override(world.project.pk, PROJECT, values, SYSTEM, "for the test")
 
 
-@every_form
+@forms_in_turns
 @pytest.mark.parametrize("preset", ENDS)
 def test_a_detected_loop_ends_the_answer(world: World, shape, is_stream, preset):
     stop_at_once(world, preset)
@@ -35,7 +35,7 @@ def test_a_detected_loop_ends_the_answer(world: World, shape, is_stream, preset)
     assert last.finish == ENDS[preset][shape]
 
 
-@every_form
+@forms_in_turns
 @pytest.mark.parametrize("preset", ENDS)
 def test_a_person_ends_the_next_answer(world: World, shape, is_stream, preset):
     stop_at_once(world, preset)
@@ -48,7 +48,7 @@ def test_a_person_ends_the_next_answer(world: World, shape, is_stream, preset):
     assert last.finish == ENDS[preset][shape]
 
 
-@every_form
+@forms_in_turns
 def test_a_run_continues_after_it_was_resumed(world: World, shape, is_stream):
     world.model.script = lambda asked: answered(asked, shape, "", [call(q=f"{len(world.model.asked)}")])
     agent = Agent(world, shape, is_stream)

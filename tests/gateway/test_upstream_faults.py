@@ -13,7 +13,8 @@ from tests.support.plain_http import PLAIN
 
 from .agents import Agent, outcome
 from .conftest import World
-from .test_guarding import calls_of, every_form
+from .forms import forms_in_turns
+from .test_guarding import calls_of
 
 JSON = {"Content-Type": "application/json"}
 ERRORS_IN_STREAMS = {
@@ -56,7 +57,7 @@ def both(world, shape, is_stream, timeout=20.0):
     return outcome(direct, path, request), outcome(through, path, request)
 
 
-@every_form
+@forms_in_turns
 @pytest.mark.parametrize(
     "fault",
     [
@@ -127,7 +128,7 @@ def test_an_error_within_a_stream_passes_and_nothing_is_evaluated(world: World, 
     assert not Event.objects.exists()
 
 
-@every_form
+@forms_in_turns
 def test_silence_is_silence_until_the_client_leaves(world: World, shape, is_stream):
     given = answered(_Asked(), shape, "Hm.", [])
     parts = given.parts[:2] if is_stream else []
@@ -165,7 +166,7 @@ def test_a_document_instead_of_a_stream_is_guarded(world: World, shape):
     assert [row.tool for row in calls_of()] == ["search"]
 
 
-@every_form
+@forms_in_turns
 @pytest.mark.parametrize("status", [400, 500])
 def test_a_model_server_that_fails_when_it_is_asked_again_ends_in_the_reasons(
     world: World, shape, is_stream, status

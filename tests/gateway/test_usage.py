@@ -18,7 +18,7 @@ from tests.support.projects import make_member
 
 from .agents import Agent
 from .conftest import World, wait_for
-from .test_guarding import every_form
+from .forms import forms_in_turns
 
 ASKED = {"include_usage": True}
 
@@ -37,7 +37,7 @@ def healthy(asked, shape, world):
     return answered(asked, shape, "", [call(q=f"page {len(world.model.asked)}")])
 
 
-@every_form
+@forms_in_turns
 def test_a_budget_in_money_stops_an_agent_that_only_has_a_base_url(world: World, shape, is_stream):
     """Each answer costs 0.94 dollars; the calls differ, so that nothing else is found."""
     price(world)
