@@ -1,6 +1,7 @@
 """Migrations keep the rows of an older version, and come to the same tables as the squashed one of a first start.
 
-All tests of this file share one database of an older version, which is migrated once.
+All tests of this file share one database of an older version, which is migrated once. In the suite, an installation on
+old data (tests/supervisor/test_database_rights.py) stands for them.
 """
 
 import contextlib
@@ -15,6 +16,7 @@ from django.db.migrations.loader import MigrationLoader
 from detection.models import AlertEvent
 from detection.services.alerting import rendering
 
+pytestmark = pytest.mark.long
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 QUESTION = {
     "id": "qst_1", "state": "answered", "summary": "Called 3 times", "deadline": NOW.isoformat(), "unattended": "block",
@@ -111,20 +113,17 @@ def fetch(old, query):
         return cursor.fetchall()
 
 
-@pytest.mark.long
 def test_a_stopped_session_that_was_shown_as_running_is_migrated(old):
     found = fetch(old, "SELECT state, stopped_by_kind FROM detection_session WHERE external_id = 's-2'")
     assert found == [("stopped", "person")]
 
 
-@pytest.mark.long
 def test_an_answered_question_is_migrated_to_a_decided_approval_of_its_call(old):
     assert fetch(old, "SELECT state, reason FROM detection_approval") == [("decided", "decided")]
     found = fetch(old, "SELECT verdict->>'message', verdict->>'approval' FROM detection_event")
     assert found == [("m", "qst_1")]
 
 
-@pytest.mark.long
 def test_an_alert_about_an_answered_question_is_migrated_to_one_about_an_approval(old):
     event = AlertEvent.objects.using("old").get()
     approval = {
@@ -152,12 +151,10 @@ def test_the_squashed_migration_of_a_first_start_makes_the_same_tables(tables):
     assert differences == set()
 
 
-@pytest.mark.long
 def test_an_installation_of_an_older_version_does_not_apply_the_squashed_migration(old):
     assert MigrationExecutor(old).migration_plan(MigrationLoader(old).graph.leaf_nodes()) == []
 
 
-@pytest.mark.long
 def test_errors_noted_on_a_session_become_quarantined_events(old):
     found = fetch(
         old,
