@@ -14,9 +14,9 @@ import loopguard_site
 from tests.contracts.regex_steps import StepCounter, TooManySteps, sample
 
 ROOT = Path(__file__).resolve().parents[2]
-SHORT, LONG = 100, 400
+SHORT, LONG = 80, 240
 GROWTH = 1.25 * LONG / SHORT
-"""Linear work grows by 4 here, quadratic work by 16."""
+"""Linear work grows by 3 here, quadratic work by 9."""
 CHEAP = 8 * SHORT
 """Quadratic work comes to more steps than these."""
 HOSTILE = [
@@ -93,7 +93,7 @@ def steps(pattern, text):
 
 def test_the_step_count_detects_a_backtracking_pattern():
     pattern = re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}")
-    assert steps(pattern, "-eyJ" * (LONG // 4)) > 10 * steps(pattern, "-eyJ" * (SHORT // 4))
+    assert steps(pattern, "-eyJ" * (LONG // 4)) > 2 * GROWTH * steps(pattern, "-eyJ" * (SHORT // 4))
 
 
 @pytest.mark.parametrize("where", sorted(PATTERNS))
