@@ -43,6 +43,7 @@ _SHARED_FIXTURES = {
     "tests/supervisor/test_database_rights.py",
     "tests/supervisor/test_gateway_faults.py",
     "tests/supervisor/test_manage.py",
+    "tests/supervisor/test_postgres.py",
 }
 """Files whose fixtures take seconds and serve all tests of the file: one process runs the whole file."""
 _FOLDER_PREFIX = "loopguard-test-"

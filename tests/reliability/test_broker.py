@@ -74,7 +74,6 @@ def test_with_a_dead_broker_requests_do_not_wait_and_the_sweeper_finds_every_loo
     assert stored.count() == REQUESTS * 2
 
 
-@pytest.mark.servers
 def test_a_broker_that_forgets_everything_loses_nothing(install, token):
     import redis
 

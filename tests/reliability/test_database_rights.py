@@ -127,7 +127,6 @@ def test_the_role_can_only_add_to_the_audit(prepared):
     even_the_owner_meets_triggers(place.url(place.owner))
 
 
-@pytest.mark.servers
 def test_the_role_detects_stops_and_audits(prepared, tmp_path):
     place = prepared.place
     running = Installation(

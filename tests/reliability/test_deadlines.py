@@ -63,7 +63,6 @@ def web(django_db_setup, django_db_blocker, tmp_path_factory) -> Iterator[Web]:
             connection.close()
 
 
-@pytest.mark.servers
 def test_a_frozen_database_delays_the_guard_no_longer_than_its_deadline(web):
     assert web.guard().status_code == 200
     missed = web.missed()
@@ -82,7 +81,6 @@ def test_a_frozen_database_delays_the_guard_no_longer_than_its_deadline(web):
     assert web.missed() - missed >= MORE_THAN_THREADS
 
 
-@pytest.mark.servers
 def test_a_locked_session_delays_nobody_else(web):
     assert web.guard("locked").status_code == 200
     with (

@@ -111,7 +111,6 @@ def test_without_any_worker_the_schedule_process_evaluates_what_was_sent(project
     assert wait_until(is_done, 60)
 
 
-@pytest.mark.servers
 def test_several_sweepers_and_workers_count_nothing_twice(expected, project, token):
     sweepers = [Sweeper(period_seconds=0.01) for _ in range(2)]
     send(token)

@@ -2,9 +2,11 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,8 +23,22 @@ ROOT = Path(__file__).resolve().parents[2]
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs servers as another account")
 
 
+@pytest.fixture(scope="module")
+def new_cluster() -> Iterator[Path]:
+    """The folder of a server that was started once: copying it takes a tenth of the time of making one."""
+    folder = Path(tempfile.mkdtemp(prefix="lg-"))
+    folder.chmod(0o711)
+    server = EmbeddedPostgres(folder / "postgres", durable=False)
+    server.start()
+    server.stop()
+    yield server.folder
+    shutil.rmtree(folder)
+
+
 @pytest.fixture
-def postgres(server_folder: Path) -> Iterator[EmbeddedPostgres]:
+def postgres(server_folder: Path, new_cluster: Path) -> Iterator[EmbeddedPostgres]:
+    """A server on a cluster that is not running."""
+    subprocess.run(["cp", "-a", new_cluster, server_folder / "postgres"], timeout=60, check=True)
     server = EmbeddedPostgres(server_folder / "postgres", durable=False)
     yield server
     server.stop()
@@ -131,12 +147,17 @@ def test_a_server_left_running_on_the_data_is_ended_first(server_folder, postgre
     assert read(postgres) == ["from the other"]
 
 
-def test_an_initdb_cut_short_is_begun_anew(postgres):
+def test_an_initdb_cut_short_is_begun_anew(server_folder):
+    postgres = EmbeddedPostgres(server_folder / "postgres", durable=False)
     partial = postgres.folder / "cluster.partial"
     partial.mkdir(parents=True)
     (partial / "half").write_text("of a cluster")
-    postgres.start()
-    assert not partial.exists()
+    try:
+        postgres.start()
+        assert not partial.exists()
+        assert postgres.cluster.exists()
+    finally:
+        postgres.stop()
 
 
 def test_a_folder_too_deep_for_a_socket_gets_a_short_one_and_it_is_removed_again(server_folder):

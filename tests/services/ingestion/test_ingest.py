@@ -13,8 +13,6 @@ from detection.services.sessions.event_records import EventRecord
 from tests.support.agents import Agent
 from tests.support.threads import all_results, in_thread
 
-pytestmark = pytest.mark.servers
-
 
 def rounds(agent, count, tool="search_web", *, with_ids=False):
     for number in range(count):
@@ -23,6 +21,7 @@ def rounds(agent, count, tool="search_web", *, with_ids=False):
         yield agent.result(f"c-{number}", "0 hits", **ids[1])
 
 
+@pytest.mark.servers
 def test_events_are_stored_in_order_and_a_worker_finds_the_loop(agent):
     done = agent.posts(*rounds(agent, 5))
     session = Session.objects.get()
@@ -56,6 +55,7 @@ def test_an_event_id_counts_once_in_the_project_whatever_session_it_names(princi
     assert (done.accepted, done.duplicate) == (1, 1)
 
 
+@pytest.mark.servers
 def test_the_same_batch_over_many_connections_is_stored_once(transactional_db):
     project = Project.objects.create(slug="p", name="P")
     from detection.services.keys import Principal
@@ -73,6 +73,7 @@ def test_the_same_batch_over_many_connections_is_stored_once(transactional_db):
     assert Event.objects.filter(session__project=project).count() == 20
 
 
+@pytest.mark.servers
 def test_a_new_session_starts_in_the_partition_of_this_week(agent):
     agent.posts(agent.call())
     with connection.cursor() as cursor:
