@@ -13,6 +13,7 @@ import hmac
 import re
 from functools import lru_cache
 from typing import Any
+from urllib.parse import quote, unquote
 
 import re2
 
@@ -23,6 +24,8 @@ from detection.services.ingestion.secret_rules import (
     HINTS,
     LONG_BASE64,
     NUMBER_HINT,
+    PERCENT_ENCODED,
+    PERCENT_HINT,
     RULES,
     SecretRule,
     is_card,
@@ -156,6 +159,8 @@ class Redactor:
                 text = CARD.sub(
                     lambda found: self._mark("card", found[0]) if is_card(found[0]) else found[0], text
                 )
+            elif hint == PERCENT_HINT and decode:
+                text = PERCENT_ENCODED.sub(self._percent_decoded, text)
         return BASE64.sub(self._decoded, text) if decode and LONG_BASE64.search(text) else text
 
     def _apply(self, rule: SecretRule, text: str) -> str:
@@ -178,11 +183,27 @@ class Redactor:
                 return self._mark("base64", encoded)
         return encoded
 
+    def _percent_decoded(self, found: re.Match[str]) -> str:
+        """Return a percent-encoded text with marks for the secrets in it, and any other one as it is."""
+        before = self.hits
+        cleaned = self._text(unquote(found[0], encoding="latin-1"), decode=False)
+        if self.hits == before:
+            return found[0]
+        pieces, end = [], 0
+        for mark in _MARK.finditer(cleaned):
+            pieces += [_percent_encoded(cleaned[end : mark.start()]), mark[0]]
+            end = mark.end()
+        return "".join((*pieces, _percent_encoded(cleaned[end:])))
+
     def _mark(self, kind: str, secret: str) -> str:
         if secret.startswith("[redacted:"):
             return secret
         self.hits += 1
         return f"[redacted:{kind}:{hmac.new(self._secret, secret.encode('utf-8', 'replace'), hashlib.sha256).hexdigest()[:12]}]"
+
+
+def _percent_encoded(text: str) -> str:
+    return quote(text, safe="~*!()+", encoding="latin-1")  # each byte as it was
 
 
 def _is_in_mark(text: str, place: int) -> bool:

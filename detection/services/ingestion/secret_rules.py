@@ -43,6 +43,8 @@ _START = r"(?:(?<![A-Za-z0-9])|(?-i:(?<=[a-z0-9])(?=[A-Z])))"
 _NUMBER = re.compile(r"\A[-+]?[\d.,_]+(?:e[-+]?\d+)?%?\Z")
 _NAMES = rf"(?:{_START}(?:{_STRONG})|(?:password|passwd|pwd))"
 _QUOTE = r"\\{0,3}[\"'`]"
+_NO_VARIABLE = r"(?!\$(?:[({]|[A-Z_][A-Z0-9_]*+(?![^\s\"'`@/])))"
+"""Before a value that must be neither ``${NAME}`` nor ``$NAME``."""
 _VALUE = r"(?:\\{0,3}\"(?P<double>[^\"\\\n]{3,4096})|\\{0,3}'(?P<single>[^'\\\n]{3,4096})|(?P<plain>[^\s\"'`,;&<>\\]{4,}+))"
 
 
@@ -213,12 +215,12 @@ RULES: tuple[SecretRule, ...] = (
         re.compile(
             r"(?i)\bhooks\.slack(?:-gov)?\.com/(?:services|workflows|triggers)/(?P<secret>[\w/+-]{8,}+)"
             r"|\bdiscord(?:app)?\.com/api/(?:v\d+/)?webhooks/(?P<double>[\w/-]{8,}+)"
-            r"|\b(?:webhook\.office\.com|logic\.azure\.com)/(?P<single>[^\s\"'<>]{8,}+)"
+            r"|\b(?:webhook\.office\.com|outlook\.office(?:365)?\.com/webhook|logic\.azure\.com)/(?P<single>[^\s\"'<>]{8,}+)"
             r"|\b(?:api\.telegram\.org/bot|hooks\.zapier\.com/hooks/catch/|chat\.googleapis\.com/v1/spaces/|events\.pagerduty\.com/integration/"
             r"|open\.(?:feishu\.cn|larksuite\.com)/open-apis/bot/v\d/hook/|oapi\.dingtalk\.com/robot/send\?access_token=|hc-ping\.com/"
             r"|qyapi\.weixin\.qq\.com/cgi-bin/webhook/send\?key=|maker\.ifttt\.com/trigger/[\w-]{1,64}/with/key/)(?P<plain>[^\s\"'<>]{8,}+)"
         ),
-        r"hooks\.slack|discord(?:app)?\.com|webhook\.office|logic\.azure|api\.telegram|hooks\.zapier|chat\.googleapis|events\.pagerduty|feishu"
+        r"hooks\.slack|discord(?:app)?\.com|webhook\.office|outlook\.office|logic\.azure|api\.telegram|hooks\.zapier|chat\.googleapis|events\.pagerduty|feishu"
         r"|larksuite|dingtalk|hc-ping|weixin|ifttt",
     ),
     SecretRule(
@@ -233,10 +235,11 @@ RULES: tuple[SecretRule, ...] = (
         "url-password",
         "Passwords in addresses and in DSNs, such as `postgres://user:…@host`",
         re.compile(
-            r"(?<=://)[^\s/@:\"']{0,128}:(?P<secret>[^\s@\"'/]{1,256}+)(?=@)"
+            rf"(?<=://)[^\s/@:\"']{{0,128}}:{_NO_VARIABLE}(?P<secret>[^\s@\"'/]{{1,256}}+)(?=@)"
             r"|(?<=://)(?P<double>[A-Za-z0-9_-]{20,}+)(?=@)|(?<=[\w.-]):(?P<single>[^\s@\"'/:]{1,256})(?=@(?:tcp|unix)\()"
+            rf"|\b(?:jdbc:oracle:\w{{2,5}}:|sqlplus\s{{1,4}}(?:-\w{{1,8}}\s{{1,4}})?)[^\s/@:\"']{{1,128}}/{_NO_VARIABLE}(?P<plain>[^\s@\"'/]{{1,256}}+)(?=@)"
         ),
-        r"://[^\s/@]*@|@(?:tcp|unix)\(|://[^\s@]*:[^\s@]*@",
+        r"://[^\s/@]*@|@(?:tcp|unix)\(|://[^\s@]*:[^\s@]*@|jdbc:oracle|sqlplus",
     ),
     SecretRule(
         "url-parameter",
@@ -265,7 +268,7 @@ RULES: tuple[SecretRule, ...] = (
         "Names with passwords, such as `-u user:pass`",
         re.compile(
             r"(?<![\w-])(?:-u|-U|--user|--proxy-user|--userpwd|--creds)(?:\\{0,3}[\"'`])?(?:\s{1,4}|=|,\s{0,4})(?:\\{0,3}[\"'`])?"
-            r"[^\s:\"'`/\\]{1,128}:(?!//)(?P<secret>(?!\d{1,6}\b)[^\s\"'`\\]{2,}+)"
+            rf"[^\s:\"'`/\\]{{1,128}}:(?!//){_NO_VARIABLE}(?P<secret>(?!\d{{1,6}}\b)[^\s\"'`\\]{{2,}}+)"
         ),
         r"-(?:u|-user|-proxy-user|-userpwd|-creds)[\"'\\\s=,]",
     ),
@@ -304,11 +307,21 @@ RULES: tuple[SecretRule, ...] = (
         "assignment",
         'Values beside a name that says so: `PGPASSWORD=x`, `api_key: x`, `"client_secret": "x"`',
         re.compile(
-            rf"(?i)(?P<name>{_NAMES})(?:\\{{0,3}}[\"'`]\]?|\])?\s{{0,4}}(?:=>|:=|[=:])\s{{0,4}}(?:b(?=['\"]))?{_VALUE}"
+            rf"(?i)(?P<name>{_NAMES})(?:\\{{0,3}}[\"'`]\]?|\])?\s{{0,4}}(?:=>|:=|[=:])\s{{0,4}}(?:b(?=['\"]))?(?!\d{{1,9}} bytes\b){_VALUE}"
         ),
         r"(?:passw|passphrase|passcode|pwd|otp|pin[_-]?code|secret|token|api[_-]?key|[a-z][_-]?key|authorization|cookie|credential|connection[_-]?string|shared"
         r"|webhook|key[_-]?id|key[_-]?data)[\w-]*[\\\"'`\]]*\s*(?:[:=])",
         checked=True,
+    ),
+    SecretRule(
+        "environment",
+        "Variables set without a sign of equality, such as `ENV API_KEY x` and `setx API_KEY x`",
+        re.compile(
+            rf"(?i)(?<![^\s;&|])(?:ENV|ARG|setenv|setx)[ \t]{{1,4}}(?P<name>\w{{0,64}}?{_NAMES})[ \t]{{1,4}}(?![=:|&]){_VALUE}"
+        ),
+        r"\b(?:env|arg|setenv|setx)[ \t]",
+        checked=True,
+        weak=True,
     ),
     SecretRule(
         "weak-assignment",
@@ -353,10 +366,13 @@ RULES: tuple[SecretRule, ...] = (
 RULE_PATTERNS = tuple(rule.pattern for rule in RULES)
 LONG_NUMBER = r"[2-6]\d{3}[ -]?\d{4}"
 HEADER_IN_LIST = r"[\"'](?:(?:proxy-)?authorization|(?:set-)?cookie|x-[a-z-]+|[\w-]*(?:key|token|secret|password))[\"']\s*,"
+PERCENT = r"%(?:3[ad]|2[026]|40)"
+"""In texts whose signs are percent-encoded: spaces, quotes, and the signs of assignments and addresses."""
 CARD = re.compile(
     r"(?<![\w+.-])(?:(?:4\d{3}|5[1-5]\d\d|2[2-7]\d\d|6\d{3})([ -]?)\d{4}\1\d{4}\1\d{4}|3[47]\d\d([ -]?)\d{6}\2\d{5}"
     r"|3[068]\d\d([ -]?)\d{6}\3\d{4})(?![\w-])"
 )
+PERCENT_ENCODED = re.compile(r"(?<![A-Za-z0-9_.~*!()+%-])[A-Za-z0-9_.~*!()+%-]{8,}+")
 BASE64 = re.compile(r"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{24,}+={0,2}")
 """Texts in which any of the above may be encoded."""
 CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -417,14 +433,15 @@ def _hints() -> re2.Set:
     options.never_capture = True
     options.max_mem = 32 << 20
     hints = re2.Set.SearchSet(options)
-    for hint in (*(rule.hint for rule in RULES), LONG_NUMBER, HEADER_IN_LIST):
+    for hint in (*(rule.hint for rule in RULES), LONG_NUMBER, HEADER_IN_LIST, PERCENT):
         hints.Add(hint)
     hints.Compile()
     return hints
 
 
 HINTS = _hints()
-"""Finds the indices in `RULES` of the rules that may find something in a text; then that of numbers, and of headers in lists."""
+"""Finds the indices in `RULES` of the rules that may find something in a text; then those of numbers, of headers in lists, and of percent-encoding."""
 NUMBER_HINT = len(RULES)
+PERCENT_HINT = NUMBER_HINT + 2
 LONG_BASE64 = re2.compile(r"[A-Za-z0-9+/_-]{24}")
 """Apart from the hints: a count beside them multiplies the states of their automaton."""

@@ -21,6 +21,9 @@ def safe(text: str) -> str:
     return base64.urlsafe_b64encode(text.encode()).decode()
 
 
+NESTED = '{"clientSecret": "«a8Q~x7Yz_1234567890abcd»"}'
+for _ in range(2):
+    NESTED = json.dumps({"inside": NESTED}, ensure_ascii=False)
 HEX32, HEX40 = "9f86d081884c7d659a2feaa0c55ad015", "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b"
 AWS_SECRET = "wJalrXUtnFEMI/K7MDENG/" + "bPxRfiCYEXAMPLEKEY"
 
@@ -216,6 +219,51 @@ WITH_SECRET: tuple[str, ...] = (
     # Cards
     "card «4111 1111 1111 1111»",
     "card «5500005555555559»",
+    # Written after the rules, to try them
+    "HOME=/home/ci\nSTRIPE_API_KEY=«sk_te" + "st_51Hxx0AbCdEfGhIjKl»\nLANG=C",
+    'declare -x GITLAB_CI_TOKEN="«glcbt-64_a1B2c3D4e5F6g7H8i9J0»"',
+    "DATABASE_URL=postgresql://app:«Zk7_pq9R»@10.0.3.7:5432/orders?sslmode=require",
+    "RAILS_MASTER_KEY=«3f0c9a7b1e5d48c2a6f0b9d8e7c6a5b4»",
+    "SENTRY_DSN=https://«4f8a2c1e9b7d4e6f8a0b2c4d6e8f0a1b»@o12345.ingest.sentry.io/678",
+    "ENV JWT_SIGNING_KEY «n0t-so-s3cret-but-l0ng»",
+    "curl -sS https://api.internal/v2/jobs -H 'X-Vault-Token: «hvs.abcdefghijklmnop0123456789AB»' -d @job.json",
+    "curl --oauth2-bearer «mF_9.B5f-4.1JqM0Zx8» https://api.example.org/me",
+    "curl https://api.example.org/login --data-raw 'username=ann&password=«Tr0ub4dor%263»&remember=1'",
+    "wget --http-user=ann --http-password=«W1nter2026» https://files.example.org/a.zip",
+    "http POST api.example.org/login username=ann password=«h0rse-battery»",
+    "Invoke-RestMethod -Headers @{ 'api-key' = '«7c1f0e9d8b2a4c6e»' } -Uri $uri",
+    "kind: Secret\ndata:\n  username: "
+    + encoded("admin")
+    + "\n  password: «"
+    + encoded("S3cr3t-of-k8s")
+    + "»",
+    "kind: Secret\ndata:\n  tls.key: «" + encoded(PEM.format("")) + "»",
+    "kind: Secret\nstringData:\n  smtp-pass: «mailP4ss!word»",
+    "kubectl create secret docker-registry r --docker-username=ann --docker-password=«d0ckerPw9»",
+    '{"kind": "Secret", "data": {"DB_PASS": "«' + encoded("pg-9f8e7d") + '»"}}',
+    '{"smtp": {"host": "mail", "user": "bot", "pwd": "«p0stm4n-X1»"}}',
+    json.dumps({"type": "service_account", "private_key": "«" + PEM.format("") + "»"}),
+    '{"ConnectionStrings": {"Default": "Server=db;Database=app;User Id=sa;Pwd=«Adm1n_2026!»;"}}',
+    '{"mcpServers": {"gh": {"env": {"GITHUB_PERSONAL_ACCESS_TOKEN": "«abcdefghijkl1234567890»"}}}}',
+    NESTED,
+    "jdbc:mysql://db:3306/shop?user=app&password=«jdbc-Secret-1»&useSSL=false",
+    "jdbc:oracle:thin:scott/«t1ger9X»@//ora:1521/XE",
+    "sqlplus -s scott/«t1ger9X»@orcl",
+    "host=db port=5432 user=app password=«libpq_P4ss» dbname=orders",
+    "amqps://svc:«M%21xed%40pw»@mq.internal/%2f",
+    "BlobEndpoint=https://x.blob.core.windows.net/;SharedAccessSignature=«sv=2022-11-02&ss=b&sig=abcDEF%2B123%3D»",
+    "rediss://default:«AVNS_x1y2z3w4v5»@cache-1.example.org:25061",
+    "smtp://postmaster%40example.org:«9f8e-7d6c»@smtp.example.org:587",
+    "post to https://discordapp.com/api/webhooks/«112233445566778899/abcDEF_ghi-JKLmno0123456789»",
+    "https://outlook.office.com/webhook/«a1b2c3d4-0000-1111-2222-333344445555@t/IncomingWebhook/0123456789abcdef/f00d»",
+    "id_token: «" + JWT + "»",
+    "ASSERTION «" + JWT + "» accepted",
+    "kubeconfig: «" + encoded("users:\n- name: ci\n  user:\n    token: abcdef0123456789abcdef\n") + "»",
+    "echo «" + encoded("export AWS_SECRET_ACCESS_KEY=" + AWS_SECRET) + "» | base64 -d",
+    "body=grant_type%3Dpassword%26username%3Dann%26password%3D«Sup3rPw»%26scope%3Dall",
+    "callback?payload=%7B%22password%22%3A%22«hunter2x9»%22%2C%22a%22%3A1%7D",
+    "redirect=https%3A%2F%2Fann%3A«s3cr3tpw9»%40git.example.org%2Fx.git",
+    "authorization=Bearer%20«abcdefghijklmnopqrstuvwxyz0123»",
 )
 
 WITHOUT_SECRET: tuple[str, ...] = (
@@ -291,4 +339,24 @@ WITHOUT_SECRET: tuple[str, ...] = (
     "signature: (a: int, b: str) -> None",
     "session_id: null",
     "pinned: yes, pin code: none",
+    "kubectl get secret db -o yaml",
+    "kind: Secret\nmetadata:\n  name: db-credentials\n  namespace: prod",
+    "kubectl describe secret x\nData\n====\npassword:  16 bytes\ntoken:  1024 bytes",
+    "PASSWORD_FILE=/run/secrets/db_password",
+    "postgres://localhost:5432/app?sslmode=disable",
+    "DATABASE_URL=postgres://app:${DB_PASSWORD}@db/app",
+    '{"password": null, "token": "", "has_password": true, "password_changed_at": "2026-01-02T03:04:05Z"}',
+    '{"error": "invalid_grant", "error_description": "The password is wrong or the token has expired"}',
+    'curl -u "$USER:$PASS" https://example.org',
+    "--password-stdin < pw.txt",
+    "token_count=4812 tokens_per_second=88.1",
+    "password_min_length: 12",
+    "secretRef:\n  name: api\n  key: token",
+    "valueFrom:\n  secretKeyRef:\n    name: db\n    key: password",
+    "auth: none\nauthMethod: oidc",
+    "Access-Control-Allow-Headers: Authorization, X-Api-Key",
+    'WWW-Authenticate: Bearer realm="api", error="invalid_token"',
+    "GET /oauth/token?grant_type=client_credentials 401",
+    "redirect=https%3A%2F%2Fexample.org%2Fa%3Fpage%3D2%26token_type%3Dx",
+    encoded("kind: ConfigMap\ndata:\n  color: blue\n  size: large and comfortable\n"),
 )
