@@ -1,8 +1,12 @@
 """Suggestions learned from labelled incidents: computed, accepted, rejected and undone through the API."""
 
 import json
+from datetime import timedelta
 
-from detection.models import AuditEntry, Incident, Suggestion
+from django.utils import timezone
+
+from detection.models import AuditEntry, Incident, Suggestion, ToolOverride
+from detection.services.policies import overrides
 from detection.services.what_if import worker
 
 JOB = {"job": "7"}
@@ -183,11 +187,14 @@ def test_a_limit_is_lowered_only_where_every_label_under_it_is_a_loop(api):
         looped(api, f"lower-{number}", calls=6, label="true_loop")
     lower = one_of(api, "limit")
     assert (lower["id"], lower["words"]) == (found["id"], "Lower the limit for repeats of fetch_page to 4")
-    assert api.post(f"/suggestions/{found['id']}/accept", {}).status_code == 200
+    ends = (timezone.now() + timedelta(hours=1)).isoformat()
+    assert api.post(f"/suggestions/{found['id']}/accept", {"expires_at": ends}).status_code == 200
     assert [one["words"] for one in suggestions(api, "accepted")["items"]] == [lower["words"]]
-    # Without the accepted rule, as after it has expired, the older labels speak again.
-    assert api.delete("/tool-rules/fetch_page").status_code == 204
-    assert one_of(api, "limit")["words"] == found["words"]
+    ToolOverride.objects.update(expires_at=timezone.now())
+    assert overrides.expire_due() == 1
+    assert one_of(api, "limit")["words"] == lower["words"]
+    assert api.post(f"/suggestions/{found['id']}/undo").status_code == 204
+    assert api.get("/tool-rules").json()["items"][0]["values"]["max_repeats"] == 5
     api.post(f"/suggestions/{found['id']}/reject", {})
     for number in range(10):
         looped(api, f"alarm-{number}", calls=7, label="false_alarm", reason="honest_repetition")

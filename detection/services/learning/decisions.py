@@ -71,7 +71,7 @@ def reject(project_id: int, public_id: str, actor: Actor, *, note: str = "") -> 
 
 @transaction.atomic
 def undo(project_id: int, public_id: str, actor: Actor) -> None:
-    """Take a decision back: restore the policy before an accepted suggestion, and make a rejected one again.
+    """Take a decision back: restore the policy before an accepted suggestion unless it has expired, and make a rejected one again.
 
     Raises
     ------
@@ -84,14 +84,23 @@ def undo(project_id: int, public_id: str, actor: Actor) -> None:
     if row is None:
         raise NotFound
     if row.decision == SuggestionDecision.ACCEPTED and row.audit_entry is not None:
-        scope = row.change["scope"]
-        later = AuditEntry.objects.filter(project_id=project_id, subject=scope, pk__gt=row.audit_entry)
-        if later.filter(action__startswith="policy.").exists():
+        later = AuditEntry.objects.filter(
+            project_id=project_id,
+            subject=row.change["scope"],
+            pk__gt=row.audit_entry,
+            action__startswith="policy.",
+        )
+        is_expired = [
+            by == audit.SYSTEM.name and (after or {}).get("note") == overrides.EXPIRED
+            for by, after in later.values_list("actor", "after")
+        ]
+        if not all(is_expired):
             raise Conflict(
                 "The policy of this scope was changed since. Restore it from the history of policies.",
                 code="changed_since",
             )
-        overrides.restore(project_id, row.audit_entry, actor)
+        if not is_expired:
+            overrides.restore(project_id, row.audit_entry, actor)
     audit.record(
         actor,
         "suggestion.undo",
