@@ -13,6 +13,7 @@ from typing import Any
 
 from django import forms
 
+from detection.engine import durations
 from detection.engine.detectors import DETECTORS
 from detection.engine.fields import FIELDS, Field
 from detection.engine.policy import Policy
@@ -54,44 +55,32 @@ def form_field(field: Field) -> forms.Field:
     if field.type == "ladder":
         attributes = {"list": "ladders", "autocomplete": "off", "spellcheck": "false"}
         return forms.CharField(max_length=200, widget=forms.TextInput(attrs=attributes), **more)
-    is_time = field.unit in _OF_UNIT
+    is_time = field.unit in durations.OF_UNIT
     attributes = {} if is_time else {"inputmode": "numeric" if field.type == "int" else "decimal"}
     # The engine checks the range and says what is wrong; the browser only helps.
     return forms.CharField(max_length=24, widget=forms.TextInput(attrs=attributes), **more)
 
 
-_UNITS = {"d": 86_400, "h": 3_600, "min": 60, "s": 1}
-_OF_UNIT = {"seconds": 1, "minutes": 60}
-"""Units of time that settings have."""
 _PART = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?) ?(d|h|min|s)", re.ASCII)
-
-
-def duration(value: float, unit: str = "seconds") -> str:
-    """Return a time exactly, in its largest units: ``2 min``, ``1 h 30 min``, ``45 s``; ``0`` stays ``0``."""
-    rest, parts = value * _OF_UNIT[unit], []
-    for name, seconds in _UNITS.items():
-        count = rest if name == "s" else rest // seconds
-        rest -= count * seconds
-        if count:
-            parts.append(f"{count:g} {name}")
-    return " ".join(parts) or "0"
 
 
 def typed_value(field: Field | None, text: str) -> str:
     """Return what was typed for a setting as the engine reads it: ``2 min`` as ``120``; anything else as it is."""
-    if field is None or field.unit not in _OF_UNIT:
+    if field is None or field.unit not in durations.OF_UNIT:
         return text
     parts = _PART.findall(text)
     if not parts or _PART.sub("", text).strip():
         return text
-    total = sum(float(count) * _UNITS[name] for count, name in parts) / _OF_UNIT[field.unit]
+    total = sum(float(count) * durations.UNITS[name] for count, name in parts) / durations.OF_UNIT[field.unit]
     return str(int(total)) if total.is_integer() else f"{total:g}"
 
 
 def shown_value(field: Field, value: Any) -> str:
     """Return the value of a setting as its form field shows it."""
-    is_time = field.unit in _OF_UNIT and isinstance(value, int | float) and not isinstance(value, bool)
-    return duration(value, field.unit) if is_time else as_text(value)
+    is_time = (
+        field.unit in durations.OF_UNIT and isinstance(value, int | float) and not isinstance(value, bool)
+    )
+    return durations.exact(value, field.unit) if is_time else as_text(value)
 
 
 def as_text(value: Any) -> str:

@@ -15,6 +15,7 @@ from detection.api.problems import Problem
 from detection.api.rate_limits import rate_limiter
 from detection.api.request_bodies import LIMITS, BodyLimits
 from detection.api.requests import ApiRequest, as_api_request
+from detection.engine.durations import relative
 from detection.models import KeyScope
 from detection.services import keys
 from detection.services.keys import Principal
@@ -109,7 +110,7 @@ class ApiKeyAuth(HttpBearer):
             429,
             "rate_limited",
             f"The limit is {rate_limiter.per_second:,g} requests per second for each key. "
-            f"Retry in {wait_seconds} s.",
+            f"Retry {relative(-wait_seconds)}.",
             headers={"Retry-After": str(wait_seconds)},
         )
 

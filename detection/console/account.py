@@ -21,8 +21,8 @@ from django.views.decorators.http import require_http_methods
 
 from detection.console.access import actor_of
 from detection.console.device_names import device_name
-from detection.console.formatting import span
 from detection.console.sign_in import MAX_PASSWORD_CHARACTERS, address_of
+from detection.engine.durations import relative
 from detection.models import SignIn
 from detection.services.accounts import passwords, second_factor, sign_in_throttle, sign_ins
 from detection.services.errors import Invalid, ServiceError
@@ -80,7 +80,7 @@ def check_password(request: HttpRequest, field: str = "password") -> None:
     given = request.POST.get(field, "")[:MAX_PASSWORD_CHARACTERS]
     attempt = sign_in_throttle.begin(username, address)
     if attempt.wait_seconds:
-        raise Invalid(f"Too many attempts. Retry in {span(attempt.wait_seconds)}.", field=field)
+        raise Invalid(f"Too many attempts. Retry {relative(-attempt.wait_seconds)}.", field=field)
     if not (request.user.is_authenticated and request.user.check_password(given)):
         log.warning("password_check_failed", username=username, address=address)
         raise Invalid(WRONG_PASSWORD, field=field)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
 import orjson
 
+from detection.engine import durations
 from detection.engine.errors import PolicyError
 from detection.engine.fields import FIELDS
 from detection.engine.scopes import Scope
-from detection.forms import duration
 
 # Controls, soft hyphen, zero-width and bidirectional marks, separators, BOM and tags: they could make text read as something else.
 _HIDDEN = re.compile(
@@ -50,37 +50,17 @@ def pretty(text: str | None) -> str:
     return text
 
 
-def span(seconds: float) -> str:
-    """Return a span of time in one or two units: ``0 s``, ``41 s``, ``3 min``, ``2 h 5 min``, ``9 d``."""
-    seconds = max(0, seconds)
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    minutes = int(seconds // 60)
-    if minutes < 60:
-        return f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    if hours < 24:
-        return f"{hours} h {minutes} min" if minutes and hours < 5 else f"{hours} h"
-    return f"{hours // 24} d"
+def moment(value: datetime, now: datetime, *, is_relative: bool) -> str:
+    """Return a time as seen from now, or in UTC, with its year unless that is the current one."""
+    if is_relative:
+        return durations.relative((now - value).total_seconds())
+    utc = value.astimezone(UTC)
+    return utc.strftime(f"%d %b {'' if utc.year == now.year else '%Y '}%H:%M:%S UTC")
 
 
-def age(moment: datetime, now: datetime) -> str:
-    """Return how long ago a moment was."""
-    return span((now - moment).total_seconds())
-
-
-def relative(moment: datetime, now: datetime) -> str:
-    """Return a moment as seen from now: ``3 min ago``, ``now``, ``in 2 h``."""
-    seconds = (now - moment).total_seconds()
-    if abs(seconds) < 1:
-        return "now"
-    return f"{span(seconds)} ago" if seconds > 0 else f"in {span(-seconds)}"
-
-
-def since(delta: timedelta | float) -> str:
+def since(delta: timedelta) -> str:
     """Return an offset inside a loop: ``+9.8 s``."""
-    seconds = delta.total_seconds() if isinstance(delta, timedelta) else delta
-    return f"+{seconds:.1f} s" if seconds < 120 else f"+{span(seconds)}"
+    return f"+{durations.precise(delta.total_seconds())}"
 
 
 def number(value: float | None) -> str:
@@ -125,7 +105,7 @@ def setting_value(value: Any, name: str = "") -> str:
         and isinstance(value, int | float)
         and value
     ):
-        return duration(value, field.unit)
+        return durations.exact(value, field.unit)
     if value is None or value == "" or value == [] or value == {}:
         return "–"
     if isinstance(value, bool):

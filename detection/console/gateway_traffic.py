@@ -13,6 +13,7 @@ from django.views.decorators.http import require_safe
 
 from detection.console.access import ProjectRequest, in_project
 from detection.console.formatting import money
+from detection.engine.durations import milliseconds
 from detection.selectors.gateway import list_backends
 from detection.selectors.gateway_traffic import TrafficGroup, TrafficNumbers, TrafficRow, gateway_traffic
 
@@ -82,9 +83,7 @@ class TrafficLine:
 
 
 def _milliseconds(value: float | None) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.1f} ms" if value < 10 else f"{value:,.0f} ms"
+    return "–" if value is None else milliseconds(value)
 
 
 @in_project()

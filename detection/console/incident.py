@@ -17,6 +17,7 @@ from detection.console import approvals, formatting, incident_text
 from detection.console.access import ProjectRequest, actor_of, in_project
 from detection.console.policies import expiry_of
 from detection.engine.detectors import detector_for
+from detection.engine.durations import amount
 from detection.models import Incident, Role
 from detection.models.incidents import LabelReason
 from detection.selectors import incidents as selector
@@ -100,7 +101,7 @@ def _strip(incident: Incident) -> Strip | None:
     ]
     if not cells:
         return None
-    label = f"{incident.count} {incident_text.unit(incident)}"
+    label = amount(incident.count, incident_text.unit(incident))
     first, last = strip_images.span_of(incident, cells)
     return large(cells, cell_width=strip_images.CELL_WIDTH, loops=[(first, last, label, "")])
 

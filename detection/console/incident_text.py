@@ -12,6 +12,7 @@ from string import Template
 from typing import Any, Protocol
 
 from detection.console import differences, formatting
+from detection.engine import durations
 from detection.engine.detectors import detector_for
 from detection.engine.detectors.base import placeholders
 from detection.engine.fields import FIELDS
@@ -181,8 +182,8 @@ def _span(incident: Incident) -> str:
         return ""
     seconds = ceil(_seconds(calls))
     if seconds <= 1:
-        return " within one second"
-    return f" in {f'{seconds} s' if seconds < 120 else formatting.span(seconds)}"
+        return " within 1 s"
+    return f" in {durations.span(seconds)}"
 
 
 def unit(incident: Incident) -> str:

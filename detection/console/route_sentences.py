@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from detection.console.formatting import span
 from detection.engine.detectors import DETECTORS
+from detection.engine.durations import exact
 from detection.models import AlertEventType, AlertRoute, Severity
 
 EVENT_TYPES = tuple(
@@ -57,7 +57,10 @@ def route_sentence(row: AlertRoute) -> list[tuple[str, bool]]:
             parts += [(" for ", False), (f"{words[len(values) > 1]} {_listed(labels, 'or')}", True)]
     names = [one.name for one in row.destinations.all()] if row.pk else []
     parts += [(", send to ", False), (_listed(names, "and") or "nobody", True)]
-    parts += [(", grouped for ", False), (span(row.group_wait_seconds), True)]
+    if row.group_wait_seconds or row.group_by:
+        parts.append((", grouped", False))
+    if row.group_wait_seconds:
+        parts += [(" for ", False), (exact(row.group_wait_seconds), True)]
     if row.group_by:
         parts.append((f" by {_listed(row.group_by, 'and')}", False))
     return [*parts, *_more(row), (".", False)]
@@ -65,7 +68,7 @@ def route_sentence(row: AlertRoute) -> list[tuple[str, bool]]:
 
 def _more(row: AlertRoute) -> Iterator[tuple[str, bool]]:
     if row.repeat_interval_hours:
-        yield f", again every {row.repeat_interval_hours} h while it is open", False
+        yield f", again every {exact(row.repeat_interval_hours * 3600)} while it is open", False
     if row.quiet_from and row.quiet_until:
         hours = f"{row.quiet_from:%H:%M} to {row.quiet_until:%H:%M} ({row.quiet_zone})"
         yield f", not from {hours}" + ("" if row.quiet_delays_critical else " unless it is critical"), False

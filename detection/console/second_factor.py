@@ -17,8 +17,8 @@ from django.views.decorators.http import require_http_methods
 
 from detection.console.access import actor_of
 from detection.console.account import check_password
-from detection.console.formatting import span
 from detection.console.sign_in import address_of
+from detection.engine.durations import relative
 from detection.services.accounts import second_factor, sign_in_throttle
 from detection.services.errors import Invalid, ServiceError
 
@@ -77,7 +77,7 @@ def _confirm(request: HttpRequest) -> Codes:
     key = request.session.session_key or ""
     attempt = sign_in_throttle.begin(username, address)
     if attempt.wait_seconds:
-        raise Invalid(f"Too many attempts. Retry in {span(attempt.wait_seconds)}.", field="code")
+        raise Invalid(f"Too many attempts. Retry {relative(-attempt.wait_seconds)}.", field="code")
     codes = second_factor.confirm(request.user, given, actor_of(request), keep_session=key)
     attempt.withdraw()
     request.session[second_factor.SESSION_KEY] = True

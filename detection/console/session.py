@@ -27,6 +27,7 @@ from detection.console.access import ProjectRequest, actor_of, in_project
 from detection.console.session_navigator import MAX_DETAILED_CALLS, Navigator
 from detection.console.session_rows import meter_title, meter_words, session_row
 from detection.console.session_window import number
+from detection.engine import durations
 from detection.engine.scopes import Scope
 from detection.forms import OverrideForm, form_settings
 from detection.models import Role, Session, call_flags
@@ -186,7 +187,7 @@ def _line(call: CallRow, before: CallRow | None, colours: dict[str, int]) -> Cal
     key = call.call_key[:6]
     is_equal = before is not None and bool(call.call_key) and before.call_key == call.call_key
     result = call.result
-    took = formatting.span((result.received_at - call.received_at).total_seconds()) if result else ""
+    took = durations.precise((result.received_at - call.received_at).total_seconds()) if result else ""
     swatch = "swatch"
     if key in colours:
         swatch += f" k h{colours[key] % HUES}" + (" p" if call_flags.NEW in call.flags else "")
@@ -241,7 +242,7 @@ def _call_context(session: Session, seq: int) -> dict[str, Any]:
         )
         if finding
         else "",
-        "delay": formatting.span((shown.result.received_at - shown.received_at).total_seconds())
+        "delay": durations.precise((shown.result.received_at - shown.received_at).total_seconds())
         if shown.result
         else "",
         "skew": _skew(shown),
@@ -253,7 +254,7 @@ def _skew(shown: CallRow) -> str:
         return ""
     seconds = (shown.received_at - shown.occurred_at).total_seconds()
     return (
-        f"client clock {formatting.span(abs(seconds))} {'behind' if seconds > 0 else 'ahead'}"
+        f"client clock {durations.span(abs(seconds))} {'behind' if seconds > 0 else 'ahead'}"
         if abs(seconds) > 5
         else ""
     )

@@ -7,8 +7,8 @@ from datetime import datetime
 
 from django.utils import timezone
 
-from detection.console import formatting
 from detection.console.session_rows import CHIPS
+from detection.engine import durations
 from detection.models import Session, SessionState
 from detection.selectors.session_trees import session_tree
 from detection.selectors.sessions import SessionRow
@@ -62,7 +62,7 @@ def lay_out(session: Session) -> Family | None:
                 name,
                 chip,
                 word,
-                formatting.span(seconds),
+                durations.span(seconds),
                 f"{(row.started_at - start).total_seconds() / whole * 100:.2f}%",
                 f"{max(0.5, seconds / whole * 100):.2f}%",
                 row.id == session.id,

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from statistics import median
 
-from detection.console import formatting
+from detection.engine import durations
 from detection.models import call_flags
 from detection.selectors.session_runs import CallRun
 from detection.selectors.strips import Cell, look
@@ -252,7 +252,7 @@ def _pauses(at: Sequence[float]) -> Iterator[Pause]:
         if len(chosen) < MAX_PAUSES and all(abs(share - other) >= MIN_PAUSE_DISTANCE for other in chosen):
             chosen.append(share)
             anchor = "start" if share < 0.05 else "end" if share > 0.95 else "middle"
-            yield Pause(_percent(share), formatting.span(steps[place]), anchor, len(chosen) > 2)
+            yield Pause(_percent(share), durations.span(steps[place], is_short=True), anchor, len(chosen) > 2)
 
 
 def percents(first: int, last: int, count: int) -> tuple[str, str]:

@@ -23,6 +23,7 @@ from detection.console.session_window import (
     window_of,
 )
 from detection.engine.detectors import detector_for
+from detection.engine.durations import amount
 from detection.models import Incident, Session, call_flags
 from detection.selectors import dashboard
 from detection.selectors.session_runs import CallRun, Hits, read_run, search_calls
@@ -225,7 +226,7 @@ class Navigator:
         return [
             MappedLoop(
                 *self._span(loop),
-                f"{formatting.visible(incident_text.title(loop))}, {loop.count} {incident_text.unit(loop)}, calls "
+                f"{formatting.visible(incident_text.title(loop))}, {amount(loop.count, incident_text.unit(loop))}, calls "
                 f"{loop.first_call_number:,} to {loop.last_call_number:,}",
                 self._loop_addresses.get(self._span(loop)[0], ""),
             )
@@ -314,7 +315,7 @@ class Navigator:
         loops = [
             (
                 *self._span(loop),
-                f"{loop.count} {incident_text.unit(loop)}",
+                f"{amount(loop.count, incident_text.unit(loop))}",
                 permalinks.incident_url(self.project, loop.public_id),
             )
             for loop in self.loops

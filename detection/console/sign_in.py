@@ -17,7 +17,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods
 
 from detection.console import kept_forms
-from detection.console.formatting import span
+from detection.engine.durations import relative
 from detection.services.accounts import second_factor, sign_in_throttle
 
 log = structlog.get_logger(__name__)
@@ -114,7 +114,7 @@ def address_of(request: HttpRequest) -> str:
 
 def too_many(request: HttpRequest, template: str, context: dict[str, Any], wait: int) -> HttpResponse:
     """Return a form whose attempts are throttled, with the time to wait."""
-    context = context | {"error": f"Too many attempts. Retry in {span(wait)}."}
+    context = context | {"error": f"Too many attempts. Retry {relative(-wait)}."}
     answer = render(request, template, context, status=429)
     answer.headers["Retry-After"] = str(wait)
     return answer

@@ -16,8 +16,8 @@ from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from detection import __version__, jobs
-from detection.console import formatting
 from detection.console.access import ProjectRequest, in_project
+from detection.engine import durations
 from detection.selectors import dashboard, heartbeats
 from detection.selectors.audit import audit_weakness
 from detection.selectors.quarantine import QuarantineCounts, quarantine_counts
@@ -49,7 +49,7 @@ def page(request: ProjectRequest) -> HttpResponse:
         _part(
             "Database",
             "ok",
-            f"answers in {database_ms:.0f} ms",
+            f"answers in {durations.milliseconds(database_ms)}",
             f"PostgreSQL {status.database_version.split(' ')[0]}",
         ),
         *_disk(disk_monitor.usage()),
@@ -58,7 +58,7 @@ def page(request: ProjectRequest) -> HttpResponse:
             "ok" if lag < SLOW_SECONDS else "slow" if lag < LATE_SECONDS else "bad",
             "up to date"
             if not status.sessions_waiting
-            else f"lagging: {status.sessions_waiting} sessions waiting, the oldest for {formatting.span(lag)}",
+            else f"lagging: {status.sessions_waiting} sessions waiting, the oldest for {durations.span(lag)}",
             "Workers evaluate stored events. Without the broker, the sweeper does within 15 s.",
         ),
         _guard(status.missed_guard_requests),
@@ -115,15 +115,15 @@ def _guard(missed: int) -> dict[str, str]:
     return _part("Guard", "ok", "no deadline missed in the last hour", about)
 
 
-def _workers(has_work: bool) -> list[dict[str, str]]:
+def _workers(has_work: bool) -> list[dict[str, Any]]:
     """Return the last work of each part: a process that runs without working is failing."""
     now, parts = timezone.now(), []
     for beat in heartbeats.heartbeats(now):
         name, help_ = _WORK[beat.part]
         may_be_quiet = beat.part == "worker" and not has_work
         state = "ok" if may_be_quiet or not beat.is_late else "slow" if beat.at is None else "bad"
-        worked = "not active yet" if beat.at is None else f"last active {formatting.age(beat.at, now)} ago"
-        parts.append(_part(name, state, worked, help_))
+        worked = "not active yet" if beat.at is None else "last active"
+        parts.append(_part(name, state, worked, help_) | {"at": beat.at})
     return parts
 
 
@@ -151,7 +151,7 @@ def _broker() -> dict[str, Any]:
     return _part(
         "Broker",
         "ok",
-        f"answers in {(time.perf_counter() - start) * 1000:.0f} ms, {waiting} tasks queued",
+        f"answers in {durations.milliseconds((time.perf_counter() - start) * 1000)}, {waiting} tasks queued",
         about,
     )
 

@@ -11,6 +11,7 @@ from itertools import groupby, pairwise
 from statistics import median
 
 from detection.console import formatting
+from detection.engine import durations
 from detection.engine.detectors import detector_for
 from detection.models import Incident, call_flags
 from detection.selectors.sessions import CallRow, CompactionRow
@@ -156,7 +157,9 @@ def lay_out(
     for index, call in enumerate(calls):
         if index:
             if is_gap[index - 1]:
-                gaps.append(Gap(x + CELL + (GAP_STEP - CELL) / 2, formatting.span(steps[index - 1])))
+                gaps.append(
+                    Gap(x + CELL + (GAP_STEP - CELL) / 2, durations.span(steps[index - 1], is_short=True))
+                )
                 x += GAP_STEP
             else:
                 x += min(
@@ -220,8 +223,12 @@ def _bands(calls: Sequence[CallRow], xs: Sequence[float], incidents: Sequence[In
         if inside:
             x = inside[0] - 4
             # Loops that begin together share the first one's label.
-            unit = "s" if detector_for(incident.kind).is_silence else "×"
-            text = f"{incident.count} {unit}" if x >= label_end else ""
+            words = (
+                durations.span(incident.count, is_short=True)
+                if detector_for(incident.kind).is_silence
+                else f"{incident.count} ×"
+            )
+            text = words if x >= label_end else ""
             label_end = x + 36 if text else label_end
             bands.append(Band(x, inside[-1] - x + CELL + 4, text))
     return bands

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from string import Template
 
+from detection.engine import durations
 from detection.engine.calls import Finding
 from detection.engine.detectors import detector_for
 from detection.engine.detectors.base import calls_in_window
@@ -199,15 +200,12 @@ def closing(
 
 def pause_note(seconds: int) -> str:
     """Return the sentence that names the pause before a call may be made again."""
-    return f"Wait {seconds} {'second' if seconds == 1 else 'seconds'} before you make this call again; it may run then."
+    return f"Wait {durations.exact(seconds)} before you make this call again; it may run then."
 
 
 def answer_note(seconds: float) -> str:
     """Return the line before an answer that is given back, with its age in seconds."""
-    for name, length in (("day", 86_400), ("hour", 3600), ("minute", 60)):
-        if seconds >= 2 * length:
-            return f"The answer to the same call, {int(seconds // length)} {name}s old:"
-    return f"The answer to the same call, {int(seconds)} {'second' if int(seconds) == 1 else 'seconds'} old:"
+    return f"The answer that the same call got {durations.relative(max(0.0, seconds))}:"
 
 
 def _shown(tool: str) -> str:
@@ -218,7 +216,7 @@ def _window(finding: Finding, policy: Policy) -> str:
     """Return the window that was counted over."""
     bounds = [f"{calls} calls"] if (calls := calls_in_window(finding)) else []
     if finding.window_seconds:
-        bounds.append(f"{finding.window_seconds:g} seconds")
+        bounds.append(durations.exact(finding.window_seconds))
     return " and ".join(bounds) or f"this {policy.values['counting_scope']}"
 
 

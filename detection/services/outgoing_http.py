@@ -22,6 +22,7 @@ import httpcore
 import httpx
 from django.conf import settings
 
+from detection.engine.durations import exact
 from detection.services.errors import Invalid
 
 DEADLINE_SECONDS = 5.0
@@ -399,7 +400,7 @@ def request(method: str, url: str, headers: Mapping[str, str], body: bytes = b""
                 bytes(received[:MAX_RESPONSE_BYTES]),
             )
     except httpcore.TimeoutException as error:
-        raise Unreachable(f"No complete response within {DEADLINE_SECONDS:.0f} seconds.") from error
+        raise Unreachable(f"No complete response within {exact(DEADLINE_SECONDS)}.") from error
     except (httpcore.NetworkError, httpcore.ProtocolError, ssl.SSLError, OSError) as error:
         raise Unreachable(_reason(error)) from error
 

@@ -20,16 +20,19 @@ from detection.console.icons import ICONS
 from detection.console.listing import Listing
 from detection.console.session_map import Area, SessionMap
 from detection.console.statistics_links import Link
+from detection.engine import durations
 from detection.engine.detectors import detector_for
 from detection.filtering import language
 from detection.selectors.strips import Strip, cells_of, small
 
 register = template.Library()
 
-for _name in ("visible", "visible_block", "pretty", "span", "number", "compact", "money", "cost", "ordinal"):
+for _name in ("visible", "visible_block", "pretty", "number", "compact", "money", "cost", "ordinal"):
     register.filter(_name, getattr(formatting, _name))
-for _name in ("setting_value", "source_name", "word", "since"):
+for _name in ("setting_value", "source_name", "word"):
     register.filter(_name, getattr(formatting, _name))
+for _name in ("span", "milliseconds", "figure", "amount"):
+    register.filter(_name, getattr(durations, _name))
 
 
 register.filter("came_in", came_in)
@@ -47,12 +50,6 @@ def marked(value: str, text: str | None) -> SafeString:
         parts += [value[end:start], format_html("<mark>{}</mark>", value[start : start + len(sought)])]
         end = start + len(sought)
     return format_html_join("", "{}", ((part,) for part in (*parts, value[end:])))
-
-
-@register.filter
-def ago(moment: datetime | None) -> str:
-    """Return how long ago a moment was."""
-    return "never" if moment is None else formatting.age(moment, timezone.now())
 
 
 @register.filter
@@ -97,13 +94,18 @@ def moment(context: RequestContext, value: datetime | None, mode: str = "") -> S
     if value is None:
         return "–"
     mode = mode or str(context.get("time_mode", "relative"))
-    utc = value.astimezone(UTC)
-    iso = utc.strftime("%Y-%m-%dT%H:%M:%SZ")
-    text = (
-        formatting.relative(value, timezone.now())
-        if mode == "relative"
-        else utc.strftime("%d %b %H:%M:%S UTC")
-    )
+    text = formatting.moment(value, timezone.now(), is_relative=mode == "relative")
+    return _time(value, mode, text)
+
+
+@register.simple_tag
+def time_left(deadline: datetime, seconds: float) -> SafeString:
+    """Write the time until a deadline; `countdown.js` counts it down."""
+    return _time(deadline, "left", durations.left(seconds))
+
+
+def _time(value: datetime, mode: str, text: str) -> SafeString:
+    iso = value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return format_html('<time datetime="{}" data-mode="{}" title="{}">{}</time>', iso, mode, iso, text)
 
 

@@ -2,7 +2,8 @@
 //
 // The panel never takes the focus. A card that is open, focused or half filled in is left alone; it disappears when the
 // call waits no longer, whoever answered it.
-import { words, writeClocks } from "./countdown.js";
+import { writeClocks } from "./countdown.js";
+import { left } from "./durations.js";
 import { follow, link } from "./link.js";
 import { notify, withdraw } from "./notifications.js";
 
@@ -97,7 +98,7 @@ function arrive(fresh) {
   const keys = document.documentElement.dataset.shortcuts !== "off" ? " Press h to answer." : "";
   const [first] = fresh;
   const more = fresh.length > 1 ? ` and ${fresh.length - 1} more` : "";
-  speaker.textContent = `Held call: ${first.what}${more}, ${words(first.seconds_left)}.${keys}`;
+  speaker.textContent = `Held call: ${first.what}${more}, ${left(first.seconds_left)}.${keys}`;
   for (const one of fresh) notify(one);
 }
 

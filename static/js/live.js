@@ -4,6 +4,7 @@
 // comes takes the slot of one that left, or the next one at the end; where nothing else has moved for some seconds, a
 // single one enters at the top. The key . sorts.
 // Markup: #live[data-rows-url][data-cursor] with [data-live-rows] inside.
+import { precise, relative } from "./durations.js";
 import { follow, link } from "./link.js";
 
 const FETCH_GAP_MS = 300;
@@ -239,8 +240,9 @@ function show() {
   else if (!link.isOpen) state = link.tries || link.hasGivenUp ? "polling" : "connecting";
   if (indicator) {
     indicator.dataset.state = state;
-    const behind = seen.behindSeconds === null ? "" : `, ${seen.behindSeconds.toFixed(1)} s lag`;
-    const ago = `last update ${Math.round(age / 1000)} s ago`;
+    const behind = seen.behindSeconds === null ? "" : `, ${precise(seen.behindSeconds)} lag`;
+    const ago = `last update ${relative(age / 1000)}`;
+    indicator.title = `Last update: ${new Date(seen.updatedAt).toLocaleString()}`;
     const words = {
       live: `live${behind}`,
       paused: `paused, ${ago}`,
@@ -253,7 +255,7 @@ function show() {
   section?.classList.toggle("stale", state === "lost");
   if (banner) {
     banner.hidden = state !== "lost";
-    const text = `Connection to LoopGuard lost. Last update ${Math.round(age / 1000)} s ago. Reconnecting…`;
+    const text = `Connection to LoopGuard lost. Last update ${relative(age / 1000)}. Reconnecting…`;
     if (!banner.hidden) write(banner.querySelector("[data-live-banner-text]") ?? banner, text);
   }
 }

@@ -1,9 +1,10 @@
 // Times: the server writes UTC or an age; here they become local time and are kept up to date.
+import { relative } from "./durations.js";
 import { storePreference } from "./preference.js";
 
 const modes = ["relative", "local", "utc"];
 const root = document.documentElement;
-const local = new Intl.DateTimeFormat(undefined, {
+const shape = {
   day: "2-digit",
   month: "short",
   hour: "2-digit",
@@ -11,44 +12,30 @@ const local = new Intl.DateTimeFormat(undefined, {
   second: "2-digit",
   hourCycle: "h23",
   timeZoneName: "short",
-});
-const utc = new Intl.DateTimeFormat(undefined, {
-  day: "2-digit",
-  month: "short",
-  hour: "2-digit",
-  minute: "2-digit",
-  second: "2-digit",
-  hourCycle: "h23",
-  timeZone: "UTC",
-  timeZoneName: "short",
-});
+};
+const formats = {};
 
-/** A moment as seen from now, spelled as the server does: "3 min ago", "now", "in 2 h". */
-function age(seconds) {
-  const s = Math.round(Math.abs(seconds));
-  if (s < 1) return "now";
-  let span = `${Math.floor(s / 86400)} d`;
-  if (s < 60) span = `${s} s`;
-  else if (s < 3600) span = `${Math.floor(s / 60)} min`;
-  else if (s < 86400) span = `${Math.floor(s / 3600)} h`;
-  return seconds > 0 ? `${span} ago` : `in ${span}`;
+/** A moment in the zone of the reader or in UTC, with its year unless that is the current one. */
+function absolute(moment, isUtc = false) {
+  const hasYear = moment.getFullYear() !== new Date().getFullYear();
+  const key = `${isUtc}${hasYear}`;
+  formats[key] ??= new Intl.DateTimeFormat(undefined, {
+    ...shape,
+    ...(hasYear && { year: "numeric" }),
+    ...(isUtc && { timeZone: "UTC" }),
+  });
+  return formats[key].format(moment);
 }
 
 function write(element, mode, now) {
   const moment = new Date(element.dateTime);
   if (Number.isNaN(moment.getTime())) return;
-  const own = element.dataset.mode === "absolute" && mode === "relative" ? "local" : mode;
-  const text =
-    own === "relative"
-      ? Math.abs(now - moment) < 3_600_000 * 24 * 7
-        ? age((now - moment) / 1000)
-        : local.format(moment)
-      : own === "utc"
-        ? utc.format(moment)
-        : local.format(moment);
-  if (element.textContent !== text) element.textContent = text;
-  const title = `${moment.toISOString()}\n${local.format(moment)}`;
+  const title = `${moment.toISOString()}\n${absolute(moment)}`;
   if (element.title !== title) element.title = title;
+  if (element.dataset.mode === "left") return; // counted down by countdown.js
+  const own = element.dataset.mode === "absolute" && mode === "relative" ? "local" : mode;
+  const text = own === "relative" ? relative((now - moment) / 1000) : absolute(moment, own === "utc");
+  if (element.textContent !== text) element.textContent = text;
 }
 
 export function writeTimes(within = document) {

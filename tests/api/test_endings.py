@@ -49,7 +49,7 @@ def test_the_known_answer_of_a_read_comes_back_with_its_age_and_is_stored_once(a
     assert verdict["reused"] == {"seq": 5, "age_seconds": 0}
     note, answer = verdict["message"].split("\n\n")
     assert "'read_file' was called with identical arguments 4 times" in note
-    assert answer == "The answer to the same call, 0 seconds old:\nthree notes"
+    assert answer == "The answer that the same call got just now:\nthree notes"
     assert verdict["rendered"]["is_error"] is False
     again = agent.sends_again("c4")
     assert again["duplicate"]
@@ -115,7 +115,7 @@ def test_a_delayed_call_runs_after_its_pause_and_the_next_pause_is_longer(api, a
         agent.asks("queued", tool="fetch_page")
     verdict = agent.asks(tool="fetch_page")
     assert (verdict["decision"], verdict["ending"], verdict["retry_after_seconds"]) == ("block", "delay", 1)
-    assert verdict["message"].endswith("Wait 1 second before you make this call again; it may run then.")
+    assert verdict["message"].endswith("Wait 1 s before you make this call again; it may run then.")
     early = agent.sends_again("c4", "fetch_page")
     assert (early["decision"], early["duplicate"]) == ("block", True)
     assert Session.objects.get().blocked_count == 1

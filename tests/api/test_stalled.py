@@ -61,7 +61,7 @@ def test_a_call_without_a_result_is_reported_after_the_limit_of_its_class_until_
     assert (event.facts["kind"], event.facts["severity"], event.facts["unit"]) == ("stalled", "warning", "")
     assert event.facts["detail"]["silence"] == "has returned no result"
     sentence = rendering.sentence(event.type, event.actor, event.facts)
-    assert sentence.startswith("Stalled: 'fetch_url' was silent for 660 s; the limit is 600 s. (")
+    assert sentence.startswith("Stalled: 'fetch_url' was silent for 11 min; the limit is 10 min. (")
     assert silent.api.get("/sessions/s-1").json()["state"] == "running", "silence is no loop"
 
     silent.result("c2", "the page")

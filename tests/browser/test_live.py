@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 from django.conf import settings
@@ -183,3 +185,17 @@ def test_the_page_logs_no_error(live, project):
     ask(project, "second", 1)
     expect(live.locator('tr[data-session="second"]')).to_be_visible()
     assert complaints == []
+
+
+def test_scripts_write_times_as_the_server_does(site, page):
+    cases = json.loads(Path(__file__).with_name("durations.json").read_text())
+    page.goto(f"{site.url}/sign-in")
+    found = page.evaluate(
+        """async cases => {
+            const words = await import("/static/js/durations.js");
+            const write = ([name, rows]) => [name, rows.map(([seconds]) => [seconds, words[name](seconds)])];
+            return Object.fromEntries(Object.entries(cases).map(write));
+        }""",
+        cases,
+    )
+    assert found == cases

@@ -204,7 +204,7 @@ def test_an_incident_with_several_reactions_names_each_reaction(world):
 def test_an_incident_gives_one_time_for_its_loop(world):
     incident = loop(world.project, "slowly", calls=8, model="gpt-5-mini")
     page = f"{world.base}/incidents/{incident.public_id}"
-    assert "8 times within one second with identical arguments" in text(world.client.get(page))
+    assert "8 times within 1 s with identical arguments" in text(world.client.get(page))
     start = datetime(2026, 5, 1, tzinfo=UTC)
     for number, call in enumerate(incident.evidence["calls"]):
         call["at"] = (start + timedelta(seconds=0.77 * number)).isoformat()
@@ -225,7 +225,7 @@ def test_an_incident_of_searches_that_find_nothing_shows_its_limit_its_calls_and
         answer(world.project, "searching", number, "No results found.")
     incident = Incident.objects.get(session_name="searching", kind="stagnation")
     shown = text(world.client.get(f"{world.base}/incidents/{incident.public_id}"))
-    assert "The last 5 calls within one second brought no new result." in shown
+    assert "The last 5 calls within 1 s brought no new result." in shown
     assert "5 of 4 calls without a new result" in shown
     assert "Limit for searches that find nothing 4 calls" in shown
     assert "In the loop 5 calls" in shown

@@ -1,11 +1,17 @@
 """How values read: hidden characters shown, differences by path, spans."""
 
-from datetime import timedelta
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
-from django.utils import timezone
 
 from detection.console import differences, formatting
+from detection.engine import durations
+
+ROOT = Path(__file__).parents[2]
+DURATIONS = ROOT / "tests/browser/durations.json"
 
 
 @pytest.mark.parametrize(
@@ -47,19 +53,34 @@ def test_differences_of_huge_arguments_are_bounded():
     assert len(differences.between(old, new)) == differences.MAX_PATHS + 1
 
 
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(0, "0 s"), (59, "59 s"), (61, "1 min"), (7500, "2 h 5 min"), (200000, "2 d")]
-)
-def test_spans(seconds, words):
-    assert formatting.span(seconds) == words
+def test_times_in_words_are_those_of_the_table():
+    for name, cases in json.loads(DURATIONS.read_text()).items():
+        found = [(seconds, getattr(durations, name)(seconds)) for seconds, _ in cases]
+        assert found == [tuple(case) for case in cases], name
 
 
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(0.4, "now"), (-0.4, "now"), (90, "1 min ago"), (-7200, "in 2 h"), (3, "3 s ago")]
-)
-def test_moments_are_seen_from_now_and_never_in_0_s(seconds, words):
-    now = timezone.now()
-    assert formatting.relative(now - timedelta(seconds=seconds), now) == words
+def test_a_moment_is_written_from_now_or_with_its_year():
+    now = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    cases = (
+        (-90, True, "in 1 min"),
+        (90, False, "01 Mar 11:58:30 UTC"),
+        (86400 * 90, False, "01 Dec 2025 12:00:00 UTC"),
+    )
+    for seconds, is_relative, words in cases:
+        assert formatting.moment(now - timedelta(seconds=seconds), now, is_relative=is_relative) == words
+
+
+def test_nothing_else_writes_numbers_with_units_of_time():
+    units = r" (?:ms|s|sec|min|h|d)\b"
+    for pattern, files in (
+        (r"\}\}" + units, (ROOT / "templates").rglob("*.html")),
+        (r"\$\{[^}]*\}" + units, (ROOT / "static/js").glob("*.js")),
+        (r"\{[^}\"']*\} (?:ms|s|min)\b", (ROOT / "detection").rglob("*.py")),
+    ):
+        for file in files:
+            if file.stem != "durations":
+                lines = re.findall(pattern, file.read_text())
+                assert [line for line in lines if "SELECT" not in line] == [], file.name
 
 
 @pytest.mark.parametrize(

@@ -245,7 +245,7 @@ def test_every_detector_declares_its_messages():
         for text in (detector.label, detector.headline, detector.unit, detector.advice, detector.message):
             assert text.strip()
         assert detector.sentence.count("*") % 2 == 0
-        assert any(name in detector.sentence for name in ("$count", "$calls", "$used"))
+        assert any(name in detector.sentence for name in ("$count", "$calls", "$used", "$time"))
         assert not detector.sentence.endswith(".")
         assert detector.advice.endswith(".")
 

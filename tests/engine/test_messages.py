@@ -17,7 +17,7 @@ def stopped(**values):
 def test_a_stop_names_tool_count_and_window_and_says_that_the_session_was_stopped():
     message = stopped(preset="proxy").message
 
-    for part in ("'get_weather'", "4 times within 120 s", "Session stopped"):
+    for part in ("'get_weather'", "4 times within 2 min", "Session stopped"):
         assert part in message
 
 
@@ -26,7 +26,7 @@ def test_the_window_is_the_time_that_the_calls_really_span():
     player = Player(repeat_warn_at=0)
     verdicts = [player.call("get_weather", {}, gap=60.0).verdict for _ in range(16)]
 
-    assert "16 times within 900 s" in verdicts[-1].message
+    assert "16 times within 15 min" in verdicts[-1].message
     assert verdicts[-1].finding.window_seconds == 900
 
 
@@ -34,7 +34,7 @@ def test_calls_at_the_same_moment_were_made_within_one_second():
     player = Player()
     verdicts = [player.call("get_weather", {}, gap=0.0).verdict for _ in range(4)]
 
-    assert "4 times within one second" in verdicts[-1].message
+    assert "4 times within 1 s" in verdicts[-1].message
 
 
 def test_slow_calls_are_all_named_although_they_count_as_a_fifth():
@@ -42,7 +42,7 @@ def test_slow_calls_are_all_named_although_they_count_as_a_fifth():
     verdicts = [player.step("get_weather", {}, "rain", gap=60.0) for _ in range(11)]
 
     assert verdicts[-1].finding.count == 3
-    assert "11 times within 600 s" in verdicts[-1].message
+    assert "11 times within 10 min" in verdicts[-1].message
 
 
 def test_slow_calls_without_a_new_result_are_all_named():
@@ -79,8 +79,8 @@ def test_a_spent_extension_names_the_limit_in_force():
     verdicts = [player.call("t", {"n": number}).verdict for number in range(8, 13)]
 
     assert [one.decision for one in verdicts] == ["allow", "allow", "allow", "stop", "stop"]
-    assert "12 rounds of its limit of 12" in verdicts[3].message
-    assert "13 rounds of its limit of 12" in verdicts[4].message
+    assert "12 of its limit of 12 rounds" in verdicts[3].message
+    assert "13 of its limit of 12 rounds" in verdicts[4].message
 
 
 @pytest.mark.parametrize(
@@ -176,9 +176,9 @@ def test_a_spent_budget_gives_the_advice_of_budgets_whatever_the_tool():
     ("values", "window"),
     [
         ({"preset": "balanced", "max_repeats": 4, "mode": "block"}, "11 calls"),
-        ({"repeat_scope": "window", "window_calls": 20, "ttl_seconds": 60}, "21 calls and 60 seconds"),
-        ({"preset": "proxy"}, "120 seconds"),
-        ({}, "6 seconds"),
+        ({"repeat_scope": "window", "window_calls": 20, "ttl_seconds": 60}, "21 calls and 1 min"),
+        ({"preset": "proxy"}, "2 min"),
+        ({}, "6 s"),
         ({"preset": "interactive"}, "this session"),
         ({"repeat_scope": "run"}, "this run"),
     ],

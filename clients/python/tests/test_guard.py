@@ -126,7 +126,7 @@ async def test_a_delayed_call_waits_as_long_as_the_guard_may_and_runs(guard, ser
     guard.max_delay_seconds = 0
     refused = await guard.session(name).acheck("fetch_page", {"q": "x"})
     assert (refused.decision, refused.ending, refused.retry_after_seconds) == ("block", "delay", 2.0)
-    assert "Wait 2 seconds" in refused.message
+    assert "Wait 2 s" in refused.message
     assert [call["decision"] for call in server.calls(name)][-2:] == ["allow", "block"]
 
 

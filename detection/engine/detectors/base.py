@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from string import Template
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from detection.engine import durations
 from detection.engine.calls import Finding, Message, ObservedCall, Usage
 from detection.engine.field import Field
 from detection.engine.identity import Keyer, loop_identity
@@ -317,7 +318,7 @@ def calls_in_window(finding: Finding) -> int:
 def fill(template: str, finding: Finding) -> str:
     """Return a message template with the finding's figures; unknown placeholders stay."""
     seconds = finding.window_seconds
-    span = f" within {'one second' if seconds == 1 else f'{seconds} s'}" if seconds else ""
+    span = f" within {durations.exact(seconds)}" if seconds else ""
     calls = calls_in_window(finding)
     among = f" in the last {calls} calls" if calls else ""
     return Template(template).safe_substitute(
@@ -339,15 +340,15 @@ def placeholders(
 ) -> dict[str, str]:
     """Return the values of the placeholders that sentences and messages share."""
     known = {"calls": count, "unit": "rounds", "used": count, "allowed": limit, **detail}
-    known |= {"tool": tool, "count": count, "limit": limit, "period": period}
+    known |= {"tool": tool, "count": count, "limit": limit, "period": period, "time": durations.span(count)}
+    unit = str(known["unit"])
+    known["used"] = durations.figure(known["used"], unit)
+    known["allowed"] = durations.amount(known["allowed"], unit)
     known["result"] = "error" if results == "errors" else "result"
-    return {name: _figure(value) for name, value in known.items()}
-
-
-def _figure(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:,.4f}".rstrip("0").rstrip(".")
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return {
+        name: durations.figure(value, "") if isinstance(value, int | float) else str(value)
+        for name, value in known.items()
+    }
 
 
 def evidence(records: list[Record]) -> tuple[int, ...]:

@@ -46,9 +46,9 @@ class Budget(BaseDetector):
     label = "Budget"
     headline = "Budget spent"
     unit = "of the budget"
-    sentence = "The run used *$used of $allowed $unit*"
+    sentence = "The run used *$used of $allowed*"
     recurrence = "Runs spend their whole budget: *$detail*"
-    message = "this run has reached $used $unit of its limit of $allowed"
+    message = "this run has reached $used of its limit of $allowed"
     advice = "Finish with what you have, or break the request into smaller steps."
     presets = ("standard", "justified")
     key_settings = ("budget_ladder", "budget_max_calls", "budget_max_rounds")

@@ -43,9 +43,9 @@ class FamilyBudget(BaseDetector):
     label = "Limits of a family"
     headline = "Limit of a family reached"
     unit = "of the limit of the family"
-    sentence = "The sessions of the family used *$used of $allowed $unit*"
+    sentence = "The sessions of the family used *$used of $allowed*"
     recurrence = "Families of sessions reach a limit: *$detail*"
-    message = "the agents of this task have together reached $used $unit of their limit of $allowed"
+    message = "the agents of this task have together reached $used of their limit of $allowed"
     advice = "Finish with what you have: only a person can raise this limit."
     again = "Every further call"
     key_settings = ("family_budget_ladder", "family_budget_max_calls", "family_budget_max_cost_usd")

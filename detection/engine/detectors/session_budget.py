@@ -49,9 +49,9 @@ class SessionBudget(BaseDetector):
     label = "Session limits"
     headline = "Session limit reached"
     unit = "of the limit"
-    sentence = "The session used *$used of $allowed $unit*"
+    sentence = "The session used *$used of $allowed*"
     recurrence = "Sessions reach a limit of their whole life: *$detail*"
-    message = "this session has reached $used $unit of its limit of $allowed"
+    message = "this session has reached $used of its limit of $allowed"
     advice = "Finish with what you have: only a person can raise this limit."
     again = "Every further call"
     presets = ("standard",)

@@ -51,9 +51,9 @@ class Stalled(BaseDetector):
     label = "Stalled"
     headline = "Stalled"
     unit = "seconds"
-    sentence = "*$tool* $silence for *$count s*"
+    sentence = "*$tool* $silence for *$time*"
     recurrence = "*$tool* is silent for too long"
-    message = "'$tool' was silent for $count s"
+    message = "'$tool' was silent for $time"
     advice = "Look whether the tool or the agent still runs."
     limit_setting = "stalled_other_seconds"
     is_silence = True

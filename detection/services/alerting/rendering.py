@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 import orjson
 from django.conf import settings
 
-from detection.engine import messages
+from detection.engine import durations, messages
 from detection.engine.calls import Finding
 from detection.engine.detectors import detector_for
 from detection.models import AlertEvent, AlertEventType, Approval, ApprovalState, Severity, Unattended
@@ -107,7 +107,7 @@ def sentence(event_type: str, actor: str, facts: Mapping[str, Any]) -> str:
         )
     is_silence = detector_for(facts["kind"]).is_silence
     if is_silence and event_type == "opened":
-        end = f"the limit is {facts['limit']:,} s"
+        end = f"the limit is {durations.exact(facts['limit'])}"
     elif is_silence and event_type == "ended":
         end = plain(facts["note"])
     elif event_type in ("opened", "escalated", "woke"):
@@ -137,10 +137,11 @@ def _utc(moment: str) -> datetime:
 
 
 def _limit_notice(facts: Mapping[str, Any]) -> str:
-    used, limit = f"{facts['count']:,.10g}", f"{facts['limit']:,.10g}"
+    unit = facts["unit"]
+    used, limit = durations.figure(facts["count"], unit), durations.amount(facts["limit"], unit)
     agent = f"agent {plain(facts['agent'])}, " if facts["agent"] else ""
     return (
-        f"session {plain(facts['session'])} has used {used} of {limit} {facts['unit']}; nothing was stopped. "
+        f"session {plain(facts['session'])} has used {used} of {limit}; nothing was stopped. "
         f"({agent}last call {plain(facts['tool'])})"
     )
 

@@ -56,7 +56,7 @@ def test_an_incident_arrives_as_mail_with_its_sentence_strip_and_link(project, o
     assert (envelope.mail_from, envelope.rcpt_tos) == ("guard@loopguard.example", ["oncall@team.example"])
     assert message["Subject"] == "Loop detected: search_web"
     text = message.get_content()
-    assert "'search_web' was called with identical arguments 4 times within 120 s" in text
+    assert "'search_web' was called with identical arguments 4 times within 2 min" in text
     assert f"https://guard.example/p/support/incidents/{incident.public_id}" in text.splitlines()
 
 

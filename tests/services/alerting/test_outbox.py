@@ -224,14 +224,14 @@ def test_the_payload_links_to_the_incident_and_says_what_happened(project, setti
     link = f"https://guard.example/p/support/incidents/{incident.public_id}"
     assert body["data"]["events"][0]["incident"]["url"] == link
     assert link in body["data"]["text"]
-    assert "'search_web' was called with identical arguments 4 times within 120 s" in body["data"]["text"]
+    assert "'search_web' was called with identical arguments 4 times within 2 min" in body["data"]["text"]
 
 
 def test_the_sentence_about_a_slow_loop_names_all_calls(project):
     evidence = {"results": "equal", "detail": {"tool": "search_web", "calls": 11}, "window_calls": None}
     incident = make_incident(project, count=3, window_seconds=600, evidence=evidence)
     text = rendering.sentence("opened", "system", event_facts.incident_facts(incident))
-    assert "'search_web' was called with identical arguments 11 times within 600 s" in text
+    assert "'search_web' was called with identical arguments 11 times within 10 min" in text
 
 
 def test_the_sentence_about_scattered_calls_names_their_window(project):

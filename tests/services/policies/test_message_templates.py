@@ -24,9 +24,7 @@ def test_an_own_text_holds_from_the_next_verdict_on_and_the_default_comes_back(p
     default = stopped(agent).message
     text = "$tool: $count of $limit within $window. It costs $$5."
     message_templates.save_template(project.pk, "stop", "", text, OPERATOR)
-    assert re.fullmatch(
-        r"search_web: 9 of 4 within \d seconds\. It costs \$5\.", agent.asks().verdicts[0].message
-    )
+    assert re.fullmatch(r"search_web: 9 of 4 within \d s\. It costs \$5\.", agent.asks().verdicts[0].message)
     message_templates.save_template(project.pk, "stop", "", "", OPERATOR)
     assert agent.asks().verdicts[0].message.startswith(default[:20])
     assert AuditEntry.objects.filter(action="message_template.save").count() == 2
