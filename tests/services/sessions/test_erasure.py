@@ -60,7 +60,8 @@ def rich_session(project, receiver, name=NAME, agent="billing-agent"):
     make_route(project, make_webhook(project, receiver))
     incident = loop(project, name, arguments=f'{{"q":"{SECRET}"}}', agent=agent)
     triage.comment(project.pk, incident.public_id, ANA, f"seen in {name}")
-    actions.stop(project.pk, name, ANA, "enough")
+    actions.stop(project.pk, name, ANA, f"enough of {name}")
+    actions.resume(project.pk, name, ANA)
     child = EventRecord(type="call", session="child", call_id="c", tool="t", arguments="{}")
     guard.guard(principal(project), GuardRequest(session="child", parent_session=name, calls=(child,)))
     what_ifs.create_what_if(project.pk, changes.check(project.pk, "project", {"max_repeats": "2"}), ANA)
@@ -93,7 +94,7 @@ def test_an_erased_session_leaves_no_trace(project, receiver):
     assert row.removed["notifications"] >= 1
     assert Session.objects.get(project=project).external_id == "child"
     stop = AuditEntry.objects.get(action="session.stop")
-    assert stop.subject == f"erased:{name_digest(project, 'session', NAME)}"
+    assert (stop.subject, stop.after) == (f"erased:{name_digest(project, 'session', NAME)}", None)
     assert [*list_erasures(project.pk, ("session", NAME)).items] == [row]
     assert [*list_erasures(project.pk, ("session", "another")).items] == []
 
