@@ -65,7 +65,7 @@ def page(request: ProjectRequest) -> HttpResponse:
 def attempts(request: ProjectRequest) -> HttpResponse:
     """Show the attempts alone, or with `first` the first event of an agent, to refresh them."""
     if "first" in request.GET:
-        return render(request, "console/_first_event.html", _first_session(request))
+        return render(request, "console/_first_event.html", {**_first_session(request), "is_update": True})
     return render(request, "console/_attempts.html", _attempts(request, is_own="own" in request.GET))
 
 

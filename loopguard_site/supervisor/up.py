@@ -187,6 +187,7 @@ class Supervisor:
             if on
         ]
         command = [sys.executable, "-m", "loopguard_site", "prepare", "--result", str(result), *flags]
+        self._console.say("Setting up the database.")
         setup = Process("setup", command, kept=False)
         self._fleet = self._make_fleet([setup], self._owner)
         while setup.status is None:

@@ -4,6 +4,7 @@ const KEY = /^lg_[0-9a-z]{10}_[0-9a-f]{72}$/;
 const store = `loopguard-key-${document.body.dataset.project}`;
 const box = document.querySelector("[data-connect-key]");
 const input = document.getElementById("connect-key");
+const problem = document.getElementById("connect-key-error");
 const snippets = [...document.querySelectorAll("pre")].map((pre) => [pre, pre.textContent]);
 
 function fill(key) {
@@ -20,6 +21,7 @@ if (input) {
     const key = input.value.trim();
     const isKey = KEY.test(key);
     input.setAttribute("aria-invalid", String(key !== "" && !isKey));
+    problem.hidden = key === "" || isKey;
     if (isKey) sessionStorage.setItem(store, key);
     else sessionStorage.removeItem(store);
     fill(isKey ? key : "");
