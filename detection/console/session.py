@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.http import Http404, HttpResponse
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
@@ -29,6 +31,7 @@ from detection.console.session_rows import meter_title, meter_words, session_row
 from detection.console.session_window import number
 from detection.engine import durations
 from detection.engine.scopes import Scope
+from detection.filtering import language
 from detection.forms import OverrideForm, form_settings
 from detection.models import Role, Session, call_flags
 from detection.selectors import policies
@@ -50,8 +53,13 @@ TABS = ("timeline", "table", "settings")
 @in_project()
 @require_safe
 def by_name(request: ProjectRequest) -> HttpResponse:
-    """Show a session whose name does not fit into a path."""
-    return _show(request, request.GET.get("name", ""))
+    """Show a session by a name that does not fit into a path, or that was typed: with `or=search` an unknown one is searched."""
+    name = request.GET.get("name", "")
+    if request.GET.get("or") == "search" and name and selector.get_session(request.project.pk, name) is None:
+        messages.info(request, f"No session is named “{formatting.visible(name)}”.")
+        query = urlencode({"q": language.write([language.Term("", (language.exact(name),))])})
+        return redirect(f"{reverse('console:live', args=[request.project.slug])}?{query}")
+    return _show(request, name)
 
 
 @in_project()

@@ -3,6 +3,7 @@
 import { bindKeys } from "./keys.js";
 import { keepTimes } from "./times.js";
 import { bindSelection } from "./selection.js";
+import { copyText } from "./copy.js";
 import { bindForms } from "./forms.js";
 import { bindPalette, openPalette } from "./palette.js";
 import { bindNotifications } from "./notifications.js";
@@ -17,13 +18,14 @@ document.addEventListener("click", (event) => {
   const copy = event.target.closest("[data-copy]");
   if (copy) {
     const source = copy.dataset.copy ? document.getElementById(copy.dataset.copy)?.textContent : location.href;
-    navigator.clipboard?.writeText(source.trim()).then(() => announce("Copied", copy));
+    copyText(source.trim()).then((isCopied) => announce(isCopied ? "Copied" : "Not copied", copy));
   }
   if (event.target.closest("[data-open-palette]")) openPalette();
   if (event.target.closest("[data-open-help]")) document.getElementById("help")?.showModal();
   // A click outside closes open menus.
   for (const menu of document.querySelectorAll("details.pick[open], details.popover[open]"))
     if (!menu.contains(event.target)) menu.open = false;
+  event.target.closest("details.popover a[download]")?.closest("details").removeAttribute("open");
   openRow(event);
   const tab = event.target.closest("[data-tab]");
   if (tab) chooseTab(tab);

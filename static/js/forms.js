@@ -71,13 +71,14 @@ function note(form) {
   form.prepend(line);
 }
 
-function toast(text) {
+/** Show a line for a while. */
+export function toast(text, isError = true) {
   const one = document.createElement("div");
-  one.className = "toast error";
+  one.className = isError ? "toast error" : "toast";
   one.setAttribute("role", "status");
   one.textContent = text;
   document.getElementById("toasts")?.append(one);
-  setTimeout(() => one.remove(), 8_000);
+  setTimeout(() => one.remove(), isError ? 8_000 : 4_000);
 }
 
 export function bindForms() {

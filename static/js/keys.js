@@ -1,4 +1,7 @@
 // Keyboard shortcuts: one table binds the keys, writes the help and fills the command palette.
+import { copyText } from "./copy.js";
+import { toast } from "./forms.js";
+
 const table = [
   ["?", "Show keyboard shortcuts", () => document.getElementById("help")?.showModal(), true],
   ["/", "Focus the filter", () => document.querySelector("[data-focus-key='/']")?.focus()],
@@ -26,8 +29,13 @@ const table = [
   ["<", "Previous hit of the search", () => press("<")],
   ["h", "Answer the held call", () => document.dispatchEvent(new CustomEvent("loopguard:held"))],
   ["t", "Change the time format", () => document.dispatchEvent(new CustomEvent("loopguard:time")), true],
-  ["y", "Copy the address of this page", () => navigator.clipboard?.writeText(location.href), true],
+  ["y", "Copy the address of this page", () => copyAddress(), true],
 ];
+async function copyAddress() {
+  const isCopied = await copyText(location.href);
+  toast(isCopied ? "Address copied." : "The browser did not copy the address.", !isCopied);
+}
+
 const goTo = () => [...document.querySelectorAll("[data-go]")];
 let goToUntil = 0;
 

@@ -23,7 +23,7 @@ function searches(text) {
   return [
     go(`Search sessions for “${text}”`, `/live?q=${quoted}`),
     go(`Search incidents for “${text}”`, `/incidents?q=${quoted}`),
-    go(`Open session “${text}”`, `/session?name=${encodeURIComponent(text)}`),
+    go(`Open session “${text}”`, `/session?name=${encodeURIComponent(text)}&or=search`),
   ];
 }
 

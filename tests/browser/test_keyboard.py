@@ -118,6 +118,13 @@ def test_the_palette_finds_screens_commands_and_searches(site, world, page):
     palette.fill("read_file")
     page.get_by_role("option", name="Search sessions for “read_file”").click()
     page.wait_for_url("**/live?q=read_file")
+    page.keyboard.press("Control+k")
+    palette.fill("nobody")
+    page.get_by_role("option", name="Open session “nobody”").click()
+    page.wait_for_url("**/live?q=nobody")
+    expect(page.locator(".toast")).to_contain_text("No session is named “nobody”.")
+    page.keyboard.press("y")
+    expect(page.locator(".toast").last).to_contain_text("Address copied.")
 
 
 def test_a_draft_survives_a_lost_network_and_is_gone_once_sent(site, world, page):
