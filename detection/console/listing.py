@@ -187,6 +187,11 @@ class Listing:
         """The address without filter and range."""
         return self.url(q="", range="")
 
+    @property
+    def any_time(self) -> str:
+        """The address with the filter and without the range; empty if there is no range to remove."""
+        return "" if self.default_range or not self.range.text else self.url(range="")
+
     # Parts of the page
 
     def is_narrowed(self, *except_fields: str) -> bool:

@@ -225,10 +225,14 @@ def _ticks(at: Sequence[float]) -> Iterator[Tick]:
     if not at:
         return
     count = min(TICKS, len(at) - 1)
+    shown = None
     for place in range(count + 1):
         share = place / count if count else 0.0
         anchor = "start" if not place else "end" if place == count else "middle"
         moment = at[min(len(at) - 1, round(share * (len(at) - 1)))]
+        if int(moment) == shown:  # times are shown to the second
+            continue
+        shown = int(moment)
         yield Tick(
             _percent(share),
             anchor,

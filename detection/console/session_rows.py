@@ -22,6 +22,8 @@ CHIPS = {
 """State to (chip class, word)."""
 
 BEHIND_AFTER = timedelta(seconds=3)
+QUIET_AFTER = timedelta(minutes=1)
+"""Like the calls a minute of the whole project, which are those of the last minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ def session_row(session: SessionRow | Session, now: datetime) -> SessionLine:
     chip, word = CHIPS[state]
     place = " / ".join(part for part in (session.backend, session.model) if part)
     minutes = max(1.0, (session.last_event_at - session.started_at).total_seconds() / 60)
-    is_quiet = state in (SessionState.IDLE, SessionState.ENDED, SessionState.STOPPED)
+    is_quiet = state == SessionState.STOPPED or now - session.last_event_at > QUIET_AFTER
     is_over = state in (SessionState.IDLE, SessionState.ENDED)
     behind = session.pending_since is not None and now - session.pending_since > BEHIND_AFTER
     return SessionLine(
@@ -55,7 +57,7 @@ def session_row(session: SessionRow | Session, now: datetime) -> SessionLine:
         chip,
         word,
         place,
-        "–" if is_quiet else formatting.compact(session.call_count / minutes),
+        "–" if is_quiet or is_over else formatting.compact(session.call_count / minutes),
         f"{formatting.compact(session.meter_count)} of {formatting.compact(session.meter_limit)}"
         if session.meter_limit
         else "–",
