@@ -18,7 +18,7 @@ from detection.console.access import ProjectRequest, actor_of, in_project
 from detection.console.policies import expiry_of
 from detection.engine.detectors import detector_for
 from detection.engine.durations import amount
-from detection.models import Incident, Role
+from detection.models import AuditEntry, Incident, IncidentActivity, Role
 from detection.models.incidents import LabelReason
 from detection.selectors import incidents as selector
 from detection.selectors import strip_images
@@ -131,10 +131,22 @@ def _exception(incident: Incident) -> dict[str, Any]:
         "suggested": exceptions.best(_lasting(incident, options), incident.label_reason),
         "preselected_expiry": exceptions.expiry_of(incident.label_reason),
         "argument_names": exceptions.varying_arguments(incident),
-        "current_exception": exceptions.current(incident),
+        "current_exception": (current := exceptions.current(incident)),
+        "exception_url": _exception_url(incident, current),
         "label_reasons": [one for one in LabelReason.choices if one[0]],
         "reason_words": incident.get_label_reason_display() if incident.label_reason else "",
     }
+
+
+def _exception_url(incident: Incident, current: IncidentActivity | None) -> str:
+    """Return where the settings of a saved exception are: its override, or the history of all."""
+    entry = AuditEntry.objects.filter(pk=current.before.get("entry")).first() if current else None
+    if entry is None or incident.project is None:
+        return ""
+    slug = incident.project.slug
+    if entry.action == "policy.save":
+        return f"{reverse('console:policies', args=[slug])}?{urlencode({'scope': entry.subject})}"
+    return reverse("console:policy_history", args=[slug])
 
 
 def _lasting(incident: Incident, options: list[exceptions.ExceptionOption]) -> list[Any]:

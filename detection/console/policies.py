@@ -25,6 +25,7 @@ from detection.engine.scopes import PROJECT, SERVER, STORED_KINDS, Scope
 from detection.engine.tool_classes import TOOL_CLASSES
 from detection.forms import OverrideForm, form_settings
 from detection.models import Override, Role, ToolOverride
+from detection.models.incidents import IncidentLabel
 from detection.selectors import dashboard
 from detection.selectors.policies import ProjectOverrides, overrides_of
 from detection.services.errors import ServiceError
@@ -389,17 +390,28 @@ def history(request: ProjectRequest) -> HttpResponse:
     return render(request, "console/policy_history.html", context)
 
 
+def label_of(name: str) -> str:
+    """Return the name of a setting, or of another part of an audit entry, for people."""
+    return FIELDS[name].label if name in FIELDS else formatting.word(name).capitalize()
+
+
 def changes_of(entry: Any) -> list[tuple[str, str, str]]:
     """Return (label, before, after) of every value that a change altered."""
     before, after = _flat(entry.before), _flat(entry.after)
     rows = []
     for name in {**before, **after}:
-        label = FIELDS[name].label if name in FIELDS else formatting.word(name).capitalize()
+        label = label_of(name)
         old, new = _value(name, before.get(name)), _value(name, after.get(name))
         says_nothing = before.get(name) is None and not after.get(name) and name not in FIELDS
         if old != new and name != "note" and not says_nothing:
             rows.append((label, old, new))
     return rows
+
+
+_VERBATIM = frozenset(
+    {"tool", "session", "agent", "name", "scope", "email", "query", "destination", "exception"}
+)
+"""Parts of audit entries that are names or text: their underscores stay."""
 
 
 def _flat(document: dict[str, Any] | None) -> dict[str, Any]:
@@ -414,4 +426,10 @@ def _value(name: str, value: Any) -> str:
         return f"{datetime.fromisoformat(value):%Y-%m-%d %H:%M} UTC"
     if isinstance(value, list) and value and name not in FIELDS:
         return ", ".join(str(part) for part in value)
+    if isinstance(value, dict) and value and name not in FIELDS:
+        return ", ".join(f"{label_of(key)} {_value(key, part)}" for key, part in _flat(value).items())
+    if name == "label":
+        return dict(IncidentLabel.choices).get(value, value) if value else "–"
+    if isinstance(value, str) and name in _VERBATIM:
+        return value or "–"
     return formatting.setting_value(value, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -83,7 +84,7 @@ def _changes(
     try:
         entered = checked(form.scope, form.values)
     except ServiceError as error:
-        return SettingChanges(problem=error.detail)
+        return SettingChanges(problem=_labelled(error.detail))
     before = {**inherit(form.own).values, **form.own}
     after = {**inherit(entered).values, **entered}
     rows = [
@@ -117,6 +118,13 @@ def _changes(
                 )
             )
     return SettingChanges(tuple(rows), by_preset)
+
+
+def _labelled(detail: str) -> str:
+    """Return a message with the labels of settings, as the form shows them, instead of their names."""
+    return re.sub(
+        r"`(\w+)`", lambda found: FIELDS[found[1]].label if found[1] in FIELDS else found[0], detail
+    )
 
 
 def _text(value: Any) -> str:

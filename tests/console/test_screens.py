@@ -181,6 +181,10 @@ def test_a_session_whose_name_no_path_can_carry_has_its_page_too(world):
 
         page = world.client.get(session_url(world.project.slug, name))
         assert page.status_code == 200, name
+    assert world.client.get(f"{world.base}/session?name=read").status_code == 404
+    typed = world.client.get(f"{world.base}/session?name=read&or=search", follow=True)
+    assert "No session is named “read”." in text(typed)
+    assert typed.redirect_chain[-1][0] == f"{world.base}/live?q=read"
 
 
 def test_an_incident_says_in_one_sentence_what_happened_and_what_was_done(world):
@@ -384,6 +388,7 @@ def test_not_a_loop_gets_a_reason_an_exception_for_exactly_this_tool_and_an_undo
     assert rule.exempt
     assert rule.expires_at is not None
     assert "Polling" in rule.note
+    assert f'href="{world.base}/policies/history"' in saved.content.decode().partition("Open its settings")[0]
     for number in range(8):
         assert ask(world.project, "afterwards", number).decision == "allow"
     assert "Undo exception" in text(saved)
@@ -518,6 +523,9 @@ def test_the_audit_shows_actor_and_action_with_before_and_after(world):
     assert world.user.get_username() in shown
     assert "incident.resolved" in shown
     assert "open → resolved" in shown
+    label = {"action": "label:poll", "label": "false_alarm", "ids": world.incident.public_id}
+    world.client.post(f"{world.base}/incidents/act", label)
+    assert "Label: – → Not a loop" in text(world.client.get(f"{world.base}/audit"))
 
 
 def test_the_audit_is_paged_and_a_nonsense_place_is_empty(world):
