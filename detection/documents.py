@@ -52,6 +52,7 @@ def session_document(row: SessionRow | Session, project: str) -> dict[str, Any]:
         "ended_at": as_time(row.ended_at),
         "calls": row.call_count,
         "blocked": row.blocked_count,
+        "warned": row.warned_count,
         "tokens": row.token_count,
         "cost_usd": float(row.cost_usd),
         "last_tool": row.last_tool,

@@ -15,6 +15,7 @@ from django.views.decorators.http import require_POST, require_safe
 from detection.console.access import ProjectRequest, actor_of, in_project
 from detection.console.listing import Listing
 from detection.console.session_rows import session_row
+from detection.filtering import language
 from detection.models import Role, SessionState
 from detection.selectors import dashboard
 from detection.selectors import sessions as selector
@@ -84,6 +85,9 @@ def _figures(request: ProjectRequest, listing: Listing) -> dict[str, Any]:
         "kpis": dashboard.kpis(request.project.pk, listing.query),
         "counts": counts,
         "tabs": listing.tabs(TABS, counts, _EXACT),
+        "last_minute": listing.url(
+            q=language.write(language.without(listing.query.terms, ("is",))), range="1m"
+        ),
         "incidents_today": listing.url_in(INCIDENTS, incidents, range="24h"),
     }
 

@@ -14,7 +14,7 @@ from detection.console.access import ProjectRequest, in_project
 from detection.console.incident_text import Part
 from detection.console.patterns import line_of, members_of
 from detection.engine.detectors import detector_for
-from detection.filtering.language import term, write
+from detection.filtering.language import Term, parse, term, write
 from detection.selectors import incidents
 from detection.selectors import patterns as selector
 from detection.selectors.filters import list_query
@@ -22,6 +22,12 @@ from detection.selectors.lists import INCIDENTS
 
 SHOWN_INCIDENTS: Final = 20
 SHOWN_ACTIVITY: Final = 100
+_FIELDS: Final = {name: name for name in ("tool", "agent", "model", "backend")} | {"session_name": "session"}
+"""The fields of the filter that select what incidents share."""
+
+
+def _query(terms: tuple[Term, ...], sort: str = "") -> str:
+    return urlencode({"q": write(terms), **({"sort": sort} if sort else {})})
 
 
 @in_project()
@@ -45,7 +51,10 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         "row": row,
         "detector": detector_for(row.kind),
         "conclusion": pattern_text.conclusion(facts),
-        "shared": pattern_text.shared_lines(facts),
+        "shared": [
+            (line, [(*value, _query((*of_it, term(_FIELDS[line.name], value[0])))) for value in line.values])
+            for line in pattern_text.shared_lines(facts)
+        ],
         "incidents": [
             (
                 one,
@@ -56,7 +65,11 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
             )
             for one in found.items
         ],
-        "incidents_query": urlencode({"q": write(of_it)}),
+        "incidents_query": _query(of_it),
+        "open_query": _query((*of_it, term("is", "open"))),
+        "blocked_query": _query((*of_it, *parse("blocked:>0")), sort="-blocked"),
+        "by_session_query": _query(of_it, sort="session"),
+        "costly_query": _query(of_it, sort="-cost"),
         "newest": found.items[0] if found.items else None,
         "activity": activity[::-1],
         "pending": [entry for entry in activity if entry.finished_at is None],

@@ -22,7 +22,12 @@ from detection.models.incidents import LabelReason
 from detection.selectors.filters import ListQuery
 from detection.selectors.lists import REACTION_OUTCOMES, STATISTICS
 from detection.selectors.statistics import By, Numbers, Row, groups, statistics
-from detection.selectors.statistics_rows import Sessions, judged_incidents, sessions_behind
+from detection.selectors.statistics_rows import (
+    Sessions,
+    judged_incidents,
+    sessions_behind,
+    sessions_of_groups,
+)
 
 GROUPS: tuple[tuple[By, str], ...] = (
     ("kind", "Detector"),
@@ -58,8 +63,11 @@ def page(request: ProjectRequest) -> HttpResponse:
     links = Links(listing, query.range, project.slug)
     total, judged = over_time.total, judged_incidents(project.pk, query)
     sessions = sessions_behind(project.pk, query, step)
+    of_groups = sessions_of_groups(project.pk, query, by)
     in_all = (
-        Sessions(*map(sum, zip(*((one.all, one.blocked) for one in sessions.values()), strict=True)))
+        Sessions(
+            *map(sum, zip(*((one.all, one.blocked, one.warned) for one in sessions.values()), strict=True))
+        )
         if sessions
         else None
     )
@@ -82,7 +90,11 @@ def page(request: ProjectRequest) -> HttpResponse:
         ],
         "chart": _chart(points, listing.zone_name, links.of_chart()),
         "rows": [
-            (row, links.of_numbers(row.numbers, *group_terms(by, row.parts)))
+            (
+                row,
+                links.of_numbers(row.numbers, *group_terms(by, row.parts))
+                | {"checks": links.sessions(of_groups.get(row.parts, 0), "", *group_terms(by, row.parts))},
+            )
             for row in grouped[:SHOWN_GROUPS]
         ],
         "links": links.of_numbers(total),
@@ -115,6 +127,7 @@ def page(request: ProjectRequest) -> HttpResponse:
                     )
                     for term in (f"judge:{share.outcome}{suffix}",)
                 ],
+                links.incidents(judged.get(f"judge:{share.outcome}", 0), f"judge:{share.outcome}"),
             )
             for share in over_time.judge
         ],
@@ -165,6 +178,8 @@ def _links_of(
     if found is not None:
         of["checks"] = links.sessions(found.all, start=start, end=end)
         of["blocked"] = links.sessions(found.blocked, "blocked:>0", start=start, end=end)
+        of["warned"] = links.sessions(found.warned, "warned:>0", start=start, end=end)
+        of["cost"] = links.sessions(found.all, sort="-cost", start=start, end=end)
     return of
 
 

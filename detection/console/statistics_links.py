@@ -58,11 +58,19 @@ class Links:
         return Link(url, count, "incident")
 
     def sessions(
-        self, count: int, text: str = "", *, start: datetime | None = None, end: datetime | None = None
+        self,
+        count: int,
+        text: str = "",
+        *terms: Term,
+        sort: str = "",
+        start: datetime | None = None,
+        end: datetime | None = None,
     ) -> Link:
         """Return the link to the sessions whose last event is in the range."""
         span = self._span(start, end)
-        url = self._listing.url_in(SESSIONS, self._sessions, *language.parse(text), range=span)
+        url = self._listing.url_in(
+            SESSIONS, self._sessions, *language.parse(text), *terms, range=span, sort=sort
+        )
         return Link(url, count, "session")
 
     def of_numbers(self, numbers: Numbers, *terms: Term) -> dict[str, Link]:
@@ -73,6 +81,7 @@ class Links:
             "false_alarms": self.incidents(numbers.false_alarms, "label:false_alarm", *terms),
             "recovered": self.incidents(numbers.recovered, "recovered:yes active:no", *terms),
             "blocked": self.incidents(numbers.blocked_incidents, "blocked:>0", *terms, sort="-blocked"),
+            "frequent": self.incidents(numbers.incidents, "", *terms, sort="-count"),
             "costly": self.incidents(numbers.incidents, "", *terms, sort="-cost"),
         }
 

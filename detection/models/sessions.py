@@ -68,6 +68,7 @@ class Session(models.Model):
     )
     call_count = models.IntegerField(default=0)
     blocked_count = models.IntegerField(default=0)
+    warned_count = models.IntegerField(default=0, db_default=0)
     token_count = models.BigIntegerField(default=0)
     cost_usd = models.DecimalField(max_digits=14, decimal_places=6, default=0)
     last_tool = models.CharField(max_length=128, blank=True, default="")

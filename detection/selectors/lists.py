@@ -222,6 +222,7 @@ SESSIONS: Final = ListSpec(
         _flag("demo", "Whether the demo created it", Q(is_demo=True)),
         _number("calls", "Calls", "call_count"),
         _number("blocked", "Blocked calls", "blocked_count"),
+        _number("warned", "Calls with a warning", "warned_count"),
         _number("tokens", "Tokens", "token_count"),
         _number("cost", "Cost in US dollars", "cost_usd", is_whole=False),
         _time("started", "When it started", "started_at"),

@@ -46,6 +46,7 @@ class SessionRow:
     pending_since: datetime | None
     call_count: int
     blocked_count: int
+    warned_count: int
     token_count: int
     cost_usd: Decimal
     last_tool: str

@@ -16,10 +16,11 @@ from detection.selectors.statistics import By
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """How many sessions there are, and how many of them have blocked calls."""
+    """How many sessions there are, and how many of them have blocked calls, and calls with a warning."""
 
     all: int
     blocked: int
+    warned: int
 
 
 def judged_incidents(project_id: int, query: ListQuery) -> dict[str, int]:
@@ -40,16 +41,34 @@ def judged_incidents(project_id: int, query: ListQuery) -> dict[str, int]:
     return counts
 
 
+def sessions_of_groups(project_id: int, query: ListQuery, by: By) -> dict[tuple[str, ...], int]:
+    """Count the sessions whose last event is in the range by their backend or model; one query. Empty as `sessions_behind`.
+
+    A session counts for its latest model only. Of tools it knows the last one, so there are no sessions of a tool.
+    """
+    names = {"model": ("backend", "model"), "backend": ("backend",)}.get(by)
+    if names is None or not _selects_sessions(query):
+        return {}
+    rows = Session.objects.filter(replace(query, spec=SESSIONS).condition(), project_id=project_id).order_by()
+    return {tuple(parts): count for *parts, count in rows.values_list(*names).annotate(Count("pk"))}
+
+
+def _selects_sessions(query: ListQuery) -> bool:
+    known = {field.name for field in SESSIONS.fields} - {"tool"}
+    return not query.is_empty and all(term.field in known for term in query.terms)
+
+
 def sessions_behind(project_id: int, query: ListQuery, by: By) -> dict[datetime, Sessions]:
     """Count the sessions whose last event is in each hour or day of a query of `STATISTICS`; one query.
 
     Empty under terms that do not select sessions: those that sessions have no field for, and tools, of which they know the last.
     """
-    known = {field.name for field in SESSIONS.fields} - {"tool"}
-    if query.is_empty or any(term.field not in known for term in query.terms):
+    if not _selects_sessions(query):
         return {}
     rows = Session.objects.filter(replace(query, spec=SESSIONS).condition(), project_id=project_id).order_by()
     counted = rows.values_list(Trunc("last_event_at", by, tzinfo=query.zone)).annotate(
-        Count("pk"), blocked=Count("pk", filter=Q(blocked_count__gt=0))
+        Count("pk"),
+        blocked=Count("pk", filter=Q(blocked_count__gt=0)),
+        warned=Count("pk", filter=Q(warned_count__gt=0)),
     )
-    return {start: Sessions(count, blocked) for start, count, blocked in counted}
+    return {start: Sessions(*counts) for start, *counts in counted}

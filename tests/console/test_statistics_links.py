@@ -61,7 +61,7 @@ def test_every_link_leads_to_as_many_rows_as_it_says(world, query):
     assert len(links) > 15
     for url, count, noun, words in links:
         assert rows_of(world, url) == int(count.replace(",", "")), (url, words)
-        counts_rows = noun == "incident" and not re.search("blocked|reaction|judge", url)
+        counts_rows = noun == "incident" and not re.search("blocked|reaction|judge|sort=", url)
         if counts_rows and re.fullmatch(r"\s*[\d,]+\s*", words):
             assert words.strip() == count, url
     if "agent" not in query:
@@ -72,8 +72,42 @@ def test_every_link_leads_to_as_many_rows_as_it_says(world, query):
         "reason%3Anone",
         "reaction%3A",
         "judge%3Aaccepted_right",
+        "warned%3A%3E0",
     ):
         assert any(term in url for url, *_ in links) or "agent" in query, term
+
+
+def test_no_number_of_a_table_is_without_its_rows(world):
+    """Tools are the exception: a session knows its last tool only, so no list has the calls of one."""
+    page = world.client.get(f"{world.base}/statistics?by=model").content.decode()
+    cells = re.findall(r'<td class="num">(.*?)</td>', page.partition("<main")[2], re.DOTALL)
+    plain = [
+        words
+        for cell in cells
+        if "<a " not in cell and (words := " ".join(re.sub("<.*?>", "", cell).split()))
+    ]
+    assert len(cells) > 30
+    assert {words for words in plain if re.search("[1-9]", words)} == set()
+
+
+def test_numbers_of_patterns_and_of_live_lead_to_their_rows(world):
+    page = world.client.get(f"{world.base}/patterns?q=").content.decode()
+    links = re.findall(r'href="([^"]*/incidents\?[^"]*)"\s*>([\d,]+)<', page)
+    counts = [int(words) for url, words in links if "sort=session" not in url]
+    assert counts == [rows_of(world, url) for url, _ in links if "sort=session" not in url]
+    assert sum(counts) == Incident.objects.count()
+    pattern = Incident.objects.filter(agent="coder").first().pattern
+    page = world.client.get(f"{world.base}/patterns/{pattern.public_id}").content.decode()
+    links = re.findall(r'href="([^"]*/incidents\?[^"]*)"\s*>\s*([\d,]+)( open)?\s*<', page)
+    assert len(links) >= 3
+    for url, words, _ in links:
+        if "sort=" not in url:
+            assert rows_of(world, url) == int(words), url
+    figures = world.client.get(f"{world.base}/live?q=is:looping agent:coder").content.decode()
+    (last_minute,) = re.findall(r'href="([^"]*range=1m[^"]*)"', figures)
+    assert "agent%3Acoder" in last_minute
+    assert "looping" not in last_minute
+    assert rows_of(world, f"{world.base}/live{last_minute.partition('live')[2] or last_minute}") == 3
 
 
 def test_bars_of_the_charts_lead_to_the_rows_of_their_hour(world):

@@ -103,6 +103,7 @@ class SessionSchema(Schema):
     ended_at: datetime | None = Field(description="When it ended.")
     calls: int = Field(description="Number of calls.")
     blocked: int = Field(description="Number of blocked calls.")
+    warned: int = Field(description="Number of calls with a warning.")
     tokens: int = Field(description="Tokens used.")
     cost_usd: float = Field(description="Cost in US dollars.")
     last_tool: str = Field(description="Tool of the last call.")

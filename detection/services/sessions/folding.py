@@ -314,8 +314,9 @@ class Folding:
         session.cost_usd = float(session.cost_usd) + float(event.cost_usd)
         session.last_tool = event.tool
         session.outcome, session.ended_at = "", None
-        if self.locked.incidents.is_guarded and event.decision in ("block", "hold", "stop"):
-            session.blocked_count += 1
+        if self.locked.incidents.is_guarded:
+            session.blocked_count += event.decision in ("block", "hold", "stop")
+            session.warned_count += event.decision == "warn"
         self.locked.events.add_call(event)
 
     def _log_detection(self, tool: str, step: Step) -> None:

@@ -105,7 +105,7 @@ def lock_or_create(principal: Principal, names: Iterable[str]) -> dict[str, Sess
 
 SAVED = (
     "state", "outcome", "ended_at", "last_seq", "evaluated_seq", "pending_since", "call_count", "blocked_count",
-    "token_count", "cost_usd", "last_tool", "meter_kind", "meter_count", "meter_limit", "strip", "policy_values",
+    "warned_count", "token_count", "cost_usd", "last_tool", "meter_kind", "meter_count", "meter_limit", "strip", "policy_values",
     "agent", "backend", "model", "parent_external_id", "last_event_at", "stopped_by_kind", "stopped_at", "stopped_by",
     "stop_reason", "would_have_stopped_at_call", "has_active_incident", "exempt_tools", "integration", "started_at",
     "silence_check_at",
