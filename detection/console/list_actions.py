@@ -9,6 +9,7 @@ from typing import Any, Final
 from django.contrib import messages
 from django.http import HttpResponse, HttpResponseRedirect, QueryDict
 from django.urls import reverse
+from django.utils import timezone
 from django.utils.http import url_has_allowed_host_and_scheme
 
 from detection.console.access import ProjectRequest, actor_of
@@ -165,8 +166,11 @@ def progress(request: ProjectRequest, shown: BulkAction | None) -> dict[str, Any
     """Return what the list shows of an action that a worker carries out, or has just finished."""
     if shown is None:
         return {}
+    undo_until = shown.finished_at + bulk_actions.UNDO_WITHIN if shown.finished_at else None
+    is_own = shown.reverts is None and shown.actor == request.user.get_username()
     return {
         "bulk": shown,
         "bulk_words": _WORDS[shown.action],
-        "may_undo_bulk": shown.reverts is None and shown.actor == request.user.get_username(),
+        "may_undo_bulk": is_own and (undo_until is None or timezone.now() <= undo_until),
+        "undo_bulk_until": undo_until,
     }

@@ -116,7 +116,7 @@ def undo(project_id: int, public_id: str, actor: Actor, *, seconds: float) -> Bu
         row = rows.filter(public_id=public_id, actor=actor.name[:150]).first()
         is_over = row is not None and row.finished_at and timezone.now() - row.finished_at > UNDO_WITHIN
         if row is None or is_over or BulkAction.objects.filter(reverts=row).exists():
-            raise Conflict("There is no change of yours to undo.", code="nothing_to_undo")
+            raise Conflict(triage.NOTHING_TO_UNDO, code="nothing_to_undo")
         if row.finished_at is None:
             row.finished_at = timezone.now()
             row.save(update_fields=["finished_at"])

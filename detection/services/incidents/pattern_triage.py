@@ -23,6 +23,7 @@ from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound, ServiceError
 from detection.services.incidents import pattern_changes
 from detection.services.incidents.pattern_changes import IN_REQUEST_SECONDS
+from detection.services.incidents.triage import NOTHING_TO_UNDO
 from detection.services.pattern_activity import MAX_NOTE_CHARACTERS, plain
 
 UNDO_WITHIN: Final = timedelta(minutes=10)
@@ -211,7 +212,7 @@ def undo(
     Parameters
     ----------
     of
-        Only if the last change is this row of the activity.
+        Only if the last change is this row of the activity; then however long ago it was.
 
     Raises
     ------
@@ -219,9 +220,9 @@ def undo(
         ``nothing_to_undo``.
     """
     with _locked(project_id, public_id) as pattern:
-        last = undoable(pattern, actor.name)
+        last = undoable(pattern, actor.name, is_timed=of is None)
         if last is None or of not in (None, last.pk):
-            raise Conflict("There is no change of yours to undo.", code="nothing_to_undo")
+            raise Conflict(NOTHING_TO_UNDO, code="nothing_to_undo")
         more: dict[str, Any] = {"reverts": last}
         if last.last_incident:
             PatternActivity.objects.filter(pk=last.pk, finished_at=None).update(finished_at=timezone.now())
@@ -245,12 +246,12 @@ def undo(
     return pattern
 
 
-def undoable(pattern: Pattern, actor_name: str) -> PatternActivity | None:
-    """Return the last change of a pattern, if this person may undo it."""
+def undoable(pattern: Pattern, actor_name: str, *, is_timed: bool = True) -> PatternActivity | None:
+    """Return the last change of a pattern, if this person may undo it: within ten minutes, if `is_timed`."""
     last = pattern.activity.exclude(action__in=_NOT_UNDOABLE).order_by("-at", "-id").first()
     if last is None or last.action == "undone" or last.actor != actor_name:
         return None
-    return last if timezone.now() - last.at <= UNDO_WITHIN else None
+    return last if not is_timed or timezone.now() - last.at <= UNDO_WITHIN else None
 
 
 ACTIONS: dict[str, Callable[..., Pattern]] = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from django.db import transaction
 from django.utils import timezone
@@ -26,6 +26,7 @@ from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit
 
 UNDO_WITHIN = timedelta(minutes=10)
+NOTHING_TO_UNDO: Final = "There is no change of yours to undo. Changes can be undone within 10 min."
 MAX_SNOOZE = timedelta(days=90)
 MAX_DUE = 500
 _AWAKE: dict[str, Any] = {"snoozed_until": None, "snoozed_until_worse": False}
@@ -244,7 +245,7 @@ def undo(project_id: int, public_id: str, actor: Actor, *, of: str = "") -> Inci
     with _locked(project_id, public_id) as incident:
         last = _undoable(incident, actor, is_timed=not of)
         if last is None or of not in last.note:
-            raise Conflict("There is no change of yours to undo.", code="nothing_to_undo")
+            raise Conflict(NOTHING_TO_UNDO, code="nothing_to_undo")
         note = _note_along(incident, last.note)[:1000]
         along = IncidentActivity.objects.filter(
             incident__group_id=incident.group_id, action=last.action, note=note
