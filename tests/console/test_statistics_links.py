@@ -5,8 +5,9 @@ import re
 from html import unescape
 
 import pytest
+from django.db.models import Sum
 
-from detection.models import Incident, JudgeCall, Session
+from detection.models import CallCount, Incident, JudgeCall, Session
 from detection.services.incidents import triage
 from detection.services.maintenance.hourly_counts import count_calls
 from tests.console.scenes import answer, ask, loop, make_world
@@ -88,6 +89,11 @@ def test_no_number_of_a_table_is_without_its_rows(world):
     ]
     assert len(cells) > 30
     assert {words for words in plain if re.search("[1-9]", words)} == set()
+    # A session counts its calls with a warning as the statistics do.
+    in_sessions = Session.objects.aggregate(Sum("warned_count"), Sum("blocked_count"))
+    in_statistics = CallCount.objects.aggregate(Sum("warned"), Sum("blocked"))
+    assert [*in_sessions.values()] == [*in_statistics.values()]
+    assert in_sessions["warned_count__sum"]
 
 
 def test_numbers_of_patterns_and_of_live_lead_to_their_rows(world):
