@@ -20,6 +20,7 @@ from benchmarks import (
     kills,
     live,
     pages,
+    revocation,
     scaling,
     start,
 )
@@ -40,6 +41,7 @@ PARTS = (
     "kills",
     "gateway",
     "screens",
+    "revocation",
     "what-if",
 )
 MORE_PARTS = ("scaling",)
@@ -88,10 +90,9 @@ def _run(parts: set[str], options: argparse.Namespace) -> int:
     if "scaling" in parts:
         with Stack() as stack:
             missed += show(scaling.run(stack, options.seconds))
-    if "start" in parts:
-        missed += show(start.run())
-    if "kills" in parts:
-        missed += show(kills.run())
+    for part, measure in (("start", start.run), ("kills", kills.run), ("revocation", revocation.run)):
+        if part in parts:
+            missed += show(measure())
     if "screens" in parts:
         # Needs Playwright and a browser, which the others do not.
         from benchmarks import screens

@@ -35,7 +35,7 @@ LENGTHS = (SHORT, LONG, PACED)
 """Events of an answer, and how many a second; 0 for as fast as they are read."""
 FIRST_BYTES = 150
 START_SECONDS = 120.0
-_CREATE_BACKEND = """
+CREATE_BACKEND = """
 import sys, django
 django.setup()
 from detection.models import Project
@@ -87,7 +87,7 @@ class Way:
 
 def run() -> Iterator[Figure]:
     """Measure; takes two minutes."""
-    with _model_server() as model:
+    with model_server() as model:
         networks = {
             "LOOPGUARD_GATEWAY_UPSTREAMS": model,
             "LOOPGUARD_ALERT_ALLOWED_NETWORKS": "127.0.0.0/8",
@@ -98,7 +98,7 @@ def run() -> Iterator[Figure]:
                 command = [
                     sys.executable,
                     "-c",
-                    _CREATE_BACKEND,
+                    CREATE_BACKEND,
                     length,
                     f"{model}/{length.replace('-', '/')}",
                 ]
@@ -237,7 +237,8 @@ async def _stream(way: Way, length: str, streams: Streams) -> None:
 
 
 @contextmanager
-def _model_server() -> Iterator[str]:
+def model_server() -> Iterator[str]:
+    """Run the scripted model server; its address."""
     server = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.model_server"], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
