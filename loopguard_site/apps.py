@@ -1,6 +1,10 @@
 """The site as a Django app: it has commands, and loads Celery with Django."""
 
+import gc
+
 from django.apps import AppConfig
+
+gc.disable()  # until `detection`, the last application, is ready: what is imported stays
 
 
 class SiteConfig(AppConfig):

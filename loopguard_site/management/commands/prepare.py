@@ -32,6 +32,7 @@ class Command(BaseCommand):
     """Run before any process is started, on every start and upgrade; running it again changes nothing."""
 
     help = "Update database, rights and static files; create an operator login and an API key at the first start."
+    requires_system_checks = ()  # of the code, which check_all runs: they import every route, for half a second
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Declare the arguments."""
