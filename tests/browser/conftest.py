@@ -19,6 +19,7 @@ import pytest
 from development.screenshots import CHROMIUM_NAMES
 
 _HERE = Path(__file__).parent
+_LONGEST = ("test_hostile_text", "test_screens", "test_administration")
 START_SECONDS = 60.0
 _LAUNCH = ["--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-component-update"]
 
@@ -38,7 +39,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
         if item.path.is_relative_to(_HERE):
             item.add_marker("browser")
     yield
-    items.sort(key=lambda item: item.path.is_relative_to(_HERE))
+    # The longest of them first: at the end, one of them would leave the other processes idle.
+    items.sort(key=lambda item: item.path.is_relative_to(_HERE) * (2 - (item.path.stem in _LONGEST)))
 
 
 @pytest.fixture(scope="session")

@@ -51,9 +51,7 @@ def violations(page: Page) -> list[str]:
     ]
 
 
-def complaints(
-    page: Page, number: int | None = None, *, count: int = 2, dark_by_class: bool = False
-) -> list[str]:
+def complaints(page: Page, number: int = 0, *, count: int = 2, dark_by_class: bool = False) -> list[str]:
     """Return what is wrong with the page in sizes and themes: violations, and scrolling sideways.
 
     Parameters
@@ -61,19 +59,18 @@ def complaints(
     page
         Shown in the light theme.
     number
-        Of the page, in a test of many pages: with a `count` of 2, even ones are seen wide in the light theme and narrow in the
-        dark one, the others the other way round. What pages share is thus seen in all four views, as is a page without a number.
+        Of the page, in a test of many pages: the views of each begin where those of the page before end, so that what pages share
+        is seen in all four.
     count
-        The number of views, 1 or 2, of a page with a number.
+        The number of views: 2 show both sizes and both themes, 4 each size in each theme.
     dark_by_class
         The page's dark theme is a class of the document instead of a media query.
     """
     page.emulate_media(color_scheme="light")
     page.evaluate(WITHOUT_TRANSITIONS)
     found = []
-    first = 0 if number is None else number * count % len(VIEWS)
-    views = VIEWS if number is None else VIEWS[first : first + count]
-    for size, theme in views:
+    first = number * count % len(VIEWS)
+    for size, theme in VIEWS[first : first + count]:
         page.set_viewport_size(SIZES[size])
         if dark_by_class:
             page.evaluate(

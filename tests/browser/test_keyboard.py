@@ -16,7 +16,7 @@ def world(site, page):
     return world
 
 
-def test_the_question_mark_lists_the_keys(site, world, page):
+def test_the_question_mark_lists_the_keys_which_are_letters_while_one_types(site, world, page):
     page.goto(f"{site.url}{world.base}/live")
     page.keyboard.press("?")
     help_ = page.locator("#help")
@@ -25,10 +25,20 @@ def test_the_question_mark_lists_the_keys(site, world, page):
         assert words in help_.inner_text()
     page.keyboard.press("Escape")
     assert not help_.is_visible()
+    page.keyboard.press("/")
+    page.keyboard.type("gi?")
+    assert page.input_value("input[name=q]") == "gi?"
+    assert page.url.endswith("/live")
+    assert not help_.is_visible()
 
 
-def test_two_keys_go_to_a_screen(site, world, page):
+def test_keys_change_how_times_are_shown_and_go_to_a_screen(site, world, page):
     page.goto(f"{site.url}{world.base}/live")
+    page.keyboard.press("t")
+    page.keyboard.press("t")
+    assert "UTC" in page.locator("td.c-age time").first.inner_text()
+    page.reload()
+    assert "UTC" in page.locator("td.c-age time").first.inner_text()
     page.keyboard.press("g")
     page.keyboard.press("i")
     page.wait_for_url("**/incidents")
@@ -64,14 +74,6 @@ def test_one_key_leads_to_muting_the_loop(site, world, page):
     assert AlertSilence.objects.get().loop_id == world.incident.loop_id
 
 
-def test_keys_are_letters_while_one_types(site, world, page):
-    page.goto(f"{site.url}{world.base}/live")
-    page.keyboard.press("/")
-    page.keyboard.type("gi?")
-    assert page.input_value("input[name=q]") == "gi?"
-    assert page.url.endswith("/live")
-
-
 def test_keys_can_be_switched_off(site, world, page):
     page.goto(f"{site.url}/preferences")
     page.check("input[name=shortcuts][value=off]")
@@ -79,15 +81,6 @@ def test_keys_can_be_switched_off(site, world, page):
     page.goto(f"{site.url}{world.base}/live")
     page.keyboard.press("?")
     assert not page.locator("#help").is_visible()
-
-
-def test_times_change_their_way_of_showing_and_stay_so(site, world, page):
-    page.goto(f"{site.url}{world.base}/live")
-    page.keyboard.press("t")
-    page.keyboard.press("t")
-    assert "UTC" in page.locator("td.c-age time").first.inner_text()
-    page.reload()
-    assert "UTC" in page.locator("td.c-age time").first.inner_text()
 
 
 def test_a_call_opens_beside_the_strip_without_leaving_the_page(site, world, page):
