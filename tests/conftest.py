@@ -40,12 +40,15 @@ _SHARED_FIXTURES = {
     "tests/new_detector/test_new_detector.py",
     "tests/reliability/test_database_rights.py",
     "tests/reliability/test_deadlines.py",
-    "tests/supervisor/test_database_rights.py",
-    "tests/supervisor/test_gateway_faults.py",
     "tests/supervisor/test_manage.py",
     "tests/supervisor/test_postgres.py",
 }
 """Files whose fixtures take seconds and serve all tests of the file: one process runs the whole file."""
+_SHARED_INSTALLATION = {
+    "tests/supervisor/test_database_rights.py",
+    "tests/supervisor/test_gateway_faults.py",
+}
+"""Files that share one installation: one process runs all of them."""
 _FOLDER_PREFIX = "loopguard-test-"
 _CERTAINLY_LOCKED_AFTER_SECONDS = 60
 _END_SECONDS = 120
@@ -93,6 +96,8 @@ class _Scheduling(LoadScopeScheduling):
         file = nodeid.partition("::")[0]
         if file.startswith("clients/"):
             return "clients"  # they share one installation
+        if file in _SHARED_INSTALLATION:
+            return "installation"
         return file if file in _SHARED_FIXTURES else nodeid
 
 
@@ -185,6 +190,7 @@ if _needs_django():
     # No test depends on the cost of hashing; installations that tests start have the real hasher.
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     django.setup()
+    gc.disable()
 
     from django.test import TransactionTestCase
 

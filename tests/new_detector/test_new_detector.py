@@ -59,6 +59,7 @@ def test_a_registered_detector_needs_no_migration(project_with_burst):
     run(project_with_burst, "manage.py", "makemigrations", "--check", "--dry-run")
 
 
+@pytest.mark.long
 def test_a_registered_detector_passes_the_conformance_suite(project_with_burst):
     run(
         project_with_burst, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", "-k", "not twin",

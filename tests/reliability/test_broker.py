@@ -18,7 +18,7 @@ PATIENCE_SECONDS = 60
 REQUEST_SECONDS = 4
 
 
-@pytest.fixture(params=["refusing", "silent"])
+@pytest.fixture(params=[pytest.param("refusing", marks=pytest.mark.long), "silent"])
 def dead_broker(request):
     """The address of a broker that accepts no connection, or answers none."""
     if request.param == "refusing":

@@ -104,6 +104,8 @@ class Prepared:
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prepared]:
+    if os.environ.get("LOOPGUARD_TEST_SERVERS") == "embedded":
+        pytest.skip("runs on servers of yours; those of `up` have tests/supervisor/test_database_rights.py")
     with new_place(tmp_path_factory.mktemp("prepared")) as place:
         owner = {OWNER: place.url(place.owner)}
         without_role = place.prepare(**owner)
@@ -127,6 +129,7 @@ def test_the_role_can_only_add_to_the_audit(prepared):
     even_the_owner_meets_triggers(place.url(place.owner))
 
 
+@pytest.mark.servers
 def test_the_role_detects_stops_and_audits(prepared, tmp_path):
     place = prepared.place
     running = Installation(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from .running import Run, running_in
+from .upgraded import Upgraded, upgraded_installation
 
 
 @pytest.fixture
@@ -17,6 +18,12 @@ def server_folder() -> Iterator[Path]:
     folder.chmod(0o711)
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="package")
+def upgraded() -> Iterator[Upgraded]:
+    with upgraded_installation() as running:
+        yield running
 
 
 @pytest.fixture

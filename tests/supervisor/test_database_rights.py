@@ -1,36 +1,21 @@
-"""One command makes two database roles, also on data of an older version; LoopGuard works as the lesser one.
-
-All tests of this file share one installation.
-"""
+"""One command makes two database roles, also on data of an older version; LoopGuard works as the lesser one."""
 
 import json
 import os
 import re
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import psycopg
 import pytest
 
-from loopguard_site.supervisor.postgres import USER, EmbeddedPostgres
+from loopguard_site.supervisor.postgres import USER
 from tests.support.audit_rights import even_the_owner_meets_triggers, only_adds_to_the_audit
 
-from .running import ROOT, Run, descendants, running_in
+from .running import descendants
 
-WITHOUT_PASSWORDS = "local all all trust\nlocal replication all trust\n"
-OLD_VERSIONS_CODE = """
-from django.db import connection
-from django.db.migrations.executor import MigrationExecutor
-from django.db.migrations.loader import MigrationLoader
-executor = MigrationExecutor(connection)
-executor.loader = MigrationLoader(connection, replace_migrations=False)
-executor.migrate([("detection", "0005_snapshot_storage")])
-"""
 OPERATORS_CODE = """
 from django.core.management import call_command
 from detection.services.maintenance import retention
@@ -38,72 +23,6 @@ call_command("createsuperuser", interactive=False, username="bo", email="bo@exam
 call_command("migrate", database="owner", verbosity=0)
 retention.housekeeping()
 """
-
-
-@dataclass(frozen=True)
-class Upgraded:
-    """A running installation whose data folder is from an older version."""
-
-    run: Run
-    url: str
-    api_key: str
-    runtime: str
-    owner: str
-
-    def manage(self, *command: str) -> None:
-        """Run a command of the operator's, which finds the servers of the running installation."""
-        surroundings = {"LOOPGUARD_DATA": str(self.run.data), "DJANGO_SUPERUSER_PASSWORD": "long enough"}
-        done = subprocess.run(
-            [sys.executable, "manage.py", *command],
-            cwd=ROOT, env={**self.run.environment, **surroundings}, capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-
-
-def make_old_data(run: Run) -> None:
-    """Fill the data folder as a version did whose processes ran as the superuser, without a password."""
-    run.data.mkdir()
-    run.data.chmod(0o711)
-    server = EmbeddedPostgres(run.data / "postgres", durable=False)
-    server.start()
-    try:
-        server.create_database("loopguard")
-        environment = {
-            **run.environment,
-            "DATABASE_URL": server.url("loopguard"),
-            "LOOPGUARD_MODE": "embedded",
-            "LOOPGUARD_SECRET_KEY": "0123456789abcdef" * 3,
-        }
-        command = [sys.executable, "manage.py", "shell", "-v", "0", "-c", OLD_VERSIONS_CODE]
-        subprocess.run(command, cwd=ROOT, env=environment, timeout=120, check=True)
-        with psycopg.connect(server.url("loopguard"), autocommit=True) as connection:
-            connection.execute(
-                "INSERT INTO detection_auditentry (actor, action, subject, request_id)"
-                " VALUES ('bo', 'test.before', 'x', '')"
-            )
-            connection.execute(f"ALTER ROLE {USER} PASSWORD NULL")
-    finally:
-        server.stop()
-    (server.folder / "cluster" / "pg_hba.conf").write_text(WITHOUT_PASSWORDS)
-
-
-@pytest.fixture(scope="module")
-def upgraded() -> Iterator[Upgraded]:
-    with running_in("lg-old-") as run:
-        make_old_data(run)
-        run.environment |= {
-            "LOOPGUARD_JUDGE_KEY": "of-the-judge",
-            "LOOPGUARD_GATEWAY_CREDENTIALS": "a=of-a-model",
-        }
-        _, ready = run.start()
-        servers = run.servers()
-        yield Upgraded(
-            run,
-            ready["url"],
-            ready["api_key"],
-            servers["DATABASE_URL"],
-            servers["LOOPGUARD_OWNER_DATABASE_URL"],
-        )
 
 
 def post(browser: httpx.Client, path: str, **form: str) -> None:

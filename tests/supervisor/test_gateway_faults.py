@@ -16,10 +16,11 @@ import pytest
 from loopguard_site.supervisor import children
 from tests.gateway.agents import Agent
 from tests.support.model_answers import answered, call
-from tests.support.model_server import ModelServer, of_json
+from tests.support.model_server import ModelServer
 from tests.support.plain_http import PLAIN
 
-from .running import ROOT, Run, descendants, running_in
+from .running import ROOT, Run, descendants
+from .upgraded import Upgraded
 
 TURNS = 6
 REQUEST_SECONDS = 4
@@ -76,18 +77,10 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with (
-        ModelServer(lambda asked: of_json({"object": "list", "data": []})).running() as model,
-        running_in("lg-gateway-") as run,
-    ):
-        run.environment |= {
-            "LOOPGUARD_GATEWAY_UPSTREAMS": model.url, "LOOPGUARD_ALERT_ALLOWED_NETWORKS": "127.0.0.0/8",
-        }  # fmt: skip
-        _, ready = run.start()
-        world = World(run, model, ready["live_url"], ready["url"])
-        world.key = world.shell(SETUP.format(url=model.url)).splitlines()[-1]
-        yield world
+def world(upgraded: Upgraded) -> World:
+    world = World(upgraded.run, upgraded.model, upgraded.live_url, upgraded.url)
+    world.key = world.shell(SETUP.format(url=world.model.url)).splitlines()[-1]
+    return world
 
 
 @contextlib.contextmanager

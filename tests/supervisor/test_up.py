@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import httpx
+import pytest
 
 from loopguard_site.supervisor import addresses, children
 from loopguard_site.supervisor.welcome import curl_line
@@ -131,6 +132,7 @@ def test_a_taken_port_is_reported_before_anything_starts(run):
     assert not addresses.answers("127.0.0.1", port + 1, "/healthz")
 
 
+@pytest.mark.long
 def test_a_start_that_fails_still_shows_the_new_login(run):
     up = run.launch(GRANIAN_BACKLOG="none")  # `web` rejects it and never answers
     deadline = time.monotonic() + 120

@@ -17,6 +17,6 @@ class Tool:
         self.runs += 1
         return "0 hits" if q == "x" else hashlib.sha256(q.encode()).hexdigest() + self.content
 
-    many = [hashlib.sha256(bytes([number])).hexdigest() for number in range(200)]
+    many = [hashlib.sha256(bytes([number])).hexdigest() for number in range(60)]
     """Of a healthy run: each search is another one and finds something else."""
     queries = many[:12]
