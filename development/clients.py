@@ -15,6 +15,7 @@ from development.environments import python_of
 from development.test_server import running_server
 
 TESTS = Path("clients/python/tests")
+CLIENT = "client"
 
 
 def run(root: Path, arguments: Sequence[str]) -> int:
@@ -25,14 +26,15 @@ def run(root: Path, arguments: Sequence[str]) -> int:
     root : Path
         The checkout.
     arguments : sequence of str
-        `--install` creates missing environments and renews those of other requirements; names of frameworks run only
-        these; anything else is passed to pytest.
+        `--install` creates missing environments and renews those of other requirements; names of frameworks, and `client` for
+        the client itself, run only these; anything else is passed to pytest.
     """
     requirements = {
         file.stem: file for file in sorted((root / TESTS / "frameworks/requirements").glob("*.txt"))
     }
     chosen = [word for word in arguments if word in requirements]
-    passed_on = [word for word in arguments if word not in requirements and word != "--install"]
+    is_client = CLIENT in arguments or not chosen
+    passed_on = [word for word in arguments if word not in (*requirements, CLIENT, "--install")]
     results: dict[str, str] = {}
     with running_server() as server:
         environment = {
@@ -45,9 +47,9 @@ def run(root: Path, arguments: Sequence[str]) -> int:
             status = subprocess.run(command, cwd=root, env=environment, check=False).returncode
             return "passed" if status == 0 else "FAILED"
 
-        if not chosen:
-            results["client"] = test(sys.executable, TESTS, f"--ignore={TESTS / 'frameworks'}")
-        for name in chosen or requirements:
+        if is_client:
+            results[CLIENT] = test(sys.executable, TESTS, f"--ignore={TESTS / 'frameworks'}")
+        for name in chosen if CLIENT in arguments else chosen or requirements:
             python = python_of(name, requirements[name], install="--install" in arguments)
             results[name] = (
                 test(python, TESTS / "frameworks" / f"test_{name}.py")
