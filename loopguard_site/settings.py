@@ -175,6 +175,7 @@ REQUIRE_SECOND_FACTOR = ENV.require_second_factor
 LOGIN_URL, LOGIN_REDIRECT_URL, LOGOUT_REDIRECT_URL = "console:sign_in", "console:home", "console:sign_in"
 
 LANGUAGE_CODE, TIME_ZONE, USE_I18N, USE_TZ = "en", "UTC", False, True
+FORMAT_MODULE_PATH = "loopguard_site.formats"
 STATIC_URL, STATIC_ROOT = "static/", layout.collected_static_folder()
 STATICFILES_DIRS = [layout.asset_folder("static")]
 CLIENT_WHEEL = layout.client_wheel()

@@ -30,8 +30,8 @@ class IncidentPage(ReadOnlyMixin, ProjectAdmin):
     """Incidents."""
 
     list_display = (
-        "public_id", "status", "kind", "tool", "count", "limit", "decision", "session_name", "agent", "backend", "model",
-        "label", "last_seen_at", "page",
+        "public_id", "status", "kind", "tool", "count_of_limit", "decision", "session_name", "agent", "model", "label",
+        "last_seen_at", "page",
     )  # fmt: skip
     list_filter = ("status", "kind", "decision", "label", ("project", ProjectFilter))
     search_fields = ("public_id", "tool", "session_name__startswith", "agent__startswith")
@@ -44,6 +44,11 @@ class IncidentPage(ReadOnlyMixin, ProjectAdmin):
         "rung", "detections", "calls_blocked", "calls_in_loop", "cost_usd", "session_name", "agent", "backend", "model",
         "opened_at", "last_seen_at", "ended_at", "recovered", "policy",
     )  # fmt: skip
+
+    @admin.display(description="count", ordering="count")
+    def count_of_limit(self, incident: Incident) -> str:
+        """Show the count against the limit."""
+        return f"{incident.count:,} of {incident.limit:,}"
 
     @admin.display(description="console")
     def page(self, incident: Incident) -> str:

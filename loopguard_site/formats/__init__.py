@@ -1,0 +1,1 @@
+"""Formats of dates by language, where they differ from those of Django."""
