@@ -30,7 +30,7 @@ from detection.services.errors import Invalid, ServiceError
 log = structlog.get_logger(__name__)
 MAX_SHOWN = 100
 MAX_EMAIL_CHARACTERS = 254
-WRONG_PASSWORD = "The present password is wrong."  # noqa: S105 (a message)
+WRONG_PASSWORD = "The current password is wrong."  # noqa: S105 (a message)
 
 
 @sensitive_post_parameters()
@@ -69,7 +69,7 @@ def _page(request: HttpRequest, error: ServiceError | None = None) -> HttpRespon
 
 
 def check_password(request: HttpRequest, field: str = "password") -> None:
-    """Check the present password that a form repeats; wrong ones are throttled like those of sign-ins.
+    """Check the current password that a form repeats; wrong ones are throttled like those of sign-ins.
 
     Raises
     ------

@@ -29,7 +29,7 @@ def test_a_second_factor_is_set_up_and_used_by_keyboard(site, page):
     sign_in(page, site)
     page.goto(f"{site.url}/account")
     page.get_by_role("link", name="Set up second factor").press("Enter")
-    type_and_send(page, "Present password", PASSWORD)
+    type_and_send(page, "Current password", PASSWORD)
     assert complaints(page) == []
     drawn = page.get_by_role("img", name="QR code with the key below")
     assert drawn.evaluate("image => image.complete && image.naturalWidth > 100")

@@ -56,7 +56,7 @@ def test_a_new_password_ends_the_other_sign_ins_and_no_other_persons(ana):
 
 @pytest.mark.parametrize(
     ("given", "says"),
-    [({"old": "wrong"}, b"The present password is wrong."), ({"again": "another"}, b"match"),
+    [({"old": "wrong"}, b"The current password is wrong."), ({"again": "another"}, b"match"),
      ({"new": "password", "again": "password"}, b"too common"), ({"new": "x", "again": "x"}, b"too short")],
 )  # fmt: skip
 def test_a_password_that_is_not_accepted_changes_nothing(given, says, ana):
