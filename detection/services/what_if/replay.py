@@ -256,6 +256,7 @@ class SessionReplay:
     def _abandon(self, now: datetime) -> None:
         """End the loops of a session that was quiet, as housekeeping did."""
         if self._latest_at is not None and now - self._latest_at > ABANDONED_AFTER:
+            self._session.last_event_at = self._latest_at
             self._tracker.abandon(self._latest_at + ABANDONED_AFTER)
         self._latest_at = now
 

@@ -69,6 +69,16 @@ def test_an_exception_for_one_agent_loses_its_loops_only_and_labelled_ones_come_
     assert row.result["missing"] == {}
 
 
+def test_a_session_that_has_been_quiet_for_hours_is_replayed(project):
+    loop(project, "quiet", calls=6)
+    hours_ago = timezone.now() - timedelta(hours=3)
+    Event.objects.update(received_at=hours_ago)
+    Session.objects.update(last_event_at=hours_ago)
+    row = worked(what_if(project, "project", {"enabled": False}))
+    assert (row.state, row.error) == ("finished", "")
+    assert row.result["lost"]["count"] == Incident.objects.count()
+
+
 def test_a_stricter_limit_finds_more_and_tells_what_changes_of_the_rest(project):
     for number in range(3):
         ask(project, "short", number)
