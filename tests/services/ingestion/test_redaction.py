@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from detection.services.ingestion.redaction import Redactor, normalized_name
@@ -37,6 +37,7 @@ def test_every_rule_has_a_text_in_the_corpus_and_a_mark_with_its_name():
     assert marks >= {rule.name for rule in RULES} | {"field", "card", "base64"}
 
 
+@settings(deadline=None)
 @given(st.text(max_size=60), st.sampled_from(WITH_SECRET), st.text(max_size=60))
 def test_a_secret_is_found_on_a_line_of_any_text(before, marked, after):
     text, secret = halves(marked)
@@ -80,6 +81,7 @@ def test_field_names_are_read_as_people_spell_them(name, expected):
     assert key_kind(name) == expected
 
 
+@settings(deadline=None)
 @given(st.text(max_size=300))
 def test_any_text_comes_through_without_an_error(text):
     redactor = Redactor(KEY, frozenset({"iban"}), ("EMP-[0-9]{6}",))
