@@ -311,6 +311,12 @@ class State:
         """Everything that loops are counted in: the runs, and the session as a whole."""
         return *self.runs.values(), self.whole
 
+    def leave_family(self) -> None:
+        """Forget the family of the session, which is known only during a step."""
+        self.family = None
+        for run in self.counted:
+            run.family = None
+
     def add_uncounted(self, seq: int, call: int, tool: str, key: str) -> None:
         """Remember a call without a record until its result comes."""
         self.uncounted.append([seq, call, tool, key])

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from django.db import connection, transaction
+from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from psycopg import errors, pq
 from psycopg.adapt import PyFormat
 from psycopg.types.numeric import Int8
@@ -51,20 +51,26 @@ class Writes:
         self._texts.append(text)
         self._parameters += parameters
 
-    def send(self, *, commits: bool = False) -> None:
+    def send(self, *, commits: bool = False) -> Rows:
         """Send what waits.
 
         Parameters
         ----------
         commits
             Whether the transaction ends with these writes, see `send`.
+
+        Returns
+        -------
+        Rows
+            What the last of them returns.
         """
         texts, parameters = self._texts, self._parameters
         self._texts, self._parameters = [], []
-        if texts:
-            *others, last = texts
-            named = ", ".join(f"w{number} AS ({text})" for number, text in enumerate(others))
-            send(Statement(f"WITH {named} {last}" if others else last, parameters), commits=commits)
+        if not texts:
+            return []
+        *others, last = texts
+        named = ", ".join(f"w{number} AS ({text})" for number, text in enumerate(others))
+        return send(Statement(f"WITH {named} {last}" if others else last, parameters), commits=commits)[0]
 
 
 def fetch(text: str, parameters: Sequence[Any] = ()) -> Rows:
@@ -102,16 +108,13 @@ def send(*statements: Statement, commits: bool = False) -> list[Rows]:
     list of Rows
         The rows of each statement; none for one that returns nothing.
     """
-    connection.ensure_connection()
-    raw: DeadlineConnection = connection.connection
-    with connection.wrap_database_errors:
+    # Looked up once: Django's `connection` finds that of the thread anew for each attribute.
+    own = connections[DEFAULT_DB_ALIAS]
+    own.ensure_connection()
+    raw: DeadlineConnection = own.connection
+    with own.wrap_database_errors:
         begins = not raw.autocommit and raw.pgconn.transaction_status == pq.TransactionStatus.IDLE
-        ends = (
-            commits
-            and connection.in_atomic_block
-            and not connection.savepoint_ids
-            and not connection.needs_rollback
-        )
+        ends = commits and own.in_atomic_block and not own.savepoint_ids and not own.needs_rollback
         exchange = _Exchange(raw)
         if begins:
             exchange.add(Statement("BEGIN"))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 
-from django.db import transaction
+from django.db import connection, transaction
 
 from detection.engine.identity import Keyer
 from detection.engine.memory import State
@@ -28,6 +28,8 @@ from detection.services.sessions.event_changes import EventChanges
 from detection.services.sessions.event_records import EventRecord
 from detection.services.sessions.families import LockedFamily
 from detection.services.sessions.recent_ids import recent_ids
+from detection.services.sessions.recent_sessions import RecentSession, RowVersions, recent_sessions
+from detection.services.sessions.session_rows import SavedValues
 from detection.services.sessions.tracker_state import Outcome
 from detection.sql.pipeline import Rows, Statement, Writes, pipelined_transaction, send
 from detection.stream.hints import Hint
@@ -57,7 +59,13 @@ class LockedSession:
         What is to be remembered of message lists; None if it stays as it is.
     """
 
-    def __init__(self, session: Session, tracker_rows: Rows) -> None:
+    def __init__(
+        self,
+        session: Session,
+        tracker_rows: Rows,
+        known_tracker: State | None = None,
+        known_values: SavedValues | None = None,
+    ) -> None:
         project = session.project
         self.session = session
         self.overrides = overrides_of(project)
@@ -67,11 +75,12 @@ class LockedSession:
         self.approvals = OpenApprovals(session, self.incidents)
         self.rows: list[Rows] = []
         self.read_messages: bytes | None = None
-        self._tracker_rows = tracker_rows
+        self._tracker_rows, self._known_tracker = tracker_rows, known_tracker
         self._tracker: State | None = None
         self._family: LockedFamily | None = None
         self._is_family_known = False
-        self._before = session_rows.saved_values(session)
+        self._before = known_values or session_rows.saved_values(session)
+        self._written_by = ""
         if self.approvals.has_overdue:
             self.approvals.expire_overdue(self.tracker)
 
@@ -87,7 +96,9 @@ class LockedSession:
         A state of an older version is rebuilt from the stored events.
         """
         if self._tracker is None:
-            self._tracker = tracker_state.load(self._tracker_rows, self.session, self.policy_for, self.keyer)
+            self._tracker = self._known_tracker or tracker_state.load(
+                self._tracker_rows, self.session, self.policy_for, self.keyer
+            )
             self._tracker.exempt = list(self.session.exempt_tools)
         return self._tracker
 
@@ -151,17 +162,36 @@ class LockedSession:
             session.exempt_tools = list(self._tracker.exempt)
         values = session_rows.saved_values(session)
         if self._tracker is not None:
-            tracker_state.add_write(writes, session.pk, self._tracker)
+            is_stored = bool(self._tracker_rows or self._known_tracker)
+            tracker_state.add_write(writes, session.pk, self._tracker, is_stored=is_stored)
         elif values == self._before and not self.incidents.hints and self.read_messages is None:
             return
         if self._family is not None:
             self._family.add_writes(writes)
-        session_rows.add_save(writes, session, values)
         if self.read_messages is not None:
             read_messages.add_write(writes, session.pk, self.read_messages)
+        session_rows.add_save(writes, session, self._before, values)
         hint = Hint("session", session.external_id)
         publish_after_commit(session.project_id, hint, *self.incidents.hints)
-        writes.send(commits=True)
+        self._before = values
+        for (written_by,) in writes.send(commits=True):
+            self._written_by = written_by
+
+    def as_written(self, project_version: str) -> RecentSession | None:
+        """Return the session with its state as `save` has written them, None if it has not written both.
+
+        Parameters
+        ----------
+        project_version
+            The version of the project's row that the session was read with.
+        """
+        if self._tracker is None or not self._written_by:
+            return None
+        if self.session.project.first_event_at is None:
+            return None  # the first event of a project is noted on the project's row
+        self._tracker.leave_family()
+        versions = RowVersions(self._written_by, project_version, self._written_by)
+        return RecentSession(self.session, self._before, self._tracker, versions)
 
 
 @contextmanager
@@ -206,22 +236,37 @@ def locked_session_of_agent(
     ----------
     reads_of
         Returns what else to read under the lock of a session, by its row id; see `LockedSession.rows`. It travels with
-        the lock where this process knows the id from an earlier request, and costs a round trip otherwise.
+        the lock where this process knows the id from an earlier request, and costs a round trip otherwise. A session that
+        this process wrote last is locked, but not read.
     """
-    reads = _reads(principal.project_id, external_id)
-    known_id = recent_ids.get(principal.project_id, external_id)
+    project_id = principal.project_id
+    recent = recent_sessions.take(project_id, external_id)
+    known_id = recent.session.pk if recent else recent_ids.get(project_id, external_id)
+    by_name = _reads(project_id, external_id)
+    lock = (session_rows.by_known_id(recent.session.pk, project_id, external_id),) if recent else by_name
     more = reads_of(known_id) if reads_of and known_id else []
-    with pipelined_transaction(*reads, *more) as (locked_rows, tracker_rows, *rows):
-        while not locked_rows:  # a session can be removed between both statements
-            _, locked_rows, tracker_rows = send(session_rows.create(principal, [external_id]), *reads)
-        with _written(locked_rows, tracker_rows) as locked:
-            session = locked.session
-            if session.pk != known_id:
-                recent_ids.put(principal.project_id, external_id, session.pk)
-                more = reads_of(session.pk) if reads_of and session.last_seq else []
-                rows = send(*more) if more else []
-            locked.rows = rows
-            yield locked
+    with pipelined_transaction(*lock, *more) as read:
+        found, rows = read[: len(lock)], read[len(lock) :]
+        if recent is not None and found == [[recent.versions]]:
+            project_version = recent.versions.project
+            locked = LockedSession(recent.session, [], recent.tracker, recent.saved)
+        else:
+            found = send(*by_name) if recent else found
+            while not found[0]:  # a session can be removed between both statements
+                _, *found = send(session_rows.create(principal, [external_id]), *by_name)
+            project_version = session_rows.project_version(found[0])
+            locked = _locked(*found)
+        session = locked.session
+        if session.pk != known_id:
+            recent_ids.put(project_id, external_id, session.pk)
+            more = reads_of(session.pk) if reads_of and session.last_seq else []
+            rows = send(*more) if more else []
+        locked.rows = rows
+        yield locked
+        locked.save()
+    written = locked.as_written(project_version)
+    if written is not None and not connection.in_atomic_block:
+        recent_sessions.put(written)
 
 
 def _reads(project_id: int, external_id: str) -> tuple[Statement, Statement]:
@@ -246,9 +291,13 @@ def locked_sessions_of_batch(principal: Principal, names: Iterable[str]) -> Iter
 
 @contextmanager
 def _written(locked_rows: Rows, tracker_rows: Rows) -> Iterator[LockedSession]:
+    locked = _locked(locked_rows, tracker_rows)
+    yield locked
+    locked.save()
+
+
+def _locked(locked_rows: Rows, tracker_rows: Rows) -> LockedSession:
     if not locked_rows:
         raise NotFound
     (session,) = session_rows.sessions_of(locked_rows)
-    locked = LockedSession(session, tracker_rows)
-    yield locked
-    locked.save()
+    return LockedSession(session, tracker_rows)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from operator import attrgetter
+from typing import Any, NamedTuple
 
 import orjson
 from django.db import connection, models
@@ -37,11 +38,16 @@ class _Reader:
 
 _session, _project = _Reader(Session, "s"), _Reader(Project, "p")
 _SELECT = (
-    f"SELECT {_session.columns}, {_project.columns}"  # noqa: S608 - columns of our own models
+    f"SELECT {_session.columns}, {_project.columns}, p.xmin::text"  # noqa: S608 - columns of our own models
     " FROM detection_session s JOIN detection_project p ON p.id = s.project_id WHERE"
 )
 _LOCK = "FOR NO KEY UPDATE OF s"
 """Nobody changes the key of a session, so rows that refer to it may be inserted by others meanwhile."""
+_LOCK_KNOWN = (
+    "SELECT s.xmin::text, p.xmin::text, t.xmin::text FROM detection_session s JOIN detection_project p ON p.id = s.project_id"  # noqa: S608
+    " JOIN detection_trackerstate t ON t.session_id = s.id"
+    f" WHERE s.id = %s AND s.project_id = %s AND s.external_id = %s {_LOCK}"
+)
 _CREATE = (
     "INSERT INTO detection_session (project_id, external_id, is_demo, agent, backend, model, parent_external_id,"
     " state, outcome, last_seq, evaluated_seq, call_count, blocked_count, token_count, cost_usd, last_tool,"
@@ -69,6 +75,15 @@ def by_name(project_id: int, external_id: str) -> Statement:
     return Statement(f"{_SELECT} s.project_id = %s AND s.external_id = %s {_LOCK}", (project_id, external_id))
 
 
+def by_known_id(session_id: int, project_id: int, external_id: str) -> Statement:
+    """Return the statement that locks a session which this process knows, and reads the versions of its rows only.
+
+    The tracker state is written with the session. Where another transaction did so while this one waited for the lock, its version
+    dates from before the wait, but that of the session does not.
+    """
+    return Statement(_LOCK_KNOWN, (session_id, project_id, external_id))
+
+
 def create(principal: Principal, names: list[str]) -> Statement:
     """Return the statement that creates those sessions of these names that do not exist."""
     return Statement(_CREATE, (principal.project_id, principal.is_demo, names, principal.project_id))
@@ -77,13 +92,18 @@ def create(principal: Principal, names: list[str]) -> Statement:
 def sessions_of(rows: Rows) -> list[Session]:
     """Return the sessions that such a statement has locked, each with its project."""
     sessions = []
-    width = len(_session.names)
+    width, end = len(_session.names), len(_session.names) + len(_project.names)
     for row in rows:
         session = _session.instance(row[:width])
         assert isinstance(session, Session)  # noqa: S101 - says to the type checker what _Reader was made for
-        session.project = _project.instance(row[width:])  # type: ignore[assignment]
+        session.project = _project.instance(row[width:end])  # type: ignore[assignment]
         sessions.append(session)
     return sessions
+
+
+def project_version(rows: Rows) -> str:
+    """Return the version of the project's row that such a statement has read with a session."""
+    return str(rows[0][-1])
 
 
 def lock_or_create(principal: Principal, names: Iterable[str]) -> dict[str, Session]:
@@ -103,31 +123,57 @@ def lock_or_create(principal: Principal, names: Iterable[str]) -> dict[str, Sess
     return {session.external_id: session for session in found}
 
 
-SAVED = (
-    "state", "outcome", "ended_at", "last_seq", "evaluated_seq", "pending_since", "call_count", "blocked_count",
-    "warned_count", "token_count", "cost_usd", "last_tool", "meter_kind", "meter_count", "meter_limit", "strip", "policy_values",
-    "agent", "backend", "model", "parent_external_id", "last_event_at", "stopped_by_kind", "stopped_at", "stopped_by",
-    "stop_reason", "would_have_stopped_at_call", "has_active_incident", "exempt_tools", "integration", "started_at",
-    "silence_check_at",
+COUNTED = (
+    "last_seq", "evaluated_seq", "call_count", "token_count", "cost_usd", "last_tool", "meter_kind", "meter_count", "meter_limit",
+    "strip", "last_event_at",
 )  # fmt: skip
-"""The columns that `add_save` writes: all that changes after a session was created, but for the change cursor."""
+"""The columns that nearly every call changes."""
+OTHERS = (
+    "state", "outcome", "ended_at", "pending_since", "blocked_count", "warned_count", "policy_values", "agent", "backend",
+    "model", "parent_external_id", "stopped_by_kind", "stopped_at", "stopped_by", "stop_reason", "would_have_stopped_at_call",
+    "has_active_incident", "exempt_tools", "integration", "started_at", "silence_check_at",
+)  # fmt: skip
+"""What else changes after a session was created, besides the change cursor."""
+_WRITTEN = "changed_xid = pg_current_xact_id()::text::bigint"
+_RETURNED = "RETURNING pg_current_xact_id()::xid::text"
+_SAVE_COUNTED = f"UPDATE detection_session SET {', '.join(f'{name} = %s' for name in COUNTED)}, {_WRITTEN} WHERE id = %s {_RETURNED}"  # noqa: S608
 # One parameter instead of one for every column, of which each takes its time on the way.
 _SAVE = (
-    f"UPDATE detection_session s SET {', '.join(f'{name} = v.{name}' for name in SAVED)},"  # noqa: S608 - columns of our own
-    " changed_xid = pg_current_xact_id()::text::bigint"
-    " FROM json_populate_record(NULL::detection_session, %s::json) AS v WHERE s.id = %s"
+    f"UPDATE detection_session s SET {', '.join(f'{name} = v.{name}' for name in (*COUNTED, *OTHERS))}, {_WRITTEN}"  # noqa: S608
+    f" FROM json_populate_record(NULL::detection_session, %s::json) AS v WHERE s.id = %s {_RETURNED}"
 )
-_values = attrgetter(*SAVED)
+_counted, _others = attrgetter(*COUNTED), attrgetter(*OTHERS)
 
 
-def saved_values(session: Session) -> bytes:
-    """Return the values of `SAVED` as one JSON object."""
-    return orjson.dumps(dict(zip(SAVED, _values(session), strict=True)), default=str)
+class SavedValues(NamedTuple):
+    """The values of a session's row that change: those of `COUNTED` as parameters, and those of `OTHERS` as a JSON object."""
+
+    counted: tuple[Any, ...]
+    others: bytes
 
 
-def add_save(writes: Writes, session: Session, values: bytes) -> None:
-    """Add the write of a locked session's row, from `saved_values`; moves the change cursor of the live pages."""
-    writes.add(_SAVE, [values.decode(), session.pk])
+def saved_values(session: Session) -> SavedValues:
+    """Return the values of a session's row as they are now."""
+    *counts, strip, last_event_at = _counted(session)
+    counted = (*map(_parameter, counts), orjson.dumps(strip).decode(), str(last_event_at))
+    return SavedValues(counted, orjson.dumps(dict(zip(OTHERS, _others(session), strict=True)), default=str))
+
+
+def _parameter(value: Any) -> Any:
+    # A cost is a decimal where it was read, and a float where it was counted: as text, both are sent alike.
+    return value if type(value) is int else str(value)
+
+
+def add_save(writes: Writes, session: Session, before: SavedValues, values: SavedValues) -> None:
+    """Add the write of a locked session's row, from `saved_values`; moves the change cursor of the live pages.
+
+    It must be the last write: it returns the id of the transaction, which is the version of the rows that this one writes.
+    """
+    if values.others == before.others:
+        writes.add(_SAVE_COUNTED, [*values.counted, session.pk])
+        return
+    document = orjson.loads(values.others) | dict(zip(COUNTED, _counted(session), strict=True))
+    writes.add(_SAVE, [orjson.dumps(document, default=str).decode(), session.pk])
 
 
 def save_received(sessions: Iterable[Session]) -> None:

@@ -33,9 +33,12 @@ _BY_NAME = (
     " (SELECT id FROM detection_session WHERE project_id = %s AND external_id = %s)"
 )
 _QUARANTINED = "SELECT seq FROM detection_quarantinedevent WHERE session_id = %s"
-_WRITE = (
+_CREATE = (
     "INSERT INTO detection_trackerstate (session_id, version, snapshot) VALUES (%s, %s, %s)"
     " ON CONFLICT (session_id) DO UPDATE SET version = excluded.version, snapshot = excluded.snapshot, updated_at = now()"
+)
+_WRITE = (
+    "UPDATE detection_trackerstate SET version = %s, snapshot = %s, updated_at = now() WHERE session_id = %s"
 )
 
 
@@ -65,9 +68,18 @@ def load(rows: Rows, session: Session, policy_for: Callable[[EventRecord], Polic
         return rebuild(session, policy_for, keyer)[0]
 
 
-def add_write(writes: Writes, session_id: int, state: State) -> None:
-    """Add the write of a locked session's state."""
-    writes.add(_WRITE, [session_id, snapshot.VERSION, snapshot.dump(state)])
+def add_write(writes: Writes, session_id: int, state: State, *, is_stored: bool) -> None:
+    """Add the write of a locked session's state.
+
+    Parameters
+    ----------
+    is_stored
+        Whether the table has a state of the session, as read under the lock.
+    """
+    if is_stored:
+        writes.add(_WRITE, [snapshot.VERSION, snapshot.dump(state), session_id])
+    else:
+        writes.add(_CREATE, [session_id, snapshot.VERSION, snapshot.dump(state)])
 
 
 def rebuild(

@@ -1,12 +1,15 @@
 import threading
 
 import pytest
+from django.utils import timezone
 
+from detection.engine import fold
 from detection.engine.scopes import PROJECT, Scope
-from detection.models import Event, Incident, Project, Session
+from detection.models import Event, Incident, Project, Session, TrackerState
 from detection.services.keys import Principal
 from detection.services.policies import overrides
 from detection.services.sessions import actions, evaluation, folding
+from detection.services.sessions.locked_session import locked_session
 from detection.services.sessions.recent_ids import recent_ids
 from tests.support.agents import OPERATOR, Agent
 from tests.support.statements import round_trips, sent_messages
@@ -236,6 +239,32 @@ def test_a_guard_request_takes_two_round_trips_once_its_session_is_known(agent):
         agent.asks(agent.call(call_id="c-3"))
 
     assert [round_trips(sent) for sent in (first, second)] == [2, 2]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_session_is_read_again_only_if_another_process_wrote_it_its_state_or_its_project(agent, project):
+    decisions, trips = [], []
+
+    def ask(times=1):
+        for _ in range(times):
+            with sent_messages() as sent:
+                decisions.append(agent.asks().decision)
+            trips.append(round_trips(sent))
+
+    agent.asks()
+    agent.asks()
+    ask()
+    with locked_session(Session.objects.get().pk) as locked:
+        fold.reset_all(locked.tracker)
+    ask(times=2)
+    TrackerState.objects.update(updated_at=timezone.now())
+    ask(times=2)
+    Project.objects.update(stores_payloads=False)
+    ask()
+
+    assert trips[:4] == [2, 3, 2, 3]
+    assert decisions[:5] == ["allow"] * 4 + ["block"]
+    assert Event.objects.get(seq=Session.objects.get().last_seq).arguments is None
 
 
 def test_a_session_that_was_removed_and_created_again_by_another_process_keeps_its_calls(agent, project):
