@@ -66,12 +66,12 @@ MIDDLEWARE = [
     "detection.api.problems.ProblemMiddleware",
     "detection.request_input.RequestInputMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
-    "django.contrib.sessions.middleware.SessionMiddleware",
+    "loopguard_site.page_middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
-    "django.contrib.auth.middleware.AuthenticationMiddleware",
-    "detection.console.account.SignInMiddleware",
-    "django.contrib.messages.middleware.MessageMiddleware",
+    "loopguard_site.page_middleware.AuthenticationMiddleware",
+    "loopguard_site.page_middleware.PageSignInMiddleware",
+    "loopguard_site.page_middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
 ROOT_URLCONF = "loopguard_site.urls"

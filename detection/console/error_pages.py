@@ -36,9 +36,10 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
     """Return the page for a missing permission, and log the denial."""
+    user = getattr(request, "user", None)  # requests of the API have none
     log.warning(
         "access_denied",
-        username=request.user.get_username() if request.user.is_authenticated else "",
+        username=user.get_username() if user is not None and user.is_authenticated else "",
         method=request.method,
         path=request.path[:200],
     )
