@@ -14,7 +14,9 @@ from detection.background_publisher import BackgroundPublisher
 from detection.stream.hints import Hint, approval_group, project_group
 
 SEND_TIMEOUT_SECONDS = 1.0
-publisher = BackgroundPublisher("stream", pause_seconds=0.02)
+PAUSE_SECONDS = 0.05
+"""Hints that come within this time leave together; pages wait longer before they fetch."""
+publisher = BackgroundPublisher("stream", pause_seconds=PAUSE_SECONDS)
 _thread = threading.local()
 
 

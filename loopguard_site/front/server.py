@@ -34,6 +34,8 @@ MARGIN_SECONDS: Final = 0.05
 MAX_PAYERS: Final = 10_000
 SWITCH_SECONDS: Final = 0.0005
 """How long a thread may keep the interpreter while others wait for it."""
+YOUNG_OBJECTS: Final = 20_000
+"""So many new objects are left to the garbage collector until it looks at them."""
 HOOKS: Final = "/api/v1/hooks/"
 """Long strings in bodies to these paths are cut as they arrive."""
 _HEALTHY: Final = b'{"status":"ok"}'
@@ -135,6 +137,8 @@ class Front:
         # A full collection holds that lock as well: 80 ms for the modules, of which none ever becomes garbage.
         gc.collect()
         gc.freeze()
+        # Nearly everything that a request leaves behind is freed at once; what is not may wait until it amounts to a few megabytes.
+        gc.set_threshold(YOUNG_OBJECTS)
         self._bodies = BodyReader()
         self._uploads = UploadReader(loop)
         for number in range(self._threads):

@@ -57,6 +57,13 @@ class DeadlineConnection(psycopg.Connection[Any]):
             return True
         return False
 
+    def set_autocommit(self, value: bool) -> None:
+        """Set autocommit. Outside of a transaction nothing is sent for that, so nothing has to be waited for."""
+        if self.pgconn.transaction_status == pq.TransactionStatus.IDLE:
+            self._autocommit = value
+        else:
+            super().set_autocommit(value)
+
     def commit(self) -> None:
         """Commit, unless the last statements of the transaction have done so."""
         if self.pgconn.transaction_status != pq.TransactionStatus.IDLE:
