@@ -478,10 +478,12 @@ def _forget(run: RunState, policy: Policy) -> None:
         records[-2 - compared].sketch = ""
 
 
-def _hooks(policy: Policy, name: Literal["on_call", "on_result"]) -> tuple[tuple[str, Any], ...]:
-    """Return kind and hook of the detectors that this policy turns on, and keep them in its plans."""
+def _hooks(policy: Policy, name: Literal["on_call", "on_result"]) -> tuple[tuple[str, Any, bool], ...]:
+    """Return kind, hook and span of the detectors that this policy turns on, and keep them in its plans."""
     detectors = ON_CALL if name == "on_call" else ON_RESULT
-    hooks = tuple((one.kind, getattr(one, name)) for one in detectors if policy.values[one.switch])
+    hooks = tuple(
+        (one.kind, getattr(one, name), one.spans_session) for one in detectors if policy.values[one.switch]
+    )
     policy.plans[name] = hooks
     return hooks
 
@@ -492,7 +494,7 @@ def _run_detectors(
     record: Record,
     policy: Policy,
     observed: ObservedCall | ResultOutcome,
-    hooks: tuple[tuple[str, Callable[..., Reading]], ...],
+    hooks: tuple[tuple[str, Callable[..., Reading], bool], ...],
 ) -> tuple[list[Finding], Meter | None, Faults]:
     """Run the hooks, and return their findings and the reading that is closest to its limit.
 
@@ -503,8 +505,8 @@ def _run_detectors(
     faults: Faults = ()
     of_run, of_session = run.detectors, state.whole.detectors
     run.family = state.family
-    for kind, hook in hooks:
-        detectors = of_session if kind in SESSION_WIDE else of_run
+    for kind, hook, spans_session in hooks:
+        detectors = of_session if spans_session else of_run
         own = detectors.get(kind)
         if own is None:
             own = detectors[kind] = {}
