@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import orjson
 from django.http import StreamingHttpResponse
+from django.utils import timezone
 
 from detection.documents import (
     incident_document,
@@ -129,7 +130,7 @@ def list_file(
     more = {"with_server": True} if with_server else {}
     rows = all_rows(lambda cursor, size: known.read(project_id, query, cursor, size, **more), limit)
     documents = (known.document(row, project) for row in rows)
-    name = f"loopguard-{query.spec.name}-{project}"
+    name = f"loopguard-{query.spec.name}-{project}-{timezone.now():%Y-%m-%dT%H%M%SZ}"
     if file_format == "csv":
         return _file(_csv_lines(known.columns.split(), documents), "text/csv; charset=utf-8", f"{name}.csv")
     lines = (orjson.dumps(document) + b"\n" for document in documents)

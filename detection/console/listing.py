@@ -6,6 +6,7 @@ filter bar, the chips, the range picker, the sortable headers and the export men
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, time, timedelta
@@ -106,7 +107,7 @@ class Listing:
                 return time_ranges.between(*self.ends, now, self.zone)
             return time_ranges.parse_range(given.get("range") or self.default_range, now, self.zone)
         except FilterError as error:
-            self.range_error = error.detail
+            self.range_error = _in_quotes(error.detail)
             return TimeRange(given.get("range", "")[:80])
 
     def _with_given_term(self, text: str) -> str:
@@ -121,7 +122,7 @@ class Listing:
         try:
             found = list_query(self.spec, self.text, range=self.range, sort=sort, zone=self.zone)
         except FilterError as error:
-            self.error = error.detail
+            self.error = _in_quotes(error.detail)
             found = replace(list_query(self.spec, sort=sort), is_empty=True)
         return replace(found, is_empty=True) if self.range_error else found
 
@@ -358,3 +359,8 @@ def sort_header(listing: Listing, name: str, words: str, classes: str = "") -> S
     is_descending = not order.is_descending if is_current else key.type != "text"
     direction = ("descending" if order.is_descending else "ascending") if is_current else ""
     return SortHeader(words, classes, listing.url(sort=("-" if is_descending else "") + name), direction)
+
+
+def _in_quotes(detail: str) -> str:
+    """Return an error of the API with the names in it in quotation marks."""
+    return re.sub(r"`([^`]+)`", r"“\1”", detail)

@@ -55,8 +55,8 @@ found = {}
 for name in wanted["names"]:
     project = create_project(Actor(person.get_username(), person.pk), name=name, slug=name)
     found[name] = create_key(project, "chaos", SYSTEM, scopes=list(KeyScope.values))[1]
-# One secret for all: a word is stored as one of some ten thousand characters, so a word of an error may be taken for one of the
-# call's arguments. Under another secret, these are other words.
+# One secret for all: a word is stored as one of some ten thousand characters, so a word of an error may be taken for
+# one of the call's arguments. Under another secret, these are other words.
 Project.objects.update(digest_secret=b"a secret of all projects of a comparison")
 print("KEYS " + json.dumps(found))
 """

@@ -70,11 +70,11 @@ def test_a_tab_replaces_its_own_term_only(world):
 
 def test_a_mistake_keeps_what_was_typed_and_lists_nothing(world):
     page = shown(world, q="costs:3 <b>")
-    assert "`costs` is not a field of incidents. Did you mean `cost`?" in page
+    assert "“costs” is not a field of incidents. Did you mean “cost”?" in page
     assert 'value="costs:3 <b>"' in page
     assert rows(page) == []
     assert "Last hour" in shown(world, range="soon")
-    assert "`soon` is not a time range." in shown(world, range="soon")
+    assert "“soon” is not a time range." in shown(world, range="soon")
 
 
 def test_a_typed_range_is_read_in_the_readers_zone_and_kept_as_instants(world):

@@ -554,8 +554,8 @@ def test_the_audit_is_exported_with_the_filters_of_the_screen_and_without_its_pa
     links = re.findall(r'href="([^"]+)"[^>]* download', screen.content.decode())
     (link,) = (one for one in map(html.unescape, links) if f"format={file_format}" in one)
     told = world.client.get(link)
-    name = f"loopguard-audit-{world.project.slug}.{file_format}"
-    assert told["Content-Disposition"] == f'attachment; filename="{name}"'
+    name = rf"loopguard-audit-{world.project.slug}-[0-9T-]{{17}}Z\.{file_format}"
+    assert re.fullmatch(f'attachment; filename="{name}"', told["Content-Disposition"])
     content = told.getvalue().decode()
     if file_format == "csv":
         rows = list(csv.DictReader(io.StringIO(content)))
