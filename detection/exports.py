@@ -70,7 +70,7 @@ EXPORTED_LISTS: Final = {
         sessions.list_sessions,
         session_document,
         "session state outcome agent backend model parent_session is_demo integration started_at last_event_at ended_at"
-        " calls blocked tokens cost_usd last_tool meter pending_events stopped would_have_stopped_at_call",
+        " calls blocked warned tokens cost_usd last_tool meter pending_events stopped would_have_stopped_at_call",
     ),
     "incidents": ExportedList(
         incidents.list_incidents,
