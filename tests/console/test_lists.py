@@ -173,7 +173,7 @@ def test_an_export_has_exactly_the_listed_rows_of_all_pages_in_their_order(world
         assert [*csv.reader(io.StringIO(nothing.getvalue().decode()))] == [columns], name
     refused = world.client.get(f"{world.base}/export/incidents?q=nofield:1")
     assert refused.status_code == 302
-    assert "`nofield` is not a field" in unescape(
+    assert "“nofield” is not a field" in unescape(
         world.client.get(f"{world.base}/incidents").content.decode()
     )
     assert world.client.get(f"{world.base}/export/users").status_code == 404
