@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from detection.engine import durations
 from detection.engine.calls import Finding, Message, ObservedCall, Usage
 from detection.engine.field import Field
-from detection.engine.identity import Keyer, loop_identity
+from detection.engine.identity import Keyer
 from detection.engine.memory import Record, RunState
 from detection.engine.results import ResultOutcome
 
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from detection.engine.policy import Policy
 
 MAX_EVIDENCE = 50
-MAX_LIMIT_EVIDENCE = 20
-COST_DECIMALS = 12
-"""To which sums of costs are rounded: ten times 0.40 is 4.00."""
 
 
 class Reading(NamedTuple):
@@ -199,8 +196,9 @@ class BaseDetector:
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        cls.switch = f"{cls.kind}_enabled"
-        cls.ladder = "" if cls.is_silence else cls.ladder or f"{cls.kind}_ladder"
+        if cls.kind:  # otherwise a base class of several detectors
+            cls.switch = f"{cls.kind}_enabled"
+            cls.ladder = "" if cls.is_silence else cls.ladder or f"{cls.kind}_ladder"
 
     def on_call(
         self, own: dict[str, Any], run: RunState, record: Record, call: ObservedCall, policy: Policy
@@ -273,39 +271,6 @@ class RemovedDetector(BaseDetector):
     def __init__(self, kind: str) -> None:
         self.kind = kind  # type: ignore[misc]
         self.label = self.headline = kind.replace("_", " ").capitalize()  # type: ignore[misc]
-
-
-def limit_finding(
-    kind: str,
-    run: RunState,
-    record: Record,
-    unit: str,
-    amount: float,
-    limit: float,
-    *,
-    final: bool = False,
-) -> Finding:
-    """Return the finding that a limit is spent or, below it, the notice to operators that it nearly is."""
-    is_over = amount >= limit
-    recent = run.records[-MAX_LIMIT_EVIDENCE:]
-    return Finding(
-        kind=kind,
-        count=int(amount),
-        limit=max(1, int(limit)),
-        loop_id=loop_identity(kind, (unit, "notice" if not is_over else "")),
-        call_keys=(record.key,),
-        seqs=evidence(recent),
-        first_seq=recent[0].seq,
-        detail=detail(
-            record.tool,
-            unit=unit,
-            used=round(amount, 4),
-            allowed=limit,
-            notice=not is_over,
-            advisory=not is_over,
-            final=is_over and final,
-        ),
-    )
 
 
 def calls_in_window(finding: Finding) -> int:

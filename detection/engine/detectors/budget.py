@@ -16,19 +16,12 @@ A message resets none of them, except in an attended session, where a person sen
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from detection.engine.calls import Finding, ObservedCall, Usage
-from detection.engine.detectors.base import (
-    COST_DECIMALS,
-    BaseDetector,
-    Example,
-    ExampleCall,
-    Reading,
-    limit_finding,
-)
-from detection.engine.field import Field, ladder, number, switch
+from detection.engine.calls import ObservedCall, Usage
+from detection.engine.detectors.base import Example, Reading
+from detection.engine.detectors.limits import LimitDetector, add, fetch, limit_settings
+from detection.engine.field import ladder, number, switch
 from detection.engine.memory import PENDING, Record, RunState
 
 if TYPE_CHECKING:
@@ -36,10 +29,9 @@ if TYPE_CHECKING:
 
 _RECENT_CALLS = 20
 _LITTLE_NEW = 0.25
-_COST = "US dollars"
 
 
-class Budget(BaseDetector):
+class Budget(LimitDetector):
     """Adds up what a run uses and compares it with its limits."""
 
     kind = "budget"
@@ -53,8 +45,6 @@ class Budget(BaseDetector):
     presets = ("standard", "justified")
     key_settings = ("budget_ladder", "budget_max_calls", "budget_max_rounds")
     limit_setting = "budget_max_rounds"
-    is_run_limit = True
-    describes_results = False
     settings = (
         switch(
             "budget_enabled", False, "Limit runs", "Limit rounds, calls, time, tokens and cost of a run.",
@@ -68,26 +58,7 @@ class Budget(BaseDetector):
             "budget_soft_rounds", True, "Soft round limit",
             "The round limit applies only if the last 20 calls brought few new results.", weakens="on",
         ),
-        number(
-            "budget_max_calls", 1000, 0, 10_000_000, "Maximum calls", "Fires on the n-th call. 0 means no limit."
-        ),
-        number(
-            "budget_max_seconds", 0, 0, 31_536_000, "Maximum duration",
-            "Fires on the first call after this time. 0 means no limit.", unit="seconds",
-        ),
-        number(
-            "budget_max_tokens", 0, 0, 10**12, "Maximum tokens",
-            "Fires once the run has used this many tokens. 0 means no limit.", unit="tokens",
-        ),
-        Field(
-            "budget_max_cost_usd", "float", 0.0, "Maximum cost",
-            "Fires once the run has cost this much. 0 means no limit.",
-            unit=_COST, minimum=0, maximum=1e9, weakens="up",
-        ),
-        Field(
-            "budget_notice_share", "float", 0.8, "Notice to operators",
-            "Share of a limit at which operators get a notice.", minimum=0.1, maximum=1.0,
-        ),
+        *limit_settings("budget", calls=1000),
         number(
             "budget_extension_rounds", 40, 1, 1_000_000, "Rounds per extension",
             "Rounds that an accepted justification grants.", unit="rounds",
@@ -101,10 +72,7 @@ class Budget(BaseDetector):
     examples = {
         "budget": Example(
             "the eighth round of eight (limit lowered for the picture)",
-            tuple(
-                ExampleCall(str(n), "fetch", {"page": f"{n} {n * n}"}, f"text {n * 17} of page")
-                for n in range(1, 9)
-            ),
+            tuple(fetch(n) for n in range(1, 9)),
             values={"budget_max_rounds": 8, "budget_soft_rounds": False},
         ),
     }
@@ -113,100 +81,41 @@ class Budget(BaseDetector):
         self, own: dict[str, Any], run: RunState, record: Record, call: ObservedCall, policy: Policy
     ) -> Reading:
         """Judge a call before it runs."""
-        _add_usage(own, record, call)
+        _add_call(own, record, call)
         values = policy.values
-        limits = policy.plans.get(self.kind)
-        if limits is None:
-            limits = policy.plans[self.kind] = _limits(values)
-        used_before, granted = own.get("extension", (0, 0))
-        notice_share = values["budget_notice_share"]
-        # Whether the limit is spent, and its share; what is reported of it.
-        most = (False, 0.0)
-        best: tuple[float, float, Finding | None] = (0.0, 1.0, None)
-        for unit, name, limit in limits:
-            before = 0
-            if granted and unit == "rounds":
-                before, limit = used_before, used_before + granted + 1
-            if limit <= 0:
-                continue
-            amount = own[name] if unit != "seconds" else record.at - own[name]
-            # Of an extension, only its own rounds count towards the notice.
-            share = (amount - before) / (limit - before)
-            # The limit fires on the n-th round, so it is spent when that round begins.
-            finding = None
-            if share >= notice_share and (
-                unit != "rounds" or not values["budget_soft_rounds"] or _little_new(run)
-            ):
-                finding = self._finding(own, run, record, values, unit, amount, limit)
-            rank = (finding is not None, share)
-            if rank > most:
-                most, best = rank, (amount, limit, finding)
-        amount, limit, finding = best
-        if finding is not None and finding.detail.get("notice"):
-            # Only the reported limit counts as noticed: if two come close on one call, the other follows on the next.
-            noticed = finding.detail
-            own["noticed"] = {**own.get("noticed", {}), str(noticed["unit"]): noticed["allowed"]}
-        return Reading(int(amount), max(1, int(limit)), finding)
+        limits = self.limits(policy)
+        # Of an extension, only its own rounds count towards the notice.
+        before, granted = own.get("extension", (0, 0))
+        rounds = before + granted + 1 if granted else values["budget_max_rounds"]
+        if rounds:
+            limits = (("rounds", "rounds", rounds), *limits)
+        return self.compare(
+            limits, own, own.setdefault("noticed", {}), run, record, policy,
+            earlier_rounds=before, final=own.get("extensions", 0) >= values["budget_max_extensions"],
+        )  # fmt: skip
 
-    def _finding(
-        self,
-        own: dict[str, Any],
-        run: RunState,
-        record: Record,
-        values: Mapping[str, Any],
-        unit: str,
-        amount: float,
-        limit: float,
-    ) -> Finding | None:
-        # Noticed limits are kept by value: a raised limit is a new one.
-        if amount < limit and own.get("noticed", {}).get(unit) == limit:
-            return None
-        final = own.get("extensions", 0) >= values["budget_max_extensions"]
-        return limit_finding(self.kind, run, record, unit, amount, limit, final=final)
+    def applies(self, unit: str, run: RunState, policy: Policy) -> bool:
+        """Return whether the limit of this unit applies now: a soft one only if the latest calls brought little new."""
+        return unit != "rounds" or not policy.values["budget_soft_rounds"] or _little_new(run)
 
     def on_usage(self, own: dict[str, Any], usage: Usage) -> None:
         """Add the usage of a model response that was reported by itself."""
-        _begin(own, usage.at)
-        own["tokens"] += usage.tokens
-        own["cost"] = round(own["cost"] + usage.cost_usd, COST_DECIMALS)
+        add(own, usage)
 
     def extend(self, own: dict[str, Any], rounds: int) -> None:
         """Grant further rounds; the current round is the first of them."""
-        own["extension"] = [max(0, own["rounds"] - 1), max(1, rounds)]
+        own["extension"] = [max(0, own.get("rounds", 0) - 1), max(1, rounds)]
         own["extensions"] = own.get("extensions", 0) + 1
         own["noticed"] = {}
 
-    def raised_setting(self, unit: str) -> str:
-        """Return the setting that an operator raises where findings count this unit."""
-        return f"budget_max_{'cost_usd' if unit == _COST else unit or 'rounds'}"
 
-
-def _begin(own: dict[str, Any], at: float) -> None:
-    if not own:
-        own |= {"calls": 0, "rounds": 0, "tokens": 0, "cost": 0.0, "since": at, "round": -1}
-
-
-def _add_usage(own: dict[str, Any], record: Record, call: ObservedCall) -> None:
-    _begin(own, call.at)
+def _add_call(own: dict[str, Any], record: Record, call: ObservedCall) -> None:
+    add(own, call)
     own["calls"] += 1
-    if not record.round or record.round != own["round"]:
-        own["rounds"] += 1
+    # The limit fires on the n-th round, so it is spent when that round begins.
+    if not record.round or record.round != own.get("round"):
+        own["rounds"] = own.get("rounds", 0) + 1
         own["round"] = record.round
-    own["tokens"] += call.tokens
-    if call.cost_usd:
-        own["cost"] = round(own["cost"] + call.cost_usd, COST_DECIMALS)
-
-
-def _limits(values: Mapping[str, Any]) -> tuple[tuple[str, str, float], ...]:
-    """Return unit, account and limit of everything limited; rounds always, because they may be granted later."""
-    limits = (
-        ("rounds", "rounds", values["budget_max_rounds"]),
-        ("calls", "calls", values["budget_max_calls"]),
-        ("seconds", "since", values["budget_max_seconds"]),
-        ("tokens", "tokens", values["budget_max_tokens"]),
-        (_COST, "cost", values["budget_max_cost_usd"]),
-    )
-    return tuple(one for one in limits if one[2] > 0 or one[0] == "rounds")
 
 
 def _little_new(run: RunState) -> bool:

@@ -19,24 +19,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from detection.engine.calls import ObservedCall
-from detection.engine.detectors.base import (
-    QUIET,
-    BaseDetector,
-    Example,
-    ExampleCall,
-    Reading,
-    limit_finding,
-)
-from detection.engine.field import NOT_OF_TOOLS, Field, ladder, number, switch
+from detection.engine.detectors.base import QUIET, Example, Reading
+from detection.engine.detectors.limits import COST, LimitDetector, fetch, limit_settings
+from detection.engine.field import NOT_OF_TOOLS, ladder, switch
 from detection.engine.memory import Record, RunState
 
 if TYPE_CHECKING:
     from detection.engine.policy import Policy
 
-_COST = "US dollars"
+_UNITS = ("calls", "tokens", COST)
 
 
-class FamilyBudget(BaseDetector):
+class FamilyBudget(LimitDetector):
     """Adds up what the sessions of a family use and compares it with its limits."""
 
     kind = "family_budget"
@@ -50,47 +44,21 @@ class FamilyBudget(BaseDetector):
     again = "Every further call"
     key_settings = ("family_budget_ladder", "family_budget_max_calls", "family_budget_max_cost_usd")
     limit_setting = "family_budget_max_calls"
-    is_run_limit = True
     spans_session = True
     spans_family = True
-    describes_results = False
+    units = _UNITS
     settings = (
         switch(
             "family_budget_enabled", False, "Limit families",
             "Limit calls, tokens and cost of a session and those that it started.", weakens="off", scopes=NOT_OF_TOOLS,
         ),
-        number(
-            "family_budget_max_calls", 0, 0, 10_000_000, "Maximum calls of a family",
-            "Fires on the n-th call of the family. 0 means no limit.",
-        ),
-        number(
-            "family_budget_max_tokens", 0, 0, 10**12, "Maximum tokens of a family",
-            "Fires once the family has used this many tokens. 0 means no limit.", unit="tokens",
-        ),
-        Field(
-            "family_budget_max_cost_usd", "float", 0.0, "Maximum cost of a family",
-            "Fires once the family has cost this much. 0 means no limit.",
-            unit=_COST, minimum=0, maximum=1e9, weakens="up",
-        ),
-        Field(
-            "family_budget_notice_share", "float", 0.8, "Notice about a family",
-            "Share of a limit at which operators get a notice.", minimum=0.1, maximum=1.0,
-        ),
+        *limit_settings("family_budget", "family", units=_UNITS),
         ladder("family_budget_ladder", "judge_or_ask", "Reaction to a limit of a family"),
     )  # fmt: skip
     examples = {
         "family_budget": Example(
             "the eighth call of eight, in three sessions (limit set for the picture)",
-            tuple(
-                ExampleCall(
-                    str(n),
-                    "fetch",
-                    {"page": f"{n} {n * n}"},
-                    f"text {n * 17} of page",
-                    session=f"child {n % 3}",
-                )
-                for n in range(1, 9)
-            ),
+            tuple(fetch(n, session=f"child {n % 3}") for n in range(1, 9)),
             values={"family_budget_max_calls": 8},
         ),
     }
@@ -99,31 +67,8 @@ class FamilyBudget(BaseDetector):
         self, own: dict[str, Any], run: RunState, record: Record, call: ObservedCall, policy: Policy
     ) -> Reading:
         """Judge a call before it runs."""
-        family, values = run.family, policy.values
+        family = run.family
         if family is None or len(family.usage) < 2:
             return QUIET
-        share_of_notice = values["family_budget_notice_share"]
-        best, most = QUIET, (False, 0.0)
-        for unit, amount, name in zip(("calls", "tokens", _COST), family.totals, _LIMITS, strict=True):
-            limit = values[name]
-            if limit <= 0:
-                continue
-            share = amount / limit
-            is_found = share >= 1 or (share >= share_of_notice and family.noticed.get(unit) != limit)
-            if (is_found, share) > most:
-                finding = (
-                    limit_finding(self.kind, run, record, unit, amount, limit, final=True)
-                    if is_found
-                    else None
-                )
-                best, most = Reading(int(amount), max(1, int(limit)), finding), (is_found, share)
-        if best.finding is not None and best.finding.detail.get("notice"):
-            family.noticed[str(best.finding.detail["unit"])] = best.finding.detail["allowed"]
-        return best
-
-    def raised_setting(self, unit: str) -> str:
-        """Return the setting that an operator raises where findings count this unit."""
-        return f"family_budget_max_{'cost_usd' if unit == _COST else unit or 'calls'}"
-
-
-_LIMITS = tuple(f"family_budget_max_{name}" for name in ("calls", "tokens", "cost_usd"))
+        accounts = dict(zip(("calls", "tokens", "cost"), family.totals, strict=True))
+        return self.compare(self.limits(policy), accounts, family.noticed, run, record, policy, final=True)

@@ -1,0 +1,174 @@
+"""What the detectors of limits share: their settings, their accounts, and the comparison of the two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from detection.engine.calls import Finding, ObservedCall, Usage
+from detection.engine.detectors.base import BaseDetector, ExampleCall, Reading, detail, evidence
+from detection.engine.field import Field, number
+from detection.engine.identity import loop_identity
+from detection.engine.memory import Record, RunState
+
+if TYPE_CHECKING:
+    from detection.engine.policy import Policy
+
+COST = "US dollars"
+_MAX_EVIDENCE = 20
+_COST_DECIMALS = 12
+"""To which sums of costs are rounded: ten times 0.40 is 4.00."""
+_ACCOUNTS = {"rounds": "rounds", "calls": "calls", "seconds": "since", "tokens": "tokens", COST: "cost"}
+"""Names of the accounts by unit; that of the time has its beginning."""
+
+Limit = tuple[str, str, float]
+"""Unit, account and value."""
+
+
+class LimitDetector(BaseDetector):
+    """Base class of the detectors that compare what is used with limits.
+
+    Attributes
+    ----------
+    units : tuple of str
+        What has a limit of its own, the setting `{kind}_max_{unit}`.
+    """
+
+    units: ClassVar[tuple[str, ...]] = ("calls", "seconds", "tokens", COST)
+    is_run_limit = True
+    describes_results = False
+
+    def limits(self, policy: Policy) -> tuple[Limit, ...]:
+        """Return the limits that are set."""
+        limits: tuple[Limit, ...] | None = policy.plans.get(self.kind)
+        if limits is None:
+            values = [
+                (unit, _ACCOUNTS[unit], policy.values[self.raised_setting(unit)]) for unit in self.units
+            ]
+            limits = policy.plans[self.kind] = tuple(one for one in values if one[2] > 0)
+        return limits
+
+    def compare(
+        self,
+        limits: Iterable[Limit],
+        accounts: Mapping[str, Any],
+        noticed: dict[str, float],
+        run: RunState,
+        record: Record,
+        policy: Policy,
+        *,
+        earlier_rounds: int = 0,
+        final: bool = False,
+    ) -> Reading:
+        """Return the reading of the limit that comes first, with a finding if it is spent or, the first time, nearly spent.
+
+        `earlier_rounds` had been used when the limit of rounds was granted.
+        """
+        notice_share = policy.values[f"{self.kind}_notice_share"]
+        most, best = (False, 0.0), ("", 0.0, 1.0)
+        for unit, account, limit in limits:
+            amount = accounts[account] if unit != "seconds" else record.at - accounts[account]
+            before = earlier_rounds if unit == "rounds" else 0
+            share = (amount - before) / (limit - before)
+            # Noticed limits are kept by value: a raised limit is a new one.
+            is_found = (
+                share >= notice_share
+                and (share >= 1 or noticed.get(unit) != limit)
+                and self.applies(unit, run, policy)
+            )
+            if (is_found, share) > most:
+                most, best = (is_found, share), (unit, amount, limit)
+        unit, amount, limit = best
+        finding = self._finding(run, record, unit, amount, limit, final) if most[0] else None
+        if finding is not None and amount < limit:
+            # Only the reported limit counts as noticed: if two come close on one call, the other follows on the next.
+            noticed[unit] = limit
+        return Reading(int(amount), max(1, int(limit)), finding)
+
+    def applies(self, unit: str, run: RunState, policy: Policy) -> bool:
+        """Return whether the limit of this unit applies now."""
+        return True
+
+    def raised_setting(self, unit: str) -> str:
+        """Return the setting that an operator raises where findings count this unit."""
+        name = "cost_usd" if unit == COST else unit
+        return f"{self.kind}_max_{name}" if name else self.limit_setting
+
+    def _finding(
+        self, run: RunState, record: Record, unit: str, amount: float, limit: float, final: bool
+    ) -> Finding:
+        """Return the finding that a limit is spent or, below it, the notice to operators that it nearly is."""
+        is_spent = amount >= limit
+        recent = run.records[-_MAX_EVIDENCE:]
+        return Finding(
+            kind=self.kind,
+            count=int(amount),
+            limit=max(1, int(limit)),
+            loop_id=loop_identity(self.kind, (unit, "" if is_spent else "notice")),
+            call_keys=(record.key,),
+            seqs=evidence(recent),
+            first_seq=recent[0].seq,
+            detail=detail(
+                record.tool,
+                unit=unit,
+                used=round(amount, 4),
+                allowed=limit,
+                notice=not is_spent,
+                advisory=not is_spent,
+                final=is_spent and final,
+            ),
+        )
+
+
+def limit_settings(
+    kind: str, whose: str = "", *, units: tuple[str, ...] = LimitDetector.units, calls: int = 0
+) -> tuple[Field, ...]:
+    """Return the settings of the limits on these units of a run, or of a `whose`, and of the notice before them."""
+    of, about = (f" of a {whose}", f" about a {whose}") if whose else ("", "")
+    whole = whose or "run"
+    fields = {
+        "calls": number(
+            f"{kind}_max_calls", calls, 0, 10_000_000, f"Maximum calls{of}",
+            f"Fires on the n-th call of the {whole}. 0 means no limit.",
+        ),
+        "seconds": number(
+            f"{kind}_max_seconds", 0, 0, 31_536_000, f"Maximum duration{of}",
+            "Fires on the first call after this time. 0 means no limit.", unit="seconds",
+        ),
+        "tokens": number(
+            f"{kind}_max_tokens", 0, 0, 10**12, f"Maximum tokens{of}",
+            f"Fires once the {whole} has used this many tokens. 0 means no limit.", unit="tokens",
+        ),
+        COST: Field(
+            f"{kind}_max_cost_usd", "float", 0.0, f"Maximum cost{of}",
+            f"Fires once the {whole} has cost this much. 0 means no limit.",
+            unit=COST, minimum=0, maximum=1e9, weakens="up",
+        ),
+    }  # fmt: skip
+    notice = Field(
+        f"{kind}_notice_share", "float", 0.8, f"Notice to operators{about}",
+        "Share of a limit at which operators get a notice.", minimum=0.1, maximum=1.0,
+    )  # fmt: skip
+    return *(fields[unit] for unit in units), notice
+
+
+def begin(own: dict[str, Any], at: float) -> None:
+    """Open the accounts."""
+    own |= {"calls": 0, "tokens": 0, "cost": 0.0, "since": at}
+
+
+def add(own: dict[str, Any], used: ObservedCall | Usage) -> None:
+    """Add tokens and cost of a call or of a response. Most calls come without those of their response."""
+    if not own:
+        begin(own, used.at)
+    if used.tokens:
+        own["tokens"] += used.tokens
+    if used.cost_usd:
+        own["cost"] = round(own["cost"] + used.cost_usd, _COST_DECIMALS)
+
+
+def fetch(number: int, run: str | None = None, session: str = "") -> ExampleCall:
+    """Return a call of an example that differs from all others and brings something new."""
+    text = f"text {number * 17} of page"
+    arguments = {"page": f"{number} {number * number}"}
+    return ExampleCall(str(number), "fetch", arguments, text, run=run, session=session)
