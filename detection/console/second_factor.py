@@ -17,7 +17,7 @@ from django.views.decorators.http import require_http_methods
 
 from detection.console.access import actor_of
 from detection.console.account import check_password
-from detection.console.sign_in import address_of
+from detection.console.sign_in import MAX_PASSWORD_CHARACTERS, address_of
 from detection.engine.durations import relative
 from detection.services.accounts import second_factor, sign_in_throttle
 from detection.services.errors import Invalid, ServiceError
@@ -54,6 +54,7 @@ def _page(request: HttpRequest, **more: Any) -> HttpResponse:
     context = {
         "is_enabled": enabled,
         "codes_left": second_factor.recovery_codes_left(user_id),
+        "max_password": MAX_PASSWORD_CHARACTERS,
         "max_code": second_factor.MAX_CODE_CHARACTERS,
         **more,
     }
