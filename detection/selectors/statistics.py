@@ -97,7 +97,7 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True)
 class JudgeShare:
-    """Consultations of the judge by outcome (see `JudgeOutcome`); `right` and `wrong` are those that people labelled so."""
+    """Consultations of the judge by outcome, see `JudgeOutcome`; `right` and `wrong` count those that people labelled."""
 
     outcome: str
     count: int

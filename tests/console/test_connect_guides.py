@@ -37,7 +37,7 @@ def test_every_guide_says_what_it_prevents_and_how_to_check_it(name, reader):
     guide = GUIDES[name]
     assert all(sentence in page for sentence in (*guide.prevents, guide.check, guide.summary))
     assert ("Trust the hooks" in page) == (name == "codex")
-    assert "Not heard yet" in page
+    assert "Nothing received yet" in page
 
 
 def test_a_guide_tells_that_its_agent_is_heard_or_only_observed(reader, project):

@@ -89,7 +89,7 @@ def test_a_file_of_another_kind_is_explained_on_the_page(operator, project):
 @pytest.mark.parametrize(
     ("contents", "form", "words"),
     [
-        ([], {}, "must have at least one file"),
+        ([], {}, "must contain at least one file"),
         ([b""], {}, "run.jsonl is empty"),
         ([b"x"], {"kind": "csv"}, "`kind` must be one of"),
         ([b"x"], {"usd_input": "three"}, "Prices must be numbers"),

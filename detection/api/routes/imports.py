@@ -75,7 +75,7 @@ def _document(row: TranscriptImport, project: str) -> dict[str, Any]:
     openapi_extra=_BODY,
 )
 def create_import(request: ApiRequest, query: Query[ImportRequestSchema]) -> HttpResponse:
-    """Upload a file with past runs of up to 512 MB; a worker imports it. Imported sessions alert nobody."""
+    """Upload a file with past runs of up to 512 MB; a worker imports it. Imported sessions send no alerts."""
     check_parameters(request, ImportRequestSchema)
     request_bodies.media_type(request, MEDIA_TYPES)
     project_id = request.principal.project_id

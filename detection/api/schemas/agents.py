@@ -224,7 +224,7 @@ class AlteredItemSchema(Schema):
 
 
 class ReadMessagesSchema(Schema):
-    """What was read of a list of messages."""
+    """How many messages of a list were read, and how many of them were new."""
 
     messages: int = Field(description="Length of the list.")
     new: int = Field(description="Messages that were not known.")

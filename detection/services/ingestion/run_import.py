@@ -1,4 +1,4 @@
-"""Imports past runs: their calls count at the times of the record, alert nobody, and are evaluated at once.
+"""Imports past runs: their calls count at the times of the record, send no alerts, and are evaluated at once.
 
 An imported session is written by nothing else, so its last sequence number says how much of the record is stored. Importing a
 record again, or one that has grown, therefore continues where the last import ended.

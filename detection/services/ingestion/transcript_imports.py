@@ -85,7 +85,7 @@ def create_import(
     if kind not in KINDS:
         raise Invalid(f"`kind` must be one of {', '.join(KINDS)}.", field="kind", code="invalid_value")
     if not files:
-        raise Invalid("`files` must have at least one file.", field="files", code="missing")
+        raise Invalid("`files` must contain at least one file.", field="files", code="missing")
     if len(files) > import_files.MAX_FILES:
         raise import_files.too_many()
     for price in prices or ():

@@ -29,14 +29,14 @@ def accept(
     Parameters
     ----------
     note
-        Reason; the history of the policy keeps it with what spoke for the suggestion.
+        Reason; the policy history keeps it with the evidence for the suggestion.
     expires_at
         When the change expires.
 
     Raises
     ------
     NotFound
-        If the labels of the project do not speak for it.
+        If the labels of the project do not support it.
     Conflict
         ``already_decided``.
     Invalid
@@ -78,7 +78,7 @@ def undo(project_id: int, public_id: str, actor: Actor) -> None:
     NotFound
         If nothing was decided about it.
     Conflict
-        ``changed_since`` if the policy of its scope was changed later; the history of policies restores it.
+        ``changed_since`` if the policy of its scope has changed since; it can be restored from the policy history.
     """
     row = Suggestion.objects.select_for_update().filter(project_id=project_id, public_id=public_id).first()
     if row is None:
@@ -96,7 +96,7 @@ def undo(project_id: int, public_id: str, actor: Actor) -> None:
         ]
         if not all(is_expired):
             raise Conflict(
-                "The policy of this scope was changed since. Restore it from the history of policies.",
+                "The policy of this scope has changed since. Restore it from the policy history.",
                 code="changed_since",
             )
         if not is_expired:
