@@ -124,7 +124,7 @@ def test_a_draft_is_shown_in_every_wire_shape_and_stored_nowhere(api, rung):
     has_window = rung not in CLOSINGS
     text = f"$tool: $count of $limit{' in $window' if has_window else ''}, $$9"
     draft = api.post("/message-templates/preview", {"rung": rung, "text": text}).json()
-    assert draft["message"].startswith(f"search_web: 4 of 4{' in 120 seconds' if has_window else ''}, $9")
+    assert draft["message"].startswith(f"search_web: 4 of 4{' in 2 min' if has_window else ''}, $9")
     assert tuple(draft["rendered"]) == SHAPES
     assert draft["rendered"]["text"] == draft["message"]
     for shape in SHAPES:
