@@ -14,7 +14,7 @@ def bare(request: HttpRequest) -> JsonResponse:
         return JsonResponse({"id": cursor.fetchone()[0]})
 
 
-urlpatterns = [path("bare", bare), path("", include("loopguard_site.urls"))]
+urlpatterns = [path("api/bare", bare), path("", include("loopguard_site.urls"))]
 handler404 = "detection.console.error_pages.not_found"
 handler403 = "detection.console.error_pages.forbidden"
 handler500 = "detection.console.error_pages.server_error"

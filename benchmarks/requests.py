@@ -30,7 +30,7 @@ def guard(client: int, number: int) -> Request:
 
 def bare(client: int, number: int) -> Request:
     """Return the same body, for the bare endpoint."""
-    return "/bare", guard(client, number)[1]
+    return "/api/bare", guard(client, number)[1]
 
 
 def events(client: int, number: int, *, per_request: int = 100) -> Request:
@@ -49,7 +49,7 @@ def events(client: int, number: int, *, per_request: int = 100) -> Request:
 
 def bare_events(client: int, number: int) -> Request:
     """Return the same batch, for the bare endpoint."""
-    return "/bare", events(client, number)[1]
+    return "/api/bare", events(client, number)[1]
 
 
 def loop(session: str) -> Request:

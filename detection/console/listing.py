@@ -28,6 +28,7 @@ from detection.selectors.pages import BadCursor, Page
 from detection.selectors.saved_views import list_views
 
 Row = TypeVar("Row")
+_QUOTED = re.compile(r"`([^`]+)`")
 FORMATS = (("csv", "CSV"), ("jsonl", "JSON lines"))
 
 
@@ -363,4 +364,4 @@ def sort_header(listing: Listing, name: str, words: str, classes: str = "") -> S
 
 def _in_quotes(detail: str) -> str:
     """Return an error of the API with the names in it in quotation marks."""
-    return re.sub(r"`([^`]+)`", r"“\1”", detail)
+    return _QUOTED.sub(r"“\1”", detail)

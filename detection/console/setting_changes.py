@@ -19,6 +19,7 @@ from detection.forms import OverrideForm
 from detection.services.errors import ServiceError
 from detection.services.policies.overrides import checked
 
+_NAME = re.compile(r"`(\w+)`")
 DIFF = "diff"
 """The action of a form that asks for its changes instead of saving them."""
 
@@ -122,9 +123,7 @@ def _changes(
 
 def _labelled(detail: str) -> str:
     """Return a message with the labels of settings, as the form shows them, instead of their names."""
-    return re.sub(
-        r"`(\w+)`", lambda found: FIELDS[found[1]].label if found[1] in FIELDS else found[0], detail
-    )
+    return _NAME.sub(lambda found: FIELDS[found[1]].label if found[1] in FIELDS else found[0], detail)
 
 
 def _text(value: Any) -> str:

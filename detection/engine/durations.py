@@ -27,6 +27,11 @@ def exact(value: float, unit: str = "seconds") -> str:
     return " ".join(parts) or "0"
 
 
+def in_seconds(value: float) -> str:
+    """Return a time in seconds however long it is: ``120 s``."""
+    return f"{value:g} s"
+
+
 def span(seconds: float, *, is_short: bool = False) -> str:
     """Return a span of time: ``0 s``, ``41 s``, ``2 min 5 s``, ``12 min``, ``2 h 5 min``, ``9 d``.
 

@@ -146,7 +146,9 @@ def message(
     if template is None:
         return ""
     pause = f" {pause_note(pause_seconds)}" if pause_seconds else ""
-    what = describe(finding) + (", again after guidance to try another way" if after_guidance else "")
+    what = detector.describe(finding, in_seconds=True) + (
+        ", again after guidance to try another way" if after_guidance else ""
+    )
     return (
         Template(template)
         .safe_substitute(

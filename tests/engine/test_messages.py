@@ -17,7 +17,7 @@ def stopped(**values):
 def test_a_stop_names_tool_count_and_window_and_says_that_the_session_was_stopped():
     message = stopped(preset="proxy").message
 
-    for part in ("'get_weather'", "4 times within 2 min", "Session stopped"):
+    for part in ("'get_weather'", "4 times within 120 s", "Session stopped"):
         assert part in message
 
 
@@ -26,7 +26,7 @@ def test_the_window_is_the_time_that_the_calls_really_span():
     player = Player(repeat_warn_at=0)
     verdicts = [player.call("get_weather", {}, gap=60.0).verdict for _ in range(16)]
 
-    assert "16 times within 15 min" in verdicts[-1].message
+    assert "16 times within 900 s" in verdicts[-1].message
     assert verdicts[-1].finding.window_seconds == 900
 
 
@@ -42,7 +42,7 @@ def test_slow_calls_are_all_named_although_they_count_as_a_fifth():
     verdicts = [player.step("get_weather", {}, "rain", gap=60.0) for _ in range(11)]
 
     assert verdicts[-1].finding.count == 3
-    assert "11 times within 10 min" in verdicts[-1].message
+    assert "11 times within 600 s" in verdicts[-1].message
 
 
 def test_slow_calls_without_a_new_result_are_all_named():

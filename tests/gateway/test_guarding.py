@@ -124,7 +124,7 @@ def test_a_model_gets_the_known_answer_of_a_read_as_a_result(world: World, shape
     policy(world, mode=["reuse"])
 
     def script(asked):
-        has_it = "answer to the same call" in asked.body.decode()
+        has_it = "answer that the same call got" in asked.body.decode()
         return answered(asked, shape, "Three." if has_it else "", [] if has_it else [call("read_file")])
 
     world.model.script = script

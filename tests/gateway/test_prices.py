@@ -88,9 +88,9 @@ def test_the_api_saves_lists_and_deletes(project):
     price = {"backend": "openai", "model": "gpt-5*", "input_usd": 1.25, "output_usd": 10}
     saved = api.put("/api/v1/prices", price, content_type="application/json")
     assert saved.status_code == 200
-    assert saved.json() | {"id": "", "updated_at": ""} == {
+    assert saved.json() | {"id": "", "updated_at": "", "version": ""} == {
         "id": "", "backend": "openai", "model": "gpt-5*", "input_usd": 1.25, "cached_input_usd": None, "cache_write_usd": None,
-        "output_usd": 10.0, "updated_at": "",
+        "output_usd": 10.0, "updated_at": "", "version": "",
     }  # fmt: skip
     assert [one["id"] for one in api.get("/api/v1/prices").json()["items"]] == [saved.json()["id"]]
     wrong = api.put("/api/v1/prices", price | {"model": "gpt 5"}, content_type="application/json")

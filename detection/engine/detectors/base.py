@@ -260,9 +260,16 @@ class BaseDetector:
         """Return the setting that an operator raises where findings count this unit."""
         return self.limit_setting
 
-    def describe(self, finding: Finding) -> str:
-        """Return the finding in words for the agent, without arguments."""
-        return fill(self.message, finding)
+    def describe(self, finding: Finding, *, in_seconds: bool = False) -> str:
+        """Return the finding in words, without arguments.
+
+        Parameters
+        ----------
+        in_seconds
+            Whether the window is given in seconds, as agents read it in the systems that the presets come from: ``120 s``
+            instead of ``2 min``.
+        """
+        return fill(self.message, finding, in_seconds=in_seconds)
 
 
 class RemovedDetector(BaseDetector):
@@ -280,10 +287,11 @@ def calls_in_window(finding: Finding) -> int:
     return finding.window_calls + (finding.detail.get("scope") != "scattered")
 
 
-def fill(template: str, finding: Finding) -> str:
+def fill(template: str, finding: Finding, *, in_seconds: bool = False) -> str:
     """Return a message template with the finding's figures; unknown placeholders stay."""
     seconds = finding.window_seconds
-    span = f" within {durations.exact(seconds)}" if seconds else ""
+    time = durations.in_seconds if in_seconds else durations.exact
+    span = f" within {time(seconds)}" if seconds else ""
     calls = calls_in_window(finding)
     among = f" in the last {calls} calls" if calls else ""
     return Template(template).safe_substitute(

@@ -124,10 +124,10 @@ class Outage(BaseDetector):
         )
         return Reading(count, limit, finding)
 
-    def describe(self, finding: Finding) -> str:
-        """Return the finding in words for the agent, without arguments."""
+    def describe(self, finding: Finding, *, in_seconds: bool = False) -> str:
+        """Return the finding in words, without arguments."""
         trouble = finding.detail.get("trouble")
-        return super().describe(finding) + (f" ({trouble})" if trouble else "")
+        return super().describe(finding, in_seconds=in_seconds) + (f" ({trouble})" if trouble else "")
 
     def reset(self, own: dict[str, Any], run: RunState, keys: tuple[str, ...]) -> None:
         """Start counting errors again from zero."""

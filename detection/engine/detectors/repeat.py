@@ -260,8 +260,8 @@ class Repeat(BaseDetector):
             values["scattered_window_calls"] if values["result_aware"] else 0,
         )
 
-    def describe(self, finding: Finding) -> str:
-        """Return the finding in words for the agent, without arguments."""
+    def describe(self, finding: Finding, *, in_seconds: bool = False) -> str:
+        """Return the finding in words, without arguments."""
         scope = finding.detail.get("scope")
         if scope == "run":
             return fill("this is call #$count to '$tool' with identical parameters", finding)
@@ -275,10 +275,12 @@ class Repeat(BaseDetector):
             return fill(
                 "'$tool' was called with identical arguments $calls times$span and returned nearly the same result",
                 finding,
+                in_seconds=in_seconds,
             )
         if finding.window_calls:
-            return fill("'$tool' was called with identical arguments $count times$among$span", finding)
-        return super().describe(finding)
+            text = "'$tool' was called with identical arguments $count times$among$span"
+            return fill(text, finding, in_seconds=in_seconds)
+        return super().describe(finding, in_seconds=in_seconds)
 
 
 def _new_streak(key: str, ordinal: int) -> dict[str, Any]:

@@ -187,8 +187,8 @@ class Talk(BaseDetector):
         )
         return Reading(count, limit, finding)
 
-    def describe(self, finding: Finding) -> str:
-        """Return the finding in words for the agent, without the texts."""
+    def describe(self, finding: Finding, *, in_seconds: bool = False) -> str:
+        """Return the finding in words, without the texts."""
         said = str(finding.detail.get("said", "said the same")).replace("its context", "your context")
         return f"you {said} {finding.count:,} times without making a call in between"
 
