@@ -21,6 +21,8 @@ IMPORTED = "import/"
 """How the integration of an imported session begins."""
 OTLP = "otlp"
 """The integration of sessions that are known by their telemetry alone."""
+_RANKS = {"": 0, OTLP: 1, "events": 2}
+"""Integrations that cannot block a call; all others rank above."""
 
 
 class Session(models.Model):
@@ -182,8 +184,8 @@ class Session(models.Model):
         return self.integration.startswith(IMPORTED)
 
     def note_integration(self, integration: str) -> None:
-        """Note how an event came. That of the first event stays, unless it was telemetry, which others replace."""
-        if self.integration in ("", OTLP):
+        """Note how an event came. That of the first event stays, but what can block a call replaces what only observes."""
+        if _RANKS.get(integration, len(_RANKS)) > _RANKS.get(self.integration, len(_RANKS)):
             self.integration = integration
 
     @property

@@ -274,7 +274,9 @@ function pause(on) {
 
 function handOff() {
   const table = body.closest("table") ?? body;
-  isHandOnTable = table.matches(":hover") || body.contains(document.activeElement);
+  // After a tap, a touch screen leaves the hover where the finger was.
+  const hovers = matchMedia("(hover: hover)").matches && table.matches(":hover");
+  isHandOnTable = hovers || body.contains(document.activeElement);
   if (isHandOnTable || !rows.order) return;
   settle(false);
   showBar();

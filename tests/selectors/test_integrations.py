@@ -52,3 +52,6 @@ def test_reported_calls_are_observed_only():
     assert session.integration == "events"
     Session.objects.filter(pk=session.pk).update(call_count=1)
     assert is_observed_only(session)
+    guard(principal, GuardRequest(session="s", calls=(call("s"),)))
+    session.refresh_from_db()
+    assert (session.integration, is_observed_only(session)) == ("guard", False)
