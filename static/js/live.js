@@ -78,7 +78,9 @@ async function fetchRows() {
 async function take(answer) {
   rows.cursor = answer.cursor;
   rows.order = answer.order;
-  if (answer.behind_seconds !== null) seen.behindSeconds = answer.behind_seconds;
+  // A person changes a session without an event: its last one is older than what this page fetched before.
+  const sinceUpdate = (Date.now() - seen.updatedAt) / 1000;
+  if (answer.behind_seconds !== null && answer.behind_seconds < sinceUpdate) seen.behindSeconds = answer.behind_seconds;
   const wanted = new Set(answer.order);
   for (const row of body.children) row.classList.toggle("is-gone", !wanted.has(row.id));
   let sliceEnd = performance.now() + SLICE_MS;
