@@ -16,6 +16,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from detection.console.access import ProjectRequest, actor_of, in_project
 from detection.console.formatting import visible
+from detection.console.incident_text import OUTCOME_CHIPS
 from detection.console.listing import Listing
 from detection.engine.detectors import detector_for
 from detection.engine.reactions import DECISION_OF
@@ -36,7 +37,6 @@ UNATTENDED = {
     "allow": "the call is allowed once",
     "disable": "detection is disabled for the session",
 }
-OUTCOME_CHIPS = {"allow": "ok", "block": "idle", "stop": "stop"}
 REASONS = {
     "decided": "decided",
     "remembered": "remembered decision",
@@ -57,6 +57,7 @@ _SHORT = {
     "allow_once": "Allowed once",
     "exempt": "Tool exempted",
     "disable": "Detection disabled",
+    "stop": "Session stopped",
 }
 
 

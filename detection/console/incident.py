@@ -43,6 +43,8 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
     message = next(
         (entry.note.partition(": ")[2] for entry in reversed(activity) if entry.action == "reacted"), ""
     )
+    of_approvals = approvals.of_incident(incident)
+    newest = next((approval for approval, _ in reversed(of_approvals["incident_approvals"])), None)
     context: dict[str, Any] = {
         "incident": incident,
         "title": incident_text.title(incident),
@@ -53,10 +55,10 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         "lines": incident_text.evidence(incident),
         "texts": incident_text.texts(incident),
         "message": message,
-        "did": incident_text.did(incident),
+        "did": incident_text.did(incident, newest),
         "is_silence": detector_for(incident.kind).is_silence,
         "detections_of": _counted_detections(incident),
-        "did_chip": incident_text.DECISION_CHIPS[incident.decision],
+        "did_chip": incident_text.did_chip(incident, newest),
         "settings": incident_text.settings_then(incident.policy, incident.kind),
         "activity": activity,
         "related": [
@@ -74,7 +76,7 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
             routing.active_silences(request.project.pk, timezone.now()), event_facts.incident_facts(incident)
         ),
         **_exception(incident),
-        **approvals.of_incident(incident),
+        **of_approvals,
     }
     return render(request, "console/incident.html", context)
 

@@ -16,7 +16,7 @@ from detection.engine import durations
 from detection.engine.detectors import detector_for
 from detection.engine.detectors.base import placeholders
 from detection.engine.fields import FIELDS
-from detection.models import EventType, Incident, call_flags
+from detection.models import Approval, EventType, Incident, call_flags
 from detection.selectors.incidents import IncidentRow
 
 DID = {
@@ -33,6 +33,8 @@ DECISION_CHIPS = {
     "hold": "held",
     "stop": "stop",
 }
+OUTCOME_CHIPS = {"allow": "ok", "block": "idle", "stop": "stop"}
+"""Decision of an approval to the class of its chip."""
 STATUS_CHIPS = {"open": "loop", "acknowledged": "held", "snoozed": "idle", "ended": "done", "resolved": "ok"}
 
 
@@ -128,12 +130,39 @@ def _results(incident: Incident) -> str:
     return ". "
 
 
-def did(incident: Incident | IncidentRow) -> str:
-    """Return the reaction; for reported calls, the reaction that a guard call would have had."""
+HELD = {"allow": "held, then allowed", "block": "held, then skipped", "stop": "held, then stopped"}
+"""Decision of the approval of a held call for people."""
+
+
+def did(incident: Incident | IncidentRow, approval: Approval | None = None) -> str:
+    """Return the reaction; for reported calls, the reaction that a guard call would have had.
+
+    Parameters
+    ----------
+    approval
+        The newest approval of the incident, whose decision is the outcome of a hold.
+    """
     if detector_for(incident.kind).is_silence:
         return "reported"
     word = DID[incident.decision]
+    if incident.decision == "hold" and approval is not None and approval.decision:
+        word = HELD[approval.decision]
     return word if incident.decision == "allow" or incident.was_guarded else f"would be {word}"
+
+
+def did_chip(incident: Incident | IncidentRow, approval: Approval | None = None) -> str:
+    """Return the class of the chip around `did`."""
+    is_decided = incident.decision == "hold" and approval is not None and approval.decision
+    return OUTCOME_CHIPS[approval.decision] if is_decided and approval else DECISION_CHIPS[incident.decision]
+
+
+def progress(incident: Incident | IncidentRow, approval: Approval | None = None) -> str:
+    """Return how far a loop is: active, allowed until it is found again, recovered or ended."""
+    if incident.ended_at is not None:
+        return "recovered" if incident.recovered else "ended"
+    is_allowed = approval is not None and approval.decision == "allow"
+    is_quiet = approval is not None and (approval.decided_at or incident.opened_at) >= incident.last_seen_at
+    return "allowed" if is_allowed and is_quiet else "active"
 
 
 def _reaction(incident: Incident, calls: list[dict[str, Any]]) -> tuple[Part, ...]:

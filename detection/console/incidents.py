@@ -16,7 +16,7 @@ from detection.console.list_actions import ListActions
 from detection.console.listing import Listing
 from detection.models import Incident, Role
 from detection.models.incidents import IncidentLabel
-from detection.selectors import bulk_actions
+from detection.selectors import approvals, bulk_actions
 from detection.selectors import incidents as selector
 from detection.selectors.lists import INCIDENTS
 from detection.services.incidents import triage as service
@@ -51,6 +51,7 @@ def page(request: ProjectRequest) -> HttpResponse:
     found = listing.page(selector.list_incidents, PAGE_ROWS)
     counts = selector.counts(project.pk, listing.query)
     tabs = listing.tabs(TABS, counts, _EXACT)
+    held = approvals.latest_of(row.id for row in found.items if row.decision == "hold")
     context = {
         "listing": listing,
         "tabs": tabs,
@@ -59,8 +60,9 @@ def page(request: ProjectRequest) -> HttpResponse:
                 row,
                 incident_text.title(row),
                 incident_text.STATUS_CHIPS[row.status],
-                incident_text.did(row),
-                incident_text.DECISION_CHIPS[row.decision],
+                incident_text.progress(row, held.get(row.id)),
+                incident_text.did(row, held.get(row.id)),
+                incident_text.did_chip(row, held.get(row.id)),
             )
             for row in found.items
         ],

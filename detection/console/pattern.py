@@ -15,7 +15,7 @@ from detection.console.incident_text import Part
 from detection.console.patterns import line_of, members_of
 from detection.engine.detectors import detector_for
 from detection.filtering.language import Term, parse, term, write
-from detection.selectors import incidents
+from detection.selectors import approvals, incidents
 from detection.selectors import patterns as selector
 from detection.selectors.filters import list_query
 from detection.selectors.lists import INCIDENTS
@@ -43,6 +43,7 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
     found = incidents.list_incidents(
         request.project.pk, list_query(INCIDENTS, terms=of_it), "", SHOWN_INCIDENTS
     )
+    held = approvals.latest_of(one.id for one in found.items if one.decision == "hold")
     activity = list(pattern.activity.order_by("-at", "-id")[:SHOWN_ACTIVITY])
     context: dict[str, Any] = {
         "pattern": pattern,
@@ -60,8 +61,8 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
                 one,
                 incident_text.title(one),
                 incident_text.STATUS_CHIPS[one.status],
-                incident_text.did(one),
-                incident_text.DECISION_CHIPS[one.decision],
+                incident_text.did(one, held.get(one.id)),
+                incident_text.did_chip(one, held.get(one.id)),
             )
             for one in found.items
         ],

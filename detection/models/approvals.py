@@ -44,6 +44,7 @@ class Choice(models.TextChoices):
     RAISE = "raise", "Raise the limit"
     EXEMPT = "exempt", "Exempt the tool for this session"
     DISABLE = "disable", "Disable for this session"
+    STOP = "stop", "Stop the session"
 
 
 DONE: Mapping[str, str] = {
@@ -52,6 +53,7 @@ DONE: Mapping[str, str] = {
     Choice.RAISE: "raised the limit by {by}",
     Choice.EXEMPT: "exempted the tool for this session",
     Choice.DISABLE: "disabled detection for this session",
+    Choice.STOP: "stopped the session",
 }
 """What a person did, by choice; `{by}` is the amount of a raise."""
 

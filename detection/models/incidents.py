@@ -205,6 +205,11 @@ class Incident(models.Model):
     def __str__(self) -> str:
         return f"{self.kind} of {self.tool} in {self.session_name}"
 
+    @property
+    def is_released(self) -> bool:
+        """Whether its held call was allowed and the loop was not found again since: it is not active meanwhile."""
+        return bool(self.evidence.get("released"))
+
 
 class IncidentActivity(models.Model):
     """An action on an incident; written once."""

@@ -11,7 +11,8 @@ The write side, under the session's row lock:
 2. sets `stopped_by_kind` to `PERSON`, with `stopped_at`, `stopped_by` and `stop_reason`, when a person stops the session,
    and calls `clear_stop` when a person resumes it;
 3. before it saves the row, sets ``session.state = derive_state(session, has_open_approval=..., has_active_loop=...)``.
-   A loop is active while its incident has no `ended_at` and nobody labelled it "not a loop".
+   A loop is active while its incident has no `ended_at`, nobody labelled it "not a loop", and its held call was not
+   allowed since it was found last.
 
 `idle` is never stored. It follows from the age of the last event: `shown_state` for a row in hand, `state_condition` for a
 filter and `shown_state_expression` for counting. The three agree.

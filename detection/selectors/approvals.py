@@ -112,6 +112,15 @@ def of_incident(incident_id: int) -> tuple[list[Approval], list[JudgeCall]]:
     return [*approvals], [*calls]
 
 
+def latest_of(incident_ids: Iterable[int]) -> dict[int, Approval]:
+    """Return the newest approval of each incident that has one; one query, none without ids."""
+    wanted = [*incident_ids]
+    if not wanted:
+        return {}
+    rows = Approval.objects.filter(incident_id__in=wanted).order_by("incident_id", "-id")
+    return {row.incident_id: row for row in rows.distinct("incident_id") if row.incident_id}
+
+
 def closed_among(public_ids: Iterable[str], now: datetime) -> set[str]:
     """Return those of the approvals that are closed, overdue or gone. One query, whatever their number."""
     wanted = set(public_ids)

@@ -1,4 +1,4 @@
-"""Approvals through the API: lists, reading without waiting, the five choices and their errors."""
+"""Approvals through the API: lists, reading without waiting, the choices and their errors."""
 
 from __future__ import annotations
 
@@ -45,10 +45,24 @@ def test_an_answer_decides_and_a_second_one_is_a_conflict(api, with_scopes, held
     assert (late.status_code, late.json()["code"]) == (409, "already_decided")
 
 
+def test_a_stop_answers_the_held_call_and_stops_the_session(api, held):
+    stopped = api.post(f"/approvals/{held['id']}/decision", {"choice": "stop"}).json()
+    assert (stopped["state"], stopped["decision"], stopped["choice"]) == ("decided", "stop", "stop")
+    assert f"This session was stopped by {stopped['decided_by']} in LoopGuard." in stopped["message"]
+    session = api.get("/sessions/s-1").json()
+    assert (session["state"], session["stopped"]["kind"]) == ("stopped", "person")
+    assert session["stopped"]["by"] == stopped["decided_by"]
+    assert api.call(backend="openai").json()["verdicts"][0]["decision"] == "stop"
+    again = api.post(f"/approvals/{held['id']}/decision", {"choice": "stop"})
+    assert (again.status_code, again.json()) == (200, stopped)
+    (entry,) = api.get("/incidents").json()["items"]
+    assert (entry["needs_acknowledgement"], entry["is_active"]) == (False, False)
+
+
 @pytest.mark.parametrize(
     "body",
     [{}, {"choice": "maybe"}, {"choice": "raise"}, {"choice": "raise", "raise_by": 10_001}, {"choice": "raise", "raise_by": "3x"},
-     {"choice": "skip", "more": 1}, [], "skip", {"choice": None}],
+     {"choice": "skip", "more": 1}, {"choice": "stop", "remember": True}, [], "skip", {"choice": None}],
 )  # fmt: skip
 def test_an_invalid_decision_is_rejected_and_the_approval_stays_open(body, api, held):
     refused = api.post(f"/approvals/{held['id']}/decision", body)

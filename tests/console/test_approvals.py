@@ -100,15 +100,21 @@ def test_other_projects_do_not_exist(client, project, held):
     assert client.get("/p/support/message-templates").status_code == 404
 
 
-def test_the_incident_shows_its_approvals(as_member, held):
-    member = as_member(Role.OPERATOR)
-    page = member.get(f"/p/support/incidents/{held.incident.public_id}").content.decode()
-    assert "Waiting for a person" in page
-    member.post("/p/support/approvals/decision", {"id": held.public_id, "choice": "skip"})
-    assert (
-        "Approvals and judge"
-        in member.get(f"/p/support/incidents/{held.incident.public_id}").content.decode()
-    )
+@pytest.mark.parametrize(
+    ("choice", "outcome", "progress"),
+    [("skip", "skipped", "active"), ("allow_once", "allowed", "allowed"), ("stop", "stopped", "ended")],
+)
+def test_a_decided_hold_is_shown_with_its_outcome(choice, outcome, progress, as_member, held):
+    member, incident = as_member(Role.OPERATOR), f"/p/support/incidents/{held.incident.public_id}"
+    assert "Waiting for a person" in member.get(incident).content.decode()
+    assert "held</button>" in member.get("/p/support/incidents").content.decode()
+    member.post("/p/support/approvals/decision", {"id": held.public_id, "choice": choice})
+    page = member.get(incident).content.decode()
+    assert "Approvals and judge" in page
+    assert f"held, then {outcome}" in page
+    rows = " ".join(member.get("/p/support/incidents?q=kind:repeat").content.decode().split())
+    assert f"held, then {outcome}</button>" in rows
+    assert (f"· {progress}" in rows) == (progress != "ended")
 
 
 def test_templates_are_previewed_saved_and_deleted(as_member, project):

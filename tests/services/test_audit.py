@@ -49,6 +49,7 @@ NOT_A_CHANGE_OF_ITS_OWN = {
     "alerting.mutes.mute",  # parts of `pattern_triage`
     "alerting.mutes.unmute",
     "alerting.silences.extend_again",
+    "sessions.actions.stop_locked",  # part of `stop` and of a decision
 }
 
 

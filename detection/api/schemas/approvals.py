@@ -10,7 +10,7 @@ from ninja import Field, Schema
 from detection.api.schemas.common import FilterQuerySchema, PageQuerySchema, ShortText, StrictSchema
 from detection.services.approvals.decisions import MAX_RAISE
 
-ChoiceName = Literal["skip", "allow_once", "raise", "exempt", "disable"]
+ChoiceName = Literal["skip", "allow_once", "raise", "exempt", "disable", "stop"]
 
 
 class ApprovalQuerySchema(PageQuerySchema, FilterQuerySchema):
@@ -61,11 +61,13 @@ class ApprovalSchema(Schema):
 class DecisionRequestSchema(StrictSchema):
     """A decision."""
 
-    choice: ChoiceName = Field(description="What to do with the call.")
+    choice: ChoiceName = Field(
+        description="What to do with the call. `stop` stops the session until someone resumes it."
+    )
     raise_by: int = Field(0, ge=0, le=MAX_RAISE, description="For `raise`: by how much to raise the limit.")
     remember: bool = Field(
         False,
-        description="Decide later approvals of this agent, tool and detector alike, for 90 days. Not for limits.",
+        description="Decide later approvals of this agent, tool and detector alike, for 90 days. Not for limits, and not for `stop`.",
     )
 
 

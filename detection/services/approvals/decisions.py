@@ -22,6 +22,7 @@ from detection.services import audit
 from detection.services.approvals.outcomes import person_outcome
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound
+from detection.services.sessions.actions import stop_locked
 from detection.services.sessions.locked_session import LockedSession, locked_session
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit
@@ -60,12 +61,12 @@ def decide(
     Parameters
     ----------
     choice
-        One of `Choice`.
+        One of `Choice`. ``stop`` stops the session, as `actions.stop` does.
     raise_by
         For the choice ``raise``: by how much, 1 to 10,000 calls or units of a budget.
     remember
         Whether to decide later approvals of the same agent, tool and detector alike, for 90 days. Not about a limit: a raise
-        that is repeated by itself would remove it.
+        that is repeated by itself would remove it. Not a stop either: it is about one session.
 
     Returns
     -------
@@ -75,7 +76,7 @@ def decide(
     Raises
     ------
     Invalid
-        ``unknown_choice``, ``invalid_raise`` or ``limit_not_remembered``.
+        ``unknown_choice``, ``invalid_raise``, ``limit_not_remembered`` or ``stop_not_remembered``.
     Conflict
         ``already_decided`` by another person or with another choice, ``approval_expired`` or ``approval_withdrawn``.
     """
@@ -88,6 +89,12 @@ def decide(
             f"`raise_by` must be between 1 and {MAX_RAISE:,}.", field="raise_by", code="invalid_raise"
         )
     raise_by = raise_by if choice == Choice.RAISE else 0
+    if remember and choice == Choice.STOP:
+        raise Invalid(
+            "`remember` must be false: stopping a session is not remembered.",
+            field="remember",
+            code="stop_not_remembered",
+        )
     approval = find(project_id, public_id)
     if remember and detector_for(approval.kind).is_run_limit:
         raise Invalid(
@@ -100,10 +107,13 @@ def decide(
         current = locked.approvals.open.get(approval.loop_id)
         if current is not None and current.public_id == public_id:
             approval = current
-            outcome = person_outcome(
-                approval, choice, raise_by, actor.name, templates=locked.approvals.templates
-            )
-            locked.approvals.close(approval, outcome, locked.tracker)
+            if choice == Choice.STOP:
+                stop_locked(locked, actor, answered=approval)
+            else:
+                outcome = person_outcome(
+                    approval, choice, raise_by, actor.name, templates=locked.approvals.templates
+                )
+                locked.approvals.close(approval, outcome, locked.tracker)
             audit.record(
                 actor, "approval.decide", public_id, project_id=project_id,
                 after={"choice": choice, "raise_by": raise_by, "session": locked.session.external_id, "tool": approval.tool},

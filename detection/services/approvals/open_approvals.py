@@ -221,6 +221,8 @@ class OpenApprovals:
             self._changed[approval.public_id] = approval
         if outcome.decision == "allow":
             self.session.blocked_count = max(0, self.session.blocked_count - approval.held_calls)
+            if self.session.meter_kind == approval.kind and not detector_for(approval.kind).is_run_limit:
+                self.session.meter_count = 0  # the loop is counted again from the next call
         self._incidents.close_approval(approval)
         done = DONE[outcome.choice].format(by=outcome.raise_by) if outcome.choice else ""
         note = f"{done or outcome.message} ({outcome.reason})" if outcome.reason != "decided" else done

@@ -17,6 +17,7 @@ from detection.engine.policy import Policy, relevant_fields
 from detection.models import (
     Approval,
     ApprovalState,
+    Choice,
     Event,
     EventType,
     Incident,
@@ -107,9 +108,11 @@ class IncidentTracker:
 
     @property
     def has_active(self) -> bool:
-        """Whether a loop is active that nobody labelled "not a loop". Silence is no loop."""
+        """Whether a loop is active that nobody labelled "not a loop" or allowed since. Silence is no loop."""
         return any(
-            incident.label != IncidentLabel.FALSE_ALARM and not detector_for(incident.kind).is_silence
+            incident.label != IncidentLabel.FALSE_ALARM
+            and not incident.is_released
+            and not detector_for(incident.kind).is_silence
             for incident in self.active.values()
         )
 
@@ -187,6 +190,7 @@ class IncidentTracker:
     def _found_again(self, incident: Incident, seq: int) -> None:
         self._touch(incident, _FOUND_FIELDS)
         incident.detections += 1
+        incident.evidence.pop("released", None)
         self.hints.add(Hint("incident", incident.public_id))
         if seq > incident.evidence.get("awaiting", {}).get("seq", seq):
             self._settle(incident, "went_on")
@@ -396,8 +400,9 @@ class IncidentTracker:
     def close_approval(self, approval: Approval) -> None:
         """Apply the end of an approval to its incident; costs a query if the incident is over.
 
-        Calls that are allowed after all do not count as blocked. After a stop, that is the decision of the incident. After a
-        stop, and if nobody decided in time, someone has to acknowledge the incident.
+        Calls that are allowed after all do not count as blocked, and their loop is released. After a stop, that is the
+        decision of the incident. After a stop, and if nobody decided in time, someone has to acknowledge the incident; not
+        if a person stopped the session.
         """
         incident = self._incident_of(approval)
         if incident is None:
@@ -405,11 +410,21 @@ class IncidentTracker:
         if approval.decision == "allow":
             incident.calls_blocked = max(0, incident.calls_blocked - approval.held_calls)
             self._touch(incident, ("calls_blocked",))
-        if approval.decision == "stop" and approval.state != ApprovalState.WITHDRAWN:
+            self._release(incident, approval.choice)
+        is_own = approval.choice == Choice.STOP or approval.state == ApprovalState.WITHDRAWN
+        if approval.decision == "stop" and not is_own:
             self._raise_decision(incident, "stop", approval.message)
             self._require_acknowledgement(incident)
         elif approval.state == ApprovalState.EXPIRED:
             self._require_acknowledgement(incident)
+
+    def _release(self, incident: Incident, choice: str) -> None:
+        """Note that a loop was allowed, so that it is not active until it is found again."""
+        for one in self.active.values():
+            is_released = choice == Choice.DISABLE or (choice == Choice.EXEMPT and one.tool == incident.tool)
+            if one is incident or is_released:
+                one.evidence["released"] = True
+                self._touch(one, ("evidence",))
 
     def _incident_of(self, approval: Approval) -> Incident | None:
         known = (*self.active.values(), *self._touched.values())

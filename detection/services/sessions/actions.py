@@ -11,15 +11,16 @@ from detection.engine import fold
 from detection.engine.fields import ALIASES
 from detection.engine.policy import stored_values
 from detection.engine.scopes import SESSION
-from detection.models import Session, StoppedByKind
+from detection.models import Approval, Choice, Session, StoppedByKind
 from detection.models.session_state import clear_stop
 from detection.services import audit
+from detection.services.approvals.outcomes import ApprovalOutcome
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound
 from detection.services.policies.overrides import checked
 from detection.services.sessions import chat_commands
 from detection.services.sessions.chat_commands import CommandOut
-from detection.services.sessions.locked_session import locked_session_by_name
+from detection.services.sessions.locked_session import LockedSession, locked_session_by_name
 from detection.services.versions import require_version, version_of
 
 MAX_STOPPED_AT_ONCE = 1000
@@ -28,20 +29,37 @@ MAX_STOPPED_AT_ONCE = 1000
 def stop(project_id: int, external_id: str, actor: Actor, reason: str = "") -> Session:
     """Stop a session: from the commit on, none of its calls is allowed until someone resumes it."""
     with locked_session_by_name(project_id, external_id) as locked:
-        session = locked.session
-        if not session.is_stopped_by_person:
-            session.stopped_by_kind, session.stopped_at = StoppedByKind.PERSON, timezone.now()
-            session.stopped_by, session.stop_reason = actor.name[:150], reason.strip()[:300]
-            locked.approvals.withdraw("session_stopped", "stop", stopped_message(session), actor.name)
-            locked.incidents.stop(session.stopped_at)
-            audit.record(
-                actor,
-                "session.stop",
-                external_id,
-                project_id=project_id,
-                after={"reason": session.stop_reason},
-            )
-    return session
+        if not locked.session.is_stopped_by_person:
+            stop_locked(locked, actor, reason)
+    return locked.session
+
+
+def stop_locked(
+    locked: LockedSession, actor: Actor, reason: str = "", *, answered: Approval | None = None
+) -> None:
+    """Stop a locked session that no person has stopped yet.
+
+    Parameters
+    ----------
+    answered
+        The open approval that the stop decides; the others are withdrawn.
+    """
+    session = locked.session
+    session.stopped_by_kind, session.stopped_at = StoppedByKind.PERSON, timezone.now()
+    session.stopped_by, session.stop_reason = actor.name[:150], reason.strip()[:300]
+    message = stopped_message(session)
+    if answered is not None:
+        outcome = ApprovalOutcome("stop", message, "decided", actor.name, Choice.STOP)
+        locked.approvals.close(answered, outcome, None)
+    locked.approvals.withdraw("session_stopped", "stop", message, actor.name)
+    locked.incidents.stop(session.stopped_at)
+    audit.record(
+        actor,
+        "session.stop",
+        session.external_id,
+        project_id=session.project_id,
+        after={"reason": session.stop_reason},
+    )
 
 
 def stopped_message(session: Session) -> str:

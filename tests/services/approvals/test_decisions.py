@@ -94,7 +94,8 @@ def test_each_answer_decides_for_the_call_and_frees_the_session(choice, by, deci
     approval = decisions.decide(asking.pk, verdict.approval["id"], choice, OPERATOR, raise_by=by)
     assert (approval.state, approval.decision, approval.decided_by) == ("decided", decision, "ana")
     session = session_of(asking)
-    assert session.state == SessionState.LOOPING
+    assert session.state == (SessionState.RUNNING if decision == "allow" else SessionState.LOOPING)
+    assert session.meter_count == (0 if decision == "allow" else 4)
     assert session.blocked_count == (0 if decision == "allow" else 1)
     assert Incident.objects.get().calls_blocked == session.blocked_count
     assert Incident.objects.get().activity.filter(action="approval_decided", actor="ana").exists()
@@ -111,8 +112,13 @@ def test_skip_keeps_detection_and_asks_again_at_the_next_equal_call(asking, agen
 
 def test_allow_once_starts_the_counting_anew(asking, agent):
     decisions.decide(asking.pk, hold(agent).approval["id"], "allow_once", OPERATOR)
-    given = [agent.asks(agent.call()).decision for _ in range(4)]
-    assert given == ["allow", "allow", "allow", "hold"]
+    for _ in range(3):
+        assert agent.asks(agent.call()).decision == "allow"
+        assert session_of(asking).state == SessionState.RUNNING
+    assert agent.asks(agent.call()).decision == "hold"
+    decisions.decide(asking.pk, Approval.objects.get(state="open").public_id, "skip", OPERATOR)
+    assert session_of(asking).state == SessionState.LOOPING
+    assert Incident.objects.get().detections == 2
 
 
 def test_raise_lets_the_loop_go_that_much_further(asking, agent):
@@ -185,7 +191,8 @@ def test_unanswered_the_default_holds_from_the_deadline_on_whoever_reads_first(
     approval = decisions.find(asking.pk, held.approval["id"])
     assert (approval.state, approval.decision, approval.reason) == ("expired", decision, "expired")
     assert session_of(asking).policy_values == ({"enabled": False} if reaction == "disable" else {})
-    assert session_of(asking).state == (SessionState.STOPPED if decision == "stop" else SessionState.LOOPING)
+    states = {"allow": SessionState.RUNNING, "block": SessionState.LOOPING, "stop": SessionState.STOPPED}
+    assert session_of(asking).state == states[decision]
 
 
 @pytest.mark.servers
@@ -291,7 +298,7 @@ def test_a_remembered_answer_decides_in_later_sessions_of_the_same_agent_and_too
         Approval.objects.get(session__external_id="s-2").public_id,
     )
     second = session_of(asking, "s-2")
-    assert (second.state, second.blocked_count) == (SessionState.LOOPING, 0)
+    assert (second.state, second.blocked_count) == (SessionState.RUNNING, 0)
     assert Event.objects.filter(session_id=second.pk, decision="hold").count() == 0
     assert Approval.objects.get(session=second).reason == "remembered"
     assert RememberedDecision.objects.get().times_used == 1
@@ -425,7 +432,7 @@ def test_a_person_who_stops_the_session_ends_what_a_reaction_was_for(project, ag
 
 
 def test_the_choices_match_the_answers_of_the_engine(asking, agent):
-    assert set(Choice.values) == {"skip", "allow_once", "raise", "exempt", "disable"}
+    assert set(Choice.values) == {"skip", "allow_once", "raise", "exempt", "disable", "stop"}
     held = hold(agent)
     decisions.decide(asking.pk, held.approval["id"], "exempt", OPERATOR)
     with locked_session(session_of(asking).pk) as locked:
