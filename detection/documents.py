@@ -101,6 +101,7 @@ def incident_document(row: IncidentRow | Incident, project: str) -> dict[str, An
         "was_guarded": row.was_guarded,
         "calls_blocked": row.calls_blocked,
         "calls_in_loop": row.calls_in_loop,
+        "counted_calls": row.counted_calls,
         "cost_usd": float(row.cost_usd),
         "first_call_number": row.first_call_number,
         "last_call_number": row.last_call_number,

@@ -203,7 +203,9 @@ def _incident_totals() -> list[Metric]:
             f"loopguard_incidents_by_{by}", f"Stored incidents by {by}.", labels=("project", by)
         )
         cost = GaugeMetricFamily(
-            f"loopguard_loop_cost_usd_by_{by}", f"Cost of calls in loops by {by}.", labels=("project", by)
+            f"loopguard_loop_cost_usd_by_{by}",
+            f"Cost of incidents that nobody labelled a false alarm, by {by}.",
+            labels=("project", by),
         )
         for row in statistics.incident_totals(by):
             incidents.add_metric((row.project, row.name), row.count)

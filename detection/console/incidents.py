@@ -18,7 +18,7 @@ from detection.models import Incident, Role
 from detection.models.incidents import IncidentLabel
 from detection.selectors import approvals, bulk_actions
 from detection.selectors import incidents as selector
-from detection.selectors.lists import INCIDENTS
+from detection.selectors.lists import INCIDENTS, LOOPS
 from detection.services.incidents import triage as service
 
 PAGE_ROWS = 50
@@ -66,6 +66,7 @@ def page(request: ProjectRequest) -> HttpResponse:
             )
             for row in found.items
         ],
+        "costly_url": listing.url(q=LOOPS, range="7d", sort="-cost"),
         "next_page": listing.next_page(found.next_cursor),
         "in_other_tabs": counts.all,
         "is_narrowed": listing.is_narrowed("is"),

@@ -19,7 +19,7 @@ from detection.filtering import language
 from detection.models import Role, SessionState
 from detection.selectors import dashboard
 from detection.selectors import sessions as selector
-from detection.selectors.lists import INCIDENTS, SESSIONS
+from detection.selectors.lists import INCIDENTS, LOOPS, SESSIONS
 from detection.services.sessions import actions as service
 from detection.services.sessions import removal
 
@@ -89,6 +89,9 @@ def _figures(request: ProjectRequest, listing: Listing) -> dict[str, Any]:
             q=language.write(language.without(listing.query.terms, ("is",))), range="1m"
         ),
         "incidents_today": listing.url_in(INCIDENTS, incidents, range="24h"),
+        "spent_today": listing.url_in(
+            INCIDENTS, incidents, *language.parse(LOOPS), range="24h", sort="-cost"
+        ),
     }
 
 

@@ -18,7 +18,7 @@ from detection.filtering.language import Term, parse, term, write
 from detection.selectors import approvals, incidents
 from detection.selectors import patterns as selector
 from detection.selectors.filters import list_query
-from detection.selectors.lists import INCIDENTS
+from detection.selectors.lists import INCIDENTS, LOOPS
 
 SHOWN_INCIDENTS: Final = 20
 SHOWN_ACTIVITY: Final = 100
@@ -70,7 +70,7 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         "open_query": _query((*of_it, term("is", "open"))),
         "blocked_query": _query((*of_it, *parse("blocked:>0")), sort="-blocked"),
         "by_session_query": _query(of_it, sort="session"),
-        "costly_query": _query(of_it, sort="-cost"),
+        "costly_query": _query((*of_it, *parse(LOOPS)), sort="-cost"),
         "newest": found.items[0] if found.items else None,
         "activity": activity[::-1],
         "pending": [entry for entry in activity if entry.finished_at is None],

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
 from django.http import HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
+from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
@@ -16,10 +17,11 @@ from detection.console.access import ProjectRequest, in_project
 from detection.console.incident_text import Part
 from detection.console.list_actions import ListActions
 from detection.console.listing import Listing
+from detection.filtering.language import parse, term
 from detection.models import Membership, Pattern, Role
 from detection.selectors import bulk_actions
 from detection.selectors import patterns as selector
-from detection.selectors.lists import PATTERNS
+from detection.selectors.lists import INCIDENTS, LOOPS, PATTERNS
 from detection.selectors.patterns import PatternRow
 from detection.services.incidents import pattern_triage as service
 
@@ -79,6 +81,8 @@ class Line:
     parts: tuple[Part, ...]
     chip: str
     trend: Trend
+    costly_url: str = ""
+    """The incidents that its cost sums up, those that cost most first."""
 
 
 def line_of(row: PatternRow) -> Line:
@@ -107,11 +111,21 @@ def page(request: ProjectRequest) -> HttpResponse:
     found = listing.page(selector.list_patterns, PAGE_ROWS)
     counts = selector.state_counts(project.pk, listing.query)
     tabs = listing.tabs(TABS, counts)
+    incidents_url = reverse("console:incidents", args=[project.slug])
     context = {
         "listing": listing,
         "tabs": [tab for tab in tabs if tab.count or tab.is_current or tab.value not in _RARE],
         "is_muted": listing.query.only("is") in ("muted", "muted_but_firing"),
-        "lines": [line_of(row) for row in found.items],
+        "lines": [
+            replace(
+                line_of(row),
+                costly_url=listing.url_in(
+                    INCIDENTS, incidents_url, term("pattern", row.public_id), *parse(LOOPS), sort="-cost"
+                ),
+            )
+            for row in found.items
+        ],
+        "costly_url": listing.url(q="", range="7d", sort="-cost"),
         "sample": SAMPLE,
         "next_page": listing.next_page(found.next_cursor),
         "in_other_tabs": counts.all,

@@ -11,7 +11,7 @@ from detection.console.listing import Listing
 from detection.filtering import language, time_ranges
 from detection.filtering.language import Term
 from detection.filtering.time_ranges import TimeRange
-from detection.selectors.lists import INCIDENTS, SESSIONS
+from detection.selectors.lists import INCIDENTS, LOOPS, SESSIONS
 from detection.selectors.statistics import By, Numbers
 
 
@@ -75,6 +75,7 @@ class Links:
 
     def of_numbers(self, numbers: Numbers, *terms: Term) -> dict[str, Link]:
         """Return the links of the numbers of a group, by name."""
+        loops = numbers.incidents - numbers.false_alarms
         return {
             "incidents": self.incidents(numbers.incidents, "", *terms),
             "true_loops": self.incidents(numbers.true_loops, "label:true_loop", *terms),
@@ -82,7 +83,8 @@ class Links:
             "recovered": self.incidents(numbers.recovered, "recovered:yes active:no", *terms),
             "blocked": self.incidents(numbers.blocked_incidents, "blocked:>0", *terms, sort="-blocked"),
             "frequent": self.incidents(numbers.incidents, "", *terms, sort="-count"),
-            "costly": self.incidents(numbers.incidents, "", *terms, sort="-cost"),
+            "loop_calls": self.incidents(loops, LOOPS, *terms, sort="-count"),
+            "costly": self.incidents(loops, LOOPS, *terms, sort="-cost"),
         }
 
     def of_chart(self) -> dict[str, str]:

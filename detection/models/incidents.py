@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from typing import Final
 
 from django.conf import settings
 from django.db import models
@@ -46,6 +47,10 @@ class LabelReason(models.TextChoices):
     HONEST_REPETITION = "honest_repetition", "Honest repetition: the work repeats itself"
     BROKEN_TOOL = "broken_tool", "A broken tool: the agent is right to try again"
     OTHER = "other", "Something else"
+
+
+IS_LOOP: Final = ~models.Q(label=IncidentLabel.FALSE_ALARM)
+"""What calls and money in loops are summed over: all incidents except those labelled "not a loop"."""
 
 
 class Incident(models.Model):
@@ -117,12 +122,13 @@ class Incident(models.Model):
     )
     calls_blocked = models.IntegerField(default=0)
     calls_in_loop = models.IntegerField(default=0)
-    cost_usd = models.DecimalField(max_digits=14, decimal_places=6, default=0)
-    unshared_calls = models.IntegerField(
-        default=0, db_default=0, help_text="Calls of the loop that no earlier incident counts, for sums."
+    counted_calls = models.IntegerField(
+        default=0,
+        db_default=0,
+        help_text="Calls of the loop that no earlier incident counts. Sums add these, so that each call counts once.",
     )
-    unshared_cost_usd = models.DecimalField(
-        max_digits=14, decimal_places=6, default=0, db_default=0, help_text="Their cost."
+    cost_usd = models.DecimalField(
+        max_digits=14, decimal_places=6, default=0, help_text="Cost of the counted calls."
     )
     decision = models.CharField(max_length=8, help_text="The strictest decision so far.")
     rung = models.CharField(max_length=16, blank=True, default="")

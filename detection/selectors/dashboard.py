@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from detection.models import ApiKey, Attempt, Incident, Session, SessionState
 from detection.models.events import DAYS_PER_PARTITION, oldest_kept_day
-from detection.models.incidents import IncidentStatus
+from detection.models.incidents import IS_LOOP, IncidentStatus
 from detection.models.session_state import shown_state_expression, state_condition
 from detection.selectors.filters import ListQuery
 from detection.selectors.sessions import ALL_SESSIONS
@@ -134,7 +134,9 @@ def kpis(project_id: int, query: ListQuery = ALL_SESSIONS) -> Kpis:
     if wanted:
         incidents = incidents.filter(session__in=Session.objects.filter(wanted, project_id=project_id))
     day = incidents.aggregate(
-        caught=Count("group_id", distinct=True), blocked=Sum("calls_blocked"), spent=Sum("unshared_cost_usd")
+        caught=Count("group_id", distinct=True),
+        blocked=Sum("calls_blocked"),
+        spent=Sum("cost_usd", filter=IS_LOOP),
     )
     return Kpis(
         calls_per_minute=calls,

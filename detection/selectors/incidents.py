@@ -51,6 +51,7 @@ class IncidentRow:
     was_guarded: bool
     calls_blocked: int
     calls_in_loop: int
+    counted_calls: int
     cost_usd: Decimal
     decision: str
     rung: str

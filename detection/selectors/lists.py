@@ -83,6 +83,9 @@ def _was_judged(outcome: str, label: str | None, now: datetime) -> Q:
     return Q(pk__in=rows.values("incident"))
 
 
+LOOPS: Final = "-label:false_alarm"
+"""The filter of the incidents that sums of calls and money in loops add, see `IS_LOOP`."""
+
 INCIDENTS: Final = ListSpec(
     name="incidents",
     words="incidents",
@@ -168,7 +171,9 @@ INCIDENTS: Final = ListSpec(
         _number("count", "Highest count"),
         _number("calls", "Calls in the loop", "calls_in_loop"),
         _number("blocked", "Blocked calls", "calls_blocked"),
-        _number("cost", "Cost of the calls in the loop, in US dollars", "cost_usd", is_whole=False),
+        _number(
+            "cost", "Cost of the calls that the incident counts, in US dollars", "cost_usd", is_whole=False
+        ),
         _number("confidence", "Confidence, 0 to 1", is_whole=False),
         _time("opened", "When it was opened", "opened_at"),
         _time("seen", "When the loop was last detected", "last_seen_at"),

@@ -26,12 +26,13 @@ from django.db.models import (
     Value,
     When,
 )
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from detection.engine.detectors import detector_for
 from detection.engine.pattern_identity import title
 from detection.models import AlertSilence, Incident, Pattern, PatternState
-from detection.models.incidents import IncidentLabel, IncidentStatus
+from detection.models.incidents import IS_LOOP, IncidentLabel, IncidentStatus
 from detection.selectors.filters import ListQuery, list_query
 from detection.selectors.lists import PATTERNS
 from detection.selectors.pages import Page, cut
@@ -81,13 +82,16 @@ class PatternRow:
     Attributes
     ----------
     incidents, sessions, first_seen_at, last_seen_at, cost_usd, calls_blocked
-        Of the incidents that match the filters. Calls that several incidents are about are paid for once.
+        Of the incidents that match the filters; cost and `calls_in_loop` without those labelled "not a loop".
     open_incidents
         Of all its incidents.
     agents, models
         Names with their numbers of incidents, most frequent first.
     trend
         Incidents opened in each of the last 24 hours, oldest first.
+    cost_note
+        Why it has no cost of its own: ``shared``, if incidents of other patterns found all its calls first, or ``not a loop``, if
+        all incidents have that label. Empty for others.
     has_returned
         A closed pattern that is open again.
     """
@@ -110,6 +114,7 @@ class PatternRow:
     last_seen_at: datetime
     cost_usd: Decimal
     calls_in_loop: int
+    cost_note: str
     calls_blocked: int
     agents: tuple[tuple[str, int], ...]
     models: tuple[tuple[str, int], ...]
@@ -162,6 +167,8 @@ class Figures:
     last_seen: datetime
     cost: Decimal
     calls: int
+    calls_found: int
+    loops: int
     blocked: int
 
 
@@ -207,8 +214,10 @@ def _figures(incidents: QuerySet[Incident]) -> Any:
             sessions=Count("session_name", distinct=True),
             first_seen=Min("opened_at"),
             last_seen=Max("last_seen_at"),
-            cost=Sum("unshared_cost_usd"),
-            calls=Sum("unshared_calls"),
+            cost=Coalesce(Sum("cost_usd", filter=IS_LOOP), Decimal()),
+            calls=Coalesce(Sum("counted_calls", filter=IS_LOOP), 0),
+            calls_found=Coalesce(Sum("calls_in_loop", filter=IS_LOOP), 0),
+            loops=Count("pk", filter=IS_LOOP),
             blocked=Sum("calls_blocked"),
         )
     )
@@ -246,6 +255,13 @@ def _rows(project_id: int, figures: Sequence[Figures], incidents: QuerySet[Incid
             last_seen_at=row.last_seen,
             cost_usd=row.cost,
             calls_in_loop=row.calls,
+            cost_note=""
+            if row.calls
+            else "shared"
+            if row.calls_found
+            else "not a loop"
+            if not row.loops
+            else "",
             calls_blocked=row.blocked,
             agents=agents.get(pattern.pk, ()),
             models=models.get(pattern.pk, ()),

@@ -17,7 +17,7 @@ from django.db.models.functions import Coalesce, Trunc
 
 from detection.filtering.time_ranges import ALL_TIME
 from detection.models import CallCount, CountingCursor, Incident, JudgeCall, JudgeLabel
-from detection.models.incidents import IncidentLabel
+from detection.models.incidents import IS_LOOP, IncidentLabel
 from detection.selectors.filters import ListQuery
 from detection.selectors.lists import CALL_COUNTS, RUNGS
 
@@ -34,7 +34,9 @@ class Numbers:
     checks, warned, blocked
         Calls that were looked at, and what they were answered. None for rows that calls have no share in (a detector).
     cost_usd
-        Of all calls; `loop_cost_usd` of those inside loops, as far as the evidence reaches.
+        Of all calls.
+    loop_calls, loop_cost_usd
+        Sums of `counted_calls` and `cost_usd` of the incidents that nobody labelled "not a loop", see `IS_LOOP`.
     incidents, loops
         A loop that several detectors find is one loop and several incidents.
     """
@@ -277,9 +279,9 @@ _INCIDENT_SUMS = {
     "mean_confidence": Avg("confidence"),
     "count_recovered": Count("pk", filter=Q(ended_at__isnull=False, recovered=True)),
     "count_not_recovered": Count("pk", filter=Q(ended_at__isnull=False, recovered=False)),
-    "sum_loop_calls": Coalesce(Sum("unshared_calls"), 0),
+    "sum_loop_calls": Coalesce(Sum("counted_calls", filter=IS_LOOP), 0),
     "sum_loop_blocked": Coalesce(Sum("calls_blocked"), 0),
-    "sum_loop_cost": Sum("unshared_cost_usd"),
+    "sum_loop_cost": Sum("cost_usd", filter=IS_LOOP),
 }
 
 
@@ -406,7 +408,7 @@ def incident_totals(by: Literal["kind", "tool", "model"]) -> list[IncidentTotals
         .values_list("project__slug", by)
         .annotate(
             number=Count("pk"), left=Count("pk", filter=Q(recovered=True)), stayed=Count("pk", filter=Q(recovered=False)),
-            sure=Sum("confidence"), calls=Sum("unshared_calls"), cost=Sum("unshared_cost_usd"),
+            sure=Sum("confidence"), calls=Sum("counted_calls", filter=IS_LOOP), cost=Sum("cost_usd", filter=IS_LOOP),
         )
         .order_by("project__slug", "-number", by)
     )  # fmt: skip

@@ -74,7 +74,7 @@ def test_a_loop_costs_what_its_calls_cost_however_late_that_is_known(api):
     send(api, *[usage(f"r{number}") for number in (2, 3)])
     incident = Incident.objects.get()
     assert incident.calls_in_loop == 4
-    assert (float(incident.cost_usd), float(incident.unshared_cost_usd)) == (2.0, 2.0)
+    assert float(incident.cost_usd) == 2.0
 
 
 def test_the_hours_of_the_statistics_count_late_usage(api):

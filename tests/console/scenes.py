@@ -41,11 +41,25 @@ def principal(project: Project, *, is_demo: bool = False) -> Principal:
 
 
 def ask(
-    project: Project, session: str, number: int, *, tool="search_web", arguments='{"q":"reset"}', **more: Any
+    project: Project,
+    session: str,
+    number: int,
+    *,
+    tool="search_web",
+    arguments='{"q":"reset"}',
+    cost_usd=0.0,
+    **more: Any,
 ) -> GuardResponse:
     """Ask whether a call may run."""
     is_demo = more.pop("is_demo", False)
-    call = EventRecord(type="call", session=session, call_id=f"call-{number}", tool=tool, arguments=arguments)
+    call = EventRecord(
+        type="call",
+        session=session,
+        call_id=f"call-{number}",
+        tool=tool,
+        arguments=arguments,
+        cost_usd=cost_usd,
+    )
     more = {"backend": "openai", "model": "gpt-5", "agent": "researcher", **more}
     return guard.guard(
         principal(project, is_demo=is_demo), GuardRequest(session=session, calls=(call,), **more)

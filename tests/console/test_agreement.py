@@ -5,9 +5,11 @@ that show a number are read through real requests, on every page from one snapsh
 """
 
 import contextlib
+import json
 import random
 import re
 from datetime import timedelta
+from html import unescape
 
 import pytest
 from django.utils import timezone
@@ -38,7 +40,7 @@ class Chance:
         self.project, self.api, self.random, self.calls = project, api, random.Random(seed), 0
 
     def act(self):
-        often = (self.repeat, self.triage) * 3
+        often = (self.repeat, self.alternate, self.triage) * 2
         once = (
             self.pattern,
             self.work,
@@ -57,7 +59,16 @@ class Chance:
         session = self.random.choice(SESSIONS)
         for _ in range(self.random.randrange(1, 6)):
             self.calls += 1
-            ask(self.project, session, self.calls, agent=self.random.choice(("triage", "coder")))
+            agent, cost = self.random.choice(("triage", "coder")), self.random.choice((0, 0.25, 1.5))
+            ask(self.project, session, self.calls, agent=agent, cost_usd=cost)
+
+    def alternate(self):
+        """Go round in a cycle, whose calls other detectors find, too."""
+        session = self.random.choice(SESSIONS)
+        for _ in range(self.random.randrange(4, 9)):
+            for tool in ("read_file", "run_tests"):
+                self.calls += 1
+                ask(self.project, session, self.calls, tool=tool, cost_usd=0.5)
 
     def work(self):
         self.calls += 1
@@ -198,6 +209,46 @@ def check(world, api):
         assert int(title[1] or 0) == badges["approvals"]
 
 
+def money_of(text):
+    return float(text.replace("$", "").replace(",", ""))
+
+
+def check_money(world, api):
+    """Compare every sum of what loops cost with the rows of the list that it leads to."""
+    page = {
+        part: world.client.get(f"{world.base}/{part}").content.decode()
+        for part in ("live", "patterns?q=", "statistics", "statistics?by=tool", "statistics?by=model")
+    }
+
+    def listed_at(url):
+        query = unescape(url).partition("?")[2]
+        file = world.client.get(f"{world.base}/export/incidents?{query}&format=jsonl").getvalue()
+        return sum(json.loads(line)["cost_usd"] for line in file.splitlines())
+
+    rows = listed(api, "/incidents")
+    spent = sum(row["cost_usd"] for row in rows if row["label"] != "false_alarm")
+    totals = [
+        re.search(rf'<a\s+href="([^"]+)"[^>]*><b>([^<]+)</b><span>{words}', page[part]).groups()
+        for part, words in (("live", "spent in loops"), ("statistics", "spent inside loops"))
+    ]
+    for url, shown in totals:
+        assert (money_of(shown) if shown != "–" else 0) == listed_at(url) == spent
+    for part, html in page.items():
+        links = re.findall(r'<a\s+class="link"\s+href="([^"]*/incidents\?[^"]*)"[^>]*>(\$[\d.,]+)</a>', html)
+        assert all(money_of(shown) == listed_at(url) for url, shown in links), (part, links)
+        if part != "live":
+            assert sum(money_of(shown) for _, shown in links) == spent, part
+    assert sum(row["cost_usd"] for row in listed(api, "/patterns")) == spent
+    for by in ("kind", "tool", "model", "backend", "day"):
+        found = api.get("/statistics", by=by).json()
+        assert found["total"]["loop_cost_usd"] == sum(row["loop_cost_usd"] for row in found["items"]) == spent
+    metrics = world.client.get("/metrics").content.decode()
+    of_tools = re.findall(r"loopguard_loop_cost_usd_by_tool\{[^}]*\} ([\d.]+)", metrics)
+    assert sum(map(float, of_tools)) == spent
+    # No call counts twice: together, the incidents count at most what the sessions cost.
+    assert sum(row["cost_usd"] for row in rows) <= sum(row["cost_usd"] for row in listed(api, "/sessions"))
+
+
 def test_every_tile_tab_badge_and_count_agrees_whatever_happens():
     world = make_world()
     seed = random.randrange(1 << 30)  # pytest-randomly repeats it
@@ -208,6 +259,9 @@ def test_every_tile_tab_badge_and_count_agrees_whatever_happens():
             chance.act()
             if step % STEPS_PER_CHECK == 0:
                 check(world, api)
+            if step == STEPS // 2:
+                check_money(world, api)
         check(world, api)
+        check_money(world, api)
     seen = set(Session.objects.values_list("state", flat=True))
     assert len(seen) >= 2, seen  # the draw reached different states

@@ -101,7 +101,7 @@ def test_metrics_tell_recovery_confidence_and_loop_cost_with_bounded_labels(monk
     for number in range(4):
         fields = {
             "tool": f"tool_{min(number, 2)}",
-            "unshared_cost_usd": 2,
+            "cost_usd": 2,
             "recovered": True,
             "confidence": 0.5,
         }

@@ -89,7 +89,10 @@ class IncidentSchema(Schema):
     )
     calls_blocked: int = Field(description="Blocked calls.")
     calls_in_loop: int = Field(description="Calls that belong to the loop.")
-    cost_usd: float = Field(description="Cost of the calls in the loop, in US dollars.")
+    counted_calls: int = Field(
+        description="Calls of the loop that no earlier incident counts. Sums add these, so that each call counts once."
+    )
+    cost_usd: float = Field(description="Cost of the counted calls, in US dollars.")
     first_call_number: int = Field(description="Which call of the session the loop began with, from 1.")
     last_call_number: int = Field(description="Which call of the session the last finding was at.")
     first_seq: int = Field(description="Sequence number of the first event of the loop.")

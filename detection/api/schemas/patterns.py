@@ -100,7 +100,9 @@ class PatternSchema(Schema):
     resolved_at: datetime | None = Field(description="When a person resolved it last.")
     calls_in_loop: int = Field(description="Calls that belong to the loops, each counted once.")
     calls_blocked: int = Field(description="Blocked calls.")
-    cost_usd: float = Field(description="Cost of the calls in the loops, in US dollars.")
+    cost_usd: float = Field(
+        description="Cost of its incidents without those labelled false alarms, in US dollars."
+    )
     agents: list[NameCountSchema] = Field(description="Agents, most frequent first.")
     models: list[NameCountSchema] = Field(description="Models, most frequent first.")
     trend: list[int] = Field(description="Incidents opened in each of the last 24 hours, oldest first.")

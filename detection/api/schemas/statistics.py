@@ -44,9 +44,11 @@ class StatisticsNumbersSchema(Schema):
     recovered: int = Field(description="Ended incidents from which the agent recovered.")
     not_recovered: int = Field(description="Ended incidents from which the agent did not recover.")
     recovery: float | None = Field(description="Share of ended incidents from which the agent recovered.")
-    loop_calls: int = Field(description="Calls in loops.")
+    loop_calls: int = Field(description="Counted calls of the incidents that nobody labelled false alarms.")
     loop_calls_blocked: int = Field(description="Blocked calls in loops.")
-    loop_cost_usd: float = Field(description="Cost of the calls in loops, in US dollars.")
+    loop_cost_usd: float = Field(
+        description="Cost of the incidents that nobody labelled false alarms, in US dollars."
+    )
     saved_cost_usd_estimate: float | None = Field(
         description="Blocked calls times the average cost of a call, in US dollars."
     )

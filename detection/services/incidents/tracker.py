@@ -52,7 +52,7 @@ _SIGNS_OF_LIFE = {
 """Why an incident about silence ends, by the event that ends it."""
 _FOUND_FIELDS = (
     "kind", "tool", "count", "limit", "window_seconds", "confidence", "detections", "was_guarded", "calls_blocked",
-    "calls_in_loop", "cost_usd", "unshared_calls", "unshared_cost_usd", "decision", "rung", "last_seq", "last_call_number", "evidence", "policy", "last_seen_at",
+    "calls_in_loop", "counted_calls", "cost_usd", "decision", "rung", "last_seq", "last_call_number", "evidence", "policy", "last_seen_at",
 )  # fmt: skip
 """Fields of an incident that a finding changes."""
 
@@ -67,9 +67,14 @@ class IncidentTracker:
     is_guarded
         Whether an agent waits for the verdict. A reported call has already run, so it is not counted as blocked, and the
         incident does not say that it was.
+
+    Parameters
+    ----------
+    is_replay
+        Whether the session is replayed from its beginning, so that what is stored of it does not count.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, *, is_replay: bool = False) -> None:
         self.session = session
         self.hints: set[Hint] = set()
         self.is_guarded = False
@@ -82,7 +87,10 @@ class IncidentTracker:
         self._evidence_seqs: dict[str, set[int]] = {}
         self._ended_at_seq: dict[str, int] = {}
         self._now: tuple[int, datetime] = (session.evaluated_seq, timezone.now())
-        self._uncounted_costs: dict[str, tuple[set[int], set[int]]] = {}
+        self._unpriced_calls: dict[str, set[int]] = {}
+        """Counted calls by incident whose costs `save` adds."""
+        self._counted_before: set[int] = set()
+        self._known_since = 0 if is_replay else session.last_seq + 1
 
     @property
     def active(self) -> dict[str, Incident]:
@@ -175,17 +183,13 @@ class IncidentTracker:
         return self.active.get(deciding.loop_id) if deciding else None
 
     def add_usage(self, usage: EventRecord) -> None:
-        """Add the cost of a model response that came after its calls to the loops that they are in."""
+        """Add the cost of a model response that came after its calls to the first loop that they are in."""
         if not usage.closes or not usage.cost_usd:
             return
-        is_shared = False
-        for incident in self.active.values():
-            if usage.closes in _seen(incident):
-                self._touch(incident, ("cost_usd", "unshared_cost_usd"))
-                incident.cost_usd = float(incident.cost_usd) + usage.cost_usd
-                if not is_shared:
-                    incident.unshared_cost_usd = float(incident.unshared_cost_usd) + usage.cost_usd
-                is_shared = True
+        incident = next((one for one in self.active.values() if usage.closes in _seen(one)), None)
+        if incident is not None:
+            self._touch(incident, ("cost_usd",))
+            incident.cost_usd = float(incident.cost_usd) + usage.cost_usd
 
     def _found_again(self, incident: Incident, seq: int) -> None:
         self._touch(incident, _FOUND_FIELDS)
@@ -246,22 +250,36 @@ class IncidentTracker:
         is_run_limit = detector.is_run_limit
         own = _seen(incident)
         added = ({seq} if is_run_limit else {*finding.seqs, seq}) - own
-        unshared = added.difference(*(_seen(other) for other in self.active.values()))
+        counted = added.difference(*(_seen(other) for other in self.active.values()))
+        if incident.public_id in self._new and counted:
+            counted -= self._counted_by_ended(min(counted))
         incident.calls_in_loop += len(added)
-        incident.unshared_calls += len(unshared)
+        incident.counted_calls += len(counted)
         if not (is_run_limit or detector_for(finding.kind).is_silence or finding.detail.get("family")):
             # Evidence is bounded, so the first finding of a long loop may name fewer calls than it counts.
             incident.calls_in_loop = max(
                 incident.calls_in_loop, finding.count * (finding.period if finding.laps else 1)
             )
         incident.evidence["seqs"] = _joined(incident.evidence.get("seqs"), sorted(added))
-        costs, unshared_costs = self._uncounted_costs.setdefault(incident.public_id, (set(), set()))
-        costs |= added
-        unshared_costs |= unshared
+        self._unpriced_calls.setdefault(incident.public_id, set()).update(counted)
         is_new = incident.public_id in self._new
         if not is_run_limit or is_new:
             # The calls before a limit was reached are its context and do not change later.
             self._evidence_seqs.setdefault(incident.public_id, set()).update((*finding.seqs, seq))
+
+    def _counted_by_ended(self, since_seq: int) -> set[int]:
+        """Return the calls that ended incidents count: a loop that continues after its incident was resolved is a new one.
+
+        One query for a transaction in which an incident opens, and another one for each that reaches further back.
+        """
+        if since_seq < self._known_since:
+            self._known_since = since_seq
+            ended = Incident.objects.filter(
+                session_id=self.session.pk, ended_at__isnull=False, last_seq__gte=since_seq
+            )
+            for seqs in ended.values_list("evidence__seqs", flat=True):
+                self._counted_before.update(seqs or ())
+        return self._counted_before
 
     def _group_of(self, finding: Finding, in_step: list[Incident]) -> str | None:
         """Return the group of incidents that the finding belongs to: found in the same step, or about the same calls."""
@@ -383,6 +401,7 @@ class IncidentTracker:
     def _note_end(self, incident: Incident, at: datetime, *, recovered: bool | None, note: str) -> None:
         incident.ended_at, incident.recovered = at, recovered
         self._ended_at_seq[incident.public_id] = self._now[0]
+        self._counted_before |= _seen(incident)
         del self.active[incident.loop_id]
         lifecycle.settle(incident)
         self._touch(incident, ("ended_at", "recovered", *lifecycle.STATUS_FIELDS))
@@ -506,7 +525,7 @@ class IncidentTracker:
             self._activity,
             self._evidence_seqs,
             self._ended_at_seq,
-            self._uncounted_costs,
+            self._unpriced_calls,
         ):
             pending.clear()
 
@@ -525,7 +544,7 @@ class IncidentTracker:
 
     def _add_costs(self) -> None:
         """Add the cost of the counted calls, and of usage that was reported after them. Two queries of two columns."""
-        wanted = {seq for costs, _ in self._uncounted_costs.values() for seq in costs}
+        wanted = set().union(*self._unpriced_calls.values())
         if not wanted:
             return
         rows = Event.objects.filter(session_id=self.session.pk, seq__in=wanted)
@@ -536,12 +555,9 @@ class IncidentTracker:
             "closes", "cost_usd"
         ):
             cost_of[seq] = cost_of.get(seq, 0.0) + float(cost)
-        for name, (costs, unshared) in self._uncounted_costs.items():
+        for name, seqs in self._unpriced_calls.items():
             incident = self._touched[name]
-            incident.cost_usd = float(incident.cost_usd) + sum(cost_of.get(seq, 0) for seq in costs)
-            incident.unshared_cost_usd = float(incident.unshared_cost_usd) + sum(
-                cost_of.get(seq, 0) for seq in unshared
-            )
+            incident.cost_usd = float(incident.cost_usd) + sum(cost_of.get(seq, 0) for seq in seqs)
 
     def _gather_evidence(self) -> None:
         """Copy the calls that make each loop, with their results, into the incident: retention deletes the calls.

@@ -19,6 +19,7 @@ from django.utils.dateparse import parse_datetime
 from detection.integrations.session_names import bounded
 from detection.models import EventType, Incident, Project, Session
 from detection.models.imports import LONGEST_SHOWN
+from detection.models.incidents import IS_LOOP
 from detection.models.sessions import IMPORTED
 from detection.selectors.prices import PriceList
 from detection.services.ingestion import ingest
@@ -331,9 +332,9 @@ def summarise(project: Project, sessions: Iterable[int]) -> ImportSummary:
     ids = [*sessions]
     rows = Session.objects.filter(project=project, pk__in=ids)
     loops = Incident.objects.filter(project=project, session_id__in=ids)
-    sums = loops.aggregate(calls=Sum("unshared_calls"), cost=Sum("unshared_cost_usd"))
+    sums = loops.filter(IS_LOOP).aggregate(calls=Sum("counted_calls"), cost=Sum("cost_usd"))
     base = f"{settings.PUBLIC_URL}/p/{project.slug}"
-    worst = loops.order_by("-unshared_cost_usd", "-unshared_calls", "pk")[:WORST]
+    worst = loops.order_by("-cost_usd", "-counted_calls", "pk")[:WORST]
     return ImportSummary(
         sessions=len(ids),
         calls=rows.aggregate(calls=Sum("call_count"))["calls"] or 0,

@@ -128,7 +128,7 @@ class SessionReplay:
             is_demo=session.is_demo,
             policy_values=dict(attendance.settings or {}),
         )
-        self._tracker = IncidentTracker(self._session)
+        self._tracker = IncidentTracker(self._session, is_replay=True)
         self._found: dict[str, tuple[Incident, int]] = {}
         self._latest_at: datetime | None = None
         self._has_own_settings = attendance.settings is not None

@@ -6,6 +6,7 @@ from detection.engine.scopes import PROJECT
 from detection.models import AlertEvent, Incident, Notification, Session
 from detection.selectors.incidents import related
 from detection.services.alerting import routing
+from detection.services.incidents import triage
 from detection.services.policies import overrides
 from detection.services.sessions.evaluation import evaluate
 from tests.support.agents import OPERATOR
@@ -55,10 +56,20 @@ def test_sums_count_every_call_and_its_cost_once_whatever_the_transactions(agent
         observe(agent, part)
     rows = {row.kind: row for row in Incident.objects.all()}
     beyond_or_in_loop = 21 - 9
-    assert sum(row.unshared_calls for row in rows.values()) == beyond_or_in_loop
-    assert float(sum(row.unshared_cost_usd for row in rows.values())) == beyond_or_in_loop * 0.5
-    assert (rows["repeat"].calls_in_loop, float(rows["repeat"].cost_usd)) == (9, 4.5)
-    assert (rows["budget"].calls_in_loop, float(rows["budget"].cost_usd)) == (12, 6.0)
+    assert sum(row.counted_calls for row in rows.values()) == beyond_or_in_loop
+    assert {row.kind: float(row.cost_usd) for row in rows.values()} == {
+        row.kind: row.counted_calls * 0.5 for row in rows.values()
+    }
+    assert (rows["repeat"].calls_in_loop, rows["budget"].calls_in_loop) == (9, 12)
+
+
+def test_a_loop_that_continues_after_its_incident_was_resolved_counts_no_call_again(agent, project):
+    observe(agent, [("search", "{}")] * 5)
+    triage.resolve(project.pk, Incident.objects.get().public_id, OPERATOR)
+    observe(agent, [("search", "{}")] * 2)
+    first, second = Incident.objects.order_by("pk")
+    assert (first.counted_calls, second.counted_calls) == (5, 2)
+    assert (float(first.cost_usd), float(second.cost_usd)) == (2.5, 1.0)
 
 
 def test_incidents_of_one_step_are_related_and_told_in_one_notification(agent, project, receiver):

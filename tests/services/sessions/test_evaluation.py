@@ -169,7 +169,7 @@ def test_what_several_detectors_find_in_the_same_calls_are_related_incidents(age
     assert len({row.group_id for row in rows}) == 1
     cycle = rows.get(kind="cycle")
     assert sorted(cycle.tool.split(" → ")) == ["grep", "open", "read_file"]
-    assert sum(row.unshared_calls for row in rows) <= 24
+    assert sum(row.counted_calls for row in rows) <= 24
 
 
 def test_two_different_loops_of_a_session_are_two_incidents(agent):
