@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
-from django.db import DEFAULT_DB_ALIAS, connections, transaction
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections, transaction
 from psycopg import errors, pq
 from psycopg.adapt import PyFormat
 from psycopg.types.numeric import Int8
 from psycopg.waiting import Ready, Wait
 
-from detection.sql.postgresql.base import DeadlineConnection
+from detection.sql.postgresql.base import DatabaseWrapper, DeadlineConnection
 
 Rows = list[tuple[Any, ...]]
 MAX_PREPARED: Final = 200
@@ -45,11 +45,37 @@ class Writes:
     def __init__(self) -> None:
         self._texts: list[str] = []
         self._parameters: list[Any] = []
+        self.can_depend = True
+        """Whether all of them can be sent by `send_after`."""
 
-    def add(self, text: str, parameters: Sequence[Any]) -> None:
-        """Put a write beside the others, as in a `Statement`."""
+    def add(self, text: str, parameters: Sequence[Any], *, ends_in_condition: bool = False) -> None:
+        """Put a write beside the others, as in a `Statement`.
+
+        Parameters
+        ----------
+        ends_in_condition
+            Whether another condition can be added at the end of the text.
+        """
         self._texts.append(text)
         self._parameters += parameters
+        self.can_depend &= ends_in_condition
+
+    def send_after(self, first: Statement) -> Rows:
+        """Send what waits with a write that it depends on, and commit: nothing is written unless that one returns a row.
+
+        Returns
+        -------
+        Rows
+            What the first one returns.
+        """
+        texts, parameters = self._texts, self._parameters
+        self._texts, self._parameters = [], []
+        named = "".join(
+            f", w{number} AS ({text} AND EXISTS (SELECT FROM first_write))"
+            for number, text in enumerate(texts)
+        )
+        text = f"WITH first_write AS ({first.text}){named} SELECT * FROM first_write"  # noqa: S608 - statements of our own
+        return send(Statement(text, [*first.parameters, *parameters]), commits=True)[0]
 
     def send(self, *, commits: bool = False) -> Rows:
         """Send what waits.
@@ -91,6 +117,59 @@ def pipelined_transaction(*statements: Statement) -> Iterator[list[Rows]]:
         yield send(*statements)
 
 
+class OutdatedError(DatabaseError):
+    """What a transaction took for granted is no longer so. Nothing was written."""
+
+
+class DeferredLock:
+    """The statement that a transaction begins with, sent before the next one; see `deferred_transaction`."""
+
+    def __init__(self, statement: Statement, expected: Rows) -> None:
+        self._statement, self._expected = statement, expected
+        self._own = cast("DatabaseWrapper", connections[DEFAULT_DB_ALIAS])
+        self._own.deferred = self
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether it was not sent so far."""
+        return self._own.deferred is self
+
+    def drop(self) -> None:
+        """Do without it: the next statement makes sure of the same by itself."""
+        self._own.deferred = None
+
+    def send(self) -> None:
+        """Send it by itself: a write beside it could fail before its rows are known.
+
+        Raises
+        ------
+        OutdatedError
+            If it returns other rows than expected.
+        """
+        self.drop()
+        if send(self._statement) != [self._expected]:
+            raise OutdatedError
+
+
+@contextmanager
+def deferred_transaction(lock: Statement, expected: Rows) -> Iterator[DeferredLock]:
+    """Begin a transaction whose lock is sent before the next statement, for work that probably needs none but its last.
+
+    Must be the outermost transaction.
+
+    Parameters
+    ----------
+    expected
+        What the lock returns; otherwise the first statement, or Django's first cursor, raises `OutdatedError`.
+    """
+    with transaction.atomic():
+        deferred = DeferredLock(lock, expected)
+        try:
+            yield deferred
+        finally:
+            deferred.drop()
+
+
 def send(*statements: Statement, commits: bool = False) -> list[Rows]:
     """Send statements together, in one round trip.
 
@@ -109,7 +188,9 @@ def send(*statements: Statement, commits: bool = False) -> list[Rows]:
         The rows of each statement; none for one that returns nothing.
     """
     # Looked up once: Django's `connection` finds that of the thread anew for each attribute.
-    own = connections[DEFAULT_DB_ALIAS]
+    own = cast("DatabaseWrapper", connections[DEFAULT_DB_ALIAS])
+    if own.deferred is not None:
+        own.deferred.send()
     own.ensure_connection()
     raw: DeadlineConnection = own.connection
     with own.wrap_database_errors:

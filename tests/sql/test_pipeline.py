@@ -9,7 +9,15 @@ from psycopg import pq
 from detection.models import Project
 from detection.sql import pipeline
 from detection.sql.deadlines import deadline
-from detection.sql.pipeline import Statement, Writes, fetch, pipelined_transaction, send
+from detection.sql.pipeline import (
+    OutdatedError,
+    Statement,
+    Writes,
+    deferred_transaction,
+    fetch,
+    pipelined_transaction,
+    send,
+)
 from tests.support.statements import round_trips, sent_messages
 from tests.support.threads import in_thread, wait_until_blocked
 
@@ -74,6 +82,50 @@ def test_a_statement_after_a_lock_sees_what_the_holder_committed(project):
         Project.objects.update(name="after")
     waiter.result()
     assert found == [[(project.pk,)], [("after",)]]
+
+
+def test_a_deferred_lock_is_sent_before_the_first_statement_and_not_without_one(project):
+    with sent_messages() as messages, deferred_transaction(LOCK, [(project.pk,)]):
+        pass
+    assert messages == []
+    with sent_messages() as messages, deferred_transaction(LOCK, [(project.pk,)]) as lock:
+        assert fetch(NAME.text) == [("before",)]
+        assert is_in_transaction()
+        assert not lock.is_pending
+    assert round_trips(messages) == 3  # with the commit
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: fetch(NAME.text),
+        lambda: send(Statement(RENAME, ("lost",)), commits=True),
+        lambda: Project.objects.update(name="lost"),
+    ],
+)
+def test_nothing_is_done_under_a_lock_that_found_something_else(use):
+    with pytest.raises(OutdatedError), deferred_transaction(LOCK, [(0,)]):
+        use()
+    assert not is_in_transaction()
+    assert fetch(NAME.text) == [("before",)]
+
+
+@pytest.mark.parametrize("name", ["before", "other"])
+def test_writes_that_depend_on_another_one_are_done_with_it_or_not_at_all(name):
+    writes = Writes()
+    writes.add("INSERT INTO detection_project (slug) SELECT %s WHERE false", ["x"], ends_in_condition=True)
+    writes.add(
+        "UPDATE detection_project SET first_event_at = now() WHERE slug = %s",
+        ["also"],
+        ends_in_condition=True,
+    )
+    Project.objects.create(slug="also", name="also")
+    with transaction.atomic():
+        rows = writes.send_after(Statement(f"{RENAME} AND name = %s RETURNING name", ("after", name)))
+    is_done = name == "before"
+    assert rows == ([("after",)] if is_done else [])
+    assert Project.objects.filter(name="after").exists() == is_done
+    assert Project.objects.filter(first_event_at=None).count() == (1 if is_done else 2)
 
 
 def test_an_error_rolls_everything_back_and_the_connection_stays_usable():

@@ -14,12 +14,11 @@ from typing import Self
 from detection.engine.open_calls import is_assigned
 from detection.models import EventType
 from detection.services.sessions.event_records import EventRecord
+from detection.services.sessions.recent_calls import LATEST_EVENTS, RecentCalls
 from detection.sql.pipeline import Rows, Statement, send
 
 SAME_ID_EVENTS = 32
 """So many of the latest events with one call id are compared. A model server may use one id ten thousand times."""
-LATEST_EVENTS = 128
-"""A result without a call id belongs to a call among so many of the latest calls and results of the session."""
 _FEW_IDS = 8
 """Up to here one subquery per id is faster than a join: each opens one partition only."""
 
@@ -80,6 +79,7 @@ class CallIdentity:
                 sessions.add(session_id)
             elif event.type == EventType.USAGE and event.round:
                 rounds.add((session_id, event.round))
+        self._places, self._sessions, self._has_rounds = places, sessions, bool(rounds)
         self._reads: list[tuple[Statement, Callable[[EventRecord], None]]] = []
         if places:
             self._reads.append((_with_ids(sorted(places)), self._add_to_id))
@@ -99,6 +99,23 @@ class CallIdentity:
             for record in _records(found):
                 add(record)
         return self
+
+    def recall(self, recent: RecentCalls) -> list[str] | None:
+        """Take what is remembered of a session instead, to which all events of the request belong.
+
+        Returns
+        -------
+        list of str or None
+            The call ids of which the session must have no event up to `recent.after_seq`; None if not enough is remembered.
+        """
+        latest = recent.latest
+        if self._has_rounds or (self._sessions and latest is None):
+            return None
+        for session_id, call_id in self._places:
+            self._by_id[session_id, call_id].extend(recent.with_id(call_id))
+        for session_id in self._sessions:
+            self._latest[session_id].extend(latest or ())
+        return [call_id for _, call_id in self._places] if recent.after_seq else []
 
     def read(self) -> Self:
         """Read the stored events in one round trip, or in none if nothing has to be known."""

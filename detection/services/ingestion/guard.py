@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from math import ceil
 from typing import Any
 
@@ -17,7 +16,6 @@ from detection.models import Approval, Decider, Event, EventType, Session
 from detection.services.approvals.documents import approval_reference
 from detection.services.approvals.open_approvals import choose_decider
 from detection.services.ingestion import ingest
-from detection.services.ingestion.call_identity import CallIdentity
 from detection.services.ingestion.ingest import note_first_event
 from detection.services.ingestion.session_queue import session_queue
 from detection.services.keys import Principal
@@ -28,7 +26,7 @@ from detection.services.sessions.event_records import EventRecord
 from detection.services.sessions.folding import EventEvaluationError, Folding, Quarantine, finding_as_dict
 from detection.services.sessions.known_answers import KnownAnswer, find_answer
 from detection.services.sessions.locked_session import LockedSession, locked_session_of_agent
-from detection.sql.pipeline import Statement
+from detection.sql.pipeline import OutdatedError
 from detection.sql.retries import retry_conflicts
 
 CORE_SETTINGS = ("enabled", "preset", "mode", "max_repeats", "ttl_seconds")
@@ -154,9 +152,12 @@ def guard(principal: Principal, request: GuardRequest) -> GuardResponse:
     events = request.events
     ingest.prepare(events, principal)
     quarantine = Quarantine(events)
+    trusts_recent = True
     while True:
         try:
-            return _evaluate(principal, request, quarantine)
+            return _evaluate(principal, request, quarantine, trusts_recent=trusts_recent)
+        except OutdatedError:
+            trusts_recent = False
         except EventEvaluationError as error:
             if quarantine.is_new(error.event):
                 quarantine.add(error)
@@ -167,11 +168,15 @@ def guard(principal: Principal, request: GuardRequest) -> GuardResponse:
 
 
 @retry_conflicts
-def _evaluate(principal: Principal, request: GuardRequest, quarantine: Quarantine) -> GuardResponse:
+def _evaluate(
+    principal: Principal, request: GuardRequest, quarantine: Quarantine, *, trusts_recent: bool
+) -> GuardResponse:
     ingest.forget_numbers(request.events)
     with (
         session_queue.place(principal.project_id, request.session),
-        locked_session_of_agent(principal, request.session, partial(_reads, request)) as locked,
+        locked_session_of_agent(
+            principal, request.session, request.events, trusts_recent=trusts_recent
+        ) as locked,
     ):
         folding = Folding(locked, quarantine)
         if locked.is_lagging and folding.catch_up():
@@ -183,10 +188,6 @@ def _evaluate(principal: Principal, request: GuardRequest, quarantine: Quarantin
             if after != before:
                 locked.read_messages = after
         return _verdicts(folding, request)
-
-
-def _reads(request: GuardRequest, session_id: int) -> list[Statement]:
-    return CallIdentity((session_id, event) for event in request.events).reads
 
 
 class _LaggingError(Exception):
@@ -203,7 +204,7 @@ def _verdicts(folding: Folding, request: GuardRequest) -> GuardResponse:
     session, now = locked.session, timezone.now()
     _take_over_names(session, request)
     fresh_ids = ingest.claim_ids(session.project, {event.session: session for event in events}, events)
-    identity = CallIdentity((session.pk, event) for event in events if session.last_seq).load(locked.rows)
+    identity = locked.identity
     request_round = ""
     fresh: list[EventRecord] = []
     notices: list[CallVerdict] = []

@@ -15,10 +15,20 @@ _FEW_FLAGS = 3
 
 
 class EventChanges:
-    """Changes of one locked session's events, and of its strip with them; written by its owner."""
+    """Changes of one locked session's events, and of its strip with them; written by its owner.
+
+    Attributes
+    ----------
+    stored
+        The new events that were written.
+    has_changed_others
+        Whether more than the flags of stored events was written.
+    """
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self.stored: Sequence[EventRecord] = ()
+        self.has_changed_others = False
         self._new: Sequence[EventRecord] = ()
         self._evaluated: list[EventRecord] = []
         self._result_flags: dict[int, str] = {}
@@ -88,6 +98,8 @@ class EventChanges:
                 " WHERE session_id = %s AND seq = ANY(%s)",
                 [call_flags.BLOCKED, self._session.pk, self._delayed],
             )
+        self.has_changed_others |= bool(self._delayed or self._evaluated)
+        self.stored = self._new or self.stored
         self._delayed = []
         self._new, self._evaluated, self._result_flags, self._quarantined = (), [], {}, []
 
@@ -135,6 +147,7 @@ class EventChanges:
             writes.add(
                 "UPDATE detection_event SET flags = left(%s || translate(flags, %s, ''), 12) WHERE session_id = %s AND seq = %s",
                 [flag, call_flags.RESULT_FLAGS + flag, session_id, seq],
+                ends_in_condition=True,
             )
 
     def _add_quarantined(self, writes: Writes) -> None:

@@ -123,7 +123,7 @@ _COLUMNS = ", ".join(_NAMES)
 _SELECTED = _COLUMNS.replace("cost_usd", "cost_usd::float8")
 _COPY = f"COPY detection_event ({_COLUMNS}) FROM STDIN"
 # One parameter instead of one for every column of every row: each takes its time on the way.
-_INSERT = f"INSERT INTO detection_event ({_COLUMNS}) SELECT {_COLUMNS} FROM json_populate_recordset(NULL::detection_event, %s::json)"  # noqa: S608
+_INSERT = f"INSERT INTO detection_event ({_COLUMNS}) SELECT {_COLUMNS} FROM json_populate_recordset(NULL::detection_event, %s::json) WHERE true"  # noqa: S608
 _AFTER = f"SELECT {_SELECTED} FROM detection_event WHERE session_id = %s AND seq > %s ORDER BY seq LIMIT %s"  # noqa: S608
 _LAST = (
     f"SELECT {_SELECTED} FROM detection_event WHERE session_id = %s AND seq <= %s ORDER BY seq DESC LIMIT %s"  # noqa: S608
@@ -153,7 +153,7 @@ def add_store(writes: Writes, events: Sequence[EventRecord]) -> None:
     if len(events) > FEW_ROWS:
         store(events)
     elif events:
-        writes.add(_INSERT, [orjson.dumps(events, default=str).decode()])
+        writes.add(_INSERT, [orjson.dumps(events, default=str).decode()], ends_in_condition=True)
 
 
 def store(events: Sequence[EventRecord]) -> None:

@@ -8,7 +8,7 @@ follow the commit. No other package writes these rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from django.db import connection, transaction
@@ -16,28 +16,39 @@ from django.db import connection, transaction
 from detection.engine.identity import Keyer
 from detection.engine.memory import State
 from detection.engine.policy import Policy
-from detection.models import Session
+from detection.models import Session, SessionState
 from detection.models.session_state import derive_state
 from detection.selectors.policies import overrides_of
 from detection.services.approvals.open_approvals import OpenApprovals
 from detection.services.errors import NotFound
 from detection.services.incidents.tracker import IncidentTracker
+from detection.services.ingestion.call_identity import CallIdentity
 from detection.services.keys import Principal
 from detection.services.sessions import families, read_messages, session_rows, tracker_state
 from detection.services.sessions.event_changes import EventChanges
 from detection.services.sessions.event_records import EventRecord
 from detection.services.sessions.families import LockedFamily
+from detection.services.sessions.recent_calls import RecentCalls
 from detection.services.sessions.recent_ids import recent_ids
-from detection.services.sessions.recent_sessions import RecentSession, RowVersions, recent_sessions
-from detection.services.sessions.session_rows import SavedValues
+from detection.services.sessions.recent_sessions import RecentSession, recent_sessions
+from detection.services.sessions.session_rows import KnownRows, RowVersions, SavedValues
 from detection.services.sessions.tracker_state import Outcome
-from detection.sql.pipeline import Rows, Statement, Writes, pipelined_transaction, send
+from detection.sql.pipeline import (
+    DeferredLock,
+    OutdatedError,
+    Rows,
+    Statement,
+    Writes,
+    deferred_transaction,
+    pipelined_transaction,
+    send,
+)
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit
 
 
 class LockedSession:
-    """A session whose row lock this transaction holds.
+    """A session whose row lock this transaction holds, or whose write will make sure that nobody else has written it.
 
     Attributes
     ----------
@@ -53,8 +64,8 @@ class LockedSession:
         The incidents of active loops. Costs no query for a session without one.
     approvals : OpenApprovals
         The calls on hold. Costs no query for a session without one.
-    rows : list of Rows
-        What was read with the lock; see `locked_session_of_agent`. Empty for a session without any event.
+    identity : CallIdentity
+        The stored calls that the events of a request may refer to; see `locked_session_of_agent`.
     read_messages : bytes or None
         What is to be remembered of message lists; None if it stays as it is.
     """
@@ -65,6 +76,7 @@ class LockedSession:
         tracker_rows: Rows,
         known_tracker: State | None = None,
         known_values: SavedValues | None = None,
+        known_calls: RecentCalls | None = None,
     ) -> None:
         project = session.project
         self.session = session
@@ -73,7 +85,7 @@ class LockedSession:
         self.events = EventChanges(session)
         self.incidents = IncidentTracker(session)
         self.approvals = OpenApprovals(session, self.incidents)
-        self.rows: list[Rows] = []
+        self.identity = CallIdentity(())
         self.read_messages: bytes | None = None
         self._tracker_rows, self._known_tracker = tracker_rows, known_tracker
         self._tracker: State | None = None
@@ -81,6 +93,8 @@ class LockedSession:
         self._is_family_known = False
         self._before = known_values or session_rows.saved_values(session)
         self._written_by = ""
+        self._calls = known_calls or RecentCalls(session.last_seq)
+        self._unlocked: tuple[KnownRows, DeferredLock] | None = None
         if self.approvals.has_overdue:
             self.approvals.expire_overdue(self.tracker)
 
@@ -165,17 +179,36 @@ class LockedSession:
             is_stored = bool(self._tracker_rows or self._known_tracker)
             tracker_state.add_write(writes, session.pk, self._tracker, is_stored=is_stored)
         elif values == self._before and not self.incidents.hints and self.read_messages is None:
+            if self._unlocked is not None and self._unlocked[1].is_pending:
+                self._unlocked[1].send()
             return
         if self._family is not None:
             self._family.add_writes(writes)
         if self.read_messages is not None:
             read_messages.add_write(writes, session.pk, self.read_messages)
-        session_rows.add_save(writes, session, self._before, values)
         hint = Hint("session", session.external_id)
         publish_after_commit(session.project_id, hint, *self.incidents.hints)
+        written = self._write_unlocked(writes, values)
+        if written is None:
+            session_rows.add_save(writes, session, self._before, values)
+            written = writes.send(commits=True)
         self._before = values
-        for (written_by,) in writes.send(commits=True):
+        for (written_by,) in written:
             self._written_by = written_by
+
+    def _write_unlocked(self, writes: Writes, values: SavedValues) -> Rows | None:
+        """Write and commit without the lock, unless another transaction has written; None if it is needed, or held by now."""
+        if self._unlocked is None or not self._unlocked[1].is_pending or not writes.can_depend:
+            return None
+        known, lock = self._unlocked
+        saving = session_rows.save_if_known(known, self._before, values)
+        if saving is None:
+            return None
+        lock.drop()
+        written = writes.send_after(saving)
+        if not written:
+            raise OutdatedError
+        return written
 
     def as_written(self, project_version: str) -> RecentSession | None:
         """Return the session with its state as `save` has written them, None if it has not written both.
@@ -191,7 +224,19 @@ class LockedSession:
             return None  # the first event of a project is noted on the project's row
         self._tracker.leave_family()
         versions = RowVersions(self._written_by, project_version, self._written_by)
-        return RecentSession(self.session, self._before, self._tracker, versions)
+        calls = RecentCalls(self.session.last_seq) if self.events.has_changed_others else self._calls
+        if calls is self._calls:
+            calls.add(self.events.stored)
+        return RecentSession(self.session, self._before, self._tracker, versions, calls)
+
+    @classmethod
+    def unlocked(
+        cls, recent: RecentSession, identity: CallIdentity, known: KnownRows, lock: DeferredLock
+    ) -> LockedSession:
+        """Return a session as this process has written it last; it is locked when something has to be read."""
+        session = cls(recent.session, [], recent.tracker, recent.saved, recent.calls)
+        session.identity, session._unlocked = identity, (known, lock)
+        return session
 
 
 @contextmanager
@@ -228,28 +273,50 @@ def locked_session_by_name(project_id: int, external_id: str) -> Iterator[Locked
 
 @contextmanager
 def locked_session_of_agent(
-    principal: Principal, external_id: str, reads_of: Callable[[int], list[Statement]] | None = None
+    principal: Principal,
+    external_id: str,
+    events: Sequence[EventRecord] = (),
+    *,
+    trusts_recent: bool = False,
 ) -> Iterator[LockedSession]:
     """Lock the session that an agent names, or create it, and write the changes of the block.
 
     Parameters
     ----------
-    reads_of
-        Returns what else to read under the lock of a session, by its row id; see `LockedSession.rows`. It travels with
-        the lock where this process knows the id from an earlier request, and costs a round trip otherwise. A session that
-        this process wrote last is locked, but not read.
+    events
+        Those of the request: `LockedSession.identity` knows the stored calls that they may refer to. These are read with the lock
+        where this process knows the row id of the session from an earlier request, and in a round trip more otherwise. A
+        session that this process wrote last is locked, but not read.
+    trusts_recent
+        Take for granted that nobody else has written such a session since, and lock it when something has to be read. The last
+        write makes sure.
+
+    Raises
+    ------
+    OutdatedError
+        If `trusts_recent` and another transaction has written the session. Nothing was written.
     """
     project_id = principal.project_id
     recent = recent_sessions.take(project_id, external_id)
+    if recent is not None and trusts_recent:
+        identity = CallIdentity((recent.session.pk, event) for event in events)
+        known = _known_rows(recent, identity)
+        if known is not None:
+            with deferred_transaction(session_rows.by_known_rows(known), [recent.versions]) as lock:
+                locked = LockedSession.unlocked(recent, identity, known, lock)
+                yield locked
+                locked.save()
+            _keep(locked, recent.versions.project)
+            return
     known_id = recent.session.pk if recent else recent_ids.get(project_id, external_id)
     by_name = _reads(project_id, external_id)
-    lock = (session_rows.by_known_id(recent.session.pk, project_id, external_id),) if recent else by_name
-    more = reads_of(known_id) if reads_of and known_id else []
-    with pipelined_transaction(*lock, *more) as read:
-        found, rows = read[: len(lock)], read[len(lock) :]
+    lock_rows = (session_rows.by_known_id(recent.session.pk, project_id, external_id),) if recent else by_name
+    identity = CallIdentity((known_id, event) for event in events) if known_id else CallIdentity(())
+    with pipelined_transaction(*lock_rows, *identity.reads) as read:
+        found, rows = read[: len(lock_rows)], read[len(lock_rows) :]
         if recent is not None and found == [[recent.versions]]:
             project_version = recent.versions.project
-            locked = LockedSession(recent.session, [], recent.tracker, recent.saved)
+            locked = LockedSession(recent.session, [], recent.tracker, recent.saved, recent.calls)
         else:
             found = send(*by_name) if recent else found
             while not found[0]:  # a session can be removed between both statements
@@ -259,11 +326,26 @@ def locked_session_of_agent(
         session = locked.session
         if session.pk != known_id:
             recent_ids.put(project_id, external_id, session.pk)
-            more = reads_of(session.pk) if reads_of and session.last_seq else []
-            rows = send(*more) if more else []
-        locked.rows = rows
+            identity = CallIdentity((session.pk, event) for event in events if session.last_seq)
+            rows = send(*identity.reads) if identity.reads else []
+        locked.identity = identity.load(rows)
         yield locked
         locked.save()
+    _keep(locked, project_version)
+
+
+def _known_rows(recent: RecentSession, identity: CallIdentity) -> KnownRows | None:
+    """Return what has to be so when a session is written that was not locked; None if it has to be locked first."""
+    session = recent.session
+    if session.has_active_incident or session.state == SessionState.HELD or connection.in_atomic_block:
+        return None
+    new_ids = identity.recall(recent.calls)
+    if new_ids is None:
+        return None
+    return KnownRows(session.pk, recent.versions, new_ids, recent.calls.after_seq)
+
+
+def _keep(locked: LockedSession, project_version: str) -> None:
     written = locked.as_written(project_version)
     if written is not None and not connection.in_atomic_block:
         recent_sessions.put(written)

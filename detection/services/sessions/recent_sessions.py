@@ -8,22 +8,15 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from detection.engine.memory import State
 from detection.models import Session
-from detection.services.sessions.session_rows import SavedValues
+from detection.services.sessions.recent_calls import RecentCalls
+from detection.services.sessions.session_rows import RowVersions, SavedValues
 
 MAX_KEPT: Final = 200
 """Each takes some 100 KB at most."""
-
-
-class RowVersions(NamedTuple):
-    """The transactions that wrote the rows of a session, its project and its tracker state, as PostgreSQL shows them in ``xmin``."""
-
-    session: str
-    project: str
-    tracker: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +27,7 @@ class RecentSession:
     saved: SavedValues
     tracker: State
     versions: RowVersions
+    calls: RecentCalls
 
 
 class RecentSessions:

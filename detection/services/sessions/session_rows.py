@@ -6,7 +6,7 @@ needs to answer it. Rows come back as ordinary model instances with their projec
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -43,10 +43,14 @@ _SELECT = (
 )
 _LOCK = "FOR NO KEY UPDATE OF s"
 """Nobody changes the key of a session, so rows that refer to it may be inserted by others meanwhile."""
-_LOCK_KNOWN = (
-    "SELECT s.xmin::text, p.xmin::text, t.xmin::text FROM detection_session s JOIN detection_project p ON p.id = s.project_id"  # noqa: S608
+_VERSIONS = (
+    "SELECT s.xmin::text, p.xmin::text, t.xmin::text FROM detection_session s JOIN detection_project p ON p.id = s.project_id"
     " JOIN detection_trackerstate t ON t.session_id = s.id"
-    f" WHERE s.id = %s AND s.project_id = %s AND s.external_id = %s {_LOCK}"
+)
+_LOCK_KNOWN = f"{_VERSIONS} WHERE s.id = %s AND s.project_id = %s AND s.external_id = %s {_LOCK}"
+_HAS_NONE = (
+    " AND NOT EXISTS (SELECT FROM detection_event e WHERE e.session_id = %s AND e.call_id = ANY(%s) AND e.seq <= %s"
+    " AND e.type IN ('call', 'result'))"
 )
 _CREATE = (
     "INSERT INTO detection_session (project_id, external_id, is_demo, agent, backend, model, parent_external_id,"
@@ -57,6 +61,33 @@ _CREATE = (
     " (SELECT FROM detection_session s WHERE s.project_id = %s AND s.external_id = name)"
     " ORDER BY name ON CONFLICT (project_id, external_id) DO NOTHING"
 )
+
+
+class RowVersions(NamedTuple):
+    """The transactions that wrote the rows of a session, its project and its tracker state, as PostgreSQL shows them in ``xmin``."""
+
+    session: str
+    project: str
+    tracker: str
+
+
+class KnownRows(NamedTuple):
+    """What this process knows of a session that it wrote last.
+
+    Attributes
+    ----------
+    session_id
+        Its row.
+    versions
+        Of its row, and of those that belong to it.
+    new_ids, after_seq
+        Call ids of which it has no event up to this sequence number.
+    """
+
+    session_id: int
+    versions: RowVersions
+    new_ids: Sequence[str]
+    after_seq: int
 
 
 def by_id(session_id: int, *, wait: bool = True) -> Statement:
@@ -82,6 +113,14 @@ def by_known_id(session_id: int, project_id: int, external_id: str) -> Statement
     dates from before the wait, but that of the session does not.
     """
     return Statement(_LOCK_KNOWN, (session_id, project_id, external_id))
+
+
+def by_known_rows(known: KnownRows) -> Statement:
+    """Return the statement that locks such a session and returns the versions of its rows, or nothing if it has other events."""
+    text, parameters = f"{_VERSIONS} WHERE s.id = %s", [known.session_id]
+    if known.new_ids:
+        text, parameters = f"{text}{_HAS_NONE}", [*parameters, *_none_of(known)]
+    return Statement(f"{text} {_LOCK}", parameters)
 
 
 def create(principal: Principal, names: list[str]) -> Statement:
@@ -136,7 +175,12 @@ OTHERS = (
 """What else changes after a session was created, besides the change cursor."""
 _WRITTEN = "changed_xid = pg_current_xact_id()::text::bigint"
 _RETURNED = "RETURNING pg_current_xact_id()::xid::text"
-_SAVE_COUNTED = f"UPDATE detection_session SET {', '.join(f'{name} = %s' for name in COUNTED)}, {_WRITTEN} WHERE id = %s {_RETURNED}"  # noqa: S608
+_SET_COUNTED = f"SET {', '.join(f'{name} = %s' for name in COUNTED)}, {_WRITTEN}"
+_SAVE_COUNTED = f"UPDATE detection_session {_SET_COUNTED} WHERE id = %s {_RETURNED}"
+_SAVE_KNOWN = (
+    f"UPDATE detection_session s {_SET_COUNTED} FROM detection_project p, detection_trackerstate t"
+    " WHERE s.id = %s AND s.xmin = %s::xid AND p.id = s.project_id AND p.xmin = %s::xid AND t.session_id = s.id AND t.xmin = %s::xid"
+)
 # One parameter instead of one for every column, of which each takes its time on the way.
 _SAVE = (
     f"UPDATE detection_session s SET {', '.join(f'{name} = v.{name}' for name in (*COUNTED, *OTHERS))}, {_WRITTEN}"  # noqa: S608
@@ -174,6 +218,26 @@ def add_save(writes: Writes, session: Session, before: SavedValues, values: Save
         return
     document = orjson.loads(values.others) | dict(zip(COUNTED, _counted(session), strict=True))
     writes.add(_SAVE, [orjson.dumps(document, default=str).decode(), session.pk])
+
+
+def save_if_known(known: KnownRows, before: SavedValues, values: SavedValues) -> Statement | None:
+    """Return the same write for a session that was not locked: it writes nothing if anything else was written since.
+
+    Returns
+    -------
+    Statement or None
+        None if other columns than those of `COUNTED` change.
+    """
+    if values.others != before.others:
+        return None
+    text, parameters = _SAVE_KNOWN, [*values.counted, known.session_id, *known.versions]
+    if known.new_ids:
+        text, parameters = f"{text}{_HAS_NONE}", [*parameters, *_none_of(known)]
+    return Statement(f"{text} {_RETURNED}", parameters)
+
+
+def _none_of(known: KnownRows) -> list[Any]:
+    return [known.session_id, [*known.new_ids], known.after_seq]
 
 
 def save_received(sessions: Iterable[Session]) -> None:

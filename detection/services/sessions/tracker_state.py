@@ -77,7 +77,7 @@ def add_write(writes: Writes, session_id: int, state: State, *, is_stored: bool)
         Whether the table has a state of the session, as read under the lock.
     """
     if is_stored:
-        writes.add(_WRITE, [snapshot.VERSION, snapshot.dump(state), session_id])
+        writes.add(_WRITE, [snapshot.VERSION, snapshot.dump(state), session_id], ends_in_condition=True)
     else:
         writes.add(_CREATE, [session_id, snapshot.VERSION, snapshot.dump(state)])
 

@@ -84,12 +84,34 @@ class DeadlineConnection(psycopg.Connection[Any]):
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
-    """Django's wrapper, with such connections and a bounded wait for one of the pool."""
+    """Django's wrapper, with such connections and a bounded wait for one of the pool.
+
+    Attributes
+    ----------
+    deferred : DeferredLock or None
+        What comes before the next statement; see `detection.sql.pipeline.deferred_transaction`.
+    """
+
+    deferred: Any = None
 
     def __init__(self, settings_dict: dict[str, Any], alias: str = DEFAULT_DB_ALIAS) -> None:
         super().__init__(settings_dict, alias)
         if pool := settings_dict["OPTIONS"].get("pool"):
             pool["connection_class"] = DeadlineConnection
+
+    def cursor(self) -> Any:
+        """Return a cursor. What is deferred is sent first."""
+        self._send_deferred()
+        return super().cursor()
+
+    def chunked_cursor(self) -> Any:
+        """Return a cursor of the server. What is deferred is sent first."""
+        self._send_deferred()
+        return super().chunked_cursor()
+
+    def _send_deferred(self) -> None:
+        if self.deferred is not None:
+            self.deferred.send()
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
         """Return a connection of the pool, or a new one where there is none."""

@@ -1,6 +1,7 @@
 import threading
 
 import pytest
+from django.db import transaction
 from django.utils import timezone
 
 from detection.engine import fold
@@ -13,7 +14,7 @@ from detection.services.sessions.locked_session import locked_session
 from detection.services.sessions.recent_ids import recent_ids
 from tests.support.agents import OPERATOR, Agent
 from tests.support.statements import round_trips, sent_messages
-from tests.support.threads import all_results, in_thread
+from tests.support.threads import all_results, in_thread, wait_until_blocked
 
 pytestmark = pytest.mark.servers
 
@@ -231,14 +232,23 @@ def test_a_session_far_behind_is_caught_up_with_before_the_verdict(agent, monkey
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_guard_request_takes_two_round_trips_once_its_session_is_known(agent):
+def test_a_guard_request_takes_one_round_trip_once_its_session_is_known(agent):
+    Agent(agent.principal, "first of the project").asks()
     agent.asks(agent.call(call_id="c-1"))
     with sent_messages() as first:
         agent.asks(agent.call(call_id="c-2"), results=(agent.result("c-1"), agent.result("")))
     with sent_messages() as second:
         agent.asks(agent.call(call_id="c-3"))
 
-    assert [round_trips(sent) for sent in (first, second)] == [2, 2]
+    assert [round_trips(sent) for sent in (first, second)] == [1, 1]
+    rows = Event.objects.filter(session__external_id=agent.session).order_by("seq")
+    assert [*rows.values_list("closes", "call_number")] == [
+        (0, 1),
+        (1, 0),
+        (0, 0),
+        (0, 2),
+        (0, 3),
+    ]
 
 
 @pytest.mark.django_db(transaction=True)
@@ -262,9 +272,48 @@ def test_a_session_is_read_again_only_if_another_process_wrote_it_its_state_or_i
     Project.objects.update(stores_payloads=False)
     ask()
 
-    assert trips[:4] == [2, 3, 2, 3]
+    assert trips[:4] == [
+        1,
+        4,
+        1,
+        3,
+    ]  # the second of them found a loop before it knew that its counts were reset
     assert decisions[:5] == ["allow"] * 4 + ["block"]
     assert Event.objects.get(seq=Session.objects.get().last_seq).arguments is None
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_call_id_that_was_used_before_other_processes_wrote_the_session_is_recognised(agent):
+    agent.asks(agent.call(call_id="c-1"))
+    agent.asks(agent.call("read", call_id="c-2"))
+    with locked_session(Session.objects.get().pk) as locked:
+        fold.reset_all(locked.tracker)
+    agent.asks(agent.call("read", call_id="c-3"))
+    with sent_messages() as sent:
+        agent.asks(agent.call("write", call_id="c-4"))
+    repeated = agent.asks(agent.call(call_id="c-1"), results=(agent.result("c-2"),))
+
+    assert round_trips(sent) == 1
+    assert repeated.verdicts[0].duplicate
+    assert Event.objects.get(type="result").closes == 2
+    assert Session.objects.get().call_count == 4
+
+
+def test_a_call_whose_write_waits_for_a_stop_is_stopped(transactional_db):
+    project = Project.objects.create(slug="race", name="Race")
+    agent = Agent(Principal(0, "x", project.pk, "race", frozenset(), False, None, b"secret"))
+    agent.asks()
+    agent.asks(agent.call("read"))
+    decisions = []
+    with transaction.atomic():
+        actions.stop(project.pk, "s-1", OPERATOR, "")
+        waiting = in_thread(lambda: decisions.append(agent.asks(agent.call("write")).decision))
+        wait_until_blocked()
+    waiting.result()
+
+    assert decisions == ["stop"]
+    assert Event.objects.filter(tool="write").count() == 1
+    assert Session.objects.get().call_count == 3
 
 
 def test_a_session_that_was_removed_and_created_again_by_another_process_keeps_its_calls(agent, project):
