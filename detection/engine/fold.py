@@ -61,7 +61,14 @@ from detection.engine.memory import (
     drop_oldest,
     hash_of,
 )
-from detection.engine.open_calls import counted_in_round, find_closed, find_resent, key_of, round_of
+from detection.engine.open_calls import (
+    counted_in_round,
+    find_closed,
+    find_resent,
+    is_assigned,
+    key_of,
+    round_of,
+)
 from detection.engine.policy import Policy
 from detection.engine.reactions import (
     DECISION_OF,
@@ -138,8 +145,10 @@ def observe_call(
         name, arguments = essential(name, arguments, traits)
     key = key_of(keyer, name, call.arguments if values["identity"] == "raw" else arguments, policy)
     call_hash = hash_of(call.call_id) if call.call_id else 0
+    round_hash = hash_of(call.round) if call.round else 0
+    is_request = call.round is not None and is_assigned(call.round)
     if call_hash:
-        is_resent, known = find_resent(state, call, key, call_hash)
+        is_resent, known = find_resent(state, call, key, call_hash, 0 if is_request else round_hash)
         if is_resent:
             return (
                 _duplicate(state, known, policy, templates) if known else Step(call_key=key, duplicate=True)
@@ -150,7 +159,8 @@ def observe_call(
         _note_uncounted(state, call, policy)
         return Step(call_key=key, cell=_cell(call.seq, call.tool, key, Verdict(), PENDING, None))
     run = state.run(bounded_name(call.run or "") if values["counting_scope"] == "run" else "")
-    round_hash = round_of(run, call)
+    if round_hash:
+        round_hash = round_of(run, round_hash, is_request=is_request)
     if round_hash and values["once_per_round"]:
         counted = counted_in_round(run, key, round_hash)
         if counted is not None:

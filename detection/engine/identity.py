@@ -79,11 +79,10 @@ class Keyer:
     def digest(self, domain: bytes, *parts: bytes) -> str:
         """Return the hex digest of the parts. Digests of different domains never coincide."""
         state = self._base.copy()
-        # The length in front makes ("ab", "c") and ("a", "bc") two different inputs.
-        if len(parts) == 1:
-            state.update(b"%b%d:%b" % (domain, len(parts[0]), parts[0]))
-        else:
-            state.update(domain + b"".join([b"%d:%b" % (len(part), part) for part in parts]))
+        state.update(domain)
+        for part in parts:
+            # The length in front makes ("ab", "c") and ("a", "bc") two different inputs.
+            state.update(b"%d:%b" % (len(part), part))
         return state.hexdigest()
 
     def call_key(

@@ -42,11 +42,6 @@ def is_assigned(name: str) -> bool:
     return name.startswith(ASSIGNED) and name[len(ASSIGNED) :].isdigit()
 
 
-def named_round(call: ObservedCall) -> int:
-    """Return the hash of the round that the client named, 0 without one."""
-    return hash_of(call.round) if call.round and not is_assigned(call.round) else 0
-
-
 def key_of(keyer: Keyer, tool: str, arguments: Arguments, policy: Policy) -> str:
     """Return the key of a call under the policy of its tool; with `result_aware`, of what is essential in it."""
     return keyer.call_key(
@@ -54,9 +49,13 @@ def key_of(keyer: Keyer, tool: str, arguments: Arguments, policy: Policy) -> str
     )
 
 
-def find_resent(state: State, call: ObservedCall, key: str, call_hash: int) -> tuple[bool, Record | None]:
-    """Tell whether a call was sent before, with its record if it has one, and remember its id."""
-    round_hash = named_round(call)
+def find_resent(
+    state: State, call: ObservedCall, key: str, call_hash: int, round_hash: int
+) -> tuple[bool, Record | None]:
+    """Tell whether a call was sent before, with its record if it has one, and remember its id.
+
+    `round_hash` is that of the round that the client named, 0 without one.
+    """
     if round_hash:
         known, name = state.round_calls, hash_of(f"{round_hash} {call.call_id}")
     else:
@@ -78,19 +77,16 @@ def find_resent(state: State, call: ObservedCall, key: str, call_hash: int) -> t
     return any(one[1] == call_hash and one[3] == key for one in state.uncounted), None
 
 
-def round_of(run: RunState, call: ObservedCall) -> int:
-    """Return the hash of the round that a call belongs to, 0 for a call that names neither a round nor a request.
+def round_of(run: RunState, name: int, *, is_request: bool) -> int:
+    """Return the hash of the round that a call belongs to, whose own round or request has the hash `name`.
 
     The calls of one request are a round. A further request joins it while its calls are open and the session reports results:
     a model does not go on before it has them.
     """
-    if not call.round:
-        return 0
-    name = hash_of(call.round)
     current, joined, latest = run.round
     if name == latest:
         return current
-    if is_assigned(call.round) and joined < MAX_JOINING_REQUESTS and _can_be_joined(run, current):
+    if is_request and joined < MAX_JOINING_REQUESTS and _can_be_joined(run, current):
         run.round = (current, joined + 1, name)
         return current
     run.round = (name, 0, name)

@@ -40,6 +40,10 @@ _VOLATILE_FORMS = (
 _VOLATILE = re.compile(_VOLATILE_FORMS)
 # The same for ASCII text, without Unicode digits and letters: twice as fast.
 _VOLATILE_ASCII = re.compile(_VOLATILE_FORMS, re.ASCII)
+# ASCII text in kinds of characters: digits, separators of dates and decimals, and units of time with the x of an address.
+_KINDS = bytes.maketrans(b"0123456789/:.mhdwyunx", b"0" * 10 + b"-" * 3 + b"s" * 8)
+# Whatever `_VOLATILE_ASCII` matches contains one of these kinds.
+_KINDS_OF_VOLATILE = (b"0-0", b"0s", b"0 s", b"0" * 10)
 _UUID = re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}(?!\w)")
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 _DAY_OF_MONTH = r"[a-z]{0,6} {1,2}\d{1,2}(?:,? \d{4})?\b(?: (?:[A-Z]{3,4} )?\d{4}\b)?"
@@ -240,9 +244,12 @@ def normalise(text: str, volatile_fields: Collection[str] = ()) -> str:
     if head.count("-") >= 4:
         head = _UUID.sub("~", head)
     is_ascii = head.isascii()
-    head = (_VOLATILE_ASCII if is_ascii else _VOLATILE).sub("~", head)
+    if not is_ascii:
+        head = _VOLATILE.sub("~", head)
+    elif _may_be_volatile(head):
+        head = _VOLATILE_ASCII.sub("~", head)
     # Months and days begin with a capital letter.
-    lower = head.islower()
+    lower = head == head.lower()
     if not lower:
         head = _DATE_WORDS.sub("~", head)
     # In lower-case ASCII, every labelled id contains one of these two.
@@ -254,6 +261,15 @@ def normalise(text: str, volatile_fields: Collection[str] = ()) -> str:
             head = _AGENT_NUMBER.sub(r"\1~", head)
             break
     return head + tail if tail else head
+
+
+def _may_be_volatile(text: str) -> bool:
+    """Return whether ASCII text may contain a time, a duration or an address; a fast check before a slow pattern."""
+    kinds = text.encode().translate(_KINDS)
+    for volatile in _KINDS_OF_VOLATILE:  # noqa: SIM110 - a loop costs half of what a generator costs
+        if volatile in kinds:
+            return True
+    return False
 
 
 def _may_name_an_id(text: str) -> bool:

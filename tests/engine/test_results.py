@@ -203,6 +203,8 @@ def test_times_are_masked_with_and_without_the_fast_check(text):
     assert check in results._VOLATILE_FORMS
     slow = re.compile(results._VOLATILE_FORMS.replace(check, ""))
     assert results._VOLATILE.sub("~", text) == slow.sub("~", text)
+    if text.isascii() and slow.search(text):
+        assert results._may_be_volatile(text)
 
 
 @given(st.text("1: lineLINEcolumnchartposk\u017f\u212a=", max_size=40))

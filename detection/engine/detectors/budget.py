@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from detection.engine.calls import ObservedCall, Usage
 from detection.engine.detectors.base import Example, Reading
-from detection.engine.detectors.limits import LimitDetector, add, fetch, limit_settings
+from detection.engine.detectors.limits import LimitDetector, add, add_call, fetch, limit_settings
 from detection.engine.field import ladder, number, switch
 from detection.engine.memory import PENDING, Record, RunState
 
@@ -45,6 +45,7 @@ class Budget(LimitDetector):
     presets = ("standard", "justified")
     key_settings = ("budget_ladder", "budget_max_calls", "budget_max_rounds")
     limit_setting = "budget_max_rounds"
+    units = ("rounds", *LimitDetector.units)
     settings = (
         switch(
             "budget_enabled", False, "Limit runs", "Limit rounds, calls, time, tokens and cost of a run.",
@@ -81,22 +82,26 @@ class Budget(LimitDetector):
         self, own: dict[str, Any], run: RunState, record: Record, call: ObservedCall, policy: Policy
     ) -> Reading:
         """Judge a call before it runs."""
-        _add_call(own, record, call)
-        values = policy.values
-        limits = self.limits(policy)
-        # Of an extension, only its own rounds count towards the notice.
-        before, granted = own.get("extension", (0, 0))
-        rounds = before + granted + 1 if granted else values["budget_max_rounds"]
-        if rounds:
-            limits = (("rounds", "rounds", rounds), *limits)
-        return self.compare(
-            limits, own, own.setdefault("noticed", {}), run, record, policy,
-            earlier_rounds=before, final=own.get("extensions", 0) >= values["budget_max_extensions"],
-        )  # fmt: skip
+        add_call(own, call)
+        # The limit fires on the n-th round, so it is spent when that round begins.
+        if not record.round or record.round != own.get("round"):
+            own["rounds"] = own.get("rounds", 0) + 1
+            own["round"] = record.round
+        limits, noticed, before = self.limits(policy), own.setdefault("noticed", {}), 0
+        if "extension" in own:
+            # Only its own rounds count towards the notice.
+            before, granted = own["extension"]
+            others = [one for one in limits if one[0] != "rounds"]
+            limits = (("rounds", "rounds", before + granted + 1), *others)
+        return self.compare(limits, own, noticed, run, record, policy, before)
 
     def applies(self, unit: str, run: RunState, policy: Policy) -> bool:
         """Return whether the limit of this unit applies now: a soft one only if the latest calls brought little new."""
         return unit != "rounds" or not policy.values["budget_soft_rounds"] or _little_new(run)
+
+    def is_final(self, accounts: dict[str, Any], policy: Policy) -> bool:
+        """Return whether the run was extended as often as it may be."""
+        return bool(accounts.get("extensions", 0) >= policy.values["budget_max_extensions"])
 
     def on_usage(self, own: dict[str, Any], usage: Usage) -> None:
         """Add the usage of a model response that was reported by itself."""
@@ -107,15 +112,6 @@ class Budget(LimitDetector):
         own["extension"] = [max(0, own.get("rounds", 0) - 1), max(1, rounds)]
         own["extensions"] = own.get("extensions", 0) + 1
         own["noticed"] = {}
-
-
-def _add_call(own: dict[str, Any], record: Record, call: ObservedCall) -> None:
-    add(own, call)
-    own["calls"] += 1
-    # The limit fires on the n-th round, so it is spent when that round begins.
-    if not record.round or record.round != own.get("round"):
-        own["rounds"] = own.get("rounds", 0) + 1
-        own["round"] = record.round
 
 
 def _little_new(run: RunState) -> bool:

@@ -71,4 +71,8 @@ class FamilyBudget(LimitDetector):
         if family is None or len(family.usage) < 2:
             return QUIET
         accounts = dict(zip(("calls", "tokens", "cost"), family.totals, strict=True))
-        return self.compare(self.limits(policy), accounts, family.noticed, run, record, policy, final=True)
+        return self.compare(self.limits(policy), accounts, family.noticed, run, record, policy)
+
+    def is_final(self, accounts: dict[str, Any], policy: Policy) -> bool:
+        """Return that nothing extends a family's limit."""
+        return True

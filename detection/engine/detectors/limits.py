@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from detection.engine.calls import Finding, ObservedCall, Usage
@@ -32,11 +32,18 @@ class LimitDetector(BaseDetector):
     ----------
     units : tuple of str
         What has a limit of its own, the setting `{kind}_max_{unit}`.
+    notice_setting : str
+        The share of a limit at which operators get a notice: `{kind}_notice_share`.
     """
 
     units: ClassVar[tuple[str, ...]] = ("calls", "seconds", "tokens", COST)
+    notice_setting: ClassVar[str] = ""
     is_run_limit = True
     describes_results = False
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.notice_setting = f"{cls.kind}_notice_share"
 
     def limits(self, policy: Policy) -> tuple[Limit, ...]:
         """Return the limits that are set."""
@@ -51,20 +58,18 @@ class LimitDetector(BaseDetector):
     def compare(
         self,
         limits: Iterable[Limit],
-        accounts: Mapping[str, Any],
+        accounts: dict[str, Any],
         noticed: dict[str, float],
         run: RunState,
         record: Record,
         policy: Policy,
-        *,
         earlier_rounds: int = 0,
-        final: bool = False,
     ) -> Reading:
         """Return the reading of the limit that comes first, with a finding if it is spent or, the first time, nearly spent.
 
         `earlier_rounds` had been used when the limit of rounds was granted.
         """
-        notice_share = policy.values[f"{self.kind}_notice_share"]
+        notice_share = policy.values[self.notice_setting]
         most, best = (False, 0.0), ("", 0.0, 1.0)
         for unit, account, limit in limits:
             amount = accounts[account] if unit != "seconds" else record.at - accounts[account]
@@ -79,15 +84,21 @@ class LimitDetector(BaseDetector):
             if (is_found, share) > most:
                 most, best = (is_found, share), (unit, amount, limit)
         unit, amount, limit = best
-        finding = self._finding(run, record, unit, amount, limit, final) if most[0] else None
-        if finding is not None and amount < limit:
-            # Only the reported limit counts as noticed: if two come close on one call, the other follows on the next.
-            noticed[unit] = limit
+        finding: Finding | None = None
+        if most[0]:
+            finding = self._finding(run, record, unit, amount, limit, self.is_final(accounts, policy))
+            if amount < limit:
+                # Only the reported limit counts as noticed: if two come close on one call, the other follows on the next.
+                noticed[unit] = limit
         return Reading(int(amount), max(1, int(limit)), finding)
 
     def applies(self, unit: str, run: RunState, policy: Policy) -> bool:
         """Return whether the limit of this unit applies now."""
         return True
+
+    def is_final(self, accounts: dict[str, Any], policy: Policy) -> bool:
+        """Return whether a limit that is spent cannot be extended."""
+        return False
 
     def raised_setting(self, unit: str) -> str:
         """Return the setting that an operator raises where findings count this unit."""
@@ -158,13 +169,20 @@ def begin(own: dict[str, Any], at: float) -> None:
 
 
 def add(own: dict[str, Any], used: ObservedCall | Usage) -> None:
-    """Add tokens and cost of a call or of a response. Most calls come without those of their response."""
+    """Add tokens and cost of a call or of a response."""
     if not own:
         begin(own, used.at)
     if used.tokens:
         own["tokens"] += used.tokens
     if used.cost_usd:
         own["cost"] = round(own["cost"] + used.cost_usd, _COST_DECIMALS)
+
+
+def add_call(own: dict[str, Any], call: ObservedCall) -> None:
+    """Add a call. Most come without tokens and cost, which are those of their response."""
+    if not own or call.tokens or call.cost_usd:
+        add(own, call)
+    own["calls"] += 1
 
 
 def fetch(number: int, run: str | None = None, session: str = "") -> ExampleCall:

@@ -216,16 +216,15 @@ class Repeat(BaseDetector):
         """Note whether the result changed, and look for scattered repeats."""
         streak = own.get("streak")
         if streak and streak["key"] == record.key and record.ordinal > streak["after"]:
-            is_aware = policy.values["result_aware"]
-            if is_aware:
+            # The first result is not compared: most calls are made once, and each of them would pay for it.
+            is_compared = policy.values["result_aware"] and streak["calls"] >= _SECOND
+            if is_compared:
                 _note_likeness(streak, record, outcome, policy)
             _note_result(streak, run, record)
             if record.status == ERROR:
                 streak["trouble"] = bool(outcome.trouble)
-            if is_aware:
-                # The first result is not compared: most calls are made once, and each of them would pay for it.
-                if streak["calls"] >= _SECOND:
-                    _note_direction(streak, outcome.text)
+            if is_compared:
+                _note_direction(streak, outcome.text)
                 nearly = _nearly_repeated(streak, run, record, policy)
                 if nearly is not QUIET:
                     return nearly
@@ -424,7 +423,7 @@ def _note_likeness(streak: dict[str, Any], record: Record, outcome: ResultOutcom
     Words are kept as keyed hashes of one character, never as text.
     """
     share = policy.values["repeat_near_ratio"]
-    if streak["calls"] < _SECOND or streak.get("moves_on") or share == 1:
+    if streak.get("moves_on") or share == 1:
         return
     words, last = word_set(outcome.text, outcome.keyer), streak.get("words")
     streak["words"] = words

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from detection.engine.calls import ObservedCall, Usage
 from detection.engine.detectors.base import QUIET, Example, Reading
-from detection.engine.detectors.limits import LimitDetector, add, begin, fetch, limit_settings
+from detection.engine.detectors.limits import LimitDetector, add, add_call, begin, fetch, limit_settings
 from detection.engine.field import ladder, switch
 from detection.engine.memory import Record, RunState
 
@@ -68,7 +68,7 @@ class SessionBudget(LimitDetector):
         self, own: dict[str, Any], run: RunState, record: Record, call: ObservedCall, policy: Policy
     ) -> Reading:
         """Judge a call before it runs."""
-        self.on_uncounted(own, call)
+        add_call(own, call)
         limits = self.limits(policy)
         if not limits:
             return QUIET
@@ -76,8 +76,7 @@ class SessionBudget(LimitDetector):
 
     def on_uncounted(self, own: dict[str, Any], call: ObservedCall) -> None:
         """Add what a call uses, whether or not it is judged."""
-        add(own, call)
-        own["calls"] += 1
+        add_call(own, call)
 
     def on_usage(self, own: dict[str, Any], usage: Usage) -> None:
         """Add the usage of a model response that was reported by itself."""
