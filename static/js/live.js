@@ -13,7 +13,7 @@ const STALE_MS = 35_000;
 const SLICE_MS = 8;
 const CALM_MS = 6_000; // longer than the window in which moves add up for the reader
 const QUIET_MS = 10_000;
-const MOST_MOVED = 0.045; // of the larger side of the window
+const MOST_MOVED = 0.045; // in CALM_MS, as browsers count shifts: the share of the window that moves, times how far
 
 const section = document.getElementById("live");
 const body = section?.querySelector("[data-live-rows]") ?? null;
@@ -32,7 +32,7 @@ const rows = {
   isFetching: false,
   wants: false,
   timer: 0,
-  movedAt: 0,
+  moves: [], // of the last seconds
 };
 const seen = { updatedAt: Date.now(), behindSeconds: null, isLost: false };
 let isPaused = false;
@@ -117,35 +117,41 @@ function waiting() {
   return rows.order ? rows.order.slice(0, rows.limit).filter((id) => !document.getElementById(id)) : [];
 }
 
-/** Show the rows that came and remove those that left: in their slots, or all in order if `isWhole`. */
+/** Show the rows that came and remove those that left: as far as they fit calmly, or all in order if `isWhole`. */
 function settle(isWhole) {
-  const shown = [...body.children];
+  const shown = [...body.children].map((row) => row.id);
   let fresh = waiting();
-  const keeps = isWhole ? new Set(rows.order.slice(0, rows.limit)) : stays(shown, fresh.length);
-  const kept = shown.filter((row) => keeps.has(row.id));
+  const keeps = isWhole ? new Set(rows.order.slice(0, rows.limit)) : stays([...body.children], fresh.length);
+  const kept = shown.filter((id) => keeps.has(id));
   fresh = fresh.slice(0, rows.limit - kept.length);
   if (fresh.some((id) => !rows.held.has(id))) {
     rows.cursor = ""; // a row came that did not change meanwhile
     fetchSoon();
     return;
   }
-  const made = fresh.map((id) => rowOf(rows.held.get(id)));
-  for (const row of made) {
-    row.classList.add("is-new");
-    rows.html.set(row.id, rows.held.get(row.id));
-    rows.held.delete(row.id);
-  }
-  let after = [...made, ...kept];
-  if (isWhole) {
-    const byId = new Map(after.map((row) => [row.id, row]));
-    after = rows.order.filter((id) => byId.has(id)).map((id) => byId.get(id));
-  } else if (!mayMove(shown, after)) after = inSlots(shown, keeps, [...made]);
-  if (after.some((row, place) => row !== shown[place]) || after.length !== shown.length) place(after, shown);
+  let after = [...fresh, ...kept];
+  if (isWhole) after = inOrder(after);
+  else if (!mayMove(shown, after)) after = inSlots(shown, keeps, fresh);
+  const made = after.filter((id) => rows.held.has(id)).map(make);
+  if (after.length !== shown.length || after.some((id, place) => id !== shown[place])) place(after, made);
   const empty = document.getElementById("live-empty");
   if (empty) empty.hidden = body.children.length > 0;
   if (!made.length) return;
   document.dispatchEvent(new CustomEvent("loopguard:new-sessions", { detail: made.length }));
   setTimeout(() => made.forEach((row) => row.classList.remove("is-new")), 4_000);
+}
+
+function inOrder(ids) {
+  const wanted = new Set(ids);
+  return rows.order.filter((id) => wanted.has(id));
+}
+
+function make(id) {
+  const row = rowOf(rows.held.get(id));
+  row.classList.add("is-new");
+  rows.html.set(id, rows.held.get(id));
+  rows.held.delete(id);
+  return row;
 }
 
 /** The ids of the shown rows that stay while `coming` others wait: a quiet one that is no longer on the page goes. */
@@ -164,39 +170,49 @@ function stays(shown, coming) {
   return new Set(listed.map((row) => row.id));
 }
 
-/** Whether the rows that stay may move to their new places now: by one row, some seconds after the last move. */
+/** Whether the rows that stay may move to their new places now, without too much movement for the reader. */
 function mayMove(before, after) {
-  const places = new Map(after.map((row, place) => [row, place]));
-  const moves = before.map((row, place) => (places.has(row) ? Math.abs(places.get(row) - place) : 0));
-  const most = Math.max(0, ...moves);
+  const places = new Map(after.map((id, place) => [id, place]));
+  const steps = before.map((id, place) => (places.has(id) ? Math.abs(places.get(id) - place) : 0));
+  const most = Math.max(0, ...steps);
   if (most === 0) return true;
-  const share = ((before[0]?.offsetHeight ?? 0) * most) / Math.max(innerWidth, innerHeight);
-  if (share > MOST_MOVED || Date.now() - rows.movedAt < CALM_MS) return false;
-  rows.movedAt = Date.now();
+  const height = body.children[0]?.offsetHeight ?? 0;
+  const { top } = body.getBoundingClientRect();
+  const first = Math.max(0, top + height * steps.findIndex(Boolean));
+  const last = Math.min(innerHeight, top + height * (before.length + most));
+  const share = Math.max(0, last - first) / innerHeight;
+  const movement = (share * height * most) / Math.max(innerWidth, innerHeight);
+  const now = Date.now();
+  rows.moves = rows.moves.filter((move) => now - move.at < CALM_MS);
+  if (rows.moves.reduce((sum, move) => sum + move.movement, movement) > MOST_MOVED) return false;
+  rows.moves.push({ at: now, movement });
   return true;
 }
 
-/** Put new rows where others have left, the rest at the end; a slot that stays empty closes when nothing else moves. */
+/** Put new rows where others left; the rest waits. When rows may move, one enters or an empty slot closes. */
 function inSlots(shown, keeps, fresh) {
-  const isGone = (row) => row.isConnected && !keeps.has(row.id);
-  const after = shown.map((row) => (isGone(row) ? (fresh.shift() ?? row) : row));
-  while (after.length && isGone(after.at(-1))) after.pop();
-  after.push(...fresh);
-  const left = after.findLastIndex(isGone);
-  if (left < 0) return after;
-  const closed = after.toSpliced(left, 1);
-  return mayMove(after, closed) ? closed : after;
+  const coming = [...fresh];
+  const after = shown.map((id) => (keeps.has(id) ? id : (coming.pop() ?? id)));
+  const isEmpty = (id) => shown.includes(id) && !keeps.has(id);
+  while (after.length && isEmpty(after.at(-1))) after.pop();
+  const left = after.findLastIndex(isEmpty);
+  const calm = left < 0 ? [...coming.slice(-1), ...after] : after.toSpliced(left, 1);
+  return mayMove(after, calm) ? calm : after;
 }
 
-function place(after, shown) {
+function place(after, made) {
+  const rowsById = new Map([...body.children, ...made].map((row) => [row.id, row]));
+  const shown = [...body.children];
   const stays = new Set(after);
   shown.forEach((row, index) => {
-    if (stays.has(row)) return;
+    if (stays.has(row.id)) return;
     rows.html.delete(row.id);
-    if (after[index] && !after[index].isConnected) row.replaceWith(after[index]);
+    const next = rowsById.get(after[index]);
+    if (next && !next.isConnected) row.replaceWith(next);
     else row.remove();
   });
-  after.forEach((row, index) => {
+  after.forEach((id, index) => {
+    const row = rowsById.get(id);
     if (body.children[index] !== row) body.insertBefore(row, body.children[index] ?? null);
   });
   document.dispatchEvent(new CustomEvent("loopguard:rows"));
@@ -229,8 +245,8 @@ function showBar() {
   if (!newBar) return;
   const count = waiting().length;
   newBar.hidden = count === 0;
-  const keys = document.documentElement.dataset.shortcuts !== "off";
-  write(newBar, `${count} newer${keys ? " \u2013 press . to show" : ", show"}`);
+  const keys = document.documentElement.dataset.shortcuts !== "off" && matchMedia("(hover: hover)").matches;
+  write(newBar, keys ? `${count} newer \u2013 press . to show` : `Show ${count} newer`);
 }
 
 function show() {
@@ -289,9 +305,11 @@ function handOn() {
 }
 
 function tick() {
-  // Slots that could not close yet.
-  if (rows.order && !isHandOnTable && !isPaused && !rows.isFetching && body.querySelector(":scope > .is-gone"))
-    settle(false);
+  // Slots that could not close and rows that could not enter yet.
+  if (rows.order && !isHandOnTable && !isPaused && !rows.isFetching) {
+    if (waiting().length || body.querySelector(":scope > .is-gone")) settle(false);
+    showBar();
+  }
   show();
 }
 

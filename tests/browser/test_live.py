@@ -20,7 +20,7 @@ from detection.services.maintenance import retention
 from detection.services.sessions import actions as service
 from detection.services.sessions.evaluation import evaluate
 from detection.services.sessions.event_records import EventRecord
-from tests.browser.pages import sign_in
+from tests.browser.pages import SIZES, sign_in
 from tests.console.scenes import ask, loop, principal
 from tests.support.projects import make_member, make_project
 
@@ -92,6 +92,36 @@ def test_new_rows_wait_while_the_pointer_is_in_the_table_and_while_the_page_is_p
     assert set(names(live)) == {"first", "second", "third"}
     live.keyboard.press("p")
     expect(live.locator('tr[data-session="fourth"]')).to_be_visible()
+
+
+def test_of_several_new_rows_one_enters_and_the_rest_waits_until_rows_may_move_again(live, project):
+    for number in range(14):
+        ask(project, f"older-{number}", 1)
+    live.reload()
+    expect(live.locator("#live-state")).to_have_attribute("data-state", "live")
+    for name in ("second", "third"):
+        ask(project, name, 1)
+    expect(live.locator("#live-new")).to_have_text("1 newer \u2013 press . to show")
+    expect(live.locator("#live-new")).to_be_hidden(timeout=10_000)
+    assert names(live)[:3] == ["third", "second", "older-13"]
+
+
+def test_on_a_phone_new_rows_wait_for_a_tap(browser, project, site):
+    for name in ("first", "second"):
+        ask(project, name, 1)
+    phone = browser.new_context(viewport=SIZES["narrow"], has_touch=True, is_mobile=True).new_page()
+    sign_in(phone, site, get_user_model().objects.get(username="ana"))
+    phone.goto(f"{site.url}/p/support/live")
+    expect(phone.locator("#live-state")).to_have_attribute("data-state", "live")
+    phone.locator('tr[data-session="first"]').tap(position={"x": 200, "y": 70})
+    expect(phone).to_have_url(f"{site.url}/p/support/sessions/first")
+    phone.go_back()
+    expect(phone.locator("#live-state")).to_have_attribute("data-state", "live")
+    ask(project, "third", 1)
+    expect(phone.locator("#live-new")).to_have_text("Show 1 newer")
+    phone.locator("#live-new").tap()
+    assert names(phone) == ["third", "second", "first"]
+    phone.context.close()
 
 
 def test_a_session_that_no_longer_fits_the_filter_leaves_and_is_not_counted_as_selected(live, project, site):
