@@ -7,7 +7,6 @@ import subprocess
 import time
 
 import pytest
-import uvicorn
 from django.template.loader import render_to_string
 
 from detection.consumers.approval_long_poll import ApprovalLongPoll
@@ -18,6 +17,7 @@ from detection.models import Approval, Event
 from detection.services.approvals.decisions import decide
 from detection.services.audit import Actor
 from detection.services.policies.overrides import save_override
+from tests.support import asgi_server
 from tests.support.threads import in_thread
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -82,20 +82,8 @@ def test_the_settings_contain_the_line_for_every_moment(host):
 @pytest.fixture
 def live(settings):
     """The long poll at an address of its own, as `live` serves it."""
-    server = uvicorn.Server(
-        uvicorn.Config(
-            ApprovalLongPoll(ProbesOnly(None)), host="127.0.0.1", port=0, log_level="error", lifespan="off"
-        )
-    )
-    thread = in_thread(server.run)
-    while not server.started:
-        assert thread.is_alive()
-        time.sleep(0.01)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    settings.LIVE_URL = f"http://127.0.0.1:{port}"
-    yield settings.LIVE_URL
-    server.should_exit = True
-    thread.result(30)
+    with asgi_server.serving(ApprovalLongPoll(ProbesOnly(None))) as settings.LIVE_URL:
+        yield settings.LIVE_URL
 
 
 @pytest.fixture

@@ -6,9 +6,7 @@ the rows that a click has made.
 
 import os
 import shutil
-import socket
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +18,6 @@ from development.screenshots import CHROMIUM_NAMES
 
 _HERE = Path(__file__).parent
 _LONGEST = ("test_hostile_text", "test_screens", "test_administration")
-START_SECONDS = 60.0
 _LAUNCH = ["--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-component-update"]
 
 
@@ -69,7 +66,6 @@ def browser_type_launch_args(browser_type_launch_args: dict[str, Any], chromium:
 @pytest.fixture
 def site(chromium: str, transactional_db: None, settings: Any) -> Iterator[Site]:
     """Both servers, running."""
-    import uvicorn
     from django.contrib.staticfiles.handlers import StaticFilesHandler
     from django.core.handlers.wsgi import WSGIHandler
     from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler
@@ -78,37 +74,19 @@ def site(chromium: str, transactional_db: None, settings: Any) -> Iterator[Site]
         def log_message(self, format: str, *args: object) -> None:
             """Say nothing: a failing test shows what it saw."""
 
-    web = ThreadedWSGIServer(("127.0.0.1", 0), Quiet)
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
-    addresses = Site(
-        f"http://127.0.0.1:{web.server_address[1]}", f"http://127.0.0.1:{listener.getsockname()[1]}"
-    )
-    # Before the handlers are made: middleware reads these once.
-    settings.PUBLIC_URL, settings.LIVE_URL = addresses.url, addresses.live_url
-    settings.CSRF_TRUSTED_ORIGINS = [addresses.url, addresses.live_url]
-    web.set_app(StaticFilesHandler(WSGIHandler()))
-
     from loopguard_site.asgi import application
+    from tests.support import asgi_server
 
-    live = uvicorn.Server(
-        uvicorn.Config(application, lifespan="off", log_level="error", timeout_graceful_shutdown=1)
-    )
-    threads = [
-        threading.Thread(target=web.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True),
-        threading.Thread(target=live.run, kwargs={"sockets": [listener]}, daemon=True),
-    ]
-    for thread in threads:
+    web = ThreadedWSGIServer(("127.0.0.1", 0), Quiet)
+    with asgi_server.serving(application) as live_url:
+        addresses = Site(f"http://127.0.0.1:{web.server_address[1]}", live_url)
+        # Before the handler is made: middleware reads these once.
+        settings.PUBLIC_URL, settings.LIVE_URL = addresses.url, addresses.live_url
+        settings.CSRF_TRUSTED_ORIGINS = [addresses.url, addresses.live_url]
+        web.set_app(StaticFilesHandler(WSGIHandler()))
+        thread = threading.Thread(target=web.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
-    deadline = time.monotonic() + START_SECONDS
-    while not live.started:
-        assert threads[1].is_alive(), "the server of the sockets did not start"
-        assert time.monotonic() < deadline, "the server of the sockets did not start in time"
-        time.sleep(0.01)
-    yield addresses
-    live.should_exit = True
-    web.shutdown()
-    web.server_close()
-    for thread in threads:
+        yield addresses
+        web.shutdown()
+        web.server_close()
         thread.join(10)
-    listener.close()

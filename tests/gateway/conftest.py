@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import socket
-import threading
+import contextlib
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,13 +10,14 @@ from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 from django.db import connection
 
+from detection.gateway import traffic
 from detection.models import GatewayBackend, Project
 from detection.services.audit import SYSTEM
 from detection.services.gateway import backends
 from loopguard_site.asgi import application
+from tests.support import asgi_server
 from tests.support.model_server import ModelServer, of_json
 from tests.support.plain_http import PLAIN
 from tests.support.projects import make_key, make_project
@@ -64,7 +64,7 @@ def is_database_idle():
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()"
-            " AND pid <> pg_backend_pid() AND state <> 'idle')"
+            " AND backend_type = 'client backend' AND pid <> pg_backend_pid() AND state <> 'idle')"
         )
         return cursor.fetchone()[0]
 
@@ -87,30 +87,23 @@ def world(transactional_db: None, settings: Any, model: ModelServer) -> Iterator
         yield World(project, make_key(project), model, url)
 
 
-class serving:  # noqa: N801  (used like a function)
+def is_quiet():
+    """Whether no work is left that no request waits for; counts of traffic rest until they are stored."""
+    may_rest = traffic.FLUSH_SECONDS > 1
+    return all(
+        not state.workers._waiting and len(state._background) <= (may_rest and state.traffic._is_flushing)
+        for state in [*application.application_mapping["http"]._loops.values()]
+    )
+
+
+@contextlib.contextmanager
+def serving() -> Iterator[str]:
     """The `live` process on a free port; its address."""
-
-    def __enter__(self) -> str:
-        self._listener = socket.socket()
-        self._listener.bind(("127.0.0.1", 0))
-        config = uvicorn.Config(
-            application, lifespan="off", log_level="critical", server_header=False, date_header=False,
-            timeout_graceful_shutdown=1,
-        )  # fmt: skip
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(
-            target=self._server.run, kwargs={"sockets": [self._listener]}, daemon=True
-        )
-        self._thread.start()
-        while not self._server.started:
-            time.sleep(0.01)
-        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-
-    def __exit__(self, *_: object) -> None:
-        self._server.should_exit = True
-        self._thread.join(10)
-        self._listener.close()
-        wait_for(is_database_idle)  # what is recorded after an answer must not meet the end of the test
+    with asgi_server.serving(application) as url:
+        yield url
+        # What is recorded after an answer must not meet the end of the test.
+        wait_for(is_quiet)
+    wait_for(is_database_idle)
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import httpx
 import pytest
 from django.db import connections
 
-from detection.gateway import guarding
+from detection.gateway import guarding, traffic
 from detection.models import Event, GatewayTraffic, TrafficPeriod
 from tests.support.model_answers import PATHS, WHOLE, answered, call, chat_whole, sse
 from tests.support.model_server import Answer, of_events, of_json
@@ -79,8 +79,9 @@ def test_a_cut_in_a_call_is_a_cut_and_evaluates_nothing(world: World, shape, is_
 
 
 @pytest.mark.parametrize("asks_usage", [True, False])
-def test_calls_that_are_whole_before_a_cut_are_evaluated_and_delivered(world: World, asks_usage):
+def test_calls_that_are_whole_before_a_cut_are_evaluated_and_delivered(world: World, asks_usage, monkeypatch):
     """Only the usage is missing, which the agent or the gateway has asked for."""
+    monkeypatch.setattr(traffic, "FLUSH_SECONDS", 0.1)
 
     def script(asked):
         answer = answered(asked, "openai", "Hm.", [call()])

@@ -44,7 +44,7 @@ def test_a_body_that_never_ends_is_given_up(world: World, monkeypatch, path):
     at = urlsplit(world.base_url())
     head = (
         f"POST {at.path}/{path} HTTP/1.1\r\nHost: {at.netloc}\r\nLoopGuard-Key: {world.key}\r\n"
-        "Authorization: Bearer sk-client\r\nContent-Length: 1000\r\n\r\n"
+        "Authorization: Bearer sk-client\r\nContent-Length: 1000\r\nConnection: close\r\n\r\n"
     )
     with socket.create_connection((at.hostname or "", at.port or 0), timeout=20) as agent:
         agent.sendall(head.encode() + b"{")
@@ -62,6 +62,7 @@ def test_of_too_many_unfinished_bodies_of_a_key_the_oldest_is_given_up(world: Wo
     for key in keys:
         agents.append(socket.create_connection((at.hostname or "", at.port or 0), timeout=20))
         head = f"POST {at.path}/{path} HTTP/1.1\r\nHost: {at.netloc}\r\nLoopGuard-Key: {key}\r\n"
+        head += "Connection: close\r\n"
         agents[-1].sendall(f"{head}Authorization: Bearer sk-client\r\nContent-Length: 9\r\n\r\n{{".encode())
         time.sleep(0.3)  # each arrives after the one before
     answer = b"".join(iter(lambda: agents[0].recv(65536), b""))

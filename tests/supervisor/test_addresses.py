@@ -25,7 +25,7 @@ class Health(BaseHTTPRequestHandler):
 @pytest.fixture
 def server_port() -> Iterator[int]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Health) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         yield server.server_address[1]
         server.shutdown()
 
