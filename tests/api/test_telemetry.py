@@ -118,6 +118,11 @@ def test_spans_may_come_one_by_one_in_any_order_and_again(api, order):
     rows = evaluated()
     assert rows["inner"].parent_external_id == rows["finder"].external_id
     assert (rows["finder"].call_count, rows["inner"].call_count) == (8, 1)
+    # Calls whose spans came after that of their agent did not open its session again.
+    assert {(one.state, one.outcome) for one in rows.values()} == {
+        ("ended", "completed"),
+        ("ended", "failed"),
+    }
     assert rows["finder"].token_count == 587
     assert Event.objects.filter(type="result", closes=0).count() == 0
     assert Event.objects.filter(type="message", role="assistant").count() == 1
@@ -155,6 +160,20 @@ def test_spans_without_a_session_join_that_of_their_trace(api):
     accepted(send(api, tool_span(span=b"b" * 8, **about)))
     accepted(send(api, tool_span(trace=b"u" * 16, **about)))
     assert {row.external_id: row.last_seq for row in Session.objects.all()} == {"talk": 4, "75" * 16: 2}
+
+
+def test_a_call_after_the_end_of_a_session_opens_it_again_if_it_began_after_it(api):
+    about = {"gen_ai.conversation.id": "talk", "gen_ai.tool.call.arguments": "{}"}
+    second = 10**9
+    accepted(send(api, tool_span(span=b"a" * 8, **about)))
+    run = {"gen_ai.conversation.id": "talk", "gen_ai.operation.name": "invoke_agent"}
+    accepted(send(api, tool_span(span=b"r" * 8, start=10**18 + 5 * second, **run)))
+    for span, start, state in ((b"b", 4, "ended"), (b"c", 9, "running"), (b"d", 4, "running")):
+        about["gen_ai.tool.call.arguments"] = f'{{"page": {start}}}'
+        accepted(send(api, tool_span(span=span * 8, start=10**18 + start * second, **about)))
+        (session,) = evaluated().values()
+        assert session.state == state
+    assert (session.call_count, session.outcome) == (4, "")
 
 
 def test_what_is_wrong_with_a_span_rejects_it_alone(api):

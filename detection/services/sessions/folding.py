@@ -17,8 +17,9 @@ from django.db import DatabaseError, transaction
 from detection.engine import fold, messages, silence
 from detection.engine.calls import End, Message, Step, Usage
 from detection.engine.policy import Policy
-from detection.models import EventType, call_flags
+from detection.models import Event, EventType, call_flags
 from detection.models.session_state import note_verdict
+from detection.models.sessions import OTLP
 from detection.services.policies import message_templates
 from detection.services.sessions import chat_commands, event_records, families
 from detection.services.sessions.event_records import EventRecord
@@ -96,6 +97,7 @@ class Folding:
         self.templates = message_templates.templates_of(locked.session.project)
         self.answer: KnownAnswer | None = None
         self._results: dict[int, EventRecord] = {}
+        self._latest_end: EventRecord | Event | None = None
 
     def catch_up(self, limit: int | None = None) -> bool:
         """Fold stored events after the cursor, at most `limit` or else `BATCH_EVENTS`; return whether some are left."""
@@ -259,6 +261,7 @@ class Folding:
             fold.observe_end(locked.tracker, end, policy)
         if silence.shortest_limit(policy) is not None:
             silence.observe_end(locked.tracker, event.run, policy)
+        self._latest_end = event
         locked.session.outcome, locked.session.ended_at = outcome, event.received_at
         locked.incidents.end_all(event.received_at)
         locked.approvals.withdraw(
@@ -313,11 +316,23 @@ class Folding:
         session.token_count += event.tokens
         session.cost_usd = float(session.cost_usd) + float(event.cost_usd)
         session.last_tool = event.tool
-        session.outcome, session.ended_at = "", None
+        if session.ended_at is not None and not self._is_late(event):
+            session.outcome, session.ended_at = "", None
         if self.locked.incidents.is_guarded:
             session.blocked_count += event.decision in ("block", "hold", "stop")
             session.warned_count += event.decision == "warn"
         self.locked.events.add_call(event)
+
+    def _is_late(self, event: EventRecord) -> bool:
+        """Return whether a call of an ended session was made before its end: telemetry may send the end first."""
+        session = self.locked.session
+        if session.integration != OTLP or event.occurred_at is None:
+            return False
+        if self._latest_end is None:
+            ends = Event.objects.filter(session_id=session.pk, type=EventType.END, seq__lt=event.seq)
+            self._latest_end = ends.order_by("-seq").first()
+        ended_at = self._latest_end.occurred_at if self._latest_end else None
+        return ended_at is not None and event.occurred_at <= ended_at
 
     def _log_detection(self, tool: str, step: Step) -> None:
         """Log, once it is committed, that a loop was detected and reacted to."""
