@@ -173,6 +173,21 @@ def test_an_argument_that_is_another_id_in_every_call_of_a_loop_looks_volatile(a
     found = one_of(api, "volatile_argument")
     assert found["change"]["ignore_arguments"] == ["nonce"]
 
+    assert api.post(f"/suggestions/{found['id']}/reject", {}).status_code == 200
+    for number in range(3, 6):
+        looped(
+            api,
+            f"s-{number}",
+            tool="lookup",
+            arguments=lambda number: request(number) | {"cursor": f"{number:04x}-99bb-{number:08x}"},
+            calls=12,
+            label="true_loop",
+        )
+    # The rejected argument is not suggested in the company of another, either.
+    assert one_of(api, "volatile_argument")["change"]["ignore_arguments"] == ["cursor"]
+    api.post(f"/suggestions/{found['id']}/undo")
+    assert one_of(api, "volatile_argument")["change"]["ignore_arguments"] == ["cursor", "nonce"]
+
 
 def test_a_limit_is_lowered_only_where_every_label_under_it_is_a_loop(api):
     api.put("/overrides", {"values": {"max_repeats": 6}})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, Final
@@ -26,6 +26,7 @@ MIN_ALIKE: Final = 3
 """Labelled incidents that must show the same before a fact about a tool is suggested."""
 AVOIDED_SHARE: Final = 0.8
 """A raised limit is the lowest that avoids so many of the false alarms."""
+_FACTS: Final = {"volatile_argument": "ignore_arguments", "volatile_result": "volatile_result_fields"}
 MAX_NEAREST: Final = 3
 MAX_INCIDENTS_NAMED: Final = 10
 
@@ -95,9 +96,9 @@ def learn(project: Project) -> Learned:
     An accepted one is in effect and therefore not found, until it expires or newer labels speak for another value. Reads at most 300 labelled incidents of the last 90 days, four queries in all, and a tenth of a second.
     """
     incidents = labelled.labelled_incidents(project.pk)
-    rows = Suggestion.objects.filter(project=project, decision=SuggestionDecision.REJECTED)
-    rejected = set(rows.values_list("public_id", flat=True))
-    found = [one for one in _Learner(project).suggestions(incidents) if one.id not in rejected]
+    rejected = [*Suggestion.objects.filter(project=project, decision=SuggestionDecision.REJECTED)]
+    ids = {one.public_id for one in rejected}
+    found = [one for one in _Learner(project, rejected).suggestions(incidents) if one.id not in ids]
     counts = Counter(incident.tool for incident in incidents if _is_one_tool(incident))
     nearest = [MissingLabels(tool, count) for tool, count in counts.most_common() if count < MIN_LABELS]
     return Learned(
@@ -110,8 +111,9 @@ def learn(project: Project) -> Learned:
 class _Learner:
     """Finds the suggestions of one project."""
 
-    def __init__(self, project: Project) -> None:
+    def __init__(self, project: Project, rejected: Sequence[Suggestion]) -> None:
         self._project = project
+        self._rejected = rejected
         self._keyer = Keyer(bytes(project.digest_secret))
         rows = ToolOverride.objects.filter(project=project)
         self._rules = {row.pattern: tool_rule(row) for row in rows}
@@ -147,7 +149,8 @@ class _Learner:
             yield self._of(
                 "poll", f"Treat {tool} as polling", reason, replace(rule, tool_class="poll"), change, polls
             )
-        arguments = _named(own, lambda one: labelled.volatile_arguments(one), rule.ignore_arguments)
+        known = {*rule.ignore_arguments, *self._rejected_names("volatile_argument", change.scope)}
+        arguments = _named(own, lambda one: labelled.volatile_arguments(one), known)
         if arguments:
             names = (*rule.ignore_arguments, *arguments)
             yield self._of(
@@ -159,11 +162,8 @@ class _Learner:
                 _of_any(arguments),
                 arguments,
             )
-        fields = _named(
-            own,
-            lambda one: labelled.volatile_result_fields(one, traits, self._keyer),
-            traits.volatile_result_fields,
-        )
+        known = {*traits.volatile_result_fields, *self._rejected_names("volatile_result", change.scope)}
+        fields = _named(own, lambda one: labelled.volatile_result_fields(one, traits, self._keyer), known)
         if fields:
             names = (*rule.volatile_result_fields, *fields)
             yield self._of(
@@ -175,6 +175,11 @@ class _Learner:
                 _of_any(fields),
                 fields,
             )
+
+    def _rejected_names(self, kind: str, scope: Scope) -> set[str]:
+        """Return the arguments or fields of rejected suggestions, which are not suggested again in any company."""
+        changes = [one.change for one in self._rejected if one.kind == kind]
+        return {name for one in changes if one["scope"] == str(scope) for name in one[_FACTS[kind]]}
 
     def _limit(
         self, change: PolicyChange, kind: str, alike: Sequence[Incident], policy: Policy
@@ -282,15 +287,14 @@ def _needed(incident: Incident) -> int:
     return incident.count + (incident.limit if incident.calls_blocked else 1)
 
 
-def _named(own: Iterable[Incident], names_of: Any, known: Iterable[str]) -> Mapping[str, list[Incident]]:
+def _named(own: Iterable[Incident], names_of: Any, known: Collection[str]) -> Mapping[str, list[Incident]]:
     """Return the names that enough incidents show, with these."""
     found: defaultdict[str, list[Incident]] = defaultdict(list)
     for incident in own:
         for name in names_of(incident):
             found[name].append(incident)
-    skipped = set(known)
     return {
-        name: rows for name, rows in sorted(found.items()) if len(rows) >= MIN_ALIKE and name not in skipped
+        name: rows for name, rows in sorted(found.items()) if len(rows) >= MIN_ALIKE and name not in known
     }
 
 
