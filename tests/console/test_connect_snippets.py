@@ -14,7 +14,7 @@ from django.core.management import call_command
 from django.test import Client
 
 from detection.integrations.hosts import HOSTS
-from detection.models import ApiKey, Session
+from detection.models import ApiKey, Incident, Session
 from tests.console.scenes import text
 from tests.support.projects import make_key, make_member, make_project
 
@@ -80,6 +80,8 @@ def test_every_snippet_of_the_page_runs_as_it_is_pasted(connect):
     printed = connect.paste(snippets.pop("client"), connect.python(), "-").splitlines()
     assert printed[0] == "0 results"
     assert "search_web" in printed[-1]
+    # The usage that the client reports before a call is what the loop costs.
+    assert float(Incident.objects.latest("pk").cost_usd) == 0.012
     printed = connect.paste(snippets.pop("python"), sys.executable, "-").splitlines()
     assert [line.startswith("(True") for line in printed] == [True, True, True, False]
     assert snippets.keys() == {"import"}

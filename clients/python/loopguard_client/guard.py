@@ -480,6 +480,10 @@ class Guard:
             How long to try.
         """
         deadline = time.monotonic() + seconds
+        with self._lock:
+            sessions = [*self._sessions.values()]
+        for session in sessions:
+            session.report_usage()
         for session in self._with_events():
             while events := session.waiting(BATCH_EVENTS):
                 left = deadline - time.monotonic()

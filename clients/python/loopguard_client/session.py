@@ -85,6 +85,7 @@ class Session:
         self._used_ids: OrderedDict[str, int] = OrderedDict()
         self._asking: set[str] = set()
         self._stopped = ""
+        self._usage: dict[str, float] = {}
 
     # Calls
 
@@ -216,6 +217,7 @@ class Session:
         """Report a message of the user. It starts a new run: repeating a call after it is no loop."""
         with self._lock:
             self._counter.clear()
+            self._report_usage()
             self.outbox.append(self._event("message", role="user") | {"content": wire.content(text)})
         self.guard.wake()
 
@@ -227,21 +229,36 @@ class Session:
         cost_usd: float = 0,
         round: str = "",  # noqa: A002
     ) -> None:
-        """Report the tokens and the cost of a model response.
+        """Report the tokens and the cost of a model response. It counts for the first of the calls that follow.
 
         Parameters
         ----------
         round
-            Name of the response, as in `check`; the usage of one is counted once. Empty: it is only added to the session.
+            Name of the response, as in `check`, where its calls were checked before: it counts for the first of these, once.
         """
         counts = {"input_tokens": input_tokens, "output_tokens": output_tokens, "cost_usd": cost_usd}
         with self._lock:
-            self.outbox.append(self._event("usage", usage=counts, **({"round": round} if round else {})))
+            if round:
+                self.outbox.append(self._event("usage", usage=counts, round=wire.name(round)))
+            else:
+                self._report_usage()
+                self._usage = counts
         self.guard.wake()
+
+    def report_usage(self) -> None:
+        """Report the usage of a response that no call followed; it counts for the session alone."""
+        with self._lock:
+            self._report_usage()
+
+    def _report_usage(self) -> None:
+        if self._usage:
+            self.outbox.append(self._event("usage", usage=self._usage))
+            self._usage = {}
 
     def end(self, outcome: Literal["completed", "failed", "cancelled"] = "completed") -> None:
         """Report that the run has ended."""
         with self._lock:
+            self._report_usage()
             self.outbox.append(self._event("end", outcome=outcome))
         self.guard.wake()
 
@@ -292,6 +309,9 @@ class Session:
         if not calls:
             return []
         checked = [self._checked(call, round_) for call in calls]
+        with self._lock:
+            if self._usage:
+                checked[0].event["usage"], self._usage = self._usage, {}
         deadline = time.monotonic() + self.guard.budget_seconds
         if not self.guard.breaker.permits():
             return self._decide_all(checked, self.guard.breaker.reason)
