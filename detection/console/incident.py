@@ -26,6 +26,7 @@ from detection.selectors.strips import Strip, large
 from detection.services.alerting import event_facts, routing
 from detection.services.errors import NotFound, ServiceError
 from detection.services.incidents import exceptions
+from detection.services.policies import overrides
 
 METER_SQUARES = 24
 
@@ -132,6 +133,7 @@ def _exception(incident: Incident) -> dict[str, Any]:
         "exception_options": by_scope,
         "suggested": exceptions.best(_lasting(incident, options), incident.label_reason),
         "preselected_expiry": exceptions.expiry_of(incident.label_reason),
+        "exception_reason": exceptions.reason_of(incident),
         "argument_names": exceptions.varying_arguments(incident),
         "current_exception": (current := exceptions.current(incident)),
         "exception_url": _exception_url(incident, current),
@@ -169,7 +171,7 @@ def create_exception(request: ProjectRequest, public_id: str) -> HttpResponse:
             actor_of(request),
             option,
             arguments=request.POST.getlist("ignore")[: exceptions.MAX_ARGUMENTS] or None,
-            note=request.POST.get("note", "").strip()[:200],
+            note=request.POST.get("note", "").strip()[: overrides.MAX_NOTE_CHARACTERS],
             # An exception of a session ends with it.
             expires_at=None if option.startswith("session:") else expiry_of(request),
         )

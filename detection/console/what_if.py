@@ -184,7 +184,8 @@ def cancel(request: ProjectRequest, public_id: str) -> HttpResponse:
         raise Http404 from None
     except ServiceError as error:
         messages.error(request, error.detail)
-    return redirect("console:what_if", request.project.slug, public_id)
+    url = reverse("console:what_if", args=[request.project.slug, public_id])
+    return HttpResponseRedirect(f"{url}?beside" if "beside" in request.GET else url)
 
 
 @in_project(Role.OPERATOR)

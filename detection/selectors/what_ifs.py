@@ -76,6 +76,7 @@ def as_document(row: WhatIf, *, with_items: bool = True) -> dict[str, Any]:
         name: {
             "count": found[name]["count"],
             "by_kind": found[name]["by_kind"],
+            "cost_usd": found[name].get("cost_usd", 0.0),
             "labelled": labels.get(name, {}),
             "items": found[name]["items"] if with_items else [],
         }
@@ -98,6 +99,7 @@ def as_document(row: WhatIf, *, with_items: bool = True) -> dict[str, Any]:
             **lists,
             "changed": found["changed"] if with_items else {**found["changed"], "items": []},
             "incidents": {name: found["incidents"].get(name, 0) for name in ("before", "after")},
+            "spent_usd": found.get("spent_usd", {"before": 0.0, "after": 0.0}),
             "decisions": found["decisions"],
             "endings": found.get("endings", {"before": {}, "after": {}}),
             "recorded": found["recorded"],

@@ -24,14 +24,17 @@ def test_an_incident_is_no_loop_and_gets_an_exception_that_was_tried_first(site,
     assert Incident.objects.get(pk=world.incident.pk).label_reason == "poll"
     expect(page.get_by_label("Treat it as polling")).to_be_checked()
     page.get_by_label("Exempt it").check()
-    page.get_by_label("Note").fill("a mock")
+    expect(page.get_by_label("Reason")).to_have_value("Not a loop: polling")
+    page.get_by_label("Reason").fill("a mock")
     page.get_by_role("button", name="Try on history").click()
     beside = page.locator("#what-if")
     expect(beside).to_contain_text("Waiting for a worker")
     worker.run_waiting(lambda: False)
     expect(beside).to_contain_text("Finished", timeout=10_000)
     expect(beside).to_contain_text("1 “not a loop”")
-    expect(page.get_by_label("Note")).to_have_value("a mock")
+    expect(page.get_by_label("Reason")).to_have_value("a mock")
+    # The form is at hand where the result is read.
+    expect(page.get_by_role("button", name="Save exception")).to_be_in_viewport()
     assert complaints(page) == []
     page.get_by_label("Expires").select_option("7d")
     page.get_by_role("button", name="Save exception").click()

@@ -387,7 +387,8 @@ def test_not_a_loop_gets_a_reason_an_exception_for_exactly_this_tool_and_an_undo
     rule = ToolOverride.objects.get(pattern="search_web")
     assert rule.exempt
     assert rule.expires_at is not None
-    assert "Polling" in rule.note
+    assert rule.note == f"mock (from {world.incident.public_id})"
+    assert 'value="Not a loop: polling"' in labelled.content.decode()
     assert f'href="{world.base}/policies/history"' in saved.content.decode().partition("Open its settings")[0]
     for number in range(8):
         assert ask(world.project, "afterwards", number).decision == "allow"

@@ -67,8 +67,12 @@ class WhatIfIncidentSchema(Schema):
     count: int = Field(description="How far the detector counted.")
     limit: int = Field(description="The limit.")
     calls: int = Field(description="Calls in the loop.")
+    cost_usd: float = Field(0, description="Cost of the calls that the incident counts, in US dollars.")
     first_seq: int = Field(description="Sequence number of the first call of the loop.")
     found_at_call: int = Field(description="At which call of the session it was found, from 1.")
+    reacted_at_call: int = Field(
+        0, description="At which call the strictest decision was made first; 0 without a reaction."
+    )
     opened_at: datetime = Field(description="When.")
 
 
@@ -76,11 +80,14 @@ class WhatIfChangedIncidentSchema(WhatIfIncidentSchema):
     """An incident that both policies find, with what the changed one does."""
 
     difference: Literal["weaker", "stricter", "later", "earlier"] = Field(
-        description="The decision is weaker or stricter, or it is found at a later or earlier call."
+        description="The decision is weaker or stricter, or it is found or made at a later or earlier call."
     )
     decision_after: str = Field(description="Strictest decision under the changed policy.")
     limit_after: int = Field(description="The limit under the changed policy.")
     found_at_call_after: int = Field(description="At which call the changed policy finds it.")
+    reacted_at_call_after: int = Field(
+        0, description="At which call the changed policy makes its strictest decision first."
+    )
 
 
 class WhatIfIncidentsSchema(Schema):
@@ -88,6 +95,7 @@ class WhatIfIncidentsSchema(Schema):
 
     count: int = Field(description="How many.")
     by_kind: dict[str, int] = Field(description="By detector.")
+    cost_usd: float = Field(description="Cost of those not labelled false alarms, in US dollars.")
     labelled: dict[str, int] = Field(description="How many people labelled `true_loop` and `false_alarm`.")
     items: list[WhatIfIncidentSchema] = Field(
         description="At most 100: labelled ones first, then the strictest, then the newest."
@@ -134,6 +142,9 @@ class WhatIfResultSchema(Schema):
     changed: WhatIfChangedSchema = Field(description="Incidents that both find, with different reactions.")
     incidents: dict[str, int] = Field(
         description="Incidents under the current policy (`before`) and `after`."
+    )
+    spent_usd: dict[str, float] = Field(
+        description="Cost of these incidents in US dollars, `before` and `after`, without those labelled false alarms."
     )
     decisions: dict[str, dict[str, int]] = Field(description="Calls by decision, `before` and `after`.")
     endings: dict[str, dict[str, int]] = Field(

@@ -104,14 +104,29 @@ class Command(BaseCommand):
         for title, name in (("Lost", "lost"), ("Gained", "gained")):
             group = found[name]
             labels = ", ".join(f"{count:,} {label}" for label, count in group["labelled"].items())
-            self.stdout.write(f"{title}: {group['count']:,} incidents{f' ({labels})' if labels else ''}")
+            money = f", {_money(group['cost_usd'])} in loops" if group["cost_usd"] else ""
+            self.stdout.write(
+                f"{title}: {group['count']:,} incidents{f' ({labels})' if labels else ''}{money}"
+            )
             for one in group["items"][:_SHOWN]:
                 label = f" [{one['label']}]" if one["label"] else ""
+                reacted = f" at call {one['reacted_at_call']}" if one.get("reacted_at_call") else ""
+                money = f", {_money(one['cost_usd'])}" if one.get("cost_usd") else ""
                 self.stdout.write(
-                    f"  {one['kind']} of {one['tool']} in {one['session']}, call {one['found_at_call']}: {one['decision']}{label}"
+                    f"  {one['kind']} of {one['tool']} in {one['session']}, found at call {one['found_at_call']}: "
+                    f"{one['decision']}{reacted}{money}{label}"
                 )
         changed = found["changed"]
         differences = ", ".join(f"{count:,} {name}" for name, count in changed["by_difference"].items())
         self.stdout.write(
             f"Changed: {changed['count']:,} incidents{f' ({differences})' if differences else ''}"
         )
+        spent = found["spent_usd"]
+        if any(spent.values()):
+            self.stdout.write(
+                f"Spent in loops: {_money(spent['before'])} before, {_money(spent['after'])} after"
+            )
+
+
+def _money(amount: float) -> str:
+    return f"${amount:,.2f}"

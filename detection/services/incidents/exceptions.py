@@ -19,7 +19,7 @@ from detection.engine.fields import FIELDS
 from detection.engine.policy import ToolRule, stored_values
 from detection.engine.scopes import SESSION, Scope
 from detection.models import AuditEntry, Incident, IncidentActivity, Override, Session, ToolOverride
-from detection.models.incidents import LabelReason
+from detection.models.incidents import IncidentLabel, LabelReason
 from detection.selectors.policies import tool_rule
 from detection.services import audit
 from detection.services.audit import Actor
@@ -136,6 +136,14 @@ def best(found: Sequence[ExceptionOption], reason: str) -> str:
     return next((one for one in _BEST.get(reason, ()) if one in ids), ids[0] if ids else "")
 
 
+def reason_of(incident: Incident) -> str:
+    """Return the reason for an exception that the label gives; empty where nobody labelled the incident "not a loop"."""
+    if incident.label != IncidentLabel.FALSE_ALARM:
+        return ""
+    label = LabelReason(incident.label_reason).label.partition(":")[0]
+    return f"Not a loop: {label.lower()}" if incident.label_reason else "Not a loop"
+
+
 def expiry_of(reason: str) -> str:
     """Return how long an exception for a reason is suggested to last; empty for no end."""
     return _FOR_A_DAY if reason == LabelReason.BROKEN_TOOL else ""
@@ -168,12 +176,13 @@ def create_exception(
     option
         The id of one of `options`.
     note
-        Reason; the history keeps it with the incident's id and the reason of its label.
+        Reason; the history keeps it with the incident's id. Empty for that of the label; a person must give one where there is
+        no label.
 
     Raises
     ------
     NotFound, Invalid
-        For another project's incident, an option that does not fit it, or a time that is out of range.
+        For another project's incident, an option that does not fit it, a time that is out of range, or `note_needed`.
     """
     incident = _incident(project_id, public_id)
     chosen = find(incident, option, arguments)
@@ -181,10 +190,11 @@ def create_exception(
     latest = AuditEntry.objects.filter(project_id=project_id).aggregate(pk=Max("pk"))["pk"] or 0
     if change.session and expires_at is not None:
         raise Invalid("The exception of a session ends with it.", field="expires_at", code="invalid_value")
-    words = ", ".join(
-        filter(None, (note.strip(), incident.get_label_reason_display() if incident.label_reason else ""))
-    )
-    reason = f"{words or 'Not a loop'} (from {public_id})"[-overrides.MAX_NOTE_CHARACTERS :]
+    words = note.strip() or reason_of(incident)
+    if not words and actor.user_id is not None:
+        raise Invalid("An exception weakens detection. Give a reason.", field="note", code="note_needed")
+    origin = f" (from {public_id})"
+    reason = f"{words[: overrides.MAX_NOTE_CHARACTERS - len(origin)] or overrides.NO_NOTE}{origin}"
     save_change(project_id, change, actor, reason, expires_at)
     subject = change.session or str(change.scope)
     entries = AuditEntry.objects.filter(project_id=project_id, subject=subject, pk__gt=latest)

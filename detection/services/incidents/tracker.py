@@ -124,6 +124,10 @@ class IncidentTracker:
             for incident in self.active.values()
         )
 
+    def unpriced_calls(self, public_id: str) -> frozenset[int]:
+        """Return the counted calls of an incident whose costs are not added yet: of a replay, all of them."""
+        return frozenset(self._unpriced_calls.get(public_id, ()))
+
     def begin(self, event: EventRecord) -> None:
         """Take the number and time of an event for those of what follows; its result belongs to the evidence of active loops.
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from detection.engine.calls import DECISIONS
 from detection.engine.fields import FIELDS
+from detection.services.ingestion.ingest import COST_DECIMALS
 from detection.services.what_if.replay import Detected
 
 MAX_ITEMS = 100
@@ -79,6 +80,8 @@ class Findings:
     ----------
     incidents, decisions, endings
         Incidents, calls by decision, and blocked calls by their ending, before and after the change.
+    spent_usd
+        Cost of the incidents before and after the change, without those labelled "not a loop", as in statistics.
     gained, lost, changed
         Incidents that only the changed policy finds, that only the current one finds, and that both find with another
         decision or at another call: how many of which kind, and the first `MAX_ITEMS`.
@@ -100,6 +103,7 @@ class Findings:
     gained: dict[str, Any] = field(default_factory=lambda: {"count": 0, "by_kind": {}, "items": []})
     lost: dict[str, Any] = field(default_factory=lambda: {"count": 0, "by_kind": {}, "items": []})
     changed: dict[str, Any] = field(default_factory=lambda: {"count": 0, "by_difference": {}, "items": []})
+    spent_usd: dict[str, float] = field(default_factory=lambda: {"before": 0.0, "after": 0.0})
     labels: dict[str, Counter[str]] = field(default_factory=lambda: {"gained": Counter(), "lost": Counter()})
     replayed: Counter[str] = field(default_factory=Counter)
     missing: dict[str, Counter[str]] = field(default_factory=dict)
@@ -121,6 +125,7 @@ class Findings:
             gained=document["gained"],
             lost=document["lost"],
             changed=document["changed"],
+            spent_usd=document.get("spent_usd", {"before": 0.0, "after": 0.0}),
             labels={name: Counter(counts) for name, counts in document["labels"].items()},
             replayed=Counter(document["replayed"]),
             missing={name: Counter(counts) for name, counts in document["missing"].items()},
@@ -140,6 +145,9 @@ class Findings:
         before = _labelled(outcome.before, outcome.recorded)
         after = before if outcome.after is outcome.before else _labelled(outcome.after, outcome.recorded)
         self.incidents.update(before=_recent(before, since), after=_recent(after, since))
+        for name, found in (("before", before), ("after", after)):
+            spent = sum(one.cost_usd for one in found if one.opened_at >= since and one.is_loop)
+            self.spent_usd[name] = round(self.spent_usd[name] + spent, COST_DECIMALS)
         self._add_recorded(outcome, before, since)
         if after is before:
             return
@@ -158,6 +166,8 @@ class Findings:
         group = getattr(self, name)
         group["count"] += 1
         group["by_kind"][one.kind] = group["by_kind"].get(one.kind, 0) + 1
+        cost = one.cost_usd if one.is_loop else 0.0
+        group["cost_usd"] = round(group.get("cost_usd", 0.0) + cost, COST_DECIMALS)
         self.labels[name].update({one.label: 1} if one.label else {})
         _keep(group["items"], item_of(session, one))
 
@@ -176,6 +186,7 @@ class Findings:
                 "decision_after": other.decision,
                 "limit_after": other.limit,
                 "found_at_call_after": other.found_at_call,
+                "reacted_at_call_after": other.reacted_at_call,
             },
         )
 
@@ -227,9 +238,10 @@ def _difference(one: Detected, other: Detected) -> Difference | None:
     strength = DECISIONS.index(other.decision) - DECISIONS.index(one.decision)
     if strength:
         return "stricter" if strength > 0 else "weaker"
-    if one.found_at_call == other.found_at_call:
+    calls, calls_after = ((each.found_at_call, each.reacted_at_call) for each in (one, other))
+    if calls == calls_after:
         return None
-    return "later" if other.found_at_call > one.found_at_call else "earlier"
+    return "later" if calls_after > calls else "earlier"
 
 
 def item_of(session: str, one: Detected) -> dict[str, Any]:
@@ -247,8 +259,10 @@ def item_of(session: str, one: Detected) -> dict[str, Any]:
         "count": one.count,
         "limit": one.limit,
         "calls": one.calls,
+        "cost_usd": round(one.cost_usd, COST_DECIMALS),
         "first_seq": one.first_seq,
         "found_at_call": one.found_at_call,
+        "reacted_at_call": one.reacted_at_call,
         "opened_at": one.opened_at.isoformat(),
     }
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -21,6 +21,7 @@ from detection.engine.calls import End, Message, Step, Usage
 from detection.engine.identity import Keyer
 from detection.engine.policy import Policy, stored_values
 from detection.models import Approval, ApprovalState, EventType, Incident, Session
+from detection.models.incidents import IncidentLabel
 from detection.selectors.policies import ProjectOverrides
 from detection.services.approvals.outcomes import ApprovalOutcome, apply_outcome
 from detection.services.incidents.tracker import ABANDONED_AFTER, IncidentTracker
@@ -37,8 +38,12 @@ class Detected:
     ----------
     seqs
         Sequence numbers of calls of the loop, a bounded number.
+    cost_usd
+        Of the calls that it counts, as of an incident.
     found_at_call
         Which call of the session it was found at, from 1; 0 if that is not known.
+    reacted_at_call
+        Which call the strictest decision was the first about; 0 without a reaction.
     """
 
     kind: str
@@ -55,10 +60,17 @@ class Detected:
     seqs: frozenset[int]
     opened_at: datetime
     calls: int
+    cost_usd: float = 0.0
     found_at_call: int = 0
+    reacted_at_call: int = 0
     public_id: str = ""
     label: str = ""
     policy: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_loop(self) -> bool:
+        """Whether nobody labelled the recorded incident "not a loop"."""
+        return self.label != IncidentLabel.FALSE_ALARM
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +142,8 @@ class SessionReplay:
         )
         self._tracker = IncidentTracker(self._session, is_replay=True)
         self._found: dict[str, tuple[Incident, int]] = {}
+        self._reacted: dict[str, tuple[str, int]] = {}
+        self._cost_of: dict[int, float] = {}
         self._latest_at: datetime | None = None
         self._has_own_settings = attendance.settings is not None
         self._actions = [*reversed(attendance.actions)]
@@ -181,6 +195,8 @@ class SessionReplay:
     def fold(self, event: EventRecord, policy: Policy) -> None:
         """Fold the next event; one that raises is counted and passed over, as by evaluation."""
         self._abandon(event.received_at)
+        if event.cost_usd and (seq := event.seq if event.type == EventType.CALL else event.closes):
+            self._cost_of[seq] = self._cost_of.get(seq, 0.0) + event.cost_usd
         self._tracker.begin(event)
         try:
             self._fold(event, policy)
@@ -194,7 +210,14 @@ class SessionReplay:
     def detected(self) -> list[Detected]:
         """Return the incidents so far."""
         self._abandon(timezone.now())
-        return [_detected(incident, at_call) for incident, at_call in self._found.values()]
+        return [
+            replace(
+                _detected(incident, at_call),
+                cost_usd=sum(self._cost_of.get(seq, 0.0) for seq in self._tracker.unpriced_calls(name)),
+                reacted_at_call=self._reacted.get(name, ("", 0))[1],
+            )
+            for name, (incident, at_call) in self._found.items()
+        ]
 
     def _fold(self, event: EventRecord, policy: Policy) -> None:
         if event.type == EventType.CALL:
@@ -250,8 +273,11 @@ class SessionReplay:
     def _observe(self, seq: int, tool: str, step: Step, policy: Policy, event: EventRecord) -> None:
         self._tracker.observe(seq, tool, step, policy, event)
         if step.verdict.findings:
-            for incident in self._tracker.active.values():
-                self._found.setdefault(incident.public_id, (incident, self._session.call_count))
+            at_call = self._session.call_count
+            for name, incident in ((one.public_id, one) for one in self._tracker.active.values()):
+                self._found.setdefault(name, (incident, at_call))
+                if incident.decision != self._reacted.get(name, ("allow", 0))[0]:
+                    self._reacted[name] = incident.decision, at_call
 
     def _abandon(self, now: datetime) -> None:
         """End the loops of a session that was quiet, as housekeeping did."""

@@ -44,9 +44,9 @@ def project(db):
 
 
 def test_an_exception_for_one_agent_loses_its_loops_only_and_labelled_ones_come_first(project):
-    poll = loop(project, "poll", calls=6, agent="poller")
-    loop(project, "newer", calls=6, agent="poller")
-    loop(project, "real", calls=6)
+    poll = loop(project, "poll", calls=6, agent="poller", cost_usd=0.5)
+    loop(project, "newer", calls=6, agent="poller", cost_usd=0.25)
+    loop(project, "real", calls=6, cost_usd=2)
     triage.label(project.pk, poll.public_id, ANA, "false_alarm")
     row = worked(
         what_if(
@@ -59,6 +59,14 @@ def test_an_exception_for_one_agent_loses_its_loops_only_and_labelled_ones_come_
     assert summary(row) == (0, 2, {})
     assert [one["session"] for one in row.result["lost"]["items"]] == ["poll", "newer"]
     assert row.result["lost"]["items"][0]["incident"] == poll.public_id
+    # What they cost is what the incidents cost; sums leave out what is not a loop.
+    assert [one["cost_usd"] for one in row.result["lost"]["items"]] == [3.0, 1.5]
+    assert float(Incident.objects.get(pk=poll.pk).cost_usd) == 3.0
+    assert row.result["lost"]["cost_usd"] == 1.5
+    assert row.result["spent_usd"] == {"before": 13.5, "after": 12.0}
+    assert [(one["found_at_call"], one["reacted_at_call"]) for one in row.result["lost"]["items"]] == [
+        (3, 4)
+    ] * 2
     assert row.result["labels"]["lost"] == {"false_alarm": 1}
     assert (
         row.result["recorded"]["reproduced"]
