@@ -18,6 +18,9 @@ from detection.console.access import ProjectRequest, actor_of, in_project
 from detection.console.policies import expiry_of
 from detection.engine.detectors import detector_for
 from detection.engine.durations import amount
+from detection.engine.fields import FIELDS
+from detection.engine.scopes import PROJECT, STORED_KINDS
+from detection.forms import PREFIX
 from detection.models import AuditEntry, Incident, IncidentActivity, Role
 from detection.models.incidents import LabelReason
 from detection.selectors import incidents as selector
@@ -62,6 +65,9 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         "did_chip": incident_text.did_chip(incident, newest),
         "settings": incident_text.settings_then(incident.policy, incident.kind),
         "activity": activity,
+        "activity_summary": incident_text.verdicts(incident),
+        "blocked_by": incident_text.blocked_by(incident),
+        **_ladder(incident),
         "related": [
             (row, detector_for(row.kind).label, incident_text.STATUS_CHIPS[row.status])
             for row in selector.related(incident)
@@ -89,6 +95,29 @@ def _mute_url(request: ProjectRequest, incident: Incident) -> str:
     fields = {name: value for name, value in exact.items() if value and "," not in value}
     query = urlencode({"tab": "silences", **fields, "loop": incident.loop_id})
     return f"{reverse('console:alerts', args=[request.project.slug])}?{query}"
+
+
+def _ladder(incident: Incident) -> dict[str, str]:
+    """Return the reactions that the incident's came from, with the setting; nothing for silence, which has none."""
+    name = detector_for(incident.kind).ladder
+    if name not in FIELDS:
+        return {}
+    return {
+        "ladder": incident_text.ladder(incident),
+        "ladder_label": FIELDS[name].label,
+        "ladder_url": _setting_url(incident, name),
+    }
+
+
+def _setting_url(incident: Incident, name: str) -> str:
+    """Return where a setting of the incident is changed: in the scope that it came from, or else in the project."""
+    source = str(incident.policy.get(name, {}).get("source", ""))
+    slug = incident.project.slug
+    if source.startswith("tool:"):
+        query = urlencode({"pattern": source.removeprefix("tool:")})
+        return f"{reverse('console:tool_rule', args=[slug])}?{query}#id_{PREFIX}{name}"
+    scope = source if source.partition(":")[0] in STORED_KINDS else str(PROJECT)
+    return f"{reverse('console:policies', args=[slug])}?{urlencode({'scope': scope})}#id_{PREFIX}{name}"
 
 
 def _counted_detections(incident: Incident) -> str:

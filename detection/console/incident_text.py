@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
 from math import ceil
 from string import Template
 from typing import Any, Protocol
@@ -15,7 +16,7 @@ from detection.console import differences, formatting
 from detection.engine import durations
 from detection.engine.detectors import detector_for
 from detection.engine.detectors.base import placeholders
-from detection.engine.fields import FIELDS
+from detection.engine.fields import FIELDS, LADDERS
 from detection.models import Approval, EventType, Incident, call_flags
 from detection.selectors.incidents import IncidentRow
 
@@ -179,21 +180,59 @@ def _reaction(incident: Incident, calls: list[dict[str, Any]]) -> tuple[Part, ..
         )
     if incident.decision == "warn":
         return (Part("The agent was "), Part("warned", True))
-    strict = _first(calls, incident.decision)
+    strict = _first(incident, incident.decision)
     earlier = [
         f"{DID[decision]} {preposition} the {formatting.ordinal(at)} call"
         for decision, preposition in (("warn", "at"), ("block", "from"))
-        if decision != incident.decision and 0 < (at := _first(calls, decision)) < strict
+        if decision != incident.decision and 0 < (at := _first(incident, decision)) < strict
     ]
     subject = "The agent was " if incident.decision == "stop" or earlier else "The call was "
     lead = f"{', '.join(earlier)} and " if earlier else ""
-    where = f" at the {formatting.ordinal(strict)} call" if strict else ""
+    again = incident.decision != "stop" and [_decision(call) for call in calls].count(incident.decision) > 1
+    where = f" {'from' if again else 'at'} the {formatting.ordinal(strict)} call" if strict else ""
     return (Part(subject + lead), Part(f"{DID[incident.decision]}{where}", True))
 
 
-def _first(calls: list[dict[str, Any]], decision: str) -> int:
-    """Return the place of the first call with a decision, from 1; 0 without one."""
-    return next((place for place, call in enumerate(calls, 1) if _decision(call) == decision), 0)
+def _first(incident: Incident, decision: str) -> int:
+    """Return which call of the loop was the first with a decision, from 1; 0 where that is not known."""
+    calls, before = incident.evidence.get("calls", []), _calls_before_evidence(incident)
+    place = next((place for place, call in enumerate(calls) if _decision(call) == decision), -1)
+    return 0 if place < 0 or (before and not place) else before + place + 1
+
+
+def _calls_before_evidence(incident: Incident) -> int:
+    """Return how many calls of the loop are not in the evidence, which is bounded, because they came before it."""
+    return max(0, incident.calls_in_loop - len(incident.evidence.get("calls", [])))
+
+
+def verdicts(incident: Incident) -> str:
+    """Return the verdicts of the calls in the evidence in order, equal ones together: “3rd warn, 4th block”."""
+    runs: list[tuple[str, int, int]] = []
+    for place, call in enumerate(incident.evidence.get("calls", []), _calls_before_evidence(incident) + 1):
+        decision = _decision(call)
+        first = runs.pop()[1] if runs and runs[-1][0] == decision else place
+        runs.append((decision, first, place))
+    return ", ".join(
+        f"{formatting.ordinal(first)}{f'–{formatting.ordinal(last)}' if last > first else ''} {decision}"
+        for decision, first, last in runs
+    )
+
+
+def blocked_by(incident: Incident) -> str:
+    """Return which verdicts the blocked calls had, “4 by block, 1 by stop”; empty for one verdict or where that is not known."""
+    decisions = [_decision(call) for call in incident.evidence.get("calls", [])]
+    counts = [(name, decisions.count(name)) for name in ("block", "hold", "stop") if name in decisions]
+    if len(counts) < 2 or sum(count for _, count in counts) != incident.calls_blocked:
+        return ""
+    return ", ".join(f"{count} by {name}" for name, count in counts)
+
+
+def ladder(incident: Incident) -> str:
+    """Return the reactions of the ladder at that time in order, equal ones counted; empty where that is not known."""
+    value = incident.policy.get(detector_for(incident.kind).ladder, {}).get("value")
+    rungs = LADDERS.get(value, ()) if isinstance(value, str) else value or ()
+    runs = [(rung, len([*same])) for rung, same in groupby(rungs)]
+    return ", ".join(f"{count} × {rung}" if count > 1 else str(rung) for rung, count in runs)
 
 
 def _decision(call: dict[str, Any]) -> str:

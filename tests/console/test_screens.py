@@ -203,6 +203,10 @@ def test_an_incident_with_several_reactions_names_each_reaction(world):
         "The agent was warned at the 3rd call, blocked from the 4th call and stopped at the 8th call."
         in shown
     )
+    # All that did not run is counted as blocked, whichever verdict it was; every call is in the summary.
+    assert "6 calls blocked, 4 by block, 2 by stop." in shown
+    assert "1st–2nd allow, 3rd warn, 4th–7th block, 8th–9th stop." in shown
+    assert "They follow Reaction to repeats : chance, 3 × block, stop" in shown
 
 
 def test_an_incident_gives_one_time_for_its_loop(world):

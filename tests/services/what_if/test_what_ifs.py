@@ -59,7 +59,7 @@ def test_an_exception_for_one_agent_loses_its_loops_only_and_labelled_ones_come_
     assert summary(row) == (0, 2, {})
     assert [one["session"] for one in row.result["lost"]["items"]] == ["poll", "newer"]
     assert row.result["lost"]["items"][0]["incident"] == poll.public_id
-    # What they cost is what the incidents cost; sums leave out what is not a loop.
+    # What they cost is what the incidents cost; sums exclude what is not a loop.
     assert [one["cost_usd"] for one in row.result["lost"]["items"]] == [3.0, 1.5]
     assert float(Incident.objects.get(pk=poll.pk).cost_usd) == 3.0
     assert row.result["lost"]["cost_usd"] == 1.5
