@@ -70,7 +70,7 @@ class UserAdmin(PlainUserAdmin, BaseAdmin):  # type: ignore[type-arg]
             sign_ins.end_sign_ins(obj.pk, actor_of(request), except_session=own)
         return super().log_change(request, obj, message)
 
-    @admin.action(description="Create links that reset the password", permissions=["change"])
+    @admin.action(description="Create password reset links", permissions=["change"])
     def create_reset_links(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
         """Show a link for each chosen account, once."""
         self._carry_out(
@@ -94,7 +94,7 @@ class UserAdmin(PlainUserAdmin, BaseAdmin):  # type: ignore[type-arg]
         for user in queryset:
             if _is_beyond(request, user):
                 self.message_user(
-                    request, f"{user}: this account has more rights than yours.", messages.ERROR
+                    request, f"{user}: this account has more permissions than yours.", messages.ERROR
                 )
                 continue
             try:

@@ -47,7 +47,9 @@ class VersionedForm(forms.ModelForm):  # type: ignore[type-arg]
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
         error = self.service_error
         if isinstance(error, ChangedMeanwhile):
-            self.add_error(None, "This was changed meanwhile. Nothing was saved. Save again to replace it.")
+            self.add_error(
+                None, "This was changed in the meantime. Nothing was saved. Save again to replace it."
+            )
             self._show_stored(error.current, cleaned)
         elif error is not None:
             errors = error.errors if isinstance(error, Invalid) else {error.field: error.detail}
@@ -117,7 +119,8 @@ class VersionedAdmin(ProjectAdmin):
             return super().delete_view(request, object_id, context)  # type: ignore[no-any-return]
         except ChangedMeanwhile:
             show_error(
-                request, "This was changed meanwhile and is not deleted. Check it, and delete it again."
+                request,
+                "This was changed in the meantime and was not deleted. Check it before you delete it.",
             )
         except ServiceError as error:
             show_error(request, error)

@@ -44,4 +44,4 @@ def start(
                 project.pk, change, actor_of(request), days=int(days) if days in ("7", "30") else 0
             )
             return redirect("console:what_if", project.slug, row.public_id)
-    raise Invalid("Trying on history requires the role operator in a project that stores payloads.")
+    raise Invalid("Trying on history requires the operator role in a project that stores payloads.")

@@ -67,7 +67,7 @@ _ERRORS = {
     "404": "Not found in this project.",
     "405": "The path does not support this method.",
     "409": "The current state does not allow this.",
-    "412": "It was changed since the version in `If-Match`, or exists in spite of `If-None-Match`.",
+    "412": "The object has changed since the version in `If-Match`, or exists despite `If-None-Match`.",
     "413": "The body, the batch or an event is too large.",
     "415": "The content type, character set or encoding is not supported.",
     "422": "A field or parameter is missing, unknown or invalid.",

@@ -89,7 +89,7 @@ class ApiKeyAuth(HttpBearer):
         self._check_rate(api_request)
         if self.scope not in principal.scopes:
             log.warning("scope_missing", key=principal.public_id, scope=self.scope)
-            raise Problem(403, "missing_scope", f"The key needs the scope `{self.scope.value}`.")
+            raise Problem(403, "missing_scope", f"The key needs the `{self.scope.value}` scope.")
         if principal.is_archived and self.scope in _WRITES_OF_AGENTS and request.method != "GET":
             raise Problem(403, "project_archived", keys.PROJECT_ARCHIVED)
         if self.accepts:

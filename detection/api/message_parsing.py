@@ -94,7 +94,7 @@ def message_list_of(document: dict[str, Any], size: int, secret: bytes) -> Messa
         raise Problem(422, "missing", "`messages` is required with `shape`.", path="messages")
     for key in ("calls", "results"):
         if document.get(key):
-            detail = f"`{key}` must be absent beside `messages`, which contains them."
+            detail = f"`{key}` must be absent when `messages` is sent."
             raise Problem(422, "invalid_value", detail, path=key)
     if not isinstance(messages, list):
         raise Problem(422, "invalid_type", "`messages` must be a list.", path="messages")

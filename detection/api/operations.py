@@ -50,7 +50,7 @@ def metrics(request: HttpRequest) -> HttpResponse:
             problems.Problem(
                 401,
                 "missing_key",
-                "From another machine, metrics need a key with the scope `admin`.",
+                "From another machine, metrics require a key with the `admin` scope.",
                 headers={"WWW-Authenticate": 'Bearer realm="LoopGuard"'},
             ),
         )

@@ -144,7 +144,7 @@ def storage_full() -> Problem:
     return Problem(
         503,
         "storage_full",
-        "The disk of the database is nearly full, so events are not accepted. Everything else works.",
+        "The database disk is nearly full, so events are not accepted. Everything else works.",
         headers={"Retry-After": str(random.randint(10, 20))},  # noqa: S311 - spread out, as above
     )
 
@@ -173,7 +173,7 @@ def of_exception(error: Exception) -> Problem:
         return Problem(
             412,
             error.code,
-            "It was changed since the version in `If-Match`. Get it again, and send its new version.",
+            "The object has changed since the version in `If-Match`. Get it again and send its new version.",
             headers={"ETag": f'"{version_of(error.current)}"'},
         )
     if isinstance(error, ServiceError):
@@ -192,7 +192,7 @@ def of_exception(error: Exception) -> Problem:
     if problem is None:
         log.error("unexpected_error", exc_info=error)
     return problem or Problem(
-        500, "internal_error", "Internal error. The log has the details under this request id."
+        500, "internal_error", "Internal error. The log has the details for this request id."
     )
 
 
@@ -308,5 +308,5 @@ _DETAILS = {
     403: "Permission denied.",
     404: "Not found.",
     405: "The path does not support this method.",
-    500: "Internal error. The log has the details under this request id.",
+    500: "Internal error. The log has the details for this request id.",
 }

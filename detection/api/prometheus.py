@@ -46,7 +46,7 @@ EVENTS = Counter(
 )
 TELEMETRY = Counter(
     "loopguard_otlp_records_total",
-    "Received spans and log records of OpenTelemetry by outcome. Ignored ones say nothing of an agent.",
+    "Received OpenTelemetry spans and log records by outcome. Ignored ones do not describe an agent.",
     ("signal", "outcome", "reason"),
     registry=REGISTRY,
 )
@@ -129,7 +129,7 @@ class DatabaseCollector(Collector):
         )
         quarantined_events = GaugeMetricFamily(
             "loopguard_quarantined_events",
-            "Events whose evaluation failed and was not retried with success.",
+            "Events whose evaluation failed and has not been retried successfully.",
             value=quarantined,
         )
         sessions = GaugeMetricFamily(
@@ -223,12 +223,12 @@ def _gateway() -> list[Metric]:
     )
     abandoned = CounterMetricFamily(
         "loopguard_gateway_abandoned_requests",
-        "Requests whose client left before the end of the response.",
+        "Requests whose client disconnected before the end of the response.",
         labels=labels,
     )
     tokens = CounterMetricFamily(
         "loopguard_gateway_tokens",
-        "Tokens by kind; those of caches are input tokens, too.",
+        "Tokens by kind; cache tokens also count as input tokens.",
         labels=(*labels, "kind"),
     )
     cost = CounterMetricFamily("loopguard_gateway_cost_usd", "Cost of tokens with a price.", labels=labels)
@@ -290,12 +290,12 @@ class DiskCollector(Collector):
         )
         yield GaugeMetricFamily(
             "loopguard_storage_min_free_bytes",
-            "Below this, the events and guard routes respond 503.",
+            "Below this, the events and guard routes respond with 503.",
             value=usage.min_free,
         )
         yield GaugeMetricFamily(
             "loopguard_storage_full",
-            "Whether the events and guard routes respond 503 now.",
+            "Whether the events and guard routes currently respond with 503.",
             value=usage.is_full,
         )
 

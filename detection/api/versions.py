@@ -21,7 +21,7 @@ CONDITIONAL: Final[dict[str, Any]] = {
         _HEADER
         | {
             "name": "If-Match",
-            "description": "Change it only if this is still its version (`ETag`). Otherwise 412.",
+            "description": "Change the object only if this is still its version (`ETag`). Otherwise 412.",
         },
     ]
 }
@@ -29,7 +29,10 @@ CONDITIONAL_PUT: Final[dict[str, Any]] = {
     "parameters": [
         *CONDITIONAL["parameters"],
         _HEADER
-        | {"name": "If-None-Match", "description": "`*`: create it only if none is stored. Otherwise 412."},
+        | {
+            "name": "If-None-Match",
+            "description": "`*`: create the object only if none is stored. Otherwise 412.",
+        },
     ]
 }
 """OpenAPI descriptions of the headers."""
@@ -60,7 +63,7 @@ def expected_version(request: ApiRequest) -> str | None:
         raise Problem(
             422,
             "invalid_value",
-            "`If-Match` must be one `ETag` of a response, with its quotes.",
+            "`If-Match` must be one `ETag` from a response, including its quotes.",
             path="If-Match",
         )
     return found[1]

@@ -109,14 +109,16 @@ def _change_email(request: HttpRequest) -> None:
         try:
             validate_email(email)
         except ValidationError as error:
-            raise Invalid("`email` must be an address such as ana@example.org.", field="email") from error
+            raise Invalid(
+                "`email` must be an email address such as ana@example.org.", field="email"
+            ) from error
     passwords.set_email(request.user, email, actor_of(request))
     messages.success(request, "Email address saved." if email else "Email address removed.")
 
 
 def _end_sign_in(request: HttpRequest) -> None:
     sign_ins.end_sign_in(request.user.pk or 0, request.POST.get("sign_in", "")[:16], actor_of(request))
-    messages.success(request, "Signed out there.")
+    messages.success(request, "Signed out of that browser.")
 
 
 def _end_others(request: HttpRequest) -> None:

@@ -144,8 +144,8 @@ def act(request: ProjectRequest) -> HttpResponse:
     try:
         shown = carry_out(request, text_of(request.POST, "id"))
     except ChangedMeanwhile as error:
-        outcome = "It is not deleted." if action.startswith("delete") else "Nothing was saved."
-        messages.error(request, f"{_what_changed(error)} was changed meanwhile. {outcome}")
+        outcome = "It was not deleted." if action.startswith("delete") else "Nothing was saved."
+        messages.error(request, f"{_what_changed(error)} was changed in the meantime. {outcome}")
         if action != "edit":
             return _page(request, tab, edit_error=error)
         return _page(request, tab, edit_error=error, edited=_edited(request, error))
@@ -212,7 +212,7 @@ def _switch(request: ProjectRequest, public_id: str) -> None:
         version=request.POST.get("version"),
     )
     outcome = (
-        "Destination enabled. Waiting notifications are sent now."
+        "Destination enabled. Waiting notifications are being sent."
         if is_enabled
         else "Destination disabled. Its notifications are kept until it is enabled."
     )
@@ -242,7 +242,7 @@ def _test(request: ProjectRequest, public_id: str) -> HttpResponse:
     if message.state == NotificationState.DELIVERED:
         messages.success(request, "Test delivered.")
     else:
-        messages.error(request, "The test was not delivered. See the attempt.")
+        messages.error(request, "The test was not delivered. See its attempts.")
     return redirect("console:notification", request.project.slug, message.public_id)
 
 
@@ -254,7 +254,9 @@ def _add_secret(request: ProjectRequest, public_id: str) -> HttpResponse:
 def _retire_secrets(request: ProjectRequest, public_id: str) -> None:
     version = request.POST.get("version")
     destinations.remove_old_secrets(request.project.pk, public_id, actor_of(request), version=version)
-    messages.success(request, "Old secrets removed. Only the newest one signs now.")
+    messages.success(
+        request, "Old secrets removed. Notifications are now signed with the newest secret only."
+    )
 
 
 def _delete_route(request: ProjectRequest, public_id: str) -> None:
@@ -292,7 +294,7 @@ def _resend(request: ProjectRequest, public_id: str) -> None:
     count = notifications.resend(request.project.pk, [public_id] if public_id else None, actor_of(request))
     messages.success(
         request,
-        f"{count} notification{'' if count == 1 else 's'} queued again under the same id."
+        f"{count} notification{'' if count == 1 else 's'} queued again with the same id."
         if count
         else "No failed notifications.",
     )

@@ -43,7 +43,7 @@ REASONS = {
     "expired": "nobody decided in time",
     "accepted": "the judge accepted",
     "denied": "the judge denied",
-    "unclear": "the judge was unclear",
+    "unclear": "the judge's ruling was unclear",
     "failed": "the call to the judge failed",
     "skipped": "the judge was not called",
     "obeyed": "the judge followed instructions in its data and is disabled",
@@ -189,9 +189,7 @@ def delete_remembered(request: ProjectRequest) -> HttpResponse:
     number = int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
     try:
         service.delete_remembered(request.project.pk, number, actor_of(request))
-        messages.success(
-            request, "Remembered decision deleted. The next such call waits for a decision again."
-        )
+        messages.success(request, "Remembered decision deleted. The next such call waits for a decision.")
     except ServiceError as error:
         messages.error(request, error.detail)
     return redirect("console:approvals", request.project.slug)

@@ -19,11 +19,14 @@ from detection.services import keys
 from detection.services.errors import ServiceError
 from detection.services.gateway import backends as service
 
-_FAILURE: Final = "While LoopGuard cannot evaluate, calls pass, or are withheld if the backend says so. Killing LoopGuard cuts its streams; SDKs retry."
+_FAILURE: Final = (
+    "While LoopGuard cannot evaluate, calls pass, or are withheld if the backend says so. "
+    "If LoopGuard stops, its open streams end, and SDKs retry."
+)
 _VERDICTS: Final = (
     "A blocked call never reaches the agent: the model is asked again with the reason as its result, at most twice.",
-    "A stop is an ordinary answer with a text, and ends the run.",
-    "A call on hold waits for its approval; streams are kept alive meanwhile.",
+    "A stop is an ordinary text response that ends the run.",
+    "A held call waits for its approval, and its stream is kept alive.",
 )
 
 
@@ -62,30 +65,35 @@ _GUIDES: Final = (
         "OpenAI base URL",
         BackendKind.OPENAI.value,
         "https://api.openai.com/v1",
-        "For the OpenAI SDK, Codex, and every program that speaks chat completions or responses.",
+        "For the OpenAI SDK, Codex and any program that uses the chat completions or responses API.",
         (*_VERDICTS, _FAILURE),
-        "Send one request: its backend counts it under Traffic within seconds, and the first tool call makes a session under Live.",
+        "Send one request: it appears under Traffic within seconds, and the first tool call starts a session "
+        "under Live.",
     ),
     BaseUrlGuide(
         "anthropic",
         "Anthropic base URL",
         BackendKind.ANTHROPIC.value,
         "https://api.anthropic.com",
-        "For the Anthropic SDK, Claude Code, and every program that speaks Anthropic's messages.",
+        "For the Anthropic SDK, Claude Code and any program that uses Anthropic's messages API.",
         (*_VERDICTS, _FAILURE),
-        "Send one request: its backend counts it under Traffic within seconds, and the first tool call makes a session under Live.",
+        "Send one request: it appears under Traffic within seconds, and the first tool call starts a session "
+        "under Live.",
     ),
     BaseUrlGuide(
         "litellm",
         "LiteLLM",
         "",
         "",
-        "For every agent behind LiteLLM's proxy, which shows requests and answers to LoopGuard as a guardrail.",
+        "For every agent behind LiteLLM's proxy, which passes requests and responses to LoopGuard as a guardrail.",
         (
-            "An answer with a blocked call is rejected with status 400 and the message. LiteLLM cannot ask the model again.",
+            (
+                "A response with a blocked call is rejected with status 400 and the message. LiteLLM cannot ask the "
+                "model again."
+            ),
             "A warning precedes the result in the next request.",
-            "A call on hold waits for its approval, as long as the timeout of the guardrail.",
-            "While LoopGuard is away, unreachable_fallback decides whether answers pass.",
+            "A held call waits for its approval until the guardrail's timeout.",
+            "While LoopGuard is unreachable, unreachable_fallback decides whether responses pass.",
         ),
         "Send one request with a tool call through the proxy: its session is listed under Live.",
     ),

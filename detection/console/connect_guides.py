@@ -21,13 +21,11 @@ from detection.models import Role
 from detection.models.sessions import OTLP
 from detection.selectors.integrations import heard_integrations
 
-AWAY: Final = (
-    "While LoopGuard is away, calls run as if there were no hooks. With --fail-closed they do not run."
-)
-_HELD_BY_USER: Final = "A call on hold: {title} asks its own user."
+AWAY: Final = "While LoopGuard is unreachable, calls run as if there were no hooks. With --fail-closed, they do not run."
+_HELD_BY_USER: Final = "For a held call, {title} asks its own user."
 _HELD_BY_OPERATOR: Final = (
-    "A call on hold does not run, and the model reads that an operator has been asked. The decision applies to the same call "
-    "made again. The settings below wait up to 45 s for it."
+    "A held call does not run, and the model reads that an operator has been asked. The decision applies when the "
+    "same call is made again. The settings below wait up to 45 s for it."
 )
 _ENDS: Final = "A stop ends the run."
 _DENIES: Final = "{title} cannot be ended from outside: after a stop, every further call is blocked."
@@ -94,7 +92,7 @@ def _host(name: str, *more: str, held: str, stop: str, trust: str = "") -> Guide
         name,
         title,
         (f"hooks/{name}",),
-        f"{title} asks before each tool, with its own hooks. The program itself is not changed.",
+        f"{title} asks LoopGuard before each tool call, using its own hooks. The program itself is not changed.",
         (
             "A blocked call does not run, and the model reads the message as its result.",
             stop.format(title=title),
@@ -102,7 +100,7 @@ def _host(name: str, *more: str, held: str, stop: str, trust: str = "") -> Guide
             *more,
             AWAY,
         ),
-        "The command check runs the installed hook as the program does, and reports “heard” or the exact problem.",
+        "The command check runs the installed hook as the program does, and reports success or the exact problem.",
         trust,
     )
 
@@ -113,12 +111,13 @@ _GUIDES: Final = (
         "codex",
         held=_HELD_BY_OPERATOR,
         stop=_DENIES,
-        trust="Codex skips hooks that nobody has trusted, without a message. Start codex, enter /hooks and trust those of "
-        "LoopGuard. The check fails until that is done.",
+        trust="Codex silently skips hooks that are not trusted. "
+        "Start codex, enter /hooks and trust LoopGuard's hooks. The check fails until you do.",
     ),
     _host(
         "gemini-cli",
-        "Gemini CLI itself ends a run at the fifth identical call. LoopGuard adds cycles, similar calls, failures and the record.",
+        "Gemini CLI itself ends a run at the fifth identical call. LoopGuard adds cycles, similar calls, failures "
+        "and a record of calls.",
         held=_HELD_BY_OPERATOR,
         stop=_ENDS,
     ),
@@ -131,9 +130,12 @@ _GUIDES: Final = (
         "A decorator, a context manager, or an adapter for LangChain, LangGraph, OpenAI Agents SDK, pydantic-ai and CrewAI.",
         (
             "A blocked call does not run, and the model reads the message as its result.",
-            "A stop ends the run, as far as the framework can.",
-            "A call on hold waits for its approval.",
-            "While LoopGuard is away, identical calls are counted by the client itself. Tools in fail_closed do not run.",
+            "A stop ends the run, as far as the framework allows.",
+            "A held call waits for its approval.",
+            (
+                "While LoopGuard is unreachable, the client counts identical calls itself. Tools in fail_closed do "
+                "not run."
+            ),
         ),
         "Run the snippet: the fourth call returns a message instead of a result, and its session is listed under Live.",
     ),
@@ -141,26 +143,27 @@ _GUIDES: Final = (
         "mcp",
         "MCP servers",
         ("client", "guard"),
-        "A wrapper around an MCP server on stdio guards its tools, whatever program uses them.",
+        "A wrapper around a stdio MCP server guards its tools, whichever program uses them.",
         (
             "A blocked call is answered with isError and its message; a warning precedes the result.",
             "MCP cannot end a run: after a stop, every further call is answered with an error.",
-            "Tools that are no MCP tools are not seen, and neither are messages of the user.",
+            "LoopGuard sees only MCP tools, and no user messages.",
         ),
-        "Restart the MCP client and use a tool: its session is listed under Live with the name of the client as agent.",
+        "Restart the MCP client and use a tool: its session is listed under Live, with the client's name as the "
+        "agent.",
     ),
     Guide(
         "opentelemetry",
         "OpenTelemetry",
         (OTLP,),
-        "An agent that is instrumented for OpenTelemetry exports its spans here. Nothing else of it changes.",
+        "An agent that is instrumented for OpenTelemetry exports its spans here. Nothing else about it changes.",
         (
             "Spans are sent after a call has run, so nothing is blocked: loops are detected and reported within seconds.",
             "Calls, results, errors, tokens, costs, prompts and agents come from the spans. All other spans are ignored.",
-            "Calls without recorded arguments are rejected, and Ingest says so: turn on the recording of contents.",
-            "While LoopGuard is away, the exporter tries again for a while and then drops its spans.",
+            "Calls without recorded arguments are rejected and listed under Ingest: enable content recording.",
+            "While LoopGuard is unreachable, the exporter retries for a while and then drops its spans.",
         ),
-        "Run the agent: its session is listed under Live some seconds later, with its conversation or trace as name.",
+        "Run the agent: its session is listed under Live a few seconds later, named after its conversation or trace.",
     ),
 )
 GUIDES: Final[Mapping[str, Guide]] = {guide.name: guide for guide in _GUIDES}

@@ -35,7 +35,7 @@ def page(request: ProjectRequest) -> HttpResponse:
         except ServiceError as problem:
             error = problem
         else:
-            messages.success(request, f"Erasure {row.public_id} requested. A worker begins within a second.")
+            messages.success(request, f"Erasure {row.public_id} requested. A worker starts within a second.")
             return redirect("console:erasures", request.project.slug)
     is_nameable = 0 < len(name) <= 256 and "\x00" not in name
     rows = Erasure.objects.filter(project_id=project_id).order_by("-pk")[:MAX_SHOWN]

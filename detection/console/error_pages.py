@@ -30,7 +30,7 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
         request,
         404,
         "Page not found",
-        "The address may be wrong, the page may have been deleted, or you are not a member of its project.",
+        "The address may be wrong, the page may have been deleted, or you may not be a member of its project.",
     )
 
 

@@ -58,9 +58,9 @@ def act(request: ProjectRequest) -> HttpResponse:
         entered = _switches(request)
         name = error.current["name"]
         if not entered:
-            messages.error(request, f"Backend {name} was changed meanwhile. It is not deleted.")
+            messages.error(request, f"Backend {name} was changed in the meantime. It was not deleted.")
             return _page(request, edited={})
-        messages.error(request, f"Backend {name} was changed meanwhile. Nothing was saved.")
+        messages.error(request, f"Backend {name} was changed in the meantime. Nothing was saved.")
         return _page(request, edited={"id": _target(request)[1], **entered, **edits.conflict(error, entered)})
     except ServiceError as error:
         messages.error(request, error.detail)

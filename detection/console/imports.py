@@ -144,7 +144,7 @@ def cancel(request: ProjectRequest, public_id: str) -> HttpResponse:
     """Cancel an import."""
     try:
         transcript_imports.cancel_import(request.project.pk, public_id, actor_of(request))
-        messages.success(request, "Import cancelled. Sessions that were stored stay.")
+        messages.success(request, "Import cancelled. Stored sessions are kept.")
     except NotFound:
         raise Http404 from None
     except ServiceError as error:

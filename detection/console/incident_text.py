@@ -175,7 +175,7 @@ def _reaction(incident: Incident, calls: list[dict[str, Any]]) -> tuple[Part, ..
         return (Part("The agent got no message, because its texts were only reported"),)
     if not incident.was_guarded:
         return (
-            Part("The agent only reports its calls. With guard, it "),
+            Part("The agent only reports its calls. With the guard, it "),
             Part(f"would have been {DID[incident.decision]}", True),
         )
     if incident.decision == "warn":

@@ -31,7 +31,7 @@ MAX_MAILED = 5
 """Accounts of one address of mail that get a link."""
 # Sent in the background, so that a response takes the same time whether or not the account exists.
 mailer = BackgroundPublisher("password_mail", max_queued=100)
-_SENT = "If an account has this address, a link is on its way to it."
+_SENT = "If an account has this address, a link has been sent to it."
 
 
 @never_cache
@@ -66,7 +66,7 @@ def _send(email: str, actor: Actor, _: list[Any]) -> None:
             text = (
                 f"A new password was requested for your account {user.get_username()} at {settings.PUBLIC_URL}.\n\n"
                 f"To choose one, open this link within {hours} hours. It works once:\n\n{link}\n\n"
-                "If that was not you, do nothing: your password stays."
+                "If you did not request this, ignore this message: your password does not change."
             )
             send_mail("New password for LoopGuard", text, None, [user.email])
     except (OSError, SMTPException, DatabaseError) as error:

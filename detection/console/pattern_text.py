@@ -105,7 +105,7 @@ def conclusion(facts: Mapping[str, SharedFact]) -> str:
     """Return what the incidents have in common, and where to look first, in one or two sentences."""
     total = facts["session_name"].total
     if facts["session_name"].distinct < _MANY:
-        return "All of it happened in one session. More sessions will show what they share."
+        return "All incidents are from one session. Incidents in more sessions will show what they share."
     shared = [
         f"{_NAMES[name].lower()} {_name(fact)}" for name, fact in _suspects(facts).items() if fact.is_shared
     ]

@@ -35,12 +35,12 @@ from detection.services.versions import ChangedMeanwhile
 CLASS_HELP = {
     "read": "reads data",
     "change": "changes data",
-    "poll": "asks for a state that others change",
-    "wait": "only lets time pass",
+    "poll": "asks for a state that changes elsewhere",
+    "wait": "only waits",
     "message": "sends a message to someone",
-    "fallible": "often fails in normal work, like a shell",
+    "fallible": "often fails in normal use, like a shell",
     "exempt": "never evaluated",
-    "other": "none of the others",
+    "other": "none of the above",
 }
 EXPIRIES = {
     "1h": timedelta(hours=1),
@@ -53,7 +53,7 @@ _FACTS: dict[str, Any] = {
 }  # fmt: skip
 """What a tool rule contains besides settings, with the values of an empty one."""
 SAVED = "Override saved. It takes effect on the next call."
-DELETED_STALE = "This was changed meanwhile and is not deleted. It is shown as it is stored now."
+DELETED_STALE = "This was changed in the meantime and was not deleted. Its current values are shown."
 
 
 @dataclass(frozen=True, slots=True)

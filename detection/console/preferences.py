@@ -38,7 +38,7 @@ TITLES = {
 HELP = {
     "time": "Hover over a time to see it in UTC.",
     "shortcuts": "Keys like j, k and r. Press ? on any page for the list.",
-    "notifications": "The browser announces held calls while LoopGuard is open in another tab or window.",
+    "notifications": "The browser notifies you of held calls while LoopGuard is open in another tab or window.",
 }
 
 

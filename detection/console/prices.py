@@ -25,8 +25,8 @@ UNPRICED_SPAN: Final = timedelta(days=7)
 _FIELDS: Final = ("backend", "model", *service.AMOUNTS)
 _LABELS: Final = {
     "input_usd": ("Input", "US dollars per million tokens", True),
-    "cached_input_usd": ("Cached input", "empty: as input", False),
-    "cache_write_usd": ("Cache write", "empty: as input", False),
+    "cached_input_usd": ("Cached input", "empty: same as input", False),
+    "cache_write_usd": ("Cache write", "empty: same as input", False),
     "output_usd": ("Output", "US dollars per million tokens", True),
 }
 """Label, hint, and whether the form requires it."""
@@ -103,7 +103,7 @@ def delete(request: ProjectRequest) -> HttpResponse:
         service.delete_price(request.project.pk, public_id, actor_of(request), version=version)
     except ChangedMeanwhile as error:
         messages.error(
-            request, f"Price of {error.current['model']} was changed meanwhile. It is not deleted."
+            request, f"Price of {error.current['model']} was changed in the meantime. It was not deleted."
         )
         return _page(request, {}, 409)
     except ServiceError as error:

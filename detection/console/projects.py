@@ -88,7 +88,7 @@ def settings_page(request: ProjectRequest) -> HttpResponse:
             request,
             "Project archived. Its agents are rejected within a second."
             if action == "archive"
-            else "Project restored. It takes events again.",
+            else "Project restored. It accepts events again.",
         )
         return redirect("console:project_settings", project.slug)
     if action != "save":
@@ -114,7 +114,7 @@ def settings_page(request: ProjectRequest) -> HttpResponse:
             }
             context |= {"error": None, **edits.conflict(error, entered)}
         return render(request, "projects/settings.html", context, status=error.status)
-    messages.success(request, "Project saved. Takes effect within a second.")
+    messages.success(request, "Project saved. Changes take effect within a second.")
     return redirect("console:project_settings", project.slug)
 
 

@@ -31,7 +31,7 @@ def once(request: HttpRequest, respond: Callable[[], HttpResponseBase]) -> HttpR
     if not brief_records.claim(key, RUNNING_SECONDS):
         done = _outcome(key)
         if done is not None:
-            messages.info(request, "This form had arrived before. It was handled once.")
+            messages.info(request, "This form was already submitted. It was processed once.")
             return HttpResponseRedirect(done["location"])
         brief_records.store(key, None, RUNNING_SECONDS)
     is_done = False

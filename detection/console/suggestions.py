@@ -31,7 +31,7 @@ KINDS: Final = {
 }
 DONE: Final = {
     "accept": "Suggestion accepted. It takes effect on the next call.",
-    "reject": "Suggestion rejected. It is not made again.",
+    "reject": "Suggestion rejected. It will not be suggested again.",
     "undo": "Decision undone.",
 }
 MAX_DECIDED: Final = 200
@@ -109,7 +109,7 @@ def act(request: ProjectRequest) -> HttpResponse:
             raise Http404
         messages.success(request, DONE[action])
     except NotFound:
-        messages.error(request, "The labels do not speak for this suggestion any more.")
+        messages.error(request, "The labels no longer support this suggestion.")
     except ServiceError as error:
         messages.error(request, error.detail)
     return redirect(_address(request, state))
@@ -122,7 +122,7 @@ def try_on_history(request: ProjectRequest) -> HttpResponse:
     try:
         row = decisions.try_on_history(request.project.pk, request.POST.get("id", "")[:64], actor_of(request))
     except NotFound:
-        messages.error(request, "The labels do not speak for this suggestion any more.")
+        messages.error(request, "The labels no longer support this suggestion.")
     except ServiceError as error:
         messages.error(request, error.detail)
     else:

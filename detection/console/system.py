@@ -27,7 +27,7 @@ SLOW_SECONDS, LATE_SECONDS = 5, 30
 NEARLY_FULL = 2
 """The disk counts as nearly full below this multiple of the required free space."""
 _WORK = {
-    "worker": ("Workers", "Evaluate stored events. They are idle without work."),
+    "worker": ("Workers", "Evaluate stored events. Idle when there is no work."),
     "sweeper": ("Sweeper", "Finds unevaluated sessions every 5 s, in each worker and in beat."),
     "beat": ("Schedule", "Periodic tasks: from beat through the broker to a worker, every 5 s."),
     "housekeeping": ("Housekeeping", "Partitions, retention and abandoned sessions, every 5 min."),
@@ -59,7 +59,7 @@ def page(request: ProjectRequest) -> HttpResponse:
             "up to date"
             if not status.sessions_waiting
             else f"lagging: {status.sessions_waiting} sessions waiting, the oldest for {durations.span(lag)}",
-            "Workers evaluate stored events. Without the broker, the sweeper does within 15 s.",
+            "Workers evaluate stored events. Without the broker, the sweeper does so within 15 s.",
         ),
         _guard(status.missed_guard_requests),
         broker,
@@ -108,7 +108,7 @@ def _disk(usage: DiskUsage | None) -> list[dict[str, str]]:
 
 
 def _guard(missed: int) -> dict[str, str]:
-    about = "Answers within 1.5 s or the client's own limit, else with 503 unavailable: the client decides alone then."
+    about = "Answers within 1.5 s or the client's own limit, else with 503 unavailable, and the client decides alone."
     if missed:
         words = f"{missed:,} request{'s' if missed > 1 else ''} missed the deadline in the last hour"
         return _part("Guard", "slow", words, about)

@@ -40,7 +40,7 @@ STATES = {
     WhatIfState.CANCELLED: ("idle", "Cancelled"),
 }
 CAUSES = {
-    "settings": "the settings were others then",
+    "settings": "the settings were different then",
     "people": "people decided about calls",
     "other": "for another reason",
 }

@@ -330,7 +330,7 @@ def _principal_of(request: HTTPScope) -> keys.Principal:
     if principal is None:
         raise LongPollError(401, "unknown_key", UNKNOWN_KEY)
     if KeyScope.GUARD not in principal.scopes:
-        raise LongPollError(403, "missing_scope", "The key needs the scope `guard`.")
+        raise LongPollError(403, "missing_scope", "The key needs the `guard` scope.")
     return principal
 
 

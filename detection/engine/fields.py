@@ -103,7 +103,7 @@ _ALL = (
         "judge_sees_request",
         False,
         "Judge sees the request",
-        "Send the first message of the user to the judge, besides figures. Its secrets are redacted.",
+        "Send the user's first message to the judge, in addition to the figures. Secrets are redacted.",
         scopes=("project",),
     ),
     Field(
@@ -111,7 +111,7 @@ _ALL = (
         "float",
         0.0,
         "Temperature of the judge",
-        "How much rulings on equal figures may differ: 0 means as little as the model allows.",
+        "How much rulings on the same figures may vary: 0 means as little as the model allows.",
         minimum=0,
         maximum=2,
         zero_is_off=False,
@@ -161,7 +161,8 @@ _ALL = (
         1,
         900,
         "First pause",
-        "How long the first `delay` of a loop makes the agent wait. Each further one is twice as long, up to 15 minutes.",
+        "How long the first `delay` of a loop makes the agent wait. Each further pause is twice as long, up to 15 "
+        "minutes.",
         group="reactions",
         unit="seconds",
         weakens="down",

@@ -1,7 +1,7 @@
 """Tool classes: what a repeated call of a tool means.
 
-`read` reads, `change` changes something, `poll` asks for a state that others change, `wait` lets time pass, `message`
-writes to someone, `fallible` often fails in normal work (a shell), and `exempt` is never judged.
+`read` reads, `change` changes something, `poll` asks for a state that changes elsewhere, `wait` lets time
+pass, `message` writes to someone, `fallible` often fails in normal use (a shell), and `exempt` is never judged.
 
 The table contains whole words, never parts: `preview_theme` is no `view`. Other names are judged by their verbs, see
 `tool_verbs`. A project's tool rules override both.

@@ -31,7 +31,7 @@ LOOKUP_SECONDS: Final = 2.0
 KEY_HEADER: Final = "loopguard-key"
 _DENIED: Final = {
     "unknown_key": (401, "The key or token is unknown, revoked or expired."),
-    "missing_scope": (403, "The key needs the scope `guard`."),
+    "missing_scope": (403, "The key needs the `guard` scope."),
     "project_archived": (403, keys.PROJECT_ARCHIVED),
     "unknown_backend": (404, "The project has no enabled backend with this name."),
 }

@@ -84,7 +84,7 @@ class LiteLLMGuardrail:
         if principal is None:
             raise GatewayError(401, "unknown_key", "The key is unknown, revoked or expired.")
         if KeyScope.GUARD not in principal.scopes:
-            raise GatewayError(403, "missing_scope", "The key needs the scope `guard`.")
+            raise GatewayError(403, "missing_scope", "The key needs the `guard` scope.")
         if principal.is_archived:
             raise GatewayError(403, "project_archived", keys.PROJECT_ARCHIVED)
         return principal

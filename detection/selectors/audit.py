@@ -62,6 +62,6 @@ def audit_weakness() -> str:
     if not is_changeable:
         return ""
     return (
-        f'LoopGuard runs as "{role}", which has the rights to alter the audit; only triggers keep it from that. '
+        f'LoopGuard runs as "{role}", which has permission to alter the audit; only triggers prevent it. '
         "See docs/operations.md, Two database roles."
     )

@@ -216,7 +216,7 @@ SESSIONS: Final = ListSpec(
         _BACKEND,
         _MODEL,
         _text("parent", "Session that started it", "parent_external_id"),
-        _text("integration", "How its first event came"),
+        _text("integration", "How its first event arrived"),
         FilterField(
             name="outcome",
             type="choice",

@@ -64,7 +64,7 @@ class Mute:
     baseline
         More incidents than this in 24 hours end it. None where only the time does.
     incidents
-        How many incidents were detected since.
+        How many incidents have been detected since.
     """
 
     reason: str
@@ -123,7 +123,7 @@ class PatternRow:
 
     @property
     def title(self) -> str:
-        """What it is, in a few words."""
+        """Description in a few words."""
         return title(detector_for(self.kind).headline, self.tool, self.program, self.detail)
 
     @property

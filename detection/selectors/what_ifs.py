@@ -12,7 +12,7 @@ from detection.selectors.pages import Page, Position, cut
 MISSING_WORDS: Mapping[str, str] = {
     "payloads_not_stored": "their payloads are not stored",
     "too_long": "their sessions are too long",
-    "removed": "their sessions are removed by now",
+    "removed": "their sessions have been removed",
     "out_of_time": "the replay took too long",
 }
 """Why calls could not be replayed."""

@@ -26,7 +26,7 @@ class ChangedMeanwhile(Conflict):
 
     def __init__(self, current: Mapping[str, Any]) -> None:
         super().__init__(
-            "This was changed meanwhile. Compare both versions, and save again to replace it.",
+            "This was changed in the meantime. Compare both versions, and save again to replace it.",
             code="changed_meanwhile",
         )
         self.current = dict(current)

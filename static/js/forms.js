@@ -67,7 +67,7 @@ function note(form) {
     form.reset();
     line.remove();
   });
-  line.append("What you entered before is restored. ", button);
+  line.append("Your earlier input is restored. ", button);
   form.prepend(line);
 }
 
@@ -92,7 +92,7 @@ export function bindForms() {
     if (event.defaultPrevented || form.method !== "post") return;
     if (!navigator.onLine) {
       event.preventDefault();
-      toast("You are offline. Nothing was sent, and what you entered is kept.");
+      toast("You are offline. Nothing was sent, and your input is kept.");
       return;
     }
     if (Date.now() - Number(form.dataset.sentAt ?? 0) < SENDING_MS) {
@@ -108,6 +108,6 @@ export function bindForms() {
   });
   document.addEventListener("loopguard:signed-out", () => {
     if (!isDirty()) location.reload();
-    else toast("You are signed out. What you entered is kept: submit it, and sign in then.");
+    else toast("You are signed out. Your input is kept: submit it and sign in to send it.");
   });
 }

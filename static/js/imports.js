@@ -10,7 +10,7 @@ form?.addEventListener("submit", (event) => {
   if (size > most) {
     event.preventDefault();
     const [given, allowed] = [size, most].map((bytes) => Math.ceil(bytes / 2 ** 20));
-    error.textContent = `These files have ${given} MB. An upload can have at most ${allowed} MB.`;
+    error.textContent = `These files total ${given} MB. An upload can be at most ${allowed} MB.`;
     return;
   }
   const button = form.querySelector("button");

@@ -68,7 +68,7 @@ async function enable(control) {
   const words =
     permission === "granted"
       ? "Notifications enabled in this browser."
-      : "This browser blocks notifications of LoopGuard.";
+      : "This browser blocks notifications from LoopGuard.";
   if (region) region.textContent = words;
   if (control.matches("input")) {
     if (permission !== "granted") control.form.elements.notifications.value = "off";

@@ -312,7 +312,7 @@ def test_the_second_editor_sees_what_is_stored_and_replaces_it_only_knowingly(wo
     overrides.save_override(pk, PROJECT, {"max_repeats": 8, "mode": "warn"}, SYSTEM, "theirs")
     refused = world.client.post(address, form)
     words = refused.content.decode()
-    assert "This was changed meanwhile" in words
+    assert "This was changed in the meantime" in words
     assert "Stored now: 8. Yours: 7." in words
     assert "Stored now: warn. Yours: nothing." in words
     row.refresh_from_db()
@@ -355,7 +355,7 @@ def test_the_second_editor_sees_what_is_stored_and_replaces_it_only_knowingly(wo
         form = {"post": "yes", "version": version_in(world.client.get(address))}
         type(one).objects.filter(pk=one.pk).update(**theirs)
         refused = world.client.post(address, form, follow=True)
-        assert "changed meanwhile and is not deleted" in refused.content.decode()
+        assert "changed in the meantime and was not deleted" in refused.content.decode()
         assert world.client.post(address, {**form, "version": version_in(refused)}).status_code == 302
         assert not type(one).objects.filter(pk=one.pk).exists()
 

@@ -224,7 +224,7 @@ def test_staff_change_accounts_but_give_no_rights_and_leave_superusers_alone(ana
     assert client.post("/admin/auth/group/add/", {"name": "mine", "permissions": [more]}).status_code == 403
     form = {"action": "create_reset_links", "_selected_action": [root.pk, other.pk]}
     page = client.post("/admin/auth/user/", form, follow=True).content.decode()
-    assert page.count("this account has more rights than yours") == 2
+    assert page.count("this account has more permissions than yours") == 2
     form |= {"action": "delete_selected", "post": "yes"}
     client.post("/admin/auth/user/", form)
     client.post("/admin/auth/group/", form | {"_selected_action": [group.pk]})

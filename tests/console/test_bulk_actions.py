@@ -55,11 +55,11 @@ def test_all_that_match_become_not_a_loop_and_are_restored_by_undo(world):
     again = undo(world, done)
     assert "59 incidents restored." in text(again)  # what was changed since stays
     assert labels() == {f"c-{number}": "" for number in range(60)} | {"c-7": "true_loop", "other": ""}
-    assert "There is no change of yours to undo." in text(undo(world, done))
+    assert "You have no change to undo." in text(undo(world, done))
     stranger = world.client.post(
         f"{world.base}/incidents/act", {"action": "undo", "ids": "bulk_none"}, follow=True
     )
-    assert "There is no change of yours to undo." in text(stranger)
+    assert "You have no change to undo." in text(stranger)
 
 
 def test_a_filter_of_any_length_is_the_whole_filter(world):
@@ -72,7 +72,7 @@ def test_a_worker_continues_with_progress_and_undo_and_refuses_a_second_submissi
     first = all_that_match(world)
     assert "1 of 60 incidents labelled." in text(first)
     assert '<progress max="60" value="1"' in re.sub(r"\s+", " ", first.content.decode())
-    assert "Another action on these rows is still carried out." in text(all_that_match(world))
+    assert "Another action on these rows is still running." in text(all_that_match(world))
     make_incident(world.project, kind="cycle", loop_id="late", tool="bash", status="open")
     BulkAction.objects.update(created_at=timezone.now() - timedelta(seconds=9))
     assert bulk_actions.carry_out_waiting() == 1

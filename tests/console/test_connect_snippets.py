@@ -152,7 +152,7 @@ def test_the_demo_completes_no_step_and_the_first_event_of_an_agent_does(connect
     asks(demo)
     connect.client.post(f"{connect.base}/sample")
     page = connect.client.get(connect.base)
-    assert "Waiting for the first event of an agent" in text(page)
+    assert "Waiting for an agent's first event" in text(page)
     assert 'class="n done"' not in page.content.decode()
     call["session"] = "mine"
     asks({"Authorization": f"Bearer {make_key(connect.project)}"})

@@ -153,7 +153,7 @@ def test_the_second_editor_sees_both_versions_and_overwrites_nothing_unseen(worl
     refused = world.client.post(page, form)
     assert refused.status_code == 409
     shown = text(refused)
-    assert "This was changed meanwhile" in shown
+    assert "This was changed in the meantime" in shown
     assert re.search(r"Repeats|repeats.* 9 7 ", shown)
     assert Override.objects.get(project=world.project, agent="", backend="", model="").values == {
         "max_repeats": 9
@@ -271,7 +271,10 @@ def test_what_was_changed_meanwhile_is_not_deleted(world):
     change()
     for row, page, act, seen in forms:
         stale = post(act, seen)
-        assert (stale.status_code, "changed meanwhile. It is not deleted." in text(stale)) == (409, True), row
+        assert (stale.status_code, "changed in the meantime. It was not deleted." in text(stale)) == (
+            409,
+            True,
+        ), row
         # The answer shows what is stored now, and can be deleted.
         assert type(row).objects.filter(pk=row.pk).exists()
         current = delete_form(stale, row.public_id)["version"]
@@ -294,5 +297,5 @@ def test_an_override_that_was_changed_meanwhile_is_not_deleted(world):
     seen = fields_of(world.client.get(page), "version")["version"]
     overrides.save_override(world.project.pk, PROJECT, {"max_repeats": 2}, Actor("ben"))
     stale = world.client.post(page, {"action": "delete", "version": seen, "note": "not needed"}, follow=True)
-    assert "changed meanwhile and is not deleted" in text(stale)
+    assert "changed in the meantime and was not deleted" in text(stale)
     assert Override.objects.get(project=world.project, agent="", backend="").values == {"max_repeats": 2}

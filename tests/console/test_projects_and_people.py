@@ -156,7 +156,7 @@ def test_an_archived_project_rejects_agents_and_can_be_read_and_restored():
     assert Client().get("/api/v1/sessions", headers=auth).status_code == 200
     page = world.client.get(f"{world.base}/incidents?q=")
     assert page.status_code == 200
-    assert "Events and calls of this project are rejected" in text(page)
+    assert "Events and calls for this project are rejected" in text(page)
     world.client.post(f"{world.base}/connect/sample")
     upload = world.client.post(f"{world.base}/connect/imports", {"kind": "trace"})
     assert upload.status_code in (409, 422)

@@ -119,7 +119,7 @@ def test_a_sessions_own_settings_win_and_show_where_they_come_from(world):
         {"name": "s-1", "action": "settings", "set_max_repeats": "9"},
         follow=True,
     )
-    assert "set here; else 5 from model openai / gpt-5" in text(page).replace("  ", " ")
+    assert "set here; otherwise 5 from model openai / gpt-5" in text(page).replace("  ", " ")
     world.session.refresh_from_db()
     assert world.session.policy_values == {"max_repeats": 9}
 
@@ -294,7 +294,7 @@ def test_a_scope_with_a_preset_of_its_own_inherits_the_values_of_that_preset(wor
     scope = Scope("model", "", "openai", "gpt-5")
     overrides.save_override(world.project.pk, scope, {"preset": "proxy"}, SYSTEM, "as before")
     shown = text(world.client.get(f"{world.base}/policies?scope=model:openai/gpt-5"))
-    assert "set here; else standard from preset standard" in shown
+    assert "set here; otherwise standard from preset standard" in shown
     assert "Unless noted, values come from preset proxy ." in shown
     assert shown.count("preset proxy") < 3
     page = world.client.get(f"{world.base}/policies?scope=model:openai/gpt-5").content.decode()
@@ -312,7 +312,7 @@ def test_the_changes_of_a_form_are_shown_before_they_are_saved(world):
     assert "Weaker settings need a reason." in shown
     assert "Limit for identical calls: 5, set here → 4, inherited" in changes(url) or "5 → 4" in changes(url)
     by_preset = changes(url, set_max_repeats="5", set_preset="proxy")
-    assert re.search(r"Preset: standard → proxy .*\d+ more values? with the preset", by_preset)
+    assert re.search(r"Preset: standard → proxy .*\d+ more values? from the preset", by_preset)
     assert "must be between 2 and 1,000" in changes(url, set_max_repeats="1").lower()
     rule = f"{world.base}/policies/tool-rule?pattern=get_*"
     assert "Tool class: poll → exempt" in changes(rule, pattern="get_*", tool_class="exempt")
@@ -597,7 +597,7 @@ def test_an_error_page_shows_no_secrets(world):
 
 def test_the_system_page_says_when_the_space_of_deleted_sessions_comes_free(world):
     url = f"{world.base}/system"
-    assert "space comes free by the week" in text(world.client.get(url))
+    assert "space is freed week by week" in text(world.client.get(url))
     with connection.cursor() as cursor:
         for day in (20_006, 20_013):
             cursor.execute(
@@ -613,8 +613,8 @@ def test_the_system_page_says_when_the_space_of_deleted_sessions_comes_free(worl
     world.project.retention_days = 60
     world.project.save()
     words = text(world.client.get(url))
-    assert "of the week of 10 Oct 2024 come free within minutes" in words
-    assert "of the week of 17 Oct 2024 come free about 10 Jan 2025" in words
+    assert "from the week of 10 Oct 2024 to be freed within minutes" in words
+    assert "from the week of 17 Oct 2024 to be freed around 10 Jan 2025" in words
     assert retention.drop_empty_partitions() == ["detection_event_20006"]
     assert "week of 10 Oct 2024" not in text(world.client.get(url))
 

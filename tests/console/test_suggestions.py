@@ -69,8 +69,8 @@ def test_a_rejected_suggestion_is_listed_as_such_and_an_operator_may_only_try(wo
     tried = client.post(f"{world.base}/policies/suggestions/try", {"id": one.id})
     assert "/policies/what-if/wif_" in tried["Location"]
     assert "last 7 days" in text(client.get(f"{world.base}/policies/suggestions"))
-    assert "It is not made again." in text(act(world, "reject", id=one.id, note="It changes."))
+    assert "It will not be suggested again." in text(act(world, "reject", id=one.id, note="It changes."))
     assert "It changes." in text(world.client.get(f"{world.base}/policies/suggestions?state=rejected"))
     assert Suggestion.objects.get().decision == "rejected"
     assert world.client.get(f"{world.base}/policies/suggestions?state=maybe").status_code == 404
-    assert "do not speak for this suggestion any more" in text(act(world, "accept", id="sug_0"))
+    assert "no longer support this suggestion" in text(act(world, "accept", id="sug_0"))

@@ -74,7 +74,7 @@ def test_what_was_changed_since_a_what_if_was_created_is_not_replaced_unseen(wor
         change(9)
         refused = world.client.post(f"{page}/save", {"version": seen, "note": "mine <b>"})
         words = text(refused)
-        assert (refused.status_code, "changed meanwhile" in words) == (409, True), form
+        assert (refused.status_code, "changed in the meantime" in words) == (409, True), form
         assert " 9 2 " in words
         assert 'value="mine &lt;b&gt;"' in refused.content.decode() or "session" in form
         again = re.search(r'name="version" value="(\w+)"', refused.content.decode())[1]

@@ -88,7 +88,7 @@ def test_the_console_creates_tests_and_deletes(project):
     client.force_login(make_member(project))
     base = f"/p/{project.slug}/gateway"
     page = client.post(f"{base}/act", {"action": "create", **GOOD, "base_url": "https://evil.example"})
-    assert "must be below an address in LOOPGUARD_GATEWAY_UPSTREAMS" in page.content.decode()
+    assert "must be under an address in LOOPGUARD_GATEWAY_UPSTREAMS" in page.content.decode()
     assert client.post(f"{base}/act", {"action": "create", **GOOD}).status_code == 302
     row = GatewayBackend.objects.get()
     assert "/gateway/openai" in client.get(base).content.decode()
@@ -119,7 +119,7 @@ def test_the_administration_uses_the_same_checks(project):
     tokens = {"tokens-TOTAL_FORMS": "0", "tokens-INITIAL_FORMS": "0"}
     form = {**GOOD, "project": project.pk, "headers": "{}", "is_enabled": "on", **tokens}
     page = client.post(f"{url}add/", form | {"base_url": "https://evil.example"}).content.decode()
-    assert "must be below an address in LOOPGUARD_GATEWAY_UPSTREAMS" in page
+    assert "must be under an address in LOOPGUARD_GATEWAY_UPSTREAMS" in page
     assert client.post(f"{url}add/", form).status_code == 302
     row = GatewayBackend.objects.get()
     assert client.get(f"{url}{row.pk}/change/").status_code == 200

@@ -143,7 +143,7 @@ def test_a_page_creates_the_backend_that_is_missing(name):
     client = Client()
     client.force_login(make_member(project))
     url = f"/p/{project.slug}/connect/base-url/{name}"
-    assert "has no backend yet" in text(client.get(url))
+    assert "has no backend for this API yet" in text(client.get(url))
     client.post(url, {"action": "create_backend"})
     row = GatewayBackend.objects.get(project=project)
     assert (row.name, row.kind, row.base_url) == (name, name, BASE_URL_GUIDES[name].base_url)

@@ -183,7 +183,7 @@ def test_partitions_come_and_go_without_the_right_to_make_or_drop_a_table(prepar
 def test_a_single_role_works_and_is_warned_of_its_rights(place):
     prepared = place.prepare(DATABASE_URL=place.url(place.owner))
     assert prepared.returncode == 0
-    assert f'LoopGuard runs as "{place.owner}", which has the rights to alter the audit' in prepared.stderr
+    assert f'LoopGuard runs as "{place.owner}", which has permission to alter the audit' in prepared.stderr
     even_the_owner_meets_triggers(place.url(place.owner))
 
 

@@ -69,7 +69,7 @@ def _reference(schema: type) -> dict[str, str]:
             "required": True,
             "content": {
                 JSON: {"schema": {"anyOf": [_reference(EventSchema), _reference(EventBatchSchema)]}},
-                NDJSON: {"schema": {"type": "string", "description": "One event a line."}},
+                NDJSON: {"schema": {"type": "string", "description": "One event per line."}},
             },
         }
     },

@@ -45,15 +45,15 @@ HostName = Literal["claude-code", "codex", "gemini-cli", "copilot", "opencode"]
                 "name": "event",
                 "required": False,
                 "schema": {"type": "string", "maxLength": 64},
-                "description": "The moment, for hooks whose body has no `hook_event_name`.",
+                "description": "The hook event, for hooks whose body has no `hook_event_name`.",
             },
             {
                 "in": "query",
                 "name": "wait",
                 "required": False,
                 "schema": {"type": "integer", "minimum": 1, "maximum": 60},
-                "description": "How many seconds the hook can wait for an operator. A call on hold then is answered with"
-                " `wait_url`, which responds in the format of the host.",
+                "description": "How many seconds the hook can wait for an operator. A held call is then answered "
+                "with `wait_url`, which responds in the host's format.",
             },
         ],
         "requestBody": {

@@ -23,9 +23,9 @@ from detection.integrations.transcripts import MessageShape
 EventTypeName = Literal["call", "result", "message", "end", "compaction", "usage", "heartbeat"]
 
 _SESSION = "Your name for the session, unique within the project."
-_ID = "Idempotency key within the project: an event with a known one is a duplicate."
+_ID = "Idempotency key within the project: an event with a known key is a duplicate."
 _CALL_OF_RESULT = (
-    "Of a result: id of its call. Without it, the result belongs to the oldest open call that fits."
+    "Of a result: id of its call. Without it, the result belongs to the oldest open call that matches."
 )
 _CALL_OF_HEARTBEAT = "Of a heartbeat: id of the call that still runs; required."
 _TOOL_OF_RESULT = "Of a result without `call_id`: the tool of its call."
@@ -38,14 +38,14 @@ _AGENT = "Name of the agent."
 _PARENT = "Session of the agent that started this one."
 _ARGUMENTS = "Arguments of the call, as an object or as the JSON text that the model wrote."
 _CONTENT = "Text of the result or message. Any other value is stored as JSON text."
-_CONTENT_DIGEST = "Digest of the whole, if `content` is only its beginning. Any digest, always the same one."
-_CONTENT_LENGTH = "Length of the whole in characters, if `content` is only its beginning."
-_IS_ERROR = "Whether the tool reported an error. Null if unknown."
-_USAGE = "Tokens and cost of the model response, once: with its first call, or as an event of its own with its `round`."
-_ROLE = "Who wrote a message; `user` by default. Messages of others reset nothing."
-_OCCURRED_AT = (
-    "When it happened, in ISO 8601 with an offset. Shown to people; windows use the time of receipt."
+_CONTENT_DIGEST = (
+    "Digest of the whole content, if `content` is only its beginning. Any digest function, used consistently."
 )
+_CONTENT_LENGTH = "Length of the whole content in characters, if `content` is only its beginning."
+_IS_ERROR = "Whether the tool reported an error. Null if unknown."
+_USAGE = "Tokens and cost of the model response, sent once: with its first call, or as a separate event with its `round`."
+_ROLE = "Who wrote a message; `user` by default. Only messages from the user reset counters."
+_OCCURRED_AT = "When the event happened, in ISO 8601 with an offset. Shown to people; time windows use the time of receipt."
 
 
 class UsageSchema(Schema):
@@ -161,9 +161,10 @@ class GuardRequestSchema(Schema):
     messages: list[dict[str, Any]] | None = Field(
         None,
         max_length=event_parsing.MAX_MESSAGES,
-        description="Instead of `results` and `calls`: the conversation, as for the model server, up to the response with the calls.",
+        description="Instead of `results` and `calls`: the conversation as sent to the model server, up to and "
+        "including the response with the calls.",
     )
-    shape: MessageShape | None = Field(None, description="Whose messages they are. Required with `messages`.")
+    shape: MessageShape | None = Field(None, description="Format of the messages. Required with `messages`.")
 
 
 class HeldApprovalSchema(Schema):
@@ -177,10 +178,10 @@ class HeldApprovalSchema(Schema):
 
 
 class ReusedAnswerSchema(Schema):
-    """The known answer that a blocked call gets again, below the message."""
+    """The earlier result that a blocked call gets again, below the message."""
 
-    seq: int = Field(description="Sequence number of the call that got it.")
-    age_seconds: int = Field(description="How long ago it came.")
+    seq: int = Field(description="Sequence number of the call that received the result.")
+    age_seconds: int = Field(description="How long ago the result was received, in seconds.")
 
 
 class VerdictSchema(Schema):
@@ -190,21 +191,23 @@ class VerdictSchema(Schema):
     decision: Decision = Field(description="What to do with the call.")
     message: str = Field(description="Message for the model, or for the user after `stop`.")
     incident: str | None = Field(description="Id of the incident, if there is one.")
-    rung: Rung | None = Field(description="The reaction of the escalation ladder, if it reacted.")
+    rung: Rung | None = Field(description="The reaction of the escalation ladder, if there was one.")
     detection_number: int = Field(
         description="Number of the detection: of this loop or, with `escalation_scope` `session`, in the run. Advice counts as 0, "
         "because it does not climb the ladder."
     )
     ending: Ending | None = Field(
         None,
-        description="What a blocked call asks of the agent: to `finish` without tools, to `reuse` the answer in the message, or to "
-        "`delay` the call. Clients that do not know it treat the call like any blocked one.",
+        description="What a blocked call asks of the agent: to `finish` without tools, to `reuse` the result in "
+        "the message, or to "
+        "`delay` the call. Clients that do not support it treat the call like any other blocked call.",
     )
     retry_after_seconds: int | None = Field(
         None,
-        description="Of a `delay`: how long to wait. The same call, sent again then, may run.",
+        description="For `delay`: how long to wait, in seconds. If the same call is sent again after that, it may "
+        "run.",
     )
-    reused: ReusedAnswerSchema | None = Field(None, description="Of `reuse`: where the answer comes from.")
+    reused: ReusedAnswerSchema | None = Field(None, description="For `reuse`: where the result comes from.")
     finding: FindingSchema | None = Field(description="What was detected, if anything.")
     policy: dict[str, SettingSchema] = Field(description="The settings that applied, each with its source.")
     duplicate: bool = Field(
@@ -227,9 +230,11 @@ class ReadMessagesSchema(Schema):
     """How many messages of a list were read, and how many of them were new."""
 
     messages: int = Field(description="Length of the list.")
-    new: int = Field(description="Messages that were not known.")
+    new: int = Field(description="Messages that had not been read before.")
     resent: bool = Field(description="Whether the list was read before. The first verdicts are repeated.")
-    condensed: bool = Field(description="Whether its beginning was replaced by something shorter.")
+    condensed: bool = Field(
+        description="Whether the beginning of the list was replaced by something shorter."
+    )
 
 
 class GuardResponseSchema(Schema):
@@ -240,6 +245,6 @@ class GuardResponseSchema(Schema):
     verdicts: list[VerdictSchema] = Field(description="One verdict per call, in the order of the calls.")
     notices: list[VerdictSchema] = Field(description="Findings caused by the results of this request.")
     altered: list[AlteredItemSchema] = Field([], description="Calls and results that were altered.")
-    read: ReadMessagesSchema | None = Field(None, description="Of a list of messages: what was read.")
+    read: ReadMessagesSchema | None = Field(None, description="For `messages`: what was read.")
     request_id: str = Field(description="Id of the request.")
     links: dict[str, str] = Field(description="Console pages of the session and the incident.")

@@ -76,7 +76,7 @@ class DestinationSchema(Schema):
     last_problem: str = Field(description="Why the last attempt failed.")
     failures_today: int = Field(description="Failed attempts in the last 24 hours.")
     waiting: int = Field(description="Notifications that wait to be sent.")
-    failed: int = Field(description="Notifications that failed for good.")
+    failed: int = Field(description="Notifications that failed permanently.")
     signing_secrets: int = Field(description="Number of active signing secrets.")
     version: str = Field(description="For `If-Match`, in quotes.")
 
@@ -114,7 +114,7 @@ class RouteRequestSchema(MatchersSchema):
     position: int = Field(0, ge=0, le=10_000, description="Order in which routes are tried, lowest first.")
     is_enabled: bool = Field(True, description="Whether the route is used.")
     continue_matching: bool = Field(
-        False, description="Continue with the next routes after this one matched."
+        False, description="Continue with the following routes after this one matches."
     )
     includes_demo: bool = Field(False, description="Whether alert events of demo sessions match.")
     event_types: list[AlertEventTypeName] = Field(
@@ -156,15 +156,15 @@ class RoutePreviewRequestSchema(RouteRequestSchema):
     """A route that is not stored yet."""
 
     name: Annotated[str, StringConstraints(max_length=80)] = Field("", description="Not used.")
-    replaces: ShortText = Field("", description="Id of the route that it would replace.")
+    replaces: ShortText = Field("", description="Id of the route that this one would replace.")
 
 
 class PreviewedNotificationSchema(Schema):
     """A notification that a route would have sent."""
 
-    sent_at: datetime = Field(description="When it would have been due.")
-    title: str = Field(description="Its title.")
-    alerts: int = Field(description="Alert events in it.")
+    sent_at: datetime = Field(description="When the notification would have been due.")
+    title: str = Field(description="Title of the notification.")
+    alerts: int = Field(description="Number of alert events in it.")
     destination: str = Field(description="Id of the destination.")
 
 
@@ -173,11 +173,11 @@ class RoutePreviewSchema(Schema):
 
     notifications: int = Field(description="Number of notifications.")
     alerts: int = Field(description="Number of alert events in them.")
-    silenced: int = Field(description="Alert events that match, and that a silence suppressed.")
-    is_cut: bool = Field(description="Whether only the latest 2,000 alert events of the project count.")
-    items: list[PreviewedNotificationSchema] = Field(
-        description="The latest 50 notifications, the latest first."
+    silenced: int = Field(description="Matching alert events that a silence suppressed.")
+    is_cut: bool = Field(
+        description="Whether only the latest 2,000 alert events of the project were counted."
     )
+    items: list[PreviewedNotificationSchema] = Field(description="The latest 50 notifications, newest first.")
 
 
 class SilenceRequestSchema(MatchersSchema):
@@ -242,7 +242,7 @@ class NotificationSchema(Schema):
     attempt_count: int = Field(description="Number of attempts so far.")
     created_at: datetime = Field(description="When it was created.")
     due_at: datetime = Field(description="When the next attempt is due.")
-    finished_at: datetime | None = Field(description="When it was delivered or failed for good.")
+    finished_at: datetime | None = Field(description="When it was delivered or failed permanently.")
 
 
 class NotificationDetailSchema(NotificationSchema):
@@ -256,7 +256,7 @@ class ResendRequestSchema(StrictSchema):
     """Which notifications to send again."""
 
     ids: list[ShortText] | None = Field(
-        None, min_length=1, max_length=500, description="Ids of notifications. Every failed one by default."
+        None, min_length=1, max_length=500, description="Ids of notifications. By default, all that failed."
     )
 
 

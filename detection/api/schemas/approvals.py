@@ -67,7 +67,8 @@ class DecisionRequestSchema(StrictSchema):
     raise_by: int = Field(0, ge=0, le=MAX_RAISE, description="For `raise`: by how much to raise the limit.")
     remember: bool = Field(
         False,
-        description="Decide later approvals of this agent, tool and detector alike, for 90 days. Not for limits, and not for `stop`.",
+        description="Decide later approvals for this agent, tool and detector the same way, for 90 days. Not "
+        "allowed for limits or `stop`.",
     )
 
 
@@ -81,7 +82,7 @@ class RulingSchema(Schema):
     )
     error: str = Field(description="Stable code of the error, if there was one.")
     reason: str = Field(description="The judge's reason.")
-    guidance: str = Field(description="The judge's guidance. An acceptance hands it to the agent.")
+    guidance: str = Field(description="The judge's guidance. The agent receives it if the judge accepts.")
     rounds_proposed: int = Field(description="Rounds that the judge proposed.")
     rounds_granted: int = Field(description="Rounds, or calls of the loop, that were granted.")
     model: str = Field(description="Model of the judge.")

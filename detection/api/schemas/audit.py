@@ -40,7 +40,7 @@ class AuditEntrySchema(Schema):
     """A recorded change."""
 
     id: str = Field(description="Id of the entry.")
-    at: datetime = Field(description="When.")
+    at: datetime = Field(description="When the change was made.")
     actor: str = Field(description="A user name, `key:<id>`, `command` or `system`.")
     action: str = Field(description="What was done, as in `session.stop`.")
     subject: str = Field(description="What was changed.")

@@ -14,13 +14,15 @@ from detection.api.schemas.common import ShortText, StrictSchema
 BackendName = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 BaseUrl = Annotated[str, StringConstraints(min_length=1, max_length=500)]
 Kind = Literal["openai", "anthropic"]
-_BASE_URL = "Address of the model server, below one that the deployment allows."
+_BASE_URL = "Address of the model server, under one that the deployment allows."
 _CREDENTIAL = (
-    "Name of a credential in LOOPGUARD_GATEWAY_CREDENTIALS of the deployment. Empty: that of the client is"
-    " passed through."
+    "Name of a credential in LOOPGUARD_GATEWAY_CREDENTIALS of the deployment. Empty: the client's own credential "
+    "is passed through."
 )
-_HEADERS = "Headers that every request gets. No credentials: they are shown."
-_REQUESTS_USAGE = "Whether streamed chat completions are asked for their usage where the agent does not ask; the agent does not see it."
+_HEADERS = "Headers that every request gets. Do not put credentials here: the values are shown."
+_REQUESTS_USAGE = (
+    "Whether to request usage for streamed chat completions if the agent does not. The agent does not see it."
+)
 _FAILS_CLOSED = "Whether tool calls are withheld while LoopGuard cannot evaluate them."
 
 
@@ -28,7 +30,7 @@ class BackendRequestSchema(StrictSchema):
     """A new backend."""
 
     name: BackendName = Field(description="Name, part of the address that agents use.")
-    kind: Kind = Field("openai", description="Whose API it speaks.")
+    kind: Kind = Field("openai", description="API of the model server.")
     base_url: BaseUrl = Field(description=_BASE_URL)
     credential: ShortText = Field("", description=_CREDENTIAL)
     headers: dict[str, str] = Field({}, description=_HEADERS)
@@ -41,7 +43,7 @@ class BackendUpdateSchema(StrictSchema):
     """Changes to a backend. Missing fields stay as they are."""
 
     name: BackendName | None = Field(None, description="Name, part of the address that agents use.")
-    kind: Kind | None = Field(None, description="Whose API it speaks.")
+    kind: Kind | None = Field(None, description="API of the model server.")
     base_url: BaseUrl | None = Field(None, description=_BASE_URL)
     credential: ShortText | None = Field(None, description=_CREDENTIAL)
     headers: dict[str, str] | None = Field(None, description=_HEADERS)
@@ -66,7 +68,7 @@ class BackendTestSchema(Schema):
     is_success: bool = Field(
         description="Whether the backend responds, and accepts its credential if it has one."
     )
-    status: int | None = Field(description="Status of the response, null without one.")
+    status: int | None = Field(description="HTTP status of the response. Null if there was none.")
     detail: str = Field(description="What happened.")
 
 

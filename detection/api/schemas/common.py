@@ -94,7 +94,7 @@ class FilterQuerySchema(FilterSchema):
     """A filter and an order."""
 
     sort: ShortText = Field(
-        "", description="Column to sort by; a minus before it means descending. Empty for the newest first."
+        "", description="Column to sort by, with a leading minus for descending order. Empty: newest first."
     )
 
 

@@ -34,13 +34,13 @@ class ErasureQuerySchema(PageQuerySchema):
 class ErasureSchema(Schema):
     """An erasure: a request that waits for a worker, and then its receipt."""
 
-    id: str = Field(description="Opaque id.")
+    id: str = Field(description="Id of the erasure.")
     of: Literal["session", "agent"] = Field(description="What is erased.")
     name_digest: str = Field(
-        description="Digest of the name under a secret of the project. The name itself is not kept."
+        description="Digest of the name, keyed with a secret of the project. The name itself is not kept."
     )
-    state: Literal["waiting", "finished"] = Field(description="Whether everything is removed.")
+    state: Literal["waiting", "finished"] = Field(description="Whether everything has been removed.")
     requested_by: str = Field(description="Who requested it.")
-    requested_at: datetime = Field(description="When.")
+    requested_at: datetime = Field(description="When it was requested.")
     finished_at: datetime | None = Field(description="When everything was removed.")
-    removed: dict[str, int] = Field(description="How many rows of each kind were removed so far.")
+    removed: dict[str, int] = Field(description="Number of removed rows by kind, so far.")

@@ -17,25 +17,25 @@ TrafficBy = Literal["minute", "hour", "day", "backend", "model"]
 
 
 class PriceRequestSchema(StrictSchema):
-    """A price, in US dollars per million tokens."""
+    """Prices of a model, in US dollars per million tokens."""
 
     backend: PriceBackend = Field("", description="Name of a backend. Empty: all backends.")
-    model: PriceModel = Field(description="Name of a model; `*` stands for any characters.")
-    input_usd: Usd = Field(description="Of input tokens.")
+    model: PriceModel = Field(description="Name of a model; `*` matches any characters.")
+    input_usd: Usd = Field(description="Price of input tokens.")
     cached_input_usd: Usd | None = Field(
-        None, description="Of input tokens read from a cache. Null: as `input_usd`."
+        None, description="Price of input tokens read from a cache. Null: same as `input_usd`."
     )
     cache_write_usd: Usd | None = Field(
-        None, description="Of input tokens written to a cache. Null: as `input_usd`."
+        None, description="Price of input tokens written to a cache. Null: same as `input_usd`."
     )
-    output_usd: Usd = Field(description="Of output tokens.")
+    output_usd: Usd = Field(description="Price of output tokens.")
 
 
 class PriceSchema(PriceRequestSchema):
     """A stored price."""
 
     id: str = Field(description="Id of the price.")
-    updated_at: datetime = Field(description="When it was saved last.")
+    updated_at: datetime = Field(description="When it was last saved.")
     version: str = Field(description="For `If-Match`, in quotes.")
 
 
@@ -43,25 +43,25 @@ class TrafficQuerySchema(Schema):
     """Parameters of the traffic."""
 
     from_: Timestamp | None = Field(
-        None, alias="from", description="Begin; one hour before the end if absent."
+        None, alias="from", description="Start of the time span; one hour before `to` by default."
     )
-    to: Timestamp | None = Field(None, description="End; now if absent.")
-    by: TrafficBy = Field("minute", description="Groups.")
+    to: Timestamp | None = Field(None, description="End of the time span; now by default.")
+    by: TrafficBy = Field("minute", description="What to group by.")
     backend: Annotated[str, StringConstraints(max_length=64)] = Field(
         "", description="Only this backend, by name."
     )
 
 
 class UpstreamErrorsSchema(Schema):
-    """Requests that the model server did not answer as it should, by kind."""
+    """Failed requests to the model server, by kind of error."""
 
     unreachable: int = Field(description="No connection.")
     timeouts: int = Field(description="No response in time.")
     rate_limited: int = Field(description="Status 429.")
-    client_errors: int = Field(description="Other status of 400 to 499.")
-    server_errors: int = Field(description="Status of 500 or more.")
+    client_errors: int = Field(description="Any other status from 400 to 499.")
+    server_errors: int = Field(description="Status 500 or above.")
     cut: int = Field(description="The response ended early.")
-    unreadable: int = Field(description="The response was not in the protocol.")
+    unreadable: int = Field(description="The response did not follow the protocol.")
 
 
 class TrafficNumbersSchema(Schema):
@@ -69,34 +69,32 @@ class TrafficNumbersSchema(Schema):
 
     requests: int = Field(description="Requests to the model server.")
     errors: UpstreamErrorsSchema = Field(description="Errors of the model server by kind.")
-    abandoned: int = Field(
-        description="Requests whose client left before the end of the response: it cancelled, or gave up waiting."
-    )
-    input_tokens: int = Field(description="Input tokens, those of caches among them.")
+    abandoned: int = Field(description="Requests whose client disconnected before the end of the response.")
+    input_tokens: int = Field(description="Input tokens, including cached ones.")
     cached_tokens: int = Field(description="Input tokens read from a cache.")
     cache_write_tokens: int = Field(description="Input tokens written to a cache.")
     output_tokens: int = Field(description="Output tokens.")
     unpriced_tokens: int = Field(description="Tokens of models without a price.")
     cost_usd: float | None = Field(
-        description="Cost of the tokens that have a price, in US dollars. Null if none of the tokens has one."
+        description="Cost of the tokens that have a price, in US dollars. Null if none of them has a price."
     )
     added_ms_p50: float | None = Field(
         description="Median of the time that LoopGuard added, in milliseconds."
     )
-    added_ms_p95: float | None = Field(description="95th percentile of the same.")
+    added_ms_p95: float | None = Field(description="95th percentile of that time, in milliseconds.")
 
 
 class TrafficRowSchema(TrafficNumbersSchema):
     """Counts of a group."""
 
-    key: str = Field(description="Begin of the period in UTC, or name of the backend or model.")
+    key: str = Field(description="Start of the period in UTC, or name of the backend or model.")
 
 
 class TrafficSchema(Schema):
     """Traffic of a time span."""
 
-    from_: datetime = Field(alias="from", description="Begin.")
-    to: datetime = Field(description="End.")
-    by: TrafficBy = Field(description="Groups.")
-    total: TrafficNumbersSchema = Field(description="All groups.")
+    from_: datetime = Field(alias="from", description="Start of the time span.")
+    to: datetime = Field(description="End of the time span.")
+    by: TrafficBy = Field(description="What the rows are grouped by.")
+    total: TrafficNumbersSchema = Field(description="Totals of all groups.")
     items: list[TrafficRowSchema] = Field(description="The groups; at most 3,000.")

@@ -17,10 +17,10 @@ ImportKind = Literal["claude-code", "openai", "anthropic", "responses", "trace"]
 class ImportRequestSchema(Schema):
     """What an uploaded file contains."""
 
-    kind: ImportKind = Field("claude-code", description="Form of the record.")
+    kind: ImportKind = Field("claude-code", description="Format of the transcripts.")
     name: Annotated[ShortText, StringConstraints(max_length=120)] = Field(
         "transcript",
-        description="Name of the file. Of message lists, it is a part of what names their sessions.",
+        description="Name of the file. For message lists, it becomes part of the session names.",
     )
     usd_per_million_input: Price | None = Field(
         None, description="Price of a million input tokens, for records without costs."
@@ -37,30 +37,30 @@ class ImportQuerySchema(PageQuerySchema):
 class ImportFileSchema(Schema):
     """A file of an import."""
 
-    name: str = Field(description="Its name.")
-    bytes: int = Field(description="Its size.")
+    name: str = Field(description="Name of the file.")
+    bytes: int = Field(description="Size in bytes.")
 
 
 class WorstLoopSchema(Schema):
-    """A loop that cost the most."""
+    """One of the most expensive loops."""
 
     tool: str = Field(description="Tool of the loop.")
     session: str = Field(description="Name of the session.")
     calls: int = Field(description="Calls in the loop.")
-    cost_usd: float = Field(description="What they cost.")
+    cost_usd: float = Field(description="Cost of these calls, in US dollars.")
     url: str = Field(description="Address of the incident in the console.")
 
 
 class ImportSummarySchema(Schema):
     """What the imported sessions show about loops."""
 
-    sessions: int = Field(description="Sessions of the files, without those that were recorded live.")
-    calls: int = Field(description="Their calls.")
+    sessions: int = Field(description="Sessions in the files, except those that were recorded live.")
+    calls: int = Field(description="Calls in these sessions.")
     looping_sessions: int = Field(description="Sessions with a loop.")
     loops: int = Field(description="Loops.")
     loop_calls: int = Field(description="Calls in loops.")
-    loop_cost_usd: float = Field(description="What these calls cost.")
-    worst: list[WorstLoopSchema] = Field(description="The five that cost the most.")
+    loop_cost_usd: float = Field(description="Cost of these calls, in US dollars.")
+    worst: list[WorstLoopSchema] = Field(description="The five most expensive loops.")
     url: str = Field(description="Address of the incidents in the console.")
 
 
@@ -75,22 +75,24 @@ class ImportSchema(Schema):
     """An import of transcripts."""
 
     id: str = Field(description="Id of the import.")
-    kind: ImportKind = Field(description="Form of the record.")
+    kind: ImportKind = Field(description="Format of the transcripts.")
     state: Literal["waiting", "running", "finished", "failed", "cancelled"] = Field(
-        description="How far it is."
+        description="State of the import."
     )
     step: Literal["checking", "storing"] = Field(
         description="All files are checked before anything is stored; `done_bytes` counts each step."
     )
     files: list[ImportFileSchema] = Field(description="The uploaded files.")
-    total_bytes: int = Field(description="Size of all files.")
-    done_bytes: int = Field(description="How much of them this step has read.")
-    sessions: int = Field(description="Sessions that the check found.")
-    events: int = Field(description="Events that are new.")
-    skipped: list[str] = Field(description="What was passed over, one sentence each.")
+    total_bytes: int = Field(description="Size of all files in bytes.")
+    done_bytes: int = Field(description="How many of these bytes the current step has read.")
+    sessions: int = Field(description="Sessions found by the check.")
+    events: int = Field(description="New events.")
+    skipped: list[str] = Field(description="What was skipped, one sentence each.")
     error: ImportProblemSchema | None = Field(description="Why it failed.")
-    summary: ImportSummarySchema | None = Field(description="What is stored, once the import has ended.")
+    summary: ImportSummarySchema | None = Field(
+        description="Summary of what is stored, once the import has ended."
+    )
     created_at: datetime = Field(description="When it was uploaded.")
     created_by: str = Field(description="A user name or `key:<id>`.")
     finished_at: datetime | None = Field(description="When it ended.")
-    links: dict[str, str] = Field(description="`import`: its page in the console.")
+    links: dict[str, str] = Field(description="`import`: console page of the import.")

@@ -26,7 +26,7 @@ Status = Literal["open", "acknowledged", "snoozed", "ended", "resolved"]
 _UNTIL = "End of the snooze, at most 90 days ahead."
 _UNTIL_WORSE = "End the snooze early when the loop reaches a stricter reaction."
 LabelReasonName = Literal["", "poll", "volatile_argument", "honest_repetition", "broken_tool", "other"]
-_REASON = "Why it is no loop, with `false_alarm`."
+_REASON = "Why it is not a loop; for `false_alarm` only."
 _LABEL = "`true_loop` or `false_alarm`. Empty removes the label."
 
 
@@ -82,7 +82,9 @@ class IncidentSchema(Schema):
     window_seconds: float | None = Field(description="Length of the time window in seconds, if any.")
     confidence: float = Field(description="Confidence of the finding, 0 to 1.")
     decision: str = Field(description="The strictest decision so far.")
-    rung: Rung | None = Field(description="The reaction of the escalation ladder behind it, if it reacted.")
+    rung: Rung | None = Field(
+        description="The escalation ladder's reaction behind that decision, if there was one."
+    )
     detections: int = Field(description="How often the loop was detected.")
     was_guarded: bool = Field(
         description="Whether calls were sent to the guard. If not, nothing was blocked."
@@ -93,15 +95,20 @@ class IncidentSchema(Schema):
         description="Calls of the loop that no earlier incident counts. Sums add these, so that each call counts once."
     )
     cost_usd: float = Field(description="Cost of the counted calls, in US dollars.")
-    first_call_number: int = Field(description="Which call of the session the loop began with, from 1.")
-    last_call_number: int = Field(description="Which call of the session the last finding was at.")
+    first_call_number: int = Field(
+        description="Number of the call in the session at which the loop began, from 1."
+    )
+    last_call_number: int = Field(
+        description="Number of the call in the session at which the last finding was made."
+    )
     first_seq: int = Field(description="Sequence number of the first event of the loop.")
     last_seq: int = Field(description="Sequence number of the last event of the loop.")
     status: Status = Field(description="Status.")
     label: str | None = Field(description="`true_loop` or `false_alarm`, if a person labelled it.")
-    label_reason: str | None = Field(description="Why it is no loop, if a person gave a reason.")
+    label_reason: str | None = Field(description="Why it is not a loop, if a person gave a reason.")
     needs_acknowledgement: bool = Field(
-        description="Whether it stays open until someone acknowledges it: it led to a stop, its approval was not answered, "
+        description="Whether it stays open until someone acknowledges it because it led to a stop, its approval "
+        "was not answered, "
         "or someone reopened it."
     )
     is_active: bool = Field(description="Whether the loop continues.")
@@ -119,7 +126,7 @@ class IncidentSchema(Schema):
 class ActivitySchema(Schema):
     """An entry in the activity of an incident."""
 
-    at: datetime = Field(description="When.")
+    at: datetime = Field(description="When it was done.")
     actor: str = Field(description="A user name, `key:<id>` or `system`.")
     action: str = Field(description="What was done.")
     note: str = Field(description="The note, or details of the action.")
@@ -136,7 +143,7 @@ class IncidentDetailSchema(IncidentSchema):
         description="Number of the latest detection that the ladder reacted to: of this loop or, with `escalation_scope` "
         "`session`, in the run. 0 if there was only advice."
     )
-    evidence: dict[str, Any] = Field(description="Calls and counts that the finding rests on.")
+    evidence: dict[str, Any] = Field(description="Calls and counts that the finding is based on.")
     policy: dict[str, Any] = Field(description="The effective settings when it was opened.")
     activity: list[ActivitySchema] = Field(description="Activity, oldest first.")
     related: list[IncidentSchema] = Field(
@@ -182,7 +189,7 @@ class ExceptionRequestSchema(StrictSchema):
         None, max_length=20, description="For `tool:ignore`: names of arguments; null for those that vary."
     )
     expires_at: datetime | None = Field(
-        None, description="When it ends by itself, at most 365 days ahead. Null: it does not expire."
+        None, description="When it expires, at most 365 days ahead. Null: never."
     )
     note: Reason = Field("", description="Reason, recorded in the audit log.")
 

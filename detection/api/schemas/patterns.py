@@ -70,34 +70,34 @@ class MuteSchema(Schema):
     starts_at: datetime = Field(description="When it was muted.")
     ends_at: datetime = Field(description="When the mute ends at the latest.")
     baseline: int | None = Field(
-        description="More incidents than this in 24 hours end the mute. Null if only the time does."
+        description="More incidents than this in 24 hours end the mute. Null if only the time ends it."
     )
-    incidents: int = Field(description="How many incidents were detected since.")
+    incidents: int = Field(description="How many incidents have been detected since.")
 
 
 class PatternSchema(Schema):
     """The same loop across sessions and agents. Figures count the incidents that match the filters."""
 
     id: str = Field(description="Id of the pattern.")
-    title: str = Field(description="What it is, in a few words.")
+    title: str = Field(description="Description in a few words.")
     kind: str = Field(description="Detector.")
     tool: str = Field(
         description="The tool, or the tools of a cycle. Empty for loops of several tools and for budgets."
     )
     program: str = Field(description="Program of the shell command. Empty for other tools.")
     results: str = Field(description="`errors`, `empty`, or empty for all other results.")
-    detail: str = Field(description="The trouble of the provider, or the unit of the budget.")
+    detail: str = Field(description="The provider's problem, or the unit of the budget.")
     state: State = Field(description="State.")
-    has_returned: bool = Field(description="Whether it was closed and is open again.")
+    has_returned: bool = Field(description="Whether it was closed and has reopened.")
     label: str | None = Field(description="`true_loop` or `false_alarm`, if a person labelled the pattern.")
     assignee: str | None = Field(description="User name of the person it is assigned to.")
     mute: MuteSchema | None = Field(description="The active mute.")
     incidents: int = Field(description="Number of incidents.")
-    open_incidents: int = Field(description="How many of all its incidents are open.")
+    open_incidents: int = Field(description="Number of open incidents.")
     sessions: int = Field(description="Number of sessions.")
     first_seen_at: datetime = Field(description="When its first incident was opened.")
     last_seen_at: datetime = Field(description="When it was last detected.")
-    resolved_at: datetime | None = Field(description="When a person resolved it last.")
+    resolved_at: datetime | None = Field(description="When a person last resolved it.")
     calls_in_loop: int = Field(description="Calls that belong to the loops, each counted once.")
     calls_blocked: int = Field(description="Blocked calls.")
     cost_usd: float = Field(

@@ -12,7 +12,7 @@ from detection.api.schemas.common import StrictSchema
 class ProjectRequestSchema(StrictSchema):
     """Changes of a project; omitted and null values stay."""
 
-    name: str | None = Field(None, max_length=120, description="Its name.")
+    name: str | None = Field(None, max_length=120, description="Name of the project.")
     retention_days: int | None = Field(
         None, ge=7, le=3650, description="Days after which sessions are deleted, with their calls."
     )
@@ -20,12 +20,12 @@ class ProjectRequestSchema(StrictSchema):
         None, description="Whether arguments and results are stored; otherwise only their digests."
     )
     redacted_names: list[str] | None = Field(
-        None, max_length=50, description="Names of more fields whose values are redacted."
+        None, max_length=50, description="Names of additional fields whose values are redacted."
     )
     redaction_patterns: list[str] | None = Field(
         None,
         max_length=20,
-        description="Patterns in the syntax of RE2. What they find in new events is redacted.",
+        description="RE2 patterns. Matches in new events are redacted.",
     )
     requires_second_factor: bool | None = Field(
         None, description="Whether members need a second factor to see the project in the console."
@@ -38,12 +38,12 @@ class ProjectRequestSchema(StrictSchema):
 class ProjectSchema(Schema):
     """The project of the key."""
 
-    slug: str = Field(description="Its name in addresses.")
-    name: str = Field(description="Its name.")
+    slug: str = Field(description="Name in URLs.")
+    name: str = Field(description="Name of the project.")
     retention_days: int = Field(description="Days after which sessions are deleted, with their calls.")
     stores_payloads: bool = Field(description="Whether arguments and results are stored.")
-    redacted_names: list[str] = Field(description="Names of more fields whose values are redacted.")
-    redaction_patterns: list[str] = Field(description="Patterns in the syntax of RE2 that are redacted too.")
+    redacted_names: list[str] = Field(description="Names of additional fields whose values are redacted.")
+    redaction_patterns: list[str] = Field(description="RE2 patterns whose matches are redacted too.")
     requires_second_factor: bool = Field(
         description="Whether members need a second factor to see the project in the console."
     )

@@ -13,7 +13,7 @@ from detection.api.schemas.common import FilterText, ShortText, StrictSchema
 ListName = Literal["sessions", "patterns", "incidents", "approvals", "audit", "notifications", "statistics"]
 ViewName = Annotated[str, StringConstraints(min_length=1, max_length=80)]
 _NAME = "Name, 1 to 80 printable characters. Unique in the list."
-_RANGE = "Time range, as in `7d` or `2026-11-01T00:00Z/2026-11-08T00:00Z`. Empty for that of the list."
+_RANGE = "Time range, as in `7d` or `2026-11-01T00:00Z/2026-11-08T00:00Z`. Empty for the list's default."
 
 
 class ViewQuerySchema(Schema):
@@ -30,10 +30,10 @@ class ViewRequestSchema(StrictSchema):
     list: ListName = Field(description="The list.")
     name: ViewName = Field(description=_NAME)
     q: FilterText | None = Field(
-        None, description="Filter. Empty for all rows, null for the filter that the list has by itself."
+        None, description="Filter. Empty for all rows, null for the list's default filter."
     )
     range: ShortText = Field("", description=_RANGE)
-    sort: ShortText = Field("", description="Order. Empty for that of the list.")
+    sort: ShortText = Field("", description="Order. Empty for the list's default.")
 
 
 class RenameViewRequestSchema(StrictSchema):
@@ -48,9 +48,9 @@ class ViewSchema(Schema):
     id: str = Field(description="Id of the view.")
     list: ListName = Field(description="The list.")
     name: str = Field(description="Name.")
-    q: str = Field(description="Filter, as the list of the API takes it.")
+    q: str = Field(description="Filter, as the API accepts it for this list.")
     range: str = Field(description=_RANGE)
-    sort: str = Field(description="Order, as the list of the API takes it.")
-    created_by: str = Field(description="Who saved it first: a user name or `key:<id>`.")
-    created_at: datetime = Field(description="When it was saved first.")
-    links: dict[str, str] = Field(description="The list in the console under this view.")
+    sort: str = Field(description="Order, as the API accepts it for this list.")
+    created_by: str = Field(description="Who first saved it: a user name or `key:<id>`.")
+    created_at: datetime = Field(description="When it was first saved.")
+    links: dict[str, str] = Field(description="Console page of the list with this view.")

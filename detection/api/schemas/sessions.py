@@ -53,7 +53,7 @@ class SessionCountsSchema(Schema):
     looping: int = Field(description="Sessions with an active loop.")
     held: int = Field(description="Sessions with a call that waits for approval.")
     stopped: int = Field(description="Sessions stopped by a person or by detection.")
-    idle: int = Field(description="Sessions that would be running, without an event for five minutes.")
+    idle: int = Field(description="Otherwise running sessions without an event for five minutes.")
     ended: int = Field(description="Sessions that have ended.")
     is_capped: bool = Field(
         description="Whether `all`, `idle` and `ended` count the newest 10,000 sessions only."
@@ -78,7 +78,7 @@ class SessionStopSchema(Schema):
     """Who stopped a session, and why."""
 
     kind: Literal["person", "detection"] = Field(description="Whether a person or detection stopped it.")
-    at: datetime = Field(description="When.")
+    at: datetime = Field(description="When it was recorded.")
     by: str = Field(description="A user name, `key:<id>`, or the detector that decided.")
     reason: str = Field(description="The reason given, or the finding in words.")
 
@@ -95,8 +95,9 @@ class SessionSchema(Schema):
     parent_session: str | None = Field(description="Session of the agent that started this one.")
     is_demo: bool = Field(description="Whether the demo created it.")
     integration: str = Field(
-        description="How it came in: `guard`, `events`, `client` (the Python client), `gateway`, `litellm`,"
-        " `otlp`, `hooks/<host>` or `import/<form>`. For `gateway`, `backend` is that of the gateway."
+        description="How its first event arrived: `guard`, `events`, `client` (the Python client), `gateway`, "
+        "`litellm`,"
+        " `otlp`, `hooks/<host>` or `import/<form>`. For `gateway`, `backend` is the gateway's backend."
     )
     started_at: datetime = Field(description="When the first event was received.")
     last_event_at: datetime = Field(description="When the last event was received.")
@@ -131,7 +132,7 @@ class LimitNoticeSchema(Schema):
         description="Number of that call, from 1. Null if it is no longer stored."
     )
     tool: str = Field(description="Tool of that call.")
-    at: datetime = Field(description="When.")
+    at: datetime = Field(description="When it was recorded.")
 
 
 class QuarantinedEventSchema(Schema):
@@ -194,7 +195,8 @@ class CallSchema(Schema):
     incident: str | None = Field(description="Id of the incident, if there is one.")
     rung: Rung | None = Field(description="The reaction of the escalation ladder, if the guard returned one.")
     ending: Ending | None = Field(
-        description="What the guard asked of the agent beyond another way, if it blocked the call."
+        description="What a blocked call asked of the agent: to `finish`, `reuse` a result or `delay` the call. "
+        "Null for any other call."
     )
     detection_number: int = Field(description="Number of the detection, as in the verdict.")
     finding: FindingSchema | None = Field(description="What was detected, if anything.")

@@ -9,7 +9,7 @@ from ninja import Field, Schema
 
 from detection.api.schemas.common import Name256, Reason, SettingSchema, ShortText, StrictSchema
 
-_EXPIRY = "When what is stored now takes effect again, at most 365 days ahead. Null: it does not expire."
+_EXPIRY = "When the values stored now take effect again, at most 365 days ahead. Null: never."
 ToolClassName = Literal["", "other", "read", "change", "poll", "wait", "message", "fallible", "exempt"]
 
 
@@ -54,7 +54,7 @@ class OverrideSchema(Schema):
     source: str = Field(description="How the scope is named as the source of a setting.")
     values: dict[str, Any] = Field(description="Settings by name.")
     note: str = Field(description="Reason of the last change.")
-    expires_at: datetime | None = Field(description="When what was stored before takes effect again.")
+    expires_at: datetime | None = Field(description="When the previous values take effect again.")
     updated_at: datetime | None = Field(description="When it was last changed.")
     version: str = Field(description="For `If-Match`, in quotes.")
 
@@ -85,7 +85,7 @@ class ToolRuleSchema(Schema):
     values: dict[str, Any] = Field(description="Settings by name.")
     exempt: bool = Field(description="Whether the tools are exempt from detection.")
     note: str = Field(description="Reason of the last change.")
-    expires_at: datetime | None = Field(description="When what was stored before takes effect again.")
+    expires_at: datetime | None = Field(description="When the previous values take effect again.")
     updated_at: datetime = Field(description="When it was last changed.")
     version: str = Field(description="For `If-Match`, in quotes.")
 

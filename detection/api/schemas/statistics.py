@@ -87,8 +87,8 @@ class JudgeOutcomeSchema(Schema):
 class FalseAlarmsSchema(Schema):
     """Incidents that people labelled as false alarms for one reason."""
 
-    reason: str | None = Field(description="Why they are no loops; null without a reason.")
-    count: int = Field(description="How many.")
+    reason: str | None = Field(description="Why they are not loops. Null if no reason was given.")
+    count: int = Field(description="Number of incidents.")
 
 
 class StatisticsSchema(Schema):
@@ -96,7 +96,7 @@ class StatisticsSchema(Schema):
 
     from_: datetime = Field(alias="from", description="Start of the time span, inclusive.")
     to: datetime = Field(description="End of the time span, exclusive.")
-    by: GroupBy = Field(description="What the groups are.")
+    by: GroupBy = Field(description="What the rows are grouped by.")
     counted_at: datetime | None = Field(description="Calls evaluated after this time are not counted yet.")
     total: StatisticsNumbersSchema = Field(description="Totals of the time span.")
     items: list[StatisticsGroupSchema] = Field(description="The groups.")

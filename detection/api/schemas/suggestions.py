@@ -15,7 +15,9 @@ SuggestionState = Literal["open", "accepted", "rejected"]
 class SuggestionQuerySchema(Schema):
     """Which suggestions."""
 
-    state: SuggestionState = Field("open", description="Open ones, or those that a person has decided about.")
+    state: SuggestionState = Field(
+        "open", description="Open suggestions, or those that a person has decided."
+    )
 
 
 class SuggestionWhatIfSchema(Schema):
@@ -30,32 +32,34 @@ class SuggestionWhatIfSchema(Schema):
 
 
 class SuggestionSchema(Schema):
-    """A change of policy that the labels of incidents speak for."""
+    """A policy change that labelled incidents support."""
 
-    id: str = Field(description="The same for the same suggestion, whenever it is read.")
+    id: str = Field(description="Id of the suggestion. The same suggestion always has the same id.")
     kind: Literal["limit", "poll", "volatile_argument", "volatile_result"] = Field(
         description="What is suggested: another limit, a tool that polls, arguments or fields of results to ignore."
     )
     words: str = Field(description="What it changes.")
-    reason: str = Field(description="What speaks for it.")
-    labels: int = Field(description="Labelled incidents behind it.")
-    incidents: list[str] = Field(description="Ids of some of them; empty for a decided suggestion.")
+    reason: str = Field(description="Why it is suggested.")
+    labels: int = Field(description="Number of labelled incidents that support it.")
+    incidents: list[str] = Field(
+        description="Ids of some of these incidents. Empty for a decided suggestion."
+    )
     change: dict[str, Any] = Field(
         description="The override or tool rule that accepting it stores, in the form of `POST /what-if`."
     )
     what_if: SuggestionWhatIfSchema | None = Field(description="The latest what-if of this change.")
-    state: SuggestionState = Field(description="Whether a person has decided about it.")
+    state: SuggestionState = Field(description="Whether a person has decided, and how.")
     decided_by: str | None = Field(description="Who decided.")
-    decided_at: datetime | None = Field(description="When.")
+    decided_at: datetime | None = Field(description="When it was decided.")
     note: str = Field(description="The reason given with the decision.")
 
 
 class MissingLabelsSchema(Schema):
-    """A tool whose labels are not enough for a limit yet."""
+    """A tool without enough labels for a limit yet."""
 
     tool: str = Field(description="The tool.")
-    labels: int = Field(description="Its labelled incidents.")
-    missing: int = Field(description="Further labels that are needed.")
+    labels: int = Field(description="Labelled incidents of this tool.")
+    missing: int = Field(description="Number of labels still needed.")
 
 
 class SuggestionsSchema(PageSchema[SuggestionSchema]):
@@ -63,7 +67,7 @@ class SuggestionsSchema(PageSchema[SuggestionSchema]):
 
     labels: int = Field(description="Labelled incidents of the last 90 days, at most the newest 300.")
     needed: int = Field(description="Labelled incidents of a tool or model that a limit needs.")
-    nearest: list[MissingLabelsSchema] = Field(description="Tools that are closest to it.")
+    nearest: list[MissingLabelsSchema] = Field(description="Tools closest to a suggested limit.")
 
 
 class AcceptRequestSchema(StrictSchema):
@@ -71,7 +75,7 @@ class AcceptRequestSchema(StrictSchema):
 
     note: Reason = Field("", description="Reason, recorded with the policy.")
     expires_at: datetime | None = Field(
-        None, description="When the change ends by itself, at most 365 days ahead. Null: it does not expire."
+        None, description="When the change expires, at most 365 days ahead. Null: never."
     )
 
 
@@ -84,4 +88,4 @@ class RejectRequestSchema(StrictSchema):
 class TryRequestSchema(StrictSchema):
     """How to try a suggestion."""
 
-    days: int = Field(7, description="How far back the sessions go: 7 or 30.")
+    days: int = Field(7, description="Number of past days whose sessions are replayed: 7 or 30.")

@@ -17,9 +17,10 @@ class WhatIfRequestSchema(StrictSchema):
     """A change to try: what the override or the tool rule of one scope would be."""
 
     scope: ShortText = Field(
-        description="As the source of a setting: `project`, `agent:triage`, `model:openai/gpt-5`, `tool:search_*` or `session`.",
+        description="The scope, written like the source of a setting: `project`, `agent:triage`, "
+        "`model:openai/gpt-5`, `tool:search_*` or `session`.",
     )
-    days: int = Field(7, description="How far back the sessions go: 7 or 30.")
+    days: int = Field(7, description="Number of past days whose sessions are replayed: 7 or 30.")
     session: str = Field(
         "", max_length=256, description="Your name for the session, for the scope `session`."
     )
@@ -43,11 +44,11 @@ class WhatIfQuerySchema(PageQuerySchema):
 class WhatIfProgressSchema(Schema):
     """How far a what-if is."""
 
-    share: float = Field(description="Share of the calls that is done, from 0 to 1.")
-    sessions: int = Field(description="Sessions of the time.")
-    done_sessions: int = Field(description="Sessions that are done.")
-    calls: int = Field(description="Calls of these sessions.")
-    done_calls: int = Field(description="Calls that are done.")
+    share: float = Field(description="Share of the calls that has been replayed, from 0 to 1.")
+    sessions: int = Field(description="Sessions in the period.")
+    done_sessions: int = Field(description="Sessions replayed so far.")
+    calls: int = Field(description="Calls in these sessions.")
+    done_calls: int = Field(description="Calls replayed so far.")
 
 
 class WhatIfIncidentSchema(Schema):
@@ -57,14 +58,14 @@ class WhatIfIncidentSchema(Schema):
     incident: str | None = Field(
         description="Id of the recorded incident about the same loop, if there is one."
     )
-    label: Label = Field(description="Its label.")
+    label: Label = Field(description="Label of the recorded incident.")
     kind: str = Field(description="Detector.")
     tool: str = Field(description="Tool, or the tools of a cycle.")
     agent: str = Field(description="Agent.")
     backend: str = Field(description="LLM backend.")
     model: str = Field(description="Model.")
     decision: str = Field(description="Strictest decision.")
-    count: int = Field(description="How far the detector counted.")
+    count: int = Field(description="The count that the detector reached.")
     limit: int = Field(description="The limit.")
     calls: int = Field(description="Calls in the loop.")
     cost_usd: float = Field(0, description="Cost of the calls that the incident counts, in US dollars.")
@@ -93,7 +94,7 @@ class WhatIfChangedIncidentSchema(WhatIfIncidentSchema):
 class WhatIfIncidentsSchema(Schema):
     """Incidents gained or lost."""
 
-    count: int = Field(description="How many.")
+    count: int = Field(description="Number of incidents.")
     by_kind: dict[str, int] = Field(description="By detector.")
     cost_usd: float = Field(description="Cost of those not labelled false alarms, in US dollars.")
     labelled: dict[str, int] = Field(description="How many people labelled `true_loop` and `false_alarm`.")
@@ -105,7 +106,7 @@ class WhatIfIncidentsSchema(Schema):
 class WhatIfChangedSchema(Schema):
     """Incidents that both policies find, and to which they react differently."""
 
-    count: int = Field(description="How many.")
+    count: int = Field(description="Number of incidents.")
     by_difference: dict[str, int] = Field(description="How many of each difference.")
     items: list[WhatIfChangedIncidentSchema] = Field(description="At most 100, in the same order.")
 
@@ -125,7 +126,7 @@ class WhatIfCoverageSchema(Schema):
     """How much of the history was replayed."""
 
     share: float = Field(description="Share of the calls that was replayed, from 0 to 1.")
-    calls: int = Field(description="Calls of the time so far, those of removed sessions included.")
+    calls: int = Field(description="Calls in the period, including those of removed sessions.")
     replayed_calls: int = Field(description="Calls that were replayed.")
     missing: dict[str, int] = Field(
         description="Calls that were not: `payloads_not_stored`, `too_long` sessions, `removed` sessions, `out_of_time`."
@@ -166,15 +167,15 @@ class WhatIfSchema(Schema):
 
     id: str = Field(description="Id of the what-if.")
     state: Literal["waiting", "running", "finished", "failed", "cancelled"] = Field(
-        description="How far it is."
+        description="State of the replay."
     )
-    days: int = Field(description="How far back the sessions go.")
-    change: dict[str, Any] = Field(description="The change that is tried, as in the request.")
-    progress: WhatIfProgressSchema = Field(description="How far it is.")
-    result: WhatIfResultSchema | None = Field(description="What was found so far; null before it starts.")
+    days: int = Field(description="Number of past days that are replayed.")
+    change: dict[str, Any] = Field(description="The proposed change, as in the request.")
+    progress: WhatIfProgressSchema = Field(description="Progress of the replay.")
+    result: WhatIfResultSchema | None = Field(description="Results so far. Null before the replay starts.")
     is_outdated: bool = Field(description="Whether a setting of the project was changed after the replay.")
     error: WhatIfProblemSchema | None = Field(description="Why it failed.")
     created_by: str = Field(description="A user name or `key:<id>`.")
     created_at: datetime = Field(description="When it was created.")
     finished_at: datetime | None = Field(description="When it ended.")
-    links: dict[str, str] = Field(description="`what_if`: its page in the console.")
+    links: dict[str, str] = Field(description="`what_if`: console page of the what-if.")

@@ -66,7 +66,7 @@ class FamilyRepeat(BaseDetector):
     settings = (
         switch(
             "family_enabled", False, "Detect repeats in a family",
-            "Detect identical calls and errors over a session and those that it started.", weakens="off", scopes=NOT_OF_TOOLS,
+            "Detect identical calls and errors across a session and the sessions it started.", weakens="off", scopes=NOT_OF_TOOLS,
         ),
         number(
             "family_max_repeats", 6, 2, 10_000, "Limit for repeats in a family",

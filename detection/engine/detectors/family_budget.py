@@ -50,7 +50,7 @@ class FamilyBudget(LimitDetector):
     settings = (
         switch(
             "family_budget_enabled", False, "Limit families",
-            "Limit calls, tokens and cost of a session and those that it started.", weakens="off", scopes=NOT_OF_TOOLS,
+            "Limit calls, tokens and cost of a session and the sessions it started.", weakens="off", scopes=NOT_OF_TOOLS,
         ),
         *limit_settings("family_budget", "family", units=_UNITS),
         ladder("family_budget_ladder", "judge_or_ask", "Reaction to a limit of a family"),

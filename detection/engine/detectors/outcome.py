@@ -92,7 +92,7 @@ class Outcome(BaseDetector):
             "Fires on the n-th call in a row with similar arguments and an identical result.",
         ),
         number(
-            "outcome_max_refusals", 3, 0, 100, "Limit for refused writes",
+            "outcome_max_refusals", 3, 0, 100, "Limit for rejected writes",
             "Warns on the n-th identical error of a tool that writes, if at least half of the arguments are the same and "
             "the user spoke in between. 0 turns this off.", unit="errors",
         ),

@@ -69,11 +69,11 @@ class SessionRepeat(BaseDetector):
     settings = (
         switch(
             "session_repeat_enabled", False, "Detect repeats across turns",
-            "Detect a call that returns the same in turn after turn of a session.", weakens="off",
+            "Detect a call that returns the same result turn after turn in a session.", weakens="off",
         ),
         number(
             "session_repeat_max_turns", 7, 2, 1000, "Limit for repeats across turns",
-            "Warns in the n-th turn in which a call returned the same.", unit="turns",
+            "Warns in the n-th turn in which a call returned the same result.", unit="turns",
         ),
         number(
             "session_repeat_ttl_minutes", 60, 1, 525_600, "Pause between turns",

@@ -54,7 +54,7 @@ class Stalled(BaseDetector):
     sentence = "*$tool* $silence for *$time*"
     recurrence = "*$tool* is silent for too long"
     message = "'$tool' was silent for $time"
-    advice = "Look whether the tool or the agent still runs."
+    advice = "Check whether the tool or the agent is still running."
     limit_setting = "stalled_other_seconds"
     is_silence = True
     describes_results = False

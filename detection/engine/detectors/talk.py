@@ -57,7 +57,7 @@ class Talk(BaseDetector):
     sentence = "The agent $said *$count times* without a call in between"
     recurrence = "Agents repeat themselves without making a call: *$detail*"
     message = "you $said $count times without making a call in between"
-    advice = "Make a call that gets further, or end with what you have."
+    advice = "Make a call that makes progress, or finish with what you have."
     again = "Saying it again"
     templates = {"warn": "[WARNING: $what. $advice]"}
     presets = ("standard",)

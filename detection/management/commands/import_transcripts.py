@@ -90,7 +90,7 @@ class Command(BaseCommand):
         write = self.stdout.write
         write(f"{summary.sessions:,} sessions, {summary.calls:,} calls. New events: {totals['events']:,}.")
         if totals["live"]:
-            write(f"{totals['live']:,} sessions were recorded live and are left as they are.")
+            write(f"{totals['live']:,} sessions were recorded live and are not changed.")
         share = f" ({summary.loop_calls / summary.calls:.1%} of all)" if summary.calls else ""
         cost = f", ${summary.loop_cost_usd:,.2f}" if summary.loop_cost_usd else ""
         write(

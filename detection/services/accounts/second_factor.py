@@ -25,7 +25,7 @@ SESSION_KEY = "second_factor"
 """In the session of a browser in which the person has given a code."""
 RECOVERY_CODES = 10
 MAX_CODE_CHARACTERS = 40
-WRONG_CODE = "The code is wrong, expired or was used before. Enter the current one."
+WRONG_CODE = "The code is wrong, expired or already used. Enter the current one."
 _DIGEST_CHARACTERS = 16  # 80 bits, what a token of the library holds
 _DIGITS = 6
 
@@ -69,7 +69,7 @@ def begin(user: Any) -> TOTPDevice:
     """
     lock(user)
     if is_enabled(user.pk):
-        raise Conflict("The second factor is enabled already.", code="second_factor_enabled")
+        raise Conflict("The second factor is already enabled.", code="second_factor_enabled")
     TOTPDevice.objects.filter(user=user).delete()
     device: TOTPDevice = TOTPDevice.objects.create(user=user, name="authenticator app", confirmed=False)
     return device
@@ -94,7 +94,7 @@ def confirm(user: Any, code: str, actor: Actor, *, keep_session: str = "") -> li
     lock(user)
     device = pending_device(user.pk)
     if device is None:
-        raise Conflict("Begin with “Set up”.", code="second_factor_not_begun")
+        raise Conflict("Start with “Set up”.", code="second_factor_not_begun")
     if not _verify_totp(device, code):
         raise Invalid(WRONG_CODE, field="code")
     device.confirmed = True

@@ -87,7 +87,7 @@ def end_sign_in(user_id: int, public_id: str, actor: Actor) -> None:
     """Sign a person out in one browser; `NotFound` if the person is not signed in there."""
     row = SignIn.objects.select_for_update().filter(user_id=user_id, public_id=public_id).first()
     if row is None:
-        raise NotFound("This sign-in has ended already.")
+        raise NotFound("This sign-in has already ended.")
     audit.record(actor, "account.sign_out", row.user.get_username(), project_id=None, before=_described(row))
     BrowserSession.objects.filter(pk=row.session_id).delete()
 

@@ -91,7 +91,7 @@ def save_route(
         with transaction.atomic():
             row.save()
     except IntegrityError as error:
-        raise Conflict("A route with this name exists.", field="name", code="name_taken") from error
+        raise Conflict("A route with this name already exists.", field="name", code="name_taken") from error
     row.destinations.set(targets)
     audit.record(
         actor,

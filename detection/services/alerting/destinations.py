@@ -104,7 +104,7 @@ def create_destination(
         if existing.count() >= MAX_DESTINATIONS:
             raise Conflict(f"A project can have at most {MAX_DESTINATIONS} destinations.", code="too_many")
         if existing.filter(name=name).exists():
-            raise Conflict("A destination with this name exists.", field="name", code="name_taken")
+            raise Conflict("A destination with this name already exists.", field="name", code="name_taken")
         row = AlertDestination.objects.create(
             project_id=project_id,
             name=name,
@@ -153,7 +153,9 @@ def update_destination(
             row.name = checked_name(name)
             taken = AlertDestination.objects.filter(project_id=project_id, name=row.name).exclude(pk=row.pk)
             if taken.exists():
-                raise Conflict("A destination with this name exists.", field="name", code="name_taken")
+                raise Conflict(
+                    "A destination with this name already exists.", field="name", code="name_taken"
+                )
         if address is not None:
             row.address, row.shown_address = address, shown
         if is_enabled is not None:

@@ -116,4 +116,4 @@ def note_end(silence: AlertSilence) -> None:
     entries = silence.pattern.activity.filter(action__in=("muted", "unmuted", "mute_ended"))
     last = entries.order_by("-at", "-id").values_list("action", flat=True).first()
     if last == "muted":
-        pattern_activity.record(silence.pattern, audit.SYSTEM, "mute_ended", "the time was over")
+        pattern_activity.record(silence.pattern, audit.SYSTEM, "mute_ended", "the time ran out")

@@ -102,8 +102,9 @@ def sentence(event_type: str, actor: str, facts: Mapping[str, Any]) -> str:
         return _approval(facts)
     if event_type == AlertEventType.JUDGE_DISABLED:
         return (
-            f"{headline}: the model {plain(facts['judge']['model'])} at {plain(facts['judge']['host'])} followed an instruction"
-            f" in its data. For a day nobody is judged, and what waits for it is denied. {_where(facts)}"
+            f"{headline}: the model {plain(facts['judge']['model'])} at {plain(facts['judge']['host'])} followed "
+            "an instruction in its data. The judge is disabled for a day, and calls that wait for it are denied. "
+            f"{_where(facts)}"
         )
     is_silence = detector_for(facts["kind"]).is_silence
     if is_silence and event_type == "opened":

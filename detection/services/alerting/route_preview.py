@@ -27,7 +27,7 @@ class PreviewedNotification:
     Attributes
     ----------
     sent_at
-        When it would have been due.
+        When the notification would have been due.
     """
 
     destination: AlertDestination

@@ -88,7 +88,7 @@ def _checked_url(base_url: str) -> str:
     if not is_allowed_upstream(base_url):
         allowed = ", ".join(settings.GATEWAY_UPSTREAMS) or "nothing"
         raise Invalid(
-            f"`base_url` must be below an address in LOOPGUARD_GATEWAY_UPSTREAMS. Allowed: {allowed}.",
+            f"`base_url` must be under an address in LOOPGUARD_GATEWAY_UPSTREAMS. Allowed: {allowed}.",
             field="base_url",
             code="address_not_allowed",
         )
@@ -116,8 +116,8 @@ def check_values(values: Mapping[str, Any]) -> dict[str, Any]:
     checked = dict(values)
     if "name" in values and not _NAME.fullmatch(values["name"]):
         raise Invalid(
-            "`name` must have 1 to 64 small letters, digits, dots, hyphens or underscores, and begin with a"
-            " letter or digit.",
+            "`name` must have 1 to 64 lowercase letters, digits, dots, hyphens or underscores, and start with a "
+            "letter or digit.",
             field="name",
         )
     if "kind" in values and values["kind"] not in BackendKind.values:
@@ -194,7 +194,7 @@ def create_backend(project_id: int, actor: Actor, **values: Any) -> GatewayBacke
 
 def _check_name(others: Any, name: str) -> None:
     if others.filter(name=name).exists():
-        raise Conflict("A backend with this name exists.", field="name", code="name_taken")
+        raise Conflict("A backend with this name already exists.", field="name", code="name_taken")
 
 
 def backend_version(row: GatewayBackend) -> str:

@@ -34,7 +34,7 @@ class TrafficCounts:
     input_tokens
         Those read from or written to a cache among them.
     abandoned
-        Requests whose client left before the end of the response.
+        Requests whose client disconnected before the end of the response.
     unpriced_tokens, cost_usd
         Filled in when the counts are stored.
     added_counts

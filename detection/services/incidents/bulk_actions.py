@@ -97,7 +97,7 @@ def _store_new(row: BulkAction, actor: Actor) -> None:
             audit.record(actor, f"bulk.{row.action}", row.public_id, project_id=row.project_id, after=after)
     except IntegrityError as error:
         raise Conflict(
-            "Another action on these rows is still carried out.", code="bulk_action_running"
+            "Another action on these rows is still running.", code="bulk_action_running"
         ) from error
 
 

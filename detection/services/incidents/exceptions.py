@@ -200,7 +200,7 @@ def create_exception(
     entries = AuditEntry.objects.filter(project_id=project_id, subject=subject, pk__gt=latest)
     entry = entries.filter(actor=actor.name[:150]).order_by("-id").values_list("pk", flat=True).first()
     if entry is None:
-        raise Conflict("This exception is stored already.", code="unchanged")
+        raise Conflict("This exception is already stored.", code="unchanged")
     before = {"entry": entry, "session": change.session}
     until = f" until {expires_at:%Y-%m-%d %H:%M} UTC" if expires_at else ""
     activity = IncidentActivity.objects.create(
@@ -310,7 +310,7 @@ def _of_tool(
     rule, scope = tool_rule(row) if row else ToolRule(pattern), Scope("tool", pattern=pattern)
     found = {
         "poll": ("Treat it as polling: higher limits apply", replace(rule, tool_class="poll")),
-        "fallible": ("Expect it to fail: warn, and never block", replace(rule, tool_class="fallible")),
+        "fallible": ("Expect it to fail: warn, but never block", replace(rule, tool_class="fallible")),
     }
     tool_limits = {name: value for name, value in raised.items() if "tool" in FIELDS[name].scopes}
     if tool_limits:

@@ -363,7 +363,7 @@ class IncidentTracker:
         if is_over or is_worse:
             lifecycle.wake(incident)
             self._touch(incident, lifecycle.STATUS_FIELDS)
-            self._note(incident, "woke", "it got worse" if is_worse else "the time was over")
+            self._note(incident, "woke", "it got worse" if is_worse else "the time ran out")
 
     def _leave_quiet_ones(self) -> None:
         """End the loops that were not found for `QUIET_CALLS` calls; related ones end together."""

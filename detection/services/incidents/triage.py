@@ -26,7 +26,7 @@ from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit
 
 UNDO_WITHIN = timedelta(minutes=10)
-NOTHING_TO_UNDO: Final = "There is no change of yours to undo. Changes can be undone within 10 min."
+NOTHING_TO_UNDO: Final = "You have no change to undo. Changes can be undone within 10 min."
 MAX_SNOOZE = timedelta(days=90)
 MAX_DUE = 500
 _AWAKE: dict[str, Any] = {"snoozed_until": None, "snoozed_until_worse": False}

@@ -69,7 +69,7 @@ def check_upload(size: int) -> None:
 def too_large() -> TooLarge:
     """Return the error of an upload that is too large."""
     return TooLarge(
-        f"An upload can have at most {MAX_UPLOAD_BYTES // 1024**2} MB. Compress the files, or upload them in parts.",
+        f"An upload can be at most {MAX_UPLOAD_BYTES // 1024**2} MB. Compress the files, or upload them in parts.",
         field="files",
     )
 
@@ -85,7 +85,7 @@ def too_many() -> Invalid:
 
 def storage_full() -> StorageFull:
     """Return the error of a disk without space."""
-    return StorageFull("The disk for uploads is nearly full. Free some space on it, or upload less at once.")
+    return StorageFull("The disk for uploads is nearly full. Free some space, or upload less at once.")
 
 
 def free_bytes() -> float:

@@ -169,7 +169,7 @@ class _ImportWork:
                             raise ImportFailure(
                                 "storage_full",
                                 "The disk of the database is nearly full. Free some space and upload the files again: "
-                                "the import continues where it has ended.",
+                                "the import continues where it stopped.",
                             )
             finally:
                 # Also of an import that ends early: a session that stays open looks alive.
@@ -240,9 +240,9 @@ class _ImportWork:
 
     def _passed_over(self) -> Iterator[str]:
         if live := self._counts["live"]:
-            yield f"{live:,} sessions were recorded live and are left as they are."
+            yield f"{live:,} sessions were recorded live and are not changed."
         if omitted := self._counts["omitted"]:
-            yield f"{omitted:,} events are too large or invalid, and are omitted."
+            yield f"{omitted:,} events were too large or invalid and are omitted."
 
     def _summary(self) -> dict[str, Any]:
         return dataclasses.asdict(summarise(self._row.project, self._session_ids))

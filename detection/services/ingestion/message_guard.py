@@ -99,7 +99,7 @@ def guard_messages(
             return MessageGuardResponse(request, guard(principal, request), new)
         except MessagesChangedError:
             continue
-    raise SessionBusy("Too many requests read messages of this session at the same time. Try again.")
+    raise SessionBusy("Too many requests with messages of this session at the same time. Try again.")
 
 
 def _history(new: NewMessages, to_record: ToRecord, max_events: int) -> list[EventRecord]:

@@ -70,7 +70,7 @@ class ImportedRun:
 
 @dataclass(frozen=True, slots=True)
 class WorstLoop:
-    """A loop that cost the most."""
+    """One of the most expensive loops."""
 
     tool: str
     session: str
@@ -166,7 +166,7 @@ class FileImport:
     Parameters
     ----------
     kind
-        Form of the record.
+        Format of the transcripts.
     """
 
     def __init__(self, principal: Principal, kind: str) -> None:

@@ -62,7 +62,7 @@ class OpenSuggestion:
 
 @dataclass(frozen=True, slots=True)
 class MissingLabels:
-    """A tool whose labels are not enough for a limit yet."""
+    """A tool without enough labels for a limit yet."""
 
     tool: str
     labels: int

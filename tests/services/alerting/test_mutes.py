@@ -152,7 +152,7 @@ def test_the_end_of_a_mute_by_its_time_is_noted_and_what_it_hid_is_sent_once(pro
     assert selector.navigation_counts(project.pk).muted_but_firing == 1
     AlertSilence.objects.update(ends_at=timezone.now())
     assert (reminders.catch_up(), reminders.catch_up()) == (1, 0)
-    assert muted.pattern.activity.latest("pk").note == "the time was over"
+    assert muted.pattern.activity.latest("pk").note == "the time ran out"
 
 
 def test_undo_restores_the_mute_that_was_ended_or_replaced(project, muted):

@@ -128,7 +128,7 @@ def test_an_action_changes_all_incidents_and_undo_restores_each(project, pattern
     assert pattern.activity.get(action="resolved").changed == 4
     pattern_triage.undo(project.pk, pattern.public_id, OPERATOR)
     assert (statuses(), state(pattern)) == (before, "open")
-    with pytest.raises(Conflict, match="no change of yours"):
+    with pytest.raises(Conflict, match="no change to undo"):
         pattern_triage.undo(project.pk, pattern.public_id, OPERATOR)
     pattern_triage.acknowledge(project.pk, pattern.public_id, OPERATOR)
     assert state(pattern) == "acknowledged"

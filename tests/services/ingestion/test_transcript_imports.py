@@ -203,7 +203,7 @@ def test_hostile_values_are_omitted_or_cut_to_what_the_database_stores(project):
     ]  # fmt: skip
     row = worked(upload(project, lines(calls), kind="trace"))
     assert (row.state, row.error) == ("finished", "")
-    assert row.skipped == ["1 events are too large or invalid, and are omitted."]
+    assert row.skipped == ["1 events were too large or invalid and are omitted."]
     assert Event.objects.filter(type="call").count() == 2
 
 
@@ -211,7 +211,7 @@ def test_a_session_that_was_recorded_live_is_left_alone(project, agent_of):
     agent_of(project, "5d1c")
     row = worked(upload(project, GOOD))
     assert (row.state, row.summary) == ("finished", None)
-    assert row.skipped == ["1 sessions were recorded live and are left as they are."]
+    assert row.skipped == ["1 sessions were recorded live and are not changed."]
 
 
 @pytest.fixture
