@@ -124,7 +124,7 @@ class ReadOnlyMixin:
 
 
 def has_permission(request: HttpRequest) -> bool:
-    """Return whether the person is staff and has given a second factor, where the administered projects require one."""
+    """Return whether the person is staff and has passed the second factor, if the administered projects require one."""
     user = request.user
     if not user.is_active or not getattr(user, "is_staff", False):
         return False

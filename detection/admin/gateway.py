@@ -69,7 +69,7 @@ class BackendPage(VersionedAdmin):
     actions = ("test",)
 
     def get_readonly_fields(self, request: HttpRequest, obj: GatewayBackend | None = None) -> tuple[str, ...]:
-        """Return the project: a backend does not move."""
+        """Return the project, which cannot change."""
         return ("project",) if obj else ()
 
     def save_model(self, request: HttpRequest, obj: GatewayBackend, form: Any, change: bool) -> None:
@@ -141,7 +141,7 @@ class PricePage(VersionedAdmin):
     after_deletion = "The cost of its models is then unknown, unless another price matches."
 
     def get_readonly_fields(self, request: HttpRequest, obj: ModelPrice | None = None) -> tuple[str, ...]:
-        """Return what tells prices apart."""
+        """Return the fields that identify a price."""
         return ("project", "backend", "model") if obj else ()
 
     def save_model(self, request: HttpRequest, obj: ModelPrice, form: Any, change: bool) -> None:

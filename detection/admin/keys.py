@@ -72,7 +72,7 @@ class KeyPage(ProjectAdmin):
         """Do nothing; the service writes the audit."""
 
     def has_change_permission(self, request: HttpRequest, obj: ApiKey | None = None) -> bool:
-        """Return False: a key does not change."""
+        """Return False: keys cannot be edited."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: ApiKey | None = None) -> bool:

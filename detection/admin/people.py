@@ -1,4 +1,4 @@
-"""Accounts and groups with the theme of the admin. Only superusers give rights, directly or by groups."""
+"""Accounts and groups with the theme of the admin. Only superusers grant permissions, directly or through groups."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ admin.site.unregister(StaticDevice)
 
 @admin.register(User)
 class UserAdmin(PlainUserAdmin, BaseAdmin):  # type: ignore[type-arg]
-    """Accounts, with links that reset a password and the removal of a second factor that was lost."""
+    """Accounts, with actions that create password reset links and remove lost second factors."""
 
     show_full_result_count = False
     actions = ("create_reset_links", "remove_second_factors")
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Return False for an account with more rights."""
+        """Return False for an account with more permissions."""
         return super().has_change_permission(request, obj) and not _is_beyond(request, obj)
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Return False for an account with more rights."""
+        """Return False for an account with more permissions."""
         return super().has_delete_permission(request, obj) and not _is_beyond(request, obj)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Return the fields that the person must not change: only superusers give rights."""
+        """Return the fields that the person must not change: only superusers grant permissions."""
         fields = super().get_readonly_fields(request, obj)
         return fields if _is_superuser(request) else (*fields, *RIGHTS)
 
     @transaction.atomic
     def user_change_password(self, request: HttpRequest, id: str, form_url: str = "") -> HttpResponse:  # noqa: A002
-        """Show the form of a new password, or set it; the audit is of the same transaction."""
+        """Show the form for a new password, or set it; the audit entry is written in the same transaction."""
         return super().user_change_password(request, id, form_url)
 
     def log_change(self, request: HttpRequest, obj: Any, message: Any) -> Any:
@@ -72,7 +72,7 @@ class UserAdmin(PlainUserAdmin, BaseAdmin):  # type: ignore[type-arg]
 
     @admin.action(description="Create password reset links", permissions=["change"])
     def create_reset_links(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
-        """Show a link for each chosen account, once."""
+        """Show a one-time link for each chosen account."""
         self._carry_out(
             request, queryset, lambda user: f"{user}: {passwords.create_reset_link(user, actor_of(request))}"
         )
@@ -125,7 +125,7 @@ def _is_superuser(request: HttpRequest) -> bool:
 
 
 def _is_beyond(request: HttpRequest, obj: Any) -> bool:
-    """Return whether an account has rights that the person lacks, who would get them by taking it over."""
+    """Return whether an account has permissions that the person lacks and would gain by taking it over."""
     if obj is None or _is_superuser(request):
         return False
     return obj.is_superuser or _rights(obj).exclude(pk__in=_rights(request.user)).exists()
@@ -138,7 +138,7 @@ def _rights(user: Any) -> QuerySet[Permission, int]:
 
 @admin.register(Group)
 class GroupAdmin(PlainGroupAdmin, BaseAdmin):
-    """Groups of permissions. Whoever could change one that they are in could give themselves every right."""
+    """Groups of permissions. Anyone who could change their own group could grant themselves every permission."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Return whether the person is a superuser."""

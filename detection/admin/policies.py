@@ -141,7 +141,7 @@ def _note_of(request: HttpRequest) -> str:
 
 
 class StoredOverrideAdmin(VersionedAdmin):
-    """What the pages of overrides and tool rules share."""
+    """Base class of the override and tool rule pages."""
 
     first_fields: tuple[str, ...] = ()
     new_scope = SERVER
@@ -191,12 +191,12 @@ class StoredOverrideAdmin(VersionedAdmin):
         return self.has_change_permission(request, row)  # type: ignore[no-any-return]
 
     def _try(self, request: HttpRequest, row: Any, form: Any = None) -> HttpResponse:
-        """Try a row with what its form contains; without one, its deletion."""
+        """Try a row with the values of its form or, without a form, its deletion."""
         values = form.values if form is not None else {}
         return what_if.start(request, row.project_id, row.scope, values, **self._facts(form))
 
     def _facts(self, form: Any) -> dict[str, Any]:
-        """Return what a form contains besides settings."""
+        """Return the fields of a form other than settings."""
         return {}
 
     def delete_view(
@@ -223,13 +223,13 @@ class StoredOverrideAdmin(VersionedAdmin):
         return ", ".join(f"{name} = {as_text(value)}" for name, value in row.values.items())[:200] or "–"
 
     def log_change(self, request: HttpRequest, obj: Any, message: Any) -> Any:
-        """Leave the record to the audit, which the service writes."""
+        """Do nothing; the service writes the audit."""
 
     def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> Any:
-        """Leave the record to the audit, which the service writes."""
+        """Do nothing; the service writes the audit."""
 
     def log_deletions(self, request: HttpRequest, queryset: Any) -> Any:
-        """Leave the record to the audit, which the service writes."""
+        """Do nothing; the service writes the audit."""
 
 
 @admin.register(Override)
@@ -276,12 +276,12 @@ class OverrideAdmin(StoredOverrideAdmin):
         return super().has_change_permission(request, obj) and (request.user.is_superuser or not is_server)
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
-        """Begin with the project that this person administers."""
+        """Start with the project that this person administers."""
         first = administered(request).first()
         return {**({"project": first} if first else {}), **super().get_changeform_initial_data(request)}
 
     def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
-        """Offer every project at once, the server, to superusers only."""
+        """Offer the server scope (all projects) to superusers only."""
         field = super().formfield_for_foreignkey(db_field, request, **kwargs)
         if db_field.name == "project" and not request.user.is_superuser:
             field.required = True

@@ -26,7 +26,7 @@ MAX_AT_ONCE = 200
 
 
 class MembershipFormSet(BaseInlineFormSet):  # type: ignore[type-arg]
-    """Members of a project, of whom one stays admin."""
+    """Members of a project, at least one of whom stays admin."""
 
     def clean(self) -> None:
         """Reject changes after which nobody is admin."""
@@ -91,7 +91,7 @@ class ProjectPage(VersionedAdmin):
     inlines = (MembershipInline,)
 
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
-        """Give what is redacted the checks of the service."""
+        """Validate redacted names and patterns as the service does."""
         made = super().formfield_for_dbfield(db_field, request, **kwargs)
         if made is not None and (check := _CHECKS.get(db_field.name)):
             clean = made.clean
@@ -99,7 +99,7 @@ class ProjectPage(VersionedAdmin):
         return made
 
     def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
-        """Save the members; the creator of a project becomes its admin, whom nobody else could let in."""
+        """Save the members; the creator of a project becomes its admin, because nobody else could add them."""
         super().save_related(request, form, formsets, change)
         if not change:
             members.add_creator(form.instance, actor_of(request))

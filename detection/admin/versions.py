@@ -19,7 +19,7 @@ from detection.services.versions import ChangedMeanwhile, version_of
 
 
 class VersionedForm(forms.ModelForm):  # type: ignore[type-arg]
-    """A form that is refused when its row was changed since it was shown.
+    """A form that is rejected if its row has changed since it was shown.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class VersionedForm(forms.ModelForm):  # type: ignore[type-arg]
         return cleaned
 
     def _show_stored(self, stored: Mapping[str, Any], entered: Mapping[str, Any]) -> None:
-        """Put the stored value beside every field that has another one."""
+        """Show the stored value beside every field that differs."""
         values = stored.get("values")
         facts = {**stored, **values} if isinstance(values, dict) else dict(stored)
         for name in self.fields:
@@ -83,7 +83,7 @@ class VersionedAdmin(ProjectAdmin):
     change_form_template = "administration/versioned_form.html"
     delete_confirmation_template = "administration/versioned_delete.html"
     after_deletion = ""
-    """What a deletion means, for the page that confirms it."""
+    """Consequences of a deletion, for the confirmation page."""
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         """Leave the version to the template."""

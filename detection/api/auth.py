@@ -26,7 +26,7 @@ _CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="LoopGuard"'}
 
 
 class ApiKeyAuth(HttpBearer):
-    """Admits requests whose key has a scope.
+    """Admits requests whose key has the required scope.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Parses the bodies of events and guard into the input of the services: plain typed code, because agents wait for it.
+"""Parses the bodies of the events and guard routes into service input, in plain typed code, because agents wait for it.
 
 The strict parser decides which JSON is accepted. `schemas` describes these bodies in the OpenAPI document; a test
 compares both.
@@ -24,7 +24,7 @@ MAX_EVENTS: Final = 1_000
 MAX_MESSAGES: Final = 10_000
 MAX_EVENT_BYTES: Final = 256 * 1024
 KEPT_CHARACTERS: Final = 16_384
-"""Of a content that is cut here; at least as many as are stored."""
+"""Characters of a content that is cut here; at least as many as are stored."""
 MAX_TOKENS: Final = 2**31 - 1
 MAX_COST_USD: Final = 100_000
 EARLIEST_YEAR, LATEST_YEAR = 1971, 9998
@@ -87,7 +87,7 @@ class Batch:
 
 
 def events_of(body: bytes, *, is_ndjson: bool) -> Batch:
-    """Read a body of the events route: one object, ``{"events": [...]}`` or one object a line.
+    """Read a body of the events route: one object, ``{"events": [...]}`` or one object per line.
 
     Raises
     ------
@@ -161,16 +161,16 @@ def event_record(
     Parameters
     ----------
     kind
-        Its type, where its place in the request tells that; otherwise the event names it.
+        Type of the event, if its place in the request implies it; otherwise the event names it.
     shared
-        Names that the request gives to all its events; an event may name others, but for the session.
+        Names that the request gives to all its events; an event may override any of them except the session.
     size
-        Bytes, where that has to be checked.
+        Size of the event in bytes, if it has to be checked.
 
     Raises
     ------
     Problem
-        422 with the field to blame, or 413 for an event that is beyond 256 KB without its content.
+        422 with the field at fault, or 413 for an event of more than 256 KB without its content.
     """
     if not isinstance(data, dict):
         raise Problem(422, "invalid_type", "An event must be an object.")
@@ -218,7 +218,7 @@ def event_record(
 
 
 def _without_end(data: dict[str, Any], kind: str) -> dict[str, Any]:
-    """Return an event that is too large with only the beginning of its content, and with the digest and length of the whole."""
+    """Return a too large event with only the beginning of its content, and the digest and length of the whole content."""
     content = data.get("content")
     rest = {key: value for key, value in data.items() if key != "content"}
     if kind == "call" or content is None or event_size(rest) > MAX_EVENT_BYTES:
@@ -235,7 +235,7 @@ def _without_end(data: dict[str, Any], kind: str) -> dict[str, Any]:
 
 
 def _digest_of_content(data: dict[str, Any]) -> dict[str, Any]:
-    """Read the digest and the length of a content of which only the beginning was sent."""
+    """Read the digest and length of a content that was sent truncated."""
     given: dict[str, Any] = {}
     if data.get("content_digest") is not None:
         given["tail_digest"] = name(data, "content_digest", 128)
@@ -276,7 +276,7 @@ def _check_call(names: dict[str, str]) -> None:
 
 
 def _check_heartbeat(data: dict[str, Any]) -> None:
-    """Check that a heartbeat names its call, and says nothing that only other events say."""
+    """Check that a heartbeat names its call and has no fields of other event types."""
     if not data.get("call_id"):
         raise Problem(422, "missing", "`call_id` is required in a heartbeat.", path="call_id")
     for key in sorted(_NOT_OF_HEARTBEATS & data.keys()):
@@ -378,7 +378,7 @@ def _role(kind: str, value: Any) -> dict[str, str]:
 
 
 def _usage_of_event(data: dict[str, Any], names: dict[str, Any]) -> tuple[int, float]:
-    """Read the usage of a model response that is reported by itself; that of a round counts once."""
+    """Read a usage event; the usage of a round counts once."""
     if data.get("usage") is None:
         raise Problem(422, "missing", "`usage` is required.", path="usage")
     if names.get("round") and not names.get("id"):
@@ -431,7 +431,7 @@ def guard_of(
     size
         Its bytes.
     integration
-        What sent it.
+        The integration that sent it.
 
     Returns
     -------
@@ -474,7 +474,7 @@ def shared_names(document: dict[str, Any]) -> dict[str, str]:
 
 
 def request_about(shared: Mapping[str, str]) -> GuardRequest:
-    """Return the request of a session with these names, without events."""
+    """Return a request for a session with these names, without events."""
     return GuardRequest(
         session=shared["session"],
         backend=shared.get("backend", ""),
@@ -525,12 +525,12 @@ def _reject_unknown(document: dict[str, Any], known: frozenset[str]) -> None:
 
 
 def strict_document(body: bytes) -> Any:
-    """Read the body of a route that changes settings: what events only mark as altered is an error here.
+    """Read the body of a route that changes settings, where anything that would only mark an event as altered is an error.
 
     Raises
     ------
     Problem
-        If it is not plain JSON within the limits.
+        If the body is not plain JSON within the limits.
     """
     document = loads(body)
     cleaner = Cleaner()

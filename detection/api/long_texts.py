@@ -1,7 +1,8 @@
-"""Cuts long strings out of JSON as it arrives: a hook with a file of 20 MB is read with the memory of a small one.
+"""Cuts long strings out of JSON as it arrives: a hook body with a 20 MB file needs as little memory as a small one.
 
-Nothing is parsed: outside strings, every byte passes, so what is no JSON stays none. A cut string ends with its length and a digest of the
-whole, in the form of `CUT`, and is then no longer than `MAX_STRING_BYTES`: cutting again changes nothing.
+Nothing is parsed: outside strings, every byte is passed on, so invalid JSON stays invalid. A cut string ends with its
+length and a digest of the whole, in the form of `CUT`, and is then no longer than `MAX_STRING_BYTES`: cutting again
+changes nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, Final
 
 MAX_STRING_BYTES: Final = 64 * 1024
 MAX_RAW_BYTES: Final = 32 * 1024 * 1024
-"""Bytes of a body whose long strings are cut."""
+"""Maximum size of a body whose long strings are cut."""
 CUT: Final = re.compile(r"… (\d{1,10}) characters, digest ([0-9a-f]{32})\Z")
 _MARK_BYTES: Final = 128
 _INSIDE: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
@@ -40,7 +41,7 @@ class LongTextCutter:
         self._digest: Any = None
 
     def feed(self, data: bytes) -> bytes:
-        """Return what passes of the next bytes; the beginning of a string waits for its end."""
+        """Return the output for the next bytes; the beginning of a string is held until its end."""
         self.received += len(data)
         out = bytearray()
         at = 0
@@ -72,7 +73,7 @@ class LongTextCutter:
         return bytes(out)
 
     def finish(self) -> bytes:
-        """Return what is left of a string that has no end."""
+        """Return the rest of an unterminated string."""
         rest = bytes(self._text)
         self.passed += len(rest)
         return rest
@@ -99,7 +100,7 @@ class LongTextCutter:
 
 
 def _boundary(text: bytearray, at: int) -> int:
-    """Return the last place up to `at` that is in no character and in no escape."""
+    """Return the last position up to `at` that is not inside a character or an escape."""
     while at and text[at] & 0xC0 == 0x80:
         at -= 1
     slash = text.rfind(b"\\", max(0, at - 12), at)

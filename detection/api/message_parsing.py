@@ -39,7 +39,7 @@ class MessageList:
     about
         The request without events.
     messages
-        Those that count; `count` is the number of all.
+        The messages that count; `count` is the number of all messages.
     altered
         Alterations so far: ``{"path", "marks"}`` each.
     """

@@ -40,8 +40,8 @@ def readyz(request: HttpRequest) -> HttpResponse:
 def metrics(request: HttpRequest) -> HttpResponse:
     """Respond with metrics in the text format of Prometheus.
 
-    Open to clients on this machine, to signed-in staff (with the second factor that the installation requires) and to keys
-    with the scope `admin`. A key sees no metrics of other projects.
+    Open to clients on this machine, to signed-in staff (with the second factor that the installation requires) and to
+    keys with the `admin` scope. A key does not see metrics of other projects.
     """
     principal = _admin_principal(request)
     if principal is None and not _is_local_or_staff(request):
@@ -63,7 +63,7 @@ def metrics(request: HttpRequest) -> HttpResponse:
 class DatabaseCheck:
     """Checks whether the database answers; concurrent requests share one connection attempt.
 
-    The attempt has a connection and a thread of its own: a stalled socket must not stall the response.
+    The attempt uses its own connection and thread, so that a stalled socket does not stall the response.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """Responses to OTLP exporters: in the encoding of the request, errors as `google.rpc.Status`.
 
-Exporters retry 429, 502, 503 and 504 and drop what any other error rejects, so errors that pass are 503 here.
+Exporters retry 429, 502, 503 and 504 and drop the data after any other error, so temporary errors are 503 here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PATH: Final = "/api/v1/otlp/"
 PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"
 _STATUS: Final = {408: 503, 409: 503, 411: 400, 422: 400}
-"""HTTP statuses that mean something else to an exporter, or nothing."""
+"""HTTP statuses that exporters interpret differently or ignore."""
 _CODES: Final = {
     400: code_pb2.INVALID_ARGUMENT,
     401: code_pb2.UNAUTHENTICATED,
@@ -40,12 +40,12 @@ def is_otlp(path: str) -> bool:
 
 
 def encoding_of(content_type: str) -> Encoding:
-    """Return the encoding of a request, JSON if it is neither."""
+    """Return the encoding of a request; JSON if it is unknown."""
     return "protobuf" if content_type.partition(";")[0].strip().lower() == PROTOBUF else "json"
 
 
 def http_status(status: int) -> int:
-    """Return the status by which an exporter knows whether to retry."""
+    """Return the status that tells an exporter whether to retry."""
     return _STATUS.get(status, status)
 
 

@@ -86,7 +86,7 @@ def export_response(request: ApiRequest, query: FileQuerySchema, filters: ListQu
 def bulk_response(
     request: ApiRequest, bulk: Callable[..., dict[str, str]], ids: list[str], action: str, **arguments: Any
 ) -> HttpResponse:
-    """Apply an action to several rows, and return the outcome by id; an id that nothing can have is not found."""
+    """Apply an action to several rows, and return the outcome by id; an id that cannot exist is not found."""
     named = [public_id for public_id in ids if public_id.isprintable()]
     done = bulk(request.principal.project_id, named, action, actor_of(request), **arguments)
     return json_response({"outcome": dict.fromkeys(ids, "not_found") | done})

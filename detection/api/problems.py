@@ -140,7 +140,7 @@ def unavailable(detail: str) -> Problem:
 
 
 def storage_full() -> Problem:
-    """Return the problem of a full disk, which a person or retention needs a while to fix."""
+    """Return the problem of a full disk, which takes a person or retention a while to fix."""
     return Problem(
         503,
         "storage_full",
@@ -197,7 +197,7 @@ def of_exception(error: Exception) -> Problem:
 
 
 def _of_database(error: Exception) -> Problem | None:
-    """Return the problem of a database error; None if our own statement was wrong."""
+    """Return the problem of a database error; None if the statement itself was wrong."""
     if getattr(error.__cause__, "sqlstate", None) == _DISK_FULL:
         log.error("database_disk_full", error=str(error)[:200])
         return storage_full()

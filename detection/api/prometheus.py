@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: counters of the processes of `web` on one port; the rest is queried when scraped.
+"""Metrics for Prometheus: counters of the processes of `web` on one port; everything else is queried when scraped.
 
 Several such processes count in files of the folder `PROMETHEUS_MULTIPROC_DIR`, which the Prometheus client reads by itself.
 """
@@ -305,7 +305,7 @@ REGISTRY.register(DiskCollector())
 
 
 def count_events(done: Accepted) -> None:
-    """Count what has become of valid events."""
+    """Count valid events by outcome."""
     EVENTS.labels("accepted", "").inc(done.accepted)
     if done.duplicate:
         EVENTS.labels("duplicate", "").inc(done.duplicate)

@@ -21,7 +21,7 @@ RENDER_PARAMETER: Final = {
     "schema": {"type": "string", "enum": [*wire_shapes.SHAPES]},
     "description": "Adds `rendered`, the message in this wire shape.",
 }
-"""How `rendered_shape` is described."""
+"""OpenAPI description of `rendered_shape`."""
 
 
 def check_parameters(request: ApiRequest, schema: type[Schema]) -> None:
@@ -31,7 +31,7 @@ def check_parameters(request: ApiRequest, schema: type[Schema]) -> None:
 
 
 def check_parameter_names(request: ApiRequest, allowed: list[str]) -> None:
-    """Reject query parameters with other names than these."""
+    """Reject query parameters whose names are not listed."""
     unknown = request.GET.keys() - set(allowed)
     if unknown:
         name = shorten(min(unknown))
@@ -55,7 +55,7 @@ def rendered_shape(request: ApiRequest) -> wire_shapes.Shape | None:
 
 
 def existing_name(name: str) -> str:
-    """Return a name from a path; one that nothing can have is not found."""
+    """Return a name from a path; a name that cannot exist is not found."""
     if "\x00" in name or len(name) > 1000:
         raise NotFound
     return name
@@ -69,5 +69,5 @@ def existing(row: Row | None) -> Row:
 
 
 def target(request: ApiRequest, name: str) -> tuple[int, str, Actor]:
-    """Return the first arguments of a service that changes one object: project id, the object's name, caller."""
+    """Return the first arguments of a service that changes one object: project id, name of the object, actor."""
     return request.principal.project_id, existing_name(name), actor_of(request)

@@ -15,7 +15,7 @@ from detection.api.problems import Problem
 MAX_BODY_BYTES: Final = 2 * 1024 * 1024
 MAX_PACKED_BYTES: Final = 1024 * 1024
 MAX_TELEMETRY_BYTES: Final = 20 * 1024 * 1024
-"""What the specification of OTLP recommends, before and after decompression."""
+"""Limits that the OTLP specification recommends, before and after decompression."""
 _CHUNK: Final = 256 * 1024
 _GZIP: Final = 31
 JSON: Final = "application/json"
@@ -24,7 +24,7 @@ NDJSON: Final = "application/x-ndjson"
 
 @dataclass(frozen=True, slots=True)
 class BodyLimits:
-    """Limits of a body in bytes: as it is, and compressed with gzip."""
+    """Limits of a body in bytes: uncompressed, and compressed with gzip."""
 
     size: int = MAX_BODY_BYTES
     packed: int = MAX_PACKED_BYTES
@@ -69,7 +69,7 @@ def read_body(request: HttpRequest, *, cuts: bool = False, limits: BodyLimits = 
     Parameters
     ----------
     cuts
-        Cut long strings as they arrive: the limit then is that of the rest, and the body may have 32 MB.
+        Cut long strings as they arrive: the limit then applies to the rest, and the body may have 32 MB.
     limits
         Of the body.
 

@@ -19,7 +19,7 @@ Body = TypeVar("Body", bound=Schema)
 
 
 class StrictParser(Parser):
-    """Ninja's parser with our JSON parser, so that every route has the same."""
+    """Ninja's parser with LoopGuard's JSON parser, so that every route uses the same one."""
 
     def parse_body(self, request: HttpRequest) -> Any:
         """Return the document, or raise a `Problem`."""

@@ -12,7 +12,7 @@ from detection.api.requests import ApiRequest
 from detection.services.versions import version_of
 
 NO_VERSION: Final = version_of({})
-"""The version of what is not stored."""
+"""The version of an object that is not stored."""
 # Proxies that compress a response mark its version as weak, or name the compression in it.
 _ETAG = re.compile(r'(?:W/)?"([0-9a-f]{16})(?:-[a-z]{2,8})?"', re.ASCII)
 _HEADER: Final = {"in": "header", "required": False, "schema": {"type": "string"}}
@@ -44,7 +44,7 @@ def expected_version(request: ApiRequest) -> str | None:
     Raises
     ------
     Problem
-        422 `invalid_value` for a header that is no version: one that is ignored would overwrite.
+        422 `invalid_value` for a header that is not a version; ignoring it could overwrite a change.
     """
     match, none_match = request.headers.get("If-Match"), request.headers.get("If-None-Match")
     if none_match is not None:

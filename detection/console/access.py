@@ -1,6 +1,6 @@
 """Access to the pages of a project: a signed-in member with the required role.
 
-A project of others is not found (404) instead of forbidden (403).
+Another user's project is not found (404) rather than forbidden (403).
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def in_project(
     Parameters
     ----------
     role
-        The least role that may see the page.
+        The lowest role that may see the page.
     write_role
-        The least role that may post to it; empty means `role`.
+        The lowest role that may post to the page; empty means `role`.
     """
 
     def decorate(
@@ -97,7 +97,7 @@ def in_project(
 
 
 def lacks_second_factor(request: HttpRequest, project: Project) -> bool:
-    """Return whether a project requires a second factor that the person has not given in this browser."""
+    """Return whether a project requires a second factor that the person has not entered in this browser."""
     is_required = settings.REQUIRE_SECOND_FACTOR or project.requires_second_factor
     return is_required and not request.session.get(second_factor.SESSION_KEY)
 

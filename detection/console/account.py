@@ -1,4 +1,4 @@
-"""The Account page: password, address for mail, second factor, and where one is signed in."""
+"""The Account page: password, email address, second factor and sign-ins."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ def _page(request: HttpRequest, error: ServiceError | None = None) -> HttpRespon
 
 
 def check_password(request: HttpRequest, field: str = "password") -> None:
-    """Check the current password that a form repeats; wrong ones are throttled like those of sign-ins.
+    """Check the current password that a form asks for; wrong ones are throttled like failed sign-ins.
 
     Raises
     ------
     Invalid
-        For a wrong one, and while the next attempt has to wait.
+        For a wrong password, and while the next attempt has to wait.
     """
     username, address = request.user.get_username(), address_of(request)
     given = request.POST.get(field, "")[:MAX_PASSWORD_CHARACTERS]

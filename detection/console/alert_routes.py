@@ -76,7 +76,7 @@ def page(request: ProjectRequest, public_id: str = "") -> HttpResponse:
 
 
 def _default_name(request: ProjectRequest, form: QueryDict) -> str:
-    """Return a name from the sentence, for a route that gets none."""
+    """Return a name from the route's sentence, for a route without a name."""
     _, words = WHEN.get(form.get("when", ""), ((), "alerts"))
     rows = selector.list_destinations(request.project.pk).filter(public_id__in=form.getlist("destinations"))
     names = ", ".join(row.name for row in rows)
@@ -130,7 +130,7 @@ def _checks() -> tuple[tuple[str, str, list[tuple[str, str]]], ...]:
 
 
 def _preview(request: ProjectRequest, row: AlertRoute, form: QueryDict) -> dict[str, Any]:
-    """Return what the route would have sent, or why this is unknown."""
+    """Return what the route would have sent, or why that is unknown."""
     try:
         values = _values(form)
         if not values["destinations"]:
@@ -142,7 +142,7 @@ def _preview(request: ProjectRequest, row: AlertRoute, form: QueryDict) -> dict[
 
 
 def _shown(request: ProjectRequest, row: AlertRoute) -> QueryDict:
-    """Return a stored or new route as its form shows it; a new one goes to the destination that worked last."""
+    """Return a stored or new route as its form shows it; a new one goes to the destination with the latest success."""
     form = QueryDict(mutable=True)
     if row.pk:
         form.setlist("destinations", list(row.destinations.values_list("public_id", flat=True)))

@@ -103,7 +103,7 @@ def _page(request: ProjectRequest, tab: str = "", **more: Any) -> HttpResponse:
 
 
 def _silence_form(given: QueryDict | None, query: QueryDict) -> dict[str, Any]:
-    """Return the values of the silence form: those of a rejected submission, or those of a link."""
+    """Return the values of the silence form, from a rejected submission or from a link."""
     if given is not None:
         loop = given.get("loop", "") or given.get("of_loop", "")
         form: dict[str, Any] = {

@@ -78,7 +78,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """An approval that was decided; `by` is the person, if it was one."""
+    """A decided approval; `by` is the person who decided, if any."""
 
     approval: Approval
     words: str
@@ -133,7 +133,7 @@ def _waiting(approval: Approval, now: datetime, arguments: str) -> Waiting:
 
 
 def closed(approval: Approval) -> Closed:
-    """Return how an approval was closed, in words; an open one waits."""
+    """Return how an approval was closed, in words; None while it is open."""
     if approval.is_open:
         return Closed(approval, "Waiting", "", "held", "")
     words = (
@@ -214,7 +214,7 @@ def label_ruling(request: ProjectRequest) -> HttpResponse:
 
 
 def _rung_order(reaction: tuple[str, Any]) -> int:
-    """Return the place of a reaction's rung, mildest first; JSON does not keep the order."""
+    """Return the position of a reaction's rung, weakest first; JSON does not keep the order."""
     rungs = tuple(DECISION_OF)
     return rungs.index(reaction[0]) if reaction[0] in rungs else len(rungs)
 

@@ -69,8 +69,9 @@ def held_calls(project_id: int) -> list[approvals.Waiting]:
 def attention(request: ProjectRequest) -> HttpResponse:
     """Return badges and held calls for the open pages.
 
-    All open pages ask after a change, so they share the numbers until the next commit, for at most a second. ``known`` names
-    the cards that the page shows; those that were answered meanwhile come back with who answered them.
+    All open pages fetch them after a change, so they share the numbers until the next commit, for at most a second.
+    ``known`` names the cards that the page shows; those that have been answered are returned with the person who
+    answered.
     """
     project_id = request.project.pk
     counts = _shared_counts(project_id)

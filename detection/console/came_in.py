@@ -1,4 +1,4 @@
-"""Says how a session came in."""
+"""Words for the integration through which a session arrived."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def came_in(integration: str, backend: str = "") -> str:
     integration
         As `Session.integration` has it.
     backend
-        Of the session; that of the gateway, where it came through one.
+        Backend of the session; the gateway's backend if it came through the gateway.
     """
     kind, _, name = integration.partition("/")
     if kind == "hooks":

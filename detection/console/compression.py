@@ -1,4 +1,4 @@
-"""Compresses pages on their way out. See docs/decisions/0015-compressed-pages.md for what that may reveal, and why it does not."""
+"""Compresses pages on their way out. docs/decisions/0015-compressed-pages.md explains what compression could reveal, and why it does not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from django.middleware.gzip import GZipMiddleware
 class CompressionMiddleware(GZipMiddleware):
     """Compresses HTML and the JSON of pages for clients that accept gzip, with a random length against BREACH.
 
-    Responses of the API stay as they are: a verdict fits into a packet, and its time matters. Static files have compressed copies.
+    API responses are not compressed: a verdict fits into one packet, and latency matters. Static files have
+    compressed copies.
     """
 
     def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:

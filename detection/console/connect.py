@@ -63,7 +63,7 @@ def page(request: ProjectRequest) -> HttpResponse:
 @in_project()
 @require_safe
 def attempts(request: ProjectRequest) -> HttpResponse:
-    """Show the attempts alone, or with `first` the first event of an agent, to refresh them."""
+    """Return the attempts or, with `first`, the first event of an agent, to refresh a part of the page."""
     if "first" in request.GET:
         return render(request, "console/_first_event.html", {**_first_session(request), "is_update": True})
     return render(request, "console/_attempts.html", _attempts(request, is_own="own" in request.GET))

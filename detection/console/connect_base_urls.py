@@ -1,4 +1,4 @@
-"""The pages of Connect for agents that change nothing but their base URL: OpenAI, Anthropic, and LiteLLM's proxy."""
+"""The Connect pages for agents that only change their base URL: OpenAI, Anthropic and LiteLLM's proxy."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ class BaseUrlGuide:
     Attributes
     ----------
     name, title
-        In addresses, and for people.
+        Name in URLs, and title for people.
     kind
-        Of the backends that it uses; empty for LiteLLM, which needs none.
+        Kind of the backends that it uses; empty for LiteLLM, which needs none.
     base_url
         Of the provider.
     summary
         One sentence.
     prevents
-        What becomes of calls, and what does not.
+        What happens to calls, and the limits of that.
     check
-        How to see that it works.
+        How to verify that it works.
     """
 
     name: str

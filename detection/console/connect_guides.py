@@ -1,4 +1,4 @@
-"""The pages of Connect, one per way to connect an agent: what to run, what it prevents, and whether it was heard."""
+"""The Connect pages, one per integration: what to run, what it prevents, and whether calls have arrived."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ class Guide:
     Attributes
     ----------
     name, title
-        In addresses, and for people.
+        Name in URLs, and title for people.
     integrations
-        Names under which its sessions are heard; see `Session.integration`.
+        Values of `Session.integration` that its sessions have.
     summary
         One sentence.
     prevents
-        What becomes of calls, and what does not.
+        What happens to calls, and the limits of that.
     check
-        How to see that it works.
+        How to verify that it works.
     trust
-        What a person has to do after the installation, in steps.
+        Steps that a person has to take after the installation.
     """
 
     name: str
@@ -73,12 +73,12 @@ class Guide:
 
     @property
     def settings_file(self) -> str:
-        """The file with its hooks; empty without one."""
+        """The file with its hooks; empty if it has none."""
         return HOSTS[self.name].settings_file if self.is_host else ""
 
     @property
     def by_hand(self) -> str:
-        """What its settings file has to contain; empty without one."""
+        """What its settings file has to contain; empty if it has no settings file."""
         if not self.settings_file:
             return ""
         return orjson.dumps(

@@ -15,7 +15,7 @@ SCOPES = [KeyScope.INGEST.value, KeyScope.GUARD.value]
 
 
 def key_context(request: ProjectRequest) -> dict[str, Any]:
-    """Return what the snippets need of a key; creates one if the request is the form that asks for it."""
+    """Return the key context of the snippets; creates a key if the request is the form that asks for one."""
     made = ""
     if request.method == "POST" and request.POST.get("action") == "create_key":
         try:

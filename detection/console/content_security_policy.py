@@ -28,7 +28,7 @@ def _written(directives: dict[str, str]) -> str:
 
 
 def _sockets(live_url: str) -> tuple[str, ...]:
-    """Return the origins of our sockets; a page opened as localhost reaches them by that name, because of its cookies."""
+    """Return the origins of LoopGuard's sockets; a page opened as localhost uses that name, because of its cookies."""
     live = urlsplit(live_url)
     scheme = "wss" if live.scheme == "https" else "ws"
     if live.hostname not in ("127.0.0.1", "localhost"):
@@ -40,7 +40,7 @@ def _sockets(live_url: str) -> tuple[str, ...]:
 class ContentSecurityPolicyMiddleware:
     """Adds the policy, and keeps pages with data out of shared caches.
 
-    A view that set a policy of its own keeps it.
+    A policy that a view has already set is kept.
     """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:

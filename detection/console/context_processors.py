@@ -1,4 +1,4 @@
-"""Context of every page of the console: navigation with counts, preferences, projects."""
+"""Template context of every console page: navigation with counts, preferences, projects."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ NAVIGATION = (
 """Groups of (URL name, words, icon, second key after g)."""
 
 TAB_BAR = frozenset({"live", "incidents", "approvals", "policies"})
-"""Sections that a narrow screen keeps within reach."""
+"""Sections in the bottom bar of narrow screens."""
 
 SECTION_OF = {
     "session": "live",

@@ -1,4 +1,4 @@
-"""A browser and its system in words, from the name by which it introduces itself."""
+"""Names of browsers and systems, from user agent strings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SYSTEMS = (
 
 
 def device_name(agent: str) -> str:
-    """Return "Firefox on Linux", or the beginning of an unknown name."""
+    """Return a name such as "Firefox on Linux", or the beginning of an unknown user agent."""
     browser = next((words for part, words in _BROWSERS if part in agent), "")
     system = next((words for part, words in _SYSTEMS if part in agent), "")
     if browser and system:

@@ -1,4 +1,4 @@
-"""Two editors of one form: what is stored now beside what this person entered."""
+"""Edit conflicts: the stored values beside what this person entered."""
 
 from __future__ import annotations
 

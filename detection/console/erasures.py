@@ -51,7 +51,7 @@ def page(request: ProjectRequest) -> HttpResponse:
 
 
 def _removed(row: Erasure) -> str:
-    """Say what an erasure has removed, as in "1 session, 120 events"."""
+    """Return what an erasure has removed, as in "1 session, 120 events"."""
     counts = as_document(row)["removed"].items()
     words = ((count, _WORDS.get(kind) or kind.replace("_", " ")) for kind, count in counts)
     return ", ".join(f"{count:,} {_singular(kind) if count == 1 else kind}" for count, kind in words)

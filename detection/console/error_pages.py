@@ -25,7 +25,7 @@ def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """Return the page for an unknown address or a project of others."""
+    """Return the page for an unknown address or another user's project."""
     return _answer(
         request,
         404,
@@ -49,7 +49,8 @@ def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
 def csrf_failed(request: HttpRequest, reason: str = "") -> HttpResponse:
     """Return the page for a form without a valid CSRF token.
 
-    A form of one of our own pages that was open since before the sign-in is kept: the person sends it again with a fresh token.
+    A form from one of LoopGuard's pages that was opened before the sign-in is kept, and the person sends it again
+    with a fresh token.
     """
     user = getattr(request, "user", None) or get_user(request)
     is_form = request.path.startswith("/p/") and request.headers.get("Accept") != "application/json"

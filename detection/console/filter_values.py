@@ -1,4 +1,4 @@
-"""Completions of the filter language: the fields of a list, and values that its newest rows have."""
+"""Completions of the filter language: the fields of a list, and the values in its newest rows."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def money(value: float | Decimal | None) -> str:
 
 
 def cost(value: float | Decimal | None) -> str:
-    """Return what calls have cost; an en dash where nobody has reported a cost."""
+    """Return the cost of calls; an en dash if no cost was reported."""
     return money(value) if value else "–"
 
 

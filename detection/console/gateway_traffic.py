@@ -39,7 +39,7 @@ SHOWN_GROUPS: Final = 50
 
 
 def cost_words(numbers: TrafficNumbers) -> str:
-    """Return the cost; what has no price is never counted as free."""
+    """Return the cost; it is unknown, not zero, if tokens have no price."""
     if numbers.cost_usd is None:
         return "unknown"
     return money(numbers.cost_usd) + (" + unknown" if numbers.unpriced_tokens else "")

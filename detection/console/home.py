@@ -24,7 +24,7 @@ def icon(request: HttpRequest) -> HttpResponse:
 @login_required
 @require_safe
 def home(request: HttpRequest) -> HttpResponse:
-    """Redirect to the last open project, else to the first one."""
+    """Redirect to the project opened last, or else to the first one."""
     rows = (
         Membership.objects.filter(user_id=request.user.pk or 0)
         .select_related("project")

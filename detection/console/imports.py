@@ -55,7 +55,7 @@ class ImportLine:
 @in_project(write_role=Role.OPERATOR)
 @require_http_methods(["GET", "HEAD", "POST"])
 def page(request: ProjectRequest) -> HttpResponse:
-    """List the imports, or create one of the files in the form."""
+    """List the imports, or create one from the files in the form."""
     announced = request.META.get("loopguard.upload_bytes")
     if announced is not None:
         return _admission(request, announced)
@@ -75,7 +75,7 @@ def page(request: ProjectRequest) -> HttpResponse:
 
 
 def _admission(request: ProjectRequest, size: int) -> HttpResponse:
-    """Respond before the front reads the body: 204 if it may, else the page with the reason."""
+    """Respond before the front server reads the body: 204 to admit it, otherwise the page with the reason."""
     if not request.membership.allows(Role.OPERATOR):
         return missing_role(request, Role.OPERATOR)
     try:
@@ -129,7 +129,7 @@ def _prices(request: ProjectRequest) -> tuple[float, float] | None:
 @in_project()
 @require_safe
 def one(request: ProjectRequest, public_id: str) -> HttpResponse:
-    """Show an import: its progress, then its summary. The part alone, to refresh it."""
+    """Show an import: its progress, then its summary. Scripts get only that part, to refresh it."""
     row = find_import(request.project.pk, public_id)
     if row is None:
         raise Http404

@@ -89,7 +89,7 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
 
 
 def _mute_url(request: ProjectRequest, incident: Incident) -> str:
-    """Return the address of the silence form, filled in for this loop; reason and duration are chosen there."""
+    """Return the address of the silence form, filled in for this loop; the person adds reason and duration."""
     exact = {"tool": exceptions.exactly(incident.tool), "agent": exceptions.exactly(incident.agent)}
     # The form separates patterns by commas, so a name with a comma is left to the loop condition.
     fields = {name: value for name, value in exact.items() if value and "," not in value}
@@ -153,7 +153,7 @@ def _meter(incident: Incident) -> dict[str, Any]:
 
 
 def _exception(incident: Incident) -> dict[str, Any]:
-    """Return what the form of an exception shows: options by scope, narrowest first, and what fits the label's reason."""
+    """Return the context of the exception form: options by scope, narrowest first, and those that fit the label's reason."""
     options = exceptions.options(incident)
     by_scope: dict[str, list[Any]] = {}
     for option in options:
@@ -172,7 +172,7 @@ def _exception(incident: Incident) -> dict[str, Any]:
 
 
 def _exception_url(incident: Incident, current: IncidentActivity | None) -> str:
-    """Return where the settings of a saved exception are: its override, or the history of all."""
+    """Return the address of a saved exception's settings: its override, or the history."""
     entry = AuditEntry.objects.filter(pk=current.before.get("entry")).first() if current else None
     if entry is None or incident.project is None:
         return ""
@@ -183,7 +183,7 @@ def _exception_url(incident: Incident, current: IncidentActivity | None) -> str:
 
 
 def _lasting(incident: Incident, options: list[exceptions.ExceptionOption]) -> list[Any]:
-    """Return the options that still matter: one of a stopped session helps only after it is resumed."""
+    """Return the options that still apply: one for a stopped session applies only after it is resumed."""
     is_stopped = incident.session is None or incident.session.stopped_at is not None
     return [one for one in options if not (is_stopped and one.change.session)] or options
 

@@ -136,7 +136,7 @@ HELD = {"allow": "held, then allowed", "block": "held, then skipped", "stop": "h
 
 
 def did(incident: Incident | IncidentRow, approval: Approval | None = None) -> str:
-    """Return the reaction; for reported calls, the reaction that a guard call would have had.
+    """Return the reaction; for reported calls, the reaction that the guard would have had.
 
     Parameters
     ----------
@@ -243,7 +243,7 @@ def _decision(call: dict[str, Any]) -> str:
 
 
 def _span(incident: Incident) -> str:
-    """Return how long the loop took, rounded up as in messages to agents; nothing where that is not known."""
+    """Return how long the loop took, rounded up as in messages to agents; empty if unknown."""
     calls = incident.evidence.get("calls", [])
     # The evidence is bounded: of a longer loop it spans only the last calls.
     if not 1 < incident.calls_in_loop <= len(calls):
@@ -255,12 +255,12 @@ def _span(incident: Incident) -> str:
 
 
 def unit(incident: Incident) -> str:
-    """Return what the incident counted: of a spent budget, the unit of the limit."""
+    """Return what the incident counted; for a spent budget, the unit of the limit."""
     return str(incident.evidence.get("detail", {}).get("unit") or detector_for(incident.kind).unit)
 
 
 def window_seconds(incident: Incident) -> float | None:
-    """Return the window that was counted over, unless the sentence says how long the loop took."""
+    """Return the length of the counting window, unless the sentence says how long the loop took."""
     is_said = "$span" in detector_for(incident.kind).sentence and _span(incident)
     return None if is_said else incident.window_seconds
 

@@ -1,4 +1,4 @@
-"""The page behind the link of an invitation: join with one's account, or create one."""
+"""The page behind an invitation link: join with an existing account, or create one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ log = structlog.get_logger(__name__)
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 def page(request: HttpRequest, token: str) -> HttpResponse:
-    """Show the invitation, or accept it. Opening the link changes nothing: programs that preview links open it, too."""
+    """Show the invitation, or accept it.
+
+    Opening the link changes nothing, because programs that preview links open it, too.
+    """
     try:
         invitation = invitations.find_invitation(token)
     except NotFound as invalid:

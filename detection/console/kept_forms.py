@@ -1,4 +1,4 @@
-"""Forms that were sent and could not be handled, because the sign-in has ended: they are kept until they can be sent again.
+"""Forms that could not be handled because the sign-in had ended: they are kept until they can be sent again.
 
 The fields travel through the sign-in page in a signed field, so that nothing is stored; afterwards they are shown, and the
 person sends them with a fresh CSRF token.
@@ -44,7 +44,7 @@ class KeptForm:
 
     @property
     def typed(self) -> list[tuple[str, str]]:
-        """What people may recognise: names in words and values; secrets are not shown."""
+        """The entered values with readable names; secrets are not shown."""
         return [
             (
                 name.removeprefix("set_").replace("_", " ").capitalize(),
@@ -60,7 +60,7 @@ def _is_secret(name: str) -> bool:
 
 
 def keep(request: HttpRequest) -> str:
-    """Return the form of a request as a signed text, or nothing if it is too long to be kept."""
+    """Return the form of a request as signed text; empty if it is too long to be kept."""
     fields = [
         (name, str(value))
         for name, values in request.POST.lists()
@@ -74,7 +74,7 @@ def keep(request: HttpRequest) -> str:
 
 
 def read(text: str) -> KeptForm | None:
-    """Return a form that `keep` has signed within the last day; None for anything else."""
+    """Return a form that `keep` signed within the last day; None for anything else."""
     try:
         found: dict[str, Any] = signing.loads(text, salt=SALT, max_age=MAX_AGE_SECONDS)
     except signing.BadSignature:
@@ -106,5 +106,5 @@ def show(request: HttpRequest, kept: KeptForm, reason: str) -> HttpResponse:
 
 
 def is_own_page(request: HttpRequest) -> bool:
-    """Whether the browser says that one of our pages has sent this form."""
+    """Whether, according to the browser, a page of LoopGuard sent this form."""
     return request.headers.get("Origin", "") == f"{request.scheme}://{request.get_host()}"

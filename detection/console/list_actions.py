@@ -1,4 +1,4 @@
-"""Actions on rows of the lists of incidents and patterns: on those that are named, or on all that match, and undo."""
+"""Actions on rows of the incident and pattern lists, selected or all matching, and undo."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _WORDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ListActions:
-    """What the two lists differ in.
+    """The differences between the two lists.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class ListActions:
 
 
 def act(request: ProjectRequest, rows: ListActions) -> HttpResponse:
-    """Apply an action to the selected rows, say what was done, and offer undo for exactly that."""
+    """Apply an action to the selected rows, report the outcome, and offer to undo exactly that."""
     # A button carries action and option: "snooze:8h", "label:false_alarm", "assign:me".
     action, _, option = request.POST.get("action", "").partition(":")
     back = _back(request, rows)
@@ -113,7 +113,7 @@ def _act_on_named(request: ProjectRequest, rows: ListActions, action: str, optio
 
 
 def _matching(request: ProjectRequest, rows: ListActions) -> list[int]:
-    """Return all that match the filter and that the page could have known: rows that are newer are not among them."""
+    """Return all rows that match the filter and existed when the page was rendered; newer rows are excluded."""
     up_to = request.POST.get("up_to", "")
     if not (up_to.isascii() and up_to.isdigit() and len(up_to) < 19):
         return []
@@ -142,7 +142,7 @@ def _act_on_many(
 
 
 def _report(request: ProjectRequest, done: BulkAction) -> None:
-    """Say what was done; of what a worker continues, the list shows the progress."""
+    """Report what was done; if a worker continues, the list shows the progress."""
     if done.finished_at is not None:
         undo = "" if done.reverts else done.public_id
         _say(request, done.list.removesuffix("s"), done.action, done.changed, undo)
@@ -163,7 +163,7 @@ def _say_failed(request: ProjectRequest, codes: Mapping[str, object], count: int
 
 
 def progress(request: ProjectRequest, shown: BulkAction | None) -> dict[str, Any]:
-    """Return what the list shows of an action that a worker carries out, or has just finished."""
+    """Return what the list shows about an action that a worker is running or has just finished."""
     if shown is None:
         return {}
     undo_until = shown.finished_at + bulk_actions.UNDO_WITHIN if shown.finished_at else None

@@ -1,4 +1,4 @@
-"""Exports of the lists of the console: exactly the rows that the address lists, on all pages."""
+"""Exports of the console's lists: exactly the rows that the address selects, on all pages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from detection.selectors.lists import LISTS
 @in_project()
 @require_safe
 def export(request: ProjectRequest, name: str) -> HttpResponseBase:
-    """Return a list as a file, CSV or JSON lines; back to the project with the reason if its filter is not valid."""
+    """Return a list as a file, CSV or JSON lines; if the filter is not valid, go back to the project with the reason."""
     if name not in EXPORTED_LISTS:
         raise Http404
     listing = Listing(request, LISTS[name])

@@ -1,4 +1,4 @@
-"""Lists in the console: the address is the only state of filter, time range and order.
+"""Lists in the console: filter, time range and order are stored in the address only.
 
 A view makes one `Listing` from its request and passes it to the template as `listing`; the templates in `lists/` draw the
 filter bar, the chips, the range picker, the sortable headers and the export menu from it.
@@ -34,7 +34,7 @@ FORMATS = (("csv", "CSV"), ("jsonl", "JSON lines"))
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """A term of the filter with the address of the list without it."""
+    """A term of the filter, with the address of the list without that term."""
 
     text: str
     url: str
@@ -58,11 +58,11 @@ class Listing:
     Parameters
     ----------
     kept
-        Further parameters of the page, which all addresses keep.
+        Additional parameters of the page that all addresses keep.
     path
-        The page of the list, where the request is for another one; empty for the request's own.
+        The page of the list, if the request is for another page; empty for the request's own.
     default_range
-        Instead of that of the list.
+        Time range to use instead of the list's default.
 
     Attributes
     ----------
@@ -71,9 +71,10 @@ class Listing:
     query
         Selects nothing if the filter or the range is not valid.
     error, range_error
-        Why not; empty if valid.
+        Why the filter or the range is not valid; empty if it is.
     moved
-        The address to redirect to: of a form with the two ends of a range or with a further `term`. Empty for others.
+        The address to redirect to, for forms that submit the two ends of a range or an additional `term`; otherwise
+        empty.
     """
 
     def __init__(
@@ -128,7 +129,7 @@ class Listing:
         return replace(found, is_empty=True) if self.range_error else found
 
     def page(self, read: Callable[..., Page[Row]], rows: int, **more: Any) -> Page[Row]:
-        """Return the rows of the address; none for a cursor that is not one of the list.
+        """Return the rows that the address selects; none for a cursor from another list.
 
         Parameters
         ----------
@@ -145,7 +146,7 @@ class Listing:
     def url(self, **changes: str) -> str:
         """Return the address of the list with some of `q`, `range`, `sort`, `cursor` and kept parameters changed.
 
-        Without a change of `cursor` it is that of the first page.
+        Unless `cursor` is given, this is the address of the first page.
         """
         values = {
             **self.kept,
@@ -171,7 +172,7 @@ class Listing:
         return self.url(q=language.write((*(one for one in kept if one not in terms), *terms)))
 
     def url_in(self, spec: ListSpec, path: str, *terms: Term, **changes: str) -> str:
-        """Return the address of another list with those terms of this filter that it has fields for, and with more terms."""
+        """Return the address of another list with additional terms and the terms of this filter for which it has fields."""
         names = {one.name for one in spec.fields} - {"is"}
         kept = (one for one in self.query.terms if one.field in names or not one.field)
         text = language.write(dict.fromkeys((*kept, *terms)))
@@ -181,7 +182,7 @@ class Listing:
         return f"{path}?{query.urlencode()}"
 
     def next_page(self, cursor: str | None) -> str:
-        """Return the address of the page behind a cursor; empty if there is none."""
+        """Return the address of the page after a cursor; empty if there is none."""
         return self.url(cursor=cursor) if cursor else ""
 
     @cached_property
@@ -197,7 +198,7 @@ class Listing:
     # Parts of the page
 
     def is_narrowed(self, *except_fields: str) -> bool:
-        """Return whether range or terms, except those of some fields, leave anything out."""
+        """Return whether the range or terms exclude anything, ignoring terms of some fields."""
         return bool(self.query.range.text or language.without(self.query.terms, except_fields))
 
     @cached_property
@@ -219,7 +220,7 @@ class Listing:
         choices
             Value and words; an empty value stands for all rows.
         counts
-            Has an attribute for each value, `all`, and `is_capped`; None for tabs without numbers.
+            Has an attribute for each value, `all` and `is_capped`; None for tabs without counts.
         exact
             Values whose count is exact even if `is_capped` is true.
         """
@@ -250,7 +251,7 @@ class Listing:
 
     @property
     def view_query(self) -> str:
-        """The query string that a saved view stores: filter, range and order, nothing that only this page has."""
+        """The query string that a saved view stores: filter, range and order only."""
         return self.url(cursor="").partition("?")[2]
 
     @cached_property
@@ -269,7 +270,7 @@ class Listing:
 
     @property
     def most_rows(self) -> int:
-        """How many rows a file has at most."""
+        """Maximum number of rows in a file."""
         return MAX_ROWS
 
     @cached_property
@@ -280,7 +281,7 @@ class Listing:
 
     @cached_property
     def presets(self) -> list[tuple[str, str, bool]]:
-        """Address, words and whether it is chosen, of each range."""
+        """For each range: address, words, and whether it is selected."""
         return [
             (self.url(range=text), words, text == self.range.text)
             for text, words in [
@@ -291,7 +292,7 @@ class Listing:
         ]
 
     def _weeks(self) -> list[tuple[str, str]]:
-        """Return this week and the last one, from Monday to Sunday where the reader is."""
+        """Return this week and the last one, from Monday to Sunday in the reader's time zone."""
         today = timezone.now().astimezone(self.zone).date()
         monday = today - timedelta(days=today.weekday())
         first, this, following = (
@@ -321,12 +322,12 @@ class Listing:
 
     @property
     def zone_name(self) -> str:
-        """The zone in which the two ends are read."""
+        """The time zone of the two ends."""
         return str(self.zone)
 
     @property
     def shown_ends(self) -> tuple[str, str]:
-        """The two ends as a form shows them: as typed, or those of the chosen range."""
+        """The two ends of the range as the form shows them: as typed, or from the chosen range."""
         if any(self.ends) or "/" not in self.range.text:
             return self.ends
         first, last = (

@@ -32,13 +32,13 @@ _EXACT = ("running", "looping", "held", "stopped")
 
 
 def listing_of(request: ProjectRequest) -> Listing:
-    """Return what the address of the live page, or of a part of it, selects."""
+    """Return the listing that the address of the live page, or of a part of it, selects."""
     path = reverse("console:live", args=[request.project.slug])
     return Listing(request, SESSIONS, kept=("rows",), path=path)
 
 
 def page_rows(request: ProjectRequest) -> int:
-    """Return how many rows the page shows, by its address."""
+    """Return the number of rows that the address asks for."""
     given = request.GET.get("rows", "")
     return next((rows for rows in PAGE_ROWS if str(rows) == given), PAGE_ROWS[0])
 
@@ -72,7 +72,7 @@ def page(request: ProjectRequest) -> HttpResponse:
 @in_project()
 @require_safe
 def figures(request: ProjectRequest) -> HttpResponse:
-    """Show the figures and tabs alone, to refresh them."""
+    """Return only the figures and tabs, to refresh them."""
     return render(request, "live/_figures.html", _figures(request, listing_of(request)))
 
 
@@ -98,7 +98,7 @@ def _figures(request: ProjectRequest, listing: Listing) -> dict[str, Any]:
 @in_project(Role.OPERATOR)
 @require_POST
 def stop(request: ProjectRequest) -> HttpResponse:
-    """Stop the selected sessions, or all that run."""
+    """Stop the selected sessions, or all that are running."""
     names = request.POST.getlist("session")[:MAX_SELECTED]
     everything = request.POST.get("all") == "yes"
     if not names and not everything:

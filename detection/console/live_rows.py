@@ -27,9 +27,9 @@ from detection.selectors import sessions as selector
 MAX_CACHED_ROWS = 2000
 MAX_CACHED_RESPONSES = 64
 MAX_MARGIN_ROWS = 100
-"""A session that others overtake stays on the page while it is active, so the page learns of more than it shows."""
+"""An active session stays on the page when others move ahead of it, so responses cover more rows than the page shows."""
 RESPONSE_SECONDS = 1.0
-"""Ages and states by the clock may be this old."""
+"""Maximum age of cached ages and time-based states."""
 
 
 row_cache: RecentCache[str] = RecentCache(MAX_CACHED_ROWS)
@@ -98,7 +98,7 @@ def _row(request: ProjectRequest, stored: selector.SessionRow, now: datetime) ->
 
 
 def _html(request: ProjectRequest, stored: selector.SessionRow, row: SessionLine) -> str:
-    """Return the markup of a row, from the cache where another page has just fetched the same row."""
+    """Return the markup of a row, from the cache if another page has just fetched the same row."""
     key = (
         stored.id,
         stored.last_seq,

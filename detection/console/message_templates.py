@@ -77,7 +77,7 @@ class TemplateRow:
 
     @property
     def version(self) -> str:
-        """The version of what the form was filled with."""
+        """The version of the template that the form shows."""
         return service.template_version(self.text if self.is_own else "")
 
 

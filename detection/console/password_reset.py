@@ -28,7 +28,7 @@ from detection.services.audit import Actor
 
 log = structlog.get_logger(__name__)
 MAX_MAILED = 5
-"""Accounts of one address of mail that get a link."""
+"""Maximum number of accounts per email address that get a link."""
 # Sent in the background, so that a response takes the same time whether or not the account exists.
 mailer = BackgroundPublisher("password_mail", max_queued=100)
 _SENT = "If an account has this address, a link has been sent to it."
@@ -77,7 +77,7 @@ def _send(email: str, actor: Actor, _: list[Any]) -> None:
 
 @method_decorator(require_http_methods(["GET", "HEAD", "POST"]), name="dispatch")
 class ResetPassword(PasswordResetConfirmView):
-    """The page behind a link: Django checks its token, and takes it out of the address."""
+    """The page behind a link: Django checks its token and removes it from the address."""
 
     template_name = "account/reset_password.html"
     success_url = reverse_lazy("console:sign_in")
@@ -96,7 +96,7 @@ class ResetPassword(PasswordResetConfirmView):
         return super().render_to_response(context, **kwargs)
 
     def form_valid(self, form: Any) -> HttpResponse:
-        """Store the password, end all sign-ins of the person, and lead to the sign-in page."""
+        """Store the password, end all sign-ins of the person, and redirect to the sign-in page."""
         address = address_of(self.request)
         user: Any = self.user
         name = user.get_username()

@@ -23,7 +23,7 @@ from detection.selectors.lists import INCIDENTS, LOOPS
 SHOWN_INCIDENTS: Final = 20
 SHOWN_ACTIVITY: Final = 100
 _FIELDS: Final = {name: name for name in ("tool", "agent", "model", "backend")} | {"session_name": "session"}
-"""The fields of the filter that select what incidents share."""
+"""The filter fields for the values that incidents share."""
 
 
 def _query(terms: tuple[Term, ...], sort: str = "") -> str:

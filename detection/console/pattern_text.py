@@ -41,7 +41,7 @@ def subject(row: PatternRow) -> str:
 
 
 def sentence(row: PatternRow) -> tuple[Part, ...]:
-    """Return what a pattern is, in one sentence without the full stop."""
+    """Return a description of a pattern, in one sentence without the full stop."""
     detector = detector_for(row.kind)
     parts = tuple(
         Part(Template(piece).safe_substitute(tool=subject(row), detail=row.detail), strong=bool(place % 2))
@@ -62,7 +62,7 @@ class SharedLine:
     Attributes
     ----------
     words
-        ``all 14``, ``12 of 14`` for the most frequent value, or how many different values there are.
+        ``all 14``, ``12 of 14`` for the most frequent value, or the number of different values.
     values
         Value, number of incidents, and share of all.
     """
@@ -76,7 +76,7 @@ class SharedLine:
 
 
 def shared_lines(facts: Mapping[str, SharedFact]) -> list[SharedLine]:
-    """Return what the incidents share, a line per field that any of them has."""
+    """Return what the incidents share, with one line per field that any incident has."""
     return [_line(fact) for fact in facts.values() if fact.distinct]
 
 
@@ -102,7 +102,7 @@ def _line(fact: SharedFact) -> SharedLine:
 
 
 def conclusion(facts: Mapping[str, SharedFact]) -> str:
-    """Return what the incidents have in common, and where to look first, in one or two sentences."""
+    """Return one or two sentences on what the incidents have in common and what to check first."""
     total = facts["session_name"].total
     if facts["session_name"].distinct < _MANY:
         return "All incidents are from one session. Incidents in more sessions will show what they share."

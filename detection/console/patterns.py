@@ -39,7 +39,7 @@ TABS: Final = (
     ("", "All"),
 )
 _RARE: Final = ("snoozed", "muted_but_firing")
-"""Tabs that are shown only while there is something in them."""
+"""Tabs that are shown only when not empty."""
 MUTES: Final = {
     "1h": timedelta(hours=1),
     "8h": timedelta(hours=8),
@@ -75,7 +75,7 @@ def trend(numbers: tuple[int, ...], span: str = "24 hours") -> Trend:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A row of the list, with what is written and drawn."""
+    """A row of the list, with its texts and its chart."""
 
     row: PatternRow
     parts: tuple[Part, ...]

@@ -1,4 +1,7 @@
-"""Addresses of sessions, calls and incidents. Session names come from clients and may hold what a path cannot."""
+"""Addresses of sessions, calls and incidents.
+
+Session names come from clients and may contain characters that a path cannot.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from django.urls import reverse
 
 
 def session_url(project: str, name: str) -> str:
-    """Return a session's page; names that a browser would take for path steps go into the query instead."""
+    """Return a session's page; names that a browser would treat as path segments go into the query instead."""
     segments = name.split("/")
     is_plain = (
         name.isprintable()

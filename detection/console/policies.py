@@ -1,4 +1,4 @@
-"""Pages of settings: the override of each scope with what it inherits, tool rules, the history, and restoring a change."""
+"""Pages of settings: the override of each scope with inherited values, tool rules, and the history with restore."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ EXPIRIES = {
 _FACTS: dict[str, Any] = {
     "tool_class": "", "ignore_arguments": [], "volatile_result_fields": [], "exempt": False,
 }  # fmt: skip
-"""What a tool rule contains besides settings, with the values of an empty one."""
+"""The fields of a tool rule other than settings, with their empty values."""
 SAVED = "Override saved. It takes effect on the next call."
 DELETED_STALE = "This was changed in the meantime and was not deleted. Its current values are shown."
 
@@ -184,7 +184,7 @@ def expiry_of(request: ProjectRequest, known: datetime | None = None) -> datetim
 
 
 def _version(request: ProjectRequest, form: OverrideForm, stored: str) -> str:
-    """Return the version for the form: the one it was filled with, until a conflict has been shown."""
+    """Return the version for the form: the version it was filled with, until a conflict has been shown."""
     return stored if form.conflict is not None else request.POST.get("version", stored)
 
 
@@ -302,7 +302,7 @@ def tool_rule(request: ProjectRequest) -> HttpResponse:
 
 
 def _facts(form: ToolRuleForm) -> dict[str, Any]:
-    """Return what a valid form of a tool rule contains besides settings."""
+    """Return the fields of a valid tool rule form other than settings."""
     given = form.cleaned_data
     return {
         "tool_class": given["tool_class"],
@@ -415,7 +415,7 @@ _VERBATIM = frozenset(
 
 
 def _flat(document: dict[str, Any] | None) -> dict[str, Any]:
-    """Return what an audit entry stores, with the settings of a tool rule beside its facts."""
+    """Return the values of an audit entry, with a tool rule's settings on the same level as its other fields."""
     document = dict(document or {})
     values = document.pop("values", None)
     return {**document, **values} if isinstance(values, dict) else document

@@ -1,4 +1,4 @@
-"""The Preferences page: theme, time format and shortcuts, stored in one cookie, so the server renders them."""
+"""The Preferences page: theme, time format and shortcuts, stored in one cookie, so that the server can render them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The price table: what tokens of each model cost, and which models have no price."""
+"""The price table: token prices of each model, and models without a price."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def page(request: ProjectRequest) -> HttpResponse:
 
 
 def _given(request: ProjectRequest) -> dict[str, Any]:
-    """Return what the form shows at first."""
+    """Return the initial values of the form."""
     row = ModelPrice.objects.filter(
         project_id=request.project.pk, public_id=request.GET.get("edit", "")[:40]
     ).first()
@@ -53,7 +53,7 @@ def _given(request: ProjectRequest) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> str:
-    """Return an amount without zeros at its end."""
+    """Return an amount without trailing zeros."""
     return "" if value is None else value if isinstance(value, str) else f"{value.normalize():f}"
 
 

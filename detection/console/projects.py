@@ -1,4 +1,4 @@
-"""Projects: the list of one's own, creating one, and the settings of one."""
+"""Projects: the user's projects, creating a project, and the settings of a project."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SEPARATORS = re.compile(r"[,\n]")
 @login_required
 @require_http_methods(["GET", "HEAD", "POST"])
 def list_page(request: HttpRequest) -> HttpResponse:
-    """List the projects of the person, or create one, whose admin the person becomes."""
+    """List the user's projects, or create one with the user as its admin."""
     may_create = service.may_create_projects(request.user)
     error: ServiceError | None = None
     if request.method == "POST":
@@ -147,7 +147,7 @@ def _save(request: ProjectRequest) -> None:
 
 
 def _expiring(project: Project, retention_days: int) -> int:
-    """Count the sessions that a shorter retention would delete, up to one more than `MAX_COUNTED`."""
+    """Count the sessions that a shorter retention would delete, up to `MAX_COUNTED` + 1."""
     before = timezone.now() - timedelta(days=retention_days)
     rows = Session.objects.filter(project=project, last_event_at__lt=before)
     return len(rows.values_list("pk")[: MAX_COUNTED + 1])

@@ -1,4 +1,4 @@
-"""Values that open pages share because they ask for the same at the same time."""
+"""A cache of values that many open pages request at the same time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Value = TypeVar("Value")
 
 
 class RecentCache(Generic[Value]):
-    """The values that were stored last, by key; safe to use from several threads.
+    """The most recently stored values, by key; thread-safe.
 
     Parameters
     ----------

@@ -46,7 +46,7 @@ def choice_of(choices: dict[str, tuple[tuple[str, ...], str]], values: Sequence[
 
 
 def route_sentence(row: AlertRoute) -> list[tuple[str, bool]]:
-    """Return the sentence of a route as texts, each with whether it is a value."""
+    """Return the sentence of a route as parts, each with whether it is a value."""
     parts: list[tuple[str, bool]] = [("When ", False), (_when(row), True)]
     if row.severities:
         parts += [(" at ", False), (_severities(row), True)]

@@ -44,7 +44,7 @@ from detection.services.errors import ServiceError
 from detection.services.sessions import actions as service
 
 MAX_ROWS = {"timeline": 200, "table": 100}
-"""Calls that a view shows at once."""
+"""Maximum number of calls in a view."""
 COMPARED_BACK = 400
 SHOWN_REPLIES = 10
 TABS = ("timeline", "table", "settings")
@@ -53,7 +53,7 @@ TABS = ("timeline", "table", "settings")
 @in_project()
 @require_safe
 def by_name(request: ProjectRequest) -> HttpResponse:
-    """Show a session by a name that does not fit into a path, or that was typed: with `or=search` an unknown one is searched."""
+    """Show a session whose name does not fit into a path or was typed; with `or=search`, an unknown name is searched for."""
     name = request.GET.get("name", "")
     if request.GET.get("or") == "search" and name and selector.get_session(request.project.pk, name) is None:
         messages.info(request, f"No session is named “{formatting.visible(name)}”.")
@@ -129,7 +129,7 @@ def _run_context(request: ProjectRequest, session: Session, tab: str) -> dict[st
 
 
 def _refreshed(run: Navigator) -> list[str]:
-    """Return the parts that are fetched again when the session changes. Searches are not repeated."""
+    """Return the parts of the page that are refreshed when the session changes. Searches are not repeated."""
     parts = ["session-state", "session-stop", "session-figures", "session-budgets", "session-loops"]
     if not run.text:
         parts += ["run-count", "run-bar", "run-map", "session-strip"]
@@ -159,7 +159,7 @@ class CallLine:
 
     call: CallRow
     swatch: str
-    """Classes of the colour at the edge: of its call key where that is repeated."""
+    """CSS classes of the edge colour: that of the call key if it is repeated."""
     is_equal: bool
     changes: tuple[differences.Difference, ...]
     chip: str
@@ -183,7 +183,7 @@ def _with_previous(calls: Sequence[CallRow]) -> list[tuple[CallRow, CallRow | No
 
 
 def _cost_words(session: Session) -> str:
-    """Return the cost; of tokens that nobody gave a price for it is unknown, which is not nothing."""
+    """Return the cost; it is unknown, not zero, if tokens have no price."""
     if session.token_count and not session.cost_usd:
         price = current_prices(session.project_id).find(session.backend, [session.model])
         if price is None:

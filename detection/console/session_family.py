@@ -39,7 +39,7 @@ class Family:
 
 
 def lay_out(session: Session) -> Family | None:
-    """Return the tree of a session; None for one that is alone."""
+    """Return the tree of a session; None if it has no parent and no children."""
     tree = session_tree(session)
     missing = tree.branches[0].session.parent_external_id
     if len(tree.branches) == 1 and not missing:
@@ -72,7 +72,7 @@ def lay_out(session: Session) -> Family | None:
 
 
 def _end(row: SessionRow, now: datetime) -> datetime:
-    """Return when a session ended; one that is at work has not yet."""
+    """Return when a session ended, or now if it is still running."""
     if row.ended_at:
         return row.ended_at
     at_work = (SessionState.RUNNING, SessionState.LOOPING, SessionState.HELD)

@@ -1,7 +1,8 @@
 """The minimap of a run: at most a few hundred columns of consecutive calls, with marks, loops and a time axis.
 
-A column holds one call, or several of a long run: the share of each repeated call in its hue, the rest grey. Below and above
-stand its errors and the strictest of its decisions. All x are in columns: the page stretches them to its width.
+A column contains one call, or several in a long run: the share of each repeated call in its colour, the rest grey.
+Errors are marked below the column, and its strictest decision above. All x coordinates are in columns; the page
+stretches them to its width.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ class SessionMap:
 
 @dataclass(slots=True)
 class _Drawing:
-    """Paths by class; neighbours that look the same are drawn as one."""
+    """SVG paths by class; adjacent columns that look the same are merged."""
 
     parts: dict[str, list[str]] = field(default_factory=dict)
     open: dict[tuple[str, int, int], list[int]] = field(default_factory=dict)
@@ -206,7 +207,7 @@ def _column(seqs: Sequence[int], columns: int, seq: int) -> int:
 
 
 def _loops(loops: Sequence[MappedLoop], seqs: Sequence[int], columns: int) -> Iterator[LoopLine]:
-    """Place loops on the first line where they touch no earlier one; what does not fit shares the last."""
+    """Place each loop on the first line where it overlaps no earlier loop; the rest share the last line."""
     line_ends: list[float] = []
     for loop in loops:
         start, end = bisect_left(seqs, loop.first_seq), bisect_right(seqs, loop.last_seq)
@@ -242,7 +243,7 @@ def _ticks(at: Sequence[float]) -> Iterator[Tick]:
 
 
 def _pauses(at: Sequence[float]) -> Iterator[Pause]:
-    """Yield the longest pauses that stand apart from one another."""
+    """Yield the longest pauses that are far enough apart to be labelled."""
     steps = [after - before for before, after in pairwise(at)]
     if not steps:
         return

@@ -32,7 +32,7 @@ from detection.selectors.strips import Cell, Strip, hues, large
 
 MAX_INCIDENTS = 200
 MAX_DETAILED_CALLS = 200
-"""A larger window is drawn as a map of its own."""
+"""A window with more calls is drawn as a separate map."""
 STRIP_WIDTH, MIN_PITCH, MAX_PITCH = 1_060, 5, 20
 MAX_AREAS = 48
 MAX_SEARCHED_TEXT = 200
@@ -41,7 +41,7 @@ ANCHOR = "#run"
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """One of several things to go through: its place among them, and links to its neighbours."""
+    """A position in a series, such as loops or hits, with links to the previous and next one."""
 
     place: int
     count: int
@@ -51,7 +51,7 @@ class Neighbours:
 
 @dataclass
 class Navigator:
-    """What the page shows of a run; the parts are laid out when a template asks for them."""
+    """What the page shows of a run; parts are computed when a template uses them."""
 
     query: QueryDict
     project: str
@@ -65,11 +65,11 @@ class Navigator:
 
     @cached_property
     def loops(self) -> list[Incident]:
-        """The incidents that are loops. A spent budget is none: it concerns every call after it."""
+        """The incidents that are loops. Spent budgets are excluded, because they concern every later call."""
         return [one for one in self.incidents if not detector_for(one.kind).is_run_limit]
 
     def _span(self, loop: Incident) -> tuple[int, int]:
-        """Return the first and last call of a loop; of one that has none, the call before it."""
+        """Return the first and last call of a loop; for one without calls, the call before it."""
         if not detector_for(loop.kind).judges_texts or not self.run.seqs:
             return loop.first_seq, loop.last_seq
         before = self.run.seqs[max(0, bisect_left(self.run.seqs, loop.first_seq) - 1)]
@@ -129,7 +129,7 @@ class Navigator:
         return self.run.cells[0].number if self.run.cells else 0
 
     def rows(self, most: int) -> Sequence[Cell]:
-        """Return the calls of a view that shows at most so many."""
+        """Return the calls of a view with at most this many rows."""
         first, last = rows_of(self.window, self.run, self.chosen_seq, most)
         return self.run.cells[first:last]
 
@@ -141,7 +141,7 @@ class Navigator:
 
     @property
     def calls_query(self) -> str:
-        """The query string up to the number of a call that is to be selected."""
+        """The query string to which the number of a selected call is appended."""
         values = self.query.copy()
         values.pop("call", None)
         values.pop("before", None)
@@ -164,7 +164,7 @@ class Navigator:
 
     @cached_property
     def moves(self) -> dict[str, str]:
-        """Addresses of the buttons; empty ones lead nowhere."""
+        """Addresses of the buttons; empty for disabled ones."""
         return {name: self._to(move) for name, move in moves(self.window, self.run).items()}
 
     @property
@@ -190,7 +190,7 @@ class Navigator:
 
     @cached_property
     def _loop_addresses(self) -> dict[int, str]:
-        """Address of each loop by its first call; loops that begin together share one, the widest."""
+        """Address of each loop by its first call; loops with the same first call share the address of the widest."""
         known = {self.run.cells[0].seq} if self.run.cells else set()
         found: dict[int, int] = {}
         for loop in self.loops:
@@ -270,12 +270,12 @@ class Navigator:
 
     @cached_property
     def areas(self) -> list[Area]:
-        """Parts of the whole map to click on without scripts: each shows as many calls as the window."""
+        """Clickable parts of the whole map, without scripts: each shows as many calls as the window."""
         return self._areas(0, self.window.total, self.window.size)
 
     @cached_property
     def detail_areas(self) -> list[Area]:
-        """Parts of the window's map to click on: each shows its own calls."""
+        """Clickable parts of the window's map: each shows its own calls."""
         return self._areas(self.window.first, self.window.last, 0)
 
     def _areas(self, first: int, last: int, size: int) -> list[Area]:
@@ -324,7 +324,7 @@ class Navigator:
 
 
 def read(request: ProjectRequest, session: Session) -> Navigator:
-    """Read what the address asks for: the run, its incidents and, with `q`, the hits of a search."""
+    """Read what the address selects: the run, its incidents and, with `q`, the search hits."""
     run = read_run(session)
     text = request.GET.get("q", "").strip()[:MAX_SEARCHED_TEXT]
     hits = None

@@ -1,4 +1,4 @@
-"""A session as a row of the live list shows it."""
+"""A session as a row of the live list."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHIPS = {
 
 BEHIND_AFTER = timedelta(seconds=3)
 QUIET_AFTER = timedelta(minutes=1)
-"""Like the calls a minute of the whole project, which are those of the last minute."""
+"""The last minute, as for the calls per minute of the project."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def session_row(session: SessionRow | Session, now: datetime) -> SessionLine:
 
 
 def is_near_limit(session: SessionRow | Session) -> bool:
-    """Whether the fullest meter of a session is worth showing: at least two, and half of the limit."""
+    """Whether the fullest meter of a session is shown: it must be at least 2 and half of the limit."""
     return (
         bool(session.meter_kind)
         and session.meter_count >= 2

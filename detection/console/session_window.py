@@ -1,4 +1,4 @@
-"""Which calls of a run the page of a session shows in detail, from its address, and where its buttons lead."""
+"""The window of calls that a session's page shows in detail, from its address, and the targets of its buttons."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from detection.selectors.session_runs import MAX_RUN_CALLS, CallRun
 
 DEFAULT_CALLS, MIN_CALLS = 100, 10
 WHOLE_RUN_CALLS = 200
-"""A run of up to so many calls is shown whole."""
+"""Runs of up to this many calls are shown in full."""
 ZOOM_CALLS = (25, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000)
 LOOP_CONTEXT_CALLS = 10
 
 
 def number(text: str | None, default: int, allowed: Sequence[int] = ()) -> int:
-    """Return a number of a query string, or the default for anything else."""
+    """Return a number from a query string, or the default for anything else."""
     found = int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else default
     return found if not allowed or found in allowed else default
 
@@ -47,7 +47,7 @@ class Window:
 def window_of(query: QueryDict, run: CallRun, chosen: int) -> Window:
     """Return the window that an address names: `from` (number of a call) and `calls`, or `before` (a sequence number).
 
-    Without them it is the newest calls, or those around the selected one if that is none of the newest.
+    Without them, the window has the newest calls, or those around the selected call if it is not one of the newest.
     """
     total = len(run.cells)
     usual = total if total <= WHOLE_RUN_CALLS else DEFAULT_CALLS
@@ -67,10 +67,7 @@ def window_of(query: QueryDict, run: CallRun, chosen: int) -> Window:
 
 
 def rows_of(window: Window, run: CallRun, chosen_seq: int, most: int) -> tuple[int, int]:
-    """Return the places of the calls that a table of at most `most` rows shows.
-
-    Those around the selected call, else the newest of a window that follows the session, else its first.
-    """
+    """Return the positions of the calls in a table of at most `most` rows: those around the selected call, otherwise the newest of a window that follows the session, otherwise the first."""
     if window.size <= most:
         return window.first, window.last
     place = bisect_left(run.seqs, chosen_seq) if chosen_seq else -1
@@ -83,14 +80,14 @@ def rows_of(window: Window, run: CallRun, chosen_seq: int, most: int) -> tuple[i
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A window to go to: the number of its first call, None to follow the newest calls, and its size."""
+    """A target window: the number of its first call, or None to follow the newest calls, and its size."""
 
     start: int | None
     calls: int
 
 
 def moves(window: Window, run: CallRun) -> dict[str, Move | None]:
-    """Return where the buttons lead: earlier, later, in, out, all; None where there is nothing."""
+    """Return the target windows of the buttons: earlier, later, in, out, all; None for disabled ones."""
     size, total = window.size, window.total
 
     def shown(first: int, calls: int) -> Move:

@@ -1,4 +1,4 @@
-"""What saving the form of an override would change, before it is saved."""
+"""Preview of the changes that saving an override form would make."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from detection.services.policies.overrides import checked
 
 _NAME = re.compile(r"`(\w+)`")
 DIFF = "diff"
-"""The action of a form that asks for its changes instead of saving them."""
+"""The form action that previews changes instead of saving them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,9 @@ class SettingChanges:
     Attributes
     ----------
     by_preset
-        How many more values change because the preset does.
+        Number of other values that change because of the preset.
     problem
-        Why the entries cannot be saved.
+        Why the form cannot be saved.
     """
 
     rows: tuple[SettingChange, ...] = ()
@@ -62,14 +62,14 @@ def respond(
     inherit: Callable[[Mapping[str, Any]], Policy],
     facts: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {}),
 ) -> HttpResponse:
-    """Return the part of a page with the changes of its form.
+    """Return the page fragment with the changes of a form.
 
     Parameters
     ----------
     inherit
         Returns the policy without an override that contains the given values.
     facts
-        What a tool rule contains besides settings, now and in the form.
+        The fields of a tool rule other than settings, as stored and as in the form.
     """
     form.is_valid()
     changes = _changes(form, inherit, *facts)

@@ -100,7 +100,7 @@ def code(request: HttpRequest) -> HttpResponse:
 
 
 def _pending_user(pending: dict[str, Any]) -> Any:
-    """Return the person whose password was right, unless that is too long ago or the password has changed since."""
+    """Return the person who entered the right password, unless that was too long ago or the password has changed since."""
     user = get_user_model().objects.filter(pk=pending["user"], is_active=True).first()
     if user is None or pending["until"] < time.time():
         return None
@@ -108,7 +108,7 @@ def _pending_user(pending: dict[str, Any]) -> Any:
 
 
 def address_of(request: HttpRequest) -> str:
-    """Return the address of the client, by which attempts are counted."""
+    """Return the client's address, by which attempts are counted."""
     return str(getattr(request, "client_address", None) or request.META.get("REMOTE_ADDR", ""))
 
 
@@ -121,7 +121,7 @@ def too_many(request: HttpRequest, template: str, context: dict[str, Any], wait:
 
 
 def _signed_in(request: HttpRequest, kept: str, after: str) -> HttpResponse:
-    """Show the form that was sent without a sign-in, or open the page."""
+    """Show the form that was kept at sign-out, or open the page."""
     form = kept_forms.read(kept) if kept else None
     if form is None:
         return HttpResponseRedirect(after)

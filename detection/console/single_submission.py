@@ -1,6 +1,6 @@
-"""A form that arrives twice is handled once: a double click, a reload that sends again, or a retry after a lost answer.
+"""A form that arrives twice is handled once: after a double click, a resubmitting reload, or a retry after a lost response.
 
-The CSRF token of a rendered form is drawn anew for each rendering, so two requests of one person with the same token and fields
+Each rendering of a form has a new CSRF token, so two requests of one person with the same token and fields
 are the same submission. The second one waits for the first and gets its redirect.
 """
 
@@ -57,7 +57,7 @@ def _key(request: HttpRequest) -> str:
 
 
 def _outcome(key: str) -> dict[str, Any] | None:
-    """Wait for the first submission; None if it failed, or has not ended in time."""
+    """Wait for the outcome of the first submission; None if it failed or did not end in time."""
     until = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < until:
         is_known, value = brief_records.load(key)

@@ -145,7 +145,7 @@ def page(request: ProjectRequest) -> HttpResponse:
 
 
 def _first_range(project: Project, now: datetime) -> str:
-    """Return a week, or a day on the first day of a project."""
+    """Return the default range: a week, or a day on the first day of a project."""
     began = project.first_event_at
     return "24h" if began is not None and now - began < timedelta(hours=24) else "7d"
 
@@ -172,7 +172,7 @@ def _next(moment: datetime, step: By, zone: tzinfo) -> datetime:
 def _links_of(
     links: Links, point: Point, end: datetime, sessions: Mapping[datetime, Sessions]
 ) -> dict[str, Link]:
-    """Return the links of one hour or day; its last instant may be now."""
+    """Return the links of one hour or day, which may end now."""
     start, found = point.at, sessions.get(point.at)
     of = {"incidents": links.incidents(point.numbers.incidents, start=start, end=end)}
     if found is not None:

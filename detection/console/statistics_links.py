@@ -25,12 +25,12 @@ class Link:
 
     @property
     def title(self) -> str:
-        """What the list has."""
+        """Title of the link: number and name of the rows."""
         return f"{self.count:,} {self.noun}{'' if self.count == 1 else 's'}"
 
 
 class Links:
-    """Makes the links of a page. Incidents are listed with `is` removed from the filter, because all states are counted."""
+    """The links of a page. Incidents are listed with `is` removed from the filter, because all states are counted."""
 
     def __init__(self, listing: Listing, range: TimeRange, project: str) -> None:  # noqa: A002
         self._listing, self._range = listing, range

@@ -1,4 +1,4 @@
-"""The Suggestions page: changes of policy that labels speak for, to try, accept or reject."""
+"""The Suggestions page: policy changes that labels support, to try, accept or reject."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MAX_NOTE: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class SuggestionPanel:
-    """A suggestion as the page shows it; a decided one has its row."""
+    """A suggestion as the page shows it; `row` is set once it is decided."""
 
     id: str
     kind: str

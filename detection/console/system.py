@@ -116,7 +116,7 @@ def _guard(missed: int) -> dict[str, str]:
 
 
 def _workers(has_work: bool) -> list[dict[str, Any]]:
-    """Return the last work of each part: a process that runs without working is failing."""
+    """Return when each part last did work: a process that runs without working is failing."""
     now, parts = timezone.now(), []
     for beat in heartbeats.heartbeats(now):
         name, help_ = _WORK[beat.part]

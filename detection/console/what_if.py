@@ -59,7 +59,7 @@ class ReplayedIncident:
 
     @property
     def word(self) -> str:
-        """What the strictest reaction was, in words."""
+        """The strictest reaction, in words."""
         return _reaction(self.item["decision"])
 
     @property
@@ -119,7 +119,7 @@ def change_of(request: ProjectRequest) -> PolicyChange:
 @in_project(Role.OPERATOR)
 @require_POST
 def create(request: ProjectRequest) -> HttpResponse:
-    """Try the form of a policy; the part with its progress alone, where a script asks for it."""
+    """Try the form of a policy; scripts get only the fragment with the progress."""
     is_part = request.headers.get("HX-Request") == "true"
     try:
         days = request.POST.get("days", "")
@@ -167,7 +167,7 @@ def page(request: ProjectRequest) -> HttpResponse:
 @in_project()
 @require_safe
 def one(request: ProjectRequest, public_id: str) -> HttpResponse:
-    """Show a what-if: its progress, and what it has found. The part alone, to refresh it."""
+    """Show a what-if: its progress and its results. Scripts get only that part, to refresh it."""
     row = _existing(request, public_id)
     is_part = request.headers.get("HX-Request") == "true"
     context = _context(request, row, is_beside_form="beside" in request.GET)
@@ -216,7 +216,7 @@ def save(request: ProjectRequest, public_id: str) -> HttpResponse:
 
 
 def _conflict(error: ChangedMeanwhile, change: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """Compare a change with what is stored now: it is the whole override, so a setting that it lacks is inherited."""
+    """Compare a change with what is stored now: a change contains the whole override, so missing settings are inherited."""
     stored = {name: value for name, value in error.current.items() if name not in ("values", "note")}
     facts = {name: change[name] for name in _FACTS if name in change}
     return edits.compare({**stored, **error.current.get("values", {})}, {**change["values"], **facts})
@@ -306,7 +306,7 @@ def _listed(request: ProjectRequest, items: list[dict[str, Any]]) -> list[Replay
 
 
 def differences(request: ProjectRequest, change: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """Return label, current and new value of everything in which a change differs from what is stored."""
+    """Return label, current value and new value of every difference between a change and the stored state."""
     before: dict[str, Any] = {}
     if change["scope"].startswith("tool:"):
         rule = ToolOverride.objects.filter(project=request.project, pattern=change["scope"][5:]).first()

@@ -1,4 +1,4 @@
-"""Values that go into the engine and come out of it: observations, findings and verdicts.
+"""Input and output values of the engine: observations, findings and verdicts.
 
 Every type is a slotted dataclass without behaviour. Observations and findings are frozen. Verdicts and steps are not: they
 are created at every step, and freezing them would cost as much as a detector.
@@ -21,7 +21,7 @@ Overrule = Callable[["Verdict"], Decision | None]
 """A program's own reaction to a detection: the decision that replaces the ladder's, or None to keep it."""
 
 DECISIONS: tuple[Decision, ...] = ("allow", "warn", "block", "hold", "stop")
-"""From the weakest to the strictest; the position is the strength."""
+"""Decisions from the weakest to the strictest."""
 
 
 class ObservedCall(Protocol):
@@ -136,7 +136,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message of the user, a request of the user to continue, a text of the assistant, or a condensed context."""
+    """A user message, a user request to continue, an assistant text, or a compaction of the context."""
 
     at: float
     kind: Literal["user", "continue", "assistant", "condense"] = "user"

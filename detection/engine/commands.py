@@ -1,6 +1,6 @@
 """Settings commands in a chat: `!/set(tool-loop-mode=chance, tool-loop-max-repeats=6)` and `!/unset(tool-loop-mode)`.
 
-A number after `+` raises a limit by so much: `!/set(tool-loop-budget-max-calls=+100)`.
+A number after `+` raises a limit by that amount: `!/set(tool-loop-budget-max-calls=+100)`.
 
 Reads commands, applies them to a session's override and writes the one-line replies. Storing belongs to the services.
 """
@@ -28,7 +28,7 @@ class _Unset:
 
 
 UNSET: Final = _Unset()
-"""In place of a value: the session inherits the setting again."""
+"""Stands for a value: the session inherits the setting again."""
 
 
 class CommandError(ValueError):
@@ -45,7 +45,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command of a text, with its changes, or the error that its author gets to read."""
+    """One command of a text, with its changes or the error to reply with."""
 
     changes: tuple[Change, ...] = ()
     error: str = ""
@@ -75,7 +75,7 @@ def shown_name(field: str) -> str:
 
 
 def contains_command(text: str) -> bool:
-    """Whether a chat text holds a command that is meant for LoopGuard."""
+    """Whether a chat text contains a command for LoopGuard."""
     return "!/" in text and _LOOKS_LIKE.search(text[:MAX_COMMAND_CHARS]) is not None
 
 
@@ -136,7 +136,7 @@ def apply(
     Raises
     ------
     CommandError
-        With the one-line reply; nothing of the command is to be applied then.
+        With the one-line reply; no change of the command may be applied then.
     """
     if command.error:
         raise CommandError(command.error)
@@ -154,7 +154,7 @@ def apply(
 
 
 def _raised(field: Field, before: float, by: str) -> float:
-    """Return a limit that is raised by an amount as written; a setting without a limit stays without one."""
+    """Return a limit raised by an amount as written; a setting without a limit stays without one."""
     name = shown_name(field.name)
     try:
         amount = float(by) if field.type == "float" else int(by)

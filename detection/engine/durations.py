@@ -1,4 +1,4 @@
-"""Times in words: the one spelling of screens, alerts, messages and commands.
+"""Times in words, spelled the same on screens and in alerts, messages and commands.
 
 `static/js/durations.js` has the same rules for what scripts keep up to date; `tests/browser/durations.json` has cases for both.
 """
@@ -13,7 +13,7 @@ UNITS: Final = {"d": 86_400, "h": 3_600, "min": 60, "s": 1}
 OF_UNIT: Final = {"seconds": 1, "minutes": 60}
 """Units of time that settings have, in seconds."""
 _FEW: Final = 5
-"""Below so many of its largest unit, a span is given in two."""
+"""Below this many of its largest unit, a span is given in two units."""
 
 
 def exact(value: float, unit: str = "seconds") -> str:

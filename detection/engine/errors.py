@@ -9,7 +9,7 @@ class PolicyError(ValueError):
     Attributes
     ----------
     field : str
-        The setting, or the name of the scope, to blame.
+        The setting or scope name at fault.
     message : str
         What is wrong and what is allowed, as the rest of a sentence: "must be between 1 and 31,536,000".
     others : tuple of PolicyError

@@ -1,4 +1,4 @@
-"""What the sessions of one family share: a session, those that it started, and so on down.
+"""State shared by the sessions of one family: a session, the sessions it started, and so on.
 
 A service loads the family of a session before it folds, and stores it afterwards; the detectors `family`, `family_budget` and
 `handoff` read and change it. Everything in it is bounded, so that it costs the same however many calls the family makes.
@@ -16,7 +16,7 @@ from detection.engine.memory import MAX_RESULTS, RecentHashes, drop_oldest, hash
 
 VERSION = 1
 MAX_MEMBERS = 200
-"""Further sessions of the family are judged alone."""
+"""Further sessions of the family are judged individually."""
 MAX_CALLS, MAX_TOOLS, MAX_HANDOFFS = 128, 32, 64
 _KEY_CHARACTERS, _RESULT_CHARACTERS = 16, 8
 
@@ -59,7 +59,7 @@ class Stretch:
     seq : int
         Its first call.
     results : int
-        Results that came meanwhile.
+        Results received during the stretch.
     is_new : bool
         Whether one of them was new.
     """
@@ -108,9 +108,10 @@ class FamilyState:
     _member: int = -1
 
     def enter(self, session: str, parent: str, member: str, used: tuple[int, int, float]) -> bool:
-        """Take a session in hand, with what it has used in its whole life; return False if the family is full.
+        """Start to process a session, with its lifetime usage; return False if the family is full.
 
-        Totals are replaced, not added up, so that nothing counts twice, and what a session used before it had a family counts.
+        Totals are replaced, not added up, so that nothing counts twice and usage from before the session joined the
+        family counts.
         """
         if member not in self.usage and len(self.usage) >= MAX_MEMBERS:
             return False
@@ -136,7 +137,7 @@ class FamilyState:
         return known
 
     def note_result(self, key: str, result: str, *, is_error: bool) -> None:
-        """Note the result of a call. One that differs from the one before is progress, but for an error."""
+        """Note the result of a call. A result that differs from the previous one is progress, unless it is an error."""
         known = self.repeats.get(key[:_KEY_CHARACTERS])
         if known is None:
             return
@@ -165,7 +166,7 @@ class FamilyState:
         return self.seen.add_new(bytes.fromhex(result[:_RESULT_CHARACTERS]), MAX_RESULTS)
 
     def keep_only(self, key: str) -> None:
-        """Forget what was called before a successful change, but for the change itself."""
+        """Forget the calls before a successful change, except the change itself."""
         kept = self.repeats.get(key[:_KEY_CHARACTERS])
         self.repeats = {key[:_KEY_CHARACTERS]: kept} if kept else {}
         self.errors.clear()
@@ -184,7 +185,7 @@ class FamilyState:
         self.handoffs.clear()
 
     def merge(self, other: FamilyState) -> None:
-        """Take over what was counted while the session at the top of `other` had no known parent."""
+        """Take over the counts from while the top session of `other` had no known parent."""
         for member, used in other.usage.items():
             if member in self.usage or len(self.usage) < MAX_MEMBERS:
                 self.usage.setdefault(member, used)

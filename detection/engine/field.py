@@ -68,7 +68,7 @@ class Field:
     weakens : {"up", "down", "on", "off"} or None
         The direction of a change that weakens detection.
     strictest_first : tuple of str
-        The choices in order of strictness, where they have one.
+        The choices in order of strictness, if they have one.
     zero_is_off : bool
         Whether a zero that is allowed means "off" or "never" instead of the smallest amount.
     aliases : tuple of str

@@ -385,7 +385,7 @@ def apply_choice(state: State, loop_id: str, choice: Choice, by: int = 0) -> boo
 
 
 def close_hold(state: State, loop_id: str) -> None:
-    """Reset what `reset_after_detection` names, because a call of this loop waits for no answer any more."""
+    """Reset what `reset_after_detection` names, because no call of this loop waits for a decision any more."""
     for run in state.counted:
         if loop_id in run.loops:
             reset_counters(run, loop_id, run.loops[loop_id].reset)
@@ -419,7 +419,7 @@ def exempt(state: State, tool: str) -> None:
 
 
 def revoke_exemption(state: State, tool: str) -> bool:
-    """Count a tool again from its next call on; return whether it was exempt."""
+    """Count a tool again starting with its next call; return whether it was exempt."""
     tool = bounded_name(tool)
     was_exempt = tool in state.exempt
     state.exempt = [name for name in state.exempt if name != tool]
@@ -437,7 +437,7 @@ def grant_rounds(state: State, rounds: int) -> None:
 
 
 def note_used(state: State, calls: int, used: Usage, policy: Policy) -> None:
-    """Note what a session has used, whose state was rebuilt from its latest events only."""
+    """Note the usage of a session whose state was rebuilt from its latest events only."""
     if not policy.values["enabled"]:
         return
     for detector in ON_REBUILT:
@@ -474,7 +474,7 @@ def _add_record(run: RunState, record: Record, arguments: Arguments, policy: Pol
 
 
 def _forget(run: RunState, policy: Policy) -> None:
-    """Forget what no detector looks back at any more, under the settings of any tool that is remembered."""
+    """Forget what no detector needs any more, under the settings of every remembered tool."""
     records = run.records
     memory, compared = policy.memory_calls, policy.values["similar_window_calls"]
     if policy.has_tool_settings:
@@ -618,7 +618,7 @@ def _decide(
 
 
 def _reusable(state: State, run: RunState, record: Record, policy: Policy) -> int | None:
-    """Return the sequence number of the call whose answer this one would get again, None if there is none.
+    """Return the sequence number of the call whose result this one would reuse, or None.
 
     It is the latest identical call that ran, of a tool that reads, if it succeeded and no call of the session that may change
     something ran since, whatever its result. Without `result_aware`, nobody knows which calls do.
@@ -635,7 +635,7 @@ def _reusable(state: State, run: RunState, record: Record, policy: Policy) -> in
 
 
 def _may_be_changed(state: State, record: Record) -> bool:
-    """Return whether a call that may change something was let run after this one, in any run of the session."""
+    """Return whether a call that may change something ran after this one, in any run of the session."""
     return any(
         one.seq > record.seq and one.effect in ("command", "write") and one.decision not in BLOCKING
         for run in state.runs.values()
@@ -710,7 +710,7 @@ def _lap_of(state: State, record: Record, period: int) -> tuple[str, ...]:
 def _duplicate(
     state: State, record: Record, policy: Policy, templates: Templates, seq: int | None = None
 ) -> Step:
-    """Return the step of a call that is counted already: resent, or repeated within its round."""
+    """Return the step of a call that has already been counted: resent, or repeated within its round."""
     if record.effect == "poll":
         policy = policy.as_poll()
     verdict = Verdict()

@@ -59,7 +59,7 @@ class WordHashes(dict[bytes, str]):
 
 
 class Keyer:
-    """Digests under a project's secret (keyed BLAKE2b), so that stored digests do not reveal what they were made of.
+    """Digests keyed with a project's secret (BLAKE2b), so that stored digests do not reveal their input.
 
     Parameters
     ----------
@@ -160,10 +160,10 @@ def structured(arguments: Arguments) -> Arguments:
 
 
 def canonical(arguments: Arguments, ignore: Sequence[str] = ()) -> bytes:
-    """Return compact JSON with sorted keys at every depth and strings in NFC, or the trimmed text if it is no JSON.
+    """Return compact JSON with sorted keys at every depth and strings in NFC, or the trimmed text if it is not JSON.
 
-    No arguments, an empty text and `{}` are identical. Text that is no JSON gets a prefix, so that it differs from a JSON
-    string with the same letters.
+    No arguments, an empty text and `{}` are identical. Text that is not JSON gets a prefix, so that it differs from a
+    JSON string with the same letters.
     """
     value: Any = arguments
     if isinstance(arguments, str):

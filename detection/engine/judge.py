@@ -48,7 +48,7 @@ IN_WORDS = (
     'Begin your answer with "JUSTIFICATION ACCEPTED:" or "JUSTIFICATION DENIED:" and an explanation in one or two sentences. '
     'Then write, on a line that begins with "GUIDANCE:", how the agent should go on, or what it should try instead.'
 )
-"""What is asked of a judge that answers in words."""
+"""The system message for a judge that answers in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Digest:
 
 
 def prompt(digest: Digest, original_request: str = "") -> str:
-    """Return the user message: the figures, then everything that others wrote, fenced and truncated."""
+    """Return the user message: the figures, then all text written by others, fenced and truncated."""
     tools = ", ".join(
         f"{_fenced(name, 80)} {count}"
         for name, count in sorted(digest.tools.items(), key=lambda kv: -kv[1])[:12]
@@ -126,7 +126,7 @@ def parse_closed(text: str, max_extra_rounds: int) -> Ruling:
     Returns
     -------
     Ruling
-        `unclear` for anything but exactly one object of `SCHEMA`.
+        `unclear` for anything other than exactly one object of `SCHEMA`.
     """
     try:
         value = orjson.loads(text[:MAX_REPLY_CHARS].strip())

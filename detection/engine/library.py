@@ -118,7 +118,7 @@ class Guard:
         return fold.observe_message(self._state, message, self.policy, self._keyer).verdict
 
     def clear(self) -> None:
-        """Forget everything that was counted, as at the start of a session."""
+        """Reset all counts, as at the start of a session."""
         self._state = fold.new_state()
 
     def dump(self) -> bytes:

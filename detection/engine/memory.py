@@ -1,4 +1,4 @@
-"""State of a session between two observations, bounded whatever the session's length.
+"""State of a session between two observations, of bounded size regardless of the session's length.
 
 A `State` holds the session, a `RunState` everything that is counted together (one run, or the whole session), and a
 `Record` one call. Detectors read run states and keep a small dictionary of their own in `RunState.detectors`. `snapshot`
@@ -30,7 +30,7 @@ PENDING, OK, ERROR, EMPTY = "p", "o", "e", "m"
 """Status of a call: no result yet, or what the result was."""
 
 BLOCKING = frozenset(("block", "hold", "stop"))
-"""Decisions under which a call does not run."""
+"""Decisions that keep a call from running."""
 
 _NO_WARNING = (-(10**9), "")
 
@@ -87,7 +87,7 @@ class Record:
 
     @property
     def decision(self) -> str:
-        """The verdict that the call got."""
+        """The verdict on the call."""
         return self.reaction[0] if self.reaction else "allow"
 
 
@@ -245,7 +245,7 @@ class RunState:
         return False
 
     def user_spoke(self) -> None:
-        """Begin anew after a message of the user; detectors keep what still counts then, such as a series of errors."""
+        """Start over after a user message; detectors keep what still counts, such as a series of errors."""
         self.epoch = self.ordinal
         for record in self.records:
             record.is_obsolete = True

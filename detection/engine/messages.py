@@ -23,7 +23,7 @@ _INSTEAD = "Change the inputs, use another tool, or answer with what you know."
 AFTER_STOP = "Break the request into smaller steps, or try another approach."
 
 CLOSINGS = ("skipped", "expired", "expired_stop", "denied")
-"""Names of the templates for held calls that are not approved: by a person, by nobody in time, or by the judge."""
+"""Names of the templates for held calls that are not approved: denied by a person, expired, or denied by the judge."""
 
 TEMPLATES: Mapping[str, str] = {
     "warn": "[WARNING: $what. You may be in a loop. $advice]",
@@ -86,7 +86,7 @@ CLASS_TEMPLATES: Mapping[ToolClass, Mapping[str, str]] = {
 """Default message templates by tool class and rung, for repeats; `TEMPLATES` has the others."""
 
 _CLASSES_OF_ANY_LOOP = frozenset(("poll", "fallible"))
-"""Classes whose templates are right for loops of different calls, too."""
+"""Classes whose templates also suit loops of different calls."""
 
 _NEXT = {
     "delay": "will have to wait",
@@ -124,7 +124,7 @@ def message(
         capital letter), `$advice`, `$next` (what happens if the agent continues), `$tool`, `$count`, `$limit`, `$window`,
         `$kind` and `$seconds`.
     after_guidance : bool
-        Whether the agent got a chance to change its approach before.
+        Whether the agent already got a chance to change its approach.
     next_rung : str
         The rung that the next detection takes, if it is known.
     pause_seconds : int
@@ -206,7 +206,7 @@ def pause_note(seconds: int) -> str:
 
 
 def answer_note(seconds: float) -> str:
-    """Return the line before an answer that is given back, with its age in seconds."""
+    """Return the line before a reused result, with its age in seconds."""
     return f"The answer that the same call got {durations.relative(max(0.0, seconds))}:"
 
 

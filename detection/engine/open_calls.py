@@ -26,7 +26,10 @@ from detection.engine.policy import Policy
 ASSIGNED = "seq-"
 """Ids of calls and rounds that LoopGuard assigns have this form, followed by a sequence number."""
 MAX_JOINING_REQUESTS = 8
-"""So many further requests can join a round. Where only some tools report results, a loop of the others is still counted."""
+"""Number of further requests that can join a round.
+
+Where only some tools report results, a loop of the others is still counted.
+"""
 
 
 class ClosedCall(NamedTuple):
@@ -120,10 +123,10 @@ def counted_in_round(run: RunState, key: str, round_hash: int) -> Record | None:
 
 
 def find_closed(state: State, result: ObservedResult, policy: Policy, keyer: Keyer) -> ClosedCall | None:
-    """Return the call that a result belongs to; the ids that it closes stand for no call any more.
+    """Return the call that a result belongs to; the ids that it closes no longer refer to a call.
 
-    A result names a call id, a tool with or without arguments, or nothing. It belongs to the oldest open call that fits; of
-    several calls with the same id, to one of the latest round.
+    A result names a call id, a tool with or without arguments, or nothing. It belongs to the oldest open call that
+    matches; of several calls with the same id, to one of the latest round.
     """
     if result.call_id:
         call_hash = hash_of(result.call_id)

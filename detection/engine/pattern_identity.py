@@ -1,4 +1,4 @@
-"""Identity of patterns: what is the same about one loop in different sessions and agents.
+"""Identity of patterns: the features that one loop has in common across sessions and agents.
 
 Arguments differ from session to session, so they do not count; the tool, the detector and the sort of result do. All shells
 are one tool to an agent's instructions but not to the person who has to repair something, so a shell command counts by its
@@ -63,7 +63,7 @@ class PatternIdentity:
     def stands_alone(self) -> bool:
         """Whether its incidents never belong to the pattern of another loop about the same calls.
 
-        So with run limits, and with the trouble of a provider, which is no loop of the agent.
+        This is true for run limits and for provider trouble, which is not the agent's loop.
         """
         return bool(self.detail) or detector_for(self.kind).is_run_limit
 

@@ -54,7 +54,10 @@ _TROUBLES: tuple[tuple[Trouble, tuple[str, ...], re.Pattern[str]], ...] = (
 
 
 def trouble_of(text: str) -> Trouble:
-    """Return what trouble an error reports in its first 400 characters, or nothing. Costs one pass per kind."""
+    """Return the kind of trouble that an error reports in its first 400 characters; empty if none.
+
+    Costs one pass per kind.
+    """
     head = text[:_MAX_CHARS]
     for trouble, parts, pattern in _TROUBLES:
         if contains_any(head, parts) and pattern.search(head):

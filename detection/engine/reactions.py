@@ -29,7 +29,7 @@ DECISION_OF: dict[str, Decision] = {
 """The verdict of each rung."""
 
 ENDINGS: tuple[Ending, ...] = ("finish", "reuse", "delay")
-"""The rungs that block a call and ask for something else than another way."""
+"""The rungs that block a call with a specific request other than changing the approach."""
 
 MAX_PAUSE_SECONDS = 900
 
@@ -99,13 +99,13 @@ def react(
     Parameters
     ----------
     run : RunState
-        Holds how far each loop has escalated; changed in place.
+        Contains how far each loop has escalated; changed in place.
     finding : Finding
         The detection.
     policy : Policy
         Names the ladder.
     at : float
-        Server time of the call in hand in Unix seconds; the session as a whole has no records that tell.
+        Server time of the current call in Unix seconds; the session as a whole has no records with times.
     after_result : bool
         The call has already run, so it can only be warned about. Anything stricter is left to the next call of the loop, where
         the detector fires again. With `outcome_method = literal` the run is stopped after the result.
@@ -185,7 +185,7 @@ def _advise(run: RunState, loop: Loop, finding: Finding, ladder: Sequence[str], 
 
 
 def _warn(run: RunState, finding: Finding, gap: int) -> bool:
-    """Return whether the agent is to be warned: not if another detector has just warned it about some of these calls."""
+    """Return whether to warn the agent: not if another detector has just warned about some of these calls."""
     ordinal, loop_id = run.warned
     latest = run.loops.get(loop_id)
     if (
@@ -201,14 +201,14 @@ def _warn(run: RunState, finding: Finding, gap: int) -> bool:
 
 
 def strictest(reactions: Sequence[Reaction]) -> Reaction:
-    """Return the reaction that decides: the strictest; of equals one with a rung, then the first by rank."""
+    """Return the decisive reaction: the strictest one; among equals one with a rung, then the first by rank."""
     return max(
         reactions, key=lambda one: (STRENGTH[one.decision], one.rung is not None, -RANK[one.finding.kind])
     )
 
 
 def reset_after(run: RunState, owner: RunState, reaction: Reaction, policy: Policy) -> None:
-    """Reset what the policy says is reset after a detection; of a held call, once it is answered.
+    """Reset what `reset_after_detection` names; for a held call, once it is decided.
 
     `owner` is what the finding counts over: the run, or the session as a whole.
     """
@@ -251,7 +251,8 @@ def reset_loop(run: RunState, loop_id: str) -> Loop | None:
 def distinct(findings: Sequence[Finding]) -> list[Finding]:
     """Return one finding per loop, by rank.
 
-    A spent limit of the run is no loop and always stays, and what other sessions of a family did is no loop of this one.
+    A spent run limit is not a loop and is always kept, and calls of other sessions of a family are not this session's
+    loop.
     """
     kept: list[Finding] = []
     loops: list[Finding] = []

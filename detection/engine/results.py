@@ -273,7 +273,7 @@ def _may_be_volatile(text: str) -> bool:
 
 
 def _may_name_an_id(text: str) -> bool:
-    """Return whether the text may contain an id with a label; a fast check before a slow pattern."""
+    """Return whether the text may contain a labelled id: a fast check before a slow pattern."""
     for label in _ID_LABELS:
         if label in text:
             return True
@@ -327,7 +327,7 @@ def without_words(text: str, sketch: str, keyer: Keyer) -> str:
 
 
 def as_text(content: Any) -> str | None:
-    """Return a result as text; anything else than text becomes compact JSON."""
+    """Return a result as text; anything other than text becomes compact JSON."""
     if content is None or isinstance(content, str):
         return content
     return orjson.dumps(content, default=str).decode()

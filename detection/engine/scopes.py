@@ -37,7 +37,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 """The names that a scope of each kind must have."""
 
 _CONTEXT: Mapping[str, tuple[str, ...]] = MappingProxyType({"session": ("agent", "backend", "model")})
-"""The names that it may have as well: a session runs one agent on one model, which decides what it inherits."""
+"""Optional names: a session runs one agent on one model, which decides what it inherits."""
 
 MAX_NAME_CHARACTERS: Mapping[str, int] = MappingProxyType(
     {"agent": 128, "backend": 128, "model": 200, "pattern": 128}
@@ -46,7 +46,7 @@ MAX_NAME_CHARACTERS: Mapping[str, int] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A place in the order of overrides.
+    """The scope of an override.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class Scope:
     Raises
     ------
     PolicyError
-        When a name is missing, or one is given that the kind does not have.
+        When a required name is missing, or a name is given that the kind does not have.
     """
 
     kind: ScopeKind
@@ -160,7 +160,7 @@ class Scope:
         )
 
     def check_names(self) -> None:
-        """Check the names of a scope that is to be stored.
+        """Check the names of a scope before it is stored.
 
         Raises
         ------

@@ -137,7 +137,7 @@ ShellIntent = Literal["", "change", "look", "sleep"]
 
 
 def intent_of_line(arguments: object) -> ShellIntent:
-    """Return what a shell line does: it changes something, it sleeps, all its commands only look, or nothing known."""
+    """Return the intent of a shell line: it changes something, sleeps, only reads, or is unknown."""
     command = _command_of(arguments)
     if ">" in command and _REDIRECTED.search(command):
         return "change"
@@ -177,7 +177,7 @@ def _command_of(arguments: object) -> str:
 
 
 def _words_of(part: str) -> list[str]:
-    """Return the first words of a command without what stands before its program."""
+    """Return the first words of a command, starting with its program."""
     words = part.split(None, 8)
     while words and (words[0] in _PREFIXES or ("=" in words[0] and words[0][0] not in "-'\"")):
         words = words[1:]

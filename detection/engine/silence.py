@@ -1,6 +1,6 @@
-"""Judges the time that passes: calls without a result, and runs that stop in the middle.
+"""Detects silence: calls without a result, and runs that stop in the middle.
 
-No event comes while nothing happens, so a service asks now and then. The rules and limits are those of the detector `stalled`.
+Silence produces no events, so a service asks periodically. The rules and limits are those of the detector `stalled`.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _STALLED = cast("Stalled", BY_KIND[Stalled.kind])
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """A moment at which a session is looked at.
+    """A moment at which a session is checked.
 
     Parameters
     ----------
     at : float
         Now, in Unix seconds of the server.
     last_event_at : float
-        When the session was last heard of.
+        Time of the session's last event, in Unix seconds.
     reports_results : bool
         Whether a result is known of any call of the session. Without one, no call can be waited for.
     """
@@ -39,7 +39,7 @@ class Silence:
 
 
 def observe_silence(state: State, silence: Silence, policy: Policy) -> tuple[list[Finding], float | None]:
-    """Return what is stalled, each once, and when to look again.
+    """Return what has stalled, each once, and when to check again.
 
     Parameters
     ----------
@@ -77,26 +77,26 @@ def observe_silence(state: State, silence: Silence, policy: Policy) -> tuple[lis
 
 
 def observe_heartbeat(state: State, call_seq: int, at: float) -> None:
-    """Note that a call still runs; it is waited for as long again."""
+    """Note that a call is still running; its time starts again."""
     for run in state.runs.values():
         if any(record.seq == call_seq for record in run.records):
             _STALLED.note_heartbeat(run.detectors.setdefault(_STALLED.kind, {}), call_seq, at)
 
 
 def observe_release(state: State, at: float) -> None:
-    """Note that held calls may run: the time of whichever does begins now. Call it before they are let go."""
+    """Note that held calls may run: their time starts now. Call this before they are released."""
     for seq in [one.seq for run in state.runs.values() for one in run.records if one.decision == "hold"]:
         observe_heartbeat(state, seq, at)
 
 
 def observe_rest(state: State) -> None:
-    """Note that the agent has answered or ended, so that its silence means nothing."""
+    """Note that the agent has answered or ended, so that silence is expected."""
     for run in state.runs.values():
         run.detectors.get(_STALLED.kind, {}).pop("is_working", None)
 
 
 def observe_end(state: State, run: str | None, policy: Policy) -> None:
-    """Note that a run has ended, or all runs without a name: nobody waits for the results of its calls any more."""
+    """Note that a run has ended, or all runs without a name: the results of its calls are no longer expected."""
     observe_rest(state)
     if run and policy.values["counting_scope"] == "run":
         return  # Its calls are forgotten, and other runs go on.

@@ -3,7 +3,7 @@
 `read` reads, `change` changes something, `poll` asks for a state that changes elsewhere, `wait` lets time
 pass, `message` writes to someone, `fallible` often fails in normal use (a shell), and `exempt` is never judged.
 
-The table contains whole words, never parts: `preview_theme` is no `view`. Other names are judged by their verbs, see
+The table contains whole words, never parts: `preview_theme` is not a `view`. Other names are judged by their verbs, see
 `tool_verbs`. A project's tool rules override both.
 """
 

@@ -1,4 +1,4 @@
-"""What the words of a name say about a tool or an action: it reads, it writes, or it sends a message."""
+"""Derives from the words of a name whether a tool or an action reads, writes, or sends a message."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def words_of(name: str) -> list[str]:
 
 
 def intent_of(words: list[str]) -> Intent:
-    """Return what a name says: a verb at any place counts, also glued to its object, and a reading one wins."""
+    """Return the intent that a name implies: a verb in any position counts, even joined to its object, and reading verbs win."""
     if not _OWN_STATE.isdisjoint(words):
         return ""
     if len(words) == 1 and (glued := _GLUED.fullmatch(words[0])):
@@ -98,7 +98,7 @@ def intent_of(words: list[str]) -> Intent:
 
 
 def moves_on(tool: str, arguments: object) -> bool:
-    """Return whether a call pages or scrolls, so that an identical one asks for something else."""
+    """Return whether a call pages or scrolls, so that an identical call requests something else."""
     if not _MOVES.isdisjoint(words_of(tool)):
         return True
     values = arguments.values() if isinstance(arguments, dict) else (arguments,)

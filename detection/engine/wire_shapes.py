@@ -1,4 +1,4 @@
-"""The forms in which integrations receive a verdict: what each of them can do, and the message in its own format.
+"""The formats in which integrations receive a verdict: the actions each supports, and the message in its format.
 
 The formats of coding agents are those of their hooks: `before` a tool runs, or `after` it with its result. Each of them
 rejects or ignores what it does not know, and then runs the call, so a form has no keys but those documented here.
@@ -53,7 +53,7 @@ WARNED_WITH_RESULT: Final[frozenset[Shape]] = frozenset(("codex", "gemini_cli"))
 """Coding agents whose model reads the message of a call that runs only with the result."""
 
 NO_REASON: Final = "The call was not run."
-"""Instead of an empty message, which some coding agents take for an error and then run the call."""
+"""Used instead of an empty message, which some coding agents treat as an error before they run the call."""
 
 
 def shape_named(name: str) -> Shape | None:
@@ -213,7 +213,7 @@ def _copilot_after(_: Action, text: str) -> dict[str, Any]:
 
 
 def _opencode(action: Action, text: str) -> dict[str, Any]:
-    """Return the form that our own plugin reads: it throws the message of a call that is not to run."""
+    """Return the form that LoopGuard's plugin reads: it throws the message if the call must not run."""
     return {"run": action in ("run", "run_with_message"), "message": text}
 
 

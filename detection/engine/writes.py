@@ -1,4 +1,4 @@
-"""Recognises writes: calls that change something, and the receipts that they are answered with.
+"""Recognises writes: calls that change something, and the receipts they return.
 
 A receipt ("Successfully wrote file a.txt", `{"success": true}`, the changed record with a new id) says that a piece of work is
 done. Many pieces of work have the same receipt, so an identical one is no evidence of a loop.
@@ -16,7 +16,7 @@ from detection.engine.tool_classes import ToolTraits
 from detection.engine.tool_verbs import intent_of, words_of
 
 Effect = Literal["", "command", "look", "message", "poll", "write"]
-"""What a call intends: nothing known, a shell command that changes something or only looks, a message, a poll of a state, or a write."""
+"""The intent of a call: unknown, a shell command that changes something or only reads, a message, a poll of a state, or a write."""
 
 # A command that sleeps first waits for a state that others change.
 _OF_SHELL: Mapping[str, Effect] = {"": "", "change": "command", "look": "look", "sleep": "poll"}
@@ -69,7 +69,7 @@ _DECLINED_PARTS = (
 
 
 def effect_of(traits: ToolTraits, arguments: object) -> Effect:
-    """Return what a call intends. An action named in the arguments takes precedence over the tool's name."""
+    """Return the intent of a call. An action named in the arguments takes precedence over the tool's name."""
     tool_class = traits.tool_class
     if tool_class == "fallible":
         if traits.input_argument and isinstance(arguments, dict) and not arguments.get(traits.input_argument):
@@ -90,7 +90,7 @@ def effect_of(traits: ToolTraits, arguments: object) -> Effect:
 
 
 def _named_action(arguments: Mapping[str, object]) -> Effect | None:
-    """Return what the action that a dispatching tool gets intends; None without a known one."""
+    """Return the intent of the action that a dispatching tool is given; None if it is unknown."""
     if _ACTION_NAMES.isdisjoint(arguments):
         return None
     for name in _ACTION_FIELDS:
@@ -121,7 +121,7 @@ def _is_sql_write(arguments: object) -> bool:
 
 
 def is_declined(text: str) -> bool:
-    """Return whether a result that is no error says at its beginning that the write did not happen."""
+    """Return whether a result that is not an error begins by saying that the write did not happen."""
     head = text[:_MAX_DECLINED_CHARS]
     return (
         contains_any(head, _DECLINED_PARTS)

@@ -1,4 +1,4 @@
-"""Who may use the gateway: finds the grant of a request, also while the database is away."""
+"""Access to the gateway: finds the grant of a request, even while the database is unavailable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The side of an exchange that faces the agent: reads its body, sends the response, notices when it is gone."""
+"""The client side of an exchange: reads the request body, sends the response, and notices a disconnect."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from detection.gateway.headers import Headers, RequestHeaders
 from detection.unfinished_bodies import BodyTimeout, UnfinishedBodies
 
 ERROR_SECONDS: Final = 1.0
-"""For the error at the end of a stream. A client that does not read by then sees its connection closed."""
+"""Seconds to send the error at the end of a stream. A client that does not read by then sees its connection closed."""
 
 
 class Client:
@@ -34,11 +34,11 @@ class Client:
     has_started
         Whether the response has begun.
     has_answer
-        Whether the client has got all of the response that matters to it.
+        Whether the client has received everything of the response that matters to it.
     has_body
         Whether the request has a body.
     is_denied
-        Whether its key or token was revoked meanwhile, or its project archived.
+        Whether its key or token has since been revoked, or its project archived.
     error_event
         Returns an error as the event of a stream, while what the client has got of one ends with an event.
     """

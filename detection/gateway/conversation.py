@@ -1,4 +1,4 @@
-"""The conversation of a guarded request: its session, and its history as the model server and the guard are to have it."""
+"""The conversation of a guarded request: its session, and its history in the forms for the model server and the guard."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Conversation:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the model server keeps the conversation, so that a later request may name the response to continue."""
+        """Whether the model server stores the conversation, so that a later request may name the response to continue."""
         return self.protocol.is_kept(self.request)
 
     @property
@@ -101,7 +101,7 @@ class Conversation:
         self.session = self.session or self._session_name(answer)
 
     def name_after(self, response_id: str) -> None:
-        """Give the session the name that a request has which continues a response, unless it has one."""
+        """Give the session the name of the response that the request continues, unless it has a name."""
         self.session = self.session or _name_after(response_id)
 
     def _session_name(self, answer: Answer | None) -> str:
@@ -149,7 +149,7 @@ class Conversation:
         return found or _name_after(previous)
 
     def speaker(self, answer: Answer | None = None) -> Speaker:
-        """Return whose conversation it is."""
+        """Return the agent and session of the conversation."""
         headers = self.client.headers
         return Speaker(
             principal=self.grant.principal,
@@ -171,16 +171,15 @@ class Conversation:
 
     @property
     def ends_with_commands_only(self) -> bool:
-        """Whether the last prompt contains nothing else, so that there is nothing to ask the model."""
+        """Whether the last prompt contains only commands, so that there is nothing to ask the model."""
         return self._prompt is not None and is_only_commands(self._prompt)
 
     # Rewriting
 
     def rewrite(self, body: bytes, facts: SessionFacts) -> tuple[bytes, list[Message]]:
-        """Return the request as the model server is to have it, and its messages; set those for the guard.
+        """Return the request and its messages for the model server; set the messages for the guard.
 
-        A conversation of an unknown form is the model server's to judge: it stays as it is, and what comes back is guarded all
-        the same.
+        A conversation of an unknown form is passed on unchanged, and the response is guarded all the same.
         """
         try:
             if self.session:
@@ -200,7 +199,7 @@ class Conversation:
             return body, self.messages
 
     def _rewritten(self, known: list[Message], *, with_notes: bool) -> list[Message]:
-        """Return a conversation with what the client does not know; the same list if nothing changes."""
+        """Return a conversation with the additions that the client has not seen; the same list if nothing changes."""
         if not self._rewrites:
             return known
         messages = self.protocol.rewritten(known, Rewrites(self._rewrites, with_notes=with_notes))
@@ -246,7 +245,7 @@ class Conversation:
         self.state.memory.backends_without_usage.put(backend.public_id, backend.base_url)
 
     async def keep_response(self, shown_id: str, known_id: str, results: list[Message]) -> None:
-        """Note what a request has to contain that continues a response.
+        """Store what a request that continues a response has to contain.
 
         Parameters
         ----------

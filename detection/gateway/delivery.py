@@ -1,4 +1,4 @@
-"""Gives the client the answer to a guarded request: whole or as a stream, with what the verdicts make of it."""
+"""Delivers the answer to a guarded request, whole or as a stream, with the verdicts applied."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Delivery:
     Attributes
     ----------
     lead
-        A text of LoopGuard that precedes the answer of the model, or empty.
+        A text from LoopGuard that precedes the answer of the model, or empty.
     """
 
     def __init__(self, conversation: Conversation) -> None:
@@ -109,7 +109,7 @@ class Delivery:
         self.verdicts.delivered(reader.answer)
 
     def _fed(self, reader: StreamReader, part: bytes) -> bytes:
-        """Return what passes at once; all of it where the answer cannot be read and the backend fails open."""
+        """Return what is passed on immediately: everything if the answer cannot be read and the backend fails open."""
         try:
             return reader.feed(part)
         except Exception as error:
@@ -121,7 +121,7 @@ class Delivery:
             return reader.unread
 
     async def _decide_stream(self, reader: StreamReader, reasks_left: int) -> Answer | None:
-        """Send what the client gets of the calls that are held, or return the answer if the model server is asked again."""
+        """Send the client its part of the withheld calls, or return the answer if the model server is asked again."""
         reader.finish()
         work = asyncio.create_task(self.verdicts.resolve(reader.answer, reasks_left))
         try:

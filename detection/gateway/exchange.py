@@ -98,7 +98,7 @@ class Exchange:
         )
 
     async def _converse(self, delivery: Delivery, body: bytes, messages: list[Message]) -> None:
-        """Ask the model server until there is an answer that the client may have."""
+        """Ask the model server until there is an answer for the client."""
         conversation = delivery.conversation
         request: dict[str, Any] = conversation.request
         reader: StreamReader = self.protocol.reader(request)

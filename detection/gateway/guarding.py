@@ -49,12 +49,12 @@ COMMAND_FAILED: Final = (
 
 
 class GuardUnavailable(Exception):
-    """There is no verdict: the failure rule of the backend decides."""
+    """There is no verdict, so the failure rule of the backend decides."""
 
 
 @dataclass(frozen=True, slots=True)
 class Speaker:
-    """Whose conversation it is.
+    """The agent and session of a conversation.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ class Speaker:
 
 @dataclass(frozen=True, slots=True)
 class ResultNotices:
-    """What was found about results: a message, and whether it ends the run."""
+    """Findings about results: a message, and whether it ends the run."""
 
     text: str = ""
     is_stop: bool = False
@@ -181,7 +181,7 @@ class Guarding:
             return COMMAND_FAILED
 
     async def _decided(self, speaker: Speaker, verdict: CallVerdict) -> AnswerVerdict:
-        """Return a verdict; that of a held call when it is decided."""
+        """Return a verdict; for a held call, once it is decided."""
         message = verdict.message_by_shape.get(speaker.shape, verdict.message)
         if verdict.decision != "hold":
             return AnswerVerdict(verdict.decision, message, _ends_in_error(verdict), verdict.ending)
@@ -216,7 +216,10 @@ def _closed(project_id: int, public_id: str) -> AnswerVerdict | None:
 def _guard(
     speaker: Speaker, messages: Sequence[dict[str, Any]], answer: Answer, *, is_retry: bool = False
 ) -> GuardResponse:
-    """Evaluate the calls at the end of the messages. The tokens of an answer that is given again count, too: they are charged."""
+    """Evaluate the calls at the end of the messages.
+
+    The tokens of a repeated answer count too, because they are charged.
+    """
     principal = speaker.principal
 
     def read(call_ids: Mapping[str, str] | None = None) -> list[ReadMessage]:
@@ -249,7 +252,7 @@ def _guard(
 
 
 def _cost(speaker: Speaker, answer: Answer) -> float:
-    """Return what an answer costs in US dollars; 0 where no price is known, which budgets then do not count."""
+    """Return the cost of an answer in US dollars; 0 if no price is known, so budgets do not count it."""
     usage = answer.usage
     if not usage.total:
         return 0.0

@@ -28,7 +28,7 @@ class RequestHeaders:
     Attributes
     ----------
     values
-        By name in small letters; of a repeated header the last value.
+        By lowercase name; for a repeated header, the last value.
     """
 
     def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
@@ -41,7 +41,7 @@ class RequestHeaders:
 
     @property
     def has_credential(self) -> bool:
-        """Whether the client sends a credential of its own."""
+        """Whether the client sends its own credential."""
         return any(self.values.get(name, b"").strip() not in (b"", b"Bearer") for name in _CREDENTIALS)
 
     def forwarded(self, backend: Backend, *, with_credential: bool, body_length: int | None) -> Headers:
@@ -89,5 +89,5 @@ def _named_by_connection(values: Mapping[bytes, bytes]) -> frozenset[bytes]:
 
 
 def _is_ours(value: bytes) -> bool:
-    """Return whether a credential is a key of LoopGuard, which no provider may see."""
+    """Return whether a credential is a LoopGuard key, which no provider may see."""
     return value.removeprefix(b"Bearer ").strip().startswith((b"lg_", b"lgw_"))

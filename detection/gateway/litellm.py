@@ -101,7 +101,7 @@ class LiteLLMGuardrail:
 
 
 class GuardrailCall:
-    """What LiteLLM shows of one request to a model, and what LoopGuard makes of it."""
+    """One request to a model as LiteLLM shows it, and LoopGuard's decisions about it."""
 
     def __init__(self, state: LoopState, principal: Principal, shown: dict[str, Any]) -> None:
         self.state, self.principal, self._shown = state, principal, shown
@@ -119,7 +119,7 @@ class GuardrailCall:
         return self._headers.get(name, "")
 
     async def judge_request(self, size: int) -> dict[str, Any]:
-        """Take in the results of a request; return what LiteLLM does with it.
+        """Process the results of a request; return what LiteLLM should do with it.
 
         Parameters
         ----------
@@ -162,7 +162,7 @@ class GuardrailCall:
         return self._rewritten(rows, messages, rewrites)
 
     async def judge_answer(self) -> dict[str, Any]:
-        """Evaluate the calls of an answer; return what LiteLLM does with it."""
+        """Evaluate the calls of an answer; return what LiteLLM should do with it."""
         calls = [_tool_call(call, place) for place, call in enumerate(dicts(self._shown.get("tool_calls")))]
         shown = self.state.shown_requests.get(self._place)
         if not calls:

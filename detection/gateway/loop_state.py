@@ -1,4 +1,4 @@
-"""What the requests of one event loop share."""
+"""State shared by the requests of one event loop."""
 
 from __future__ import annotations
 

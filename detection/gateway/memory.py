@@ -1,4 +1,7 @@
-"""What one process remembers of conversations: for the time that the database is away, and for repeated requests. All bounded."""
+"""The memory of one process about conversations, for repeated requests and while the database is unavailable.
+
+All bounded.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ MAX_BACKENDS: Final = 1_000
 
 
 class Recent(Generic[Value]):
-    """The values that were used last."""
+    """The most recently used values."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -43,7 +46,7 @@ class Recent(Generic[Value]):
 
 
 class RecentBySize(Generic[Value]):
-    """The newest values, as many as fit into a number of bytes."""
+    """The newest values that fit into a number of bytes."""
 
     def __init__(self, size_bytes: int) -> None:
         self._left = size_bytes
@@ -100,6 +103,6 @@ class Memory:
 
 
 def conversation_key(project_id: int, session: str, messages: Sequence[Message]) -> tuple[int, str, bytes]:
-    """Return what a conversation is looked up by."""
+    """Return the lookup key of a conversation."""
     text = orjson.dumps(messages, default=str)
     return project_id, session, hashlib.blake2b(text, digest_size=16).digest()

@@ -1,4 +1,4 @@
-"""Events of a conversation as records: lenient, because what an agent sent to its model server is not rejected here."""
+"""Events of a conversation as records: parsed leniently, because what an agent sent to its model server is not rejected here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from detection.services.sessions.event_records import EventRecord
 from detection.strict_json import Cleaner, JsonProblem, compact
 
 KEPT_CHARACTERS: Final = 16_384
-"""Of contents and arguments; a digest stands for the rest."""
+"""Maximum length of contents and arguments; a digest stands for the rest."""
 
 
 def event_record(event: dict[str, Any], shared: dict[str, Any]) -> EventRecord:

@@ -49,14 +49,14 @@ class BegunBody:
     parts
         The rest.
     is_cut
-        Whether the connection failed meanwhile.
+        Whether the connection failed before the end.
     """
 
     def __init__(self, response: httpcore.Response) -> None:
         self.start, self.parts, self.is_cut = b"", response.aiter_stream(), False
 
     async def read(self, size: int) -> bytes:
-        """Read at least so many bytes, fewer if there are no more."""
+        """Read at least this many bytes, fewer at the end."""
         try:
             with cut_as_seen():
                 async for part in self.parts:

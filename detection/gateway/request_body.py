@@ -54,7 +54,7 @@ class BodyBudget:
 async def request_body(
     client: Client, bodies: UnfinishedBodies, budget: BodyBudget, owner: str
 ) -> AsyncIterator[bytes]:
-    """Read and unpack a body. Its memory is given back at the end of the block.
+    """Read and unpack a body. Its memory is released at the end of the block.
 
     Raises
     ------

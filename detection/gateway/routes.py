@@ -14,7 +14,7 @@ _PROTOCOLS: Final[dict[tuple[bytes, ...], ModelProtocol]] = {
     (b"messages",): Anthropic(),
     (b"responses",): Responses(),
 }
-"""By the end of their path; whatever the kind of the backend, because many speak several protocols."""
+"""Protocols by path suffix, regardless of the backend's kind, because many backends offer several protocols."""
 
 
 def protocol_of(method: bytes, path: bytes) -> ModelProtocol | None:

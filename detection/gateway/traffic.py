@@ -1,4 +1,4 @@
-"""Counts what passes through one event loop, and adds the counts to the database every few seconds."""
+"""Counts the requests of one event loop, and adds the counts to the database every few seconds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 FLUSH_SECONDS: Final = 5.0
 STORE_SECONDS: Final = 20.0
 MAX_KEYS: Final = 5_000
-"""Counts that wait for the database; beyond, those of new models and minutes are dropped."""
+"""Maximum number of counts that wait for the database; beyond it, counts of new models and minutes are dropped."""
 
 
 class TrafficCounter:
@@ -95,14 +95,14 @@ class RequestMeter:
         self.is_answered = False
 
     def forwarding(self) -> None:
-        """Note that the request is on its way; what was before is time added."""
+        """Note that the request is being forwarded; the time before counts as added."""
         if self._started is not None:
             self._added_seconds += time.perf_counter() - self._started
             self._started = None
 
     @contextmanager
     def adding(self) -> Iterator[None]:
-        """Measure time that the answer waits for LoopGuard itself."""
+        """Measure time that the answer spends waiting for LoopGuard."""
         started = time.perf_counter()
         try:
             yield

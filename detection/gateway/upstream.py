@@ -25,7 +25,7 @@ IDLE_SECONDS: Final = 15.0
 CONNECT_SECONDS: Final = 10.0
 WRITE_SECONDS: Final = 60.0
 SILENCE_SECONDS: Final = 900.0
-"""Longer than any client waits by default: a silent model server looks as it does without us."""
+"""Longer than any client waits by default, so a silent model server looks the same as without the gateway."""
 MAX_POOLS: Final = 50
 
 
@@ -72,7 +72,7 @@ class Upstreams:
         path
             What follows the base URL, with the query.
         client
-            Whom the response is for; if it leaves before it has its answer, that is counted.
+            The client of the response; if it disconnects before it has its answer, that is counted.
         model
             The model that is asked for, if that is known.
 

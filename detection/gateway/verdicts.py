@@ -1,4 +1,4 @@
-"""Decides about the calls in the answers to one request, and notes how the history is rewritten because of it."""
+"""Decides about the calls in the answers to one request, and records the resulting rewrites of the history."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class AnswerVerdicts:
         )
 
     async def ending(self, answer: Answer) -> None:
-        """Note what later requests need that continue an answer, before the client has all of it."""
+        """Store what later requests need to continue an answer, before the client has all of it."""
         if answer.id and self.conversation.session and self.conversation.is_kept:
             if not answer.calls and not self.conversation.given_name:
                 # The session is to be there when the next request names the response, in whatever process.
@@ -98,7 +98,7 @@ class AnswerVerdicts:
             self.left(answer)
 
     def left(self, answer: Answer) -> None:
-        """Count what is known of an answer of which nothing is evaluated, also where the client left before its end."""
+        """Count an answer that is not evaluated, even if the client disconnected before its end."""
         self.conversation.state.run_later(self._report(answer))
 
     async def _report(self, answer: Answer) -> None:
@@ -132,7 +132,7 @@ class AnswerVerdicts:
     def _refused(
         self, answer: Answer, resolution: Resolution
     ) -> tuple[list[tuple[int, Message]], list[Message]]:
-        """Return the calls that do not run, without their secrets, and their results."""
+        """Return the calls that do not run, with secrets redacted, and their results."""
         protocol = self.conversation.protocol
         redactor = self.conversation.grant.principal.redactor
         numbers = sorted(resolution.blocked)

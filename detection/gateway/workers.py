@@ -1,4 +1,4 @@
-"""Runs database work of the gateway in a bounded number of threads, each piece with a deadline.
+"""Runs database work of the gateway in a bounded number of threads, each task with a deadline.
 
 While the database is away, work fails at once, so that agents do not wait for a deadline with every request.
 """
@@ -20,11 +20,11 @@ log = structlog.get_logger(__name__)
 Result = TypeVar("Result")
 THREADS: Final = 8
 PATIENCE_SECONDS: Final = 1.0
-"""After so long, a trivial query finds out whether the database is away."""
+"""After this time, a trivial query checks whether the database is available."""
 PROBE_SECONDS: Final = 1.0
 PROBE_PERIOD_SECONDS: Final = 1.0
 MAX_WAITING: Final = 400
-"""Pieces of work that run or wait for a thread; beyond, the database counts as away."""
+"""Maximum number of running and waiting tasks; beyond it, the database counts as unavailable."""
 
 
 class WorkersBusy(DatabaseError):
@@ -90,7 +90,7 @@ class DatabaseWorkers:
             self._probing = asyncio.create_task(self._probe())
 
     async def _probe(self) -> None:
-        """Ask the database, and as long as it is away, ask again."""
+        """Query the database until it responds."""
         loop = asyncio.get_running_loop()
         while True:
             until = time.monotonic() + PROBE_SECONDS

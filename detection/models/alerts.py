@@ -47,7 +47,7 @@ class Severity(models.TextChoices):
 
 
 class AlertEventType(models.TextChoices):
-    """What can be alerted on: changes of an incident and, with a dot in the name, events of a session."""
+    """Types of alert events: changes of an incident and, with a dot in the name, events of a session."""
 
     OPENED = "opened", "Opened"
     ESCALATED = "escalated", "Escalated"
@@ -233,7 +233,7 @@ class AlertSilence(Matchers):
 
 
 class OutboxState(models.TextChoices):
-    """How far an alert event is routed."""
+    """Routing state of an alert event."""
 
     PENDING = "pending", "Waiting for routing"
     ROUTED = "routed", "Routed"
@@ -273,7 +273,7 @@ class AlertEvent(models.Model):
 
 
 class NotificationState(models.TextChoices):
-    """How far a notification is sent."""
+    """Delivery state of a notification."""
 
     WAITING = "waiting", "Waiting"
     SENDING = "sending", "Sending"

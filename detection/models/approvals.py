@@ -28,7 +28,7 @@ class Decider(models.TextChoices):
 
 
 class ApprovalState(models.TextChoices):
-    """How far an approval is. Only an open one can be decided."""
+    """State of an approval. Only an open one can be decided."""
 
     OPEN = "open", "Open"
     DECIDED = "decided", "Decided"

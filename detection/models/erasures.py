@@ -35,8 +35,8 @@ def name_digest(project: Project, of: str, name: str) -> str:
 class Erasure(models.Model):
     """A request to erase and, once `finished_at` is set, its receipt.
 
-    `name` is needed until the work is done and empty afterwards; `name_digest` stays, so that whoever knows the name can
-    find the receipt, and nobody can read the name from it.
+    `name` is needed until the work is done and empty afterwards; `name_digest` stays, so that anyone who knows the
+    name can find the receipt, but the name cannot be read from it.
     """
 
     public_id = models.CharField(max_length=32, unique=True, default=new_erasure_id, editable=False)

@@ -1,4 +1,4 @@
-"""Backends of the gateway and the tokens that admit to them."""
+"""Backends of the gateway and the tokens that give access to them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def new_backend_id() -> str:
 
 
 class BackendKind(models.TextChoices):
-    """Whose API a backend speaks. The kind decides in which header its credential is sent."""
+    """The API of a backend. The kind decides in which header its credential is sent."""
 
     OPENAI = "openai", "OpenAI: chat completions and responses"
     ANTHROPIC = "anthropic", "Anthropic: messages"
@@ -69,7 +69,7 @@ class GatewayBackend(models.Model):
 
 
 class GatewayToken(models.Model):
-    """A token for the path of a base URL, for programs that cannot set a header. It admits to one backend only.
+    """A token for the path of a base URL, for programs that cannot set a header. It gives access to one backend only.
 
     As with keys, `public_id` is the readable part and `digest` the SHA-256 of the whole token.
     """

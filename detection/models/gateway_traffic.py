@@ -21,7 +21,8 @@ def new_price_id() -> str:
 class ModelPrice(models.Model):
     """What tokens of the models that match cost, in US dollars per million tokens.
 
-    Of several prices that match, one of the backend applies before one of all backends, then the longest pattern.
+    Of several matching prices, one for the backend takes precedence over one for all backends, then the longest
+    pattern applies.
     """
 
     public_id = models.CharField(max_length=32, unique=True, default=new_price_id, editable=False)

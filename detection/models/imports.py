@@ -17,7 +17,7 @@ def new_import_id() -> str:
 
 
 class ImportState(models.TextChoices):
-    """How far an import is. A worker continues a running one whose worker has died."""
+    """State of an import. If its worker dies, another worker continues it."""
 
     WAITING = "waiting", "Waiting"
     RUNNING = "running", "Running"

@@ -21,7 +21,7 @@ def new_public_id() -> str:
 
 
 class IncidentStatus(models.TextChoices):
-    """What is to be done about an incident; see `Incident` for the transitions."""
+    """Triage status of an incident; see `Incident` for the transitions."""
 
     OPEN = "open", "Open"
     ACKNOWLEDGED = "acknowledged", "Acknowledged"

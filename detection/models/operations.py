@@ -1,4 +1,4 @@
-"""What the parts of an installation note about themselves and about sign-ins."""
+"""Operational records: heartbeats of parts, failed sign-ins, and short-lived outcomes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FailedSignIns(models.Model):
 
 
 class BriefRecord(models.Model):
-    """What pages remember for some minutes: the outcome of a form, or the objects that an action has changed."""
+    """A record that is kept for a few minutes: the outcome of a form, or the objects that an action changed."""
 
     key = models.CharField(max_length=64, primary_key=True, help_text="Keyed digest of person and subject.")
     value = models.JSONField(null=True, help_text="Empty while a request is at work.")

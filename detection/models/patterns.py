@@ -18,7 +18,7 @@ def new_pattern_id() -> str:
 
 
 class PatternState(models.TextChoices):
-    """What is to be done about a pattern: derived by `selectors.patterns`, never stored."""
+    """Triage state of a pattern: derived by `selectors.patterns`, never stored."""
 
     OPEN = "open", "Open"
     ACKNOWLEDGED = "acknowledged", "Acknowledged"

@@ -43,7 +43,7 @@ class SessionState(models.TextChoices):
 
 
 class StoppedByKind(models.TextChoices):
-    """Who stopped a session, as far as it is stopped."""
+    """Who stopped a session, if it is stopped."""
 
     NOBODY = "", "Not stopped"
     PERSON = "person", "Person"
@@ -103,7 +103,7 @@ def note_verdict(
     by: str = "",
     reason: str = "",
 ) -> None:
-    """Update by a verdict who stopped the session; changes the row in memory only.
+    """Update who stopped the session according to a verdict; changes the row in memory only.
 
     A guarded call answered `stop` stops the session, and the next call that is allowed (`allow` or `warn`) ends that. An
     observed call has run already: where it would have been stopped, only `would_have_stopped_at_call` is set, once. A

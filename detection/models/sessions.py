@@ -180,11 +180,14 @@ class Session(models.Model):
 
     @property
     def is_imported(self) -> bool:
-        """Whether the session is a record of the past, which alerts nobody."""
+        """Whether the session was imported and therefore sends no alerts."""
         return self.integration.startswith(IMPORTED)
 
     def note_integration(self, integration: str) -> None:
-        """Note how an event came. That of the first event stays, but what can block a call replaces what only observes."""
+        """Record the integration of an event.
+
+        The first one is kept, unless it only observes and the new one can block calls.
+        """
         if _RANKS.get(integration, len(_RANKS)) > _RANKS.get(self.integration, len(_RANKS)):
             self.integration = integration
 
@@ -209,7 +212,7 @@ class TrackerState(models.Model):
 
 
 class ReadMessages(models.Model):
-    """What is remembered of the message lists that were read in a session: a bounded number of keyed digests."""
+    """Memory of the message lists read in a session: a bounded number of keyed digests."""
 
     session = models.OneToOneField(
         Session, primary_key=True, on_delete=models.CASCADE, related_name="read_messages"

@@ -1,4 +1,4 @@
-"""Where people are signed in."""
+"""Browsers in which people are signed in."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class CallCount(models.Model):
 
 
 class CountedSession(models.Model):
-    """How far the calls of a session are counted; deleted with the session."""
+    """Counting progress of a session; deleted with the session."""
 
     session = models.OneToOneField(Session, primary_key=True, on_delete=models.CASCADE, related_name="+")
     counted_seq = models.IntegerField(default=0)
@@ -48,7 +48,7 @@ class CountedSession(models.Model):
 
 
 class CountingCursor(models.Model):
-    """The single row with the transactions that the counting has seen, and when."""
+    """The single row that records which transactions have been counted, and when."""
 
     id = models.SmallIntegerField(primary_key=True, default=1)
     seen_xid = models.BigIntegerField(default=0)

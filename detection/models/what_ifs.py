@@ -17,7 +17,7 @@ def new_what_if_id() -> str:
 
 
 class WhatIfState(models.TextChoices):
-    """How far a what-if is. A worker continues a running one whose worker has died."""
+    """State of a what-if. If its worker dies, another worker continues it."""
 
     WAITING = "waiting", "Waiting"
     RUNNING = "running", "Running"
@@ -95,7 +95,7 @@ class WhatIf(models.Model):
 
     @property
     def share(self) -> float:
-        """How much of the calls is replayed, from 0 to 1."""
+        """Share of the calls that has been replayed, from 0 to 1."""
         if self.state == WhatIfState.FINISHED:
             return 1.0
         return min(1.0, self.done_calls / self.calls) if self.calls else 0.0

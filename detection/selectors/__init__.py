@@ -1,1 +1,1 @@
-"""Reads: every list, page and lookup, for the API and the screens alike. Frozen rows go out, nothing is written."""
+"""Reads: every list, page and lookup, for the API and the screens. They return frozen rows and write nothing."""

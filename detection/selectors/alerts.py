@@ -59,7 +59,7 @@ class SuppressedCount(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class AlertHealth:
-    """What waits to be routed and sent in all projects, for metrics."""
+    """The backlog of alert events and notifications in all projects, for metrics."""
 
     pending_events: int
     oldest_due_seconds: float
@@ -168,7 +168,7 @@ def unrouted_today(project_id: int) -> int:
 
 
 def health() -> AlertHealth:
-    """Return what waits to be routed and sent in all projects."""
+    """Return the backlog of alert events and notifications in all projects."""
     now = timezone.now()
     due = Notification.objects.filter(state__in=("waiting", "sending"), due_at__lte=now)
     oldest = due.order_by("due_at").values_list("due_at", flat=True).first()

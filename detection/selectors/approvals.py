@@ -59,7 +59,7 @@ def waiting(project_id: int, *, decider: str = "", limit: int = MAX_OPEN) -> lis
 
 
 def closed_of(project_id: int, public_ids: Iterable[str]) -> list[Approval]:
-    """Return those of the approvals that are closed. One query; none if there are no ids."""
+    """Return the approvals among these ids that are closed. One query; none if there are no ids."""
     rows = Approval.objects.filter(project_id=project_id, public_id__in=[*public_ids])
     return [*rows.exclude(state=ApprovalState.OPEN).select_related("session")]
 
@@ -122,7 +122,7 @@ def latest_of(incident_ids: Iterable[int]) -> dict[int, Approval]:
 
 
 def closed_among(public_ids: Iterable[str], now: datetime) -> set[str]:
-    """Return those of the approvals that are closed, overdue or gone. One query, whatever their number."""
+    """Return the approvals among these that are closed, overdue or gone. One query, however many there are."""
     wanted = set(public_ids)
     still_open = Approval.objects.filter(
         public_id__in=wanted, state=ApprovalState.OPEN, deadline__gt=now

@@ -1,4 +1,4 @@
-"""Reads the action on many rows of a list that is carried out, or can still be undone."""
+"""Reads the bulk action that is running or can still be undone."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from detection.models import BulkAction
 
 SHOWN_FOR: Final = timedelta(minutes=10)
 IMMEDIATE: Final = timedelta(seconds=3)
-"""The page that answers the request says what was done so fast."""
+"""Actions that finish within this time are reported by the response itself."""
 
 
 def shown(project_id: int, list_name: str, user_name: str) -> BulkAction | None:
-    """Return the action that runs, of anybody, or the last one of this person that a worker has finished just now; one query."""
+    """Return the running action of anyone, or the latest action of this person that a worker has just finished; one query."""
     rows = BulkAction.objects.filter(project_id=project_id, list=list_name).select_related("reverts")
     row = rows.defer("targets", "reverts__targets").order_by("-pk").first()
     if row is None or row.finished_at is None:

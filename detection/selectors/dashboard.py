@@ -50,7 +50,7 @@ def _bounded(rows: Any, limit: int = MAX_IN_NAVIGATION) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StateCounts:
-    """How many sessions are in each state.
+    """Number of sessions in each state.
 
     Attributes
     ----------
@@ -251,7 +251,7 @@ def intake(project_id: int) -> Intake:
 
 @dataclass(frozen=True, slots=True)
 class PastWeek:
-    """The events of sessions that began in a past week: what deleted ones occupy is given back with all of it.
+    """The events of sessions that started in a past week; space of deleted sessions is freed only with the whole week.
 
     Attributes
     ----------
@@ -308,7 +308,7 @@ class SystemStatus:
 
 
 def system_status(project_id: int) -> SystemStatus:
-    """Return how far detection has come and how large the database is, by estimates instead of counts."""
+    """Return the progress of detection and the size of the database, estimated rather than counted."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT count(*), min(pending_since) FROM (SELECT pending_since FROM detection_session"

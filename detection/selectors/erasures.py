@@ -29,7 +29,7 @@ def list_erasures(
 
 
 def find_erasure(project_id: int, public_id: str) -> Erasure | None:
-    """Return an erasure of the project, if it has one of this id."""
+    """Return the erasure of the project with this id, or None."""
     return Erasure.objects.filter(project_id=project_id, public_id=public_id).first()
 
 

@@ -1,4 +1,4 @@
-"""From a filter to SQL: the fields that a list declares, and the query that terms, time range and order make.
+"""Filters as SQL: the fields that a list declares, and the query from terms, time range and order.
 
 Which list has which fields is in `detection.selectors.lists`.
 """
@@ -71,7 +71,7 @@ class FilterField:
     match: Callable[[str], Q] | None = None
 
     def condition(self, term: Term, now: datetime, zone: tzinfo) -> Q:
-        """Return a term of this field as a condition, the minus in front included.
+        """Return a term of this field as a condition, including a leading minus.
 
         Raises
         ------
@@ -155,7 +155,7 @@ def like_pattern(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListSpec:
-    """What can be filtered and sorted in a list.
+    """The fields and orders of a list.
 
     Attributes
     ----------
@@ -179,7 +179,7 @@ class ListSpec:
     default_text
         The filter of an address without one.
     default_range
-        The range of an address without one; then there is no choice of all time.
+        The range of an address without one; if set, all time cannot be chosen.
     example
         A filter that shows the language.
     """
@@ -204,7 +204,7 @@ class ListSpec:
         Raises
         ------
         FilterError
-            Names the fields that there are.
+            Lists the available fields.
         """
         for one in self.fields:
             if one.name == name:
@@ -226,12 +226,12 @@ class ListSpec:
 
 @dataclass(frozen=True, slots=True)
 class ListQuery:
-    """Which rows of a list, and in which order. Made by `list_query`, so that every term is valid.
+    """Which rows of a list to select, and in which order. Created by `list_query`, so every term is valid.
 
     Attributes
     ----------
     now, zone
-        What ages and dates without an offset refer to.
+        Reference time and zone for ages and for dates without an offset.
     is_empty
         No row matches, because the filter is not valid.
     """
@@ -313,7 +313,7 @@ def given_terms(given: Mapping[str, Any]) -> tuple[Term, ...]:
 
 
 def complete(spec: ListSpec, rows: QuerySet[Any], name: str, prefix: str) -> list[str]:
-    """Return values of a text field that the newest rows have and that contain a text, those that begin with it first.
+    """Return values of a text field in the newest rows that contain a text, with those that begin with it first.
 
     Parameters
     ----------

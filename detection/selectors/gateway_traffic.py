@@ -94,7 +94,7 @@ class TrafficRow:
 
 @dataclass(frozen=True, slots=True)
 class TrafficReport:
-    """The whole of a time span and its groups."""
+    """Totals and groups of a time span."""
 
     total: TrafficNumbers
     rows: tuple[TrafficRow, ...]

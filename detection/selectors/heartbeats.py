@@ -1,4 +1,4 @@
-"""Reads the heartbeats of the parts."""
+"""Reads the heartbeats of the installation's parts."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from datetime import datetime
 from detection.models import PartHeartbeat
 
 PARTS = {"worker": 300.0, "sweeper": 30.0, "beat": 60.0, "housekeeping": 900.0}
-"""After how many seconds without work a part is late; a worker may have nothing to do."""
+"""Number of seconds without work after which a part is late; a worker may be idle."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The last work of one part; `at` is None if none is known."""
+    """When one part last did work; `at` is None if unknown."""
 
     part: str
     at: datetime | None

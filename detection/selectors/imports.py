@@ -18,5 +18,5 @@ def list_imports(
 
 
 def find_import(project_id: int, public_id: str) -> TranscriptImport | None:
-    """Return an import of the project, if it has one of this id."""
+    """Return the import of the project with this id, or None."""
     return TranscriptImport.objects.filter(project_id=project_id, public_id=public_id).first()

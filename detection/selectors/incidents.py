@@ -74,7 +74,7 @@ class IncidentRow:
 
     @property
     def is_active(self) -> bool:
-        """Whether the loop continues, as far as its calls show."""
+        """Whether the loop continues, according to its calls."""
         return self.ended_at is None
 
 
@@ -115,12 +115,12 @@ def newest_key(project_id: int) -> int:
 
 
 def matching_keys(project_id: int, query: ListQuery, up_to: int, limit: int) -> list[int]:
-    """Return the row ids of the incidents that a query selects, the newest first; not of those that opened since.
+    """Return the row ids of the incidents that a query selects, newest first, except those opened later.
 
     Parameters
     ----------
     up_to
-        `newest_key` of when the person has seen the list.
+        `newest_key` at the time the person saw the list.
     """
     rows = Incident.objects.filter(query.condition(), project_id=project_id, pk__lte=up_to)
     return [*rows.order_by("-pk").values_list("pk", flat=True)[:limit]]

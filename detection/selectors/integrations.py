@@ -1,4 +1,4 @@
-"""Which integrations a project has been hearing from, and which of them only watch."""
+"""Which integrations have sent events to a project, and which only observe."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HEARD_DAYS = 7
 _REPORTING = frozenset(("events", OTLP))
 """Integrations, and routes of the same names, that only report calls."""
 PREFIX = "lg_"
-"""Of the readable part of a key in the record of a request."""
+"""Length of the readable part of a key in the record of a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class HeardIntegration:
     Attributes
     ----------
     unguarded_sessions
-        Sessions whose calls nobody asked about before they ran: nothing of them can be blocked.
+        Sessions that ran calls without requesting verdicts, so that nothing could be blocked.
     """
 
     name: str
@@ -65,13 +65,13 @@ def heard_integrations(project_id: int) -> list[HeardIntegration]:
 
 
 def is_observed_only(session: Session) -> bool:
-    """Return whether results of a session arrive, but LoopGuard was not asked before its calls."""
+    """Return whether a session reports results without requesting verdicts before its calls."""
     return Session.objects.filter(_UNGUARDED, pk=session.pk).exists()
 
 
 @dataclass(frozen=True, slots=True)
 class HeardKey:
-    """What came with a key, as far as the recent requests of its project are kept.
+    """Recent use of a key, according to the stored requests of its project.
 
     Attributes
     ----------
@@ -91,7 +91,7 @@ class HeardKey:
 
 
 def heard_keys(project_id: int) -> dict[str, HeardKey]:
-    """Return what came with each key of a project, by the key's public id; one query."""
+    """Return the recent use of each key of a project, by the key's public id; one query."""
     accepted = Attempt.objects.filter(project_id=project_id, status__lt=400, key_hint__startswith=PREFIX)
     rows = accepted.values("key_hint", "route").annotate(heard=Max("at")).order_by("-heard")
     heard: dict[str, HeardKey] = {}

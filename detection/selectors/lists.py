@@ -1,4 +1,4 @@
-"""The lists that can be filtered: the fields of each, what words are searched for in, the time of its range, its orders."""
+"""The lists that can be filtered: the fields of each, its searched columns, its time column and its orders."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from django.db.models import Q, QuerySet
 Row = TypeVar("Row")
 MAX_ID = 2**63 - 1
 CHUNK_ROWS = 500
-"""Rows of a list that an export reads at once."""
+"""Number of rows that an export reads at once."""
 _FOREIGN = "`cursor` must be a `next_cursor` of this list."
 
 
@@ -50,7 +50,7 @@ class Position:
 
     @classmethod
     def decode(cls, cursor: str) -> Position:
-        """Read the text form back; `BadCursor` for anything else."""
+        """Parse the text form; raises `BadCursor` for anything else."""
         try:
             text = base64.urlsafe_b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4)).decode()
             at, _, number = text.partition("|")
@@ -72,7 +72,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class SortKey:
-    """What a list can be sorted by.
+    """A sort key of a list.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""The state of patterns as conditions, of patterns and of their incidents. `Pattern` describes the states."""
+"""The states of patterns as query conditions on patterns and incidents. `Pattern` describes the states."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def state_condition(state: PatternState, now: datetime) -> Q:
 
 
 def _conditions(now: datetime) -> list[tuple[PatternState, Q]]:
-    """Return what makes each state, in the order of precedence; `ended` has no condition of its own."""
+    """Return the condition of each state, in order of precedence; `ended` has no condition of its own."""
     own = {"project": OuterRef("project"), "pattern": OuterRef("pk")}
     at_work = [
         (state, Q(Exists(Incident.objects.filter(status=status.value, **own))))

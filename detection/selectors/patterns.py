@@ -62,7 +62,7 @@ class Mute:
     Attributes
     ----------
     baseline
-        More incidents than this in 24 hours end it. None where only the time does.
+        More incidents than this in 24 hours end the mute. None if only the time ends it.
     incidents
         How many incidents have been detected since.
     """
@@ -158,7 +158,7 @@ def with_state(project_id: int) -> QuerySet[WithAnnotations[Pattern, WithState]]
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What is counted of the incidents of a pattern; `id` is that of the pattern."""
+    """Figures counted from the incidents of a pattern; `id` is the pattern's."""
 
     id: int
     incidents: int
@@ -224,7 +224,7 @@ def _figures(incidents: QuerySet[Incident]) -> Any:
 
 
 def _rows(project_id: int, figures: Sequence[Figures], incidents: QuerySet[Incident]) -> list[PatternRow]:
-    """Add to figures of patterns what a row shows besides; five queries."""
+    """Complete the figures of patterns to rows; five queries."""
     ids = [row.id for row in figures]
     patterns = {row.pk: row for row in with_state(project_id).select_related("assignee").filter(pk__in=ids)}
     open_ = dict(
@@ -312,7 +312,7 @@ def _trends(pattern_ids: Sequence[int]) -> dict[int, tuple[int, ...]]:
 
 
 def _mutes(pattern_ids: Sequence[int]) -> dict[int, Mute]:
-    """Return the active mutes of patterns, with what they have hidden; one query."""
+    """Return the active mutes of patterns with the number of hidden incidents; one query."""
     now = timezone.now()
     since = (
         Incident.objects.filter(pattern=OuterRef("pattern"), last_seen_at__gt=OuterRef("starts_at"))
@@ -421,7 +421,7 @@ def row_of(pattern: Pattern) -> PatternRow:
 
 @dataclass(frozen=True, slots=True)
 class SharedFact:
-    """How the incidents of a pattern are spread over the values of one field.
+    """Distribution of a pattern's incidents over the values of one field.
 
     Attributes
     ----------

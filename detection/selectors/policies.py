@@ -54,7 +54,7 @@ class ProjectOverrides:
         return [(wider, self.values[wider]) for wider in scope.below() if wider in self.values]
 
     def inherited(self, scope: Scope, own: Mapping[str, Any]) -> Policy:
-        """Resolve what applies at a scope where its own override sets nothing: a preset of its own decides, the rest comes from outside."""
+        """Resolve the values that a scope would inherit: its own preset applies, and everything else comes from wider scopes."""
         outside = resolve(self.below(scope))
         if "preset" not in own:
             return outside
@@ -68,7 +68,7 @@ class ProjectOverrides:
 def load_overrides(project_id: int | None) -> ProjectOverrides:
     """Read the overrides that apply to a project, or with None only those of every project; two queries.
 
-    An expired one counts as what it becomes, also before the sweeper has stored that.
+    An expired override counts as what it reverts to, even before the sweeper has stored that.
     """
     now, rows = timezone.now(), [*Override.objects.filter(Q(project_id=project_id) | Q(project=None))]
     rules = [*ToolOverride.objects.filter(project_id=project_id)] if project_id else []
@@ -88,7 +88,7 @@ def load_overrides(project_id: int | None) -> ProjectOverrides:
 
 
 def _expired(row: Override | ToolOverride, now: datetime) -> dict[str, Any] | None:
-    """Return what an expired row becomes, empty if it is deleted; None for one in effect."""
+    """Return the values that an expired row reverts to, empty if it is deleted; None if it is still in effect."""
     return (row.after_expiry or {}) if row.expires_at is not None and row.expires_at <= now else None
 
 
@@ -98,7 +98,7 @@ def _at(row: Override, now: datetime) -> dict[str, Any]:
 
 
 def expired_rule(pattern: str, document: Mapping[str, Any]) -> ToolRule:
-    """Return what a tool rule becomes when it expires."""
+    """Return the tool rule that an expiring one reverts to."""
     names = ("tool_class", "values", "ignore_arguments", "volatile_result_fields", "exempt")
     return tool_rule(
         ToolOverride(pattern=pattern, **{name: document[name] for name in names if name in document})

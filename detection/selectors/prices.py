@@ -50,9 +50,9 @@ class PriceList:
         self._prices = [(price, _glob(price.model)) for price in ranked]
 
     def find(self, backend: str, models: Sequence[str]) -> Price | None:
-        """Return the price of the first name of the model that has one, None for an unknown model.
+        """Return the price for the first of the model's names that has one, None for an unknown model.
 
-        Of several prices, one of the backend applies before one of all backends, then the longest pattern.
+        A price for the backend takes precedence over one for all backends, then the longest pattern applies.
         """
         for model in models:
             for price, pattern in self._prices:

@@ -1,4 +1,4 @@
-"""What a process keeps of its projects as long as their policy version stays the same."""
+"""Values that a process caches per project while the policy version stays the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quarantined events: how many, and the list with their tracebacks."""
+"""Reads quarantined events: counts, and the list with tracebacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads a whole run of a session in a few columns, for its minimap, and searches its texts."""
+"""Reads the calls of a session in a few columns, for its minimap, and searches their texts."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def get_session(project_id: int, external_id: str) -> Session | None:
 
 @dataclass(frozen=True, slots=True)
 class ResultRow:
-    """What a tool answered; `content_length` counts the characters before the stored text was cut."""
+    """A stored result; `content_length` counts the characters before the text was cut."""
 
     seq: int
     content: str | None
@@ -167,7 +167,7 @@ def session_calls(
     Parameters
     ----------
     after_seq
-        Calls behind this sequence number.
+        Calls after this sequence number.
     before_seq
         Instead of the first ones, the last ones before this sequence number; the cursor then leads backwards.
     limit
@@ -225,7 +225,7 @@ def _with_usage(row: CallRow, usage: Mapping[int, tuple[int, Decimal]]) -> CallR
 
 @dataclass(frozen=True, slots=True)
 class CommandReplyRow:
-    """What a message with in-chat commands was answered; `lines` has one reply per command."""
+    """The replies to a message with in-chat commands; `lines` has one reply per command."""
 
     seq: int
     received_at: datetime

@@ -32,7 +32,8 @@ class Numbers:
     Attributes
     ----------
     checks, warned, blocked
-        Calls that were looked at, and what they were answered. None for rows that calls have no share in (a detector).
+        Evaluated calls, and those with a warning or a block. None for rows that calls cannot be counted for (a
+        detector).
     cost_usd
         Of all calls.
     loop_calls, loop_cost_usd
@@ -67,7 +68,7 @@ class Numbers:
 
     @property
     def recovery(self) -> float | None:
-        """Share of ended loops that the agent left by itself; None when none has ended."""
+        """Share of ended loops from which the agent recovered; None if none has ended."""
         ended = self.recovered + self.not_recovered
         return self.recovered / ended if ended else None
 
@@ -112,7 +113,7 @@ class JudgeShare:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One group: its name (a time, a tool …), its numbers, and what the name is made of: of a model, its backend and itself."""
+    """One group: its name (a time, a tool …), its numbers, and the parts of the name: for a model, backend and model."""
 
     key: str
     numbers: Numbers
@@ -121,7 +122,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """An answer: the whole, the groups, and how fresh the calls are."""
+    """Totals, groups, and the time up to which calls are counted."""
 
     start: datetime
     end: datetime
@@ -142,8 +143,8 @@ def statistics(project_id: int, query: ListQuery, by: By | None = None) -> Stati
     ----------
     query
         Of the list `STATISTICS`, with both ends of the range. Calls are counted by whole hours that begin in it, incidents by when
-        they were opened. Terms that calls have no field for, such as an agent, leave the numbers of calls out. Days are those of the
-        query's time zone.
+        they were opened. Terms that calls have no field for, such as an agent, yield no numbers of calls. Days are
+        those of the query's time zone.
     by
         What to group by; None for the totals only.
 
@@ -166,7 +167,7 @@ def statistics(project_id: int, query: ListQuery, by: By | None = None) -> Stati
 
 
 def groups(project_id: int, query: ListQuery, by: By) -> tuple[tuple[Row, ...], bool]:
-    """Count like `statistics`, the groups alone: at a third of its cost where the rest is not needed.
+    """Like `statistics`, but only the groups, at a third of its cost.
 
     Returns
     -------
@@ -327,7 +328,7 @@ def _merged(
 
 
 def _recovery(rows: QuerySet[Incident]) -> tuple[Recovery, ...]:
-    """What agents did after each reaction, as counted in the incidents; those without any are not read."""
+    """Return what agents did after each reaction, as counted in the incidents; incidents without reactions are not read."""
     sql, parameters = rows.exclude(decision="allow").order_by().values("evidence").query.sql_with_params()
     with connection.cursor() as cursor:
         cursor.execute(
@@ -356,7 +357,7 @@ def _recovery(rows: QuerySet[Incident]) -> tuple[Recovery, ...]:
 
 
 def totals_by_project() -> list[tuple[str, int, int, int, float]]:
-    """Return what every project's calls came to since counting began, without the demo's: for metrics."""
+    """Return every project's totals of calls since counting began, without demo sessions, for metrics."""
     rows = (
         CallCount.objects.filter(is_demo=False)
         .order_by("project__slug")
@@ -367,7 +368,7 @@ def totals_by_project() -> list[tuple[str, int, int, int, float]]:
 
 
 def incidents_by_kind() -> list[tuple[str, str, str, int]]:
-    """Count every project's incidents by detector and label, without the demo's: for metrics."""
+    """Count every project's incidents by detector and label, without demo sessions, for metrics."""
     rows = (
         Incident.objects.filter(is_demo=False)
         .order_by("project__slug", "kind", "label")
@@ -396,7 +397,7 @@ class IncidentTotals:
 
 
 def incident_totals(by: Literal["kind", "tool", "model"]) -> list[IncidentTotals]:
-    """Sum up every project's incidents, without the demo's: for metrics.
+    """Sum up every project's incidents, without demo sessions, for metrics.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Counts the rows of other lists behind numbers of statistics that count something else: consultations and calls."""
+"""Counts the rows that numbers of the statistics link to where these count something else: consultations and calls."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def judged_incidents(project_id: int, query: ListQuery) -> dict[str, int]:
 def sessions_of_groups(project_id: int, query: ListQuery, by: By) -> dict[tuple[str, ...], int]:
     """Count the sessions whose last event is in the range by their backend or model; one query. Empty as `sessions_behind`.
 
-    A session counts for its latest model only. Of tools it knows the last one, so there are no sessions of a tool.
+    A session counts for its latest model only. A session stores only its last tool, so there are no counts by tool.
     """
     names = {"model": ("backend", "model"), "backend": ("backend",)}.get(by)
     if names is None or not _selects_sessions(query):
@@ -61,7 +61,8 @@ def _selects_sessions(query: ListQuery) -> bool:
 def sessions_behind(project_id: int, query: ListQuery, by: By) -> dict[datetime, Sessions]:
     """Count the sessions whose last event is in each hour or day of a query of `STATISTICS`; one query.
 
-    Empty under terms that do not select sessions: those that sessions have no field for, and tools, of which they know the last.
+    Empty under terms that do not select sessions: terms on fields that sessions lack, and tools, because a session
+    stores only the last one.
     """
     if not _selects_sessions(query):
         return {}

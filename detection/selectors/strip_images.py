@@ -75,7 +75,7 @@ def span_of(incident: Incident, cells: Sequence[Cell]) -> tuple[int, int]:
 
 
 def cells_around(incident: Incident) -> list[Cell]:
-    """Return the calls around the loop, from the session where it still has them, else from the evidence."""
+    """Return the calls around the loop, from the session if it still has them, otherwise from the evidence."""
     cells: list[Cell] = []
     if incident.session is not None:
         calls = sessions.session_calls(
@@ -99,7 +99,7 @@ def cells_around(incident: Incident) -> list[Cell]:
 
 
 def as_svg(strip: Strip, scale: float = 1) -> str:
-    """Write a strip as a file of its own: ASCII, well-formed, without anything that a reader would have to fetch."""
+    """Render a strip as a standalone file: ASCII, well-formed, without external resources."""
     width, height = strip.width + 2 * _MARGIN, strip.height + 2 * _MARGIN_ABOVE
     shapes: dict[str, list[str]] = {}
     for placed in strip.cells:

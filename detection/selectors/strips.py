@@ -16,7 +16,7 @@ from itertools import groupby
 from detection.models import call_flags
 
 HUES = 12
-"""None of them is red, pink or amber, the colours of errors, blocks and warnings."""
+"""Hues of repeated calls; red, pink and amber are reserved for errors, blocks and warnings."""
 TOP = 5.0
 """Space above the cells for dots and outlines."""
 CELL_HEIGHT = 44.0
@@ -51,7 +51,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """One cell where it stands, for strips whose cells can be pointed at."""
+    """A positioned cell, for strips whose cells have tooltips and links."""
 
     cell: Cell
     x: float
@@ -76,7 +76,7 @@ class Bracket:
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """A strip ready to be written.
+    """A laid-out strip.
 
     Attributes
     ----------
@@ -117,7 +117,7 @@ def cells_of(stored: Iterable[Sequence[object]]) -> list[Cell]:
 
 
 def hues(keys: Iterable[str]) -> dict[str, int]:
-    """Give every key that repeats a hue.
+    """Assign a hue to every repeated key.
 
     The hue follows from the key, so that a loop keeps its colour while the strip moves on and on every page; where two
     keys want the same one, the later takes the next that is free.
@@ -155,7 +155,7 @@ def look(cell: Cell, colours: Mapping[str, int]) -> str:
 
 
 def describe(cells: Sequence[Cell]) -> str:
-    """Say in words what a strip shows."""
+    """Describe a strip in words."""
     if not cells:
         return "No calls yet"
     counts = Counter(cell.key for cell in cells if cell.key)
@@ -256,7 +256,7 @@ def title(cell: Cell) -> str:
 
 
 def outline_class(flag: str) -> str:
-    """Return the class of the outline of a flag of `Cell.outline`; nothing for a cell without one."""
+    """Return the CSS class for a flag of `Cell.outline`; empty for a cell without one."""
     return {"": "", call_flags.WARNED: "ow", call_flags.HELD: "oh"}.get(flag, "os")
 
 

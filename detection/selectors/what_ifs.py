@@ -20,12 +20,12 @@ MISSING_WORDS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How much of the history of the time was replayed.
+    """How much of the recorded history was replayed.
 
     Attributes
     ----------
     calls, replayed_calls
-        All calls of the time, removed ones included, and those that were replayed.
+        All calls of the period, including removed ones, and those that were replayed.
     missing
         Calls that could not be replayed, by reason.
     """
@@ -49,7 +49,7 @@ def list_what_ifs(project_id: int, _filters: None = None, cursor: str = "", limi
 
 
 def find_what_if(project_id: int, public_id: str) -> WhatIf | None:
-    """Return a what-if of the project, if it has one of this id."""
+    """Return the what-if of the project with this id, or None."""
     return WhatIf.objects.filter(project_id=project_id, public_id=public_id).first()
 
 

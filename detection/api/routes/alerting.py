@@ -253,7 +253,7 @@ def delete_route(request: ApiRequest, route_id: str) -> HttpResponse:
     summary="List silences",
 )
 def list_silences(request: ApiRequest, query: Query[SilenceQuerySchema]) -> HttpResponse:
-    """List active and planned silences, or with `ended=true` the ones that ended last."""
+    """List active and planned silences or, with `ended=true`, those that ended most recently."""
     check_parameters(request, SilenceQuerySchema)
     rows = selector.list_silences(request.principal.project_id, ended=query.ended)
     return list_response(silence_document(row, row.suppressed_count) for row in rows)
@@ -281,7 +281,7 @@ def create_silence(request: ApiRequest, body: Body[SilenceRequestSchema]) -> Htt
     summary="End a silence",
 )
 def end_silence(request: ApiRequest, silence_id: str) -> HttpResponse:
-    """End a silence now."""
+    """End a silence immediately."""
     silences.end_silence(*target(request, silence_id))
     return empty_response()
 
@@ -319,7 +319,7 @@ def resend_notifications(request: ApiRequest, body: Body[ResendRequestSchema]) -
     summary="Get a notification",
 )
 def get_notification(request: ApiRequest, notification_id: str) -> HttpResponse:
-    """Return a notification with its attempts. Responses of receivers are shown only to keys with the scope `admin`."""
+    """Return a notification with its attempts. Responses of receivers are shown only to keys with the `admin` scope."""
     return _notification(request, existing_name(notification_id))
 
 

@@ -137,7 +137,7 @@ def decide_approval(request: ApiRequest, approval_id: str, body: Body[DecisionRe
     summary="Get the judge's ruling on an approval",
 )
 def get_ruling(request: ApiRequest, approval_id: str) -> HttpResponse:
-    """Return what the judge answered about an approval."""
+    """Return the judge's ruling on an approval."""
     call = judge_consultation.ruling_on(request.principal.project_id, existing_name(approval_id))
     return json_response(ruling_document(call))
 

@@ -69,7 +69,7 @@ def list_gateway_backends(request: ApiRequest) -> HttpResponse:
 
 @router.post("/backends", auth=ADMIN_WITH_BODY, response={201: BackendSchema}, summary="Create a backend")
 def create_backend(request: ApiRequest, body: Body[BackendRequestSchema]) -> HttpResponse:
-    """Create a backend of the gateway. Its address must be below one that the deployment allows."""
+    """Create a backend of the gateway. Its address must be under one that the deployment allows."""
     row = service.create_backend(request.principal.project_id, actor_of(request), **body.dict())
     return _response(row, 201)
 
@@ -137,7 +137,10 @@ def list_gateway_tokens(request: ApiRequest, backend_id: str) -> HttpResponse:
 def create_gateway_token(
     request: ApiRequest, backend_id: str, body: Body[GatewayTokenRequestSchema]
 ) -> HttpResponse:
-    """Create a token for the path of a base URL. It works for this backend of the gateway only. Only this response contains it."""
+    """Create a token for the path of a base URL.
+
+    It works for this backend only. Only this response contains the token.
+    """
     row, token = service.create_token(*target(request, backend_id), name=body.name)
     created = {"token": token, "gateway_url": gateway_url(row.backend.name, token)}
     return json_response(_token_document(row) | created, 201)

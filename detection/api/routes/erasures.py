@@ -20,9 +20,9 @@ router = Router(tags=["sessions"])
 
 @router.post("/erasures", auth=ADMIN_WITH_BODY, response={202: ErasureSchema}, summary="Create an erasure")
 def create_erasure(request: ApiRequest, body: Body[ErasureRequestSchema]) -> HttpResponse:
-    """Erase a session, or all sessions of an agent, with everything recorded about them. It cannot be undone.
+    """Erase a session, or all sessions of an agent, with everything recorded about them.
 
-    A worker begins within a second; the erasure is its receipt.
+    This cannot be undone. A worker starts within a second; the erasure serves as the receipt.
     """
     of = "session" if body.session else "agent"
     row = erasure.request_erasure(
@@ -33,7 +33,7 @@ def create_erasure(request: ApiRequest, body: Body[ErasureRequestSchema]) -> Htt
 
 @router.get("/erasures", auth=READ, response={200: PageSchema[ErasureSchema]}, summary="List erasures")
 def list_erasures(request: ApiRequest, query: Query[ErasureQuerySchema]) -> HttpResponse:
-    """List the erasures of the project, newest first. Whoever knows an erased name finds its receipt."""
+    """List the erasures of the project, newest first. Anyone who knows an erased name can find its receipt."""
     named = ("session", query.session) if query.session else ("agent", query.agent) if query.agent else None
     return page_response(request, query, named, selector.list_erasures, selector.as_document)
 

@@ -1,4 +1,4 @@
-"""Routes of exceptions that are made from an incident."""
+"""Routes of exceptions that are created from an incident."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The route that hooks of coding agents call: each in its own format, there and back."""
+"""The route for hooks of coding agents. Requests and responses are in the format of each host."""
 
 from __future__ import annotations
 

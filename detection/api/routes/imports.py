@@ -125,6 +125,6 @@ def get_import(request: ApiRequest, import_id: str) -> HttpResponse:
     summary="Cancel an import",
 )
 def cancel_import(request: ApiRequest, import_id: str) -> HttpResponse:
-    """Cancel an import that is waiting or running. What it has stored stays."""
+    """Cancel an import that is waiting or running. What has been stored is kept."""
     row = transcript_imports.cancel_import(*target(request, import_id))
     return json_response(_document(row, request.principal.project_slug))

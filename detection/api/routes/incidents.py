@@ -147,7 +147,7 @@ def get_incident_strip(request: ApiRequest, incident_id: str) -> HttpResponse:
     summary="Acknowledge an incident",
 )
 def acknowledge_incident(request: ApiRequest, incident_id: str) -> HttpResponse:
-    """Mark that a person takes care of the incident."""
+    """Record that a person is handling the incident."""
     return _changed(
         request,
         services.acknowledge(*target(request, incident_id)),

@@ -1,4 +1,4 @@
-"""Routes of integrations and keys: when each was heard last, and which only report."""
+"""Routes of integrations and keys: when each was last active, and which only report calls."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_KEYS = 200
     summary="List integrations",
 )
 def list_integrations(request: ApiRequest) -> HttpResponse:
-    """List the integrations of the last seven days, the one heard last first."""
+    """List the integrations of the last seven days, most recently active first."""
     return list_response(
         {
             "name": one.name,

@@ -109,7 +109,10 @@ def put_message_template(
 def delete_message_template(
     request: ApiRequest, rung: Path[RungName], query: Query[ShapeQuerySchema]
 ) -> HttpResponse:
-    """Delete a custom template. The default applies again; after a template for one shape, the rung's template for all shapes."""
+    """Delete a custom template.
+
+    The default applies again or, for a single shape, the rung's template for all shapes.
+    """
     check_parameters(request, ShapeQuerySchema)
     project_id = request.principal.project_id
     _own(project_id, rung, query.shape)

@@ -130,7 +130,7 @@ def get_pattern(request: ApiRequest, pattern_id: str) -> HttpResponse:
     summary="Assign a pattern",
 )
 def assign_pattern(request: ApiRequest, pattern_id: str, body: Body[AssignRequestSchema]) -> HttpResponse:
-    """Set who takes care of the pattern."""
+    """Set the person responsible for the pattern."""
     return _changed(request, services.assign(*target(request, pattern_id), body.assignee))
 
 
@@ -152,7 +152,7 @@ def comment_pattern(request: ApiRequest, pattern_id: str, body: Body[CommentRequ
     summary="Mute a pattern",
 )
 def mute_pattern(request: ApiRequest, pattern_id: str, body: Body[MuteRequestSchema]) -> HttpResponse:
-    """Send no notifications of the pattern until a given time, or until it gets worse."""
+    """Send no notifications about the pattern until a given time, or until it gets worse."""
     until = body.until
     if until is None and body.hours is not None:
         until = timezone.now() + timedelta(hours=body.hours)
@@ -171,7 +171,7 @@ def mute_pattern(request: ApiRequest, pattern_id: str, body: Body[MuteRequestSch
     summary="Unmute a pattern",
 )
 def unmute_pattern(request: ApiRequest, pattern_id: str) -> HttpResponse:
-    """End the mute. Incidents that are still open and were never sent are sent once."""
+    """End the mute. Alerts for incidents that are still open and were never sent are sent once."""
     return _changed(request, services.unmute(*target(request, pattern_id)))
 
 
@@ -196,7 +196,7 @@ def acknowledge_pattern(request: ApiRequest, pattern_id: str) -> HttpResponse:
     openapi_extra=described(NoteRequestSchema),
 )
 def resolve_pattern(request: ApiRequest, pattern_id: str) -> HttpResponse:
-    """Resolve the pattern and its incidents. If its loop is detected again, it is open again."""
+    """Resolve the pattern and its incidents. If its loop is detected again, the pattern reopens."""
     note = optional_body(request, NoteRequestSchema).note
     return _changed(request, services.resolve(*target(request, pattern_id), note))
 

@@ -1,10 +1,10 @@
 """Overrides, tool rules and the effective policy.
 
-The server's override applies to every project, so a project's key can read it and never change it. A model with slashes
-works percent-encoded in the path: the first segment is the backend, the rest the model. A backend that has a slash itself
-is named in the query of `/overrides`: `?backend=…&model=…`.
+The server's override applies to every project, so a project's key can read but not change it. A model name with
+slashes must be percent-encoded in the path: the first segment is the backend, the rest the model. A backend whose
+name contains a slash is given in the query of `/overrides`: `?backend=…&model=…`.
 
-`If-Match` with the version of an earlier response refuses a change of what someone else has changed since (412).
+`If-Match` with the version of an earlier response rejects a change if someone else has changed the object since (412).
 """
 
 from __future__ import annotations

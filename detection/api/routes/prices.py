@@ -48,7 +48,7 @@ def list_model_prices(request: ApiRequest) -> HttpResponse:
     openapi_extra=CONDITIONAL_PUT,
 )
 def save_price(request: ApiRequest, body: Body[PriceRequestSchema]) -> HttpResponse:
-    """Create the price of a backend and model, or replace it. Takes effect with the next answer of a model."""
+    """Create or replace the price of a backend and model. Takes effect with the next model response."""
     version = expected_version(request)
     row = prices.save_price(request.principal.project_id, actor_of(request), version=version, **body.dict())
     return with_version(json_response(_document(row)), prices.price_version(row))

@@ -53,7 +53,7 @@ def list_saved_views(request: ApiRequest, query: Query[ViewQuerySchema]) -> Http
 
 @router.put("/views", auth=ADMIN_WITH_BODY, response={200: ViewSchema}, summary="Update a saved view")
 def save_view(request: ApiRequest, body: Body[ViewRequestSchema]) -> HttpResponse:
-    """Save a filter, range and order under a name. A view of this list and name is replaced."""
+    """Save a filter, range and order under a name. An existing view of the list with this name is replaced."""
     query = services.view_query(body.list, body.q, body.range, body.sort)
     view = services.save_view(request.principal.project_id, body.list, body.name, query, actor_of(request))
     return json_response(_document(request, view))

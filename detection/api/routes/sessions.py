@@ -1,7 +1,7 @@
 """Routes of sessions, their calls and actions on them.
 
-Session names may contain slashes, which the server passes on decoded. The action is the last part of the path; if the
-name of a session ends in such a part itself, the longer name is tried, too.
+Session names may contain slashes, which the server passes on decoded. The action is the last part of the path; if a
+session name itself ends in such a part, the longer name is tried, too.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def list_calls(request: ApiRequest, session: str, query: Query[CallQuerySchema])
     summary="Run in-chat commands",
 )
 def run_commands(request: ApiRequest, session: str, body: Body[CommandRequestSchema]) -> HttpResponse:
-    """Run in-chat commands. Requires the scope `guard`."""
+    """Run in-chat commands. Requires the `guard` scope."""
     out = services.run_command(
         request.principal.project_id, existing_name(session), body.text, actor_of(request)
     )
@@ -163,7 +163,7 @@ def stop_session(request: ApiRequest, session: str) -> HttpResponse:
     summary="Resume a session",
 )
 def resume_session(request: ApiRequest, session: str) -> HttpResponse:
-    """Resume a stopped session. Its counters start again."""
+    """Resume a stopped session. Its counters are reset."""
     resumed = services.resume(*target(request, session))
     return json_response(session_document(resumed, request.principal.project_slug))
 

@@ -75,7 +75,7 @@ def _what_if(project_id: int, change: dict[str, Any]) -> dict[str, Any] | None:
 
 @router.get("/suggestions", auth=READ, response={200: SuggestionsSchema}, summary="List suggestions")
 def list_suggestions(request: ApiRequest, query: Query[SuggestionQuerySchema]) -> HttpResponse:
-    """List changes of policy that the labels of incidents speak for, or those that a person accepted or rejected."""
+    """List policy changes that labelled incidents support, or those that a person accepted or rejected."""
     check_parameters(request, SuggestionQuerySchema)
     project_id = request.principal.project_id
     learned = learn(Project.objects.get(pk=project_id))
@@ -106,7 +106,7 @@ def list_suggestions(request: ApiRequest, query: Query[SuggestionQuerySchema]) -
 def accept_suggestion(
     request: ApiRequest, suggestion_id: str, body: Body[AcceptRequestSchema]
 ) -> HttpResponse:
-    """Save the change of a suggestion; it takes effect on the next call. It is audited like any other change of policy."""
+    """Save the change of a suggestion; it takes effect on the next call. It is audited like any other policy change."""
     row = decisions.accept(*target(request, suggestion_id), note=body.note, expires_at=body.expires_at)
     return json_response(_decided(row))
 
@@ -120,7 +120,7 @@ def accept_suggestion(
 def reject_suggestion(
     request: ApiRequest, suggestion_id: str, body: Body[RejectRequestSchema]
 ) -> HttpResponse:
-    """Reject a suggestion. It is remembered, and not made again."""
+    """Reject a suggestion. It is not suggested again."""
     return json_response(_decided(decisions.reject(*target(request, suggestion_id), note=body.note)))
 
 
@@ -143,7 +143,7 @@ def undo_suggestion(request: ApiRequest, suggestion_id: str) -> HttpResponse:
     summary="Create the what-if of a suggestion",
 )
 def try_suggestion(request: ApiRequest, suggestion_id: str, body: Body[TryRequestSchema]) -> HttpResponse:
-    """Create a what-if of the suggestion: a worker replays the sessions of the last days with and without it."""
+    """Create a what-if of the suggestion: a worker replays the sessions of the past days with and without it."""
     row = decisions.try_on_history(*target(request, suggestion_id), days=body.days)
     page = f"{settings.PUBLIC_URL}/p/{request.principal.project_slug}/policies/what-if/{row.public_id}"
     return json_response({**as_document(row), "links": {"what_if": page}}, 202)

@@ -60,7 +60,7 @@ def _described(what: str, message: str) -> dict[str, Any]:
     openapi_extra=_described("Spans as OpenTelemetry exports them", "ExportTraceServiceRequest"),
 )
 def send_traces(request: ApiRequest) -> HttpResponse:
-    """Store what spans say of agents: calls, results, messages and usage. Other spans are ignored.
+    """Store what spans report about agents: calls, results, messages and usage. Other spans are ignored.
 
     A worker evaluates them. The response, in the encoding of the request, comes after commit; errors are a `Status`.
     """
@@ -127,7 +127,7 @@ def _receive(
 
 
 def _parsed(project_id: int, found: list[SpanEvents]) -> _Parsed:
-    """Check the events of each span; one that is invalid rejects its span alone."""
+    """Check the events of each span; an invalid event rejects only its own span."""
     parsed = _Parsed([], [], Counter())
     prices = current_prices(project_id)
     placed: list[tuple[tuple[int, int], EventRecord]] = []

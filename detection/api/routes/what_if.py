@@ -1,4 +1,4 @@
-"""Routes of what-ifs: a change of policy is tried on the recorded history before it is saved."""
+"""Routes of what-ifs: a policy change is tried on recorded sessions before it is saved."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _document(request: ApiRequest, row: WhatIf, *, with_items: bool = True) -> d
 
 @router.post("/what-if", auth=ADMIN_WITH_BODY, response={202: WhatIfSchema}, summary="Create a what-if")
 def create_what_if(request: ApiRequest, body: Body[WhatIfRequestSchema]) -> HttpResponse:
-    """Try a change on the sessions of the last days. A worker replays them under the current and the changed policy."""
+    """Try a change on the sessions of the past days. A worker replays them under the current and the changed policy."""
     project_id = request.principal.project_id
     with setting_errors("values", body.values):
         change = changes.check(project_id, **body.model_dump(exclude={"days"}))
@@ -40,7 +40,7 @@ def create_what_if(request: ApiRequest, body: Body[WhatIfRequestSchema]) -> Http
 
 @router.get("/what-if", auth=READ, response={200: PageSchema[WhatIfSchema]}, summary="List what-ifs")
 def list_what_ifs(request: ApiRequest, query: Query[WhatIfQuerySchema]) -> HttpResponse:
-    """List the what-ifs of the project, newest first; only each by itself names its incidents."""
+    """List the what-ifs of the project, newest first; incidents are only in the response for a single what-if."""
     return page_response(
         request, query, None, selector.list_what_ifs, lambda row: _document(request, row, with_items=False)
     )
@@ -48,7 +48,7 @@ def list_what_ifs(request: ApiRequest, query: Query[WhatIfQuerySchema]) -> HttpR
 
 @router.get("/what-if/{what_if_id}", auth=READ, response={200: WhatIfSchema}, summary="Get a what-if")
 def get_what_if(request: ApiRequest, what_if_id: str) -> HttpResponse:
-    """Get a what-if: its progress, and what it has found so far."""
+    """Get a what-if: its progress and its results so far."""
     row = existing(selector.find_what_if(request.principal.project_id, existing_name(what_if_id)))
     return json_response(_document(request, row))
 
@@ -57,5 +57,5 @@ def get_what_if(request: ApiRequest, what_if_id: str) -> HttpResponse:
     "/what-if/{what_if_id}/cancel", auth=ADMIN, response={200: WhatIfSchema}, summary="Cancel a what-if"
 )
 def cancel_what_if(request: ApiRequest, what_if_id: str) -> HttpResponse:
-    """Cancel a what-if that is waiting or running. What it has found stays."""
+    """Cancel a what-if that is waiting or running. Its results so far are kept."""
     return json_response(_document(request, what_ifs.cancel_what_if(*target(request, what_if_id))))

@@ -110,7 +110,7 @@ class RejectedEventSchema(Schema):
 
 
 class IngestResultSchema(Schema):
-    """What became of the events of one request."""
+    """The outcome of the events of one request."""
 
     accepted: int = Field(description="Events that were stored.")
     duplicate: int = Field(description="Events that were stored before.")

@@ -225,7 +225,7 @@ class DeliveryAttemptSchema(Schema):
     status: int | None = Field(description="HTTP status of the response, if there was one.")
     problem: str = Field(description="Why it failed.")
     response: str | None = Field(
-        description="First 4 KB of the response. Only for keys with the scope `admin`."
+        description="First 4 KB of the response. Only for keys with the `admin` scope."
     )
 
 

@@ -73,7 +73,7 @@ class DecisionRequestSchema(StrictSchema):
 
 
 class RulingSchema(Schema):
-    """What the judge answered about an approval."""
+    """The judge's ruling on an approval."""
 
     approval: str | None = Field(description="Id of the approval.")
     at: datetime = Field(description="When the judge was consulted.")

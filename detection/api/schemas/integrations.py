@@ -8,7 +8,7 @@ from ninja import Field, Schema
 
 
 class IntegrationSchema(Schema):
-    """A way in which agents are connected, as heard in the last seven days."""
+    """A way in which agents are connected, as seen in the last seven days."""
 
     name: str = Field(
         description="Name of the integration, as in `guard`, `events`, `hooks/codex` or `import/claude-code`."

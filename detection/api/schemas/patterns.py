@@ -110,7 +110,7 @@ class PatternSchema(Schema):
 
 
 class SharedFactSchema(Schema):
-    """How the incidents are spread over the values of a field."""
+    """Distribution of the incidents over the values of a field."""
 
     is_shared: bool = Field(description="Whether all incidents have the same value.")
     distinct: int = Field(description="How many different values there are.")
@@ -130,7 +130,7 @@ class PatternDetailSchema(PatternSchema):
 
 
 class AssignRequestSchema(StrictSchema):
-    """Who takes care of a pattern."""
+    """The person responsible for a pattern."""
 
     assignee: Name200 = Field(description=_ASSIGNEE)
 

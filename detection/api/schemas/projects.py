@@ -10,7 +10,7 @@ from detection.api.schemas.common import StrictSchema
 
 
 class ProjectRequestSchema(StrictSchema):
-    """Changes of a project; omitted and null values stay."""
+    """Changes to a project; omitted and null values are unchanged."""
 
     name: str | None = Field(None, max_length=120, description="Name of the project.")
     retention_days: int | None = Field(

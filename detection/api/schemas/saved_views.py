@@ -37,7 +37,7 @@ class ViewRequestSchema(StrictSchema):
 
 
 class RenameViewRequestSchema(StrictSchema):
-    """Another name of a view."""
+    """A new name for a view."""
 
     name: ViewName = Field(description=_NAME)
 

@@ -26,7 +26,10 @@ class StatisticsQuerySchema(FilterSchema):
 
 
 class StatisticsNumbersSchema(Schema):
-    """The numbers of one group. Numbers of calls are null when grouped by detector, and under filters that calls have no field for."""
+    """The numbers of one group.
+
+    Numbers of calls are null when grouped by detector, and with filters on fields that calls do not have.
+    """
 
     checks: int | None = Field(description="Evaluated calls.")
     warned: int | None = Field(description="Calls with a warning.")

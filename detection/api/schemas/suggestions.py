@@ -63,7 +63,7 @@ class MissingLabelsSchema(Schema):
 
 
 class SuggestionsSchema(PageSchema[SuggestionSchema]):
-    """Suggestions, and how far the labels go."""
+    """Suggestions, and the labels they are based on."""
 
     labels: int = Field(description="Labelled incidents of the last 90 days, at most the newest 300.")
     needed: int = Field(description="Labelled incidents of a tool or model that a limit needs.")

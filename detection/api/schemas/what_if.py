@@ -14,7 +14,7 @@ Label = Literal["", "true_loop", "false_alarm"]
 
 
 class WhatIfRequestSchema(StrictSchema):
-    """A change to try: what the override or the tool rule of one scope would be."""
+    """A change to try: the proposed override or tool rule of one scope."""
 
     scope: ShortText = Field(
         description="The scope, written like the source of a setting: `project`, `agent:triage`, "
@@ -38,11 +38,11 @@ class WhatIfRequestSchema(StrictSchema):
 
 
 class WhatIfQuerySchema(PageQuerySchema):
-    """Which page of the what-ifs."""
+    """A page of what-ifs."""
 
 
 class WhatIfProgressSchema(Schema):
-    """How far a what-if is."""
+    """Progress of a what-if."""
 
     share: float = Field(description="Share of the calls that has been replayed, from 0 to 1.")
     sessions: int = Field(description="Sessions in the period.")
@@ -112,7 +112,7 @@ class WhatIfChangedSchema(Schema):
 
 
 class WhatIfRecordedSchema(Schema):
-    """How far the replay under the current policy agrees with the record."""
+    """How well the replay under the current policy agrees with the recorded incidents."""
 
     incidents: int = Field(description="Recorded incidents of the replayed sessions.")
     reproduced: int = Field(description="How many of them the replay finds.")
@@ -136,7 +136,7 @@ class WhatIfCoverageSchema(Schema):
 
 
 class WhatIfResultSchema(Schema):
-    """What was found so far."""
+    """The results so far."""
 
     gained: WhatIfIncidentsSchema = Field(description="Incidents that only the changed policy finds.")
     lost: WhatIfIncidentsSchema = Field(description="Incidents that only the current policy finds.")

@@ -32,7 +32,7 @@ class Reading(NamedTuple):
 
 
 QUIET = Reading(0, 1)
-"""The reading of a detector that counts nothing."""
+"""The reading of a detector that has counted nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +232,7 @@ class BaseDetector:
         """Note a call that no detector judges: of an exempt tool, or repeated within its round. Only with `spans_session`."""
 
     def on_rebuilt(self, own: dict[str, Any], calls: int, used: Usage) -> None:
-        """Note what the session has used, after its state was rebuilt from its latest events. Only with `spans_session`.
+        """Note the session's usage after its state was rebuilt from its latest events. Only with `spans_session`.
 
         `used.at` is the time of its first event.
         """

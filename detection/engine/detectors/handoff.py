@@ -132,7 +132,7 @@ class Handoff(BaseDetector):
     def on_result(
         self, own: dict[str, Any], run: RunState, record: Record, outcome: ResultOutcome, policy: Policy
     ) -> Reading:
-        """Note what the result brings to the agent whose turn it is."""
+        """Note whether the result is new for the agent whose turn it is."""
         stretches = _stretches(own, run)
         if stretches:
             # A hand-off with another note has another receipt, which is no progress.
@@ -180,7 +180,7 @@ class Handoff(BaseDetector):
 
 
 def _laps(stretches: list[Stretch], period: int) -> int:
-    """Return how many laps of this many agents lie behind, the one that just begins to end included, without a new result after the first."""
+    """Return the number of laps with this many agents without a new result after the first lap, including the lap that is about to end."""
     same, size = 0, len(stretches)
     while same + period < size and stretches[-1 - same].agent == stretches[-1 - same - period].agent:
         same += 1

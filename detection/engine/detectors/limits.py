@@ -1,4 +1,4 @@
-"""What the detectors of limits share: their settings, their accounts, and the comparison of the two."""
+"""Base of the limit detectors: settings, totals, and the comparison of both."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 COST = "US dollars"
 _MAX_EVIDENCE = 20
 _COST_DECIMALS = 12
-"""To which sums of costs are rounded: ten times 0.40 is 4.00."""
+"""Decimals to which sums of costs are rounded: ten times 0.40 is 4.00."""
 _ACCOUNTS = {"rounds": "rounds", "calls": "calls", "seconds": "since", "tokens": "tokens", COST: "cost"}
 """Names of the accounts by unit; that of the time has its beginning."""
 
@@ -31,7 +31,7 @@ class LimitDetector(BaseDetector):
     Attributes
     ----------
     units : tuple of str
-        What has a limit of its own, the setting `{kind}_max_{unit}`.
+        Units with their own limit, the setting `{kind}_max_{unit}`.
     notice_setting : str
         The share of a limit at which operators get a notice: `{kind}_notice_share`.
     """
@@ -65,7 +65,7 @@ class LimitDetector(BaseDetector):
         policy: Policy,
         earlier_rounds: int = 0,
     ) -> Reading:
-        """Return the reading of the limit that comes first, with a finding if it is spent or, the first time, nearly spent.
+        """Return the reading of the limit that is reached first, with a finding if it is spent or, once, nearly spent.
 
         `earlier_rounds` had been used when the limit of rounds was granted.
         """
@@ -108,7 +108,7 @@ class LimitDetector(BaseDetector):
     def _finding(
         self, run: RunState, record: Record, unit: str, amount: float, limit: float, final: bool
     ) -> Finding:
-        """Return the finding that a limit is spent or, below it, the notice to operators that it nearly is."""
+        """Return the finding that a limit is spent or, below the limit, the notice to operators that it nearly is."""
         is_spent = amount >= limit
         recent = run.records[-_MAX_EVIDENCE:]
         return Finding(
@@ -186,7 +186,7 @@ def add_call(own: dict[str, Any], call: ObservedCall) -> None:
 
 
 def fetch(number: int, run: str | None = None, session: str = "") -> ExampleCall:
-    """Return a call of an example that differs from all others and brings something new."""
+    """Return an example call that differs from all others and has a new result."""
     text = f"text {number * 17} of page"
     arguments = {"page": f"{number} {number * number}"}
     return ExampleCall(str(number), "fetch", arguments, text, run=run, session=session)

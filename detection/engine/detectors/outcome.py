@@ -183,7 +183,7 @@ class Outcome(BaseDetector):
         return _judge(series, run, record, policy)
 
     def on_message(self, own: dict[str, Any]) -> None:
-        """Reset what succeeded: after a message of the user, looking again is normal."""
+        """Reset successful results: after a user message, reading again is normal."""
         for tool in [name for name, series in own.items() if name != "texts"]:
             if own[tool]["failed"]:
                 own[tool]["spoken"] = True
@@ -203,7 +203,7 @@ class Outcome(BaseDetector):
 
 
 def _in_tenths(count: float) -> float:
-    """Return a sum of fifths without its rounding error; most are whole and need no rounding."""
+    """Return a sum of fifths without its rounding error."""
     return count if type(count) is int or count % 1 == 0 else round(count, 1)
 
 

@@ -238,7 +238,7 @@ class Repeat(BaseDetector):
             own["streak"] = _new_streak(own["streak"]["key"], run.ordinal)
 
     def on_message(self, own: dict[str, Any]) -> None:
-        """Count results over the whole run anew, and note that the user may have asked for the same again."""
+        """Restart the counts of results over the run, and note that the user may have asked for the same again."""
         own.pop("pairs", None)
         streak = own.get("streak")
         if streak and streak.get("status", ERROR) != ERROR:

@@ -83,7 +83,7 @@ class SessionBudget(LimitDetector):
         add(own, usage)
 
     def on_rebuilt(self, own: dict[str, Any], calls: int, used: Usage) -> None:
-        """Note what the session has used, after its state was rebuilt from its latest events."""
+        """Note the session's usage after its state was rebuilt from its latest events."""
         if calls <= own.get("calls", 0):
             return  # all of them were folded again
         if not own:

@@ -49,7 +49,7 @@ _TURN, _AT, _COUNT, _FIRST_SEQ = range(4)
 
 
 class SessionRepeat(BaseDetector):
-    """Counts the turns in which a call returns the same."""
+    """Counts the turns in which a call returns the same result."""
 
     kind = "session_repeat"
     label = "Repeats across turns"
@@ -163,7 +163,7 @@ class SessionRepeat(BaseDetector):
         return Reading(count, limit, finding)
 
     def on_change(self, own: dict[str, Any], run: RunState, record: Record) -> None:
-        """Forget what other calls returned, except errors: after a change it makes sense to look again."""
+        """Forget the results of other calls, except errors: after a change it makes sense to read again."""
         own["pairs"] = {
             name: pair
             for name, pair in own.get("pairs", {}).items()
@@ -184,7 +184,7 @@ class SessionRepeat(BaseDetector):
 
 
 def _name(record: Record) -> str:
-    """Return the name under which a call and its result are kept: 32 bits, beginning with those of the call."""
+    """Return the 32-bit name under which a call and its result are kept; it begins with bits of the call."""
     return record.key[:4] + record.result[:4] + (_OF_ERROR if record.status == ERROR else "")
 
 

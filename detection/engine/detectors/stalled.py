@@ -119,12 +119,12 @@ class Stalled(BaseDetector):
     def on_call(
         self, own: dict[str, Any], run: RunState, record: Record, call: ObservedCall, policy: Policy
     ) -> Reading:
-        """Note that the agent works."""
+        """Note that the agent is working."""
         own["is_working"] = True
         return QUIET
 
     def note_heartbeat(self, own: dict[str, Any], seq: int, at: float) -> None:
-        """Note that a call still runs; one that was found is judged anew."""
+        """Note that a call is still running; if it was reported as stalled, it may be reported again."""
         beats = own.setdefault("beats", {})
         beats.pop(str(seq), None)
         beats[str(seq)] = at
@@ -134,7 +134,7 @@ class Stalled(BaseDetector):
     def overdue_calls(
         self, own: dict[str, Any], run: RunState, now: float, policy: Policy
     ) -> tuple[list[Finding], list[float]]:
-        """Return the calls that are stalled since the last look, and when the others will be."""
+        """Return the calls that have stalled since the last check, and when the others would stall."""
         findings: list[Finding] = []
         waits_until: list[float] = []
         beats, known = own.get("beats", {}), set(own.get("found", ()))
@@ -159,7 +159,7 @@ class Stalled(BaseDetector):
     def stopped_run(
         self, own: dict[str, Any], run: RunState, now: float, last_event_at: float, policy: Policy
     ) -> tuple[list[Finding], list[float]]:
-        """Return the finding of a run whose calls have all their results, if it has stopped, or else when it will have."""
+        """Return the finding for a run whose calls all have results, if it has stalled, or the time at which it would stall."""
         limit = policy.values["stalled_run_seconds"]
         latest = run.records[-1] if run.records else None
         if not limit or latest is None or latest.status == PENDING or not own.get("is_working"):
@@ -171,7 +171,7 @@ class Stalled(BaseDetector):
         return [self._finding(latest, ("run", str(latest.seq)), now - last_event_at, limit)], []
 
     def limit_of(self, tool: str, policy: Policy) -> int:
-        """Return after how many seconds a call of a tool is stalled, 0 for never."""
+        """Return the number of seconds after which a call of a tool counts as stalled, 0 for never."""
         policy = policy.for_tool(tool)
         if not policy.values[self.switch]:
             return 0

@@ -1,4 +1,4 @@
-"""What all protocols have in common: a model's answer with tool calls, its verdicts, and what is done with it."""
+"""Types that all protocols share: a model's answer with tool calls, its verdicts, and its resolution."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ class Answer:
     Attributes
     ----------
     messages
-        The answer as the model server wants it back, where that cannot be made of the calls alone.
+        The answer in the form that the model server expects back, if it cannot be derived from the calls alone.
     reasoning
-        Text of the reasoning, where the model server wants that back.
+        Text of the reasoning, if the model server expects it back.
     shown_id
-        The id under which the client has got it, if that is another one.
+        The id under which the client received it, if different.
     """
 
     id: str = ""
@@ -99,7 +99,7 @@ class AnswerVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """What is done with an answer.
+    """How an answer is handled.
 
     Attributes
     ----------
@@ -124,7 +124,7 @@ class Resolution:
 
 
 def resolve(verdicts: Sequence[AnswerVerdict], reasks_left: int) -> Resolution:
-    """Return what is done with an answer whose calls have these verdicts."""
+    """Return how an answer whose calls have these verdicts is handled."""
     everything = frozenset(range(len(verdicts)))
     stops = [verdict for verdict in verdicts if verdict.decision == "stop"]
     if stops:

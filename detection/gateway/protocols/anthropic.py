@@ -70,7 +70,7 @@ class Anthropic:
         return [messages[0] | {"content": [*results, *blocks]}, *messages[1:]]
 
     def system_text(self, request: dict[str, Any]) -> str:
-        """Return the instructions: part of what tells conversations apart."""
+        """Return the instructions, which help to distinguish conversations."""
         system = request.get("system")
         return system if isinstance(system, str) else repr([text_field(one, "text") for one in dicts(system)])
 
@@ -85,7 +85,7 @@ class Anthropic:
         return Answer(calls=[_call(block, place) for place, block in enumerate(_calls(message))])
 
     def for_guard(self, messages: Sequence[Message]) -> list[Message]:
-        """Return messages as the guard reads them: of the model only its calls, which clients keep as they are."""
+        """Return messages as the guard reads them: of the model's messages only the calls, which clients do not change."""
         return [
             {"role": "assistant", "content": [_guard_block(block) for block in _calls(message)]}
             if message.get("role") == "assistant"
@@ -94,7 +94,7 @@ class Anthropic:
         ]
 
     def rewritten(self, messages: Sequence[Message], rewrites: Rewrites) -> list[Message]:
-        """Return the conversation with what the client does not know; unchanged messages are the same objects."""
+        """Return the conversation with the additions that the client has not seen; unchanged messages are the same objects."""
         out: list[Message] = []
         results: list[Message] = []
         for message in messages:
@@ -127,7 +127,7 @@ class Anthropic:
         return message if is_same else message | {"content": changed}
 
     def call_document(self, call: ToolCall, arguments: str) -> Message:
-        """Return a call that the client did not get, as part of an answer."""
+        """Return a call that the client did not receive, as part of an answer."""
         return {"type": CALL_BLOCK, "id": call.id, "name": call.name, "input": _input(arguments)}
 
     def answer_messages(self, calls: Sequence[Message], _: str = "") -> list[Message]:
@@ -236,7 +236,7 @@ class AnthropicReader(StreamReader):
         return True
 
     def read(self, event: bytes, document: dict[str, Any] | None, data: bytes) -> bytes:
-        """Return what passes at once of an event; hold the rest."""
+        """Return the part of an event that is passed on immediately; hold the rest."""
         if document is None:
             return event
         kind = document.get("type")
@@ -308,14 +308,14 @@ class AnthropicReader(StreamReader):
         self.answer.messages = _with_thinking([self._blocks[index] for index in sorted(self._blocks)])
 
     def forwarded(self) -> bytes:
-        """Return what is held; blocks are whole and in order by the protocol."""
+        """Return the held events; the protocol guarantees whole blocks in order."""
         if not self._first:
             return b"".join(self.held)
         blocks = [_event(document | {"index": self._first + at}) for at, document, _ in self._held_at]
         return b"".join((*blocks, _event(self._message_delta)))
 
     def resolved(self, resolution: Resolution) -> bytes:
-        """Return what the client gets instead of what is held."""
+        """Return what the client gets instead of the held events."""
         blocked = {self.answer.calls[n].place for n in resolution.blocked}
         places: dict[int, int] = {}
         out: list[bytes] = []
@@ -402,7 +402,7 @@ def _input(text: str) -> Any:
 
 
 def usage_of(usage: Any, before: TokenUsage) -> TokenUsage:
-    """Read a usage; what it does not tell stays as it was."""
+    """Read a usage; missing counts are unchanged."""
     if not isinstance(usage, dict):
         return before
     cached = whole_number(usage.get("cache_read_input_tokens"))

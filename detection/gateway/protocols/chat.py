@@ -59,7 +59,7 @@ class Chat:
         return [*results, *messages]
 
     def system_text(self, request: dict[str, Any]) -> str:
-        """Return what comes before the first message of the user: part of what tells conversations apart."""
+        """Return everything before the first user message, which helps to distinguish conversations."""
         system = [m for m in self.messages(request) or [] if m.get("role") in ("system", "developer")]
         return repr([message.get("content") for message in system[:2]])
 
@@ -69,7 +69,7 @@ class Chat:
         return Answer(calls=calls)
 
     def for_guard(self, messages: Sequence[Message]) -> list[Message]:
-        """Return messages as the guard reads them: of the model only its calls, which clients keep as they are."""
+        """Return messages as the guard reads them: of the model's messages only the calls, which clients do not change."""
         return [
             {"role": "assistant", "tool_calls": [_guard_call(call) for call in dicts(m.get("tool_calls"))]}
             if m.get("role") == "assistant"
@@ -78,7 +78,7 @@ class Chat:
         ]
 
     def rewritten(self, messages: Sequence[Message], rewrites: Rewrites) -> list[Message]:
-        """Return the conversation with what the client does not know; unchanged messages are the same objects."""
+        """Return the conversation with the additions that the client has not seen; unchanged messages are the same objects."""
         out: list[Message] = []
         for message in messages:
             found = rewrites.of_answer(self.call_ids(message))
@@ -95,7 +95,7 @@ class Chat:
         return out
 
     def call_document(self, call: ToolCall, arguments: str) -> Message:
-        """Return a call that the client did not get, as part of an answer."""
+        """Return a call that the client did not receive, as part of an answer."""
         return call_document(call, arguments)
 
     def answer_messages(self, calls: Sequence[Message], reasoning: str = "") -> list[Message]:

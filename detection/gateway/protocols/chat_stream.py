@@ -23,7 +23,7 @@ _READ_FIELDS: Final = (
     b'"reasoning_content"',
     b'"error"',
 )
-"""The fields of a chunk that matter to the reader. In a text, their quotation marks have backslashes."""
+"""The fields of a chunk that the reader needs. Inside text, their quotation marks are escaped."""
 _CONTENT: Final = re.compile(rb'"content": ?"(?=[^"\\]*")')
 
 
@@ -35,7 +35,7 @@ class ChatReader(StreamReader):
     head
         Fields of the chunks of an earlier answer to the same request.
     begun
-        Choices of which the client has got the role: some clients join all the roles that they get.
+        Choices whose role the client has already received: some clients concatenate all roles.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class ChatReader(StreamReader):
         return data
 
     def read(self, event: bytes, document: dict[str, Any] | None, data: bytes) -> bytes:
-        """Return what passes at once of an event; hold the rest."""
+        """Return the part of an event that is passed on immediately; hold the rest."""
         if document is None:
             if data != b"[DONE]":
                 return event
@@ -133,7 +133,7 @@ class ChatReader(StreamReader):
 
     @property
     def has_whole_calls(self) -> bool:
-        """Whether nothing but the usage is missing of an answer with calls."""
+        """Whether an answer with calls is complete except for its usage."""
         return bool(self._calls) and self._is_finished and not self.has_failed
 
     @property
@@ -195,13 +195,13 @@ class ChatReader(StreamReader):
             self._calls[key].name, self._calls[key].arguments = "".join(names), "".join(arguments)
 
     def forwarded(self) -> bytes:
-        """Return what is held, whole calls one after the other."""
+        """Return the held events, one whole call after another."""
         if len(self._order) == len(self._calls):
             return b"".join((*self.held, *self._tail))
         return self.resolved(Resolution("forward"))
 
     def resolved(self, resolution: Resolution) -> bytes:
-        """Return what the client gets instead of what is held."""
+        """Return what the client gets instead of the held events."""
         out: list[bytes] = []
         for choice in sorted({choice for choice, _ in self._calls}):
             kept = [

@@ -68,7 +68,7 @@ class Responses:
         return [*results, *items]
 
     def system_text(self, request: dict[str, Any]) -> str:
-        """Return the instructions: part of what tells conversations apart."""
+        """Return the instructions, which help to distinguish conversations."""
         return text_field(request, "instructions")
 
     def call_ids(self, item: Message) -> list[str]:
@@ -80,7 +80,7 @@ class Responses:
         return Answer(calls=[call_of(item, 0)] if item.get("type") in CALL_ITEMS else [])
 
     def for_guard(self, items: Sequence[Message]) -> list[Message]:
-        """Return items as the guard reads them: of the model only its calls, which clients keep as they are."""
+        """Return items as the guard reads them: of the model's messages only the calls, which clients do not change."""
         return [
             guard_item(item) if item.get("type") in CALL_ITEMS else item
             for item in items
@@ -88,7 +88,7 @@ class Responses:
         ]
 
     def rewritten(self, items: Sequence[Message], rewrites: Rewrites) -> list[Message]:
-        """Return the conversation with what the client does not know; unchanged items are the same objects."""
+        """Return the conversation with the additions that the client has not seen; unchanged items are the same objects."""
         out: list[Message] = []
         open_answer: _OpenAnswer | None = None
         for item in items:
@@ -110,7 +110,7 @@ class Responses:
         return out if open_answer is None else [*out, *open_answer.rest()]
 
     def call_document(self, call: ToolCall, arguments: str) -> Message:
-        """Return a call that the client did not get, as an item."""
+        """Return a call that the client did not receive, as an item."""
         if call.kind == "function_call":
             return {"type": call.kind, "call_id": call.id, "name": call.name, "arguments": arguments}
         if call.kind == "custom_tool_call":
@@ -196,7 +196,7 @@ class Responses:
 
 
 class _OpenAnswer:
-    """Puts calls that the client does not know between the calls of the same answer, which are items of their own."""
+    """Inserts calls that the client has not seen between the calls of the same answer, each of which is a separate item."""
 
     def __init__(self, rewrite: Rewrite) -> None:
         self._calls = [*rewrite.calls]

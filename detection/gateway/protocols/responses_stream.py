@@ -13,7 +13,7 @@ _LAST: Final = ("response.completed", "response.incomplete")
 
 
 class EventNumbers:
-    """Numbers the events of a stream anew once something was dropped or added."""
+    """Renumbers the events of a stream once one was dropped or added."""
 
     def __init__(self) -> None:
         self.next = 0
@@ -72,7 +72,7 @@ class ResponsesReader(StreamReader):
         return True
 
     def read(self, event: bytes, document: dict[str, Any] | None, data: bytes) -> bytes:
-        """Return what passes at once of an event; hold the rest."""
+        """Return the part of an event that is passed on immediately; hold the rest."""
         if document is None:
             return event
         kind = text_field(document, "type")
@@ -157,13 +157,13 @@ class ResponsesReader(StreamReader):
         ]
 
     def forwarded(self) -> bytes:
-        """Return what is held; items are whole, and clients tell them apart by their numbers."""
+        """Return the held events; items are whole, and clients distinguish them by number."""
         if not self._is_continued:
             return b"".join(self.held)
         return self.resolved(Resolution("some"))
 
     def resolved(self, resolution: Resolution) -> bytes:
-        """Return what the client gets instead of what is held."""
+        """Return what the client gets instead of the held events."""
         blocked = {self.answer.calls[n].place for n in resolution.blocked}
         output = [*self._earlier, *self._passed]
         places: dict[int, int] = {}

@@ -43,7 +43,7 @@ class Rewrite:
 
     @property
     def key(self) -> tuple[str, int]:
-        """What an answer is looked up by."""
+        """Lookup key of an answer."""
         return self.anchor, self.occurrence
 
     def dump(self) -> str:
@@ -53,11 +53,11 @@ class Rewrite:
 
     @classmethod
     def load(cls, text: str) -> Rewrite:
-        """Return what `dump` has written."""
+        """Parse the output of `dump`."""
         return cls(**orjson.loads(text))
 
     def merged(self, known: Sequence[Any]) -> list[Any]:
-        """Return the calls of the answer that the client knows together with the others, in their order."""
+        """Return all calls of the answer in order: those that the client knows and the others."""
         calls = [*known]
         for number, call in self.calls:
             calls.insert(number, call)
@@ -100,7 +100,7 @@ class Rewrites:
 
 
 def occurrence_of(call_id: str, call_ids: Sequence[str]) -> int:
-    """Return the number that the next call with this id gets."""
+    """Return the occurrence number of the next call with this id."""
     return 1 + sum(one == call_id for one in call_ids)
 
 

@@ -1,4 +1,4 @@
-"""The name of a conversation's session: from our header, the agent's own id, or the beginning of the conversation."""
+"""The name of a conversation's session: from LoopGuard's header, the agent's own id, or the beginning of the conversation."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def parent_name(header: Callable[[str], str]) -> str:
 
 
 def agent_name(header: Callable[[str], str]) -> str:
-    """Return the name of the agent: from our header, or of a coding agent that names itself."""
+    """Return the name of the agent: from LoopGuard's header, or from a coding agent's user agent."""
     if given := header("loopguard-agent"):
         return bounded(given, 128)
     program = header("user-agent").lower()
@@ -65,7 +65,7 @@ def is_retry(header: Callable[[str], str]) -> bool:
 
 
 def printable(value: Any, characters: int) -> str:
-    """Return a name as it can be stored."""
+    """Return a name in a form that can be stored."""
     return bounded(value, characters) if isinstance(value, str) else ""
 
 
@@ -91,8 +91,8 @@ def _of_body(request: Mapping[str, Any]) -> str:
 def derived_name(key: str, system: str, messages: list[dict[str, Any]], first_call: ToolCall | None) -> str:
     """Return a name from the beginning of a conversation; empty as long as it has no call.
 
-    The first call makes the difference between two conversations that begin with the same prompt: model servers give it
-    an id of its own.
+    The first call distinguishes two conversations that begin with the same prompt, because model servers give it a
+    unique id.
     """
     if first_call is None:
         return ""

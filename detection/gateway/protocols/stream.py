@@ -1,4 +1,4 @@
-"""What the readers of streams have in common."""
+"""Base class of the stream readers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class StreamReader:
         self._held_bytes = 0
 
     def feed(self, data: bytes) -> bytes:
-        """Read a part of the stream, as far as the verdicts are not due; return what passes at once.
+        """Read a part of the stream until verdicts are due; return what is passed on immediately.
 
         Raises
         ------
@@ -59,7 +59,7 @@ class StreamReader:
         return self.advance()
 
     def advance(self) -> bytes:
-        """Read on after `is_due` was reset; return what passes at once."""
+        """Continue reading after `is_due` was reset; return what is passed on immediately."""
         out: list[bytes] = []
         while self._events and not self.is_due:
             event = self._events[0]
@@ -82,19 +82,19 @@ class StreamReader:
 
     @property
     def has_whole_calls(self) -> bool:
-        """Whether nothing but the usage is missing of an answer with calls."""
+        """Whether an answer with calls is complete except for its usage."""
         return False
 
     @property
     def rest(self) -> bytes:
-        """What was fed and not read yet, as it came."""
+        """Data that was fed but not read yet, unchanged."""
         events, self._events = b"".join(self._events), deque()
         rest, self._splitter.rest = self._splitter.rest, b""
         return events + rest
 
     @property
     def unread(self) -> bytes:
-        """Return what is held and what was not read, as it came: all that the client has not got of an answer that cannot be read."""
+        """Return the held and unread data unchanged: everything that the client has not received of an unreadable answer."""
         return b"".join((*self.held, self.rest))
 
     @staticmethod
@@ -115,11 +115,11 @@ class StreamReader:
         return False
 
     def without_hidden(self, data: bytes) -> bytes:
-        """Return events without what the client has not asked for; see `hides_usage`."""
+        """Return events without data that the client did not ask for; see `hides_usage`."""
         return data
 
     def read(self, event: bytes, document: dict[str, Any] | None, data: bytes) -> bytes:
-        """Return what passes at once of an event; hold the rest."""
+        """Return the part of an event that is passed on immediately; hold the rest."""
         raise NotImplementedError
 
     def finish(self) -> None:
@@ -127,11 +127,11 @@ class StreamReader:
         raise NotImplementedError
 
     def forwarded(self) -> bytes:
-        """Return what is held, whole calls one after the other."""
+        """Return the held events, one whole call after another."""
         raise NotImplementedError
 
     def resolved(self, resolution: Resolution) -> bytes:
-        """Return what the client gets instead of what is held; the action of `resolution` is ``some`` or ``text``."""
+        """Return what the client gets instead of the held events; the action of `resolution` is ``some`` or ``text``."""
         raise NotImplementedError
 
     def next_reader(self) -> StreamReader:
@@ -139,11 +139,11 @@ class StreamReader:
         raise NotImplementedError
 
     def ended_with(self, text: str) -> bytes:
-        """Return the end of the stream to the client, with a text, where no further answer comes."""
+        """Return the end of the client's stream, with a text, if no further answer follows."""
         raise NotImplementedError
 
     def error_event(self, document: dict[str, Any]) -> bytes:
-        """Return an error as the last event of the stream to the client.
+        """Return an error as the last event of the client's stream.
 
         Parameters
         ----------
@@ -153,5 +153,5 @@ class StreamReader:
         return sse.event(document)
 
     def keep_alive(self) -> bytes:
-        """Return what may be sent at any time without a meaning."""
+        """Return a keep-alive event without meaning, which may be sent at any time."""
         return b": waiting for a decision\n\n"
