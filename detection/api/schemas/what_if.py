@@ -70,11 +70,11 @@ class WhatIfIncidentSchema(Schema):
     calls: int = Field(description="Calls in the loop.")
     cost_usd: float = Field(0, description="Cost of the calls that the incident counts, in US dollars.")
     first_seq: int = Field(description="Sequence number of the first call of the loop.")
-    found_at_call: int = Field(description="At which call of the session it was found, from 1.")
+    found_at_call: int = Field(description="Number of the call at which it was found, from 1.")
     reacted_at_call: int = Field(
         0, description="At which call the strictest decision was made first; 0 without a reaction."
     )
-    opened_at: datetime = Field(description="When.")
+    opened_at: datetime = Field(description="When the incident was opened.")
 
 
 class WhatIfChangedIncidentSchema(WhatIfIncidentSchema):
@@ -85,7 +85,7 @@ class WhatIfChangedIncidentSchema(WhatIfIncidentSchema):
     )
     decision_after: str = Field(description="Strictest decision under the changed policy.")
     limit_after: int = Field(description="The limit under the changed policy.")
-    found_at_call_after: int = Field(description="At which call the changed policy finds it.")
+    found_at_call_after: int = Field(description="Number of the call at which the changed policy finds it.")
     reacted_at_call_after: int = Field(
         0, description="At which call the changed policy makes its strictest decision first."
     )
@@ -97,7 +97,9 @@ class WhatIfIncidentsSchema(Schema):
     count: int = Field(description="Number of incidents.")
     by_kind: dict[str, int] = Field(description="By detector.")
     cost_usd: float = Field(description="Cost of those not labelled false alarms, in US dollars.")
-    labelled: dict[str, int] = Field(description="How many people labelled `true_loop` and `false_alarm`.")
+    labelled: dict[str, int] = Field(
+        description="How many of them are labelled `true_loop` and `false_alarm`."
+    )
     items: list[WhatIfIncidentSchema] = Field(
         description="At most 100: labelled ones first, then the strictest, then the newest."
     )

@@ -189,7 +189,11 @@ def create_exception(
     change = chosen.change
     latest = AuditEntry.objects.filter(project_id=project_id).aggregate(pk=Max("pk"))["pk"] or 0
     if change.session and expires_at is not None:
-        raise Invalid("The exception of a session ends with it.", field="expires_at", code="invalid_value")
+        raise Invalid(
+            "`expires_at` must be null: an exception for a session ends with the session.",
+            field="expires_at",
+            code="invalid_value",
+        )
     words = note.strip() or reason_of(incident)
     if not words and actor.user_id is not None:
         raise Invalid("An exception weakens detection. Give a reason.", field="note", code="note_needed")

@@ -88,7 +88,7 @@ class _Work:
             )
         self._rows.update(state=WhatIfState.RUNNING, starts=F("starts") + 1)
         if row.policy_version != project.policy_version:
-            # The first piece; or a setting was changed meanwhile, and both policies begin anew.
+            # The first piece; or a setting was changed in the meantime, and both policies begin anew.
             self._begin(project)
         try:
             is_done = self._replay(project, began)
