@@ -11,7 +11,7 @@ from detection.models import AuditEntry, IncidentActivity
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who changes something: a person, an API key, an in-chat command or the system.
+    """The author of a change: a person, an API key, an in-chat command or the system.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Records that pages keep for some minutes, in a table of their own, which all processes of `web` share."""
+"""Records that pages keep for a few minutes, in a table that all `web` processes share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ADD = """
 
 
 def key_of(*parts: object) -> str:
-    """Return the key of a subject: a digest, so that the table tells nothing about it."""
+    """Return the key of a subject: a digest, so that the table does not reveal it."""
     return salted_hmac("brief-record", repr(parts), algorithm="sha256").hexdigest()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 
 class ServiceError(Exception):
-    """An error with a stable code, a message for people and, where one is at fault, the field.
+    """An error with a stable code, a message for people and, if applicable, the field at fault.
 
     Attributes
     ----------

@@ -126,7 +126,7 @@ def new_token(prefix: str) -> tuple[str, str]:
 
 
 def digest_of(token: str) -> str:
-    """Return what is stored of a token."""
+    """Return the digest of a token, which is stored instead of it."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 

@@ -43,7 +43,7 @@ _RESERVED: tuple[Network, ...] = tuple(
         "2001:db8::/32", "2002::/16", "3fff::/20", "5f00::/16", "fc00::/7", "fe80::/10", "fec0::/10", "ff00::/8",
     )
 )  # fmt: skip
-"""Loopback, private, link-local, shared, multicast and reserved ranges, and the forms that wrap a version 4 address."""
+"""Loopback, private, link-local, shared, multicast and reserved ranges, and ranges that embed IPv4 addresses."""
 _UNSAFE = re.compile(r"[\x00-\x20\x7f\\]")
 _NUMBER = re.compile(r"(?i)(?:0x[0-9a-f]*|[0-9]+)")
 _HOST_LABEL = re.compile(r"(?i)[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")

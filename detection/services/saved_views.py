@@ -19,7 +19,7 @@ from detection.services.errors import Conflict, Invalid, NotFound
 
 MAX_QUERY_LENGTH: Final = 4_000
 _MORE: Final = {"sessions": "rows", "statistics": "by", "notifications": "tab"}
-"""What the pages of some lists have in their addresses besides filter, range and order."""
+"""Query parameters of some list pages other than filter, range and order."""
 
 
 def save_view(project_id: int, list_name: str, name: str, query: str, actor: Actor) -> SavedView:
@@ -62,7 +62,7 @@ def view_query(list_name: str, q: str | None = None, range: str = "", sort: str 
     Parameters
     ----------
     q
-        None for the filter that the list has by itself.
+        None for the list's default filter.
     """
     spec = _spec(list_name)
     own = {"q": spec.default_text, "sort": str(spec.order(""))}

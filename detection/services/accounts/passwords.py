@@ -1,7 +1,7 @@
-"""Passwords and the address for mail: how a person changes them, and links that reset a password.
+"""Passwords and email addresses: changes by their owner, and password reset links.
 
-A link carries a token of Django: an HMAC over the account, its password and the last sign-in. Nothing of it is stored; it
-works once, as the new password or a sign-in makes it invalid, and only for `settings.PASSWORD_RESET_TIMEOUT`.
+A link carries a token of Django: an HMAC over the account, its password and the last sign-in. It is not stored. It
+works once, because the new password or a sign-in invalidates it, and only for `settings.PASSWORD_RESET_TIMEOUT`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def set_password(
 
 @transaction.atomic
 def set_email(user: Any, email: str, actor: Actor) -> None:
-    """Store a checked address, to which links that reset the password are sent; empty for none."""
+    """Store a validated email address for password reset links; empty removes it."""
     before = user.email
     user.email = email
     user.save(update_fields=["email"])
@@ -58,7 +58,7 @@ def set_email(user: Any, email: str, actor: Actor) -> None:
 
 @transaction.atomic
 def create_reset_link(user: Any, actor: Actor) -> str:
-    """Return a link with which the person sets a new password, once.
+    """Return a one-time link for setting a new password.
 
     Raises
     ------

@@ -22,7 +22,7 @@ from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid
 
 SESSION_KEY = "second_factor"
-"""In the session of a browser in which the person has given a code."""
+"""Key in the session of a browser in which the person has entered a code."""
 RECOVERY_CODES = 10
 MAX_CODE_CHARACTERS = 40
 WRONG_CODE = "The code is wrong, expired or already used. Enter the current one."
@@ -36,7 +36,7 @@ def is_enabled(user_id: int) -> bool:
 
 
 def next_step(user_id: int) -> str:
-    """Return what a person does whose browser has given no code where one is required."""
+    """Return the instruction for a person who has to enter a code and has not."""
     return "Sign out and in again with a code." if is_enabled(user_id) else "Set it up to continue."
 
 
@@ -53,7 +53,7 @@ def pending_device(user_id: int) -> TOTPDevice | None:
 
 
 def text_key(device: TOTPDevice) -> str:
-    """Return the key of a device as people type it, in groups of four."""
+    """Return the key of a device for typing, in groups of four characters."""
     key = base64.b32encode(device.bin_key).decode().rstrip("=")
     return " ".join(key[start : start + 4] for start in range(0, len(key), 4))
 
@@ -107,7 +107,7 @@ def confirm(user: Any, code: str, actor: Actor, *, keep_session: str = "") -> li
 
 @transaction.atomic
 def create_recovery_codes(user: Any, actor: Actor) -> list[str]:
-    """Replace the recovery codes of an account; the earlier ones no longer work.
+    """Replace the recovery codes of an account; the previous ones stop working.
 
     Raises
     ------

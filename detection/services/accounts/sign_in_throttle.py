@@ -1,7 +1,7 @@
 """Throttle of failed sign-ins by account and by address, with a growing wait.
 
 An attempt counts as failed before it is checked, and is withdrawn when it was right: so parallel attempts are throttled
-like those in sequence. Existing logins and the account itself are not affected: only further attempts have to wait. The
+like those in sequence. Existing sign-ins and the account itself are not affected: only new attempts have to wait. The
 counts have a table of their own, in which no number of other names displaces them.
 """
 
@@ -51,7 +51,10 @@ class SignInAttempt:
     _not_before: dict[str, datetime] = field(default_factory=dict, repr=False)
 
     def withdraw(self) -> None:
-        """Count the attempt no more: it was right. The wait that it began ends, unless another attempt began one since."""
+        """Stop counting an attempt that succeeded.
+
+        The wait that it started ends, unless a later attempt started one.
+        """
         for place, not_before in self._not_before.items():
             FailedSignIns.objects.filter(place=place, count__gt=0).update(
                 count=F("count") - 1,

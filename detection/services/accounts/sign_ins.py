@@ -1,4 +1,4 @@
-"""Where a person is signed in, and how that ends. Open pages and sockets end within a second."""
+"""The browsers in which a person is signed in, and how sign-ins end. Open pages and sockets end within a second."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def end_sign_in(user_id: int, public_id: str, actor: Actor) -> None:
 
 @transaction.atomic
 def end_sign_ins(user_id: int, actor: Actor, *, except_session: str = "") -> int:
-    """Sign a person out everywhere, but for the session of the request; return how many sign-ins ended."""
+    """Sign a person out everywhere except in the session of the request; return how many sign-ins ended."""
     rows = SignIn.objects.select_for_update(of=("self",)).select_related("user").filter(user_id=user_id)
     ended = [*rows.exclude(session_id=except_session)]
     if ended:

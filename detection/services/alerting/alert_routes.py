@@ -173,7 +173,7 @@ def delete_route(project_id: int, public_id: str, actor: Actor, *, version: str 
     Raises
     ------
     ChangedMeanwhile
-        When it is no longer the one with this `version`; see `save_route`.
+        When its version is no longer `version`; see `save_route`.
     """
     row = _locked_route(project_id, public_id)
     before = route_as_dict(row)

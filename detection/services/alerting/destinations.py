@@ -132,7 +132,7 @@ def update_destination(
     Raises
     ------
     ChangedMeanwhile
-        When it is no longer the one with this `version`, as `destination_version` gave it; None checks nothing.
+        When its version is no longer `version`, as `destination_version` gave it; None checks nothing.
     """
     shown = ""
     if address is not None:
@@ -230,7 +230,7 @@ def delete_destination(project_id: int, public_id: str, actor: Actor, *, version
     Raises
     ------
     ChangedMeanwhile
-        When it is no longer the one with this `version`; see `update_destination`.
+        When its version is no longer `version`; see `update_destination`.
     """
     row = _destination(project_id, public_id)
     before = _shown(row)

@@ -1,4 +1,4 @@
-"""Repeats and late alerts: incidents that stay open, and what a silence suppressed that has ended."""
+"""Repeated and late alerts: for incidents that stay open, and for events that an ended silence suppressed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from detection.services.alerting import event_facts, mutes, outbox, routing
 from detection.services.alerting.routing import EnabledRoute
 
 MAX_AT_ONCE = 500
-"""Incidents per route and destination, or per silence, in one run; the rest of a route's incidents follow in the next."""
+"""Maximum number of incidents per route and destination, or per silence, in one run; the rest follow in the next run."""
 _APPROVAL_TYPES = (AlertEventType.APPROVAL_REQUESTED, AlertEventType.APPROVAL_CLOSED)
 
 
@@ -107,7 +107,7 @@ def _remind_by(enabled: EnabledRoute, silences: list[AlertSilence], events: dict
 
 @transaction.atomic
 def catch_up() -> int:
-    """Record again what silences suppressed that have ended, if it is still open and was never sent.
+    """Record again the events that ended silences suppressed, if their incidents are still open and were never sent.
 
     Returns
     -------

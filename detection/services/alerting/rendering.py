@@ -70,7 +70,7 @@ _REACTIONS = {
 
 
 def plain(value: object, limit: int = 80) -> str:
-    """Return a name as text that chat services, mail readers and terminals show as it is."""
+    """Return a name as text that chat services, mail readers and terminals show literally."""
     text = _HIDDEN.sub("·", str(value)).translate(_MARKUP).replace("://", ":∕∕")
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
@@ -171,7 +171,7 @@ def _lowered(text: str) -> str:
 
 
 def update_closed_approvals(events: Iterable[AlertEvent]) -> None:
-    """Update requests of approvals that were closed meanwhile, so that nobody is called needlessly.
+    """Update approval requests that have been closed, so that nobody is notified needlessly.
 
     Changes only the objects, not the stored rows.
     """

@@ -16,7 +16,7 @@ from detection.services.alerting.routing import EnabledRoute
 
 WINDOW: Final = timedelta(hours=24)
 MAX_EVENTS: Final = 2_000
-"""The latest events of the window that are looked at."""
+"""Maximum number of events of the window that are considered, latest first."""
 MAX_LISTED: Final = 50
 
 

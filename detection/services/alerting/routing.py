@@ -84,7 +84,7 @@ def route_pending() -> int:
 
 
 def acquire_routing_lock() -> bool:
-    """Take the right to route until the end of the transaction; False if another process has it."""
+    """Acquire the routing lock until the end of the transaction; False if another process has it."""
     return try_lock_until_commit(AdvisoryLock.ALERT_ROUTING)
 
 
@@ -116,7 +116,7 @@ def _route(event: AlertEvent, routes: Sequence[EnabledRoute]) -> None:
 def deliveries(
     event_type: str, facts: dict[str, Any], routes: Iterable[EnabledRoute]
 ) -> Iterator[tuple[EnabledRoute, AlertDestination]]:
-    """Yield where an event is sent, and by which route: each destination once, and no route after the last match."""
+    """Yield the destinations of an event with their routes: each destination once, and no route after the last match."""
     notified: set[int] = set()
     for enabled in routes:
         if not route_matches(enabled.route, event_type, facts):
@@ -130,7 +130,7 @@ def deliveries(
 
 
 def matches(row: AlertRoute | AlertSilence, facts: dict[str, Any]) -> bool:
-    """Return whether every list of the row matches; an empty list does, and text lists hold globs."""
+    """Return whether every list of the row matches; empty lists match, and text lists contain globs."""
 
     def fits(patterns: list[str], value: str) -> bool:
         return not patterns or any(fnmatchcase(value, pattern) for pattern in patterns)
@@ -146,7 +146,7 @@ def matches(row: AlertRoute | AlertSilence, facts: dict[str, Any]) -> bool:
 
 
 def route_matches(route: AlertRoute, event_type: str, facts: dict[str, Any]) -> bool:
-    """Return whether a route takes an event."""
+    """Return whether a route matches an event."""
     return (
         (not route.event_types or event_type in route.event_types)
         and (route.includes_demo or not facts["is_demo"])

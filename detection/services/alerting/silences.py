@@ -44,7 +44,7 @@ def create_silence(
     loop_id, pattern
         Only alert events of these calls, or of this pattern.
     baseline
-        See `AlertSilence`; the caller has checked it.
+        See `AlertSilence`; validated by the caller.
     matchers
         ``kinds``, ``severities``, ``tools``, ``agents``, ``backends``, ``model_names``; none of them silences the project.
 
@@ -133,7 +133,7 @@ def end_silence(project_id: int, public_id: str, actor: Actor, *, version: str |
 
 @transaction.atomic
 def extend_again(project_id: int, public_id: str, actor: Actor, ends_at: datetime) -> None:
-    """Undo the end of a silence: give it its former end again, unless that has passed."""
+    """Undo the end of a silence: restore its previous end, unless that has passed."""
     row = AlertSilence.objects.select_for_update().filter(project_id=project_id, public_id=public_id).first()
     if row is not None and row.ends_at < ends_at and ends_at > timezone.now():
         before = silence_as_dict(row)

@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 MAX_RAISE = 10_000
 MAX_OVERDUE = 500
 REMEMBERED_FOR = timedelta(days=90)
-"""After this time a person decides again."""
+"""Lifetime of a remembered decision."""
 _CLOSED = {
     ApprovalState.EXPIRED: ("approval_expired", "The approval has expired: {message}"),
     ApprovalState.WITHDRAWN: ("approval_withdrawn", "The approval is no longer needed: {message}"),
@@ -65,8 +65,8 @@ def decide(
     raise_by
         For the choice ``raise``: by how much, 1 to 10,000 calls or units of a budget.
     remember
-        Whether to decide later approvals of the same agent, tool and detector alike, for 90 days. Not about a limit: a raise
-        that is repeated by itself would remove it. Not a stop either: it is about one session.
+        Whether to decide later approvals of the same agent, tool and detector alike, for 90 days. Not allowed for
+        limits: a raise that repeats automatically would remove the limit. Not a stop either: it is about one session.
 
     Returns
     -------
@@ -127,7 +127,7 @@ def decide(
 
 
 def note_delivered(approval: Approval) -> None:
-    """Note that an agent has got the decision: the same call made again is another one."""
+    """Record that an agent has received the decision: the same call is a new one from then."""
     if not approval.awaits_retry:
         return
     with locked_session(approval.session_id):

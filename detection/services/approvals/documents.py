@@ -11,7 +11,7 @@ from detection.engine.calls import Decision
 from detection.models import Approval, JudgeCall
 
 ASKED = "An operator has been asked. Continue with something else, and make this call again later."
-"""What the model of a coding agent reads if it cannot wait for the decision."""
+"""Message for the model of a coding agent that cannot wait for the decision."""
 
 
 def hook_document(approval: Approval, shape: wire_shapes.Shape) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def consult_judge(public_id: str) -> str:
     Returns
     -------
     str
-        The outcome, or empty if there was nothing to decide. An approval is put to the judge once.
+        The outcome, or empty if there was nothing to decide. Each approval is submitted to the judge once.
     """
     approval = (
         Approval.objects.select_related("session__project")
@@ -56,8 +56,8 @@ def consult_judge(public_id: str) -> str:
 def unclaimed_approvals() -> list[str]:
     """Return the public ids of approvals whose judge task was lost.
 
-    One query, mostly without rows. An approval that is just being put to the judge is among them; consulting the judge
-    again has no effect then.
+    One query, mostly without rows. This includes approvals that are being submitted to the judge; consulting it again
+    has no effect then.
     """
     now = timezone.now()
     unclaimed = Approval.objects.filter(

@@ -1,7 +1,7 @@
 """The open approvals of a locked session: request, close, save.
 
-Everything here runs under the session's row lock in the caller's transaction. Decisions of people and of the judge come
-in through `decisions` and `judge_consultation`.
+Everything here runs under the session's row lock in the caller's transaction. Decisions of people and of the judge
+are applied by `decisions` and `judge_consultation`.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class OpenApprovals:
         decider: str,
         awaits_retry: bool = False,
     ) -> Approval:
-        """Return the approval that a held call waits for; one that is open for the same loop is used again.
+        """Return the approval that a held call waits for; an open one for the same loop is reused.
 
         Parameters
         ----------
@@ -168,7 +168,7 @@ class OpenApprovals:
         return Approval.objects.filter(session=self.session, **field).order_by("-id").first()
 
     def take_for_retry(self, loop_id: str) -> Approval | None:
-        """Return the closed approval whose decision is for the next call of a loop, once."""
+        """Return, once, the closed approval whose decision applies to the next call of a loop."""
         rows = Approval.objects.filter(session=self.session, loop_id=loop_id, awaits_retry=True)
         approval = rows.exclude(state=ApprovalState.OPEN).order_by("-id").first()
         if approval is None:
@@ -178,7 +178,7 @@ class OpenApprovals:
         return approval if approval.decision != "allow" else None
 
     def find_remembered(self, event: EventRecord, finding: Finding) -> RememberedDecision | None:
-        """Return the remembered decision for this agent, tool and detector, if there is one; of a limit, there never is."""
+        """Return the remembered decision for this agent, tool and detector, if there is one; never for limits."""
         if detector_for(finding.kind).is_run_limit:
             return None
         return RememberedDecision.objects.filter(

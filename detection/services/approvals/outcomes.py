@@ -88,7 +88,7 @@ def judge_outcome(
 ) -> ApprovalOutcome:
     """Return the outcome of a consultation.
 
-    The guidance of an acceptance is handed to the agent. The reasons, and everything in a denial, are for people.
+    The agent receives the guidance of an acceptance. Reasons and denials are for people only.
     """
     if call.outcome == JudgeOutcome.ACCEPTED and call.rounds_granted:
         guidance = f" Guidance: {call.guidance}" if call.guidance else ""

@@ -1,1 +1,1 @@
-"""Backends of the gateway: who may change them, and what the gateway reads of them."""
+"""Backends, tokens, prices and grants of the gateway."""

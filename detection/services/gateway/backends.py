@@ -1,4 +1,4 @@
-"""Create, change, test and delete backends of the gateway, and the tokens that admit to them."""
+"""Create, change, test and delete backends of the gateway, and the tokens that give access to them."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ def is_allowed_upstream(base_url: str) -> bool:
 
 
 def _checked_url(base_url: str) -> str:
-    """Return the address without a slash at its end.
+    """Return the address without a trailing slash.
 
     Raises
     ------
     Invalid
-        If it is not on the allow-list, or is no address that outgoing requests may have.
+        If it is not on the allow-list, or not allowed for outgoing requests.
     """
     base_url = base_url.strip().rstrip("/")
     try:
@@ -210,7 +210,7 @@ def update_backend(
     Raises
     ------
     ChangedMeanwhile
-        When it is no longer the one with this `version`, as `backend_version` gave it; None checks nothing.
+        When its version is no longer `version`, as `backend_version` gave it; None checks nothing.
     """
     checked = check_values(values)
     with transaction.atomic():
@@ -235,7 +235,7 @@ def delete_backend(project_id: int, public_id: str, actor: Actor, *, version: st
     Raises
     ------
     ChangedMeanwhile
-        When it is no longer the one with this `version`; see `update_backend`.
+        When its version is no longer `version`; see `update_backend`.
     """
     row = _locked(project_id, public_id)
     before = _shown(row)
@@ -287,7 +287,7 @@ def revoke_token(project_id: int, public_id: str, token_id: str, actor: Actor) -
 def test_backend(project_id: int, public_id: str, actor: Actor) -> TestResult:
     """Request the models of a backend, with its credential if it has one; waits for at most five seconds.
 
-    Without a credential of its own, 401 and 403 show that the backend is there.
+    Without its own credential, 401 and 403 also show that the backend is reachable.
     """
     row = find_backend(project_id, public_id)
     headers = dict(row.headers) | {"accept": "application/json"}

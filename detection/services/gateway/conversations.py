@@ -1,4 +1,4 @@
-"""What the gateway reads and stores of a session: whether it is stopped, and how its history is rewritten."""
+"""Session data of the gateway: whether a session is stopped, and how its history is rewritten."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from detection.selectors.policies import effective
 from detection.services.sessions.actions import stopped_message
 
 MAX_REWRITES = 1_000
-"""Answers of a session whose history is rewritten; beyond, the oldest ones are left as the client sends them."""
+"""Maximum number of rewritten answers per session; beyond it, the oldest ones are left as the client sends them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class SessionFacts:
 
 
 def session_facts(project_id: int, external_id: str) -> SessionFacts:
-    """Return what is known of a session that may not exist yet; two queries, and those of the policy if it is stopped."""
+    """Return the facts of a session that may not exist yet; two queries, and those of the policy if it is stopped."""
     session = (
         Session.objects.select_related("project")
         .filter(project_id=project_id, external_id=external_id)
@@ -59,7 +59,10 @@ def session_of_response(project_id: int, response_id: str) -> str:
 
 
 def store_response(project_id: int, external_id: str, response_id: str) -> None:
-    """Store in which session a response was given. It is kept as long as ids of events; nothing for a session without events."""
+    """Store the session of a response.
+
+    It is kept as long as event ids; nothing is stored for a session without events.
+    """
     found = (
         Session.objects.filter(project_id=project_id, external_id=external_id)
         .values_list("pk", flat=True)
@@ -81,7 +84,7 @@ def preset_ends_in_error(preset: str) -> bool:
 
 
 def store_rewrite(project_id: int, external_id: str, answer: tuple[str, int], body: str) -> None:
-    """Store how the history is rewritten around an answer; nothing where a project stores no payloads."""
+    """Store how the history is rewritten around an answer; does nothing if the project stores no payloads."""
     session = (
         Session.objects.select_related("project")
         .filter(project_id=project_id, external_id=external_id)

@@ -1,6 +1,6 @@
-"""What admits a request to the gateway: a key or a token, with the backend that it leads to.
+"""Grants of gateway requests: a key or token with its backend.
 
-`GrantCache` keeps grants for the time that the database is away.
+`GrantCache` keeps grants while the database is unavailable.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from detection.services.keys import Principal
 FRESH_SECONDS: Final = 0.9
 """How long a grant is used without a query. Revoking takes effect within a second."""
 STALE_SECONDS: Final = 900.0
-"""How long a grant is used while the database is away."""
+"""How long a grant is used while the database is unavailable."""
 MAX_CACHED: Final = 2_000
 
 
@@ -122,7 +122,7 @@ class GrantCache:
         return self._younger(key, FRESH_SECONDS)
 
     def stale(self, key: tuple[str, str]) -> Grant | None:
-        """Return a grant that was read within the last 15 minutes, for the time that the database is away."""
+        """Return a grant that was read within the last 15 minutes, for use while the database is unavailable."""
         return self._younger(key, STALE_SECONDS)
 
     def _younger(self, key: tuple[str, str], seconds: float) -> Grant | None:

@@ -1,4 +1,4 @@
-"""Save and delete prices of models. They take effect with the next answer of a model."""
+"""Save and delete prices of models. They take effect with the next model response."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def price_version(row: ModelPrice | None) -> str:
 
 @transaction.atomic
 def save_price(project_id: int, actor: Actor, *, version: str | None = None, **values: Any) -> ModelPrice:
-    """Create the price of a pattern, or replace the one that it has.
+    """Create or replace the price of a pattern.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def delete_price(project_id: int, public_id: str, actor: Actor, *, version: str 
     Raises
     ------
     ChangedMeanwhile
-        When it is no longer the one with this `version`; see `save_price`.
+        When its version is no longer `version`; see `save_price`.
     """
     rows = ModelPrice.objects.select_for_update(no_key=True)
     row = rows.filter(project_id=project_id, public_id=public_id).first()

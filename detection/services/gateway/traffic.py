@@ -20,7 +20,7 @@ from detection.selectors.prices import load_prices
 MINUTES_KEPT: Final = timedelta(hours=48)
 HOURS_KEPT: Final = timedelta(days=366)
 MAX_MODELS: Final = 100
-"""Names of models in an hour of a backend; what comes beyond them is counted without a name."""
+"""Maximum number of model names per backend and hour; further models are counted without a name."""
 MAX_NAME_CHARACTERS: Final = 200
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -32,7 +32,7 @@ class TrafficCounts:
     Attributes
     ----------
     input_tokens
-        Those read from or written to a cache among them.
+        Includes tokens read from or written to a cache.
     abandoned
         Requests whose client disconnected before the end of the response.
     unpriced_tokens, cost_usd
@@ -80,7 +80,7 @@ class TrafficCounts:
 
 @dataclass(frozen=True, slots=True)
 class TrafficKey:
-    """What counts belong to.
+    """The backend, model and minute of counts.
 
     Attributes
     ----------
@@ -119,7 +119,7 @@ _Place = tuple[int, int, datetime, str]
 
 @transaction.atomic
 def store_traffic(counts: Mapping[TrafficKey, TrafficCounts]) -> None:
-    """Add counts to the rows of their minutes and hours; those of backends that are gone are dropped.
+    """Add counts to the rows of their minutes and hours; counts of deleted backends are dropped.
 
     Four queries, and one for each further project.
     """

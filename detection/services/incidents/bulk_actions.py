@@ -39,7 +39,7 @@ _RECORDED: Final = {
     "assign": "assigned",
     "undo": "undone",
 }
-"""Names of the actions in the activity of a pattern; of labels, they have the value."""
+"""Names of the actions in the activity of a pattern; those of labels include the value."""
 _MODELS: Final[dict[str, type[Incident | Pattern]]] = {"incidents": Incident, "patterns": Pattern}
 _ACTIONS: Final[dict[str, dict[str, Callable[..., Any]]]] = {
     "incidents": {name: action for name, action in triage.ACTIONS.items() if name != "undo"},
@@ -102,9 +102,9 @@ def _store_new(row: BulkAction, actor: Actor) -> None:
 
 
 def undo(project_id: int, public_id: str, actor: Actor, *, seconds: float) -> BulkAction:
-    """Undo an action of the same person on exactly the rows that it has changed; one that is carried out ends.
+    """Undo an action of the same person on exactly the rows that it changed, and stop it if it is running.
 
-    What someone else has changed since stays.
+    Later changes by others are kept.
 
     Raises
     ------
@@ -131,7 +131,7 @@ def undo(project_id: int, public_id: str, actor: Actor, *, seconds: float) -> Bu
 def _carry_out(row: BulkAction, seconds: float, *, continues: bool = False) -> None:
     """Carry out an action that this process has claimed; a few milliseconds for each row.
 
-    One that continues can have changed rows of its first batch that a process did not count before it ended.
+    A resumed action may have changed rows of its first batch that were not counted before the process ended.
     """
     until = time.monotonic() + seconds
     if row.reverts is not None and _is_claimed(row.reverts):
@@ -202,12 +202,12 @@ def _apply(row: BulkAction, public_id: str) -> str:
 
 
 def _is_unreached(row: BulkAction, code: str) -> bool:
-    """Whether an undo has nothing to undo because the action ended before the row."""
+    """Whether there is nothing to undo for a row, because the action ended before it."""
     return row.reverts is not None and code == "nothing_to_undo" and row.done >= row.reverts.done
 
 
 def _changed_of(row: BulkAction, keys: Sequence[int]) -> frozenset[int]:
-    """Return those of the rows that an action has changed."""
+    """Return the rows that an action has changed."""
     if row.list == "patterns":
         return frozenset(_activity_of(row).filter(pattern__in=keys).values_list("pattern", flat=True))
     by_it = Q(action="undone") if row.reverts is not None else Q(note=_mark_of(row))
@@ -216,7 +216,7 @@ def _changed_of(row: BulkAction, keys: Sequence[int]) -> frozenset[int]:
 
 
 def _activity_of(row: BulkAction) -> QuerySet[PatternActivity]:
-    """Return what an action on patterns has recorded."""
+    """Return the activity that an action on patterns has recorded."""
     recorded = _RECORDED.get(row.action) or f"labelled {row.arguments['value'] or 'none'}"
     found = PatternActivity.objects.filter(actor=row.actor, action=recorded, at__gte=row.created_at)
     # A process within a batch continues after an undo has ended the action.
@@ -258,5 +258,5 @@ def carry_out_waiting() -> int:
 
 
 def trim() -> None:
-    """Delete actions that nobody can undo any more."""
+    """Delete actions that can no longer be undone."""
     BulkAction.objects.filter(finished_at__lt=timezone.now() - KEPT).delete()

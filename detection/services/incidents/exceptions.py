@@ -1,7 +1,7 @@
-"""Exceptions made from an incident: narrow changes of policy under which it would not have happened.
+"""Exceptions created from an incident: narrow policy changes under which it would not have happened.
 
-Options are listed narrowest scope first. Each is a `PolicyChange`, so it can be tried as a what-if before it is saved, and is
-saved by the service of its scope, with a time of expiry if one is wanted.
+Options are listed narrowest scope first. Each is a `PolicyChange`, so it can be tried as a what-if before it is
+saved, and is saved by the service of its scope, optionally with an expiry.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _BEST: Mapping[str, tuple[str, ...]] = {
     LabelReason.HONEST_REPETITION: ("session:raise", "tool:raise"),
     LabelReason.BROKEN_TOOL: ("tool:fallible",),
 }
-"""Options that fit a reason, the best first; without one of them, the narrowest."""
+"""Options that fit a reason, best first; if none fits, the narrowest option is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class ExceptionOption:
     words
         What it does.
     change
-        The whole override or tool rule of the scope with the exception; its other values stay.
+        The whole override or tool rule of the scope with the exception; other values are unchanged.
     """
 
     id: str
@@ -131,7 +131,7 @@ def options(incident: Incident, arguments: Sequence[str] | None = None) -> list[
 
 
 def best(found: Sequence[ExceptionOption], reason: str) -> str:
-    """Return the id of the option to preselect for a reason: the best that fits it, else the narrowest."""
+    """Return the id of the option to preselect for a reason: the best that fits, otherwise the narrowest."""
     ids = [option.id for option in found]
     return next((one for one in _BEST.get(reason, ()) if one in ids), ids[0] if ids else "")
 
@@ -145,7 +145,7 @@ def reason_of(incident: Incident) -> str:
 
 
 def expiry_of(reason: str) -> str:
-    """Return how long an exception for a reason is suggested to last; empty for no end."""
+    """Return the suggested lifetime of an exception for a reason; empty for no expiry."""
     return _FOR_A_DAY if reason == LabelReason.BROKEN_TOOL else ""
 
 
@@ -233,9 +233,9 @@ def undo_exception(project_id: int, public_id: str, actor: Actor) -> IncidentAct
     Raises
     ------
     NotFound
-        For another project's incident, or where the change cannot be found any more.
+        For another project's incident, or if the change can no longer be found.
     Conflict
-        ``nothing_to_undo``; or the time of what was stored before is over.
+        ``nothing_to_undo``; or the previous values have expired.
     """
     incident = _incident(project_id, public_id)
     last = current(incident)
@@ -306,7 +306,7 @@ def raised_settings(incident: Incident, amount: int) -> dict[str, Any]:
 def _of_tool(
     incident: Incident, raised: Mapping[str, Any], arguments: Sequence[str]
 ) -> list[ExceptionOption]:
-    """Return what a rule for exactly this tool can do; nothing for a loop of several tools."""
+    """Return the effects that a rule for exactly this tool can have; none for a loop of several tools."""
     if not incident.tool or "→" in incident.tool:
         return []
     pattern = exactly(incident.tool)
@@ -334,5 +334,5 @@ def _of_tool(
 
 
 def exactly(name: str) -> str:
-    """Return the glob that matches this name only."""
+    """Return the glob that matches only this name."""
     return "".join(f"[{character}]" if character in "*?[" else character for character in name)

@@ -9,11 +9,11 @@ from detection.models import Incident
 from detection.models.incidents import IncidentLabel, IncidentStatus
 
 STATUS_FIELDS = ("status", "snoozed_until", "snoozed_until_worse", "needs_acknowledgement")
-"""What the functions of this module change of an incident."""
+"""Fields of an incident that the functions of this module change."""
 
 
 def settle(incident: Incident) -> None:
-    """Give an incident the status that follows from its loop; changes the row in memory only.
+    """Set the status that follows from the incident's loop; changes the row in memory only.
 
     An open or snoozed incident whose loop is over becomes `ended`, unless someone has to acknowledge it. Then it is open,
     or snoozed until its time: a loop that is over cannot get worse. An ended one becomes `open` again

@@ -1,4 +1,4 @@
-"""Carries out what people do with all incidents of a pattern: one incident per transaction, resumable and reversible.
+"""Carries out actions on all incidents of a pattern: one incident per transaction, resumable and reversible.
 
 A request carries out as much as fits into its time, usually all. A worker continues with the rest, and after a crash.
 """
@@ -50,7 +50,7 @@ SWEEPING: Mapping[str, tuple[Q, _Change]] = {
 
 
 def claim() -> Any:
-    """Return until when a process that starts now carries out a change."""
+    """Return the end of the claim of a process that starts a change now."""
     return timezone.now() + CLAIM
 
 
@@ -60,12 +60,12 @@ def note_of(change: PatternActivity) -> str:
 
 
 def mark_of(change: PatternActivity) -> str:
-    """Return what the notes of incidents name as the cause."""
+    """Return the cause that the notes of incidents contain."""
     return f"with {change.pattern.public_id}"
 
 
 def carry_out(change: PatternActivity, seconds: float = IN_REQUEST_SECONDS) -> None:
-    """Carry out a change that this process has claimed, for at most some seconds; the row is brought up to date.
+    """Carry out a change that this process has claimed, for at most a few seconds; updates the row.
 
     Costs a few milliseconds per incident.
     """
@@ -108,7 +108,7 @@ def _next_incidents(change: PatternActivity) -> QuerySet[Incident]:
 
 
 def _apply(change: PatternActivity, public_id: str) -> bool:
-    """Change one incident; returns whether that worked. One that someone else has changed meanwhile is left alone."""
+    """Change one incident; returns whether that worked. An incident that someone else has changed since is skipped."""
     actor = Actor(change.actor, change.actor_user_id)
     apply: Callable[[], Incident]
     if change.reverts is not None:

@@ -1,4 +1,4 @@
-"""What people do with patterns: assign, comment, mute, and acknowledge, resolve or label all incidents; undo.
+"""Actions of people on patterns: assign, comment, mute, and acknowledge, resolve or label all incidents; undo.
 
 The figures and the state of a pattern are counted by `selectors.patterns`.
 """
@@ -33,7 +33,7 @@ _NOT_UNDOABLE = ("commented", "mute_ended", "unassigned")
 
 @contextmanager
 def _locked(project_id: int, public_id: str) -> Iterator[Pattern]:
-    """Lock a pattern for a change. Incidents can be opened meanwhile: their lock on its key does not conflict."""
+    """Lock a pattern for a change. Incidents can still be opened, because their lock on its key does not conflict."""
     with transaction.atomic():
         rows = Pattern.objects.select_for_update(no_key=True).filter(project_id=project_id)
         pattern = rows.filter(public_id=public_id).first() if "\x00" not in public_id else None
@@ -70,7 +70,7 @@ def _checked_note(note: str, *, required: bool = False) -> str:
 
 
 def assign(project_id: int, public_id: str, actor: Actor, assignee: str = "") -> Pattern:
-    """Set who takes care of a pattern; empty for no one.
+    """Set the person responsible for a pattern; empty for no one.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def mute(
     until_worse: bool = False,
     reason: str = "",
 ) -> Pattern:
-    """Send no notifications of a pattern until a time, or until it gets worse; see `services.alerting.mutes`."""
+    """Send no notifications about a pattern until a given time, or until it gets worse; see `services.alerting.mutes`."""
     with _locked(project_id, public_id) as pattern:
         replaced = mutes.active([pattern.pk]).get(pattern.pk)
         before = {"silence": replaced.public_id, "ends_at": plain(replaced.ends_at)} if replaced else None
@@ -152,7 +152,10 @@ def acknowledge(
 def resolve(
     project_id: int, public_id: str, actor: Actor, note: str = "", *, seconds: float = IN_REQUEST_SECONDS
 ) -> Pattern:
-    """Resolve a pattern with all incidents that are open, acknowledged or snoozed. If it returns, it is open again."""
+    """Resolve a pattern with all incidents that are open, acknowledged or snoozed.
+
+    If its loop returns, the pattern reopens.
+    """
     return _sweep(project_id, public_id, actor, "resolved", note, {"resolved_at": timezone.now()}, seconds)
 
 
@@ -207,12 +210,12 @@ def undo(
     seconds: float = IN_REQUEST_SECONDS,
     of: int | None = None,
 ) -> Pattern:
-    """Undo the last change of the same person, within ten minutes, with what it changed of the incidents.
+    """Undo the last change of the same person, within ten minutes, including its changes to incidents.
 
     Parameters
     ----------
     of
-        Only if the last change is this row of the activity; then however long ago it was.
+        Undo only if the last change is this row of the activity, however old it is.
 
     Raises
     ------

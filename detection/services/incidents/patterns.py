@@ -1,4 +1,4 @@
-"""Gives incidents their pattern; what people do with patterns is in `pattern_triage`."""
+"""Assigns patterns to incidents; actions of people on patterns are in `pattern_triage`."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _identity(incident: Incident) -> PatternIdentity:
 
 
 def _of_older(group_ids: Iterable[str]) -> dict[str, Pattern]:
-    """Return the patterns of the stored incidents that began these groups, except those that stand alone."""
+    """Return the patterns of the stored incidents that started these groups, except those that stand alone."""
     wanted = set(group_ids)
     if not wanted:
         return {}

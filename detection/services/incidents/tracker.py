@@ -1,6 +1,6 @@
 """Turns findings into incidents while a session is folded: opens, escalates and ends them, with a snapshot of the evidence.
 
-Only called by evaluation, under the session's lock. What people do with an incident is in `triage`.
+Only called by evaluation, under the session's lock. Actions of people on incidents are in `triage`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ QUIET_CALLS = 5
 """Calls without the loop after which it has ended: the agent changed course."""
 ABANDONED_AFTER = timedelta(hours=1)
 SILENT_FOR = timedelta(days=1)
-"""How long a session is silent until nobody waits for it any more."""
+"""Silence after which a session is no longer waited for."""
 EVIDENCE_CALLS = 24
 SHARED_CALLS = 2
 """Incidents with at least this many calls in common are related."""
@@ -129,7 +129,7 @@ class IncidentTracker:
         return frozenset(self._unpriced_calls.get(public_id, ()))
 
     def begin(self, event: EventRecord) -> None:
-        """Take the number and time of an event for those of what follows; its result belongs to the evidence of active loops.
+        """Use the number and time of an event for the following changes; its result belongs to the evidence of active loops.
 
         Times of incidents are those of events, so they do not depend on when the events are evaluated.
         """
@@ -144,7 +144,7 @@ class IncidentTracker:
             self._end_silence(event)
 
     def _end_silence(self, event: EventRecord) -> None:
-        """End the incidents about silence that this event is the awaited sign of life of."""
+        """End the incidents about silence that this event resolves as a sign of life."""
         for incident in [*self.active.values()]:
             if not detector_for(incident.kind).is_silence:
                 continue
@@ -366,7 +366,7 @@ class IncidentTracker:
             self._note(incident, "woke", "it got worse" if is_worse else "the time ran out")
 
     def _leave_quiet_ones(self) -> None:
-        """End the loops that were not found for `QUIET_CALLS` calls; related ones end together."""
+        """End the loops that were not detected for `QUIET_CALLS` calls; related ones end together."""
         last_found: dict[str, int] = {}
         loops = [one for one in self.active.values() if not detector_for(one.kind).is_silence]
         for incident in loops:
@@ -413,7 +413,7 @@ class IncidentTracker:
         self.hints.add(Hint("incident", incident.public_id, "ended"))
 
     def decide_anew(self, step: Step, decision: str, message: str) -> None:
-        """Record that the call just observed got another verdict than that of its ladder."""
+        """Record that the latest call got a verdict other than its ladder's."""
         finding = step.verdict.finding
         incident = self.active.get(finding.loop_id) if finding else None
         if incident is not None:
@@ -564,7 +564,7 @@ class IncidentTracker:
             incident.cost_usd = float(incident.cost_usd) + sum(cost_of.get(seq, 0) for seq in seqs)
 
     def _gather_evidence(self) -> None:
-        """Copy the calls that make each loop, with their results, into the incident: retention deletes the calls.
+        """Copy the calls of each loop, with their results, into the incident, because retention deletes the calls.
 
         Results that come after the loop has ended do not belong to the evidence.
         """

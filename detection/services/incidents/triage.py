@@ -1,4 +1,4 @@
-"""What people do with incidents: acknowledge, snooze, resolve, reopen, label, comment, undo.
+"""Actions of people on incidents: acknowledge, snooze, resolve, reopen, label, comment, undo.
 
 Opening, escalating and ending them belongs to `tracker`, the rules between them to `lifecycle`.
 """
@@ -95,7 +95,7 @@ def _plain(value: Any) -> Any:
 
 
 def acknowledge(project_id: int, public_id: str, actor: Actor, note: str = "") -> Incident:
-    """Mark an incident as taken care of. Acknowledging it again changes nothing.
+    """Mark an incident as being handled. Acknowledging it again changes nothing.
 
     Raises
     ------
@@ -134,7 +134,7 @@ def _resolve(incident: Incident, actor: Actor, note: str) -> None:
 
 
 def reopen(project_id: int, public_id: str, actor: Actor, note: str = "") -> Incident:
-    """Open an incident again, until someone acknowledges it. Whether its loop has ended stays as it is."""
+    """Open an incident again, until someone acknowledges it. Does not change whether its loop has ended."""
     with _locked(project_id, public_id) as incident:
         if incident.status == IncidentStatus.OPEN:
             return incident
@@ -152,7 +152,7 @@ def snooze(
     until_worse: bool = False,
     note: str = "",
 ) -> Incident:
-    """Put an incident off until a time, or until a call of its loop is blocked, held or stopped.
+    """Snooze an incident until a given time, or until a call of its loop is blocked, held or stopped.
 
     Parameters
     ----------
@@ -194,7 +194,7 @@ def label(
     value
         ``true_loop``; ``false_alarm``, which also ends the incident; or empty to remove the label.
     reason
-        Why it is no loop, one of `LabelReason`; empty without a reason.
+        Why it is not a loop, one of `LabelReason`; empty without a reason.
     """
     with _locked(project_id, public_id) as incident:
         if value not in IncidentLabel.values:
@@ -235,7 +235,7 @@ def undo(project_id: int, public_id: str, actor: Actor, *, of: str = "") -> Inci
     Parameters
     ----------
     of
-        Only if the note of the change contains this; then however long ago it was.
+        Undo only if the note of the change contains this text, however old it is.
 
     Raises
     ------
@@ -289,7 +289,7 @@ def _has_successor(incident: Incident) -> bool:
 
 
 def wake_due() -> int:
-    """End the snoozes whose time is over; returns how many. One query by a small index when there are none."""
+    """End the snoozes that have expired; returns how many. One query by a small index when there are none."""
     now = timezone.now()
     due = Incident.objects.filter(status=IncidentStatus.SNOOZED, snoozed_until__lte=now)
     woken = 0

@@ -48,7 +48,7 @@ class AttemptRecorder:
     Parameters
     ----------
     max_waiting : int
-        Different attempts that may wait to be written.
+        Maximum number of distinct attempts that wait to be written.
     """
 
     def __init__(self, max_waiting: int = MAX_WAITING) -> None:

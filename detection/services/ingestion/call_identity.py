@@ -18,7 +18,7 @@ from detection.services.sessions.recent_calls import LATEST_EVENTS, RecentCalls
 from detection.sql.pipeline import Rows, Statement, send
 
 SAME_ID_EVENTS = 32
-"""So many of the latest events with one call id are compared. A model server may use one id ten thousand times."""
+"""Number of latest events with one call id that are compared. A model server may use one id ten thousand times."""
 _FEW_IDS = 8
 """Up to here one subquery per id is faster than a join: each opens one partition only."""
 
@@ -46,7 +46,7 @@ _WITH_IDS = (
 _LATEST = f"({_EVENTS} AND session_id = %s ORDER BY seq DESC LIMIT {LATEST_EVENTS})"
 
 ROUND_EVENTS = 1_000
-"""The usage of a round belongs to a call among so many of the latest events of the session."""
+"""Number of latest events among which the call of a round's usage is searched."""
 _FIRST_OF_ROUNDS = (
     "SELECT DISTINCT ON (e.session_id, e.round) e.* FROM unnest(%s::bigint[], %s::text[]) AS w (its_session, its_round)"  # noqa: S608 - constants
     f" CROSS JOIN LATERAL ({_EVENTS} AND type = 'call' AND session_id = w.its_session AND round = w.its_round AND seq >"
@@ -94,7 +94,7 @@ class CallIdentity:
         return [statement for statement, _ in self._reads]
 
     def load(self, rows: Iterable[Rows]) -> Self:
-        """Take the rows of `reads`, read under the lock of the sessions."""
+        """Store the rows of `reads`, which were read under the lock of the sessions."""
         for (_, add), found in zip(self._reads, rows, strict=False):
             for record in _records(found):
                 add(record)
@@ -118,7 +118,7 @@ class CallIdentity:
         return [call_id for _, call_id in self._places] if recent.after_seq else []
 
     def read(self) -> Self:
-        """Read the stored events in one round trip, or in none if nothing has to be known."""
+        """Read the stored events in one round trip, or in none if nothing is needed."""
         return self.load(send(*self.reads)) if self._reads else self
 
     def _add_to_id(self, record: EventRecord) -> None:
@@ -134,7 +134,8 @@ class CallIdentity:
         """Return the stored event that a call or result repeats, None if it is new.
 
         A call id stands for a call within the round that the client named, and without one until a result comes. With other
-        arguments it is another call. A result is repeated if its call has one already, and a heartbeat then comes too late.
+        arguments it is another call. A result is a repetition if its call already has one, and a heartbeat is too
+        late then.
         """
         if not event.call_id:
             return None
@@ -214,7 +215,7 @@ def _is_named(round_id: str) -> bool:
 
 
 def _open_call(known: Iterable[EventRecord], result: EventRecord) -> EventRecord | None:
-    """Return the oldest open call that fits a result; of calls with one id, of the latest round.
+    """Return the oldest open call that matches a result; of calls with one id, of the latest round.
 
     Blocked calls have no result of their own. One that names their id belongs to them nevertheless:
     it is the message that the model got instead.

@@ -30,12 +30,12 @@ from detection.sql.pipeline import OutdatedError
 from detection.sql.retries import retry_conflicts
 
 CORE_SETTINGS = ("enabled", "preset", "mode", "max_repeats", "ttl_seconds")
-"""Settings in a verdict without a finding; one with a finding has those of its detector."""
+"""Settings in a verdict without a finding; with a finding, a verdict has those of its detector."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardRequest:
-    """The results that an agent got since its last request, and the calls that it wants to make.
+    """The results since an agent's last request, and the calls that it wants to make.
 
     Attributes
     ----------
@@ -46,11 +46,11 @@ class GuardRequest:
     history
         Of a list of messages: what comes before `calls`, in order. Its calls have run, and get no verdict.
     is_resent
-        Whether the calls were sent before, whatever became of them since.
+        Whether the calls were sent before, whatever their outcome.
     awaits_retry
         Whether the agent cannot wait for an approval, and gets the decision when it makes the call again.
     messages
-        What is remembered of the lists of the session, as read for this request and as it becomes.
+        Memory of the session's message lists, before and after this request.
     """
 
     session: str
@@ -93,7 +93,7 @@ class CallVerdict:
     retry_after_seconds
         Of a delay: how long the agent is to wait before it makes the call again.
     reused
-        Of an answer that is given again: sequence number of the call that got it, and its age in seconds.
+        For a reused result: sequence number of its call, and its age in seconds.
     """
 
     call_id: str
@@ -112,7 +112,7 @@ class CallVerdict:
     reused: dict[str, Any] | None = None
 
     def with_answer(self, answer: KnownAnswer | None) -> CallVerdict:
-        """Return the verdict with a known answer below its messages."""
+        """Return the verdict with a reused result below its messages."""
         if answer is None:
             return self
         return replace(
@@ -139,7 +139,7 @@ def guard(principal: Principal, request: GuardRequest) -> GuardResponse:
     Returns
     -------
     GuardResponse
-        After commit. A call that was sent before gets the verdict that it got the first time. When detection itself fails
+        After commit. A call that was sent before gets its first verdict again. When detection itself fails
         on a call, the call is allowed and quarantined with its error.
 
     Raises
@@ -300,8 +300,8 @@ def _held(
 ) -> CallVerdict:
     """Request an approval of a held call. A remembered decision applies at once; without a decider the call is stopped.
 
-    A call that was made before, and whose agent did not wait for the decision, gets that decision: the loop identifies it, because it
-    has another id.
+    A repeated call whose agent did not wait for the decision gets that decision; it is identified by its loop,
+    because its id is different.
     """
     locked, finding = folding.locked, step.verdict.finding
     if finding is None or step.duplicate:

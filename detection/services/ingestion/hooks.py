@@ -1,4 +1,4 @@
-"""Hooks of coding agents: the guard before a tool, its result afterwards, and what else the session should know."""
+"""Hooks of coding agents: the guard before a tool, its result afterwards, and other events of the session."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from detection.services.sessions.event_records import EventRecord
 
 @dataclass(frozen=True, slots=True)
 class HookAnswer:
-    """The response to a hook, before it has the form of its host.
+    """The response to a hook, before it is converted to the host's format.
 
     Attributes
     ----------
@@ -85,7 +85,7 @@ def _answer(shape: Shape, verdict: CallVerdict, response: GuardResponse) -> Hook
 
 
 def _late_warning(principal: Principal, shape: Shape, result: EventRecord) -> str:
-    """Return the message of the call that has run, for agents that show it only with the result; one query."""
+    """Return the message of a call that has run, for agents that show it only with the result; one query."""
     if shape not in WARNED_WITH_RESULT:
         return ""
     # A result without an id that fits no open call is taken for that of the latest call of its tool.

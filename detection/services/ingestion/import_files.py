@@ -20,7 +20,7 @@ from detection.services.maintenance.disk_space import LEAST_FREE_BYTES
 
 log = structlog.get_logger(__name__)
 MAX_UPLOAD_BYTES: Final = 512 * 1024**2
-"""All files of one import."""
+"""Maximum size of all files of one import."""
 MAX_FILES: Final = 100
 ARRIVING_PREFIX: Final = "arriving-"
 LEFT_OVER_SECONDS: Final = 24 * 3600
@@ -53,7 +53,7 @@ def check_upload(size: int) -> None:
     Parameters
     ----------
     size
-        Its bytes. Twice as many are needed while it is taken apart.
+        Size in bytes. Twice as much space is needed while the upload is parsed.
 
     Raises
     ------
@@ -121,7 +121,7 @@ def remove(public_id: str) -> None:
 
 
 def remove_left_over(open_imports: Iterable[str]) -> int:
-    """Remove what belongs to none of these imports and is older than a day. Returns how many files and folders."""
+    """Remove files and folders that belong to none of these imports and are older than a day; returns how many."""
     known, removed = set(open_imports), 0
     root = Path(settings.IMPORT_FOLDER)
     for entry in root.iterdir() if root.is_dir() else ():

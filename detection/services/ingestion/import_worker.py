@@ -1,7 +1,7 @@
 """The work on uploaded transcripts, in a worker: check all files, store their sessions, and write the summary.
 
 One worker at a time works on the imports of a project, under a lock that ends with its connection: when it dies, another one
-starts the import again, and passes over the events that are stored.
+starts the import again, and skips the events that are already stored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from detection.stream.publisher import publish_now
 log = structlog.get_logger(__name__)
 MAX_SESSIONS: Final = 10_000
 MAX_STARTS: Final = 10
-"""Workers that may die with an import before it fails."""
+"""Number of workers that may die during an import before it fails."""
 PROGRESS_SECONDS: Final = 0.5
 OPEN: Final = (ImportState.WAITING, ImportState.RUNNING)
 
@@ -55,7 +55,7 @@ def run_waiting(should_stop: Callable[[], bool]) -> int:
     Parameters
     ----------
     should_stop
-        Whether this worker shuts down; asked often. The import then continues in another one.
+        Whether this worker shuts down; checked often. Another worker then continues the import.
     """
     rows = TranscriptImport.objects.filter(state__in=OPEN).order_by("pk")
     ended = 0
@@ -149,7 +149,7 @@ class _ImportWork:
             )
 
     def _hint(self) -> str:
-        """Return what kind the first file seems to be, as a sentence, if it is another one."""
+        """Return a sentence with the likely kind of the first file, if it differs."""
         with contextlib.suppress(ImportFailure, TranscriptError, OSError):
             for file in self._files():
                 kind = transcript_files.guess_kind(file)
@@ -194,7 +194,7 @@ class _ImportWork:
         return lambda: min(before + file.position(), self._row.total_bytes)
 
     def _note_progress(self, runs: FileImport | None = None) -> None:
-        """Store the progress, at most every `PROGRESS_SECONDS`, and find out whether to go on."""
+        """Store the progress, at most every `PROGRESS_SECONDS`, and check whether to continue."""
         if time.monotonic() < self._noted_at + PROGRESS_SECONDS:
             return
         self._noted_at = time.monotonic()
@@ -219,7 +219,7 @@ class _ImportWork:
         self._end(ImportState.FAILED, error=detail[:500], error_code=code)
 
     def _end(self, state: ImportState, **values: Any) -> None:
-        """Store the result of an import that has ended; one that was cancelled meanwhile stays cancelled."""
+        """Store the result of an import that has ended; an import that has been cancelled stays cancelled."""
         if self._session_ids:
             values |= {"summary": self._summary()}
         values |= {

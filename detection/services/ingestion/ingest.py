@@ -30,9 +30,9 @@ from detection.stream.publisher import publish_after_commit
 
 STORED_RESULT_CHARACTERS = 16_384
 ASSIGNED_NAMES = ("call_id", "round", "run", "tool", "agent", "backend", "model")
-"""What an event gets from its session, its request or its call if the client does not name it."""
+"""Fields that an event gets from its session, its request or its call if the client omits them."""
 COST_DECIMALS = 6
-"""As stored, so that a cost counts the same before and after."""
+"""Decimals as stored, so that a cost is the same before and after storing."""
 
 
 @dataclass(slots=True)
@@ -140,7 +140,7 @@ def number(
 
 
 def forget_numbers(events: Iterable[EventRecord]) -> None:
-    """Undo what a transaction that was rolled back has put on events."""
+    """Reset the numbers that a rolled-back transaction gave to events."""
     for event in events:
         if event.seq:
             for name in event.assigned:
@@ -150,7 +150,7 @@ def forget_numbers(events: Iterable[EventRecord]) -> None:
 
 
 def note_about(event: EventRecord, session: Session, integration: str) -> None:
-    """Copy what an event says about its session to the row."""
+    """Copy an event's facts about its session to the row."""
     session.note_integration(integration)
     session.agent = event.agent or session.agent
     session.backend = event.backend or session.backend

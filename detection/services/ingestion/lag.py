@@ -1,4 +1,4 @@
-"""How far the evaluation of a project lags behind its events: looked up now and then, for the weight of its requests."""
+"""How far evaluation of a project lags behind its events: read periodically, to weight its requests."""
 
 from __future__ import annotations
 

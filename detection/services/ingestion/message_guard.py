@@ -15,7 +15,7 @@ from detection.services.sessions import read_messages
 from detection.services.sessions.event_records import EventRecord
 
 MAX_ATTEMPTS: Final = 8
-"""Requests with lists of one session at the same time; normally an agent sends one after the other."""
+"""Maximum number of concurrent requests with lists of one session; normally an agent sends one after another."""
 Reread = Callable[[Mapping[str, str]], Sequence[ReadMessage]]
 ToRecord = Callable[[ReadMessage, dict[str, Any]], EventRecord]
 
@@ -55,7 +55,7 @@ def guard_messages(
     round_name
         The client's id of the model response, or empty.
     max_events
-        Of a longer history that is new, only so many of the latest events count.
+        Maximum number of events that count of a longer new history, latest first.
     usage
         Tokens and cost of the response that the list ends with. They belong to its first call, or to none if it has no call
         that counts.

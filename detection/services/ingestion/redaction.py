@@ -35,7 +35,7 @@ from detection.services.ingestion.secret_rules import (
 from detection.strict_json import Cleaner, JsonProblem, compact, loads
 
 MAX_NODES = 1_000_000
-"""More values than an event can have; only the depth limits the walk."""
+"""More values than an event can have, so that only the depth limits the walk."""
 _PROBE = 32
 """Characters of a text in base64 that are decoded first. A name of a file or a picture shows there that it encodes no text."""
 _PAIRS = (
@@ -56,7 +56,7 @@ _OPTION = re.compile(r"--?[A-Za-z][\w-]{1,60}")
 
 
 class Redactor:
-    """Redacts for one project.
+    """Redactor with the rules of one project.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class Redactor:
     names
         Names of more fields to redact, as `normalized_name` returns them; their mark is ``field``.
     patterns
-        Patterns of the project's own in the syntax of RE2; what they find gets the mark ``pattern``.
+        The project's own RE2 patterns; matches get the mark ``pattern``.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Redactor:
         self.hits = 0
 
     def text(self, text: str) -> str:
-        """Return `text` with every secret that its shape or its name gives away replaced by a mark."""
+        """Return `text` with every secret that is recognised by its shape or name replaced by a mark."""
         for pattern in self._patterns:
             text = pattern.sub(
                 lambda found: self._mark("pattern", found.group()) if found.group() else "", text
@@ -207,7 +207,7 @@ def _percent_encoded(text: str) -> str:
 
 
 def _is_in_mark(text: str, place: int) -> bool:
-    """Return whether a place lies in a mark, whose name may read like that of a field."""
+    """Return whether a position is inside a mark, whose name may look like a field name."""
     at = text.rfind("[redacted:", max(0, place - _MARK_CHARACTERS), place + len("[redacted:"))
     mark = _MARK.match(text, at) if at >= 0 else None
     return mark is not None and mark.end() > place

@@ -1,8 +1,8 @@
-"""Finds the earlier answer that a model gives again because the client has asked the same again.
+"""Finds the earlier answer that a model repeats because the client repeated its request.
 
-An SDK repeats a request whose answer was lost on the way. The model server then gives an answer of its own, with other ids, and
-what is in the database tells that it is no new one: the conversation before it is the same, its calls are the same, and none of
-those of the earlier answer has a result. All processes decide alike.
+An SDK repeats a request whose answer was lost on the way. The model server then returns a separate answer with other
+ids. The database shows that it is not new: the conversation before it is the same, its calls are the same, and none
+of those of the earlier answer has a result. All processes decide alike.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from detection.models import Event, EventType, Session
 RESENT_WITHIN: Final = timedelta(minutes=30)
 """SDKs wait ten minutes for an answer, and ask three times."""
 LATEST_CALLS: Final = 64
-"""The earlier answer is among the rounds of so many calls."""
+"""Number of latest calls among whose rounds the earlier answer is searched."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Imports past runs: their calls count at the times of the record, send no alerts, and are evaluated at once.
+"""Imports past runs: their calls keep their recorded times, send no alerts, and are evaluated immediately.
 
 An imported session is written by nothing else, so its last sequence number says how much of the record is stored. Importing a
 record again, or one that has grown, therefore continues where the last import ended.
@@ -99,12 +99,12 @@ def importer(project: Project) -> Principal:
 
 
 class RunImport:
-    """The import of one session, event by event; events that are stored already are passed over.
+    """The import of one session, event by event; events that are already stored are skipped.
 
     Parameters
     ----------
     kind
-        Form of the record, such as ``claude-code``.
+        Format of the transcripts, such as ``claude-code``.
     name
         The session's name. Nothing is changed of a session that was recorded live.
 
@@ -144,7 +144,7 @@ class RunImport:
                 self.store()
 
     def store(self) -> None:
-        """Store what waits, in one transaction."""
+        """Store the collected events in one transaction."""
         if self._batch:
             self.added += _import_batch(self._principal, self._kind, self._batch, self._known + self.added)
             self._batch, self.waiting_characters = [], 0
@@ -328,7 +328,7 @@ def _time(value: Any) -> datetime | None:
 
 
 def summarise(project: Project, sessions: Iterable[int]) -> ImportSummary:
-    """Return what imported sessions, by row id, show about loops: the calls and the money in them, and the worst."""
+    """Summarise the loops of imported sessions, by row id: their calls and cost, and the worst loops."""
     ids = [*sessions]
     rows = Session.objects.filter(project=project, pk__in=ids)
     loops = Incident.objects.filter(project=project, session_id__in=ids)

@@ -19,7 +19,7 @@ _STRONG = (
     r"|authorization|proxy-authorization|set-cookie|cookies?|credentials?|connection[_-]?string|webhook[_-]?url|otp|passcode|pin[_-]?code"
 )
 _WEAK = r"pass|auth|tokens|auths|pat"
-"""Names that are used for harmless values as well; the value has to look like a secret too."""
+"""Names that are also used for harmless values; the value has to look like a secret too."""
 
 SENSITIVE_KEY = re.compile(rf"(?i)^(?:.*[_\-. ])?(?:{_STRONG})$|^[a-z]{{1,12}}(?:password|passwd|pwd)$")
 WEAK_KEY = re.compile(rf"(?i)^(?:.*[_\-. ])?(?:{_WEAK})$")

@@ -1,4 +1,4 @@
-"""How many requests of this process wait for the lock of one session: few, so that it cannot hold all threads."""
+"""Limits how many requests of this process wait for the lock of one session, so that it cannot occupy all threads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from detection.sql.deadlines import remaining_seconds
 
 MAX_INSIDE: Final = 2
 STUCK_SECONDS: Final = 0.75
-"""A session that gave no verdict for so long, although some wait for its lock, admits no others."""
+"""A session that has given no verdict for this time while requests wait for its lock admits no others."""
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class _Inside:
 
 
 class SessionQueue:
-    """Admits few requests at a time to each session."""
+    """Admits a few requests at a time to each session."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition(threading.Lock())

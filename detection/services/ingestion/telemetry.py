@@ -1,7 +1,7 @@
 """Stores the events of OpenTelemetry: names the sessions that spans do not name, and links the sessions of sub-agents.
 
-What a later request has to know of a trace is kept beside the ids of events, in `EventKey`, under digests of its own: the session of
-a trace, and the session of an agent that was started under a span which has not arrived.
+What later requests need to know about a trace is kept beside the event ids, in `EventKey`, under separate digests:
+the session of a trace, and the session of an agent that was started under a span which has not arrived.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _name_sessions(project_id: int, spans: Iterable[TelemetrySpan]) -> None:
 
 
 def _remember(principal: Principal, spans: Sequence[TelemetrySpan]) -> None:
-    """Keep what later requests have to know, and link the sub-agents that earlier ones have left to this one."""
+    """Store what later requests need to know, and link the sub-agents of earlier requests."""
     keys: dict[bytes, str] = {}
     for span in spans:
         if span.trace_id and span.session != span.trace_id:

@@ -34,7 +34,7 @@ from detection.integrations.transcripts import (
 KINDS: Final = ("claude-code", *MESSAGE_SHAPES, "trace")
 ENDINGS: Final = (".jsonl", ".json", ".jsonl.gz", ".json.gz")
 MAX_DOCUMENT_BYTES: Final = 32 * 1024**2
-"""A line, or a document that is not one JSON value per line: the largest text that is parsed at once."""
+"""Maximum size of a text that is parsed at once: a line, or a document that is not one JSON value per line."""
 MAX_VALUES: Final = 2_000_000
 """Values of one text, counted by commas: a parsed value takes up to a hundred bytes."""
 MAX_UNPACKED_BYTES: Final = 4 * 1024**3
@@ -109,7 +109,7 @@ def files_of(path: Path, name: str, budget: list[int], place: str = "") -> Itera
 
 
 class _Upload(io.FileIO):
-    """A file that no one reads in large pieces: an archive names the size of its directory, which is read at once."""
+    """A file that is read in bounded pieces, because an archive itself declares the size of its directory."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is not None and size > _MAX_DIRECTORY_BYTES:

@@ -25,9 +25,9 @@ from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit
 
 MAX_OPEN: Final = 5
-"""Imports of a project that wait or run."""
+"""Maximum number of waiting and running imports of a project."""
 MAX_KEPT: Final = 1_000
-"""Imports of a project whose summaries are kept."""
+"""Maximum number of imports of a project that are kept."""
 MAX_USD_PER_MILLION: Final = 100_000
 _LONGEST_NAME: Final = 120
 
@@ -128,7 +128,7 @@ def create_import(
 
 
 def cancel_import(project_id: int, public_id: str, actor: Actor) -> TranscriptImport:
-    """Cancel an import. What it has stored stays, and its sessions are ended.
+    """Cancel an import. What has been stored is kept, and its sessions are ended.
 
     Raises
     ------

@@ -48,7 +48,7 @@ MAX_ANSWER_BYTES = 64 * 1024
 STORED_CHARACTERS = 4000
 DIGEST_CALLS = 500
 MAX_GRACE_CALLS = 10
-"""Calls that an acceptance grants to a loop at most; budgets have a setting."""
+"""Maximum number of calls that an acceptance grants to a loop; budgets have a setting."""
 ASK_AGAIN_AFTER = timedelta(minutes=10)
 BREAKER_FAILURES, BREAKER_WINDOW, BREAKER_REST = 5, timedelta(minutes=5), timedelta(minutes=1)
 OBEYED_REST = timedelta(days=1)
@@ -127,7 +127,7 @@ def obstacle(session: Session, finding: Finding, policy: Policy) -> str:
 
 
 def resting(project_id: int, endpoint: Endpoint) -> str:
-    """Return why the project cannot use the judge now: the breaker, the daily cost, or a judge that obeyed its data."""
+    """Return why the project cannot use the judge now: the circuit breaker, the daily cost, or a judge that followed its data."""
     now = timezone.now()
     sent = JudgeCall.objects.filter(was_sent=True)
     if sent.filter(outcome=JudgeOutcome.OBEYED, at__gt=now - OBEYED_REST).exists():
@@ -227,7 +227,7 @@ def take_answer(
     answers
         The form of the answer. Only JSON has a nonce.
     decoy
-        A text that only a judge contains that followed instructions in its data.
+        A text that appears only in the answer of a judge that followed instructions in its data.
     """
     try:
         raw = send()

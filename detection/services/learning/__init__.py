@@ -1,1 +1,4 @@
-"""Learns from labelled incidents: suggests changes of policy, which a person accepts or rejects. Nothing changes by itself."""
+"""Learns from labelled incidents: suggests policy changes, which a person accepts or rejects.
+
+Nothing changes by itself.
+"""

@@ -71,7 +71,7 @@ def reject(project_id: int, public_id: str, actor: Actor, *, note: str = "") -> 
 
 @transaction.atomic
 def undo(project_id: int, public_id: str, actor: Actor) -> None:
-    """Take a decision back: restore the policy before an accepted suggestion unless it has expired, and make a rejected one again.
+    """Undo a decision: restore the policy before an accepted suggestion unless it has expired, and make a rejected one again.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What the calls of labelled incidents show: arguments and result fields that look volatile, and calls that poll."""
+"""Evidence in the calls of labelled incidents: arguments and result fields that look volatile, and calls that poll."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_INCIDENTS: Final = 300
 """The newest labelled incidents of a project that are read."""
 MAX_AGE: Final = timedelta(days=90)
 MAX_VARYING: Final = 4
-"""Results that differ in more fields differ in what they say."""
+"""Results that differ in more fields are considered different."""
 MIN_POLL_GAP_SECONDS: Final = 1.0
 MAX_POLL_UNEVENNESS: Final = 3.0
 _HEX = re.compile(r"[0-9a-fA-F][0-9a-fA-F-]{7,255}")

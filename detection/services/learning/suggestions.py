@@ -1,4 +1,4 @@
-"""Suggestions: changes of policy that the labels of incidents speak for. They are computed whenever they are read."""
+"""Suggestions: policy changes that labelled incidents support. They are computed whenever they are read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MIN_LABELS: Final = 5
 MIN_ALIKE: Final = 3
 """Labelled incidents that must show the same before a fact about a tool is suggested."""
 AVOIDED_SHARE: Final = 0.8
-"""A raised limit is the lowest that avoids so many of the false alarms."""
+"""A raised limit is the lowest one that avoids this share of the false alarms."""
 _FACTS: Final = {"volatile_argument": "ignore_arguments", "volatile_result": "volatile_result_fields"}
 MAX_NEAREST: Final = 3
 MAX_INCIDENTS_NAMED: Final = 10
@@ -42,9 +42,9 @@ class OpenSuggestion:
     kind
         ``limit``, ``poll``, ``volatile_argument`` or ``volatile_result``.
     words, reason
-        What it changes, and what speaks for it.
+        What it changes, and why it is suggested.
     change
-        The whole override or tool rule of the scope with the suggestion; its other values stay.
+        The whole override or tool rule of the scope with the suggestion; other values are unchanged.
     labels
         Labelled incidents behind it.
     incidents
@@ -75,7 +75,7 @@ class MissingLabels:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What the labels of a project speak for.
+    """Suggestions from the labels of a project.
 
     Attributes
     ----------
@@ -139,7 +139,7 @@ class _Learner:
                     yield from self._limit(self._model_change(scope), kind, alike, policy)
 
     def _facts(self, tool: str, own: Sequence[Incident], policy: Policy) -> Iterator[OpenSuggestion]:
-        """Suggest what a tool is, and which of its arguments and fields are volatile."""
+        """Suggest the class of a tool, and its volatile arguments and result fields."""
         traits, change = policy.traits, self._tool_change(tool)
         rule = change.rule or ToolRule("")
         loops = sum(map(labelled.is_loop, own))
@@ -184,7 +184,7 @@ class _Learner:
     def _limit(
         self, change: PolicyChange, kind: str, alike: Sequence[Incident], policy: Policy
     ) -> Iterator[OpenSuggestion]:
-        """Suggest another limit of a detector, where enough labels say the same."""
+        """Suggest a different limit for a detector if enough labels agree."""
         loops = [incident for incident in alike if labelled.is_loop(incident)]
         alarms = [incident for incident in alike if not labelled.is_loop(incident)]
         if len(alike) < MIN_LABELS:
@@ -283,7 +283,7 @@ def _is_off(name: str, policy: Policy) -> bool:
 
 
 def _needed(incident: Incident) -> int:
-    """Return the limit under which a false alarm would not have been one; of a blocked call, nobody knows how many were to follow."""
+    """Return the limit under which a false alarm would not have occurred; after a block, the number of calls that would have followed is unknown."""
     return incident.count + (incident.limit if incident.calls_blocked else 1)
 
 

@@ -1,4 +1,4 @@
-"""Rights of LoopGuard's database role: it works on every table and can only add to the audit log.
+"""Privileges of LoopGuard's database role: it can use every table, but only add to the audit log.
 
 The owner of the tables migrates, and applies these rights after that; applying them again changes nothing. Does not
 belong here: what people and keys may do.
@@ -56,7 +56,7 @@ def forbid_truncate(using: str) -> None:
 
 
 def grant(owner: str, role: str, password: str) -> None:
-    """Grant LoopGuard's role the rights that it needs, in one transaction.
+    """Grant LoopGuard's role the privileges that it needs, in one transaction.
 
     Parameters
     ----------

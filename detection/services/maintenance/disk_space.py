@@ -68,7 +68,7 @@ disk_monitor = DiskMonitor()
 
 
 def recycle_log_if_nearly_full() -> None:
-    """Let PostgreSQL reuse its log if the disk is nearly full, so that the next deletion finds space in it.
+    """Let PostgreSQL recycle its log if the disk is nearly full, so that the next deletion has space.
 
     A deletion writes its log faster than the checkpoints of PostgreSQL's own schedule release it.
     """

@@ -1,4 +1,4 @@
-"""Heartbeats of the parts: a process that runs but does nothing must not look healthy."""
+"""Heartbeats of the installation's parts, so that a process that runs but does nothing does not look healthy."""
 
 from __future__ import annotations
 

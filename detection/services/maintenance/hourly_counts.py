@@ -97,7 +97,7 @@ def count_calls() -> int:
 def _portion(
     rows: Sequence[tuple[int, int, int, int]], after: tuple[int, int]
 ) -> tuple[list[int], list[int], tuple[int, int]]:
-    """Return the sessions to count now, how far, and the last one that is then counted to its end."""
+    """Return the sessions to count now, how far, and the last one that will be fully counted."""
     ids: list[int] = []
     seqs: list[int] = []
     left = BATCH_EVENTS

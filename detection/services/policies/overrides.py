@@ -34,7 +34,7 @@ MAX_NOTE_CHARACTERS = 300
 MAX_TOOL_NAMES = 50
 _NOT_SETTINGS = (*MAX_NAME_CHARACTERS, "scope", "tool_class")
 _WEAKER_CLASSES = ("", "poll", "wait", "exempt")
-"""Each weaker than the one before; the other classes differ in what they compare, not in how strict they are."""
+"""Classes in order of decreasing strictness; other classes differ in what they compare, not in strictness."""
 
 
 def checked(scope: Scope, values: dict[str, Any]) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def override_version(row: Override | None) -> str:
 
 
 def _seen(row: Override | None) -> dict[str, Any]:
-    """Return what a form shows of an override; nothing of one that is not stored."""
+    """Return the values of an override that a form shows; empty if it is not stored."""
     if row is None or not row.pk:
         return {}
     return _with_expiry({**row.values, "note": row.note}, row.expires_at)
@@ -155,7 +155,7 @@ def delete_override(
     NotFound
         When the scope has none.
     ChangedMeanwhile
-        When it is no longer the one with this `version`; see `save_override`.
+        When its version is no longer `version`; see `save_override`.
     """
     if _stored(project_id, scope) is None:
         raise NotFound("Override not found in this project.")
@@ -227,7 +227,7 @@ def delete_tool_rule(
     NotFound
         When the project has no such rule.
     ChangedMeanwhile
-        When it is no longer the one with this `version`; see `save_override`.
+        When its version is no longer `version`; see `save_override`.
     """
     _lock(project_id)
     row = ToolOverride.objects.filter(project_id=project_id, pattern=pattern).first()
@@ -290,9 +290,10 @@ def restore(project_id: int, entry_id: int, actor: Actor) -> None:
 
 
 def expire_due() -> int:
-    """Store what expired overrides and tool rules become; returns how many. For the sweeper.
+    """Store the values that expired overrides and tool rules revert to; returns how many.
 
-    They have no effect from their time, whether this runs or not; this writes the history and frees the row.
+    Used by the sweeper. Expired rows have no effect whether or not this runs; this writes the history and frees the
+    row.
     """
     now, total = timezone.now(), 0
     for project_id, scope in [

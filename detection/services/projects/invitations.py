@@ -1,4 +1,7 @@
-"""Invitations into a project by a link: single use, with an end, revocable. Only `create_invitation` returns the token."""
+"""Invitations into a project by link: single use, expiring and revocable.
+
+Only `create_invitation` returns the token.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +42,9 @@ def create_invitation(
     Parameters
     ----------
     days
-        After how many days it expires, 1 to 30.
+        Lifetime in days, 1 to 30.
     recipient
-        Whom it is for, as the list of invitations shows it.
+        Name of the recipient, shown in the list of invitations.
 
     Returns
     -------

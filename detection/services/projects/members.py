@@ -1,4 +1,4 @@
-"""Roles of members, and how they leave. A project keeps at least one active admin."""
+"""Roles of members, and their removal. A project keeps at least one active admin."""
 
 from __future__ import annotations
 

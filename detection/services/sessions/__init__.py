@@ -1,1 +1,1 @@
-"""Sessions: the row lock, the tracker state, folding, and what people do with a session."""
+"""Sessions: the row lock, the tracker state, folding, and actions of people."""

@@ -1,4 +1,4 @@
-"""What people do with sessions: stop them, resume them, change their settings, send them a command."""
+"""Actions of people on sessions: stop, resume, change settings, run a command."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def stopped_message(session: Session) -> str:
 
 
 def resume(project_id: int, external_id: str, actor: Actor) -> Session:
-    """Let a stopped session continue; its counters start anew, so that it is not stopped again at once."""
+    """Resume a stopped session; its counters are reset, so that it is not stopped again immediately."""
     with locked_session_by_name(project_id, external_id) as locked:
         session = locked.session
         if session.stopped_by_kind:
@@ -103,7 +103,7 @@ def revoke_exemption(project_id: int, external_id: str, tool: str, actor: Actor)
 
 
 def stop_many(project_id: int, external_ids: list[str] | None, actor: Actor, reason: str = "") -> int:
-    """Stop the named sessions, or all that run; each in its own transaction. Returns how many are stopped now."""
+    """Stop the named sessions, or all running ones; each in its own transaction. Returns how many are stopped now."""
     if external_ids is None:
         rows = Session.objects.filter(project_id=project_id, ended_at=None).exclude(
             stopped_by_kind=StoppedByKind.PERSON

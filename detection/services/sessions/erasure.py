@@ -4,7 +4,7 @@ A request is stored, a worker carries it out within a second or two, and the req
 session by session, in transactions of limited size, and may be interrupted and repeated at any point. Unlike `removal`, which
 keeps incidents, it leaves no row in which the name of a session occurs; the audit keeps a keyed digest of the name.
 
-Does not belong here: what people typed elsewhere (notes on other incidents, saved filters), logs, and backups.
+Not covered: text that people entered elsewhere (notes on other incidents, saved filters), logs and backups.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ MAX_OPEN: Final = 100
 
 
 def preview(project_id: int, of: str, name: str) -> dict[str, int]:
-    """Return how many sessions, calls and incidents an erasure would remove now; all 0 if there is nothing of the name."""
+    """Return how many sessions, calls and incidents an erasure would remove now; all 0 if nothing is stored under the name."""
     sessions = _sessions(project_id, of, name)
     found = sessions.aggregate(sessions=Count("pk"), calls=Sum("call_count"))
     left = _left_incidents(project_id, of, name).count()
@@ -276,7 +276,7 @@ class _ErasureWork:
     def _erase_from_audit(self, name: str, about: list[str]) -> int:
         """Replace the name in the audit by its digest, with the rights of the database owner.
 
-        Entries about its incidents and approvals lose their details, which may contain what people wrote. Returns how
+        Entries about its incidents and approvals lose their details, which may contain text from people. Returns how
         many entries were changed.
         """
         digest = name_digest(self._project, ErasureOf.SESSION, name)

@@ -1,4 +1,4 @@
-"""Evaluates what sessions have received: by task for those named, by the sweeper for those that no task named.
+"""Evaluates received events: sessions named by a task, and by the sweeper those without a task.
 
 Evaluating twice changes nothing: the cursor moves in the transaction that stores the outcome.
 """
@@ -21,7 +21,7 @@ from detection.sql.retries import retry_conflicts
 log = structlog.get_logger(__name__)
 
 SWEEP_AFTER = timedelta(seconds=2)
-"""A task reaches a worker at once; after this time it was lost."""
+"""Time after which a task that has not reached a worker counts as lost."""
 SWEEP_SESSIONS = 200
 FEWEST_EVENTS = 16
 """Events of the transaction after one that failed. Each of them costs a transaction more if it fails as well."""
@@ -29,7 +29,7 @@ FEWEST_EVENTS = 16
 
 @retry_conflicts
 def evaluate(session_id: int, *, wait: bool = True) -> int:
-    """Fold what a session has received since the last evaluation.
+    """Fold the events that a session has received since the last evaluation.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def evaluate(session_id: int, *, wait: bool = True) -> int:
 
 
 def sweep(lock: AdvisoryLock = AdvisoryLock.SWEEP) -> int:
-    """Evaluate the sessions whose task was lost; the projects take turns.
+    """Evaluate the sessions whose task was lost, taking projects in turn.
 
     Parameters
     ----------

@@ -11,7 +11,7 @@ from detection.sql.pipeline import Writes
 
 STRIP_CELLS = 60
 _FEW_FLAGS = 3
-"""Up to here calls of earlier transactions are marked one by one, which is planned in half the time of a join."""
+"""Up to this number, calls of earlier transactions are marked one by one, which takes half the planning time of a join."""
 
 
 class EventChanges:

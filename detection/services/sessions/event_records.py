@@ -1,6 +1,7 @@
 """The record of an event: one shape from the parser through the fold to the table and back, and its SQL.
 
-A model instance costs three times as much to make, which counts where every event passes. Pages read through selectors.
+A model instance costs three times as much to create, which matters on the path of every event. Pages read through
+selectors.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from detection.models.events import EventType, MessageRole
 from detection.sql.pipeline import Writes, fetch
 
 FEW_ROWS = 4
-"""Up to here rows travel with the other writes; more are copied in, at a sixth of the cost of an insert."""
+"""Up to this number, rows are sent with the other writes; more are copied, at a sixth of the cost of an insert."""
 _NOT_NUMBERED = datetime.min.replace(tzinfo=UTC)
 _HEX_AS_LETTERS = str.maketrans("0123456789abcdef", "ghijklmnopqrstuv")
 

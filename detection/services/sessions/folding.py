@@ -44,7 +44,7 @@ class EventEvaluationError(Exception):
 
 
 def _storable(text: str) -> str:
-    """Return a text without what PostgreSQL cannot store, which an error may quote from anywhere."""
+    """Return a text without characters that PostgreSQL cannot store, which an error may quote."""
     return text.encode("utf-8", "replace").decode().replace("\x00", "?")
 
 
@@ -67,7 +67,7 @@ class Quarantine:
         self._errors[self._key(error.event)] = error
 
     def is_new(self, event: EventRecord) -> bool:
-        """Return whether the event came with the request."""
+        """Return whether the event is from the request."""
         return id(event) in self._new
 
     def error_of(self, event: EventRecord) -> EventEvaluationError | None:
@@ -83,7 +83,7 @@ class Folding:
     """Folds events of one locked session.
 
     When an event raises `EventEvaluationError`, leave the session's block by that exception, so that nothing is written,
-    and begin again with the event in `quarantine`.
+    and start again with the event in `quarantine`.
 
     Attributes
     ----------
@@ -150,7 +150,7 @@ class Folding:
         return None
 
     def _pass_over(self, event: EventRecord, error: EventEvaluationError) -> None:
-        """Note a quarantined event; a quarantined call is allowed and counted, whatever raised halfway."""
+        """Skip a quarantined event; a quarantined call is allowed and counted."""
         self.locked.events.quarantine(event, str(error), error.traceback)
         if event.type == EventType.CALL:
             event.call_key, event.decision, event.flags = "", "allow", call_flags.PENDING
@@ -193,7 +193,7 @@ class Folding:
         return step
 
     def _find_answer(self, event: EventRecord, step: Step, policy: Policy) -> None:
-        """Find the answer that a guarded call gets again; without one that is whole, the call is blocked like any other."""
+        """Find the result that a guarded call reuses; if it is not stored whole, the call is blocked normally."""
         verdict = step.verdict
         self.answer = None
         if verdict.reuses is None or not self.locked.incidents.is_guarded:
@@ -275,7 +275,7 @@ class Folding:
             self._watch(event, policy)
 
     def _watch(self, event: EventRecord, policy: Policy) -> None:
-        """Have the session looked at when something of it can be stalled at the earliest, unless it will be anyway."""
+        """Schedule a check for when something of the session can stall at the earliest, unless one is due before."""
         session = self.locked.session
         limits = (silence.shortest_limit(policy), silence.shortest_limit(policy.for_tool(event.tool)))
         seconds = min((one for one in limits if one is not None), default=None)

@@ -1,4 +1,4 @@
-"""Answers that a blocked call may get again: results that are stored as the agent got them."""
+"""Results that a blocked call may reuse: those that are stored exactly as the agent received them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CUT_BY_CLIENT: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class KnownAnswer:
-    """The whole answer that a call of the same session got.
+    """The whole result of an earlier call of the same session.
 
     Attributes
     ----------

@@ -13,7 +13,7 @@ from detection.models import EventType
 from detection.services.sessions.event_records import EventRecord
 
 LATEST_EVENTS: Final = 128
-"""A result without a call id belongs to a call among so many of the latest calls and results of the session."""
+"""Number of latest calls and results among which the call of a result without a call id is searched."""
 
 
 class RecentCalls:

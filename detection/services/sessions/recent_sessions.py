@@ -16,7 +16,7 @@ from detection.services.sessions.recent_calls import RecentCalls
 from detection.services.sessions.session_rows import RowVersions, SavedValues
 
 MAX_KEPT: Final = 200
-"""Each takes some 100 KB at most."""
+"""Number of kept sessions, of at most about 100 KB each."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from detection.stream.publisher import publish_after_commit
 BATCH_SESSIONS = 200
 SLICE_EVENTS = 2000
 SLICE_BYTES = SLICE_EVENTS * 8192
-"""About how much log a transaction writes: a page of 8 KB for each event, and the stored size of its texts."""
+"""Approximate amount of log per transaction: a page of 8 KB for each event, and the stored size of its texts."""
 _OLDEST_EVENTS = """
 SELECT max(seq) FILTER (WHERE before < %(bytes)s), max(upto) FILTER (WHERE before < %(bytes)s),
     count(*) < %(events)s AND coalesce(bool_and(before < %(bytes)s), TRUE)
@@ -83,7 +83,7 @@ def remove_demo(project_id: int, actor: Actor) -> int:
 
 
 def delete_sessions(session_ids: list[int]) -> None:
-    """Delete sessions with their events and what the judge was asked about them, in the transaction of the caller."""
+    """Delete sessions with their events and consultations of the judge, in the transaction of the caller."""
     with connection.cursor() as cursor:
         cursor.execute("DELETE FROM detection_event WHERE session_id = ANY(%s)", [session_ids])
         cursor.execute("DELETE FROM detection_eventkey WHERE session_id = ANY(%s)", [session_ids])

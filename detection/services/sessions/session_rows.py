@@ -42,7 +42,7 @@ _SELECT = (
     " FROM detection_session s JOIN detection_project p ON p.id = s.project_id WHERE"
 )
 _LOCK = "FOR NO KEY UPDATE OF s"
-"""Nobody changes the key of a session, so rows that refer to it may be inserted by others meanwhile."""
+"""The key of a session never changes, so other transactions may insert rows that refer to it."""
 _VERSIONS = (
     "SELECT s.xmin::text, p.xmin::text, t.xmin::text FROM detection_session s JOIN detection_project p ON p.id = s.project_id"
     " JOIN detection_trackerstate t ON t.session_id = s.id"

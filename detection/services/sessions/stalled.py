@@ -1,7 +1,7 @@
-"""Looks at sessions in which nothing happens, and reports what is stalled to operators.
+"""Checks silent sessions, and reports stalled calls and runs to operators.
 
-A session says itself when it is to be looked at (`silence_check_at`). Workers and beat look every few seconds; a session that two of
-them find is looked at by the one that gets its lock.
+Each session stores when to check it (`silence_check_at`). Workers and beat check every few seconds; if two find the
+same session, the one that gets its lock checks it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 MAX_SESSIONS = 200
 LATER = timedelta(seconds=30)
-"""When a session is looked at again whose stored events are not all evaluated."""
+"""Delay before a session with unevaluated events is checked again."""
 
 
 def report_due(now: datetime | None = None) -> int:
@@ -39,7 +39,7 @@ def report_due(now: datetime | None = None) -> int:
     Returns
     -------
     int
-        Number of sessions that were looked at. Without any that is due, one query of a small index.
+        Number of sessions that were checked. If none is due, one query of a small index.
     """
     now = now or timezone.now()
     due = Session.objects.filter(silence_check_at__lte=now).order_by("silence_check_at")

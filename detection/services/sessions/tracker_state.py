@@ -23,7 +23,7 @@ from detection.sql.pipeline import Rows, Statement, Writes, fetch
 log = structlog.get_logger(__name__)
 
 REBUILD_EVENTS = 2000
-"""How far back a state of an outdated version is rebuilt; every window is far shorter."""
+"""Age of the events from which an outdated state is rebuilt; every window is far shorter."""
 
 Outcome = tuple[EventRecord, Step | Exception]
 """An event, with the step of the engine or the error that it raised."""

@@ -1,4 +1,4 @@
-"""A change of policy that is tried, not saved: what the override or the tool rule of one scope would contain."""
+"""A policy change that is tried without being saved: the proposed override or tool rule of one scope."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCOPES = "server, project, agent:NAME, backend:NAME, model:BACKEND/NAME, tool:PA
 
 @dataclass(frozen=True, slots=True)
 class PolicyChange:
-    """The whole override or tool rule that a scope would have; an empty one stands for its deletion.
+    """The proposed override or tool rule of a scope, as a whole; an empty one stands for its deletion.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class PolicyChange:
         return self.values if self.scope == SESSION and self.session == session else None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the change as JSON, in the form of `read`."""
+        """Return the change as JSON that `read` accepts."""
         document: dict[str, Any] = {"scope": str(self.scope), "values": dict(self.values)}
         if self.scope == SESSION:
             document["session"] = self.session
@@ -72,7 +72,7 @@ class PolicyChange:
 
 
 def read(document: Mapping[str, Any]) -> PolicyChange:
-    """Return a change as it is stored; settings that are gone by now are dropped."""
+    """Parse a stored change; settings that no longer exist are dropped."""
     scope, values = Scope.parse(document["scope"]), stored_values(document["values"])
     if scope.kind != "tool":
         return PolicyChange(scope, values, document.get("session", ""))

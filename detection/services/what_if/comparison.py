@@ -14,7 +14,7 @@ from detection.services.ingestion.ingest import COST_DECIMALS
 from detection.services.what_if.replay import Detected
 
 MAX_ITEMS = 100
-"""Incidents that a list of the result names; the counts are exact."""
+"""Maximum number of incidents in a list of the result; the counts are exact."""
 Difference = Literal["weaker", "stricter", "later", "earlier"]
 Cause = Literal["settings", "people", "other"]
 CAUSES: tuple[Cause, ...] = ("settings", "people", "other")
@@ -137,7 +137,7 @@ class Findings:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
     def miss(self, reason: str, *, sessions: int = 0, calls: int = 0) -> None:
-        """Count what could not be replayed."""
+        """Count a session that could not be replayed."""
         self.missing.setdefault(reason, Counter()).update(sessions=sessions, calls=calls)
 
     def add(self, outcome: SessionOutcome, since: datetime) -> None:
@@ -191,7 +191,7 @@ class Findings:
         )
 
     def _add_recorded(self, outcome: SessionOutcome, before: Sequence[Detected], since: datetime) -> None:
-        """Count how far the replay agrees with the record, and why it does not."""
+        """Count how far the replay agrees with the recorded incidents, and the causes of differences."""
         for one, other in matches(outcome.recorded, before):
             if one.opened_at < since:
                 continue
@@ -234,7 +234,7 @@ def _with_record(one: Detected, recorded: Detected) -> Detected:
 
 
 def _difference(one: Detected, other: Detected) -> Difference | None:
-    """Return how the changed policy reacts to a loop that both find; None where it does the same."""
+    """Return how the changed policy reacts differently to a loop that both find; None if it reacts the same."""
     strength = DECISIONS.index(other.decision) - DECISIONS.index(one.decision)
     if strength:
         return "stricter" if strength > 0 else "weaker"

@@ -49,7 +49,7 @@ class _PayloadMissing(Exception):
 
 @dataclass(slots=True)
 class Records:
-    """What is recorded of a group of sessions beside their events, by row id."""
+    """Records of a group of sessions other than events, by row id."""
 
     incidents: dict[int, list[Detected]] = field(default_factory=dict)
     actions: dict[int, list[RecordedAction]] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class History:
         ).aggregate(at=Max("at"))["at"]
 
     def records_of(self, sessions: Sequence[Session]) -> Records:
-        """Read what is recorded of some sessions; four queries."""
+        """Read the records of some sessions; four queries."""
         records, ids = Records(), [session.pk for session in sessions]
         if not ids:
             return records
@@ -132,7 +132,7 @@ class History:
         return records
 
     def replay(self, session: Session, records: Records, findings: Findings) -> None:
-        """Replay a session under both policies, and add what was found."""
+        """Replay a session under both policies, and add its findings."""
         try:
             before, after, calls = self._replay_both(session, records, findings)
         except _PayloadMissing:

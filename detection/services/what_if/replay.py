@@ -1,7 +1,8 @@
 """Folds the stored events of a session again, as evaluation did, and keeps what is found in memory. Writes nothing.
 
-Engine, composition of policies and the life of incidents are those of evaluation. What people did with the session is repeated
-at its time: changes of settings, stops, and decisions about calls, as far as the same call is held again.
+Engine, composition of policies and the life of incidents are those of evaluation. Actions of people on the session
+are repeated at their times: changes of settings, stops, and decisions about calls, as far as the same call is held
+again.
 """
 
 from __future__ import annotations
@@ -107,9 +108,9 @@ class RecordedDecision:
 
 @dataclass(frozen=True, slots=True)
 class Attendance:
-    """What people did with a session: actions, oldest first, and approvals by public id.
+    """Actions of people on a session, oldest first, and approvals by public id.
 
-    With `settings` given, they replace its settings over the whole session; a what-if is about them.
+    If `settings` is given, it replaces the session's settings throughout, because the what-if is about them.
     """
 
     actions: Sequence[RecordedAction] = ()
@@ -193,7 +194,7 @@ class SessionReplay:
             self._session.policy_values = settings
 
     def fold(self, event: EventRecord, policy: Policy) -> None:
-        """Fold the next event; one that raises is counted and passed over, as by evaluation."""
+        """Fold the next event; an event that raises is counted and skipped, as in evaluation."""
         self._abandon(event.received_at)
         if event.cost_usd and (seq := event.seq if event.type == EventType.CALL else event.closes):
             self._cost_of[seq] = self._cost_of.get(seq, 0.0) + event.cost_usd
@@ -311,7 +312,7 @@ def _detected(incident: Incident, at_call: int) -> Detected:
 
 
 class PolicyComparison:
-    """Tells whether two policies treat a call of a tool alike; remembers what it has compared."""
+    """Compares how two policies treat a call of a tool; caches the results."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int, str], tuple[Policy, Policy, bool]] = {}

@@ -22,9 +22,9 @@ from detection.stream.publisher import publish_after_commit
 
 DAYS: Final = (7, 30)
 MAX_OPEN: Final = 5
-"""What-ifs of a project that wait or run; one runs at a time."""
+"""Maximum number of waiting and running what-ifs of a project; one runs at a time."""
 MAX_KEPT: Final = 200
-"""What-ifs of a project whose results are kept."""
+"""Maximum number of what-ifs of a project that are kept."""
 UNAVAILABLE: Final = (
     "This project stores no payloads. A what-if replays arguments and results, so it is not available."
 )
@@ -73,7 +73,7 @@ def create_what_if(project_id: int, change: PolicyChange, actor: Actor, *, days:
 
 
 def cancel_what_if(project_id: int, public_id: str, actor: Actor) -> WhatIf:
-    """Cancel a what-if. What it has found so far stays.
+    """Cancel a what-if. Its results so far are kept.
 
     Raises
     ------
@@ -102,12 +102,12 @@ def save_change(
     *,
     version: str | None = None,
 ) -> None:
-    """Save a change of policy by the service of its scope; `project_id` may be None for that of the server.
+    """Save a policy change through the service of its scope; `project_id` may be None for the server's override.
 
     Raises
     ------
     ChangedMeanwhile
-        When what it replaces is no longer the one with this `version`, as `replaced` gave it; None checks nothing.
+        When the stored version is no longer `version`, as `replaced` gave it; None checks nothing.
     """
     if change.rule is not None and project_id is not None:
         rule = change.rule

@@ -1,4 +1,4 @@
-"""The work on what-ifs, in a worker: in pieces of about a second, the projects in turn.
+"""The work on what-ifs, in a worker: in steps of about a second, taking projects in turn.
 
 A piece is stored in one statement with the cursor after it. When a worker dies, another one does that piece again. One worker
 at a time works on the what-ifs of a project, under a lock that ends with its connection.
@@ -31,7 +31,7 @@ PIECE_SECONDS: Final = 1.0
 GROUP_SESSIONS: Final = 20
 """Sessions whose rows and records are read together."""
 MAX_WORK_SECONDS: Final = 1_800.0
-"""A what-if that takes more ends with what it has found, and its coverage tells how far it came."""
+"""Time limit of a what-if; it then ends with its results so far, and its coverage shows how much was replayed."""
 MAX_STARTS: Final = 5
 """Workers that may die with one piece before the what-if fails."""
 OUT_OF_TIME: Final = "out_of_time"
@@ -160,7 +160,7 @@ class _Work:
         return False
 
     def _add_rest(self, findings: Findings, *, is_done: bool) -> None:
-        """Count what was not replayed: sessions that are removed by now, or all that are left when the time is over."""
+        """Count what was not replayed: removed sessions, or all that remain at the time limit."""
         row = self._row
         if not is_done:
             findings.miss(
@@ -176,7 +176,7 @@ class _Work:
                 findings.miss("removed", calls=removed)
 
     def _end(self, state: WhatIfState, **values: Any) -> bool:
-        """Store the end; one that was cancelled meanwhile stays cancelled."""
+        """Store the end; an import that has been cancelled stays cancelled."""
         self._rows.update(state=state, finished_at=timezone.now(), **values)
         publish_now(self._row.project_id, Hint("what_if", self._row.public_id))
         log.info("what_if_ended", id=self._row.public_id, state=str(state), sessions=self._row.done_sessions)
