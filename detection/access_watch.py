@@ -1,4 +1,4 @@
-"""Ends connections that stay open once the rights they were opened with have ended: sockets, long polls, and requests of the gateway.
+"""Ends open connections once the access they were opened with has ended: sockets, long polls, and requests of the gateway.
 
 The process queries the database twice a second, once for each kind of right however many connections are open. So
 it does not matter which process, command or statement ended the right, or whether the broker works: signing out, revoking
@@ -30,7 +30,7 @@ CHECK_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class MemberAccess:
-    """A signed-in member who watches a project, as it was when the connection was opened.
+    """A signed-in member with an open connection, as of when it was opened.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class KeyAccess:
 
 @dataclass(frozen=True, slots=True)
 class AgentAccess:
-    """A key or a token of the gateway whose agent is answered, which an archived project ends, too.
+    """A key or token with a gateway request in progress, which also ends when the project is archived.
 
     Attributes
     ----------
@@ -136,7 +136,7 @@ class AccessWatch:
 
     @contextlib.contextmanager
     def watching(self, access: Access, end: Callable[[str], None]) -> Iterator[None]:
-        """Call `end` with the reason once the access has ended; until the block is left."""
+        """During the block, call `end` with the reason once the access has ended."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:  # the connections of an earlier loop ended with it
             self._open, self._task, self._loop = {}, None, loop

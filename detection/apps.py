@@ -13,6 +13,6 @@ class DetectionConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Begin to collect garbage, without what was imported: each start is a tenth of a second shorter."""
+        """Freeze imported objects and start garbage collection, which makes each start a tenth of a second faster."""
         gc.freeze()
         gc.enable()

@@ -32,7 +32,7 @@ class BackgroundPublisher:
     pause_seconds
         Pause after each batch, during which more items are collected.
     max_queued
-        Maximum number of items that wait for all receivers, and of receivers; further ones are dropped and counted.
+        Maximum number of items that wait for all receivers, and of receivers; any more are dropped and counted.
 
     Attributes
     ----------

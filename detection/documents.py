@@ -1,4 +1,4 @@
-"""Rows of lists as JSON documents, for the API, for exports and for what shows rows elsewhere."""
+"""Rows of lists as JSON documents, for the API, exports and other views."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists as files, for API and console: JSON lines for machines, CSV for people with spreadsheets, safe to open there."""
+"""Lists as files, for API and console: JSON lines for programs, and CSV that is safe to open in spreadsheets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SCHEMA_VERSION: Final = "1"
 MAX_ROWS: Final = 100_000
 """Rows of a file."""
 PART_BYTES: Final = 64 * 1024
-"""A response is sent in parts of about this size."""
+"""Approximate size of the parts of a response."""
 _FORMULA_STARTS: Final = tuple("=+-@\t\r\n\x00\uff1d\uff0b\uff0d\uff20")
 
 
@@ -48,7 +48,7 @@ def audit_document(row: AuditEntry) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ExportedList:
-    """How a list becomes a file.
+    """How a list is exported.
 
     Attributes
     ----------
@@ -138,7 +138,7 @@ def list_file(
 
 
 def _csv_lines(columns: Iterable[str], documents: Iterable[dict[str, Any]]) -> Iterator[bytes]:
-    """Yield RFC 4180, first the columns' names; text that a spreadsheet would take for a formula is quoted."""
+    """Yield RFC 4180, first the columns' names; text that a spreadsheet would interpret as a formula is quoted."""
     line = _Line()
     writer = csv.writer(line)
     writer.writerow(columns)

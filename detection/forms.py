@@ -22,7 +22,7 @@ from detection.services.errors import Invalid, ServiceError
 from detection.services.policies.overrides import MAX_NOTE_CHARACTERS
 
 PREFIX = "set_"
-"""Before the name of every generated form field, so that a setting cannot collide with another field of a form."""
+"""Prefix of every generated form field, so that a setting cannot collide with another field of a form."""
 
 GROUPS = {
     "general": "General",
@@ -31,7 +31,7 @@ GROUPS = {
 }
 """Titles of the groups of settings."""
 FIRST = ("enabled", "preset", "mode", "max_repeats", "cycle_min_laps", "budget_max_cost_usd")
-"""The settings that a page shows before the groups."""
+"""The settings that a page shows first, before the groups."""
 
 
 def shown_fields(scope: Scope = SERVER) -> Iterator[Field]:
@@ -40,7 +40,7 @@ def shown_fields(scope: Scope = SERVER) -> Iterator[Field]:
 
 
 def _fields_of_forms() -> list[Field]:
-    """Return every setting that some override may contain: a few belong to one kind of scope only."""
+    """Return every setting that any override may contain; a few apply to one kind of scope only."""
     return [field for field in FIELDS.values() if set(field.scopes) - {"environment"}]
 
 
@@ -107,14 +107,14 @@ class OverrideForm(_SettingFields):  # type: ignore[misc]
     scope
         Where the override applies; settings that it cannot contain have no field.
     own
-        What the override contains.
+        The values of the override.
     inherited
-        The policy without it, where the scope is known.
+        The policy without the override, if the scope is known.
 
     Attributes
     ----------
     conflict
-        (label, stored, entered) of what differs, after another person has changed the override meanwhile.
+        (label, stored, entered) of each difference, if another person has changed the override since.
     """
 
     conflict: list[tuple[str, str, str]] | None = None
@@ -141,7 +141,7 @@ class OverrideForm(_SettingFields):  # type: ignore[misc]
                 self._show_inherited(field, inherited.values[field.name])
 
     def _show_inherited(self, field: Field, value: Any) -> None:
-        """Put what an empty field means into the field."""
+        """Show the inherited value in an empty field."""
         made = self.fields[PREFIX + field.name]
         if isinstance(made, forms.ChoiceField):
             words = ("on" if value else "off") if isinstance(value, bool) else str(value).replace("_", " ")
@@ -151,7 +151,7 @@ class OverrideForm(_SettingFields):  # type: ignore[misc]
 
     @property
     def values(self) -> dict[str, str]:
-        """What was entered, by setting; the services read and validate it."""
+        """The entered values by setting; the services parse and validate them."""
         entered = {
             field.name: self.cleaned_data.get(PREFIX + field.name, "") for field in shown_fields(self.scope)
         }
@@ -159,11 +159,11 @@ class OverrideForm(_SettingFields):  # type: ignore[misc]
 
     @property
     def wrong_settings(self) -> list[Field]:
-        """The settings whose entry is not allowed, in order."""
+        """The settings with invalid values, in order."""
         return [field for field in shown_fields(self.scope) if PREFIX + field.name in self.errors]
 
     def add_service_error(self, error: ServiceError) -> None:
-        """Show what a service rejected beside the fields to blame, or above the form."""
+        """Show the errors of a service beside the fields at fault, or above the form."""
         errors = error.errors if isinstance(error, Invalid) else {error.field: error.detail}
         for name, message in errors.items():
             shown = PREFIX + name if PREFIX + name in self.fields else name if name in self.fields else None
@@ -196,7 +196,7 @@ class FormGroup:
 
     @property
     def has_errors(self) -> bool:
-        """Whether an entry of the group is not allowed."""
+        """Whether a value in the group is invalid."""
         return any(row.bound.errors for row in self.rows)
 
 
@@ -211,7 +211,7 @@ class FormSettings:
     groups
         All others.
     base_source
-        Where most values come from; shown once.
+        The source of most values; shown once.
     """
 
     first: FormGroup

@@ -12,7 +12,7 @@ from detection.background_publisher import BackgroundPublisher
 EVALUATE, SWEEP, HOUSEKEEPING = "detection.evaluate", "detection.sweep", "detection.housekeeping"
 JUDGE, CLOSE_APPROVALS = "detection.judge", "detection.close_approvals"
 SESSIONS_PER_TASK = 20
-"""Large enough that sending is cheap compared with the work, small enough that several workers share it."""
+"""Sessions per task: enough to make sending cheap, few enough for several workers to share the work."""
 BROKER_TIMEOUT_SECONDS = 0.5
 publisher = BackgroundPublisher("jobs", pause_seconds=0.005)
 

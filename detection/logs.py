@@ -1,4 +1,4 @@
-"""Log lines: one structured line per event, safe against injected newlines. No log call lives here."""
+"""Log lines: one structured line per event, safe against injected newlines. Contains no log calls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 import structlog
 
 _TOKEN: Final = re.compile(r"(lgw?_[0-9a-z]{10})_[0-9a-f]{72}")
-"""Keys, and the tokens that base URLs of the gateway contain. Their readable part stays."""
+"""Keys, and the tokens in base URLs of the gateway. Their readable part is kept."""
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _CONTROL_IN_TRACEBACK: Final = re.compile(
@@ -42,12 +42,12 @@ def mask_tokens(
 
 
 def formatter(json: bool = False, level: str = "INFO") -> logging.Formatter:
-    """Make the formatter of every handler.
+    """Return the formatter for all handlers.
 
     Parameters
     ----------
     json
-        One JSON object a line (for machines) instead of readable text.
+        One JSON object per line (for programs) instead of readable text.
     level
         Lowest level that is written; a log call below it costs next to nothing.
     """

@@ -1,4 +1,4 @@
-"""The id and client address of every request, also in each log line written meanwhile."""
+"""The id and client address of every request, also added to each log line during the request."""
 
 from __future__ import annotations
 

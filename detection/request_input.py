@@ -12,7 +12,7 @@ from django.http.request import UnreadablePostError
 from detection.request_context import IdentifiedRequest
 
 NUL = "\x00"
-"""PostgreSQL stores no text with this character, so such text matches nothing and cannot be saved."""
+"""PostgreSQL cannot store text with this character, so such text matches nothing and cannot be saved."""
 
 
 class InvalidInput(BadRequest):
@@ -44,7 +44,7 @@ class CheckedRequest(IdentifiedRequest):
 
 
 class RequestInputMiddleware:
-    """Answers 400 to a request that is malformed, and 404 to a path that nothing can have.
+    """Answers 400 to a malformed request, and 404 to a path that cannot exist.
 
     The API checks names and bodies itself; elsewhere every text of cookies, query string and form is checked here.
     """

@@ -1,4 +1,4 @@
-"""Writes the files of forms to disk as they arrive, for the page that takes files; no other page gets any."""
+"""Writes uploaded files to disk as they arrive, for the page that accepts files; other pages receive none."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TranscriptUploadHandler(FileUploadHandler):
         self._count, self._bytes = 0, 0
 
     def new_file(self, *arguments: Any, **more: Any) -> None:
-        """Begin a file; on other pages, pass over it."""
+        """Start a file; skip it on other pages."""
         super().new_file(*arguments, **more)
         if self.request is None or not _PATH.fullmatch(self.request.path_info):
             raise SkipFile

@@ -29,7 +29,7 @@ _EXACT_DIGITS: Final = 15
 _HUGE = 10**MAX_DIGITS
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\Z)|[\[{\]}]', re.DOTALL)
-"""A string that never ends is taken to the end of the text: looking for an end from each quote takes quadratic time."""
+"""An unterminated string extends to the end of the text; searching for an end from each quote would take quadratic time."""
 
 
 class JsonProblem(ValueError):
@@ -61,12 +61,12 @@ def join(head: str, tail: str) -> str:
 
 
 def shorten(name: str) -> str:
-    """Make a name from a client fit for a message: printable and at most 60 characters."""
+    """Shorten a name from a client for a message: printable, at most 60 characters."""
     return "".join(char if char.isprintable() else "\ufffd" for char in name[:60])
 
 
 class Doubled(dict[str, Any]):
-    """An object in which a key came more than once; the last one holds, the earlier ones are kept aside."""
+    """An object with a repeated key; the last value applies, and the earlier ones are kept separately."""
 
     __slots__ = ("earlier",)
     earlier: list[tuple[str, Any]]
@@ -79,7 +79,7 @@ class _TooBig(float):
 
 
 class _TooLong(float):
-    """A number of more digits than any honest one."""
+    """A number with implausibly many digits."""
 
     __slots__ = ()
 
@@ -210,7 +210,7 @@ class Cleaner:
     ----------
     marks
         In the order of their first appearance: ``nul``, ``surrogate``, ``duplicate_key``, ``number_precision``,
-        ``not_json`` (text that looks like JSON and is none; kept as text).
+        ``not_json`` (text that looks like JSON but is not; kept as text).
     nodes
         Number of values so far; the limit applies to all of them together.
     """
@@ -331,7 +331,7 @@ def _may_be_json(text: str) -> bool:
 
 
 def _renamed(value: Doubled) -> list[tuple[str, Any]]:
-    """Give the earlier values of doubled keys names of their own, so that nothing is dropped unseen."""
+    """Give the earlier values of repeated keys unique names, so that nothing is lost silently."""
     taken = {*value}
     numbers: dict[str, int] = {}
     renamed = []

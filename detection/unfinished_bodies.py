@@ -1,7 +1,7 @@
-"""The rule for request bodies that arrive slowly, for `web` and `live`: they cost no thread, and only bounded memory.
+"""The rule for request bodies that arrive slowly, for `web` and `live`: they occupy no thread and only bounded memory.
 
 A body may keep its reader waiting for `GRACE_SECONDS`, and longer while it arrives at `MIN_BYTES_PER_SECOND`. Of one owner, at most
-`MAX_UNFINISHED` bodies and `MAX_UNFINISHED_BYTES` of them may be unfinished; beyond that, the oldest one is given up.
+`MAX_UNFINISHED` bodies and `MAX_UNFINISHED_BYTES` of them may be unfinished; beyond that, the oldest one is aborted.
 """
 
 from __future__ import annotations

@@ -13,5 +13,5 @@ class SiteConfig(AppConfig):
     name = "loopguard_site"
 
     def ready(self) -> None:
-        """Make our Celery application the current one, for everything that enqueues tasks."""
+        """Make LoopGuard's Celery application the current one, for all code that enqueues tasks."""
         from . import celery  # noqa: F401  (imported for its effect)

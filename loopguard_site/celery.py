@@ -36,7 +36,7 @@ def _keep_our_logging(**_: object) -> None:
 
 @worker_init.connect
 def _yield_to_requests(**_: object) -> None:
-    """Let the worker use what `web` and `live` leave of the processors: an agent waits for them.
+    """Let the worker use the processor time that `web` and `live` leave, because agents wait for those.
 
     Where Linux schedules sessions of processes as groups, niceness counts within a session only, so its group gets it, too.
     """

@@ -19,7 +19,10 @@ MODES = ("embedded", "production", "test")
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 MIN_SECRET_LENGTH = 32
 MIN_SECRET_VARIETY = 8
-"""Different characters in a secret key. Of 32 random hexadecimal digits, one in some millions has fewer."""
+"""Minimum number of different characters in a secret key.
+
+One in several million strings of 32 random hexadecimal digits has fewer.
+"""
 DEFAULT_UPSTREAMS = "https://api.openai.com, https://api.anthropic.com"
 _CREDENTIAL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _CREDENTIAL = re.compile(r"[\x21-\x7e]{1,4096}", re.ASCII)
@@ -68,7 +71,7 @@ class Environment:
     require_second_factor
         Whether every member needs a second factor, not only those of projects that require one.
     gateway_upstreams
-        Addresses below which backends of the gateway may lie.
+        Addresses under which gateway backends are allowed.
     gateway_credentials
         Credentials that backends may name, by name.
     """
@@ -197,7 +200,7 @@ def _credentials(text: str) -> dict[str, str]:
             # The entry is not shown: it may be a credential without its name.
             raise EnvironmentProblem(
                 "LOOPGUARD_GATEWAY_CREDENTIALS must list credentials such as openai=sk-…, with names of letters,"
-                f" digits, hyphens and underscores; entry {number} is not one."
+                f" digits, hyphens and underscores; entry {number} is invalid."
             )
         found[name.strip()] = value.strip()
     return found
@@ -314,7 +317,7 @@ def _check_secret_key(secret_key: str, mode: str) -> None:
         )
     if mode == "production" and _is_weak(secret_key):
         raise EnvironmentProblem(
-            "LOOPGUARD_SECRET_KEY must be random: this one repeats itself or is an example from a document."
+            "LOOPGUARD_SECRET_KEY must be random: this one is repetitive or an example from a document."
         )
 
 
@@ -323,8 +326,8 @@ def _check_address(name: str, url: str, mode: str) -> None:
         raise EnvironmentProblem(f"{name} must be an http or https address, not {url!r}.")
     if mode == "production" and urlsplit(url).scheme == "http" and not _is_this_machine(url):
         raise EnvironmentProblem(
-            f"{name} must be an https address in production, not {url!r}: passwords and keys would travel in the clear."
-            " Only localhost may have plain http."
+            f"{name} must be an https address in production, not {url!r}: passwords and keys would be sent "
+            "unencrypted. Only localhost may use plain http."
         )
 
 

@@ -1,4 +1,4 @@
-"""Places of LoopGuard's files, in a checkout and in an installation.
+"""Locations of LoopGuard's files, in a checkout and in an installation.
 
 A wheel carries the folders ``templates`` and ``static`` below ``loopguard_site/assets``; a checkout has them
 beside the packages. Does not belong here: Django.

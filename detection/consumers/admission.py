@@ -29,7 +29,7 @@ class Admission:
     Parameters
     ----------
     application
-        The application behind it.
+        The wrapped application.
     max_sockets
         Maximum number of open sockets.
     accepts_per_second, burst_accepts

@@ -242,7 +242,7 @@ async def _response(request: HTTPScope, public_id: str, waiters: ApprovalWaiters
 
 
 class _Form(NamedTuple):
-    """How the response is written: with the message in a wire shape, or as the response to a hook of a host."""
+    """Format of the response: with the message in a wire shape, or as the response to a hook of a host."""
 
     shape: wire_shapes.Shape | None = None
     host: Host | None = None
@@ -275,7 +275,7 @@ async def _read(project_id: int, public_id: str, form: _Form) -> _Found:
 
 
 async def _from_database(read: Callable[[], _T]) -> _T:
-    """Return what is read; `LongPollError` (503) while the database is away."""
+    """Return the result of a read; raises `LongPollError` (503) while the database is unavailable."""
     try:
         found: _T = await database_sync_to_async(read)()
     except DatabaseError as error:

@@ -14,7 +14,7 @@ class FrameQueue:
     Parameters
     ----------
     max_hints
-        How many objects may wait; one more replaces all hints by one ``resync``.
+        Maximum number of waiting objects; one more replaces all hints with one ``resync``.
     """
 
     def __init__(self, max_hints: int = MAX_HINTS) -> None:

@@ -166,7 +166,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
             await asyncio.sleep(BATCH_SECONDS)
 
     async def _watch(self, access: MemberAccess) -> None:
-        """Close the socket when the sign-in or the membership has ended; after another role the page reconnects."""
+        """Close the socket when the sign-in or membership has ended; after a change of role, the page reconnects."""
         reasons: asyncio.Queue[str] = asyncio.Queue()
         with access_watch.watching(access, reasons.put_nowait):
             reason = await reasons.get()

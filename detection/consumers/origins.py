@@ -34,7 +34,7 @@ def origin_of(address: str) -> str | None:
     Parameters
     ----------
     address
-        As sent in an ``Origin`` header, or one of our own addresses.
+        As sent in an ``Origin`` header, or one of LoopGuard's addresses.
     """
     try:
         parts = urlsplit(address)

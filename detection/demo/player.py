@@ -41,7 +41,7 @@ class Player:
     speed
         2 runs twice as fast: all pauses are half as long.
     rounds
-        Number of rounds of all scenarios; None for no end.
+        Number of rounds of all scenarios; None for endless rounds.
     write
         Receives each line for people.
     """

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Final
 
 MAX_LENGTH: Final = 1_000
-"""Characters of a filter."""
+"""Maximum number of characters in a filter."""
 MAX_VALUES: Final = 40
-"""Words and values of a filter; it has at most as many terms."""
+"""Maximum number of words and values in a filter, and thereby of terms."""
 OPERATORS: Final = (">=", "<=", ">", "<")
 _FIELD = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,39}):")
 _BARE = re.compile(r'[^\s,"]+')
@@ -38,7 +38,7 @@ class FilterError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A value as written; in a quoted one, no character has a meaning."""
+    """A value as written; in a quoted value, no character has a special meaning."""
 
     text: str
     is_quoted: bool = False
@@ -79,7 +79,7 @@ def term(field: str, *values: str) -> Term:
 
 
 def exact(text: str) -> Value:
-    """Return the value that matches this text only, in quotes where a character would have a meaning."""
+    """Return the value that matches only this text, in quotes if a character has a special meaning."""
     is_plain = _PLAIN.fullmatch(text) and not text.startswith((">", "<", "=")) and ".." not in text
     return Value(text, is_quoted=not is_plain)
 

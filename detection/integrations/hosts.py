@@ -1,7 +1,7 @@
 """Coding agents and the bodies of their hooks, read into events of the API.
 
-The agents name the same things differently, and rename them between versions. A field is therefore looked up under every name
-that an agent has used, and a moment that is not known is no error.
+The agents use different names for the same things, and rename them between versions. A field is therefore looked up
+under every name that an agent has used, and an unknown hook event is not an error.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ class Host:
     Attributes
     ----------
     name
-        Its name in paths, and of its agent where the hook names none.
+        Name in paths, and of the agent if the hook names none.
     title
-        Its name for people.
+        Name for people.
     shape
         The form of its responses.
     settings_file
         Where its user's hooks are set; empty for one that has plugins instead.
     hooks
-        The moments that LoopGuard is interested in, in the words of the host.
+        The hook events that LoopGuard uses, by the host's names.
     """
 
     name: str
@@ -100,7 +100,7 @@ HOSTS: Final[Mapping[str, Host]] = {
 
 
 def hook_line(host: Host, url: str, *, waits: bool = True) -> str:
-    """Return the shell command of a hook: it ends well and without output if LoopGuard is away, slow or rejects it.
+    """Return the shell command of a hook: it succeeds without output if LoopGuard is unreachable, slow or rejects the request.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def hook_line(host: Host, url: str, *, waits: bool = True) -> str:
 
 
 def hook_settings(host: Host, url: str) -> dict[str, Any]:
-    """Return what the settings file of a host has to contain."""
+    """Return the required content of a host's settings file."""
     before = host.hooks[:1]
     lines = {name: hook_line(host, url, waits=name in before) for name in host.hooks}
     if host.name == "copilot":
@@ -140,9 +140,9 @@ class HookEvent:
     Attributes
     ----------
     name
-        What the agent calls the moment, such as ``PreToolUse``.
+        The agent's name of the event, such as ``PreToolUse``.
     moment
-        What it means here; at ``other`` nothing is recorded.
+        Its meaning here; for ``other``, nothing is recorded.
     session, parent_session
         See `session_names`.
     events
@@ -184,7 +184,7 @@ _PEOPLE: Final = frozenset(("", "user", "sdk", "prompt"))
 
 
 class HookError(ValueError):
-    """The body is not that of a hook."""
+    """The body is not a hook's."""
 
 
 def read_hook(host: Host, body: Any, name: str = "") -> HookEvent:
@@ -202,7 +202,7 @@ def read_hook(host: Host, body: Any, name: str = "") -> HookEvent:
     Raises
     ------
     HookError
-        If the body is no object, or names no moment.
+        If the body is not an object, or names no event.
     """
     if not isinstance(body, dict):
         raise HookError("The body of a hook must be an object.")

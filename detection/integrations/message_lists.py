@@ -22,11 +22,11 @@ DIGEST_BYTES: Final = 8
 MAX_PREFIXES: Final = 512
 """Known prefixes: a list that continues from an earlier point is recognised so many messages back."""
 MAX_MESSAGES: Final = 256
-"""Messages with calls or results that are known by themselves."""
+"""Number of messages with calls or results that are recognised individually."""
 MAX_ENDS: Final = 32
-"""Ends of lists: as many branches of a conversation can take turns."""
+"""Number of remembered list ends: this many branches of a conversation can alternate."""
 MAX_CALL_IDS: Final = 64
-"""Other ids of calls that are remembered."""
+"""Number of alternative call ids that are remembered."""
 MAX_UNMARKED_RESENDS: Final = 2
 """How often an answer counts once that is given again to a client that does not tell why it asks again: SDKs do so twice."""
 _MODEL_ROLES: Final = frozenset(("assistant", "model"))
@@ -70,7 +70,7 @@ class ReadMessage:
 
 @dataclass(frozen=True, slots=True)
 class KnownMessages:
-    """What is remembered of the lists that were read in a session; the newest digests are last.
+    """Memory of the lists read in a session; the newest digests are last.
 
     Attributes
     ----------
@@ -106,7 +106,7 @@ class KnownMessages:
         return cls(prefixes, messages, ends, length, orjson.loads(stored[at:]) if stored[at:] else {})
 
     def with_list(self, messages: Sequence[ReadMessage], round_name: str) -> KnownMessages:
-        """Return what is known after a list was read."""
+        """Return the memory after a list was read."""
         if not messages:
             return self
         own = (message.digest for message in messages if message.events and not message.is_prompt)
@@ -127,7 +127,7 @@ class KnownMessages:
         *,
         is_marked: bool,
     ) -> KnownMessages | None:
-        """Return what is known after an answer was given again; None if it is another answer.
+        """Return the memory after an answer was repeated; None if it is a different answer.
 
         Parameters
         ----------
@@ -157,7 +157,7 @@ class KnownMessages:
 
 @dataclass(frozen=True, slots=True)
 class NewMessages:
-    """What is new in a list.
+    """The new part of a list.
 
     Attributes
     ----------
@@ -181,7 +181,7 @@ class NewMessages:
 
     @property
     def count(self) -> int:
-        """How many messages are new."""
+        """Number of new messages."""
         return 0 if self.is_resent else len(self.history) - len(self.refed) + len(self.pending)
 
 
@@ -228,14 +228,14 @@ def read_messages(
 def find_new(
     messages: Sequence[ReadMessage], known: KnownMessages, round_name: str = "", *, is_continued: bool = False
 ) -> NewMessages:
-    """Return what is new in a list.
+    """Return the new part of a list.
 
     Parameters
     ----------
     messages
         The whole list.
     known
-        What is known of earlier lists of the session.
+        Memory of earlier lists of the session.
     round_name
         The client's id of the model response that the list ends with. It tells a list that is sent again from one whose messages
         are equal because call ids are used again and its beginning is cut off.

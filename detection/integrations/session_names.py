@@ -1,4 +1,4 @@
-"""The one rule by which an agent's session gets its name, whatever way its events come in.
+"""The rule by which agents' sessions are named, whichever way their events arrive.
 
 The name is the id that the program itself gives to the conversation, unchanged, as it also sends it to its model server. The
 conversation of a sub-agent is `<session>/<agent>`. A program without an id of its own gets one from its place: the same

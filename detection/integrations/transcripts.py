@@ -21,7 +21,7 @@ NOT_PROMPTS: Final = ("<command-", "<local-command", "<system-reminder", "[Reque
 
 
 class TranscriptError(ValueError):
-    """The text is no transcript of the form."""
+    """The text is not a transcript of this format."""
 
 
 def claude_code_events(entries: Iterable[Any]) -> Iterator[Event]:
@@ -77,7 +77,7 @@ def message_events(messages: Any, shape: MessageShape, session: str) -> Iterator
     Raises
     ------
     TranscriptError
-        If it is no list of objects.
+        If it is not a list of objects.
     """
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise TranscriptError("A transcript must be a list of messages.")

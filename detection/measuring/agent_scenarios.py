@@ -139,7 +139,7 @@ class _Player:
 
 
 def _problem(scenario: dict[str, Any], reactions: list[dict[str, Any]]) -> str:
-    """Return what differs from what the scenario expects, or an empty text."""
+    """Return how the result differs from the scenario's expectation, or an empty text."""
     ideal = scenario["ideal"]
     blocked = [one for one in reactions if one["decision"] in BLOCKING]
     endings = [{"i": one["i"], **one["ending"]} for one in reactions if "ending" in one]

@@ -1,6 +1,6 @@
 """Quality of detection on recorded runs: recall, false alarms and delay, per source, per detector and per set of labels.
 
-Only runs that a person has inspected count as loops or as healthy. Runs that ended in success are counted by themselves.
+Only runs that a person has inspected count as loops or as healthy. Runs that ended in success are counted separately.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TWO_SIDED_95 = NormalDist().inv_cdf(0.975)
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """What is known about one run.
+    """The label of one run.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ def _is_success(outcome: Any) -> bool:
 
 
 def interval(part: int, whole: int) -> tuple[float, float] | None:
-    """Return the 95 % confidence interval of a share (Wilson, 1927), rounded to four digits; None of nothing."""
+    """Return the 95 % confidence interval of a share (Wilson, 1927), rounded to four digits; None without data."""
     if not whole:
         return None
     square, share = _TWO_SIDED_95**2, part / whole
@@ -232,7 +232,7 @@ def _succeeded(run: list[Judged], tallies: Iterable[Tally]) -> None:
 
 
 def differences(one: Quality, other: Quality, wanted: Mapping[SessionName, Label]) -> list[dict[str, Any]]:
-    """Return the runs in which two policies did something else, sorted by name."""
+    """Return the runs in which two policies reacted differently, sorted by name."""
     return [
         {
             "source": name[0],
@@ -263,7 +263,7 @@ LIMITS: Mapping[str, tuple[str, str]] = {
 
 
 def violations(tallies: Mapping[str, Tally], limits: Mapping[str, float]) -> list[str]:
-    """Return one sentence per limit that a set of runs does not keep; a set without such runs keeps it."""
+    """Return one sentence per limit that a set of runs misses; a set without such runs meets it."""
     found = []
     for title, tally in tallies.items():
         shares = {name: (part, whole) for name, part, whole in tally.shares()}

@@ -229,7 +229,7 @@ _OTHER_NAMES: Mapping[str, str] = {
 
 
 def _known(config: Json) -> Json:
-    """Return the settings that have our own names, with or without the prefix of the original's."""
+    """Return the settings under LoopGuard's names, with or without the prefix of the original's."""
     found: Json = {}
     for name, value in config.items():
         bare = name.removeprefix("tool_loop_detection_").removeprefix("tool_loop_")
@@ -433,7 +433,7 @@ class _Game:
             self._report(step, call, session, policy, counted)
 
     def _final(self) -> str:
-        """Ask for one more round, as an agent does that has not finished."""
+        """Request one more round, as an unfinished agent would."""
         session = [*self.sessions.values()][-1]
         last = session.calls[-1][0]
         entry = {

@@ -35,7 +35,7 @@ def read_lines(path: Path) -> Iterator[Event]:
     Raises
     ------
     TraceError
-        For the first line that is no JSON object.
+        For the first line that is not a JSON object.
     OSError
         If the file cannot be read.
     """

@@ -1,4 +1,4 @@
-"""Advisory locks of the database: what only one process does at a time. All their numbers are here."""
+"""Advisory locks of the database, for work that only one process does at a time. All lock numbers are here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django.db import DEFAULT_DB_ALIAS, connection, connections
 
 @unique
 class AdvisoryLock(IntEnum):
-    """What may be done by one process at a time; each number is used once in the database."""
+    """Work that one process does at a time; each number is used once in the database."""
 
     FIRST_START = 0x4C47_0001
     SWEEP = 0x4C47_0002

@@ -1,4 +1,4 @@
-"""The deadline of the request that a thread serves: no statement, lock or connection is waited for beyond it."""
+"""The deadline of the request that a thread serves; no wait for a statement, lock or connection exceeds it."""
 
 from __future__ import annotations
 

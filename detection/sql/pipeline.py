@@ -37,7 +37,7 @@ class Statement(NamedTuple):
 
 
 class Writes:
-    """Writes that wait to be sent together, as one statement.
+    """Writes that are collected and sent together, as one statement.
 
     None of them sees what another one does, and no two may touch the same row.
     """
@@ -49,7 +49,7 @@ class Writes:
         """Whether all of them can be sent by `send_after`."""
 
     def add(self, text: str, parameters: Sequence[Any], *, ends_in_condition: bool = False) -> None:
-        """Put a write beside the others, as in a `Statement`.
+        """Add a write, given like a `Statement`.
 
         Parameters
         ----------
@@ -61,12 +61,12 @@ class Writes:
         self.can_depend &= ends_in_condition
 
     def send_after(self, first: Statement) -> Rows:
-        """Send what waits with a write that it depends on, and commit: nothing is written unless that one returns a row.
+        """Send the collected writes with a write they depend on, and commit: nothing is written unless that write returns a row.
 
         Returns
         -------
         Rows
-            What the first one returns.
+            The rows of that write.
         """
         texts, parameters = self._texts, self._parameters
         self._texts, self._parameters = [], []
@@ -118,7 +118,7 @@ def pipelined_transaction(*statements: Statement) -> Iterator[list[Rows]]:
 
 
 class OutdatedError(DatabaseError):
-    """What a transaction took for granted is no longer so. Nothing was written."""
+    """An assumption of a transaction no longer holds. Nothing was written."""
 
 
 class DeferredLock:
@@ -131,11 +131,11 @@ class DeferredLock:
 
     @property
     def is_pending(self) -> bool:
-        """Whether it was not sent so far."""
+        """Whether it has not been sent yet."""
         return self._own.deferred is self
 
     def drop(self) -> None:
-        """Do without it: the next statement makes sure of the same by itself."""
+        """Discard it: the next statement ensures the same by itself."""
         self._own.deferred = None
 
     def send(self) -> None:

@@ -1,4 +1,4 @@
-"""Repeats transactions that PostgreSQL rolled back because of others: deadlocks and serialization failures."""
+"""Repeats transactions that PostgreSQL rolled back because of conflicts: deadlocks and serialization failures."""
 
 from __future__ import annotations
 

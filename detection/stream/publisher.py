@@ -15,7 +15,7 @@ from detection.stream.hints import Hint, approval_group, project_group
 
 SEND_TIMEOUT_SECONDS = 1.0
 PAUSE_SECONDS = 0.05
-"""Hints that come within this time leave together; pages wait longer before they fetch."""
+"""Hints within this time are sent together; pages wait longer before they fetch."""
 publisher = BackgroundPublisher("stream", pause_seconds=PAUSE_SECONDS)
 _thread = threading.local()
 

@@ -13,7 +13,7 @@ from detection.tasks.evaluation_queue import evaluation_queue
 
 @shared_task(name=jobs.EVALUATE)
 def evaluate(project_id: int, session_ids: list[int]) -> None:
-    """Have sessions of a project evaluated by the threads of this worker."""
+    """Queue sessions of a project for the threads of this worker."""
     evaluation_queue.add(project_id, session_ids)
 
 

@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 MAX_QUEUED_PER_PROJECT: Final = 10_000
 STOP_SECONDS: Final = 8.0
 NICENESS: Final = 5
-"""A third of the weight of `web`, where both want a processor."""
+"""A third of the weight of `web` if both need a processor."""
 
 
 class EvaluationQueue:
@@ -38,7 +38,7 @@ class EvaluationQueue:
 
     @property
     def is_busy(self) -> bool:
-        """Whether sessions wait; work that is less urgent lets them pass."""
+        """Whether sessions wait; less urgent work yields to them."""
         return bool(self._by_project)
 
     def add(self, project_id: int, session_ids: Iterable[int]) -> None:
@@ -54,7 +54,7 @@ class EvaluationQueue:
                 del self._by_project[project_id]
 
     def take(self) -> int | None:
-        """Wait for a session and return it: of the project whose last turn is longest ago. None when stopped."""
+        """Wait for a session and return it: of the project that has waited longest for its turn. None when stopped."""
         with self._changed:
             while not self._by_project and not self._is_stopped:
                 self._changed.wait()
@@ -99,7 +99,10 @@ class EvaluationQueue:
 
 
 def yield_processors() -> None:
-    """Let guard requests of the same machine have the processors first. On Linux, this concerns the calling thread only."""
+    """Give guard requests on the same machine priority on the processors.
+
+    On Linux, this concerns the calling thread only.
+    """
     if sys.platform == "linux":
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), max(NICENESS, os.nice(0)))
 

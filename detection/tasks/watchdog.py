@@ -1,4 +1,4 @@
-"""Ends a worker or beat that has stopped working, so that it is replaced; shows the supervisor that it works."""
+"""Ends a worker or beat that has stopped working, so that it is replaced, and shows the supervisor that it is working."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from detection.tasks.periodic import Periodic
 log = structlog.get_logger(__name__)
 PERIOD_SECONDS: Final = 1.0
 HANG_SECONDS: Final = 30.0
-"""A process in which no thread could run for so long ends itself, with the stack of each thread in its log."""
+"""A process in which no thread could run for this time ends itself, with the stack of each thread in its log."""
 DEAF_SECONDS: Final = 60.0
-"""A worker is deaf when tasks wait in the broker and none has run in it for so long, as after some reconnects."""
+"""A worker counts as deaf if tasks wait in the broker and it has run none for this time, as after some reconnects."""
 LOOK_SECONDS: Final = 10.0
 EXIT_STATUS: Final = 70
 

@@ -192,7 +192,7 @@ def filter_by(
 
 @register.simple_tag
 def linked(words: object, link: Link | str | None) -> SafeString | str:
-    """Write a number that leads to the rows behind it, if there are any; a template's missing link is an empty text."""
+    """Write a number as a link to its rows, if there are any; a missing link is an empty text."""
     if link is None or isinstance(link, str) or not link.count or words == "0":
         return str(words)
     return format_html('<a class="link" href="{}" title="{}">{}</a>', link.url, link.title, words)

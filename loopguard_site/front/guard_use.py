@@ -1,4 +1,4 @@
-"""Whether the guard is being used, in any process of `web` on this port: bulk traffic is held back meanwhile.
+"""Whether the guard is in use, in any process of `web` on this port; bulk traffic is held back while it is.
 
 The processes have no memory in common; they touch a file, at most four times a second.
 """

@@ -30,12 +30,12 @@ from loopguard_site.front.wsgi_calls import Application, Responder, RsgiScope, e
 
 log = structlog.get_logger(__name__)
 MARGIN_SECONDS: Final = 0.05
-"""The thread's deadline is so much earlier, so that its own response, which knows the reason, is in time."""
+"""How much earlier the thread's deadline is, so that its own response, which knows the reason, arrives in time."""
 MAX_PAYERS: Final = 10_000
 SWITCH_SECONDS: Final = 0.0005
 """How long a thread may keep the interpreter while others wait for it."""
 YOUNG_OBJECTS: Final = 20_000
-"""So many new objects are left to the garbage collector until it looks at them."""
+"""Number of new objects after which the garbage collector runs."""
 HOOKS: Final = "/api/v1/hooks/"
 """Long strings in bodies to these paths are cut as they arrive."""
 _HEALTHY: Final = b'{"status":"ok"}'
@@ -46,7 +46,7 @@ _TOO_SLOW = Problem(
     "The body did not arrive in time. Send it within ten seconds, or at 16 KiB per second.",
     headers={"Connection": "close"},
 )
-_TOO_MANY = Problem(429, "too_many_waiting", "Too many requests of this key are waiting. Retry later.")
+_TOO_MANY = Problem(429, "too_many_waiting", "Too many requests with this key are waiting. Retry later.")
 
 
 class ServedRequest(WaitingRequest):
@@ -70,7 +70,7 @@ class ServedRequest(WaitingRequest):
         self._claims = [True]
 
     def claim(self) -> bool:
-        """Tell the first caller, in whichever thread, that the response is its to give."""
+        """Return true for the first caller only, in any thread, which then sends the response."""
         try:
             return self._claims.pop()
         except IndexError:
@@ -94,7 +94,7 @@ class ServedRequest(WaitingRequest):
             self.loop.call_soon_threadsafe(self.end)
 
     def respond(self, problem: Problem) -> bool:
-        """Respond with a problem, in the event loop; False if there is a response by now."""
+        """Respond with a problem, in the event loop; False if a response has already been sent."""
         is_first = self.claim()
         if is_first:
             respond(self.protocol, problem, self.environ["PATH_INFO"], self.environ.get("CONTENT_TYPE"))

@@ -1,4 +1,4 @@
-"""What kind of traffic a request is: how urgent, how long it may take, and whom it is charged to."""
+"""Kinds of traffic: urgency, time limit and payer of a request."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class _Queues:
         return request
 
     def charge(self, request: WaitingRequest, seconds: float) -> None:
-        """Charge what a request really took."""
+        """Charge the actual cost of a request."""
         project = request.payer[0]
         self._charged[project] = self._charged.get(project, self._base) + seconds - request.charged
         self._expected[project] = seconds

@@ -108,7 +108,7 @@ class UploadReader:
         """
         if self._reading >= MAX_UPLOADS:
             raise UploadRejected(
-                Problem(503, "too_many_uploads", "Too many uploads are arriving at this time. Retry later.")
+                Problem(503, "too_many_uploads", "Too many uploads are in progress. Retry later.")
             )
         self._reading += 1
         file: BinaryIO | None = None

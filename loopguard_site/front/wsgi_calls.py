@@ -29,7 +29,7 @@ Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class RsgiScope(Protocol):
-    """What Granian says of a request."""
+    """A request as described by Granian."""
 
     method: str
     path: str

@@ -273,7 +273,7 @@ class Supervisor:
 
     def _end(self) -> None:
         asked_before = max(self._stops_asked, 1)
-        self._console.say("Stopping, after work in flight. Press Ctrl-C again to stop now.")
+        self._console.say("Finishing work in flight, then stopping. Press Ctrl-C again to stop now.")
         if self._fleet is not None:
             self._fleet.end(_END_TIMEOUT_SECONDS, lambda: self._stops_asked > asked_before)
         for server in reversed(self._servers):

@@ -44,32 +44,32 @@ def _parser() -> argparse.ArgumentParser:
     login.add_argument("url", metavar="URL", help="address of the server, such as http://127.0.0.1:8300")
     login.set_defaults(run=_login)
 
-    hooks = commands.add_parser("hooks", help="guard a coding agent by its hooks")
+    hooks = commands.add_parser("hooks", help="guard a coding agent through its hooks")
     actions = hooks.add_subparsers(required=True, metavar="ACTION")
     for name, run, text in (
-        ("install", _install, "add the hooks of LoopGuard to the settings of a coding agent"),
-        ("check", _check, "run an installed hook, and say what keeps it from working"),
-        ("uninstall", _uninstall, "remove the hooks of LoopGuard, and nothing else"),
+        ("install", _install, "add LoopGuard's hooks to the settings of a coding agent"),
+        ("check", _check, "run an installed hook and report what keeps it from working"),
+        ("uninstall", _uninstall, "remove LoopGuard's hooks and nothing else"),
     ):
         action = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         action.add_argument("host", metavar="HOST", choices=ALL_HOSTS, help=", ".join(ALL_HOSTS))
         action.set_defaults(run=run)
         if name != "check":
-            action.add_argument("--dry-run", action="store_true", help="show the change, and change nothing")
+            action.add_argument("--dry-run", action="store_true", help="show the change without applying it")
         if name == "install":
             action.add_argument(
-                "--url", metavar="URL", default="", help="address of the server; else the stored one"
+                "--url", metavar="URL", default="", help="address of the server; the stored one by default"
             )
             action.add_argument(
                 "--fail-closed",
                 action="store_true",
-                help="calls do not run while the server is away; by default they do",
+                help="calls do not run while the server is unreachable; by default they do",
             )
     wrapper = commands.add_parser(
-        "mcp", help="guard the tools of an MCP server on stdio: loopguard mcp -- COMMAND …"
+        "mcp", help="guard the tools of a stdio MCP server: loopguard mcp -- COMMAND …"
     )
     wrapper.add_argument("--session", default="", help="name of the session; a new one by default")
-    wrapper.add_argument("--agent", default="", help="name of the agent; that of the MCP client by default")
+    wrapper.add_argument("--agent", default="", help="name of the agent; the MCP client's name by default")
     wrapper.add_argument(
         "--fail-closed",
         action="append",
@@ -128,14 +128,16 @@ def _try(found: Credentials) -> None:
             "POST", "/guard", {}, seconds=5.0
         )
     except NoAnswer as error:
-        print(f"Warning: {error} The key is stored without having been tried.", file=sys.stderr)
+        print(f"Warning: {error} The key is stored without being checked.", file=sys.stderr)
         return
     if response.status in (401, 403):
         raise Problem(
             f"{found.url} does not accept this key: {response.document.get('detail')} Nothing was stored."
         )
     if response.status != 422:
-        raise Problem(f"{found.url} answered {response.status}, as LoopGuard does not. Nothing was stored.")
+        raise Problem(
+            f"{found.url} answered {response.status}, which is not a LoopGuard response. Nothing was stored."
+        )
 
 
 def _install(chosen: argparse.Namespace) -> int:
@@ -148,13 +150,13 @@ def _install(chosen: argparse.Namespace) -> int:
         print(f"Key stored in {stored}.")
     _make(
         change,
-        f"The hooks of LoopGuard are installed in {change.file} already.",
+        f"LoopGuard's hooks are already installed in {change.file}.",
         f"Hooks installed in {change.file}.",
     )
     if host.next_step:
         print(host.next_step)
         return 0
-    print(f"Restart {host.title} if it runs, and try the hooks: loopguard hooks check {host.name}")
+    print(f"Restart {host.title} if it is running, and check the hooks: loopguard hooks check {host.name}")
     return 0
 
 
@@ -162,7 +164,7 @@ def _uninstall(chosen: argparse.Namespace) -> int:
     change = removal(ALL_HOSTS[chosen.host])
     if chosen.dry_run:
         return _show(change)
-    _make(change, f"{change.file} has no hooks of LoopGuard.", f"Hooks removed from {change.file}.")
+    _make(change, f"{change.file} has no LoopGuard hooks.", f"Hooks removed from {change.file}.")
     return 0
 
 
@@ -173,7 +175,7 @@ def _make(change: Change, if_done: str, if_made: str) -> None:
     backup = change.make()
     print(if_made)
     if backup is not None:
-        print(f"The file as it was: {backup}")
+        print(f"Backup of the original file: {backup}")
 
 
 def _show(change: Change) -> int:
@@ -186,5 +188,5 @@ def _check(chosen: argparse.Namespace) -> int:
     for finding in check(ALL_HOSTS[chosen.host]):
         print(f"{'ok      ' if finding.is_ok else 'PROBLEM '} {finding.text}", flush=True)
         is_ok = is_ok and finding.is_ok
-    print("The hooks work." if is_ok else "The hooks do not work as they should.")
+    print("The hooks work." if is_ok else "The hooks do not work correctly.")
     return 0 if is_ok else 1

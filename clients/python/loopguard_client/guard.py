@@ -88,7 +88,7 @@ class Guard:
         if budget_seconds <= 0:
             raise ValueError("`budget_seconds` must be more than 0.")
         if isinstance(fail_closed, str):
-            raise ValueError("`fail_closed` must be a list of tools, not one text.")  # noqa: TRY004
+            raise ValueError("`fail_closed` must be a list of tools, not a string.")  # noqa: TRY004
         self.agent, self.backend, self.model = agent, backend, model
         self.budget_seconds, self.hold_seconds = budget_seconds, hold_seconds
         self.max_delay_seconds = max_delay_seconds
@@ -388,7 +388,7 @@ class Guard:
     def _drop(self, number: int, reason: str) -> None:
         with self._lock:
             self._dropped += number
-        logger.warning("LoopGuard does not have %d events of this agent: %s", number, reason)
+        logger.warning("LoopGuard did not receive %d events of this agent: %s", number, reason)
 
     def _status_changed(self, _reason: str) -> None:
         if self._on_status is not None:

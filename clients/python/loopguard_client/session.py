@@ -491,7 +491,7 @@ class Session:
                 message=f"{text}Change the arguments, use another tool, or say what is missing.",
             )
         if self.guard.fails_closed(tool):
-            text = f"`{tool}` did not run: it needs a verdict of LoopGuard, which is away. Try again later."
+            text = f"`{tool}` did not run: it needs a verdict from LoopGuard, which is unreachable. Try again later."
             return replace(verdict, decision="block", message=text)
         return verdict
 
@@ -625,7 +625,7 @@ def _verdict(one: _Checked, data: Any) -> Verdict:
 def _left(deadline: float) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
-        raise NoAnswer("The time of the call was over before the server answered.")
+        raise NoAnswer("The call timed out before the server answered.")
     return left
 
 

@@ -82,7 +82,7 @@ class Transport:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"The address of LoopGuard must be an HTTP address, not {url!r}.")
         if not key or not key.isascii() or not key.isprintable() or " " in key:
-            raise ValueError("The API key of LoopGuard is empty or has characters that no key has.")
+            raise ValueError("The LoopGuard API key is empty or contains invalid characters.")
         self.is_secure = parts.scheme == "https"
         self.host, self.port = parts.hostname, parts.port or (443 if self.is_secure else 80)
         path = parts.path.rstrip("/")
@@ -256,7 +256,7 @@ class _Connection:
                 raw += chunk
                 if len(raw) > MAX_RESPONSE_BYTES:
                     self.close()
-                    raise NoAnswer("The answer is too long to be one of LoopGuard.")
+                    raise NoAnswer("The answer is too long to be from LoopGuard.")
             if response.will_close:
                 self.close()
             status, retry_after = response.status, response.headers.get("Retry-After", "")

@@ -79,7 +79,7 @@ def test_an_installed_hook_is_heard(server, monkeypatch, capsys, name):
     install(monkeypatch, name, server.url, server.key)
     assert main(["hooks", "check", name]) == 0
     output = capsys.readouterr().out
-    assert f"heard by {server.url}" in output
+    assert f"reached {server.url}" in output
     assert "calls run" in output
     assert server.key not in output
 
@@ -95,10 +95,10 @@ def test_a_key_file_written_by_hand_is_enough(server, monkeypatch, capsys):
 
 def test_codex_hooks_do_not_work_until_they_are_trusted(server, monkeypatch, capsys, codex):
     install(monkeypatch, "codex", server.url, server.key)
-    assert "trust the hooks of LoopGuard" in capsys.readouterr().out
+    assert "trust LoopGuard's hooks" in capsys.readouterr().out
     assert main(["hooks", "check", "codex"]) == 1
     output = capsys.readouterr().out
-    assert f"heard by {server.url}" in output
+    assert f"reached {server.url}" in output
     assert "PROBLEM  Codex does not trust the hooks for PreToolUse" in output
     codex.touch()
     assert main(["hooks", "check", "codex"]) == 0

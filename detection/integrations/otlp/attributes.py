@@ -53,7 +53,7 @@ CACHE_WRITE_TOKENS: Final = (
 )
 COST: Final = ("operation.cost", "gen_ai.usage.cost", "llm.cost.total")
 MAX_MESSAGES: Final = 1_000
-"""Messages of one model call that are looked through, where each has attributes of its own."""
+"""Maximum number of messages of one model call that are read, if each has its own attributes."""
 _FLAT_INPUTS: Final = (
     ("llm.input_messages.{}.message.role", "llm.input_messages.{}.message.content"),
     ("gen_ai.prompt.{}.role", "gen_ai.prompt.{}.content"),
@@ -72,7 +72,7 @@ def text(attributes: Attributes, names: Iterable[str]) -> str:
 
 
 def first(attributes: Attributes, names: Iterable[str]) -> Any:
-    """Return the first of these attributes that is there, else None."""
+    """Return the first of these attributes that is present, otherwise None."""
     return next((attributes[name] for name in names if attributes.get(name) is not None), None)
 
 
@@ -109,7 +109,7 @@ def last_prompt(attributes: Attributes) -> str:
 
 
 def answer(attributes: Attributes) -> str:
-    """Return the text that a model answered; empty if it only called tools."""
+    """Return the text of a model's answer; empty if it only called tools."""
     messages = parsed(attributes.get("gen_ai.output.messages"))
     if isinstance(messages, list):
         return "\n".join(filter(None, (message_text(one) for one in messages if isinstance(one, dict))))

@@ -70,12 +70,12 @@ class SpanEvents:
 
 @dataclass(slots=True)
 class Conversations:
-    """What a request says.
+    """The events of a request.
 
     Attributes
     ----------
     ignored
-        How many spans or records say nothing of an agent.
+        Number of spans or records that do not describe an agent.
     """
 
     spans: list[SpanEvents]
@@ -140,7 +140,7 @@ class _Reading:
                     self._first_calls.setdefault((response.trace_id, response.span_id), at)
 
     def events_of(self, span: Span, fact: Fact) -> SpanEvents | None:
-        """Return the events of a span; None if another span of the request says the same."""
+        """Return the events of a span; None if another span of the request contains the same information."""
         key = span.trace_id, span.span_id
         ancestors = self._ancestors(span)
         if self._is_repeated(fact, ancestors):
@@ -180,7 +180,7 @@ class _Reading:
         return found
 
     def _is_repeated(self, fact: Fact, ancestors: Iterable[Span]) -> bool:
-        """Whether a span around this one says the same, as with the instrumentations of a framework and of its client."""
+        """Whether an enclosing span contains the same information, as with the instrumentations of a framework and of its client."""
         above = [self._facts.get((one.trace_id, one.span_id)) for one in ancestors]
         nearest = next((one for one in above if not isinstance(one, (AgentRun, type(None)))), None)
         if isinstance(fact, ModelResponse):

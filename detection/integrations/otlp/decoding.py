@@ -140,7 +140,7 @@ def spans_of(body: bytes, encoding: Encoding) -> list[Span]:
     Raises
     ------
     OtlpError
-        If it is none, or has more than `MAX_RECORDS` spans.
+        If it is not one, or has more than `MAX_RECORDS` spans.
     """
     request = _decoded(ExportTraceServiceRequest(), body, encoding, ("resourceSpans", "scopeSpans", "spans"))
     spans: list[Span] = []

@@ -26,7 +26,7 @@ _DEFAULT_AGENT: Final = "OpenAI Agent"
 
 @dataclass(frozen=True, slots=True)
 class ToolRun:
-    """A call of a tool that has run, with its result.
+    """A completed tool call with its result.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ Fact = ToolRun | ModelResponse | AgentRun
 
 
 def read_span(span: Span) -> Fact | None:
-    """Return what a span says of an agent; None for any other."""
+    """Return what a span records about an agent; None for other spans."""
     found = span.attributes
     if span.name.startswith(_CLAUDE_CODE):
         return None

@@ -15,7 +15,7 @@ from detection.measuring.differences import Played
 class Command(BaseCommand):
     """`manage.py conformance FILE… [--json OUT]`."""
 
-    help = "Replays scenario files through the engine and prints one line per scenario that fails."
+    help = "Replay scenario files through the engine and print one line per failed scenario."
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -23,7 +23,9 @@ class Command(BaseCommand):
         parser.add_argument(
             "files", nargs="+", type=Path, metavar="FILE", help="scenario file of either kind"
         )
-        parser.add_argument("--json", type=Path, metavar="OUT", help="write what each scenario got")
+        parser.add_argument(
+            "--json", type=Path, metavar="OUT", help="write the results of each scenario to this file"
+        )
 
     def handle(self, *_args: Any, **options: Any) -> None:
         """Play every file; exit 1 when a scenario fails."""

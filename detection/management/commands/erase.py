@@ -21,7 +21,7 @@ _SHOW_SECONDS = 1.0
 
 
 class Command(BaseCommand):
-    """Erase at once; works also where no worker runs."""
+    """Erase immediately; also works without a running worker."""
 
     help = "Erase a session, or all sessions of an agent, with everything recorded about them."
 
@@ -31,7 +31,7 @@ class Command(BaseCommand):
         what = parser.add_mutually_exclusive_group(required=True)
         what.add_argument("--session", metavar="NAME", help="erase this session")
         what.add_argument("--agent", metavar="NAME", help="erase all sessions of this agent")
-        parser.add_argument("--yes", action="store_true", help="do not ask")
+        parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
         parser.add_argument("--json", action="store_true", help="print the receipt as the API returns it")
 
     def handle(self, *_: object, **options: Any) -> None:
@@ -44,7 +44,7 @@ class Command(BaseCommand):
                 f'This removes {what} "{name}" from the project {project.slug}, with everything recorded about them.'
                 " It cannot be undone."
             )
-            if not sys.stdin.isatty() or input("Type the name to go on: ") != name:
+            if not sys.stdin.isatty() or input("Type the name to continue: ") != name:
                 raise CommandError("Nothing was erased. `--yes` erases without asking.")
         try:
             row = erasure.request_erasure(project.pk, of, name, Actor("command line"))
@@ -61,7 +61,7 @@ class Command(BaseCommand):
             self.stdout.write(f"  {count:,} {kind.replace('_', ' ')}")
 
     def _wait(self, row: Erasure) -> None:
-        """Carry the erasure out, or wait for a worker that was faster."""
+        """Carry out the erasure, or wait for a worker that has started it."""
         shown = time.monotonic()
         while row.finished_at is None:
             if not erasure.run_waiting(lambda: False, project_id=row.project_id):

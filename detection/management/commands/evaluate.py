@@ -21,8 +21,8 @@ class Command(BaseCommand):
     """`manage.py evaluate --labels LABELS.jsonl… [--policy POLICY] [--compare POLICY] EVENTS.jsonl… [--json]`."""
 
     help = (
-        "Prints recall, alarms, delay and calls saved on runs that a person has labelled. Exits with 1 when a limit is given and "
-        "a set of labels does not keep it."
+        "Print recall, false alarms, delay and calls saved on labelled runs. Exits with 1 if a set of labels "
+        "misses a given limit."
     )
     requires_system_checks: list[str] = []
 
@@ -35,7 +35,7 @@ class Command(BaseCommand):
             required=True,
             action="append",
             metavar="LABELS.jsonl",
-            help="labels of the runs; may be given several times, each set is also counted by itself",
+            help="labels of the runs; may be given several times, each set is also counted separately",
         )
         parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
         parser.add_argument(

@@ -1,4 +1,4 @@
-"""``import_transcripts``: loads past runs of agents, and tells what loops have cost in them."""
+"""``import_transcripts``: loads past runs of agents, and reports what loops cost in them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
-        parser.add_argument("kind", choices=KINDS, help="form of the record")
+        parser.add_argument("kind", choices=KINDS, help="format of the transcripts")
         parser.add_argument(
             "path", type=Path, help="a file, or a folder that is searched for .jsonl, .json and .zip files"
         )
@@ -35,7 +35,7 @@ class Command(BaseCommand):
             nargs=2,
             type=float,
             metavar=("INPUT", "OUTPUT"),
-            help="prices, for records that have tokens but no costs; those of the project by default",
+            help="prices, for records that have tokens but no costs; the project's prices by default",
         )
 
     def handle(self, *_: object, **options: Any) -> None:
@@ -44,7 +44,7 @@ class Command(BaseCommand):
             project = _project(options["project"])
         except OperationalError as error:
             raise CommandError(
-                f"The database does not answer: start LoopGuard first, with `up` in another terminal. {error}"
+                f"The database does not respond: start LoopGuard first, with `up` in another terminal. {error}"
             ) from None
         files = _files(options["path"])
         # What it finds is in the summary; a warning for each finding would bury that.
@@ -98,7 +98,7 @@ class Command(BaseCommand):
             f" {summary.loop_calls:,} calls{share}{cost}."
         )
         if summary.loops and not cost:
-            write("For their price, add --usd-per-million-tokens INPUT OUTPUT, such as 3 15.")
+            write("For their cost, add --usd-per-million-tokens INPUT OUTPUT, such as 3 15.")
         for loop in summary.worst:
             price = f", ${loop.cost_usd:,.2f}" if loop.cost_usd else ""
             write(f"  {loop.calls:>5,} calls{price}  {loop.tool}  {loop.session}\n         {loop.url}")

@@ -16,7 +16,7 @@ from detection.services.errors import ServiceError
 class Command(BaseCommand):
     """Print a link that resets the password of an account."""
 
-    help = "Print a link with which a person sets a new password, once."
+    help = "Print a one-time link for setting a new password."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the argument."""

@@ -1,4 +1,4 @@
-"""``what-if``: tries a change of policy on the sessions of the last days, and prints what it would have changed."""
+"""``what-if``: tries a policy change on the sessions of the past days, and prints what it would have changed."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _SHOWN = 10
 
 
 class Command(BaseCommand):
-    """Try a change of policy on the history; works also where no worker runs."""
+    """Try a policy change on the history; also works without a running worker."""
 
-    help = "Try a change of policy on the sessions of the last days, before it is saved."
+    help = "Try a policy change on the sessions of the past days before it is saved."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
@@ -40,7 +40,7 @@ class Command(BaseCommand):
         parser.add_argument("--ignore-argument", action="append", default=[], metavar="PATH", dest="ignored")
         parser.add_argument("--volatile-field", action="append", default=[], metavar="NAME", dest="volatile")
         parser.add_argument("--exempt", action="store_true", help="exempt the tools from detection")
-        parser.add_argument("--days", type=int, default=7, help="how far back the sessions go: 7 or 30")
+        parser.add_argument("--days", type=int, default=7, help="number of past days to replay: 7 or 30")
         parser.add_argument("--json", action="store_true", help="print the result as the API returns it")
 
     def handle(self, *_: object, **options: Any) -> None:

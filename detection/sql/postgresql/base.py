@@ -100,12 +100,12 @@ class DatabaseWrapper(base.DatabaseWrapper):
             pool["connection_class"] = DeadlineConnection
 
     def cursor(self) -> Any:
-        """Return a cursor. What is deferred is sent first."""
+        """Return a cursor. A deferred statement is sent first."""
         self._send_deferred()
         return super().cursor()
 
     def chunked_cursor(self) -> Any:
-        """Return a cursor of the server. What is deferred is sent first."""
+        """Return a cursor of the server. A deferred statement is sent first."""
         self._send_deferred()
         return super().chunked_cursor()
 

@@ -31,7 +31,7 @@ LOCK_SECONDS = 120.0
 class Command(BaseCommand):
     """Run before any process is started, on every start and upgrade; running it again changes nothing."""
 
-    help = "Update database, rights and static files; create an operator login and an API key at the first start."
+    help = "Update the database, its privileges and static files; create a login and an API key on the first start."
     requires_system_checks = ()  # of the code, which check_all runs: they import every route, for half a second
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -84,8 +84,8 @@ class Command(BaseCommand):
             if not isinstance(cause, InsufficientPrivilege):
                 raise
             raise CommandError(
-                f"The database denied it: {cause.diag.message_primary}. When the role of DATABASE_URL does not own the"
-                f" tables, {OWNER_VARIABLE} must be set for this command."
+                f"The database denied permission: {cause.diag.message_primary}. If the role of DATABASE_URL does "
+                f"not own the tables, {OWNER_VARIABLE} must be set for this command."
             ) from error
         if weakness := audit_weakness():
             self.stderr.write(weakness)

@@ -79,10 +79,10 @@ def check(host: Host | PluginHost) -> Iterator[Finding]:
     if missing:
         yield Finding(
             False,
-            f"{file} has no hook of LoopGuard for {', '.join(missing)}: run `loopguard hooks install {host.name}`.",
+            f"{file} has no LoopGuard hook for {', '.join(missing)}: run `loopguard hooks install {host.name}`.",
         )
     else:
-        yield Finding(True, f"{file} has the {len(commands)} hooks of LoopGuard.")
+        yield Finding(True, f"{file} has the {len(commands)} LoopGuard hooks.")
     yield from _disabled(host, document)
     if host.before not in commands or not key.is_ok:
         return
@@ -100,7 +100,7 @@ def _key() -> Finding:
     if stat.S_IMODE(found.st_mode) & 0o077:
         return Finding(False, f"{file} can be read by other accounts: run `chmod 600 {file}`.")
     if not credentials.stored_key():
-        return Finding(False, f"{file} has no key in the form that is expected: run `loopguard login URL`.")
+        return Finding(False, f"{file} has no key in the expected form: run `loopguard login URL`.")
     return Finding(True, f"{file} has a key, and only this account can read it.")
 
 
@@ -132,18 +132,19 @@ def _fire(host: Host, command: str) -> Iterator[Finding]:
     body = json.dumps(host.sample(wire.new_id("loopguard-check-")[:28]))
     status, output = _run(command, body)
     if status == 0 and _is_answer(output):
-        yield Finding(True, f"A call sent through the hook was heard by {found[0]}.")
+        yield Finding(True, f"A call sent through the hook reached {found[0]}.")
     else:
         yield Finding(False, f"A call sent through the hook got no answer: {_reason(host, found[0], body)}")
     with _nobody() as nowhere:
         status, output = _run(command.replace(found[0], nowhere), body)
     if status == 0 and not output.strip():
-        yield Finding(True, "While the server is away, the hook ends without an error and calls run.")
+        yield Finding(True, "While the server is unreachable, the hook ends without an error and calls run.")
     elif status == 2 and AWAY in command:
-        yield Finding(True, "While the server is away, the hook denies: calls do not run.")
+        yield Finding(True, "While the server is unreachable, the hook denies: calls do not run.")
     else:
         yield Finding(
-            False, f"While the server is away, the hook ends with {status}: {host.title} may deny every call."
+            False,
+            f"While the server is unreachable, the hook ends with {status}: {host.title} may deny every call.",
         )
 
 
@@ -220,14 +221,14 @@ def _check_plugin(host: PluginHost, file: Path) -> Iterator[Finding]:
     found = _ADDRESS.search(plugin)
     if not host.is_ours(plugin) or found is None:
         yield Finding(
-            False, f"{file} is not the plugin of LoopGuard: run `loopguard hooks install {host.name}`."
+            False, f"{file} is not the LoopGuard plugin: run `loopguard hooks install {host.name}`."
         )
         return
     is_closed = host.plugin(found[0], fail_closed=True) == plugin
     if not is_closed and host.plugin(found[0]) != plugin:
-        yield Finding(False, f"{file} is of another version: run `loopguard hooks install {host.name}`.")
+        yield Finding(False, f"{file} is a different version: run `loopguard hooks install {host.name}`.")
         return
-    yield Finding(True, f"{file} is the plugin of LoopGuard.")
+    yield Finding(True, f"{file} is the LoopGuard plugin.")
     body = {
         "hook_event_name": "tool.execute.before",
         "sessionID": wire.new_id("loopguard-check-")[:28],
@@ -245,7 +246,7 @@ def _check_plugin(host: PluginHost, file: Path) -> Iterator[Finding]:
         else:
             is_ok = response.status == 200 and "run" in response.document
             detail = response.document.get("detail") or "no reason given"
-            text = f"was heard by {found[0]}." if is_ok else f"got {response.status}: {detail}"
+            text = f"reached {found[0]}." if is_ok else f"got {response.status}: {detail}"
             yield Finding(is_ok, f"A call sent as the plugin does {text}")
     yield plugin_without_server(host, plugin, is_closed=is_closed)
 
@@ -266,7 +267,7 @@ def plugin_without_server(host: PluginHost, plugin: str, *, is_closed: bool) -> 
         written = "calls do not run" if is_closed else "calls run"
         return Finding(
             True,
-            f"Not proven: that {written} while the server is away. The plugin is written so, but only {names} can run it here.",
+            f"Not verified: {written} while the server is unreachable. The plugin is written that way, but only {names} can run it here.",
         )
     with tempfile.TemporaryDirectory(prefix="loopguard-check-") as folder, _nobody() as nowhere:
         (Path(folder) / "loopguard.mjs").write_text(_ADDRESS.sub(nowhere, plugin), encoding="utf-8")
@@ -281,17 +282,17 @@ def plugin_without_server(host: PluginHost, plugin: str, *, is_closed: bool) -> 
             return Finding(False, f"`{program}` cannot run the plugin, so {host.title} may not either.")
     if asked != 2 or result != "the result":
         return Finding(
-            False, "While the server is away, the plugin does not ask for it, or changes a result."
+            False, "While the server is unreachable, the plugin does not ask for it, or changes a result."
         )
     if is_run == is_closed:
         consequence = "runs" if is_run else "does not run"
         return Finding(
-            False, f"While the server is away, a call {consequence}, which is not what was installed."
+            False, f"While the server is unreachable, a call {consequence}, which is not what was installed."
         )
     proof = f"as running the plugin with `{Path(program).name}` shows"
     if is_closed:
-        return Finding(True, f"While the server is away, calls do not run, {proof}.")
-    return Finding(True, f"While the server is away, calls run, {proof}.")
+        return Finding(True, f"While the server is unreachable, calls do not run, {proof}.")
+    return Finding(True, f"While the server is unreachable, calls run, {proof}.")
 
 
 def _codex_trust(host: Host, file: Path, commands: dict[str, str]) -> Finding:
@@ -299,7 +300,7 @@ def _codex_trust(host: Host, file: Path, commands: dict[str, str]) -> Finding:
     program = shutil.which(host.program)
     if program is None:
         return Finding(
-            False, f"`{host.program}` is not on the PATH, so nothing can say whether it trusts the hooks."
+            False, f"`{host.program}` is not on the PATH, so it is unknown whether it trusts the hooks."
         )
     requests: list[dict[str, Any]] = [
         {"id": 1, "method": "initialize", "params": {"clientInfo": {"name": "loopguard", "version": "1"}}},

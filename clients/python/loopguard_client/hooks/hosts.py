@@ -219,8 +219,8 @@ HOSTS: Final[Mapping[str, Host]] = {
             other_hooks=("PostToolUse", "UserPromptSubmit"),
             waits=True,
             next_step=(
-                "Codex skips hooks that nobody has trusted, without a word. Start `codex`, enter /hooks, and trust the "
-                "hooks of LoopGuard; after every change again. Then run `loopguard hooks check codex`."
+                "Codex silently skips hooks that are not trusted. Start `codex`, enter /hooks, and trust "
+                "LoopGuard's hooks, again after every change. Then run `loopguard hooks check codex`."
             ),
         ),
         Host(

@@ -64,7 +64,7 @@ class Change:
         """
         if _text(self.file) != self.before:
             raise SettingsProblem(
-                f"{self.file} was changed by another program meanwhile. Nothing was changed; try again."
+                f"{self.file} was changed by another program in the meantime. Nothing was changed; try again."
             )
         backup = None
         mode = self.file.stat().st_mode & 0o777 if self.before is not None else 0o600
@@ -156,7 +156,7 @@ def _parsed(file: Path, text: str | None) -> dict[str, Any]:
         hooks = document.get("hooks", {})
         if isinstance(hooks, dict) and all(isinstance(one, (list, bool)) for one in hooks.values()):
             return document
-    raise SettingsProblem(f"{file} does not have the form of hooks that is known. Nothing was changed.")
+    raise SettingsProblem(f"{file} does not have a known form of hooks. Nothing was changed.")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
