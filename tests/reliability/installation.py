@@ -135,9 +135,10 @@ class Installation:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait(10)
 
-    def stop(self) -> None:
-        for process in self._running:
-            self.kill(process)
+    def stop(self, but: int = 0) -> None:
+        """Kill all processes, or all but those that were started first."""
+        while len(self._running) > but:
+            self.kill(self._running.pop())
 
     def logs(self) -> str:
         return "\n".join(f"{file.name}:\n{file.read_text()[-3000:]}" for file in self._folder.glob("*.log"))

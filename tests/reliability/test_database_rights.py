@@ -22,6 +22,7 @@ from tests.support.audit_rights import even_the_owner_meets_triggers, only_adds_
 
 from .installation import ROOT, Installation, looping_events, wait_until
 
+pytestmark = pytest.mark.servers
 OWNER = "LOOPGUARD_OWNER_DATABASE_URL"
 _SERVER = urlsplit(os.environ["DATABASE_URL"])
 _SURROUNDINGS = {
@@ -115,21 +116,18 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prepared]:
         yield Prepared(place, without_role, with_role, key)
 
 
-@pytest.mark.servers
 def test_an_owner_without_privileges_needs_the_role_before_it_can_prepare(prepared):
     assert prepared.without_role.returncode == 1
     assert f'The role "{prepared.place.role}" of DATABASE_URL does not exist' in prepared.without_role.stderr
     assert (prepared.with_role.returncode, prepared.with_role.stderr) == (0, "")
 
 
-@pytest.mark.servers
 def test_the_role_can_only_add_to_the_audit(prepared):
     place = prepared.place
     only_adds_to_the_audit(place.url(place.role), place.owner)
     even_the_owner_meets_triggers(place.url(place.owner))
 
 
-@pytest.mark.servers
 def test_the_role_detects_stops_and_audits(prepared, tmp_path):
     place = prepared.place
     running = Installation(
@@ -154,7 +152,6 @@ def test_the_role_detects_stops_and_audits(prepared, tmp_path):
     assert ("session.stop",) in audited
 
 
-@pytest.mark.servers
 def test_partitions_come_and_go_without_the_right_to_make_or_drop_a_table(prepared):
     place = prepared.place
     with psycopg.connect(place.url(place.owner), autocommit=True) as owner:

@@ -21,7 +21,7 @@ from tests.support.projects import make_key, make_project
 from .frozen_database import FreezableDatabase
 from .installation import Installation, wait_until
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.servers]
 MORE_THAN_THREADS = 16
 BUDGET = {"LoopGuard-Timeout-Ms": "300"}
 
@@ -94,7 +94,6 @@ def test_a_locked_session_delays_nobody_else(web):
     assert wait_until(lambda: web.guard("locked").status_code == 200, 10)
 
 
-@pytest.mark.servers
 def test_idle_connections_that_the_server_has_ended_cost_no_request(web):
     with ThreadPoolExecutor(MORE_THAN_THREADS) as agents:
         everyone = [agents.submit(web.guard, f"pool-{number}") for number in range(MORE_THAN_THREADS)]

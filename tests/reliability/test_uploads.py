@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import shutil
 import socket
 from pathlib import Path
 
@@ -17,17 +18,34 @@ from tests.support.transcripts import claude_code, lines
 
 from .installation import Installation, wait_until
 
+pytestmark = pytest.mark.servers
 MB = 1024**2
 
 
-@pytest.fixture
-def installation(project, tmp_path):
-    made = Installation(os.environ["REDIS_URL"], tmp_path, LOOPGUARD_IMPORT_FOLDER=str(tmp_path / "imports"))
+@pytest.fixture(scope="module")
+def web(django_db_setup, tmp_path_factory):
+    """A `web`, which waits for all tests, and the folder of its uploads."""
+    folder = tmp_path_factory.mktemp("web")
+    imports = folder / "imports"
+    made = Installation(os.environ["REDIS_URL"], folder, LOOPGUARD_IMPORT_FOLDER=str(imports))
     try:
         made.start_web()
-        yield made
+        yield made, imports
     finally:
         made.stop()
+
+
+@pytest.fixture
+def imports(web):
+    """The folder of uploads, without those of other tests."""
+    shutil.rmtree(web[1], ignore_errors=True)
+    return web[1]
+
+
+@pytest.fixture
+def installation(project, web, imports):
+    yield web[0]
+    web[0].stop(but=1)
 
 
 @pytest.fixture
@@ -71,14 +89,14 @@ def memory_of(web):
 
 
 def test_an_upload_larger_than_any_other_body_is_imported_without_being_in_memory(
-    installation, person, project, tmp_path
+    installation, person, project, imports
 ):
     web = installation._running[0].pid
     before = memory_of(web)
     answer = post(person, project, large(120 * MB))
     assert answer.status_code == 302, answer.text
     assert memory_of(web) - before < 60 * MB
-    assert [path.name[:4] for path in (tmp_path / "imports").iterdir()] == ["imp_"]
+    assert [path.name[:4] for path in imports.iterdir()] == ["imp_"]
     installation.start_worker()
     row = TranscriptImport.objects.get()
     assert wait_until(lambda: TranscriptImport.objects.get(pk=row.pk).state == "finished", 60), (
@@ -86,13 +104,13 @@ def test_an_upload_larger_than_any_other_body_is_imported_without_being_in_memor
     )
     row.refresh_from_db()
     assert row.summary["calls"] == 12
-    assert wait_until(lambda: not list((tmp_path / "imports").iterdir()), 10)
+    assert wait_until(lambda: not list(imports.iterdir()), 10)
 
 
 def test_a_worker_that_is_killed_is_replaced_and_nothing_counts_twice(installation, person, project):
-    content = lines(claude_code([f"cat {n % 90}" for n in range(4000)]))
+    content = lines(claude_code([f"cat {n % 90}" for n in range(3000)]))
     assert post(person, project, content).status_code == 302
-    for _ in range(3):
+    for _ in range(2):
         before = Event.objects.count()
         worker = installation.start_worker()
         assert wait_until(lambda before=before: Event.objects.count() > before, 60), installation.logs()
@@ -100,13 +118,12 @@ def test_a_worker_that_is_killed_is_replaced_and_nothing_counts_twice(installati
     installation.start_worker()
     assert wait_until(lambda: TranscriptImport.objects.get().state == "finished", 90), installation.logs()
     row = TranscriptImport.objects.get()
-    assert row.starts == 4
-    assert Session.objects.get().call_count == 4000
-    assert Event.objects.filter(type="call").count() == 4000
+    assert row.starts == 3
+    assert Session.objects.get().call_count == 3000
+    assert Event.objects.filter(type="call").count() == 3000
 
 
-def test_a_body_that_may_not_be_uploaded_is_not_kept(installation, person, project, token, tmp_path):
-    imports = tmp_path / "imports"
+def test_a_body_that_may_not_be_uploaded_is_not_kept(installation, person, project, token, imports):
     content = large(4 * MB)
     with httpx.Client(base_url=installation.url, timeout=30) as stranger:
         stranger.token = "x"
@@ -160,9 +177,7 @@ def test_an_upload_above_the_limit_is_explained(installation, person, project):
     assert b"An upload can have at most 512 MB" in said
 
 
-def test_an_upload_that_stops_arriving_is_given_up_and_leaves_nothing(
-    installation, person, project, tmp_path
-):
+def test_an_upload_that_stops_arriving_is_given_up_and_leaves_nothing(installation, person, project, imports):
     host, port = installation.url.removeprefix("http://").split(":")
     cookie = "; ".join(f"{name}={value}" for name, value in person.cookies.items())
     with socket.create_connection((host, int(port)), timeout=60) as line:
@@ -172,4 +187,4 @@ def test_an_upload_that_stops_arriving_is_given_up_and_leaves_nothing(
         )
         line.sendall(head.encode() + b"x" * 1000)
         assert line.recv(65536).startswith(b"HTTP/1.1 408")
-    assert not list((tmp_path / "imports").glob(f"{ARRIVING_PREFIX}*"))
+    assert not list(imports.glob(f"{ARRIVING_PREFIX}*"))
