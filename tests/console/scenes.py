@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 from django.test import Client
@@ -52,6 +53,7 @@ def ask(
 ) -> GuardResponse:
     """Ask whether a call may run."""
     is_demo = more.pop("is_demo", False)
+    results = more.pop("results", ())
     call = EventRecord(
         type="call",
         session=session,
@@ -62,15 +64,21 @@ def ask(
     )
     more = {"backend": "openai", "model": "gpt-5", "agent": "researcher", **more}
     return guard.guard(
-        principal(project, is_demo=is_demo), GuardRequest(session=session, calls=(call,), **more)
+        principal(project, is_demo=is_demo),
+        GuardRequest(session=session, calls=(call,), results=results, **more),
+    )
+
+
+def result_of(session: str, number: int, content: str, *, is_error: bool = False) -> EventRecord:
+    """What a call came to."""
+    return EventRecord(
+        type="result", session=session, call_id=f"call-{number}", content=content, is_error=is_error
     )
 
 
 def answer(project: Project, session: str, number: int, content: str, *, is_error: bool = False) -> None:
     """Report what a call came to."""
-    result = EventRecord(
-        type="result", session=session, call_id=f"call-{number}", content=content, is_error=is_error
-    )
+    result = result_of(session, number, content, is_error=is_error)
     guard.guard(principal(project), GuardRequest(session=session, results=(result,)))
 
 
@@ -78,9 +86,12 @@ def loop(
     project: Project, session: str = "s-1", *, calls: int = 4, content: str = "0 results", **more: Any
 ) -> Incident:
     """Let a session ask the same thing again and again; return its first incident."""
+    results: tuple[EventRecord, ...] = ()
     for number in range(calls):
-        if ask(project, session, number, **more).decision in ("allow", "warn"):
-            answer(project, session, number, content)
+        decision = ask(project, session, number, results=results, **more).decision
+        results = (result_of(session, number, content),) if decision in ("allow", "warn") else ()
+    if results:
+        guard.guard(principal(project), GuardRequest(session=session, results=results))
     return Incident.objects.filter(project=project, session_name=session).earliest("pk")
 
 
@@ -93,7 +104,11 @@ class World:
     user: Any
     incident: Incident
     session: Session
-    an_import: TranscriptImport
+
+    @cached_property
+    def an_import(self) -> TranscriptImport:
+        """An import, made where it is looked at."""
+        return finished_import(self.incident)
 
     @property
     def base(self) -> str:
@@ -138,7 +153,7 @@ def make_world(role: str = Role.ADMIN, **text: str) -> World:
     client = Client()
     client.force_login(user)
     assert incident.session is not None
-    return World(project, client, user, incident, incident.session, finished_import(incident))
+    return World(project, client, user, incident, incident.session)
 
 
 def what_if_of(world: World, scope: str = "project") -> WhatIf:
