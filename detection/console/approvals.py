@@ -86,6 +86,11 @@ class Closed:
     chip: str
     by: str
 
+    @property
+    def seconds_in_all(self) -> float:
+        """How long a person had to decide, in seconds."""
+        return (self.approval.deadline - self.approval.requested_at).total_seconds()
+
 
 @in_project()
 @require_safe
@@ -102,6 +107,7 @@ def page(request: ProjectRequest) -> HttpResponse:
         "rows": [closed(approval) for approval in found.items],
         "next_page": listing.next_page(found.next_cursor),
         "remembered": [(row, _done(row.choice, row.raise_by)) for row in selector.remembered(project.pk)],
+        "expired": [closed(approval) for approval in selector.expired_recently(project.pk)],
         "near_limit": selector.near_limit(project.pk),
         "is_local": request.get_host().rpartition(":")[0] in ("127.0.0.1", "localhost", "[::1]"),
     }

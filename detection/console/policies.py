@@ -54,6 +54,19 @@ _FACTS: dict[str, Any] = {
 """The fields of a tool rule other than settings, with their empty values."""
 SAVED = "Override saved. It takes effect on the next call."
 DELETED_STALE = "This was changed in the meantime and was not deleted. Its current values are shown."
+REACTIONS = {
+    "observe": "the loop is recorded, and the call runs",
+    "warn": "the call runs, with a message before its result",
+    "delay": "the call does not run before a pause is over",
+    "reuse": "the call does not run; the agent gets its known answer again",
+    "chance": "the call does not run; after a different call the reactions start over, otherwise the run ends",
+    "block": "the call does not run; the run continues",
+    "finish": "the call does not run; the agent is asked for an answer without tools",
+    "ask": "the call is held until a person decides",
+    "judge": "the call is held until the judge decides",
+    "stop": "the run ends",
+}
+"""What a reaction does, for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +185,15 @@ def page(request: ProjectRequest) -> HttpResponse:
         "settings": form_settings(form),
         "may_change": may_change,
         "is_server": is_server,
-        "ladders": LADDERS,
+        **reaction_values(),
     }
     return render(request, "console/policies.html", context, status=status)
+
+
+def reaction_values() -> dict[str, dict[str, str]]:
+    """Return what a reaction can be set to: single reactions and named sequences, each with its words."""
+    named = {name: ", then ".join(rungs) for name, rungs in LADDERS.items() if name not in REACTIONS}
+    return {"reactions": REACTIONS, "sequences": {**named, "judge_or_ask": "judge, else ask, else stop"}}
 
 
 def expiry_of(request: ProjectRequest, known: datetime | None = None) -> datetime | None:
@@ -291,7 +310,7 @@ def tool_rule(request: ProjectRequest) -> HttpResponse:
         "form": form,
         "settings": form_settings(form),
         "may_change": request.membership.allows(Role.ADMIN),
-        "ladders": LADDERS,
+        **reaction_values(),
     }
     return render(
         request,

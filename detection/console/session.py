@@ -26,6 +26,7 @@ from detection.console import (
     timeline,
 )
 from detection.console.access import ProjectRequest, actor_of, in_project
+from detection.console.policies import reaction_values
 from detection.console.session_navigator import MAX_DETAILED_CALLS, Navigator
 from detection.console.session_rows import meter_title, meter_words, session_row
 from detection.console.session_window import number
@@ -272,7 +273,7 @@ def _settings_context(
     request: ProjectRequest, session: Session, form: OverrideForm | None = None
 ) -> dict[str, Any]:
     form = form or _settings_form(request, session)
-    return {"form": form, "settings": form_settings(form)}
+    return {"form": form, "settings": form_settings(form), **reaction_values()}
 
 
 def _settings_form(request: ProjectRequest, session: Session) -> OverrideForm:

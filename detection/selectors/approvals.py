@@ -27,6 +27,7 @@ from detection.selectors.pages import Page, cut
 NEAR_LIMIT_SHARE = 0.8
 RECENT = timedelta(minutes=10)
 MAX_OPEN = 200
+MAX_EXPIRED = 3
 
 
 ALL_APPROVALS = list_query(APPROVALS)
@@ -56,6 +57,18 @@ def waiting(project_id: int, *, decider: str = "", limit: int = MAX_OPEN) -> lis
     if decider:
         rows = rows.filter(decider=decider)
     return [*rows.order_by("deadline", "id")[:limit]]
+
+
+def expired_recently(project_id: int) -> list[Approval]:
+    """Return the approvals of the last day that expired within `RECENT`, the newest first, at most `MAX_EXPIRED`."""
+    now = timezone.now()
+    rows = Approval.objects.filter(
+        project_id=project_id,
+        state=ApprovalState.EXPIRED,
+        requested_at__gt=now - timedelta(days=1),
+        decided_at__gt=now - RECENT,
+    ).select_related("session", "incident")
+    return [*rows.order_by("-requested_at", "-id")[:MAX_EXPIRED]]
 
 
 def closed_of(project_id: int, public_ids: Iterable[str]) -> list[Approval]:

@@ -16,7 +16,7 @@ from django.utils import timezone
 from detection.models import ApiKey, Attempt, Incident, Session, SessionState
 from detection.models.events import DAYS_PER_PARTITION, oldest_kept_day
 from detection.models.incidents import IS_LOOP, IncidentStatus
-from detection.models.session_state import shown_state_expression, state_condition
+from detection.models.session_state import IDLE_AFTER, shown_state_expression, state_condition
 from detection.selectors.filters import ListQuery
 from detection.selectors.sessions import ALL_SESSIONS
 
@@ -102,16 +102,23 @@ def recent_sessions_by_state() -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Kpis:
-    """The figures above the live list, besides its counts by state; those of incidents are of the last 24 hours."""
+    """The figures above the live list, besides its counts by state; those of incidents are of the last 24 hours.
+
+    Attributes
+    ----------
+    quiet_loops
+        Looping sessions without an event for `IDLE_AFTER`: the agent may be gone.
+    """
 
     calls_per_minute: int
     loops_caught: int
     calls_blocked: int
     spent_in_loops_usd: float
+    quiet_loops: int
 
 
 def kpis(project_id: int, query: ListQuery = ALL_SESSIONS) -> Kpis:
-    """Return the figures of the sessions under the query, except its terms of the field `is`; two bounded queries."""
+    """Return the figures of the sessions under the query, except its terms of the field `is`; three bounded queries."""
     now, wanted = timezone.now(), query.condition(without=("is",))
     # Only sessions of the last minute can have calls of the last minute.
     recent = Session.objects.filter(
@@ -138,11 +145,13 @@ def kpis(project_id: int, query: ListQuery = ALL_SESSIONS) -> Kpis:
         blocked=Sum("calls_blocked"),
         spent=Sum("cost_usd", filter=IS_LOOP),
     )
+    looping = Session.objects.filter(wanted, project_id=project_id, state=SessionState.LOOPING)
     return Kpis(
         calls_per_minute=calls,
         loops_caught=day["caught"],
         calls_blocked=day["blocked"] or 0,
         spent_in_loops_usd=float(day["spent"] or 0),
+        quiet_loops=looping.filter(last_event_at__lt=now - IDLE_AFTER).count(),
     )
 
 

@@ -12,9 +12,10 @@ const panel = document.getElementById("attention");
 const calls = document.getElementById("attention-calls");
 const speaker = document.getElementById("attention-announcer");
 const foldButton = panel?.querySelector("[data-fold]");
+const first = panel?.querySelector("[data-first]");
 const icon = document.querySelector("link[rel=icon]");
 const announcer = document.getElementById("announcer");
-const FOLDED = "loopguard-held-folded";
+const OPEN = "loopguard-held-open";
 const ANNOUNCE_GAP_MS = 10_000;
 const announced = { at: 0, session: 0, incident: 0 };
 const state = { timer: 0, dueAt: Infinity, isFetching: false, wants: false, cameFrom: null };
@@ -89,16 +90,15 @@ function add(one) {
   template.innerHTML = one.html.trim();
   const card = template.content.firstElementChild;
   // A queue: the open card keeps its place, later ones wait behind it.
-  card.open = cards().every((other) => !other.open) && !isFolded();
+  card.open = cards().every((other) => !other.open);
   calls.append(card);
 }
 
 function arrive(fresh) {
-  sessionStorage.removeItem(FOLDED);
   const keys = document.documentElement.dataset.shortcuts !== "off" ? " Press h to answer." : "";
-  const [first] = fresh;
+  const [newest] = fresh;
   const more = fresh.length > 1 ? ` and ${fresh.length - 1} more` : "";
-  speaker.textContent = `Held call: ${first.what}${more}, ${left(first.seconds_left)}.${keys}`;
+  speaker.textContent = `Held call: ${newest.what}${more}, ${left(newest.seconds_left)}.${keys}`;
   for (const one of fresh) notify(one);
 }
 
@@ -115,28 +115,36 @@ function remove(card, words) {
   if (hadFocus) (next?.querySelector("summary") ?? state.cameFrom)?.focus();
 }
 
-const isFolded = () => sessionStorage.getItem(FOLDED) === "yes";
+const isOpen = () => sessionStorage.getItem(OPEN) === "yes";
 
 function settle() {
   const all = cards();
   panel.hidden = all.length === 0;
-  calls.hidden = isFolded();
-  foldButton.setAttribute("aria-expanded", String(!isFolded()));
-  write(foldButton, isFolded() ? "Show" : "Hide");
+  if (panel.hidden) sessionStorage.removeItem(OPEN);
+  panel.classList.toggle("is-open", isOpen());
+  foldButton.setAttribute("aria-expanded", String(isOpen()));
+  write(foldButton, isOpen() ? "Hide" : foldButton.dataset.words);
   if (all.length && all.every((card) => !card.open)) all[0].open = true;
-  writeClocks(panel, () => soon(GAP_MS.approval));
+  tick();
 }
 
-function fold(isIt) {
-  if (isIt) sessionStorage.setItem(FOLDED, "yes");
-  else sessionStorage.removeItem(FOLDED);
+/** Write the times left, and the most urgent call into the bar. */
+function tick() {
+  writeClocks(panel, () => soon(GAP_MS.approval));
+  const card = cards()[0];
+  if (card) write(first, `${card.querySelector("b").textContent}, ${card.querySelector("time").textContent}`);
+}
+
+function open(isIt) {
+  if (isIt) sessionStorage.setItem(OPEN, "yes");
+  else sessionStorage.removeItem(OPEN);
   settle();
 }
 
 /** Move the focus to a held call, by its id, or to the first one. */
 function enter(id) {
   if (panel.hidden) return;
-  fold(false);
+  open(true);
   const card = cards().find((one) => one.dataset.held === id) ?? cards().find((one) => one.open) ?? cards()[0];
   if (!panel.contains(document.activeElement)) state.cameFrom = document.activeElement;
   card.open = true;
@@ -215,11 +223,11 @@ if (panel) {
     event.preventDefault();
     answer(event.target, event.submitter);
   });
-  foldButton.addEventListener("click", () => fold(!isFolded()));
+  foldButton.addEventListener("click", () => open(!isOpen()));
   panel.addEventListener("keydown", (event) => {
     if (event.key !== "Escape") return;
     event.stopPropagation();
-    fold(true);
+    open(false);
     (state.cameFrom?.isConnected ? state.cameFrom : foldButton).focus();
   });
   document.addEventListener("loopguard:held", (event) => enter(event.detail));
@@ -228,7 +236,7 @@ if (panel) {
   });
   document.addEventListener("visibilitychange", () => document.hidden || soon(GAP_MS.approval));
   setInterval(() => {
-    writeClocks(panel, () => soon(GAP_MS.approval));
+    tick();
     sayNew();
   }, 500);
   settle();

@@ -273,7 +273,7 @@ function show() {
   section?.classList.toggle("stale", state === "lost");
   if (banner) {
     banner.hidden = state !== "lost";
-    const text = `Connection to LoopGuard lost. Last update ${relative(age / 1000)}. Reconnecting…`;
+    const text = `Connection lost. Last update ${relative(age / 1000)}. Reconnecting…`;
     if (!banner.hidden) write(banner.querySelector("[data-live-banner-text]") ?? banner, text);
   }
 }

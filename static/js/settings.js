@@ -30,6 +30,19 @@ function find() {
   none.hidden = rows.some((row) => !row.hidden);
 }
 
+const reactions = document.getElementById("reactions");
+let filled = null;
+document.addEventListener("click", (event) => {
+  const opener = event.target.closest("[popovertarget=reactions]");
+  if (opener) filled = opener.closest(".setting")?.querySelector("input") ?? filled;
+  const value = event.target.closest("[data-fill]");
+  if (!value || !filled) return;
+  filled.value = value.dataset.fill;
+  filled.dispatchEvent(new Event("input", { bubbles: true }));
+  filled.dispatchEvent(new Event("change", { bubbles: true }));
+  reactions.hidePopover();
+  filled.focus();
+});
 document.addEventListener("input", (event) => markSetting(event.target));
 search?.addEventListener("input", (event) => {
   event.stopPropagation(); // the form has not changed
