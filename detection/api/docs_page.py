@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
 from django.utils.text import slugify
 
 METHODS = ("get", "post", "put", "patch", "delete")
@@ -19,7 +23,8 @@ def render_docs(request: HttpRequest, document: dict[str, Any]) -> HttpResponse:
             if method in operations:
                 operation = _operation(path, method, operations[method], document)
                 by_tag.setdefault(operation["tag"], []).append(operation)
-    context = {"info": document["info"], "groups": by_tag, "errors": _errors(document)}
+    info = document["info"] | {"description": _prose(document["info"]["description"])}
+    context = {"info": info, "groups": by_tag, "errors": _errors(document)}
     return render(request, "api/docs.html", context)
 
 
@@ -35,14 +40,36 @@ def _operation(path: str, method: str, operation: dict[str, Any], document: dict
         "method": method.upper(),
         "path": path,
         "summary": operation.get("summary", ""),
-        "description": operation.get("description", ""),
-        "parameters": operation.get("parameters", []),
+        "description": _prose(operation.get("description", "")),
+        "parameters": [
+            one | {"description": _prose(one.get("description", ""))} for one in operation.get("parameters", [])
+        ],
         "bodies": [
-            {"type": media_type, "fields": _fields(item["schema"], document)}
+            {
+                "type": media_type,
+                "fields": _fields(item["schema"], document),
+                "example": _example(item["schema"], document),
+            }
             for media_type, item in body.items()
         ],
         "response": _fields(content.get("schema", {}), document),
     }
+
+
+def _prose(text: str) -> SafeString:
+    """Return a description with what stands in backticks as code."""
+    parts = re.split(r"`([^`]*)`", text)
+    words = (format_html("<code>{}</code>" if place % 2 else "{}", part) for place, part in enumerate(parts))
+    return format_html_join("", "{}", ((word,) for word in words))
+
+
+def _example(schema: dict[str, Any], document: dict[str, Any]) -> str:
+    """Return the example of a body, of the first alternative that has one, as JSON; empty without one."""
+    schema = _resolve(schema, document)
+    found = schema.get("examples", [])
+    if found:
+        return json.dumps(found[0], indent=2)
+    return next(filter(None, (_example(part, document) for part in schema.get("anyOf", []))), "")
 
 
 def _fields(schema: dict[str, Any], document: dict[str, Any]) -> list[dict[str, Any]]:
@@ -56,7 +83,7 @@ def _fields(schema: dict[str, Any], document: dict[str, Any]) -> list[dict[str, 
             "name": name,
             "type": _type(field),
             "required": name in required,
-            "description": field.get("description", ""),
+            "description": _prose(field.get("description", "")),
         }
         for name, field in schema.get("properties", {}).items()
     ]
@@ -84,4 +111,4 @@ def _type(schema: dict[str, Any]) -> str:
 
 def _errors(document: dict[str, Any]) -> list[tuple[str, str]]:
     responses = document["components"]["responses"]
-    return [(name.removeprefix("Error"), item["description"]) for name, item in responses.items()]
+    return [(name.removeprefix("Error"), _prose(item["description"])) for name, item in responses.items()]

@@ -98,6 +98,21 @@ def test_the_docs_page_shows_every_operation_and_loads_nothing_from_elsewhere(ws
     assert "<script" not in page
     assert "style=" not in page
     assert not re.search(r'(?:src|href)="https?://', page)
+    assert "`" not in page
+    assert 'href="/">Back to the console</a>' in page
+    assert "&quot;session&quot;: &quot;ticket-42&quot;" in page
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "path"),
+    [("EventBatchSchema", "POST", "/events"), ("GuardRequestSchema", "POST", "/guard"),
+     ("OverrideRequestSchema", "PUT", "/agent-overrides/support")],
+)  # fmt: skip
+def test_the_examples_of_bodies_are_accepted(name, method, path, api):
+    (example,) = DESCRIPTION["components"]["schemas"][name]["examples"]
+    answer = api.request(method, path, json=example)
+    assert answer.is_success, answer.text
+    assert not answer.json().get("rejected")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from ninja import Field, Schema
+from pydantic import ConfigDict
 
 from detection.api import event_parsing
 from detection.api.schemas.common import (
@@ -88,6 +89,32 @@ class EventSchema(Schema):
 class EventBatchSchema(Schema):
     """A batch of events."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "events": [
+                        {
+                            "type": "call",
+                            "session": "ticket-42",
+                            "agent": "support",
+                            "model": "gpt-5",
+                            "call_id": "call_1",
+                            "tool": "search_web",
+                            "arguments": {"q": "reset password"},
+                        },
+                        {
+                            "type": "result",
+                            "session": "ticket-42",
+                            "call_id": "call_1",
+                            "content": "0 results",
+                        },
+                    ]
+                }
+            ]
+        }
+    )
+
     events: list[EventSchema] = Field(
         min_length=1, max_length=event_parsing.MAX_EVENTS, description="The events, in order."
     )
@@ -148,6 +175,22 @@ class GuardCallSchema(Schema):
 
 class GuardRequestSchema(Schema):
     """Results since the last request, and the calls to evaluate. At least one result or call is required, or a list of messages."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "session": "ticket-42",
+                    "agent": "support",
+                    "model": "gpt-5",
+                    "results": [{"call_id": "call_1", "content": "0 results"}],
+                    "calls": [
+                        {"call_id": "call_2", "tool": "search_web", "arguments": {"q": "reset password"}}
+                    ],
+                }
+            ]
+        }
+    )
 
     session: Name256 = Field(min_length=1, description=_SESSION)
     run: Name256 | None = Field(None, description=_RUN)

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from ninja import Field, Schema
+from pydantic import ConfigDict
 
 from detection.api.schemas.common import FilterQuerySchema, PageQuerySchema, ShortText, StrictSchema
 from detection.services.approvals.decisions import MAX_RAISE
@@ -60,6 +61,8 @@ class ApprovalSchema(Schema):
 
 class DecisionRequestSchema(StrictSchema):
     """A decision."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"choice": "raise", "raise_by": 3}]})
 
     choice: ChoiceName = Field(
         description="What to do with the call. `stop` stops the session until someone resumes it."

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from ninja import Field, Schema
+from pydantic import ConfigDict
 
 from detection.api.schemas.common import Name256, Reason, SettingSchema, ShortText, StrictSchema
 
@@ -38,6 +39,10 @@ class OverrideRemovalQuerySchema(OverrideQuerySchema, RemovalQuerySchema):
 
 class OverrideRequestSchema(StrictSchema):
     """The settings of an override. Missing settings are inherited."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"values": {"max_repeats": 6, "mode": "ask"}, "note": "Slow search"}]}
+    )
 
     values: dict[str, Any] = Field(description="Settings by name. An empty object deletes the override.")
     note: str = Field("", max_length=300, description="Reason, recorded in the audit log.")
