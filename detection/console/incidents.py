@@ -28,8 +28,8 @@ TABS = (
     ("snoozed", "Snoozed"),
     ("ended", "Ended"),
     ("resolved", "Resolved"),
-    ("not_a_loop", "Not a loop"),
     ("", "All"),
+    ("not_a_loop", "of them not a loop"),
 )
 _EXACT = ("open", "acknowledged", "snoozed")
 """Tabs whose number is exact however many incidents there are."""

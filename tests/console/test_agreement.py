@@ -189,7 +189,7 @@ def check(world, api):
     tabs = tabs_of(page)
     assert {name: tabs[name] for name in statuses} == incidents
     assert tabs["all"] == sum(incidents.values()) == len(listed(api, "/incidents"))
-    assert tabs["not_a_loop"] == len(listed(api, "/incidents", label="false_alarm"))
+    assert tabs["of_them_not_a_loop"] == len(listed(api, "/incidents", label="false_alarm"))
 
     tabs = tabs_of(world.client.get(f"{world.base}/patterns").content.decode())
     rare = {"snoozed", "muted_but_firing"}  # shown only while there is something in them

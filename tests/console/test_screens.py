@@ -234,7 +234,7 @@ def test_an_incident_of_searches_that_find_nothing_shows_its_limit_its_calls_and
     incident = Incident.objects.get(session_name="searching", kind="stagnation")
     shown = text(world.client.get(f"{world.base}/incidents/{incident.public_id}"))
     assert "The last 5 calls within 1 s brought no new result." in shown
-    assert "5 of 4 calls without a new result" in shown
+    assert "5 counted, limit 4 calls without a new result" in shown
     assert "Limit for searches that find nothing 4 calls" in shown
     assert "In the loop 5 calls" in shown
     assert shown.count("same warn") == 1
@@ -246,7 +246,7 @@ def test_an_incident_of_a_spent_budget_names_the_unit_of_the_limit(world):
         ask(world.project, "spending", number, tool=f"tool_{number}", model="gpt-5-mini")
     incident = Incident.objects.get(session_name="spending")
     shown = text(world.client.get(f"{world.base}/incidents/{incident.public_id}"))
-    assert "3 of 3 calls" in shown
+    assert "3 counted, limit 3 calls" in shown
     assert "In the loop 1 call," in shown
 
 
@@ -263,7 +263,7 @@ def test_an_incident_of_repeated_words_shows_the_texts_and_the_call_before_them(
     assert f"{said_so} The agent got no message, because its texts were only reported." in shown
     assert f"Assistant {said}" in shown
     assert shown.count("Assistant identical") == 2
-    assert "3 of 3 texts" in shown
+    assert "3 counted, limit 3 texts" in shown
     assert "In the loop 3 texts" in shown
     page = world.client.get(f"{world.base}/sessions/talking").content.decode()
     assert "3 texts" in page
@@ -328,7 +328,7 @@ def test_an_incident_of_a_cycle_names_its_pattern_and_how_often_the_ladder_react
     incident = Incident.objects.get(session_name="cycling", kind="cycle")
     shown = text(world.client.get(f"{world.base}/incidents/{incident.public_id}"))
     # Markup between two words leaves a space before a comma or a point.
-    assert "One lap read_file → edit_file , 4 laps" in shown
+    assert "Cycle read_file → edit_file , repeated 4 times" in shown
     assert "Strictest reaction: warn . Reactions to this loop: 1" in shown
 
 

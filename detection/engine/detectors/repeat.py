@@ -113,7 +113,7 @@ class Repeat(BaseDetector):
             weakens="down",
         ),
         number(
-            "ttl_seconds", 120, 1, 31_536_000, "Time to live",
+            "ttl_seconds", 120, 1, 31_536_000, "Maximum age of calls",
             "Earlier calls older than this do not count. A call exactly this old still counts.",
             unit="seconds", weakens="down", aliases=("tool_loop_detection_ttl_seconds",),
         ),
