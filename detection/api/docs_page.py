@@ -42,7 +42,8 @@ def _operation(path: str, method: str, operation: dict[str, Any], document: dict
         "summary": operation.get("summary", ""),
         "description": _prose(operation.get("description", "")),
         "parameters": [
-            one | {"description": _prose(one.get("description", ""))} for one in operation.get("parameters", [])
+            one | {"description": _prose(one.get("description", ""))}
+            for one in operation.get("parameters", [])
         ],
         "bodies": [
             {

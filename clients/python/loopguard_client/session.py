@@ -338,13 +338,15 @@ class Session:
         answered = time.monotonic()
         self.guard.breaker.succeeded()
         with self._lock:
-            self._counter.clear()
             self._stopped = next((one.message for one in verdicts if one.decision == "stop"), "")
         for index, verdict in enumerate(verdicts):
             if verdict.decision == "hold" and self.guard.hold_seconds > 0:
                 verdicts[index] = yield from self._held(verdict)
             elif verdict.ending == "delay":
                 verdicts[index] = yield from self._delayed(checked[index], verdict, answered)
+        with self._lock:
+            for one, verdict in zip(checked, verdicts, strict=True):
+                self._counter.observe_verdict(one.key, may_run=verdict.may_run)
         self._remember(checked, verdicts)
         return verdicts
 

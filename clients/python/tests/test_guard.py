@@ -401,6 +401,36 @@ def test_the_fourth_identical_call_does_not_run_while_the_server_is_away(away, p
     assert len(server.calls(name)) == 10
 
 
+def test_calls_that_the_server_has_decided_count_when_it_is_away_in_between(away, proxy, server, name):
+    session = away.session(name)
+    first = played(session, 1)
+    proxy.mode = "busy"  # the database is away
+    second = played(session, 1)
+    proxy.mode = "pass"
+    assert eventually(lambda: not away.degraded)
+    third = played(session, 1)
+    proxy.mode = "silent"
+    away.budget_seconds = 0.1
+    fourth = played(session, 1)
+    assert [one.source for one in (*first, *second, *third, *fourth)] == [
+        "server",
+        "client",
+        "server",
+        "client",
+    ]
+    assert [one.may_run for one in (*first, *second, *third, *fourth)] == [True, True, True, False]
+    assert "call 4 of `search`" in fourth[0].message
+
+
+def test_calls_that_the_server_allows_beyond_the_limit_are_no_loop_without_it(away, proxy, server, name):
+    session = away.session(name)
+    played(session, 1)
+    server.patch(f"/sessions/{name}/policy", {"max_repeats": 9})
+    assert all(one.may_run for one in played(session, 4))
+    proxy.mode = "refuse"
+    assert [one.may_run for one in played(session, 3)] == [True, True, False]
+
+
 def test_changing_results_are_progress_while_the_server_is_away(away, proxy, name):
     proxy.mode = "refuse"
     session = away.session(name)
