@@ -191,7 +191,9 @@ class ExceptionRequestSchema(StrictSchema):
     expires_at: datetime | None = Field(
         None, description="When it expires, at most 365 days ahead. Null: never."
     )
-    note: Reason = Field("", description="Reason, recorded in the audit log.")
+    note: Reason = Field(
+        "", description="Reason, recorded in the history. Empty for that of the label “not a loop”."
+    )
 
 
 class LabelRequestSchema(StrictSchema):
