@@ -276,7 +276,7 @@ RULES: tuple[SecretRule, ...] = (
         "short-option",
         "Passwords in short options of programs that have them (sshpass, mysql, docker login, redis-cli, az login, and others)",
         re.compile(
-            r"(?i)\b(?:sshpass\s{1,4}-p\s{0,4}|(?:mysql|mariadb)(?:dump|admin|import|check)?\s[^\n|;&]{0,200}?(?-i:-p)(?=[^\s\"'-])(?!rint|rune)"
+            r"(?i)\b(?:sshpass\s{1,4}-p\s{0,4}|(?:mysql|mariadb)(?:dump|admin|import|check)?\s[^\n|;&]{0,200}?(?<![-\w])(?-i:-p)(?=[^\s\"'-])"
             r"|(?:docker|podman|helm\s{1,4}registry|oc|az|npm|skopeo|crane|buildah)\s{1,4}login\s[^\n|;&]{0,200}?(?-i:-p)[\s=]{1,4}"
             r"|(?:redis|valkey)-cli\s[^\n|;&]{0,200}?(?-i:-a)\s{1,4}|(?:mongo|mongosh|mongodump|mongorestore|ldapsearch|ldapmodify|sqlcmd|unzip|smbclient|ipmitool)"
             r"\s[^\n|;&]{0,200}?\s(?-i:-p|-w|-P)\s{1,4}|7z[ar]?\s[^\n|;&]{0,200}?\s(?-i:-p)(?=[^\s\"'-])|htpasswd\s{1,4}-\w{0,6}b\w{0,6}\s{1,4}\S{1,200}\s{1,4}\S{1,64}\s{1,4})"

@@ -85,6 +85,7 @@ WITH_SECRET: tuple[str, ...] = (
     "sshpass -p «hunter2» ssh ann@host",
     "sshpass -p'«hunter2»' ssh ann@host",
     "mysql -u root -p«hunter2» shop",
+    "mysql --host db-prod --password «s3cr3tPw9» shop",
     "mysqldump -uroot -p«hunter2» shop",
     "docker login -u ann -p «hunter2» registry.example.org",
     "redis-cli -h x -a «hunter2» ping",
@@ -267,6 +268,7 @@ WITH_SECRET: tuple[str, ...] = (
 )
 
 WITHOUT_SECRET: tuple[str, ...] = (
+    "mysql --port 3306 -h db-prod --print-defaults shop",
     '{"next_page_token": "CAUQAA"}',
     '{"max_tokens": 500, "temperature": 0}',
     '{"usage": {"prompt_tokens": 12, "completion_tokens": 3, "total_tokens": 15}}',
