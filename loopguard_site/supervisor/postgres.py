@@ -256,6 +256,8 @@ class EmbeddedPostgres:
         command += _settings(
             {"listen_addresses": "", "port": str(_PORT), "max_connections": "200", "log_checkpoints": "off"}
         )
+        # Statements and the details of errors contain what agents send; whoever sent a statement reports its error.
+        command += _settings({"log_min_error_statement": "panic", "log_error_verbosity": "terse"})
         command += _settings(_log_sizes(shutil.disk_usage(self._cluster).total))
         if not self.durable:
             command += _settings({"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"})

@@ -193,6 +193,15 @@ def test_a_start_that_fails_shows_the_end_of_the_servers_log(postgres):
     assert postgres.child is None
 
 
+def test_the_servers_log_has_the_error_of_a_statement_and_nothing_that_it_contained(postgres):
+    postgres.start()
+    with psycopg.connect(postgres.url("postgres")) as connection, pytest.raises(psycopg.DataError):
+        connection.execute("SELECT 'what an agent sent'::json")
+    log = postgres.log.read_text()
+    assert "invalid input syntax" in log
+    assert "agent" not in log
+
+
 def test_a_server_on_path_is_never_taken(postgres, monkeypatch, tmp_path):
     for program in ("initdb", "postgres", "pg_ctl"):
         decoy = tmp_path / program
