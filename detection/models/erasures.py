@@ -32,11 +32,16 @@ def name_digest(project: Project, of: str, name: str) -> str:
     return Keyer(bytes(project.digest_secret)).digest(_DOMAINS[ErasureOf(of)], name.encode())
 
 
+MAX_ATTEMPTS = 8
+"""Attempts without progress after which an erasure has failed."""
+
+
 class Erasure(models.Model):
     """A request to erase and, once `finished_at` is set, its receipt.
 
     `name` is needed until the work is done and empty afterwards; `name_digest` stays, so that anyone who knows the
-    name can find the receipt, but the name cannot be read from it.
+    name can find the receipt, but the name cannot be read from it. `attempts` counts those that an error has ended since
+    the last progress; after `MAX_ATTEMPTS` no worker tries again until someone requests the same erasure once more.
     """
 
     public_id = models.CharField(max_length=32, unique=True, default=new_erasure_id, editable=False)
@@ -47,6 +52,11 @@ class Erasure(models.Model):
     requested_by = models.CharField(max_length=150)
     requested_at = models.DateTimeField(db_default=Now())
     finished_at = models.DateTimeField(null=True)
+    attempts = models.PositiveSmallIntegerField(default=0, db_default=0)
+    due_at = models.DateTimeField(db_default=Now(), help_text="No worker tries earlier.")
+    error = models.CharField(
+        max_length=200, blank=True, default="", db_default="", help_text="What ended the last attempt."
+    )
     removed = models.JSONField(default=dict, help_text="How many rows of each kind.")
 
     class Meta:
@@ -65,3 +75,10 @@ class Erasure(models.Model):
 
     def __str__(self) -> str:
         return f"{self.public_id}: {self.of}"
+
+    @property
+    def state(self) -> str:
+        """Whether it is ``waiting``, ``finished`` or ``failed``."""
+        if self.finished_at is not None:
+            return "finished"
+        return "failed" if self.attempts >= MAX_ATTEMPTS else "waiting"

@@ -8,7 +8,8 @@ from django.contrib.auth import get_user_model
 from django.test import Client
 from django.utils import timezone
 
-from detection.models import AuditEntry, Invitation, Membership, Project, Role, Session
+from detection.models import AuditEntry, Erasure, Invitation, Membership, Project, Role, Session
+from detection.models.erasures import MAX_ATTEMPTS
 from detection.services.keys import principal_cache
 from detection.services.sessions import erasure
 from tests.console.scenes import make_world, text
@@ -261,6 +262,12 @@ def test_an_admin_sees_what_an_erasure_removes_before_it_is_requested():
     found = text(world.client.get(f"{base}/erasures", {"of": "session", "name": name}))
     assert f"1 session, {session.call_count} calls, 1 incident" in found
     world.client.post(f"{base}/erasures", {"of": "session", "name": name})
+    Erasure.objects.update(attempts=MAX_ATTEMPTS, error="QueryCanceled (SQLSTATE 57014).")
+    assert erasure.run_waiting(lambda: False) == 0
+    page = text(world.client.get(f"{base}/erasures"))
+    assert "Failed" in page
+    assert "QueryCanceled" in page
+    world.client.post(f"{base}/erasures", {"of": "session", "name": name})  # what Retry sends
     erasure.run_waiting(lambda: False)
     assert not Session.objects.filter(pk=session.pk).exists()
     page = text(world.client.get(f"{base}/erasures"))

@@ -5,7 +5,11 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from detection.models import Erasure, Session
+from detection.models.erasures import MAX_ATTEMPTS
+from detection.services.audit import SYSTEM
+from detection.services.sessions import erasure
 from tests.console.scenes import loop
+from tests.support.erasures import failing_erasures
 from tests.support.projects import make_project
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -44,3 +48,18 @@ def test_nothing_is_erased_without_consent_or_by_a_name_that_does_not_exist(proj
     with pytest.raises(CommandError, match="several"):
         erase("--session", "s-1", "--yes")
     assert Session.objects.filter(external_id="s-1").exists()
+
+
+def test_an_erasure_that_fails_ends_with_the_error_and_the_same_command_retries_it(project):
+    loop(project, "s-1")
+    row = erasure.request_erasure(project.pk, "session", "s-1", SYSTEM)
+    Erasure.objects.update(attempts=MAX_ATTEMPTS - 1)
+    with (
+        failing_erasures(),
+        pytest.raises(
+            CommandError, match=rf"{row.public_id} failed: RaiseException .* Run the command again"
+        ),
+    ):
+        erase("--session", "s-1", "--yes")
+    assert row.public_id in erase("--session", "s-1", "--yes")
+    assert not Session.objects.exists()

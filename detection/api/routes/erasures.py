@@ -22,7 +22,8 @@ router = Router(tags=["sessions"])
 def create_erasure(request: ApiRequest, body: Body[ErasureRequestSchema]) -> HttpResponse:
     """Erase a session, or all sessions of an agent, with everything recorded about them.
 
-    This cannot be undone. A worker starts within a second; the erasure serves as the receipt.
+    This cannot be undone. A worker starts within a second; the erasure serves as the receipt. One that has failed is
+    tried again.
     """
     of = "session" if body.session else "agent"
     row = erasure.request_erasure(

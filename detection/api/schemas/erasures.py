@@ -39,7 +39,10 @@ class ErasureSchema(Schema):
     name_digest: str = Field(
         description="Digest of the name, keyed with a secret of the project. The name itself is not kept."
     )
-    state: Literal["waiting", "finished"] = Field(description="Whether everything has been removed.")
+    state: Literal["waiting", "finished", "failed"] = Field(
+        description="Whether everything has been removed. A failed erasure is retried when it is requested again."
+    )
+    error: str = Field(description="What ended the last attempt; empty if nothing did.")
     requested_by: str = Field(description="Who requested it.")
     requested_at: datetime = Field(description="When it was requested.")
     finished_at: datetime | None = Field(description="When everything was removed.")

@@ -1,4 +1,4 @@
-"""``erase``: removes a session, or all sessions of an agent, everywhere, and prints the receipt."""
+"""``erase``: removes a session, or all sessions of an agent, everywhere, and prints the receipt. Retries one that has failed."""
 
 from __future__ import annotations
 
@@ -61,12 +61,18 @@ class Command(BaseCommand):
             self.stdout.write(f"  {count:,} {kind.replace('_', ' ')}")
 
     def _wait(self, row: Erasure) -> None:
-        """Carry out the erasure, or wait for a worker that has started it."""
-        shown = time.monotonic()
+        """Carry out the erasure, or wait for a worker that has started it, until it is finished or has failed."""
+        shown, error = time.monotonic(), ""
         while row.finished_at is None:
             if not erasure.run_waiting(lambda: False, project_id=row.project_id):
                 time.sleep(_POLL_SECONDS)
             row.refresh_from_db()
+            if row.state == "failed":
+                again = "Run the command again to retry it."
+                raise CommandError(f"Erasure {row.public_id} failed: {row.error} {again}")
+            if row.error != error:
+                error = row.error
+                self.stderr.write(f"Interrupted: {error} Trying again.")
             if sys.stderr.isatty() and time.monotonic() > shown + _SHOW_SECONDS:
                 shown = time.monotonic()
                 self.stderr.write(f"{row.removed.get('sessions', 0):,} sessions", ending="\r")

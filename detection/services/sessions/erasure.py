@@ -4,25 +4,27 @@ A request is stored, a worker carries it out within a second or two, and the req
 session by session, in transactions of limited size, and may be interrupted and repeated at any point. Unlike `removal`, which
 keeps incidents, it leaves no row in which the name of a session occurs; the audit keeps a keyed digest of the name.
 
-Not covered: text that people entered elsewhere (notes on other incidents, saved filters), logs and backups.
+Not covered: text that people entered elsewhere (comments on other incidents), logs and backups.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Final
 from urllib.parse import quote, urlencode
 
 import orjson
 import structlog
 from django.db import DatabaseError, connection, transaction
-from django.db.models import Count, Exists, OuterRef, Q, QuerySet, Sum
+from django.db.models import Count, Exists, F, Max, OuterRef, Q, QuerySet, Sum
 from django.utils import timezone
 
 from detection.models import (
     AlertEvent,
+    AlertSilence,
     Approval,
     Attempt,
     BriefRecord,
@@ -42,19 +44,22 @@ from detection.models import (
     TranscriptImport,
     WhatIf,
 )
-from detection.models.erasures import name_digest
+from detection.models.erasures import MAX_ATTEMPTS, name_digest
 from detection.models.imports import LONGEST_SHOWN
 from detection.services import audit
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound
-from detection.services.sessions import removal
+from detection.services.sessions import erased_mentions, families, removal
 from detection.sql.advisory_locks import AdvisoryLock, try_lock
 from detection.stream.hints import Hint
-from detection.stream.publisher import publish_after_commit
+from detection.stream.publisher import publish_after_commit, publish_now
 
 log = structlog.get_logger(__name__)
 MAX_OPEN: Final = 100
 """Erasures of a project that wait for a worker."""
+LONGEST_WAIT_SECONDS: Final = 60
+"""Between two attempts; the first is repeated after two seconds, and each further one after twice as long."""
+_BATCH_SESSIONS: Final = 100
 
 
 def preview(project_id: int, of: str, name: str) -> dict[str, int]:
@@ -70,7 +75,7 @@ def preview(project_id: int, of: str, name: str) -> dict[str, int]:
 
 
 def request_erasure(project_id: int, of: str, name: str, actor: Actor) -> Erasure:
-    """Request the erasure of a session or of all sessions of an agent. It cannot be undone.
+    """Request the erasure of a session or of all sessions of an agent, or retry it. It cannot be undone.
 
     Parameters
     ----------
@@ -82,7 +87,7 @@ def request_erasure(project_id: int, of: str, name: str, actor: Actor) -> Erasur
     Returns
     -------
     Erasure
-        The receipt; the one that is open already, if there is one for this name.
+        The receipt; the one that is open already, if there is one for this name. If that has failed, it is tried again.
 
     Raises
     ------
@@ -100,7 +105,7 @@ def request_erasure(project_id: int, of: str, name: str, actor: Actor) -> Erasur
         project = Project.objects.select_for_update(of=("self",), no_key=True).get(pk=project_id)
         open_rows = Erasure.objects.filter(project=project, finished_at=None)
         if (same := open_rows.filter(of=of, name=name).first()) is not None:
-            return same
+            return _retried(same, actor)
         if not any(preview(project.pk, of, name).values()):
             raise NotFound
         if open_rows.count() >= MAX_OPEN:
@@ -123,8 +128,29 @@ def request_erasure(project_id: int, of: str, name: str, actor: Actor) -> Erasur
     return row
 
 
+def _retried(row: Erasure, actor: Actor) -> Erasure:
+    """Let a worker try an erasure again at once, if it has failed."""
+    if row.attempts < MAX_ATTEMPTS:
+        return row
+    audit.record(
+        actor,
+        f"{row.of}.erase",
+        f"erased:{row.name_digest}",
+        project_id=row.project_id,
+        before={"error": row.error},
+        after={"erasure": row.public_id},
+    )
+    row.attempts, row.due_at = 0, timezone.now()
+    row.save(update_fields=("attempts", "due_at"))
+    publish_after_commit(row.project_id, Hint("erasure", row.public_id))
+    return row
+
+
 def run_waiting(should_stop: Callable[[], bool], *, project_id: int | None = None) -> int:
-    """Carry out the open erasures, one process at a time for each project. Returns how many were finished.
+    """Carry out the open erasures that are due, one process at a time for each project. Returns how many were finished.
+
+    An error ends the attempt, not the other erasures; `Erasure.error` names it. The database may be restarting, so there are
+    `MAX_ATTEMPTS` within about four minutes, counted from the last session that was erased.
 
     Parameters
     ----------
@@ -133,7 +159,8 @@ def run_waiting(should_stop: Callable[[], bool], *, project_id: int | None = Non
     project_id
         Only erasures of this project.
     """
-    rows = Erasure.objects.filter(finished_at=None).select_related("project").order_by("pk")
+    rows = Erasure.objects.filter(finished_at=None, attempts__lt=MAX_ATTEMPTS, due_at__lte=timezone.now())
+    rows = rows.select_related("project").order_by("pk")
     if project_id is not None:
         rows = rows.filter(project_id=project_id)
     finished = 0
@@ -143,11 +170,23 @@ def run_waiting(should_stop: Callable[[], bool], *, project_id: int | None = Non
                 continue
             try:
                 finished += _ErasureWork(row, should_stop).run()
-            except DatabaseError:
-                # The database restarts, or ended a statement in favour of another one: the next look continues. Others
-                # are not kept waiting.
+            except Exception as error:
                 log.warning("erasure_interrupted", id=row.public_id, exc_info=True)
+                _note_error(row, error)
     return finished
+
+
+def _note_error(row: Erasure, error: Exception) -> None:
+    """Store what ended an attempt; without its message, which may contain what is to be erased."""
+    cause = error.__cause__ if isinstance(error, DatabaseError) and error.__cause__ else error
+    state = getattr(cause, "sqlstate", None)
+    row.refresh_from_db(fields=("attempts",))
+    wait = timedelta(seconds=min(2 ** (row.attempts + 1), LONGEST_WAIT_SECONDS))
+    words = f"{type(cause).__name__}{f' (SQLSTATE {state})' if state else ''}. The log of the worker has the details."
+    Erasure.objects.filter(pk=row.pk).update(
+        attempts=F("attempts") + 1, due_at=timezone.now() + wait, error=words[:200]
+    )
+    publish_now(row.project_id, Hint("erasure", row.public_id))
 
 
 def _sessions(project_id: int, of: str, name: str) -> QuerySet[Session]:
@@ -174,29 +213,55 @@ class _ErasureWork:
     def run(self) -> bool:
         """Erase until nothing is left or the worker stops; return whether the erasure is finished."""
         row = self._row
-        sessions = _sessions(row.project_id, row.of, row.name)
         # Ids rise with time: what begins from here on is not part of the request, and an agent may continue.
-        last = max(sessions.values_list("pk", flat=True), default=0)
-        while (session := sessions.filter(pk__lte=last).order_by("pk").first()) is not None:
+        rows = Session.objects.filter(project_id=row.project_id)
+        last = rows.aggregate(last=Max("pk"))["last"] or 0
+        sessions = _sessions(row.project_id, row.of, row.name).filter(pk__lte=last)
+        while (session := sessions.order_by("pk").first()) is not None:
             if self._should_stop():
                 return False
             self._erase_session(session)
+        if row.of == ErasureOf.AGENT:
+            for session in self._sessions_with_calls(last):
+                if self._should_stop():
+                    return False
+                self._erase_session(session)
         left = _left_incidents(row.project_id, row.of, row.name)
         while (incident := left.first()) is not None:
             if self._should_stop():
                 return False
             self._erase_name(incident.session_name)
         with transaction.atomic():
-            if row.of == ErasureOf.AGENT:
-                remembered = RememberedDecision.objects.filter(project_id=row.project_id, agent=row.name)
-                self._note(Counter(remembered_decisions=remembered.delete()[0]))
-                # They contain the names of agents; the counts begin anew.
-                SessionFamily.objects.filter(project_id=row.project_id).delete()
-            row.name, row.finished_at = "", timezone.now()
-            row.save(update_fields=("name", "finished_at"))
+            self._erase_mentions()
+            row.name, row.error, row.finished_at = "", "", timezone.now()
+            row.save(update_fields=("name", "error", "finished_at"))
             publish_after_commit(row.project_id, Hint("erasure", row.public_id))
         log.info("erasure_finished", id=row.public_id, of=row.of, removed=row.removed)
         return True
+
+    def _sessions_with_calls(self, last: int) -> Iterator[Session]:
+        """Yield the sessions in which the agent made calls, and another one made the last; reads every event of the project once."""
+        rows, after = Session.objects.filter(project_id=self._row.project_id, pk__lte=last), 0
+        while ids := [
+            *rows.filter(pk__gt=after).order_by("pk").values_list("pk", flat=True)[:_BATCH_SESSIONS]
+        ]:
+            after = ids[-1]
+            events = Event.objects.filter(session_id__in=ids, agent=self._row.name)
+            yield from rows.filter(pk__in=events.values_list("session_id", flat=True).distinct())
+
+    def _erase_mentions(self) -> None:
+        """Remove the views that select the name, and what the project knows of an agent besides its sessions."""
+        row = self._row
+        views, subjects = erased_mentions.delete_views(row.project_id, row.of, row.name)
+        removed = Counter(saved_views=views)
+        if row.of == ErasureOf.AGENT:
+            remembered = RememberedDecision.objects.filter(project_id=row.project_id, agent=row.name)
+            removed["remembered_decisions"] = remembered.delete()[0]
+            subjects += erased_mentions.remembered_decisions(row.project_id, row.name)
+            # They contain the names of agents; the counts begin anew.
+            SessionFamily.objects.filter(project_id=row.project_id).delete()
+        removed["audit_entries"] = self._erase_from_audit(None, row.name_digest, subjects)
+        self._note(removed)
 
     def _erase_session(self, session: Session) -> None:
         events = Event.objects.filter(session_id=session.pk).count()
@@ -210,19 +275,22 @@ class _ErasureWork:
         with transaction.atomic():
             removed = Counter[str]()
             incidents = Incident.objects.filter(project_id=project_id, session_name=name)
-            about = [
-                *incidents.filter(Q(session=None) | Q(session_id=session_id)).values_list(
-                    "public_id", flat=True
-                )
-            ]
-            if session_id is not None and Session.objects.select_for_update().filter(pk=session_id).exists():
+            incidents = incidents.filter(Q(session=None) | Q(session_id=session_id))
+            about = [*incidents.values_list("public_id", flat=True)]
+            loop_ids = [*incidents.values_list("loop_id", flat=True).distinct()]
+            erased_mentions.clear_reasons(project_id, about)
+            rows = Session.objects.select_for_update()
+            session = rows.filter(pk=session_id).first() if session_id is not None else None
+            if session is not None:
+                families.forget(session)
                 removed["sessions"], removed["events"] = 1, events
-                approvals = Approval.objects.filter(session_id=session_id)
+                approvals = Approval.objects.filter(session=session)
                 about += approvals.values_list("public_id", flat=True)
                 removed["approvals"] = approvals.count()
-                removed["judge_calls"] = JudgeCall.objects.filter(session_id=session_id).count()
-                removal.delete_sessions([session_id])
-            removed += self._erase_incidents(name)
+                removed["judge_calls"] = JudgeCall.objects.filter(session_id=session.pk).count()
+                removal.delete_sessions([session.pk])
+            removed += self._erase_incidents(name, about)
+            about += erased_mentions.clear_silences(project_id, loop_ids)
             children = Session.objects.filter(project_id=project_id, parent_external_id=name)
             children.update(parent_external_id="")
             SessionFamily.objects.filter(project_id=project_id, name=name).delete()
@@ -235,12 +303,16 @@ class _ErasureWork:
             removed["imports"] = imports.filter(_names_a_session(name)).delete()[0]
             self._erase_brief_records(name)
             Attempt.objects.filter(project_id=project_id, detail__contains=f"`{name}`").update(detail="")
-            removed["audit_entries"] = self._erase_from_audit(name, about)
+            digest = name_digest(self._project, ErasureOf.SESSION, name)
+            removed["audit_entries"] = self._erase_from_audit(name, digest, about)
             self._note(removed)
             publish_after_commit(project_id, Hint("session"), Hint("incident"))
 
-    def _erase_incidents(self, name: str) -> Counter[str]:
-        """Remove the incidents of sessions of this name that have no row any more, with what was sent about them."""
+    def _erase_incidents(self, name: str, about: list[str]) -> Counter[str]:
+        """Remove the incidents of sessions of this name that have no row any more, with what was sent about them.
+
+        Adds to `about` the patterns of which none is left, with their mutes.
+        """
         project_id = self._row.project_id
         incidents = Incident.objects.filter(project_id=project_id, session=None, session_name=name)
         patterns = [*incidents.exclude(pattern=None).values_list("pattern_id", flat=True).distinct()]
@@ -261,7 +333,10 @@ class _ErasureWork:
         )
         incidents.delete()
         left = Incident.objects.filter(pattern_id=OuterRef("pk"))
-        Pattern.objects.filter(Q(pk__in=patterns) & ~Exists(left)).delete()
+        empty = Pattern.objects.filter(Q(pk__in=patterns) & ~Exists(left))
+        about += empty.values_list("public_id", flat=True)
+        about += AlertSilence.objects.filter(pattern__in=empty).values_list("public_id", flat=True)
+        empty.delete()
         return removed
 
     @staticmethod
@@ -273,13 +348,12 @@ class _ErasureWork:
         DeliveryAttempt.objects.filter(notification_id__in=ids).update(problem="", response="")
         return deleted + rows.update(payload="", title="")
 
-    def _erase_from_audit(self, name: str, about: list[str]) -> int:
-        """Replace the name in the audit by its digest, with the rights of the database owner.
+    def _erase_from_audit(self, name: str | None, digest: str, about: list[str]) -> int:
+        """Replace the name of a session in the audit by its digest, with the rights of the database owner.
 
-        Entries about its incidents and approvals lose their details, which may contain text from people. Returns how
-        many entries were changed.
+        Entries about subjects in `about` lose their details, which may contain text from people, and changes of settings
+        their reason, if it names one of them. Returns how many entries were changed.
         """
-        digest = name_digest(self._project, ErasureOf.SESSION, name)
         with connection.cursor() as cursor:
             cursor.execute(
                 "SELECT detection_erase_from_audit(%s, %s, %s, %s)",
@@ -295,10 +369,11 @@ class _ErasureWork:
             own.filter(value__location__contains=text).delete()
 
     def _note(self, removed: Counter[str]) -> None:
-        """Add to the receipt, in the transaction of the removal."""
+        """Add to the receipt, in the transaction of the removal. It is progress, so attempts are counted anew."""
         row = self._row
         row.removed = dict(Counter(row.removed) + removed)
-        row.save(update_fields=("removed",))
+        row.attempts = 0
+        row.save(update_fields=("removed", "attempts"))
 
 
 def _quoted(name: str) -> str:

@@ -106,6 +106,12 @@ def _ancestors(session: Session) -> list[str]:
     return names
 
 
+def forget(session: Session) -> None:
+    """Remove the family of a locked session: its row names agents and the session at the top. The counts begin anew."""
+    names = _ancestors(session) or [session.external_id]
+    SessionFamily.objects.filter(project_id=session.project_id, name__in=names).delete()
+
+
 def remove_older_than(project_id: int, before: datetime) -> int:
     """Remove the families of a project of which no session was folded since then."""
     return SessionFamily.objects.filter(project_id=project_id, updated_at__lt=before).delete()[0]

@@ -1,28 +1,40 @@
 """An erased session leaves no trace: every table of the database is searched for its name and texts."""
 
+from dataclasses import replace
 from datetime import timedelta
+from urllib.parse import urlencode
 
 import pytest
 from django.db import DatabaseError, connection, transaction
 from django.utils import timezone
 
-from detection.models import AuditEntry, Erasure, Incident, Pattern, Session, WhatIf
-from detection.models.erasures import name_digest
+from detection.engine.scopes import PROJECT
+from detection.filtering.language import term, write
+from detection.models import Attempt, AuditEntry, Erasure, Incident, Pattern, Session, WhatIf
+from detection.models.erasures import MAX_ATTEMPTS, name_digest
 from detection.selectors.erasures import list_erasures
-from detection.services.alerting import routing
+from detection.services import saved_views
+from detection.services.alerting import routing, silences
+from detection.services.approvals import decisions, judge_consultation
 from detection.services.audit import Actor
 from detection.services.errors import Invalid, NotFound
-from detection.services.incidents import patterns, triage
+from detection.services.gateway.conversations import store_rewrite
+from detection.services.incidents import exceptions, pattern_triage, patterns, triage
 from detection.services.ingestion import guard
 from detection.services.ingestion.guard import GuardRequest
+from detection.services.ingestion.ingest import ingest
 from detection.services.maintenance import retention
+from detection.services.policies import overrides
 from detection.services.projects import members
 from detection.services.sessions import actions, erasure
 from detection.services.sessions.event_records import EventRecord
 from detection.services.what_if import changes, what_ifs, worker
-from tests.console.scenes import loop, principal
+from loopguard_site.judge_env import JudgeEndpoint
+from tests.console.scenes import ask, finished_import, loop, principal
 from tests.support.alerts import come_due, make_route, make_webhook, send_all
-from tests.support.http_receiver import receiving
+from tests.support.erasures import failing_erasures
+from tests.support.http_receiver import Reply, receiving
+from tests.support.judge_server import JudgeServer, completion, ruling
 from tests.support.projects import make_member, make_project
 
 ANA = Actor("ana")
@@ -45,6 +57,8 @@ def everything():
 
 
 def tables_with(*words):
+    # Columns of bytes are shown, and dumped, in hexadecimal digits.
+    words = [*words, *(word.encode().hex() for word in words)]
     return {table for table, text in everything().items() if any(word in text for word in words)}
 
 
@@ -99,6 +113,85 @@ def test_an_erased_session_leaves_no_trace(project, receiver):
     assert [*list_erasures(project.pk, ("session", "another")).items] == []
 
 
+def everywhere(project, receiver):
+    """A session whose name, agent and texts stand wherever a person or an agent can put them, directly or derived."""
+    settings = {"family_enabled": True, "handoff_enabled": True}
+    overrides.save_override(project.pk, PROJECT, settings, ANA)
+    receiver.replies = [Reply(500, body=SECRET.encode()) for _ in range(20)]
+    agent, arguments = f"agent of {SECRET}", f'{{"{SECRET}":"{SECRET}"}}'
+    texts = [EventRecord(type="message", session=NAME, content=f"{SECRET} !/tool-loop-status", role="user")]
+    texts += [
+        EventRecord(
+            type="call", session=NAME, call_id=SECRET, tool="t", arguments="{}", round=SECRET, run=SECRET
+        )
+    ]
+    ingest(principal(project), texts)
+    child = GuardRequest(session=NAME, parent_session="parent", agent=agent)
+    guard.guard(
+        principal(project),
+        replace(child, calls=(EventRecord(type="call", session=NAME, call_id="c", tool="t"),)),
+    )
+    incident = rich_session(project, receiver, agent=agent)
+    triage.label(project.pk, incident.public_id, ANA, "false_alarm", f"as {SECRET} knows", "poll")
+    exceptions.create_exception(project.pk, incident.public_id, ANA, "tool:poll", note=f"for {SECRET}")
+    until = timezone.now() + timedelta(hours=1)
+    pattern_triage.comment(project.pk, incident.pattern.public_id, ANA, SECRET)
+    pattern_triage.mute(project.pk, incident.pattern.public_id, ANA, until=until, reason=SECRET)
+    silences.create_silence(project.pk, ANA, reason=SECRET, ends_at=until, loop_id=incident.loop_id)
+    filters = urlencode({"q": write([term("session", NAME)])})
+    saved_views.save_view(project.pk, "incidents", "Theirs", filters, ANA)
+    saved_views.delete_view(
+        project.pk, saved_views.save_view(project.pk, "sessions", SECRET, filters, ANA).public_id, ANA
+    )
+    overrides.save_override(project.pk, PROJECT, {"preset": "justified", "budget_max_rounds": 6}, ANA, "test")
+    for number in range(7):
+        texts = {
+            "call_id": f"r{number}",
+            "arguments": arguments.replace(":", f":{number},"),
+            "round": f"{SECRET} {number}",
+        }
+        call = EventRecord(type="call", session=NAME, tool="read", **texts)
+        verdict = guard.guard(principal(project), GuardRequest(session=NAME, calls=(call,))).verdicts[0]
+        if verdict.decision == "hold":
+            break
+    judge_consultation.consult_judge(verdict.approval["id"])
+    store_rewrite(project.pk, NAME, ("answer", 0), SECRET)
+    session = Session.objects.get(project=project, external_id=NAME)
+    session.quarantined_events.create(project=project, seq=1, type="call", error=SECRET, traceback=SECRET)
+    Attempt.objects.create(
+        project=project, route="events", status=422, detail=f"The session `{NAME}` is too long."
+    )
+    finished_import(incident)
+    routing.route_pending()
+    send_all()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_what_people_agents_judge_and_receivers_wrote_about_a_session_nothing_is_left(
+    project, receiver, settings
+):
+    judge = JudgeServer(lambda request: completion(ruling(request, reason=SECRET, guidance=SECRET)))
+    with judge.running():
+        settings.JUDGE = JudgeEndpoint(url=judge.url, model="judge-1", key="k")
+        everywhere(project, receiver)
+    before = tables_with("x47q11", SECRET)
+    assert before >= {
+        "detection_alertsilence", "detection_approval", "detection_deliveryattempt", "detection_judgecall", "detection_patternactivity",
+        "detection_attempt", "detection_gatewayrewrite", "detection_quarantinedevent", "detection_savedview", "detection_sessionfamily",
+        "detection_tooloverride", "detection_transcriptimport",
+    }  # fmt: skip
+    row = erase(project)
+    assert tables_with("x47q11", SECRET) == set()
+    assert {"saved_views", "judge_calls", "approvals", "imports"} <= row.removed.keys()
+    # The tool keeps what people decided about it; their reason is gone.
+    rule = project.tool_overrides.get()
+    assert (rule.tool_class, rule.note) == ("poll", "Erased.")
+    # Nor does the process that wrote the session last remember anything of it.
+    for number in range(3):
+        assert ask(project, NAME, number, arguments=f'{{"q":"{SECRET}"}}').decision == "allow"
+    assert Session.objects.get(project=project, external_id=NAME).call_count == 3
+
+
 @pytest.mark.django_db(transaction=True)
 def test_what_belongs_to_others_stays(project, receiver):
     kept = loop(project, "kept", agent="billing-agent")
@@ -133,6 +226,43 @@ def test_all_sessions_of_an_agent_are_erased_also_those_past_their_retention(pro
     assert tables_with("x47q11", "x47q12", "billing-agent") == set()
     assert row.removed["sessions"] == 1
     assert {*Session.objects.values_list("external_id", flat=True)} == {"child", "other"}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_with_an_agent_go_sessions_that_it_handed_over_and_what_was_remembered_of_it(project):
+    overrides.save_override(project.pk, PROJECT, {"mode": "ask"}, ANA)
+    approval = loop(project, "held", agent="x47q13").approvals.get()
+    decisions.decide(project.pk, approval.public_id, "allow_once", ANA, remember=True)
+    ask(project, "handed-over", 1, agent="x47q13")
+    ask(project, "handed-over", 2, agent="other")
+    ask(project, "kept", 1, agent="other")
+    row = erase(project, "agent", "x47q13")
+    assert tables_with("x47q13") == set()
+    assert (row.removed["sessions"], row.removed["remembered_decisions"]) == (2, 1)
+    assert Session.objects.get().external_id == "kept"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_erasure_that_keeps_failing_says_why_and_can_be_retried(project):
+    loop(project, NAME)
+    loop(project, "s-2")
+    row = erasure.request_erasure(project.pk, "session", NAME, ANA)
+    erasure.request_erasure(project.pk, "session", "s-2", ANA)
+    with failing_erasures(but="s-2"):
+        assert erasure.run_waiting(lambda: False) == 1, "one that fails keeps no other from its turn"
+        assert erasure.run_waiting(lambda: False) == 0, "it is not due yet"
+        for _ in range(MAX_ATTEMPTS):
+            Erasure.objects.update(due_at=timezone.now())
+            erasure.run_waiting(lambda: False)
+    row.refresh_from_db()
+    assert (row.state, row.attempts) == ("failed", MAX_ATTEMPTS)
+    assert row.error.startswith("RaiseException (SQLSTATE P0001)")
+    assert "x47q11" not in row.error
+    assert erasure.request_erasure(project.pk, "session", NAME, ANA) == row
+    assert erasure.run_waiting(lambda: False) == 1
+    row.refresh_from_db()
+    assert (row.state, row.error, row.removed["sessions"]) == ("finished", "", 1)
+    assert AuditEntry.objects.filter(action="session.erase", subject=f"erased:{row.name_digest}").count() == 2
 
 
 @pytest.mark.django_db(transaction=True)
