@@ -109,7 +109,7 @@ def test_the_commands_of_a_coding_agent_run_as_they_are_pasted(connect, host):
     *commands, check = snippets["guide"].splitlines()
     connect.paste("\n".join(commands))
     if host == "claude-code":
-        assert "heard" in connect.paste(snippets["guide"])
+        assert "A call sent through the hook reached" in connect.paste(snippets["guide"])
         assert Session.objects.filter(project=connect.project, integration="hooks/claude-code").exists()
     assert check == f"loopguard hooks check {host}"
     if "key-file" in snippets:
