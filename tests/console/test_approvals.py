@@ -60,7 +60,7 @@ def test_what_waits_is_shown_with_its_call_its_time_and_what_happens_otherwise(a
 def test_an_operator_answers_and_a_viewer_does_not(as_member, held):
     form = {"id": held.public_id, "choice": "raise", "raise_by": "3"}
     viewer = as_member(Role.VIEWER)
-    assert "Deciding requires the role operator" in viewer.get("/p/support/approvals").content.decode()
+    assert "Deciding requires the operator role" in viewer.get("/p/support/approvals").content.decode()
     assert viewer.post("/p/support/approvals/decision", form).status_code == 403
     told = as_member(Role.OPERATOR).post("/p/support/approvals/decision", form, follow=True).content.decode()
     assert "raised the limit by 3" in told

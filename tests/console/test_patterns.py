@@ -34,7 +34,7 @@ def test_the_list_says_in_one_row_what_happens_how_often_and_to_whom(world):
     empty = make_project()
     client = Client()
     client.force_login(make_member(empty))
-    assert "It looks like this" in text(client.get(f"/p/{empty.slug}/patterns"))
+    assert "all its incidents become one row, like this" in text(client.get(f"/p/{empty.slug}/patterns"))
 
 
 def test_its_page_says_what_the_incidents_share_and_leads_to_each_of_them(world):

@@ -49,7 +49,7 @@ def test_the_form_of_a_policy_is_tried_shown_and_saved(world):
     assert "Change saved" in text(world.client.post(url, {"note": "a mock"}, follow=True))
     assert Override.objects.get(agent="researcher").values == {"repeat_enabled": False}
     again = text(world.client.get(answer["Location"]))
-    assert "This is what is stored now." in again
+    assert "This matches what is stored now." in again
     assert "A setting of this project was changed" in again
 
 

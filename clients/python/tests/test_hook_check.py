@@ -179,7 +179,7 @@ def test_without_a_program_that_runs_the_plugin_nothing_is_claimed(server, monke
     monkeypatch.setenv("PATH", str(tmp_path))
     assert main(["hooks", "check", "opencode"]) == 0
     output = capsys.readouterr().out
-    assert "Not proven: that calls run while the server is away" in output
+    assert "Not verified: calls run while the server is unreachable" in output
     assert "`node` or `bun`" in output
 
 
