@@ -57,8 +57,8 @@ DELETED_STALE = "This was changed in the meantime and was not deleted. Its curre
 REACTIONS = {
     "observe": "the loop is recorded, and the call runs",
     "warn": "the call runs, with a message before its result",
-    "delay": "the call does not run before a pause is over",
-    "reuse": "the call does not run; the agent gets its known answer again",
+    "delay": "the call does not run until a pause is over",
+    "reuse": "the call does not run; the agent gets the earlier result again",
     "chance": "the call does not run; after a different call the reactions start over, otherwise the run ends",
     "block": "the call does not run; the run continues",
     "finish": "the call does not run; the agent is asked for an answer without tools",

@@ -26,11 +26,11 @@ EventTypeName = Literal["call", "result", "message", "end", "compaction", "usage
 _SESSION = "Your name for the session, unique within the project."
 _ID = "Idempotency key within the project: an event with a known key is a duplicate."
 _CALL_OF_RESULT = (
-    "Of a result: id of its call. Without it, the result belongs to the oldest open call that matches."
+    "For results: id of the call. Without it, the result belongs to the oldest open call that matches."
 )
-_CALL_OF_HEARTBEAT = "Of a heartbeat: id of the call that still runs; required."
-_TOOL_OF_RESULT = "Of a result without `call_id`: the tool of its call."
-_ARGUMENTS_OF_RESULT = "Of a result without `call_id`: the arguments of its call, beside `tool`."
+_CALL_OF_HEARTBEAT = "For heartbeats: id of the call that is still running; required."
+_TOOL_OF_RESULT = "For results without `call_id`: the tool of the call."
+_ARGUMENTS_OF_RESULT = "For results without `call_id`: the arguments of the call, together with `tool`."
 _RUN = "Id of the run within the session."
 _ROUND = "Id of the model response. Calls of one response share it. Without it, the calls of a guard request are one round."
 _BACKEND = "LLM backend, as in `openai`."

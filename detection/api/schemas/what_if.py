@@ -72,7 +72,8 @@ class WhatIfIncidentSchema(Schema):
     first_seq: int = Field(description="Sequence number of the first call of the loop.")
     found_at_call: int = Field(description="Number of the call at which it was found, from 1.")
     reacted_at_call: int = Field(
-        0, description="At which call the strictest decision was made first; 0 without a reaction."
+        0,
+        description="Number of the call at which the strictest decision was first made; 0 without a reaction.",
     )
     opened_at: datetime = Field(description="When the incident was opened.")
 
@@ -81,13 +82,13 @@ class WhatIfChangedIncidentSchema(WhatIfIncidentSchema):
     """An incident that both policies find, with what the changed one does."""
 
     difference: Literal["weaker", "stricter", "later", "earlier"] = Field(
-        description="The decision is weaker or stricter, or it is found or made at a later or earlier call."
+        description="How the incident differs: a weaker or stricter decision, or a detection or reaction at a later or earlier call."
     )
     decision_after: str = Field(description="Strictest decision under the changed policy.")
     limit_after: int = Field(description="The limit under the changed policy.")
     found_at_call_after: int = Field(description="Number of the call at which the changed policy finds it.")
     reacted_at_call_after: int = Field(
-        0, description="At which call the changed policy makes its strictest decision first."
+        0, description="Number of the call at which the changed policy first makes its strictest decision."
     )
 
 
