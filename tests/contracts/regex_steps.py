@@ -6,6 +6,7 @@ match one element at one place is a step. Optimisations of the real matcher are 
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 import unicodedata
@@ -46,7 +47,7 @@ class StepCounter:
 
     def __init__(self, pattern: re.Pattern[str], most: int) -> None:
         self._flags = pattern.flags
-        self._parsed = _plain(parser.parse(pattern.pattern, pattern.flags & ~re.DEBUG))
+        self._parsed = _parsed(pattern)
         self._most = most
         self.steps = 0
         self._text = ""
@@ -193,6 +194,11 @@ class StepCounter:
         before = place > 0 and is_word(text[place - 1])
         after = place < len(text) and is_word(text[place])
         return (before != after) == (where is op.AT_BOUNDARY)
+
+
+@functools.cache
+def _parsed(pattern: re.Pattern[str]) -> list[tuple]:
+    return _plain(parser.parse(pattern.pattern, pattern.flags & ~re.DEBUG))
 
 
 def _plain(items: parser.SubPattern) -> list[tuple]:

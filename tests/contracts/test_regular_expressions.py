@@ -14,7 +14,7 @@ import loopguard_site
 from tests.contracts.regex_steps import StepCounter, TooManySteps, sample
 
 ROOT = Path(__file__).resolve().parents[2]
-SHORT, LONG = 80, 240
+SHORT, LONG = 60, 180
 GROWTH = 1.25 * LONG / SHORT
 """Linear work grows by 3 here, quadratic work by 9."""
 CHEAP = 8 * SHORT

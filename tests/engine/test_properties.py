@@ -33,7 +33,7 @@ KEYER = Keyer(b"properties")
 POLICIES = {name: resolve([(SERVER, {"preset": name})]) for name in PRESETS}
 PROMISED_BYTES = 32 * 1024
 AIMED_BYTES = 8 * 1024
-some = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+some = settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 presets = st.sampled_from(sorted(POLICIES))
 
 
@@ -198,7 +198,7 @@ def _twice(value: Any) -> str:
 
 
 @given(one=trees, other=trees)
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 def test_two_calls_share_a_key_exactly_when_they_are_the_same_tree(one, other):
     for left, right in ((one, other), ([one], [other]), ({"a": one}, {"a": other})):
         same = KEYER.call_key("t", left) == KEYER.call_key("t", right)
@@ -206,7 +206,7 @@ def test_two_calls_share_a_key_exactly_when_they_are_the_same_tree(one, other):
 
 
 @given(value=trees)
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 def test_canonical_form_is_final_and_does_not_see_order_or_spelling(value):
     if isinstance(value, str):
         value = [value]
@@ -272,7 +272,7 @@ fields = st.dictionaries(
 
 
 @given(one=fields, other=fields, ratio=st.sampled_from((0.5, 0.7, 0.85, 1.0)))
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 def test_sketches_are_as_alike_as_the_words_they_stand_for(one, other, ratio):
     # Lone fields are compared whole, since a bare text has no name to tell it from one.
     assume(not (len(one) == len(other) == 1 and one.keys() != other.keys()))

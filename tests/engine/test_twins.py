@@ -47,7 +47,7 @@ TWINS_OF_ALL: dict[str, Callable[[History, Policy, Sequence[Observation]], Expec
 }
 """Twins that also read what does not count as a call of a run."""
 often = settings(
-    max_examples=50,
+    max_examples=25,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
