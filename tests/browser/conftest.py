@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
 
 from development.screenshots import CHROMIUM_NAMES
 
@@ -70,6 +72,13 @@ def site(chromium: str, transactional_db: None, settings: Any) -> Iterator[Site]
     from django.core.handlers.wsgi import WSGIHandler
     from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler
 
+    class Static(StaticFilesHandler):
+        def serve(self, request: HttpRequest) -> HttpResponseBase:
+            """Let the browser keep what the pages of a test share, as it keeps files of `web`."""
+            response = super().serve(request)
+            response["Cache-Control"] = "max-age=600"
+            return response
+
     class Quiet(WSGIRequestHandler):
         def log_message(self, format: str, *args: object) -> None:
             """Say nothing: a failing test shows what it saw."""
@@ -83,7 +92,7 @@ def site(chromium: str, transactional_db: None, settings: Any) -> Iterator[Site]
         # Before the handler is made: middleware reads these once.
         settings.PUBLIC_URL, settings.LIVE_URL = addresses.url, addresses.live_url
         settings.CSRF_TRUSTED_ORIGINS = [addresses.url, addresses.live_url]
-        web.set_app(StaticFilesHandler(WSGIHandler()))
+        web.set_app(Static(WSGIHandler()))
         thread = threading.Thread(target=web.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
         yield addresses

@@ -106,8 +106,6 @@ def test_an_unpacked_wheel_runs_away_from_the_checkout(wheel, tmp_path):
     refused = run("test")
     assert refused.returncode == 1
     assert refused.stderr == "`test` works only in a checkout of the repository: python3 manage.py test\n"
-    assert run("prepare", "--static").returncode == 0
-    assert (tmp_path / "loopguard" / "static" / "staticfiles.json").is_file()
 
 
 def test_every_development_command_has_its_lock_and_needs_a_checkout():

@@ -4,7 +4,6 @@ import json
 import random
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -48,14 +47,6 @@ def test_a_first_start_a_crash_and_a_second_start_keep_the_data_and_leave_no_pro
     )
     assert second.returncode == 1
     assert f"already running at {ready['url']}" in second.stderr
-
-    # Other commands find the servers of the running installation.
-    command = [sys.executable, "manage.py", "shell", "-v", "0", "-c"]
-    count = subprocess.run(
-        [*command, "from detection.models import Session; print(Session.objects.count())"],
-        cwd=ROOT, env={**run.environment, "LOOPGUARD_DATA": str(run.data)}, capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
-    assert count.stdout.strip() == "1"
 
     # A kill leaves no process behind (on Linux, whose kernel tells children of their parent's death). Where more dies
     # at the same moment, helpers may remain that hold the port; the next start ends them.
