@@ -98,7 +98,7 @@ def render(
     moment : {"before", "after"}
         For coding agents: whether the verdict is on a call, or on its result.
     is_answer : bool
-        Whether the message contains the known answer of the call, which then is no error.
+        Whether the message contains the known answer of the call; it is not an error then.
 
     Raises
     ------

@@ -20,7 +20,7 @@ from detection.strict_json import compact
 
 DIGEST_BYTES: Final = 8
 MAX_PREFIXES: Final = 512
-"""Known prefixes: a list that continues from an earlier point is recognised so many messages back."""
+"""Known prefixes: a list that continues from an earlier point is recognised up to this many messages back."""
 MAX_MESSAGES: Final = 256
 """Number of messages with calls or results that are recognised individually."""
 MAX_ENDS: Final = 32

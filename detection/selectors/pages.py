@@ -163,7 +163,7 @@ def all_rows(read: Callable[[str, int], Page[Row]], maximum: int) -> Iterator[Ro
     Parameters
     ----------
     read
-        Returns the page behind a cursor, with up to so many rows.
+        Returns the page after a cursor, with up to a given number of rows.
     """
     cursor: str | None = ""
     left = maximum

@@ -123,7 +123,7 @@ def test_named_fields_are_redacted_before_they_are_stored():
     assert "sent by [redacted:pattern:" in calls
     form = {"action": "save", "name": "x", "retention_days": "30", "stores_payloads": "yes"}
     for pattern, message in (
-        ("(a", "is no pattern of RE2"),
+        ("(a", "is not a valid RE2 pattern"),
         ("x*", "matches an empty text"),
         ("x" * 201, "more than 200"),
     ):

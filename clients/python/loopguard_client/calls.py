@@ -72,7 +72,7 @@ class Verdict:
 
     @property
     def is_answer(self) -> bool:
-        """Whether the message contains the known answer of a call that did not run, which then is no error."""
+        """Whether the message contains the known answer of a call that did not run; it is not an error then."""
         return self.decision == "block" and self.ending == "reuse"
 
     @property

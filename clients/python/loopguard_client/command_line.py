@@ -19,7 +19,7 @@ from loopguard_client.transport import NoAnswer, Transport
 
 
 class Problem(Exception):
-    """What a person has to know; the command then ends with 1."""
+    """A problem to report to the person; the command exits with 1."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -121,7 +121,7 @@ def _credentials(url: str, *, store: bool) -> tuple[Credentials, str]:
 
 
 def _try(found: Credentials) -> None:
-    """Ask the server whether it accepts a key before it is stored."""
+    """Check with the server that it accepts a key before storing it."""
     try:
         # An empty request is not a call: it is rejected as incomplete if the key is accepted.
         response = Transport(found.url, found.key, "loopguard-client").send_here(

@@ -20,7 +20,7 @@ _KEY_LINE = re.compile(r'^header = "Authorization: Bearer (lg_[0-9a-zA-Z_-]+)"$'
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Where the server is, and how to be let in."""
+    """Address and API key of a server."""
 
     url: str
     key: str
@@ -30,7 +30,7 @@ class Credentials:
 
     @classmethod
     def find(cls, url: str = "", key: str = "") -> Credentials:
-        """Return what is given, completed from the environment and from what ``loopguard login`` stored.
+        """Return the given values, completed from the environment and from what ``loopguard login`` stored.
 
         Raises
         ------
@@ -51,7 +51,7 @@ class Credentials:
 
     @classmethod
     def stored(cls) -> Credentials | None:
-        """Return what ``loopguard login`` stored, if that is complete."""
+        """Return the values that ``loopguard login`` stored, if complete."""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             url = json.loads((folder() / "client.json").read_text(encoding="utf-8"))["url"]
             key = stored_key()
@@ -80,7 +80,7 @@ def folder() -> Path:
 
 
 def stored_key() -> str:
-    """Return the key that the hooks use, also if a person wrote the file; empty if there is none."""
+    """Return the key that the hooks use, even if the file was written by hand; empty if there is none."""
     try:
         found = _KEY_LINE.search(curl_file().read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -94,7 +94,7 @@ def curl_file() -> Path:
 
 
 def write_private(file: Path, text: str, mode: int = 0o600) -> None:
-    """Replace a file at once, with its mode from the beginning."""
+    """Replace a file atomically, with its mode set from the start."""
     partial = file.with_name(f".{file.name}.{os.getpid()}")
     partial.unlink(missing_ok=True)
     handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)

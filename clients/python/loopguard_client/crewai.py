@@ -26,7 +26,7 @@ MAX_VERDICTS: Final = 1_000
 
 
 class CrewStopped(BaseException):
-    """The crew must end. CrewAI catches every exception of a hook but those that derive from `BaseException`.
+    """The crew must end. CrewAI catches every exception of a hook except those that derive from `BaseException`.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class CrewStopped(BaseException):
 
 
 def guard_crews(guard: Guard, *, session: str = "") -> Callable[[], None]:
-    """Guard the tools of all crews of this process, also of those that exist already.
+    """Guard the tools of all crews of this process, including existing ones.
 
     A blocked call gets the message as its result. ``stop`` raises `CrewStopped` out of ``kickoff``. CrewAI answers
     identical calls from its cache unless a tool or agent disables it; they count all the same.

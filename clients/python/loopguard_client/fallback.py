@@ -1,4 +1,4 @@
-"""Counts identical calls, so that the client can decide while the server is away."""
+"""Counts identical calls, so that the client can decide while the server is unreachable."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_CALLS: Final = 1_000
 LIMIT: Final = 4
 """The call with this number does not run, as with the preset `standard` of the server."""
 MAX_AGE_SECONDS: Final = 120.0
-"""An identical call after a longer pause is the first one again, as with that preset."""
+"""After a longer pause, an identical call counts as the first one again, as with that preset."""
 
 
 class LocalCounter:
@@ -34,8 +34,8 @@ class LocalCounter:
     def observe_verdict(self, key: str, *, may_run: bool) -> None:
         """Count a call that the server has decided.
 
-        A call that it allows beyond `LIMIT` is none of a loop by its settings, which are not known here: counting starts
-        again.
+        A call that it allows beyond `LIMIT` is not a loop under its settings, which are not known here: counting
+        starts again.
         """
         if self.count(key) >= LIMIT and may_run:
             del self._calls[key]

@@ -30,7 +30,7 @@ R = TypeVar("R")
 
 BUDGET_SECONDS: Final = 0.25
 FLUSH_SECONDS: Final = 0.5
-"""How long a result waits for the next check to take it along."""
+"""How long a result waits to be sent with the next check."""
 SEND_SECONDS: Final = 5.0
 BATCH_EVENTS: Final = 100
 MAX_WAITING_EVENTS: Final = 10_000
@@ -41,7 +41,7 @@ _guards: weakref.WeakSet[Guard] = weakref.WeakSet()
 
 
 class Guard:
-    """Asks a LoopGuard server before each tool call, and decides by itself while the server is away.
+    """Asks a LoopGuard server before each tool call, and decides by itself while the server is unreachable.
 
     Safe with threads, event loops and fork. Create one per process and keep it.
 
@@ -123,7 +123,7 @@ class Guard:
 
     @property
     def status(self) -> Status:
-        """Whether calls are guarded, and what the server does not have."""
+        """Whether calls are guarded, and which events the server has not received."""
         reason = self.breaker.reason
         return Status(bool(reason), reason, self._unguarded, self._count_waiting(), self._dropped)
 
@@ -216,7 +216,7 @@ class Guard:
         Parameters
         ----------
         name
-            Of the tool; that of the function by default.
+            Name of the tool; the function's name by default.
         message_as_result
             Return the message of a blocked call as its result instead of raising `CallBlocked`. `RunStopped` is raised
             in any case.
@@ -400,7 +400,7 @@ class Guard:
     # The background sender
 
     def wake(self) -> None:
-        """Start the background sender if it does not run, and let it send what waits."""
+        """Start the background sender if it is not running, and let it send the waiting events."""
         if self._sender is None and not self._is_closed:
             with self._lock:
                 if self._sender is None:
@@ -417,7 +417,7 @@ class Guard:
         self._wake.set()
 
     def send_waiting(self) -> bool:
-        """Send what waits, in order, as far as the server answers; return whether anything is left."""
+        """Send the waiting events in order while the server answers; return whether any are left."""
         self._bound()
         for session in self._with_events():
             while events := session.waiting(BATCH_EVENTS):
@@ -472,7 +472,7 @@ class Guard:
                 break
 
     def flush(self, seconds: float = 2.0) -> bool:
-        """Send what waits now; return whether the server has everything.
+        """Send the waiting events now; return whether the server has everything.
 
         Parameters
         ----------
@@ -497,14 +497,14 @@ class Guard:
         return True
 
     def close(self, seconds: float = 2.0) -> bool:
-        """Send what waits, and end the background sender; return whether the server has everything."""
+        """Send the waiting events, and end the background sender; return whether the server has everything."""
         self._is_closed = True
         self._wake.set()
         return self.flush(seconds)
 
 
 class _Misconfigured(NoAnswer):
-    """Address or key are wrong: trying again soon is pointless."""
+    """Address or key is wrong: retrying soon is pointless."""
 
 
 def _headers(request: Request) -> dict[str, str]:
@@ -519,7 +519,7 @@ def _message(blocked: CallBlocked, tool: str, *, is_result: bool) -> str:
 
 
 def _send_forever(reference: weakref.ref[Guard], wake: threading.Event) -> None:
-    """Send what waits whenever there is something, until the guard is closed or gone."""
+    """Send waiting events until the guard is closed or gone."""
     while True:
         wake.wait(60.0)
         guard = reference()

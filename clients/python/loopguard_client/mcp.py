@@ -1,7 +1,8 @@
 """``loopguard mcp -- COMMAND``: runs an MCP server on stdio and guards the calls of its tools.
 
-MCP on stdio is one JSON document a line. Every line passes unchanged, byte by byte, but requests of ``tools/call`` that
-must not run, and results that need a warning. New versions of the protocol therefore need no new version of this.
+MCP on stdio is one JSON document per line. Every line passes unchanged, byte by byte, except requests of
+``tools/call`` that must not run, and results that need a warning. New versions of the protocol therefore need no new
+version of this.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class McpProxy:
         Parameters
         ----------
         source, target
-            What the client writes to, and what it reads.
+            The streams that the client writes to and reads from.
         """
         self._target = target
         with subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:

@@ -1,4 +1,4 @@
-"""OpenAI Agents SDK: guards every function tool of every agent, those behind hand-offs and agents as tools included.
+"""OpenAI Agents SDK: guards every function tool of every agent, including those behind hand-offs and agents used as tools.
 
 Needs openai-agents. Tested with 0.24.
 """
@@ -23,7 +23,7 @@ _outer: ContextVar[tuple[Session, str] | None] = ContextVar("loopguard_outer", d
 
 
 def guard_agents(guard: Guard) -> Callable[[], None]:
-    """Guard the tools of all agents of this process, also of those that exist already.
+    """Guard the tools of all agents of this process, including existing ones.
 
     A blocked call gets the message as its output. ``stop`` raises ``ToolInputGuardrailTripwireTriggered`` out of the
     run; its ``output.output_info`` is the verdict. Hosted tools run at the provider and cannot be guarded.

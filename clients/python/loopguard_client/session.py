@@ -28,7 +28,7 @@ MAX_EVENTS_BEFORE_CALL: Final = 200
 """Events that a check sends along; more of them are left to the background sender."""
 MAX_OPEN_CALLS: Final = 1_000
 TURN_SECONDS: Final = 0.002
-"""How often a call looks whether an identical one has its verdict."""
+"""How often a call checks whether an identical one has its verdict."""
 STOP_AFTER: Final = 8
 """The identical call with this number ends the run while the server is away, as with its preset `standard`."""
 
@@ -214,7 +214,7 @@ class Session:
     # The run
 
     def user_message(self, text: str) -> None:
-        """Report a message of the user. It starts a new run: repeating a call after it is no loop."""
+        """Report a message of the user. It starts a new run: repeating a call after it is not a loop."""
         with self._lock:
             self._counter.clear()
             self._report_usage()

@@ -40,7 +40,7 @@ from detection.services.keys import Principal
 router = Router(tags=["agents"])
 MAX_LINKS = 20
 LAG_SECONDS_PER_WEIGHT = 5.0
-"""For each so many seconds of lag, the requests of a project weigh once more."""
+"""For each such number of seconds of lag, the weight of a project's requests grows by one."""
 
 TIMEOUT_HEADER = "LoopGuard-Timeout-Ms"
 _TIMEOUT_PARAMETER = {

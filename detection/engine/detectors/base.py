@@ -161,8 +161,8 @@ class BaseDetector:
     spans_family : bool
         The finding may be about several sessions; a replay of one session does not find it.
     is_silence : bool
-        Nothing happens, so it is no loop and the agent gets no message: workers look for it, see `silence`. The incident ends
-        with the next sign of life.
+        Nothing happens, so it is not a loop and the agent gets no message: workers look for it, see `silence`. The
+        incident ends with the next sign of life.
     describes_results : bool
         The incident's sentence adds what is known about the results.
     """

@@ -4,8 +4,9 @@
 
 A hand-off is a call by another agent than the one before: the name of the agent changes within a session or, in a family of sessions,
 the agent or session that makes the calls. Counts identical laps of two to six agents, and fires on the lap `handoff_min_laps`, if since the
-first lap the results were known and none of them was new. Agents that pass work on and get further, such as a writer and a reviewer, are no
-loop; the receipts of tools that only hand over, such as `transfer_to_billing`, are no progress. A message of the user starts the count over.
+first lap the results were known and none of them was new. Agents that pass work on and get further, such as a writer
+and a reviewer, are not a loop; the receipts of tools that only hand over, such as `transfer_to_billing`, are not
+progress. A message of the user starts the count over.
 
 In a family the session that started the others is the one that can change course: if it takes part in the lap, its call
 gets the reaction and its page has the incident; otherwise the call that completes the lap.

@@ -116,7 +116,7 @@ class IncidentTracker:
 
     @property
     def has_active(self) -> bool:
-        """Whether a loop is active that nobody labelled "not a loop" or allowed since. Silence is no loop."""
+        """Whether a loop is active that nobody labelled "not a loop" or allowed since. Silence is not a loop."""
         return any(
             incident.label != IncidentLabel.FALSE_ALARM
             and not incident.is_released

@@ -27,7 +27,7 @@ HARMLESS_KEY = re.compile(
     r"(?i)(?:page|next|continuation|cursor|sync|eos|bos|pad|unk|sep|cls|mask|stop|special|start|end|prompt|completion)[_-]?tokens?$"
     r"|(?:public|max|min|num|total|input|output|cached?|reasoning)[_-](?:keys?|tokens?)$"
 )
-"""Cursors of lists and entries of vocabularies are called tokens too and are no secrets."""
+"""Cursors of lists and entries of vocabularies are also called tokens but are not secrets."""
 
 PLAIN_VALUE = re.compile(
     r"(?i)\A(?:(?:true|false|null|none|nil|undefined|yes|no|on|off|string|str|int|integer|number|bool|boolean|bytes|object|any|optional"
@@ -78,7 +78,7 @@ class SecretRule:
     weak: bool = False
 
     def replaced_group(self, found: re.Match[str]) -> int | str | None:
-        """Return the group to replace, or None where the match is no secret."""
+        """Return the group to replace, or None if the match is not a secret."""
         groups = self.pattern.groupindex
         if "name" in groups and HARMLESS_KEY.search(
             found.string[max(0, found.start() - 40) : found.end("name")]

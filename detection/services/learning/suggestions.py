@@ -93,7 +93,8 @@ class Learned:
 def learn(project: Project) -> Learned:
     """Return the suggestions of a project that nobody has rejected, those with most labels first.
 
-    An accepted one is in effect and therefore not found, until it expires or newer labels speak for another value. Reads at most 300 labelled incidents of the last 90 days, four queries in all, and a tenth of a second.
+    An accepted one is in effect and therefore not found, until it expires or newer labels support another value.
+    Reads at most 300 labelled incidents of the last 90 days, four queries in all, and a tenth of a second.
     """
     incidents = labelled.labelled_incidents(project.pk)
     rejected = [*Suggestion.objects.filter(project=project, decision=SuggestionDecision.REJECTED)]

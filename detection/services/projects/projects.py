@@ -202,7 +202,7 @@ def _problem_of_pattern(pattern: str) -> str:
     try:
         finds_nothing = compile_pattern(pattern).search("") is not None
     except re2.error as error:
-        return f"is no pattern of RE2: {error}."
+        return f"is not a valid RE2 pattern: {error}."
     return "also matches an empty text, and would redact everything." if finds_nothing else ""
 
 

@@ -32,7 +32,7 @@ class RecentCalls:
 
     @property
     def latest(self) -> Sequence[EventRecord] | None:
-        """The latest `LATEST_EVENTS`, oldest first; None if not so many are known."""
+        """The latest `LATEST_EVENTS`, oldest first; None if fewer are known."""
         return self._records if not self.after_seq or len(self._records) == LATEST_EVENTS else None
 
     def with_id(self, call_id: str) -> Sequence[EventRecord]:

@@ -52,14 +52,14 @@ _ADDRESS = re.compile(r"https?://[^\s'\"]+(?=/api/v1/hooks/)")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was checked."""
+    """The result of one check."""
 
     is_ok: bool
     text: str
 
 
 def check(host: Host | PluginHost) -> Iterator[Finding]:
-    """Check the hooks of a host, from its settings to the server; stop where the rest is pointless.
+    """Check the hooks of a host, from its settings to the server; stop when further checks are pointless.
 
     Sends one call and its result to the server, in a session named ``loopguard-check-…``.
     """

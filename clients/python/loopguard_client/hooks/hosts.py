@@ -69,11 +69,11 @@ class Host:
         return (base if base.is_absolute() else Path.home() / folder) / self.file
 
     def command(self, url: str, *, fail_closed: bool = False, waits: bool = False) -> str:
-        """Return the line of shell that a hook runs.
+        """Return the shell command that a hook runs.
 
-        It prints the answer of the server, which is in the form of the host, and ends with 0 on any failure of its
-        own; with `fail_closed` it ends with 2, which means *deny* to every host. With `waits`, it waits until a held
-        call is decided, and denies the call if that fails.
+        It prints the server's answer, which is in the host's format, and exits with 0 on any failure of its own; with
+        `fail_closed` it exits with 2, which means *deny* to every host. With `waits`, it waits until a held call is
+        decided, and denies the call if that fails.
         """
         local = " --noproxy '*'" if urlsplit(url).hostname in LOCAL_NAMES else ""
         curl = f"curl -q -sf{local} -K {shlex.quote(str(credentials.curl_file()))}"
@@ -95,7 +95,7 @@ class Host:
         return f"{url.rstrip('/')}/api/v1/hooks/{self.name}"
 
     def is_ours(self, handler: Any) -> bool:
-        """Tell whether a handler of the settings is one of LoopGuard."""
+        """Return whether a handler in the settings is LoopGuard's."""
         if not isinstance(handler, Mapping):
             return False
         command = handler.get("command", handler.get("bash"))
@@ -123,7 +123,7 @@ class Host:
     def with_hooks(
         self, document: Mapping[str, Any], url: str, *, fail_closed: bool = False
     ) -> dict[str, Any]:
-        """Return settings with the hooks of LoopGuard, and with all others as they were."""
+        """Return settings with LoopGuard's hooks added and all others unchanged."""
         changed = self.without_hooks(document)
         hooks = dict(changed.get("hooks") or {})
         for hook, handler in self.handlers(url, fail_closed=fail_closed).items():
@@ -136,7 +136,7 @@ class Host:
         return {"version": 1, **changed} if self.is_own_file else changed
 
     def without_hooks(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        """Return settings without the hooks of LoopGuard. What becomes empty by that is removed."""
+        """Return settings without LoopGuard's hooks. Entries that become empty are removed."""
         changed = dict(document)
         hooks = changed.get("hooks")
         if not isinstance(hooks, Mapping):

@@ -39,7 +39,7 @@ class PluginHost:
         return f"{url.rstrip('/')}{MARK}"
 
     def is_ours(self, text: str) -> bool:
-        """Tell whether a plugin file is the one of LoopGuard."""
+        """Return whether a plugin file is LoopGuard's."""
         return MARK in text
 
     def plugin(self, url: str, *, fail_closed: bool = False) -> str:

@@ -1,4 +1,4 @@
-"""Changes the settings files of coding agents, with a backup, and only if nothing is lost by that."""
+"""Changes the settings files of coding agents, with a backup, and only if nothing would be lost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SettingsProblem(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of one file that has not been made yet.
+    """A pending change to one file.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class Change:
 
     @property
     def is_needed(self) -> bool:
-        """Whether the file is not yet as it should be."""
+        """Whether the file needs the change."""
         return self.before != self.after
 
     def difference(self) -> str:
@@ -53,12 +53,12 @@ class Change:
         )
 
     def make(self) -> Path | None:
-        """Write or remove the file, and return the backup of what it was.
+        """Write or remove the file, and return the backup of its previous content.
 
         Raises
         ------
         SettingsProblem
-            Another program has changed the file meanwhile.
+            Another program has changed the file in the meantime.
         OSError
             It cannot be written.
         """
@@ -80,7 +80,7 @@ class Change:
 
 
 def installation(host: Host | PluginHost, url: str, *, fail_closed: bool = False) -> Change:
-    """Return the change that installs the hooks of LoopGuard, for an address.
+    """Return the change that installs LoopGuard's hooks for an address.
 
     Raises
     ------
@@ -96,7 +96,7 @@ def installation(host: Host | PluginHost, url: str, *, fail_closed: bool = False
 
 
 def removal(host: Host | PluginHost) -> Change:
-    """Return the change that removes the hooks of LoopGuard, and nothing else.
+    """Return the change that removes LoopGuard's hooks and nothing else.
 
     Raises
     ------
