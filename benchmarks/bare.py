@@ -2,8 +2,10 @@
 
 from django.db import connection
 from django.http import HttpRequest, JsonResponse
-from django.urls import include, path
+from django.urls import path
 from django.views.decorators.csrf import csrf_exempt
+
+from loopguard_site import urls
 
 
 @csrf_exempt
@@ -14,7 +16,7 @@ def bare(request: HttpRequest) -> JsonResponse:
         return JsonResponse({"id": cursor.fetchone()[0]})
 
 
-urlpatterns = [path("api/bare", bare), path("", include("loopguard_site.urls"))]
+urlpatterns = [path("api/bare", bare), *urls.urlpatterns]
 handler404 = "detection.console.error_pages.not_found"
 handler403 = "detection.console.error_pages.forbidden"
 handler500 = "detection.console.error_pages.server_error"

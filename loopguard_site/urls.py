@@ -7,10 +7,10 @@ from detection.api import operations
 from detection.api.app import api
 
 urlpatterns = [
+    path("api/v1/", api.urls),  # first, because agents wait for it
     path("healthz", operations.healthz),
     path("readyz", operations.readyz),
     path("metrics", operations.metrics),
-    path("api/v1/", api.urls),
     path("admin/", admin.site.urls),
     path("", include("detection.console.urls")),
 ]

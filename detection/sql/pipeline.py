@@ -196,6 +196,8 @@ def send(*statements: Statement, commits: bool = False) -> list[Rows]:
     with own.wrap_database_errors:
         begins = not raw.autocommit and raw.pgconn.transaction_status == pq.TransactionStatus.IDLE
         ends = commits and own.in_atomic_block and not own.savepoint_ids and not own.needs_rollback
+        if begins and ends:
+            begins = ends = False  # The server makes one transaction of what is sent together.
         exchange = _Exchange(raw)
         if begins:
             exchange.add(Statement("BEGIN"))

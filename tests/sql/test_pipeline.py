@@ -68,6 +68,19 @@ def test_a_transaction_takes_two_round_trips_with_its_begin_and_commit():
     assert round_trips(messages) == 2
 
 
+def test_a_transaction_of_one_round_trip_is_one_without_begin_and_commit():
+    rename = Statement(RENAME, ("after",))
+    with pytest.raises(DataError), transaction.atomic():
+        send(rename, Statement("SELECT 1 / 0"), commits=True)
+    assert fetch(NAME.text) == [("before",)]
+    with sent_messages() as messages, transaction.atomic():
+        send(rename, NAME, commits=True)
+        assert not is_in_transaction()
+    assert fetch(NAME.text) == [("after",)]
+    assert round_trips(messages) == 1
+    assert not any("COMMIT" in message for message in messages)
+
+
 def test_a_statement_after_a_lock_sees_what_the_holder_committed(project):
     found = []
 
