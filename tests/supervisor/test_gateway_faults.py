@@ -1,4 +1,4 @@
-"""Agents behind the gateway of a whole installation, while its database hangs or dies, and its broker and worker die."""
+"""Agents of a whole installation, most behind its gateway, while its database hangs or dies, and other parts die or end."""
 
 import contextlib
 import signal
@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -199,3 +200,69 @@ def test_a_kill_in_mid_stream_ends_no_run(world: World, victim):
         assert time.monotonic() < deadline, world.run.log.read_text()
         time.sleep(0.2)
     wait_until_every_call_counts(world, agent)
+
+
+def main_process(world: World, *words: str) -> int:
+    """The process that the supervisor has started, and to which an operator or a container runtime sends signals."""
+    (found,) = set(world.processes(*words)) & set(world.run.pids())
+    return found
+
+
+def wait_until(world: World, is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < deadline, world.run.log.read_text()
+        time.sleep(0.1)
+
+
+def refuses(url: str) -> bool:
+    try:
+        httpx.get(f"{url}/healthz", timeout=5, verify=PLAIN)
+    except httpx.TransportError:
+        return True
+    return False
+
+
+def test_a_sigterm_lets_web_worker_and_gateway_finish_what_they_are_at_and_begin_nothing(world: World):
+    def post(path: str, document: dict[str, object]) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {world.key}"}
+        return httpx.post(
+            f"{world.pages}/api/v1/{path}", json=document, headers=headers, timeout=20, verify=PLAIN
+        )
+
+    assert post("guard", {"session": "ended", "calls": [{"tool": "t"}]}).status_code == 200
+    event = {"type": "call", "session": "evaluated", "tool": "t", "arguments": {}}
+    web, live = main_process(world, "granian"), main_process(world, "uvicorn")
+    worker = main_process(world, "celery", "--without-gossip")
+    with ThreadPoolExecutor() as agents, psycopg.connect(world.run.servers()["DATABASE_URL"]) as database:
+        # Requests of operators and evaluations wait for this table; events are accepted without it.
+        database.execute("LOCK TABLE detection_trackerstate IN ACCESS EXCLUSIVE MODE")
+        stopped = agents.submit(post, "sessions/ended/stop", {"reason": "enough"})
+        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+        wait_until(world, lambda: database.execute(waiting).fetchone() >= (1,))
+        assert post("events", {"events": [event] * 6}).status_code == 202
+        wait_until(world, lambda: database.execute(waiting).fetchone() >= (2,))
+        for pid in (web, worker):
+            children.send(pid, signal.SIGTERM)
+        wait_until(world, lambda: refuses(world.pages))
+        assert not stopped.done()
+        database.rollback()
+        assert stopped.result().status_code == 200
+
+    def end_live() -> None:
+        children.send(live, signal.SIGTERM)
+        wait_until(world, lambda: refuses(world.url))
+
+    world.model.script = script_with_fault(world, "openai", 1, end_live)
+    agent = Agent(world, "openai", is_stream=True, session="streamed")
+    assert len(agent.turn().calls) == 1
+    for pid in (web, worker, live):
+        wait_until(world, lambda pid=pid: not children.is_alive(pid))
+    wait_until(world, lambda: not refuses(world.url) and not refuses(world.pages))
+    log = world.run.log.read_text()
+    # uvicorn repeats the signal to itself once it is done.
+    for line in ("web ended (status 0)", "worker ended (status 0)", "live ended (SIGTERM)"):
+        assert line in log, log
+    wait_until_every_call_counts(world, agent)
+    with psycopg.connect(world.run.servers()["DATABASE_URL"]) as database:
+        assert database.execute(COUNT, ["evaluated"]).fetchone() == (6,)
