@@ -42,7 +42,7 @@ def _is_endless(call: ast.Call) -> bool:
         return function.id == "ThreadPoolExecutor"
     if not isinstance(function, ast.Attribute):
         return False
-    owner = ast.unparse(function.value)
+    owner = function.value.id if isinstance(function.value, ast.Name) else ""
     match function.attr:
         case "run" | "call" | "check_call" | "check_output" if owner == "subprocess":
             return not has_deadline
