@@ -247,7 +247,7 @@ class OverrideAdmin(StoredOverrideAdmin):
         return ("project", "agent", "backend", "model") if obj else ()
 
     def save_model(self, request: HttpRequest, obj: Override, form: ScopeForm, change: bool) -> None:
-        """Save by the service."""
+        """Save through the service."""
         saved = overrides.save_override(
             obj.project_id,
             obj.scope,
@@ -261,7 +261,7 @@ class OverrideAdmin(StoredOverrideAdmin):
             obj.pk, obj._state.adding = saved.pk, False
 
     def delete_model(self, request: HttpRequest, obj: Override) -> None:
-        """Delete by the service."""
+        """Delete through the service."""
         overrides.delete_override(
             obj.project_id,
             obj.scope,
@@ -326,7 +326,7 @@ class ToolRuleAdmin(StoredOverrideAdmin):
     def save_model(
         self, request: HttpRequest, obj: ToolOverride, form: ToolRuleAdminForm, change: bool
     ) -> None:
-        """Save by the service."""
+        """Save through the service."""
         given = form.cleaned_data
         saved = overrides.save_tool_rule(
             obj.project_id,
@@ -341,7 +341,7 @@ class ToolRuleAdmin(StoredOverrideAdmin):
         obj.pk, obj._state.adding = saved.pk, False
 
     def delete_model(self, request: HttpRequest, obj: ToolOverride) -> None:
-        """Delete by the service."""
+        """Delete through the service."""
         overrides.delete_tool_rule(
             obj.project_id,
             obj.pattern,

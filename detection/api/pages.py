@@ -30,7 +30,7 @@ def query_of(
     *terms: Term,
     range: TimeRange = ALL_TIME,  # noqa: A002 - what it is called everywhere
 ) -> ListQuery:
-    """Return what the filter and the typed parameters of a request select.
+    """Return the query for the filter and the typed parameters of a request.
 
     Parameters
     ----------

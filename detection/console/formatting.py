@@ -69,7 +69,7 @@ def number(value: float | None) -> str:
 
 
 def compact(value: float | None) -> str:
-    """Return a large number short: 1,284 but 12.8k and 3.1M."""
+    """Return a large number in short form: 1,284 but 12.8k and 3.1M."""
     if value is None:
         return "–"
     for limit, unit in ((1_000_000_000, "G"), (1_000_000, "M"), (10_000, "k")):

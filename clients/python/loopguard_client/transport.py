@@ -119,18 +119,18 @@ class Transport:
         Parameters
         ----------
         path
-            Below ``/api/v1``.
+            Path below ``/api/v1``.
         document
             The body, as JSON.
         seconds
-            From now until the request is given up.
+            Time until the request is abandoned.
         headers
             Further headers.
 
         Returns
         -------
         Future
-            Of the response, or of `NoAnswer`. Who waits less long cancels it.
+            For the response or `NoAnswer`. Cancel it to stop waiting earlier.
         """
         future: Future[Response] = Future()
         body = None if document is None else wire.dumps(document).encode()

@@ -85,7 +85,7 @@ class Stalled(BaseDetector):
         ),
         number(
             "stalled_run_seconds", 1800, 0, _LONGEST, "Limit for runs that stop",
-            "Without a call, an answer or an end after the last result. 0 means no limit.", unit="seconds", scopes=NOT_OF_TOOLS,
+            "Applies if no call, answer or end follows the last result. 0 means no limit.", unit="seconds", scopes=NOT_OF_TOOLS,
         ),
     )  # fmt: skip
     examples = {

@@ -110,7 +110,7 @@ class _ImportWork:
                 )
         except Exception:
             log.exception("import_failed", id=row.public_id)
-            self._fail("internal_error", "Internal error. The log of the worker has the details.")
+            self._fail("internal_error", "Internal error. The worker log has the details.")
         else:
             self._end(ImportState.FINISHED)
         return True

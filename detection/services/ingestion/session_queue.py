@@ -64,7 +64,7 @@ class SessionQueue:
                     return
                 patience = min(inside.moved_at + STUCK_SECONDS - now, remaining_seconds() or 0.0)
                 if patience <= 0:
-                    raise SessionBusy("Too many requests wait for this session. Try again.")
+                    raise SessionBusy("Too many requests are waiting for this session. Try again.")
                 self._changed.wait(patience)
 
     def _leave(self, key: tuple[int, str], *, is_done: bool) -> None:

@@ -135,7 +135,7 @@ def accept_invitation(token: str, actor: Actor) -> Membership:
         raise TypeError("Only people accept invitations.")
     row = find_invitation(token, is_locked=True)
     if Membership.objects.filter(project_id=row.project_id, user_id=actor.user_id).exists():
-        raise Conflict("You are a member of this project already.", code="already_member")
+        raise Conflict("You are already a member of this project.", code="already_member")
     membership = Membership.objects.create(project=row.project, user_id=actor.user_id, role=row.role)
     row.accepted_at, row.accepted_by_id = timezone.now(), actor.user_id
     row.save(update_fields=["accepted_at", "accepted_by"])

@@ -182,7 +182,9 @@ def _note_error(row: Erasure, error: Exception) -> None:
     state = getattr(cause, "sqlstate", None)
     row.refresh_from_db(fields=("attempts",))
     wait = timedelta(seconds=min(2 ** (row.attempts + 1), LONGEST_WAIT_SECONDS))
-    words = f"{type(cause).__name__}{f' (SQLSTATE {state})' if state else ''}. The log of the worker has the details."
+    words = (
+        f"{type(cause).__name__}{f' (SQLSTATE {state})' if state else ''}. The worker log has the details."
+    )
     Erasure.objects.filter(pk=row.pk).update(
         attempts=F("attempts") + 1, due_at=timezone.now() + wait, error=words[:200]
     )

@@ -101,7 +101,7 @@ class _Work:
             return self._end(
                 WhatIfState.FAILED,
                 error_code="internal_error",
-                error="Internal error. The log of the worker has the details.",
+                error="Internal error. The worker log has the details.",
             )
         return is_done
 
