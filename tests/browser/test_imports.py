@@ -47,4 +47,4 @@ def test_files_that_are_too_large_are_not_sent(site, project, page):
     choose(page, site, project, b"{}" * 600_000)
     page.locator("form[data-upload]").evaluate("form => { form.dataset.maxBytes = 1048576 }")
     page.get_by_role("button", name="Upload").click()
-    expect(page.get_by_text("These files have 2 MB. An upload can have at most 1 MB.")).to_be_visible()
+    expect(page.get_by_text("These files total 2 MB. An upload can be at most 1 MB.")).to_be_visible()

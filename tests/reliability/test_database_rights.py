@@ -188,7 +188,7 @@ def test_the_lesser_role_cannot_prepare_and_the_error_names_the_variable_to_set(
     place.make_role()
     refused = place.prepare()
     assert refused.returncode == 1
-    assert "permission denied for schema public. When the role of DATABASE_URL" in refused.stderr
+    assert "permission denied for schema public. If the role of DATABASE_URL" in refused.stderr
     assert OWNER in refused.stderr
     assert "Traceback" not in refused.stderr
 

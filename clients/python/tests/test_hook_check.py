@@ -227,7 +227,7 @@ def test_missing_and_disabled_hooks_are_named(server, monkeypatch, capsys):
     file.write_text(json.dumps({**document, "disableAllHooks": True}))
     assert main(["hooks", "check", "claude-code"]) == 1
     output = capsys.readouterr().out
-    assert "no hook of LoopGuard for PostToolUse" in output
+    assert "no LoopGuard hook for PostToolUse" in output
     assert "`disableAllHooks`" in output
 
 
