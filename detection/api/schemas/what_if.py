@@ -102,7 +102,7 @@ class WhatIfIncidentsSchema(Schema):
         description="How many of them are labelled `true_loop` and `false_alarm`."
     )
     items: list[WhatIfIncidentSchema] = Field(
-        description="At most 100: labelled ones first, then the strictest, then the newest."
+        description="The incidents, at most 100: labelled ones first, then the strictest, then the newest."
     )
 
 
@@ -111,7 +111,9 @@ class WhatIfChangedSchema(Schema):
 
     count: int = Field(description="Number of incidents.")
     by_difference: dict[str, int] = Field(description="How many of each difference.")
-    items: list[WhatIfChangedIncidentSchema] = Field(description="At most 100, in the same order.")
+    items: list[WhatIfChangedIncidentSchema] = Field(
+        description="The incidents, at most 100, in the same order."
+    )
 
 
 class WhatIfRecordedSchema(Schema):
