@@ -174,7 +174,7 @@ def test_an_upload_above_the_limit_is_explained(installation, person, project):
         while piece := line.recv(65536):
             said += piece
     assert said.startswith(b"HTTP/1.1 413")
-    assert b"An upload can have at most 512 MB" in said
+    assert b"An upload can be at most 512 MB" in said
 
 
 def test_an_upload_that_stops_arriving_is_given_up_and_leaves_nothing(installation, person, project, imports):
