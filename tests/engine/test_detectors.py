@@ -248,7 +248,9 @@ class TestBudget:
 
     def test_the_soft_round_limit_lets_productive_work_go_on(self):
         player = Player(budget_max_rounds=30)
-        assert {player.step("t", {"n": i}, f"r{i}").decision for i in range(60)} == {"allow"}
+        verdicts = [player.step("t", {"n": i}, f"r{i}") for i in range(60)]
+        assert {one.decision for one in verdicts} == {"allow"}
+        assert verdicts[-1].meter.kind != "budget"
 
     def test_operators_get_one_notice_that_the_agent_never_sees(self):
         player = Player("justified", budget_max_rounds=11)

@@ -76,11 +76,10 @@ class LimitDetector(BaseDetector):
             before = earlier_rounds if unit == "rounds" else 0
             share = (amount - before) / (limit - before)
             # Noticed limits are kept by value: a raised limit is a new one.
-            is_found = (
-                share >= notice_share
-                and (share >= 1 or noticed.get(unit) != limit)
-                and self.applies(unit, run, policy)
-            )
+            is_near = share >= notice_share
+            if is_near and not self.applies(unit, run, policy):
+                continue  # a limit without a consequence is no limit that the run is near
+            is_found = is_near and (share >= 1 or noticed.get(unit) != limit)
             if (is_found, share) > most:
                 most, best = (is_found, share), (unit, amount, limit)
         unit, amount, limit = best
