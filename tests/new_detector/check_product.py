@@ -91,7 +91,7 @@ def check_the_screens(screens: Client, project: Project) -> None:
     assert "Burst of calls: fetch" in page
     words = " ".join(re.sub("<[^>]+>", "", page).split())
     assert "fetch was called 3 times within one second" in words
-    assert "3 of 3 calls per second" in words
+    assert "counted, limit 3 calls per second" in words
     assert "Limit for bursts" in words
     assert "Bursts" in text("console:incidents", project.slug, query="?q=kind:burst")
     AlertDestination.objects.create(
