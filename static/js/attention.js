@@ -132,7 +132,7 @@ function settle() {
 function tick() {
   writeClocks(panel, () => soon(GAP_MS.approval));
   const card = cards()[0];
-  if (card) write(first, `${card.querySelector("b").textContent}, ${card.querySelector("time").textContent}`);
+  if (card) write(first, `${card.querySelector("time").textContent}: ${card.querySelector("b").textContent}`);
 }
 
 function open(isIt) {

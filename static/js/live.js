@@ -1,8 +1,8 @@
 // The rows of the live list: fetched by cursor, kept in their places, and none moved under the pointer.
 //
 // A row keeps its slot until its session no longer fits the filter, or is quiet while newer ones wait. A session that
-// comes takes the slot of one that left, or the next one at the end; where nothing else has moved for some seconds, a
-// single one enters at the top. The key . sorts.
+// comes takes the slot of one that left, or enters at the top where that moves little of the page; others wait behind a
+// bar that counts them, and enter one by one. The key . sorts.
 // Markup: #live[data-rows-url][data-cursor] with [data-live-rows] inside.
 import { precise, relative } from "./durations.js";
 import { follow, link } from "./link.js";
@@ -11,7 +11,7 @@ const FETCH_GAP_MS = 300;
 const RETRY_MS = 2_000;
 const STALE_MS = 35_000;
 const SLICE_MS = 8;
-const CALM_MS = 6_000; // longer than the window in which moves add up for the reader
+const CALM_MS = 2_000; // moves this far apart do not add up to one layout shift
 const QUIET_MS = 10_000;
 const MOST_MOVED = 0.045; // in CALM_MS, as browsers count shifts: the share of the window that moves, times how far
 

@@ -69,7 +69,7 @@ def test_a_held_call_is_announced_and_answered_on_any_page_without_taking_the_fo
     panel = page.locator("#attention")
     expect(panel).to_be_visible()
     # A bar that covers nothing: the end of the page can be scrolled above it.
-    expect(panel.locator("[data-first]")).to_contain_text(re.compile(r"search_web, [\d min]+ s left"))
+    expect(panel.locator("[data-first]")).to_contain_text(re.compile(r"[\d min]+ s left: search_web"))
     page.evaluate("scrollTo(0, document.body.scrollHeight)")
     page.evaluate("scrollTo(0, document.body.scrollHeight)")
     last = page.locator("main > :last-child").bounding_box()
@@ -187,7 +187,7 @@ def test_a_service_worker_notifies_where_pages_may_not(site, project, full_chrom
     page.locator("#attention button[data-notify]").click()
     approval = hold(project)
     shown = """async (number) => {
-        for (let tries = 0; tries < 100; tries += 1) {
+        for (let tries = 0; tries < 300; tries += 1) {
             const [one] = await navigator.serviceWorker.getRegistrations();
             const all = await one?.getNotifications() ?? [];
             if (one && all.length === number)

@@ -141,7 +141,7 @@ def tabs_of(html):
 
 
 def tiles_of(html):
-    found = re.findall(r"<b\s*(?:class=\"hot\")?\s*>([^<]*)</b><span>(running|looping)</span>", html)
+    found = re.findall(r"<b\s*(?:class=\"hot\")?\s*>([^<]*)</b><span>(running|looping)\b", html)
     return {name: int(count) for count, name in found}
 
 

@@ -45,7 +45,7 @@ def random_session(project, number, chance):
 
 def numbers_of(page):
     """The tiles and tabs of a page, by name."""
-    tiles = re.findall(r"<b\s*(?:class=\"hot\")?\s*>([^<]*)</b><span>(running|looping)</span>", page)
+    tiles = re.findall(r"<b\s*(?:class=\"hot\")?\s*>([^<]*)</b><span>(running|looping)\b", page)
     tabs = re.findall(r">(\w+)\s+<span class=\"n\">(\d+)</span>", page)
     return {name: int(count) for count, name in tiles}, {name.lower(): int(count) for name, count in tabs}
 

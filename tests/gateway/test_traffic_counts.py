@@ -171,7 +171,13 @@ def test_the_page_shows_backends_errors_and_unknown_costs():
         {key(row, model="odd"): counts(3, input_tokens=900, output_tokens=40, rate_limited=2, abandoned=3)}
     )
     shown = text(world.client.get(f"{world.base}/gateway/traffic"))
-    for words in ("2 status 429", "3 clients disconnected early", "unknown", "940 tokens have no price", "odd"):
+    for words in (
+        "2 status 429",
+        "3 clients disconnected early",
+        "unknown",
+        "940 tokens have no price",
+        "odd",
+    ):
         assert words in shown
     assert "No requests in this period" not in shown
     assert "odd" in text(world.client.get(f"{world.base}/gateway/prices"))
