@@ -58,23 +58,23 @@ def settings() -> str:
         "> Generated from the engine's list of settings by `.venv/bin/python docs/generate.py`.",
         "",
         f"An *override* sets some settings at a *scope*: {', '.join(SCOPE_KINDS)}, from the widest to the narrowest.",
-        "For each setting the narrowest scope that sets it wins; `GET /api/v1/policy` names the scope that each value comes from. Below",
-        "every scope lies the preset. A change takes effect on the next call, on every process.",
+        "For each setting the narrowest scope that sets it wins; `GET /api/v1/policy` names the scope that each value comes from. Values that",
+        "no scope sets come from the preset. A change takes effect on the next call, on every process.",
         "",
         "In the environment, the variable of a setting is `TOOL_LOOP_` and its name in capitals, as in `TOOL_LOOP_MAX_REPEATS`; that of",
-        f"`enabled` is `{_variable('enabled')}`. A value that is not allowed, or a variable that starts with `TOOL_LOOP_` and belongs to no",
-        "setting, ends the start with a message that names it. An empty variable counts as absent.",
+        f"`enabled` is `{_variable('enabled')}`. LoopGuard does not start with a value that is not allowed, or with a variable that starts with",
+        "`TOOL_LOOP_` and belongs to no setting; the message names it. An empty variable counts as absent.",
         f"{_names_of_the_server()} is set by the server and cannot be set anywhere. A tool rule cannot contain {_names_not_of_tools()}.",
         "",
-        "Every limit means *fires at the n-th*. The column `standard` shows the value where no override sets one. *Weaker* is the",
-        "direction that lets more calls through.",
+        "A limit *n* fires at the n-th occurrence. The column `standard` shows the value where no override sets one. The column `weaker` shows",
+        "the direction that lets more calls through.",
         "",
         "A person who weakens detection in the console or the administration gives a reason, which is kept in the history and the audit.",
-        "The settings that result before and after are compared: a higher limit, a strict value removed, a preset with weaker values and a",
-        "tool that becomes exempt all weaken detection. A program with a key of the scope `admin` may send a `note`; without one the audit",
-        "says *no note given*. Settings of one session end with it and need none.",
+        "LoopGuard compares the effective settings before and after the change: a higher limit, a strict value removed, a preset with weaker",
+        "values and a tool that becomes exempt all weaken detection. A program with a key of the scope `admin` may send a `note`; without one",
+        "the audit says *no note given*. Settings of one session end with it and need no reason.",
         "",
-        "An override or tool rule with a time of expiry ends by itself: what was stored before takes effect again, and the history says so.",
+        "An override or tool rule with an expiry ends by itself: the previously stored values take effect again, and the history says so.",
         "Every change can be tried on recorded sessions before it is saved; see [what-if.md](what-if.md).",
     ]
     for group, title in GROUPS.items():
@@ -90,9 +90,9 @@ def settings() -> str:
     lines += [f"| `{name}` | {', '.join(rungs)} |" for name, rungs in LADDERS.items()]
     lines += [
         "",
-        f"Rungs, weakest first: {', '.join(f'`{rung}`' for rung in RUNGS)}; [reactions.md](reactions.md) tells what they do.",
+        f"Rungs, weakest first: {', '.join(f'`{rung}`' for rung in RUNGS)}; [reactions.md](reactions.md) describes them.",
         "",
-        "`judge_or_ask` means the judge where one is configured, else a person where one attends, else a stop.",
+        "`judge_or_ask` means the judge if one is configured, else a person if one attends, else a stop.",
     ]
     return "\n".join([*lines, ""])
 

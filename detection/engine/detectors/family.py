@@ -2,8 +2,8 @@
 
     parent ── child 1: grep grep grep    child 2: grep grep grep    child 3: grep grep grep
 
-A session that names a `parent_session` belongs to its family: the session at the top, those that it started, and so on down. Each of
-them has a context of its own, so each does again what another has done, and no count of one session shows it. Counts identical
+A session that names a `parent_session` belongs to a family: the session at the top, those that it started, and so on down. Each of
+them has its own context, so one may repeat what another has done, and no count of a single session shows it. Counts identical
 calls of all of them beyond the first one of each session (many sub-agents that read one file once each are not a
 loop), and fires at `family_max_repeats`; without known results, at twice as many. Identical errors of one tool in a
 row fire at `family_max_errors`, if at least two sessions had them. A changed result, a successful change of any of
@@ -13,7 +13,7 @@ them, and a message of the user to the session at the top start the count over; 
 Calls of tools of the class `poll` and errors of a provider are not counted. At most 200 sessions of a family are counted, and eight
 levels; sessions whose parents form a circle have no family. A parent may be unknown, or become known late.
 
-- **False alarms:** children that verify the work of one another with the same calls.
+- **False alarms:** children that verify each other's work with the same calls.
 - **Misses:** children that make the same call once each, without end: set limits of `family_budget`.
 - **Tuning:** raise `family_max_repeats` for fleets that share a board or an inbox, or declare its tool as `poll`.
 - **Cost:** constant per call, one locked row for the whole family and two or three round trips to the database.

@@ -3,10 +3,10 @@
     triage → billing → triage → billing → triage → billing
 
 A hand-off is a call by another agent than the one before: the name of the agent changes within a session or, in a family of sessions,
-the agent or session that makes the calls. Counts identical laps of two to six agents, and fires on the lap `handoff_min_laps`, if since the
-first lap the results were known and none of them was new. Agents that pass work on and get further, such as a writer
+the agent or session that makes the calls. Counts identical laps of two to six agents, and fires on the lap `handoff_min_laps`, if the
+results since the first lap are known and none of them is new. Agents that hand work over and make progress, such as a writer
 and a reviewer, are not a loop; the receipts of tools that only hand over, such as `transfer_to_billing`, are not
-progress. A message of the user starts the count over.
+progress. A message of the user restarts the count.
 
 In a family the session that started the others is the one that can change course: if it takes part in the lap, its call
 gets the reaction and its page has the incident; otherwise the call that completes the lap.
@@ -14,7 +14,7 @@ gets the reaction and its page has the incident; otherwise the call that complet
 - **False alarms:** agents that take turns in waiting for the same state: declare their tool as `poll`.
 - **Misses:** agents without a name within one session; laps of which results are never reported.
 - **Tuning:** raise `handoff_min_laps` for agents that are meant to negotiate.
-- **Cost:** constant per call. Over the sessions of a family as `family`.
+- **Cost:** constant per call. Across the sessions of a family, the same as `family`.
 """
 
 from __future__ import annotations

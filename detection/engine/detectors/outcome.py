@@ -7,7 +7,7 @@ other tools do in between. Times and ids are masked. In errors, numbers of lines
 arguments are masked too: "denied for ann" and "denied for bob" are one error, and so is the one about two paths. Fires at `outcome_max_errors` identical errors, at
 `outcome_max_results` identical results, or at `outcome_max_similar` where the arguments hardly differ either. Advises at
 `outcome_max_refusals` identical errors of a tool that writes, if at least half of its arguments stay the same and the user has
-spoken in between: asking did not help either. Empty results, a bare "ok", the stand-in for a picture and receipts of writes do
+spoken in between: asking the user did not help. Empty results, a bare "ok", the placeholder of a picture and receipts of writes do
 not count; a bare number or Boolean (`false`, `[(0,)]`) counts half, because many calls have it in common. The results of one
 model response count once. A different result of the tool, a successful change elsewhere, or several new results of
 other tools end the series; a message of the user ends one without errors.

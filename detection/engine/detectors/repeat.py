@@ -11,15 +11,16 @@ calls count in a row, within a window, or over the whole run.
 
 With `result_aware` on, a changed result restarts the count (a poll that makes progress, a cursor kept by the server). An
 error never does. An identical call at least `slow_gap_seconds` after the previous one counts as a fifth of a call, so a
-slow poll is not mistaken for a tight loop; not after an error, unless it reports trouble of the provider, which asks for
-a pause. What succeeded before a message of the user may be what the user asks for again: until the call was made
-`max_repeats` times since then, it is warned about only. Even if its results change, a call is warned about once it was
+slow poll is not mistaken for a tight loop. After an error this applies only if the error reports provider trouble, which
+calls for a pause. A call that succeeded before a message of the user may be what the user asks for again: until it was made
+`max_repeats` times since then, it is only warned about. Even if its results change, a call is warned about once it was
 made `max_repeats_changing` times, except for tools that read or poll, and for results in which a figure only rises or only
 falls, such as 10 %, 20 %, 30 %.
 
 Nearly identical results of identical calls in a row, such as a page that is transcribed again, are warned about at the count
-`repeat_warn_at`, for tools that read one call later: at least the share `repeat_near_ratio` of their words is the same, and they
-differ in more than numbers and a word or two, which would be a state that moves on. Calls that scroll or page do not count.
+`repeat_warn_at`, and for tools that read, one call later. Results are nearly identical if at least the share `repeat_near_ratio`
+of their words is the same and they differ in more than numbers and a word or two, which would be a changing state. Calls that
+scroll or page do not count.
 
 Scattered repeats are warned about and never blocked: the same call with the same result `scattered_repeats` times among
 the last `scattered_window_calls` calls with no change and no message of the user in between, or `scattered_run_repeats` times

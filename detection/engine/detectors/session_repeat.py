@@ -7,11 +7,11 @@ user, or a compaction of the context, after which agents read again what they ha
 call is made within a turn, do not matter. Advises at the `session_repeat_max_turns`-th turn, and again each time the number has
 doubled; nothing is ever blocked, whatever the ladder.
 
-A successful change anywhere in the session starts the count of everything but errors anew: after it, looking again makes sense. So
-does a pause of more than `session_repeat_ttl_minutes` since the last such turn. Polls, bare acknowledgements, receipts of writes
-and trouble of the provider do not count. In an attended session, a message of the user resets the counts.
+A successful change anywhere in the session restarts all counts except those of errors, because reading again makes sense after a
+change. So does a pause of more than `session_repeat_ttl_minutes` since the last such turn. Polls, bare acknowledgements, receipts of
+writes and provider trouble do not count. In an attended session, a message of the user resets the counts.
 
-- **False alarms:** procedures that begin every turn with the same look, in sessions that change nothing.
+- **False alarms:** procedures that begin every turn with the same check, in sessions that change nothing.
 - **Misses:** a call with more than 28 others between two turns.
 - **Tuning:** raise `session_repeat_max_turns`, or turn it off for tools that are meant to be called in every turn.
 - **Cost:** constant per result.

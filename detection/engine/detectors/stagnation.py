@@ -4,8 +4,8 @@
 
 Counts calls in a row without a result that is new in this run and without a successful change. It covers long cycles,
 shuffled calls and sweeps that start over, which the detectors that compare calls cannot see. Empty results, and a bare
-"ok", number or Boolean for a new call, neither count nor reset the count. Neither does a known result that comes for the first time since
-something was changed or the user spoke: a procedure is followed again for the next piece of work. A message of the user
+"ok", number or Boolean for a new call, neither count nor reset the count. Neither does a known result that appears for the first
+time since a change or a message of the user: the agent may repeat a procedure for the next piece of work. A message of the user
 resets the count. The results of one model response count once. An error is never progress, but a new one counts 0.6 calls. Slow
 identical calls count a fifth, calls of tools of the class `poll` a quarter. A sweep of searches in ever new words that all
 find nothing ("[]", "No results for …") is advised against at the `stagnation_max_empty`-th; calls of which most arguments stay

@@ -3,14 +3,14 @@
     read_file(…) → nothing for 10 minutes
     search → result, and then no further call, no answer and no end
 
-Nothing happens, so no call shows it: workers look every few seconds, and report what is stalled to operators, as an incident and as
-an alert event of the severity `warning`. The agent gets no message. A call is stalled without a result for the limit of its tool's
-class: `stalled_read_seconds` for `read`, `poll` and `message`, `stalled_change_seconds` for `change`, `stalled_shell_seconds` for
+A stalled session makes no calls that could reveal it, so workers check every few seconds and report it to operators, as an incident
+and as an alert event of the severity `warning`. The agent gets no message. A call is stalled if it has no result within the limit of
+its tool's class: `stalled_read_seconds` for `read`, `poll` and `message`, `stalled_change_seconds` for `change`, `stalled_shell_seconds` for
 `fallible`, `stalled_other_seconds` for all other classes. Tools of the classes `wait` and `exempt` are never stalled. A run is
 stalled if its calls have their results and for `stalled_run_seconds` neither a call, nor a message of the assistant, nor the end
 follows. The class is guessed from the tool's name where no tool rule sets it: `fetch_url` reads.
 
-A `heartbeat` event with the `call_id` says that a call still runs; its time begins again. Calls that were blocked or are held,
+A `heartbeat` event with the `call_id` says that a call still runs, and restarts its time. Calls that were blocked or are held,
 imported sessions, and sessions that never report a result are not judged, nor are stopped ones. The incident ends by itself
 when the result, or any sign of life of the run, arrives.
 
@@ -18,7 +18,7 @@ when the result, or any sign of life of the run, arrives.
   `stalled_run_seconds` to 0 for them.
 - **Misses:** calls that are still open after 64 others were made; the first call ever, if its result would be the first one.
 - **Tuning:** send heartbeats from tools that take long, or set the limits by a tool rule. 0 turns a limit off.
-- **Cost:** constant per call. A session is looked at once per shortest limit while it works.
+- **Cost:** constant per call. A working session is checked once per shortest limit.
 """
 
 from __future__ import annotations
