@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, Final
 
 from django.http import HttpResponse
@@ -11,6 +11,7 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
+from detection.console import preferences
 from detection.console.access import ProjectRequest, in_project
 from detection.console.formatting import money
 from detection.engine.durations import milliseconds
@@ -95,6 +96,7 @@ def page(request: ProjectRequest) -> HttpResponse:
     names = [row.name for row in list_backends(request.project.pk)]
     backend = request.GET.get("backend", "")
     backend = backend if backend in names else ""
+    zone = UTC if step == "day" else preferences.zone(request)  # days are counted in UTC
     start = _floor(now - length + STEPS[step], step)
     over_time = gateway_traffic(request.project.pk, start, now, step, backend)
     minutes = max(1.0, (now - start).total_seconds() / 60)
@@ -110,6 +112,7 @@ def page(request: ProjectRequest) -> HttpResponse:
         "spans": [(one, words, one == key) for one, words, *_ in SPANS],
         "span": key,
         "step": step,
+        "zone": zone,
         "backend": backend,
         "has_backends": bool(names),
         "total": TrafficLine("", over_time.total, minutes),
@@ -121,7 +124,7 @@ def page(request: ProjectRequest) -> HttpResponse:
             for at, numbers in reversed(points)
             if numbers.requests
         ],
-        "chart": _chart(points),
+        "chart": _chart(points, zone),
     }
     return render(request, "console/gateway_traffic.html", context)
 
@@ -145,9 +148,10 @@ def _filled(
     return points
 
 
-def _chart(points: list[tuple[datetime, TrafficNumbers]]) -> dict[str, Any]:
+def _chart(points: list[tuple[datetime, TrafficNumbers]], zone: tzinfo) -> dict[str, Any]:
     numbers = [one for _, one in points]
     return {
+        "zone": str(zone),
         "at": [int(at.timestamp()) for at, _ in points],
         "requests": [one.requests for one in numbers],
         "errors": [one.error_count for one in numbers],

@@ -31,12 +31,21 @@ function ticks(_, splits) {
   });
 }
 
-function options(box, step, isBars) {
+/** The hour or day in which a moment lies; each is named by its start. */
+function placeOf(data, second) {
+  const after = data.at.findIndex((start) => start > second);
+  return after < 0 ? data.at.length - 1 : Math.max(0, after - 1);
+}
+
+function options(box, data, step, isBars) {
   const [names, words, looks] = [
     box.dataset.chart.split(" "),
     box.dataset.words.split("|"),
     box.dataset.looks.split("|"),
   ];
+  // Days of a change of the clocks have 23 or 25 hours.
+  const [unit, shape] =
+    step >= 23 * 3600 ? ["Day", days] : step >= 3600 ? ["Hour", moments] : ["Time", moments];
   const axis = {
     stroke: token("ink-3"),
     grid: { stroke: token("line"), width: 1 },
@@ -46,10 +55,14 @@ function options(box, step, isBars) {
     width: box.clientWidth,
     height: 200,
     tzDate: (second) => uPlot.tzDate(new Date(second * 1000), zone === "UTC" ? "Etc/UTC" : zone),
-    cursor: { points: { size: 6 }, drag: { setScale: true, x: true, y: false } },
+    cursor: {
+      points: { size: 6 },
+      drag: { setScale: true, x: true, y: false },
+      // Not the nearest start, which after the middle of a step is that of the next one.
+      dataIdx: (_, __, ___, second) => placeOf(data, second),
+    },
     scales: {
-      // Half a step on either side, where the first and the last bar are drawn.
-      x: { range: (_, first, last) => (isBars ? [first - step / 2, last + step / 2] : [first, last]) },
+      x: { range: (_, first, last) => [first, last] },
       y: { range: (_, low, high) => [0, Math.max(high, 4)] },
     },
     axes: [
@@ -63,15 +76,15 @@ function options(box, step, isBars) {
       },
     ],
     series: [
-      { label: "Time", value: (_, second) => (second === null ? "–" : moments.format(second * 1000)) },
+      { label: unit, value: (_, second) => (second === null ? "–" : shape.format(second * 1000)) },
       ...names.map((name, index) => ({
         label: words[index],
         stroke: token(looks[index]),
-        fill: names.length === 1 || name === "blocked" ? token(`${looks[index]}-soft`) : undefined,
+        fill: isBars || name === "blocked" ? token(`${looks[index]}-soft`) : undefined,
         width: name === "checks" ? 1.5 : 2,
         dash: ["warned", "errors", "high"].includes(name) ? [6, 3] : undefined,
         value: (_, count, __, place) => (place === null ? "–" : (count ?? 0).toLocaleString("en")),
-        paths: isBars ? uPlot.paths.bars({ size: [0.8, 40] }) : uPlot.paths.stepped({ align: 1 }),
+        paths: isBars ? uPlot.paths.bars({ size: [0.8, 40], align: 1 }) : uPlot.paths.stepped({ align: 1 }),
         points: { show: false },
       })),
     ],
@@ -85,12 +98,11 @@ function bindRows(chart, data, address) {
     from = event.clientX;
   });
   chart.over.addEventListener("click", (event) => {
-    if (Math.abs(event.clientX - from) < 4) open(data, address, chart.cursor.idx);
+    if (Math.abs(event.clientX - from) < 4) open(data, address, placeOf(data, chart.posToVal(chart.cursor.left, "x")));
   });
 }
 
 function open(data, address, place) {
-  if (place === null || place === undefined || place >= data.at.length) return;
   const step = data.at.length > 1 ? data.at[1] - data.at[0] : 3600;
   const url = new URL(address, location.href);
   const ends = [data.at[place], data.at[place + 1] ?? data.at[place] + step];
@@ -107,9 +119,10 @@ function draw() {
     const columns = [data.at, ...box.dataset.chart.split(" ").map((name) => data[name])];
     // An empty bar would be drawn as a dash on the axis.
     const withoutZeros = (column, index) => (index ? column.map((count) => count || null) : column);
-    // A line needs one point more to draw the last step.
-    const extended = (column, index) => [...column, column.at(-1) + (index ? 0 : step)];
-    const chart = new uPlot(options(box, step, isBars), columns.map(isBars ? withoutZeros : extended), box);
+    // One point more: the end of the last step.
+    const extended = (column, index) => [...column, index ? (isBars ? null : column.at(-1)) : column.at(-1) + step];
+    const shown = isBars ? columns.map(withoutZeros) : columns;
+    const chart = new uPlot(options(box, data, step, isBars), shown.map(extended), box);
     charts.push(chart);
     if (data.urls) bindRows(chart, data, data.urls[box.dataset.rows]);
   }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
-from datetime import timedelta
+import re
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.contrib.auth import get_user_model
@@ -70,7 +72,13 @@ def look(page, name):
 
 def test_statistics_draw_their_charts_and_offer_them_as_a_table(page, site):
     page.goto(f"{site.url}/p/support/statistics?by=tool")
-    expect(page.locator(".uplot canvas")).to_have_count(2)
+    expect(page.locator(".uplot canvas")).to_have_count(3)
+    start = json.loads(page.locator("#chart-data").text_content())["at"][-1]
+    for chart in ("checks", "blocked warned", "incidents"):
+        area = page.locator(f"[data-chart='{chart}'] .u-over")
+        area.hover(position={"x": area.bounding_box()["width"] - 2, "y": 20})  # late in the last hour
+        shown = page.locator(f"[data-chart='{chart}'] .u-value").first
+        expect(shown).to_have_text(re.compile(f", {datetime.fromtimestamp(start, UTC):%H:00}$"))
     look(page, "statistics")
     assert complaints(page) == []
     page.get_by_text("Show as a table").click()
