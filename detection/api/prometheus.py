@@ -187,7 +187,7 @@ def _incident_totals() -> list[Metric]:
     labels = ("project", "kind")
     recovery = GaugeMetricFamily(
         "loopguard_incidents_by_recovery",
-        "Ended incidents by detector and whether the agent recovered.",
+        "Ended incidents with a reaction by detector and whether the agent recovered after one.",
         labels=(*labels, "recovered"),
     )
     confidence = GaugeMetricFamily(

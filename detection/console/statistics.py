@@ -80,6 +80,8 @@ def page(request: ProjectRequest) -> HttpResponse:
         "zone": listing.zone_name,
         "date_format": "j M H:i" if step == "hour" else "j M Y",
         "total": total,
+        # Calls cannot be counted under every filter, incidents can.
+        "blocked": total.loop_calls_blocked if total.blocked is None else total.blocked,
         "labelled": total.true_loops + total.false_alarms,
         "ended": total.recovered + total.not_recovered,
         "points": points,

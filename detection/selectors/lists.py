@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import partial
 from typing import Final
 
-from django.db.models import Q
+from django.db.models import BooleanField, F, Func, Q
 
 from detection.engine.detectors import DETECTORS
 from detection.models import (
@@ -77,6 +77,12 @@ def _after_reaction(rung: str, outcome: str, now: datetime) -> Q:
     return Q(**{f"evidence__reactions__{rung}__{outcome}__gt": 0})
 
 
+def after_any_reaction(outcome: str, now: datetime | None = None) -> Q:
+    """Return the condition of the incidents with a reaction that had this outcome, see `REACTION_OUTCOMES`."""
+    path = f"jsonb_path_exists(%(expressions)s, '$.reactions.*.{outcome} ? (@ > 0)')"
+    return Q(Func(F("evidence"), template=path, output_field=BooleanField()))
+
+
 def _was_judged(outcome: str, label: str | None, now: datetime) -> Q:
     rows = JudgeCall.objects.filter(outcome=outcome, incident__isnull=False)
     rows = rows.filter(label=label) if label else rows
@@ -141,10 +147,16 @@ INCIDENTS: Final = ListSpec(
             name="reaction",
             type="choice",
             help="What the agent did after a reaction",
-            choices=tuple(
-                FieldChoice(f"{rung}_{words}", "", partial(_after_reaction, rung, outcome))
-                for rung in RUNGS
-                for outcome, words in REACTION_OUTCOMES.items()
+            choices=(
+                *(
+                    FieldChoice(words, "", partial(after_any_reaction, outcome))
+                    for outcome, words in REACTION_OUTCOMES.items()
+                ),
+                *(
+                    FieldChoice(f"{rung}_{words}", "", partial(_after_reaction, rung, outcome))
+                    for rung in RUNGS
+                    for outcome, words in REACTION_OUTCOMES.items()
+                ),
             ),
         ),
         FilterField(

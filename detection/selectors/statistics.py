@@ -12,14 +12,14 @@ from datetime import UTC, datetime, tzinfo
 from typing import Any, Literal
 
 from django.db import connection
-from django.db.models import Avg, Count, F, Q, QuerySet, Sum
-from django.db.models.functions import Coalesce, Trunc
+from django.db.models import Avg, Case, Count, F, FloatField, OuterRef, Q, QuerySet, Subquery, Sum, When
+from django.db.models.functions import Cast, Coalesce, Greatest, NullIf, Trunc
 
 from detection.filtering.time_ranges import ALL_TIME
 from detection.models import CallCount, CountingCursor, Incident, JudgeCall, JudgeLabel
 from detection.models.incidents import IS_LOOP, IncidentLabel
 from detection.selectors.filters import ListQuery
-from detection.selectors.lists import CALL_COUNTS, RUNGS
+from detection.selectors.lists import CALL_COUNTS, RUNGS, after_any_reaction
 
 By = Literal["hour", "day", "kind", "tool", "model", "backend"]
 MAX_ROWS = 1000
@@ -32,14 +32,19 @@ class Numbers:
     Attributes
     ----------
     checks, warned, blocked
-        Evaluated calls, and those with a warning or a block. None for rows that calls cannot be counted for (a
-        detector).
+        Evaluated calls, those with a warning, and those whose verdict was to block, hold or stop, whatever became of a
+        held call. None for rows that calls cannot be counted for (a detector).
     cost_usd
         Of all calls.
     loop_calls, loop_cost_usd
         Sums of `counted_calls` and `cost_usd` of the incidents that nobody labelled "not a loop", see `IS_LOOP`.
     incidents, loops
         A loop that several detectors find is one loop and several incidents.
+    recovered, not_recovered
+        Ended incidents with a reaction: those whose agent recovered after one, and the others.
+    saved_cost_usd_estimate
+        Blocked calls of the same incidents as `loop_cost_usd`, each at the average cost of the calls of its own loop.
+        None if no such cost is known. Calls outside these loops do not change it.
     """
 
     checks: int | None = None
@@ -59,6 +64,7 @@ class Numbers:
     loop_calls: int = 0
     loop_calls_blocked: int = 0
     loop_cost_usd: float = 0.0
+    saved_cost_usd_estimate: float | None = None
 
     @property
     def precision(self) -> float | None:
@@ -68,16 +74,9 @@ class Numbers:
 
     @property
     def recovery(self) -> float | None:
-        """Share of ended loops from which the agent recovered; None if none has ended."""
+        """Share of ended incidents with a reaction after which the agent recovered; None if there are none."""
         ended = self.recovered + self.not_recovered
         return self.recovered / ended if ended else None
-
-    @property
-    def saved_cost_usd_estimate(self) -> float | None:
-        """What the blocked calls would have cost at the average price of a call: an estimate."""
-        if not self.checks or self.blocked is None or self.cost_usd is None:
-            return None
-        return self.blocked * self.cost_usd / self.checks
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +269,23 @@ _CALL_SUMS = {
     "sum_tokens": Coalesce(Sum("token_count"), 0),
     "sum_cost": Sum("cost_usd"),
 }
+_CALL_OF_LOOP = (
+    Incident.objects.filter(IS_LOOP, project_id=OuterRef("project_id"), group_id=OuterRef("group_id"))
+    .order_by()
+    .values("group_id")
+    .annotate(
+        # Without the upper bound, a blocked call that no incident of the loop counts would lower the average for nothing.
+        average=NullIf(Cast(Sum("cost_usd"), FloatField()), 0.0)
+        / Greatest(Sum("counted_calls"), Sum("calls_blocked"), 1)
+    )
+    .values("average")
+)
+"""The average cost of a call of a loop, over all its incidents: whichever of them counts its calls."""
+
+_REACTED = Q(ended_at__isnull=False, was_guarded=True) & ~Q(decision="allow")
+_RECOVERED = _REACTED & Q(recovered=True) & after_any_reaction("recovered")
+"""The evidence, which is large, is read last."""
+
 _INCIDENT_SUMS = {
     "all_incidents": Count("pk"),
     "all_loops": Count("group_id", distinct=True),
@@ -278,11 +294,20 @@ _INCIDENT_SUMS = {
     "true_loops": Count("pk", filter=Q(label="true_loop")),
     "false_alarms": Count("pk", filter=Q(label="false_alarm")),
     "mean_confidence": Avg("confidence"),
-    "count_recovered": Count("pk", filter=Q(ended_at__isnull=False, recovered=True)),
-    "count_not_recovered": Count("pk", filter=Q(ended_at__isnull=False, recovered=False)),
+    "count_recovered": Count("pk", filter=_RECOVERED),
+    "count_reacted": Count("pk", filter=_REACTED),
     "sum_loop_calls": Coalesce(Sum("counted_calls", filter=IS_LOOP), 0),
     "sum_loop_blocked": Coalesce(Sum("calls_blocked"), 0),
     "sum_loop_cost": Sum("cost_usd", filter=IS_LOOP),
+    "sum_saved": Sum(
+        Case(
+            When(
+                IS_LOOP & Q(calls_blocked__gt=0),
+                then=F("calls_blocked") * Subquery(_CALL_OF_LOOP, output_field=FloatField()),
+            ),
+            output_field=FloatField(),
+        )
+    ),
 }
 
 
@@ -321,9 +346,13 @@ def _merged(
         one.incidents, one.loops, one.findings = row["all_incidents"], row["all_loops"], row["sum_findings"]
         one.true_loops, one.false_alarms = row["true_loops"], row["false_alarms"]
         one.average_confidence = row["mean_confidence"]
-        one.recovered, one.not_recovered = row["count_recovered"], row["count_not_recovered"]
+        one.recovered, one.not_recovered = (
+            row["count_recovered"],
+            row["count_reacted"] - row["count_recovered"],
+        )
         one.loop_calls, one.loop_calls_blocked = row["sum_loop_calls"], row["sum_loop_blocked"]
         one.loop_cost_usd = float(row["sum_loop_cost"] or 0)
+        one.saved_cost_usd_estimate = row["sum_saved"]
     return merged
 
 
@@ -408,7 +437,7 @@ def incident_totals(by: Literal["kind", "tool", "model"]) -> list[IncidentTotals
         Incident.objects.filter(is_demo=False)
         .values_list("project__slug", by)
         .annotate(
-            number=Count("pk"), left=Count("pk", filter=Q(recovered=True)), stayed=Count("pk", filter=Q(recovered=False)),
+            number=Count("pk"), left=Count("pk", filter=_RECOVERED), reacted=Count("pk", filter=_REACTED),
             sure=Sum("confidence"), calls=Sum("counted_calls", filter=IS_LOOP), cost=Sum("cost_usd", filter=IS_LOOP),
         )
         .order_by("project__slug", "-number", by)
@@ -422,6 +451,6 @@ def incident_totals(by: Literal["kind", "tool", "model"]) -> list[IncidentTotals
         for index, value in enumerate(values):
             own[index] += float(value or 0)
     return [
-        IncidentTotals(project, name, int(a), int(b), int(c), d, int(e), f)
+        IncidentTotals(project, name, int(a), int(b), int(c - b), d, int(e), f)
         for (project, name), (a, b, c, d, e, f) in sums.items()
     ]

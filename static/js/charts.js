@@ -44,8 +44,7 @@ function options(box, data, step, isBars) {
     box.dataset.looks.split("|"),
   ];
   // Days of a change of the clocks have 23 or 25 hours.
-  const [unit, shape] =
-    step >= 23 * 3600 ? ["Day", days] : step >= 3600 ? ["Hour", moments] : ["Time", moments];
+  const [unit, shape] = step >= 23 * 3600 ? ["Day", days] : step >= 3600 ? ["Hour", moments] : ["Time", moments];
   const axis = {
     stroke: token("ink-3"),
     grid: { stroke: token("line"), width: 1 },

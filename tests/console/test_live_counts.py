@@ -103,6 +103,8 @@ def test_metrics_tell_recovery_confidence_and_loop_cost_with_bounded_labels(monk
             "tool": f"tool_{min(number, 2)}",
             "cost_usd": 2,
             "recovered": True,
+            "was_guarded": True,
+            "evidence": {"reactions": {"block": {"recovered": 1}}},
             "confidence": 0.5,
         }
         make_incident(world.project, kind="cycle", loop_id=str(number), **fields)

@@ -31,7 +31,6 @@ def numbers_document(numbers: Numbers) -> dict[str, Any]:
     return asdict(numbers) | {
         "precision": numbers.precision,
         "recovery": numbers.recovery,
-        "saved_cost_usd_estimate": numbers.saved_cost_usd_estimate,
     }
 
 

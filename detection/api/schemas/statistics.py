@@ -33,7 +33,9 @@ class StatisticsNumbersSchema(Schema):
 
     checks: int | None = Field(description="Evaluated calls.")
     warned: int | None = Field(description="Calls with a warning.")
-    blocked: int | None = Field(description="Blocked calls.")
+    blocked: int | None = Field(
+        description="Calls whose verdict was to block, hold or stop. A held call counts even if it was allowed later."
+    )
     token_count: int | None = Field(description="Tokens used.")
     cost_usd: float | None = Field(description="Cost of all calls in US dollars.")
     incidents: int = Field(description="Incidents.")
@@ -44,16 +46,19 @@ class StatisticsNumbersSchema(Schema):
     false_alarms: int = Field(description="Incidents that people labelled as false alarms.")
     precision: float | None = Field(description="Share of loops among the labelled incidents.")
     average_confidence: float | None = Field(description="Average confidence of the incidents, 0 to 1.")
-    recovered: int = Field(description="Ended incidents from which the agent recovered.")
-    not_recovered: int = Field(description="Ended incidents from which the agent did not recover.")
-    recovery: float | None = Field(description="Share of ended incidents from which the agent recovered.")
+    recovered: int = Field(description="Ended incidents with a reaction after which the agent recovered.")
+    not_recovered: int = Field(description="The other ended incidents with a reaction.")
+    recovery: float | None = Field(description="Share of `recovered` among the two. Null if both are 0.")
     loop_calls: int = Field(description="Counted calls of the incidents that nobody labelled false alarms.")
-    loop_calls_blocked: int = Field(description="Blocked calls in loops.")
+    loop_calls_blocked: int = Field(
+        description="Blocked calls of the incidents, without held calls that were allowed later."
+    )
     loop_cost_usd: float = Field(
         description="Cost of the incidents that nobody labelled false alarms, in US dollars."
     )
     saved_cost_usd_estimate: float | None = Field(
-        description="Blocked calls times the average cost of a call, in US dollars."
+        description="Blocked calls in loops, each at the average cost of the calls of its loop, in US dollars. "
+        "Null if no such cost is known."
     )
 
 

@@ -383,8 +383,12 @@ class IncidentTracker:
 
     def end_all(self, at: datetime) -> None:
         """End all loops, because the session has ended."""
-        for incident in [*self.active.values()]:
-            self._end(incident, at, recovered=self.session.call_count > incident.last_call_number)
+        loops = [*self.active.values()]
+        # An agent that leaves one loop for another one, or that two detectors find in turns, has not recovered.
+        latest = max((one.last_call_number for one in loops if _is_of_calls(one)), default=0)
+        for incident in loops:
+            last_found = latest if _is_of_calls(incident) else incident.last_call_number
+            self._end(incident, at, recovered=self.session.call_count > last_found)
 
     def abandon(self, at: datetime) -> None:
         """End the loops of a session that sends nothing any more; the outcome of the last reactions is unknown.
@@ -612,6 +616,12 @@ class IncidentTracker:
 def _joined(known: list[Any] | None, new: Iterable[Any]) -> list[Any]:
     """Return both lists as one without duplicates, the newest last, bounded."""
     return [*dict.fromkeys([*(known or ()), *new])][-MAX_TRACES:]
+
+
+def _is_of_calls(incident: Incident) -> bool:
+    """Return whether calls make up the loop: not silence, and not a limit of the run, which no other call leaves."""
+    detector = detector_for(incident.kind)
+    return not detector.is_silence and not detector.is_run_limit
 
 
 def _seen(incident: Incident) -> set[int]:

@@ -94,8 +94,18 @@ def test_counts_come_apart_by_tool_model_and_hour(principal, project):
 
 def test_findings_labels_confidence_and_recovery_are_counted_by_detector(project):
     evidence = {"reactions": {"warn": {"recovered": 1, "went_on": 3}, "block": {"stopped": 1}}}
-    make_incident(project, label="true_loop", recovered=True, confidence=0.8, detections=3, evidence=evidence)
-    make_incident(project, label="false_alarm", recovered=False, confidence=0.4, loop_id="b")
+    make_incident(
+        project,
+        label="true_loop",
+        recovered=True,
+        confidence=0.8,
+        detections=3,
+        evidence=evidence,
+        was_guarded=True,
+    )
+    make_incident(
+        project, label="false_alarm", recovered=False, confidence=0.4, loop_id="b", was_guarded=True
+    )
     make_incident(project, kind="cycle", loop_id="c", cost_usd=2, counted_calls=9, calls_blocked=4)
     answer = statistics(project.pk, span(), by="kind")
     by_kind = {row.key: row.numbers for row in answer.rows}

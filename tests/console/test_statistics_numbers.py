@@ -1,0 +1,107 @@
+"""Numbers of the statistics that follow from one another: blocked calls, what blocking saved, and who recovered."""
+
+import json
+import re
+
+import pytest
+
+from detection.engine.scopes import PROJECT
+from detection.models import Approval, Incident, Session
+from detection.services.approvals import decisions
+from detection.services.audit import SYSTEM
+from detection.services.maintenance.hourly_counts import count_calls
+from detection.services.policies import overrides
+from detection.services.sessions import evaluation
+from tests.api.conftest import Api, speaking
+from tests.console.scenes import ask, loop, make_world
+from tests.support.agents import OPERATOR
+from tests.support.projects import make_key
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def world():
+    return make_world()
+
+
+@pytest.fixture
+def api(world):
+    with speaking() as wsgi_client:
+        yield Api(wsgi_client, make_key(world.project))
+
+
+def page_of(world, query=""):
+    count_calls()
+    return world.client.get(f"{world.base}/statistics?range=24h{query}").content.decode()
+
+
+def tile(page, words):
+    found = re.search(rf"<b>([^<]*)</b><span>\s*{words}", page)
+    return " ".join(found[1].split())
+
+
+def test_the_tile_the_charts_and_the_table_count_the_same_calls_as_blocked(world, api):
+    overrides.save_override(world.project.pk, PROJECT, {"mode": "ask", "attended": True}, SYSTEM, "because")
+    loop(world.project, "held", calls=6)
+    decisions.decide(world.project.pk, Approval.objects.get(state="open").public_id, "allow_once", OPERATOR)
+    page = page_of(world, "&by=tool")
+    chart = json.loads(re.search(r'<script id="chart-data" type="application/json">(.*?)</script>', page)[1])
+    total = api.get("/statistics").json()["total"]
+    assert total["blocked"] > total["loop_calls_blocked"] > 0  # the held call was allowed
+    assert int(tile(page, "calls blocked")) == sum(chart["blocked"]) == total["blocked"]
+    assert (
+        sum(row["blocked"] for row in api.get("/statistics", by="hour").json()["items"]) == total["blocked"]
+    )
+
+
+def test_what_blocking_saved_follows_from_the_calls_of_the_loop_alone(world, api):
+    loop(world.project, "paid", tool="search_paid", calls=6, cost_usd=0.5)
+    saved = api.get("/statistics").json()["total"]["saved_cost_usd_estimate"]
+    blocked = Incident.objects.get(session_name="paid").calls_blocked
+    assert saved == pytest.approx(0.5 * blocked)
+    for number in range(12):
+        ask(world.project, "healthy", number, arguments=f'{{"n": {number}}}', cost_usd=0.01)
+    assert tile(page_of(world), "saved by blocking") == f"≈ ${saved:.2f}"
+    loop(world.project, "free", tool="search_free", calls=6)
+    ask(world.project, "paid", 60, tool="search_paid", cost_usd=0.001)
+    after = api.get("/statistics").json()["total"]
+    assert Incident.objects.get(session_name="paid").calls_blocked == blocked + 1
+    assert after["saved_cost_usd_estimate"] >= saved
+    by_tool = {
+        row["key"]: row["saved_cost_usd_estimate"]
+        for row in api.get("/statistics", by="tool").json()["items"]
+    }
+    assert by_tool["search_free"] is None
+    assert by_tool["search_paid"] == after["saved_cost_usd_estimate"]
+
+
+def test_only_an_agent_that_left_the_loop_after_a_reaction_has_recovered(world, api):
+    def end(session):
+        assert api.post("/events", {"events": [{"type": "end", "session": session}]}).status_code == 202
+        evaluation.evaluate(Session.objects.get(external_id=session).pk)
+
+    # Two detectors find the cycle; the last call belongs to one of its two tools only.
+    for number in range(13):
+        ask(world.project, "cycling", number, tool=("read_file", "run_tests")[number % 2])
+    end("cycling")
+    # Recorded, not guarded: no reaction, and the agent went on to other work.
+    calls = [
+        {"type": "call", "session": "seen", "call_id": f"c-{number}", "tool": "grep", "arguments": {"n": max(number, 5)}}
+        for number in range(14)
+    ]  # fmt: skip
+    assert api.post("/events", {"events": calls}).status_code == 202
+    end("seen")
+    assert set(Incident.objects.filter(session_name="cycling").values_list("recovered", flat=True)) == {False}
+    assert Incident.objects.filter(session_name="seen", recovered=True).exists()
+
+    told = api.get("/statistics", by="kind").json()
+    assert (told["total"]["recovered"], sum(row["recovered"] for row in told["recovery"])) == (0, 0)
+    assert tile(page_of(world), "recovered") == "0%"
+
+    loop(world.project, "leaves", calls=5)
+    for number in range(5):
+        ask(world.project, "leaves", 50 + number, tool="read_file", arguments=f'{{"n": {number}}}')
+    told = api.get("/statistics", by="kind").json()
+    assert (told["total"]["recovered"], sum(row["recovered"] for row in told["recovery"])) == (1, 1)
+    assert sum(row["recovered"] for row in told["items"]) == 1
