@@ -21,8 +21,10 @@ RETRY_SECONDS, POLL_SECONDS, SAFETY_POLL_SECONDS = 1.5, 5.0, 15.0
 """As in `static/js/link.js` and `live.js`."""
 PING_SECONDS = 1.0
 REQUEST_SECONDS = 10.0
-_VARIABLE = re.compile(r'<td[^>]*class="num (?:hide-s hide-l c-rate|c-age)">.*?</td>', re.DOTALL)
-"""Cells that tell an age."""
+_VARIABLE = re.compile(
+    r'<td[^>]*class="num (?:hide-s hide-l c-rate|c-age)">.*?</td>|<time\b.*?</time>', re.DOTALL
+)
+"""Rates and ages."""
 _TAG = re.compile(r"<[^>]*>")
 _SESSION = re.compile(r'data-session="([^"]*)"')
 _STATE = re.compile(r'data-state="([^"]*)"')
