@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import partial
 from typing import Final
 
-from django.db.models import BooleanField, F, Func, Q
+from django.db.models import Q
 
 from detection.engine.detectors import DETECTORS
 from detection.models import (
@@ -69,18 +69,14 @@ _MODEL = _text("model", "Model")
 
 RUNGS: Final = ("warn", "delay", "reuse", "chance", "block", "finish", "ask", "judge", "stop")
 """Of the escalation ladder, as incidents store them."""
+REACTED: Final = Q(was_guarded=True) & ~Q(decision="allow")
+RECOVERED: Final = REACTED & Q(recovered=True)
 REACTION_OUTCOMES: Final = {"recovered": "recovered", "went_on": "continued", "stopped": "stopped"}
 """What the agent did after a reaction: as incidents store it, and in filters."""
 
 
 def _after_reaction(rung: str, outcome: str, now: datetime) -> Q:
     return Q(**{f"evidence__reactions__{rung}__{outcome}__gt": 0})
-
-
-def after_any_reaction(outcome: str, now: datetime | None = None) -> Q:
-    """Return the condition of the incidents with a reaction that had this outcome, see `REACTION_OUTCOMES`."""
-    path = f"jsonb_path_exists(%(expressions)s, '$.reactions.*.{outcome} ? (@ > 0)')"
-    return Q(Func(F("evidence"), template=path, output_field=BooleanField()))
 
 
 def _was_judged(outcome: str, label: str | None, now: datetime) -> Q:
@@ -147,16 +143,10 @@ INCIDENTS: Final = ListSpec(
             name="reaction",
             type="choice",
             help="What the agent did after a reaction",
-            choices=(
-                *(
-                    FieldChoice(words, "", partial(after_any_reaction, outcome))
-                    for outcome, words in REACTION_OUTCOMES.items()
-                ),
-                *(
-                    FieldChoice(f"{rung}_{words}", "", partial(_after_reaction, rung, outcome))
-                    for rung in RUNGS
-                    for outcome, words in REACTION_OUTCOMES.items()
-                ),
+            choices=tuple(
+                FieldChoice(f"{rung}_{words}", "", partial(_after_reaction, rung, outcome))
+                for rung in RUNGS
+                for outcome, words in REACTION_OUTCOMES.items()
             ),
         ),
         FilterField(
@@ -177,7 +167,7 @@ INCIDENTS: Final = ListSpec(
             choices=tuple(FieldChoice(one, "") for one in ("allow", "warn", "block", "hold", "stop")),
         ),
         _flag("active", "Whether the loop continues", Q(ended_at=None)),
-        _flag("recovered", "Whether the agent recovered after the last reaction", Q(recovered=True)),
+        _flag("recovered", "Whether the agent recovered after the last reaction", RECOVERED),
         _flag("guarded", "Whether calls were sent to the guard", Q(was_guarded=True)),
         _flag("demo", "Whether the demo created it", Q(is_demo=True)),
         _number("count", "Highest count"),

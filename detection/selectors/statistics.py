@@ -19,7 +19,7 @@ from detection.filtering.time_ranges import ALL_TIME
 from detection.models import CallCount, CountingCursor, Incident, JudgeCall, JudgeLabel
 from detection.models.incidents import IS_LOOP, IncidentLabel
 from detection.selectors.filters import ListQuery
-from detection.selectors.lists import CALL_COUNTS, RUNGS, after_any_reaction
+from detection.selectors.lists import CALL_COUNTS, REACTED, RECOVERED, RUNGS
 
 By = Literal["hour", "day", "kind", "tool", "model", "backend"]
 MAX_ROWS = 1000
@@ -43,7 +43,8 @@ class Numbers:
     recovered, not_recovered
         Ended incidents with a reaction: those whose agent recovered after one, and the others.
     saved_cost_usd_estimate
-        Blocked calls of the same incidents as `loop_cost_usd`, each at the average cost of the calls of its own loop.
+        Blocked calls of the same incidents as `loop_cost_usd`, each at the average cost of the calls that its incident counts,
+        or of those of its loop if that counts none.
         None if no such cost is known. Calls outside these loops do not change it.
     """
 
@@ -282,9 +283,7 @@ _CALL_OF_LOOP = (
 )
 """The average cost of a call of a loop, over all its incidents: whichever of them counts its calls."""
 
-_REACTED = Q(ended_at__isnull=False, was_guarded=True) & ~Q(decision="allow")
-_RECOVERED = _REACTED & Q(recovered=True) & after_any_reaction("recovered")
-"""The evidence, which is large, is read last."""
+_BLOCKED_IN_LOOP = IS_LOOP & Q(calls_blocked__gt=0)
 
 _INCIDENT_SUMS = {
     "all_incidents": Count("pk"),
@@ -294,15 +293,22 @@ _INCIDENT_SUMS = {
     "true_loops": Count("pk", filter=Q(label="true_loop")),
     "false_alarms": Count("pk", filter=Q(label="false_alarm")),
     "mean_confidence": Avg("confidence"),
-    "count_recovered": Count("pk", filter=_RECOVERED),
-    "count_reacted": Count("pk", filter=_REACTED),
+    "count_recovered": Count("pk", filter=RECOVERED & Q(ended_at__isnull=False)),
+    "count_reacted": Count("pk", filter=REACTED & Q(ended_at__isnull=False)),
     "sum_loop_calls": Coalesce(Sum("counted_calls", filter=IS_LOOP), 0),
     "sum_loop_blocked": Coalesce(Sum("calls_blocked"), 0),
     "sum_loop_cost": Sum("cost_usd", filter=IS_LOOP),
     "sum_saved": Sum(
         Case(
+            # Few count no call; only for these are the other incidents of the loop read.
             When(
-                IS_LOOP & Q(calls_blocked__gt=0),
+                _BLOCKED_IN_LOOP & Q(counted_calls__gt=0),
+                then=F("calls_blocked")
+                * NullIf(Cast("cost_usd", FloatField()), 0.0)
+                / Greatest("counted_calls", "calls_blocked"),
+            ),
+            When(
+                _BLOCKED_IN_LOOP,
                 then=F("calls_blocked") * Subquery(_CALL_OF_LOOP, output_field=FloatField()),
             ),
             output_field=FloatField(),
@@ -437,7 +443,7 @@ def incident_totals(by: Literal["kind", "tool", "model"]) -> list[IncidentTotals
         Incident.objects.filter(is_demo=False)
         .values_list("project__slug", by)
         .annotate(
-            number=Count("pk"), left=Count("pk", filter=_RECOVERED), reacted=Count("pk", filter=_REACTED),
+            number=Count("pk"), left=Count("pk", filter=RECOVERED & Q(ended_at__isnull=False)), reacted=Count("pk", filter=REACTED & Q(ended_at__isnull=False)),
             sure=Sum("confidence"), calls=Sum("counted_calls", filter=IS_LOOP), cost=Sum("cost_usd", filter=IS_LOOP),
         )
         .order_by("project__slug", "-number", by)
