@@ -75,6 +75,11 @@ class ReplayedIncident:
         )
 
     @property
+    def is_other_cost(self) -> bool:
+        """Whether it counts calls of another cost under the changed policy."""
+        return bool(self.item["cost_usd"] != self.item.get("cost_usd_after", self.item["cost_usd"]))
+
+    @property
     def is_other_decision(self) -> bool:
         """Whether the changed policy decides differently."""
         return bool(self.item["decision"] != self.item.get("decision_after", self.item["decision"]))
@@ -261,6 +266,7 @@ def _context(request: ProjectRequest, row: WhatIf, *, is_beside_form: bool) -> d
             for name, words in (("lost", "Lost"), ("gained", "Gained"))
         ],
         "changed": found["changed"],
+        "spent": _spent(found),
         "replaced": _replaced(found),
         "changed_items": _listed(request, found["changed"]["items"]),
         "decisions": [
@@ -279,6 +285,16 @@ def _context(request: ProjectRequest, row: WhatIf, *, is_beside_form: bool) -> d
             *((count, f"found, and not recorded: {CAUSES[cause]}") for cause, count in recorded["not_recorded"].items()),
         ],
     }  # fmt: skip
+
+
+def _spent(found: dict[str, Any]) -> list[tuple[str, float]]:
+    """Return what leads from the cost before to the cost after: of lost, gained and changed incidents."""
+    changed = found["changed"].get("cost_usd_after", 0.0) - found["changed"].get("cost_usd", 0.0)
+    return [
+        ("lost −", found["lost"].get("cost_usd", 0.0)),
+        ("gained +", found["gained"].get("cost_usd", 0.0)),
+        (f"changed {'−' if changed < 0 else '+'}", abs(changed)),
+    ]
 
 
 def _replaced(found: dict[str, Any]) -> int:

@@ -97,7 +97,12 @@ def as_document(row: WhatIf, *, with_items: bool = True) -> dict[str, Any]:
         },
         "result": {
             **lists,
-            "changed": found["changed"] if with_items else {**found["changed"], "items": []},
+            "changed": {
+                "cost_usd": 0.0,
+                "cost_usd_after": 0.0,
+                **found["changed"],
+                **({} if with_items else {"items": []}),
+            },
             "incidents": {name: found["incidents"].get(name, 0) for name in ("before", "after")},
             "spent_usd": found.get("spent_usd", {"before": 0.0, "after": 0.0}),
             "decisions": found["decisions"],

@@ -81,14 +81,18 @@ class WhatIfIncidentSchema(Schema):
 class WhatIfChangedIncidentSchema(WhatIfIncidentSchema):
     """An incident that both policies find, with what the changed one does."""
 
-    difference: Literal["weaker", "stricter", "later", "earlier"] = Field(
-        description="How the incident differs: a weaker or stricter decision, or a detection or reaction at a later or earlier call."
+    difference: Literal["weaker", "stricter", "later", "earlier", "costlier", "cheaper"] = Field(
+        description="How the incident differs: a weaker or stricter decision, a detection or reaction at a later or earlier "
+        "call, or else only in the cost of the calls that it counts."
     )
     decision_after: str = Field(description="Strictest decision under the changed policy.")
     limit_after: int = Field(description="The limit under the changed policy.")
     found_at_call_after: int = Field(description="Number of the call at which the changed policy finds it.")
     reacted_at_call_after: int = Field(
         0, description="Number of the call at which the changed policy first makes its strictest decision."
+    )
+    cost_usd_after: float = Field(
+        0, description="Cost of the calls that it counts under the changed policy, in US dollars."
     )
 
 
@@ -111,6 +115,8 @@ class WhatIfChangedSchema(Schema):
 
     count: int = Field(description="Number of incidents.")
     by_difference: dict[str, int] = Field(description="How many of each difference.")
+    cost_usd: float = Field(description="Cost of those not labelled false alarms, in US dollars.")
+    cost_usd_after: float = Field(description="The same under the changed policy.")
     items: list[WhatIfChangedIncidentSchema] = Field(
         description="The incidents, at most 100, in the same order."
     )
@@ -150,7 +156,8 @@ class WhatIfResultSchema(Schema):
         description="Incidents under the current policy (`before`) and `after`."
     )
     spent_usd: dict[str, float] = Field(
-        description="Cost of these incidents in US dollars, `before` and `after`, without those labelled false alarms."
+        description="Cost of these incidents in US dollars, `before` and `after`, without those labelled false alarms. `after` is "
+        "`before` less the cost of the lost ones, plus that of the gained ones and the difference of the changed ones."
     )
     decisions: dict[str, dict[str, int]] = Field(description="Calls by decision, `before` and `after`.")
     endings: dict[str, dict[str, int]] = Field(

@@ -118,8 +118,10 @@ class Command(BaseCommand):
                 )
         changed = found["changed"]
         differences = ", ".join(f"{count:,} {name}" for name, count in changed["by_difference"].items())
+        costs = [changed["cost_usd"], changed["cost_usd_after"]]
+        money = f", {_money(costs[0])} before and {_money(costs[1])} after" if any(costs) else ""
         self.stdout.write(
-            f"Changed: {changed['count']:,} incidents{f' ({differences})' if differences else ''}"
+            f"Changed: {changed['count']:,} incidents{f' ({differences})' if differences else ''}{money}"
         )
         spent = found["spent_usd"]
         if any(spent.values()):

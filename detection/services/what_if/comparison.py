@@ -9,13 +9,14 @@ from datetime import datetime
 from typing import Any, Literal
 
 from detection.engine.calls import DECISIONS
+from detection.engine.detectors import detector_for
 from detection.engine.fields import FIELDS
 from detection.services.ingestion.ingest import COST_DECIMALS
 from detection.services.what_if.replay import Detected
 
 MAX_ITEMS = 100
 """Maximum number of incidents in a list of the result; the counts are exact."""
-Difference = Literal["weaker", "stricter", "later", "earlier"]
+Difference = Literal["weaker", "stricter", "later", "earlier", "costlier", "cheaper"]
 Cause = Literal["settings", "people", "other"]
 CAUSES: tuple[Cause, ...] = ("settings", "people", "other")
 _LABELS = ("true_loop", "false_alarm", "")
@@ -81,10 +82,11 @@ class Findings:
     incidents, decisions, endings
         Incidents, calls by decision, and blocked calls by their ending, before and after the change.
     spent_usd
-        Cost of the incidents before and after the change, without those labelled "not a loop", as in statistics.
+        Cost of the incidents before and after the change, without those labelled "not a loop", as in statistics: before,
+        less the lost ones, plus the gained ones, plus what the changed ones cost more, is after.
     gained, lost, changed
         Incidents that only the changed policy finds, that only the current one finds, and that both find with another
-        decision or at another call: how many of which kind, and the first `MAX_ITEMS`.
+        decision, at another call or at another cost: how many of which kind, their cost, and the first `MAX_ITEMS`.
     replayed
         Sessions and calls that were replayed, and how many sessions the change cannot affect.
     missing
@@ -145,37 +147,48 @@ class Findings:
         before = _labelled(outcome.before, outcome.recorded)
         after = before if outcome.after is outcome.before else _labelled(outcome.after, outcome.recorded)
         self.incidents.update(before=_recent(before, since), after=_recent(after, since))
-        for name, found in (("before", before), ("after", after)):
-            spent = sum(one.cost_usd for one in found if one.opened_at >= since and one.is_loop)
-            self.spent_usd[name] = round(self.spent_usd[name] + spent, COST_DECIMALS)
         self._add_recorded(outcome, before, since)
         if after is before:
+            for one in before:
+                if one.opened_at >= since:
+                    self._spend(one.loop_cost, one.loop_cost)
             return
-        for one, other in matches(before, after):
+        found = matches(before, after)
+        again = matches(after, before)
+        continued = _continued_costs(found, again)
+        for place, (one, other) in enumerate(found):
             if one.opened_at < since:
                 continue
             if other is None:
                 self._count("lost", outcome.name, one)
+                self._spend(one.loop_cost, 0.0)
             else:
-                self._add_change(outcome.name, one, other)
-        for one, other in matches(after, before):
+                cost_after = continued.get(place, 0.0)
+                self._spend(one.loop_cost, cost_after if one.is_loop else 0.0)
+                self._add_change(outcome.name, one, other, cost_after)
+        for one, other in again:
             if other is None and one.opened_at >= since:
                 self._count("gained", outcome.name, one)
+                self._spend(0.0, one.loop_cost)
+
+    def _spend(self, before: float, after: float) -> None:
+        _sum(self.spent_usd, before=before, after=after)
 
     def _count(self, name: Literal["gained", "lost"], session: str, one: Detected) -> None:
         group = getattr(self, name)
         group["count"] += 1
         group["by_kind"][one.kind] = group["by_kind"].get(one.kind, 0) + 1
-        cost = one.cost_usd if one.is_loop else 0.0
-        group["cost_usd"] = round(group.get("cost_usd", 0.0) + cost, COST_DECIMALS)
+        _sum(group, cost_usd=one.loop_cost)
         self.labels[name].update({one.label: 1} if one.label else {})
         _keep(group["items"], item_of(session, one))
 
-    def _add_change(self, session: str, one: Detected, other: Detected) -> None:
-        difference = _difference(one, other)
+    def _add_change(self, session: str, one: Detected, other: Detected, cost_after: float) -> None:
+        """Add an incident that both policies find, if they differ."""
+        difference = _difference(one, other) or _difference_in_cost(one.cost_usd, cost_after)
         if difference is None:
             return
         group = self.changed
+        _sum(group, cost_usd=one.loop_cost, cost_usd_after=cost_after if one.is_loop else 0.0)
         group["count"] += 1
         group["by_difference"][difference] = group["by_difference"].get(difference, 0) + 1
         _keep(
@@ -187,6 +200,7 @@ class Findings:
                 "limit_after": other.limit,
                 "found_at_call_after": other.found_at_call,
                 "reacted_at_call_after": other.reacted_at_call,
+                "cost_usd_after": round(cost_after, COST_DECIMALS),
             },
         )
 
@@ -224,13 +238,49 @@ def _recent(incidents: Iterable[Detected], since: datetime) -> int:
     return sum(one.opened_at >= since for one in incidents)
 
 
+def _sum(sums: dict[str, Any], **amounts: float) -> None:
+    for name, amount in amounts.items():
+        sums[name] = round(sums.get(name, 0.0) + amount, COST_DECIMALS)
+
+
+def _continued_costs(
+    found: Sequence[tuple[Detected, Detected | None]], again: Sequence[tuple[Detected, Detected | None]]
+) -> dict[int, float]:
+    """Return what the incidents of the current policy cost under the changed one, by their place in `found`.
+
+    Both lists are those of `matches`. Where several incidents continue one, or one continues several, each costs once.
+    """
+    place_of: dict[int, int] = {}
+    for place, (_, other) in enumerate(found):
+        if other is not None:
+            place_of.setdefault(id(other), place)
+    places = {id(one): place for place, (one, _) in enumerate(found)}
+    costs: dict[int, float] = {}
+    for one, other in again:
+        if other is not None:
+            place = place_of.get(id(one), places[id(other)])
+            costs[place] = costs.get(place, 0.0) + one.cost_usd
+    return costs
+
+
 def _labelled(found: Sequence[Detected], recorded: Sequence[Detected]) -> list[Detected]:
-    """Give replayed incidents the id and the label of the recorded one about the same loop."""
-    return [one if other is None else _with_record(one, other) for one, other in matches(found, recorded)]
+    """Give replayed incidents the id and the label of the recorded one about the same loop.
+
+    Others get the label of the recorded one with the most calls in common: a label is about the calls, whichever detector
+    finds them.
+    """
+    return [
+        replace(one, public_id=other.public_id, label=other.label) if other else _with_label(one, recorded)
+        for one, other in matches(found, recorded)
+    ]
 
 
-def _with_record(one: Detected, recorded: Detected) -> Detected:
-    return replace(one, public_id=recorded.public_id, label=recorded.label)
+def _with_label(one: Detected, recorded: Sequence[Detected]) -> Detected:
+    if detector_for(one.kind).is_run_limit:
+        return one
+    others = [other for other in recorded if not detector_for(other.kind).is_run_limit]
+    nearest = max(others, key=lambda other: len(one.seqs & other.seqs), default=None)
+    return one if nearest is None or one.seqs.isdisjoint(nearest.seqs) else replace(one, label=nearest.label)
 
 
 def _difference(one: Detected, other: Detected) -> Difference | None:
@@ -242,6 +292,11 @@ def _difference(one: Detected, other: Detected) -> Difference | None:
     if calls == calls_after:
         return None
     return "later" if calls_after > calls else "earlier"
+
+
+def _difference_in_cost(before: float, after: float) -> Difference | None:
+    more = round(after - before, COST_DECIMALS)
+    return None if not more else "costlier" if more > 0 else "cheaper"
 
 
 def item_of(session: str, one: Detected) -> dict[str, Any]:

@@ -73,6 +73,11 @@ class Detected:
         """Whether nobody labelled the recorded incident "not a loop"."""
         return self.label != IncidentLabel.FALSE_ALARM
 
+    @property
+    def loop_cost(self) -> float:
+        """Its cost in sums of loops, in US dollars."""
+        return self.cost_usd if self.is_loop else 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class RecordedAction:

@@ -105,6 +105,32 @@ def test_a_stricter_limit_finds_more_and_tells_what_changes_of_the_rest(project)
     assert row.result["decisions"]["after"]["block"] > row.result["decisions"]["before"].get("block", 0)
 
 
+def test_the_cost_of_lost_gained_and_changed_incidents_adds_up(project):
+    """Where a cycle is no longer found, other detectors find its calls: labelled ones are no loop there either."""
+    for session in ("labelled", "open"):
+        for number in range(16):
+            arguments = f'{{"q":"side {number % 2}"}}'
+            ask(project, session, number, arguments=arguments, cost_usd=0.5)
+            answer(project, session, number, "same")
+    own = Incident.objects.get(session_name="labelled", kind="cycle")
+    triage.label(project.pk, own.public_id, ANA, "false_alarm")
+    found = worked(what_if(project, "project", {"cycle_enabled": False})).result
+    spent, (lost, gained, changed) = (
+        found["spent_usd"],
+        (found[name] for name in ("lost", "gained", "changed")),
+    )
+    assert (lost["count"], found["labels"]["lost"]) == (2, {"false_alarm": 1})
+    assert changed["cost_usd_after"] > changed["cost_usd"]
+    difference = changed["cost_usd_after"] - changed["cost_usd"]
+    total = spent["before"] - lost["cost_usd"] + gained.get("cost_usd", 0.0) + difference
+    assert spent["after"] == pytest.approx(total)
+    # Both sessions are alike, and the labelled one adds nothing.
+    items = [one for part in (gained, changed) for one in part["items"]]
+    assert {one["label"] for one in items if one["session"] == "labelled"} == {"false_alarm"}
+    costs = [one.get("cost_usd_after", one["cost_usd"]) for one in items if one["session"] == "open"]
+    assert spent["after"] == pytest.approx(sum(costs))
+
+
 @pytest.mark.parametrize(
     ("scope", "facts"),
     [
