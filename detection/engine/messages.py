@@ -85,6 +85,14 @@ CLASS_TEMPLATES: Mapping[ToolClass, Mapping[str, str]] = {
 }
 """Default message templates by tool class and rung, for repeats; `TEMPLATES` has the others."""
 
+_READ_TEMPLATES: Mapping[str, Mapping[str, str]] = {
+    "unknown": _of_class("Do not read it again: read something else, or answer with what you know."),
+    "errors": _of_class(
+        "Reading it again brings the same error: find its cause, read something else, or report what fails."
+    ),
+}
+"""Templates for reads whose results are not known or were errors: the agent has nothing of them yet."""
+
 _CLASSES_OF_ANY_LOOP = frozenset(("poll", "fallible"))
 """Classes whose templates also suit loops of different calls."""
 
@@ -140,7 +148,10 @@ def message(
     tool_class = policy.traits.tool_class
     is_repeat = detector.is_exact and not detector.spans_tools
     if is_repeat or (tool_class in _CLASSES_OF_ANY_LOOP and not detector.is_run_limit):
-        defaults = {**TEMPLATES, **CLASS_TEMPLATES.get(tool_class, {})}
+        of_class = CLASS_TEMPLATES.get(tool_class, {})
+        if tool_class == "read":
+            of_class = _READ_TEMPLATES.get(finding.results, of_class)
+        defaults = {**TEMPLATES, **of_class}
     defaults = {**defaults, **detector.templates}
     template = (templates or {}).get(rung or "") or defaults.get(rung or "")
     if template is None:

@@ -123,3 +123,15 @@ def test_the_activity_of_an_incident_has_the_words_that_the_agent_got(project, a
     assert messages[7].startswith("Enough of search_web within ")
     notes = Incident.objects.get().activity.filter(action="reacted").order_by("id")
     assert [row.note for row in notes] == [f"chance: {messages[3]}", f"stop: {messages[7]}"]
+
+
+@pytest.mark.parametrize(
+    ("is_reported", "advice"),
+    [(False, "Do not read it again: read something else"), (True, "Reading it again brings the same error")],
+)
+def test_a_repeated_read_is_not_said_to_have_its_answer_without_one(agent, is_reported, advice):
+    for number in range(4):
+        verdict = agent.asks(agent.call("read_file", "{}", call_id=f"r-{number}")).verdicts[0]
+        if is_reported:
+            agent.posts(agent.result(f"r-{number}", "403 Forbidden", is_error=True))
+    assert advice in verdict.message
