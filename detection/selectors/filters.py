@@ -210,7 +210,8 @@ class ListSpec:
             if one.name == name:
                 return one
         names = [one.name for one in self.fields]
-        near = difflib.get_close_matches(name, names, 1)
+        shown = {one.help.lower(): one.name for one in self.fields}
+        near = [shown[name]] if name in shown else difflib.get_close_matches(name, names, 1)
         hint = f" Did you mean `{near[0]}`?" if near else ""
         known = ", ".join(f"`{one}`" for one in sorted(names))
         raise FilterError(
