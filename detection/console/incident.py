@@ -21,7 +21,7 @@ from detection.engine.durations import amount
 from detection.engine.fields import FIELDS
 from detection.engine.scopes import PROJECT, STORED_KINDS
 from detection.forms import PREFIX
-from detection.models import AuditEntry, Incident, IncidentActivity, Role
+from detection.models import AuditEntry, Incident, IncidentActivity, Role, StoppedByKind
 from detection.models.incidents import LabelReason
 from detection.selectors import incidents as selector
 from detection.selectors import strip_images
@@ -60,6 +60,7 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         "texts": incident_text.texts(incident),
         "message": message,
         "did": incident_text.did(incident, newest),
+        "is_session_stopped": _is_session_stopped(incident),
         "is_silence": detector_for(incident.kind).is_silence,
         "detections_of": _counted_detections(incident),
         "did_chip": incident_text.did_chip(incident, newest),
@@ -86,6 +87,13 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         **of_approvals,
     }
     return render(request, "console/incident.html", context)
+
+
+def _is_session_stopped(incident: Incident) -> bool:
+    """Return whether detection stopped the session because of this incident, and nobody has resumed it."""
+    session = incident.session
+    is_stopped = session is not None and session.stopped_by_kind == StoppedByKind.DETECTION
+    return is_stopped and incident.decision == "stop" and incident.was_guarded
 
 
 def _mute_url(request: ProjectRequest, incident: Incident) -> str:

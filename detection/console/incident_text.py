@@ -159,7 +159,7 @@ def did_chip(incident: Incident | IncidentRow, approval: Approval | None = None)
 
 def progress(incident: Incident | IncidentRow, approval: Approval | None = None) -> str:
     """Return how far a loop is: active, allowed until it is found again, recovered or ended."""
-    if incident.ended_at is not None:
+    if not incident.is_active:
         return "recovered" if incident.recovered else "ended"
     is_allowed = approval is not None and approval.decision == "allow"
     is_quiet = approval is not None and (approval.decided_at or incident.opened_at) >= incident.last_seen_at
@@ -206,10 +206,15 @@ def _calls_before_evidence(incident: Incident) -> int:
 
 
 def verdicts(incident: Incident) -> str:
-    """Return the verdicts of the calls in the evidence in order, equal ones together: “3rd warn, 4th block”."""
+    """Return the verdicts of the calls in the evidence in order, equal ones together: “3rd warn, 4th block”.
+
+    Verdicts of other detectors have their names: “5th block by Repeats”.
+    """
     runs: list[tuple[str, int, int]] = []
     for place, call in enumerate(incident.evidence.get("calls", []), _calls_before_evidence(incident) + 1):
         decision = _decision(call)
+        if call.get("decided_by", incident.kind) != incident.kind:
+            decision += f" by {detector_for(call['decided_by']).label}"
         first = runs.pop()[1] if runs and runs[-1][0] == decision else place
         runs.append((decision, first, place))
     return ", ".join(
@@ -230,6 +235,9 @@ def blocked_by(incident: Incident) -> str:
 def ladder(incident: Incident) -> str:
     """Return the reactions of the ladder at that time in order, equal ones counted; empty where that is not known."""
     value = incident.policy.get(detector_for(incident.kind).ladder, {}).get("value")
+    if value == "graduated":
+        own = incident.policy.get("graduated_rungs", {}).get("value")
+        value = value if isinstance(own, str) else own
     rungs = LADDERS.get(value, ()) if isinstance(value, str) else value or ()
     runs = [(rung, len([*same])) for rung, same in groupby(rungs)]
     return ", ".join(f"{count} × {rung}" if count > 1 else str(rung) for rung, count in runs)
@@ -368,9 +376,11 @@ class Setting:
 
 def settings_then(stored: dict[str, Any], kind: str) -> list[Setting]:
     """Return stored settings, `{field: {"value", "source"}}`, in the order of the engine's list."""
-    rows = []
+    rows, detector = [], detector_for(kind)
+    is_graduated = stored.get(detector.ladder, {}).get("value") == "graduated"
+    shown = {*detector.key_settings, *(["graduated_rungs"] if is_graduated else ())}
     for name, field in FIELDS.items():
-        if name not in stored:
+        if name not in stored or (name == "graduated_rungs" and not is_graduated):
             continue
         source = str(stored[name].get("source", ""))
         rows.append(
@@ -380,7 +390,7 @@ def settings_then(stored: dict[str, Any], kind: str) -> list[Setting]:
                 formatting.setting_value(stored[name].get("value"), name),
                 "" if field.unit in ("seconds", "minutes") else field.unit,
                 source,
-                name in detector_for(kind).key_settings or not source.startswith("preset:"),
+                name in shown or not source.startswith("preset:"),
             )
         )
     return rows

@@ -18,7 +18,7 @@ from detection.models import BulkAction, Incident, Pattern
 from detection.selectors.filters import ListQuery, ListSpec
 from detection.services.audit import Actor
 from detection.services.errors import ServiceError
-from detection.services.incidents import bulk_actions
+from detection.services.incidents import bulk_actions, triage
 
 MAX_NAMED: Final = 500
 _BULK: Final = "bulk_"
@@ -103,10 +103,23 @@ def _act_on_named(request: ProjectRequest, rows: ListActions, action: str, optio
         )
         _act_on_many(request, rows, [found[one] for one in ids if one in found], action, option)
     elif ids:
+        latest = triage.latest_activity() if rows.model is Incident else 0
         outcome = rows.bulk(project_id, ids, action, actor, **rows.arguments(request, action, option))
         done = [public_id for public_id, code in outcome.items() if code == "done"]
         codes = [code for code in outcome.values() if code != "done"]
-        _say(request, rows.noun, action, len(done), "" if action == "undo" else " ".join(done))
+        changed = {*done}
+        if rows.model is Incident:
+            changed |= triage.changed_since(project_id, latest, done, actor)
+        along = len(changed) - len(done)
+        undo = "" if action == "undo" else " ".join(done)
+        _say(
+            request,
+            rows.noun,
+            action,
+            len(changed),
+            undo,
+            f", {along:,} about the same calls" if along else "",
+        )
         _say_failed(request, dict.fromkeys(codes), len(codes))
     else:
         messages.error(request, f"No {rows.noun} was selected.")
@@ -149,9 +162,9 @@ def _report(request: ProjectRequest, done: BulkAction) -> None:
         _say_failed(request, done.failures, sum(done.failures.values()))
 
 
-def _say(request: ProjectRequest, noun: str, action: str, count: int, undo: str) -> None:
+def _say(request: ProjectRequest, noun: str, action: str, count: int, undo: str, more: str = "") -> None:
     if count:
-        words = f"{count:,} {noun}{'' if count == 1 else 's'} {_WORDS[action]}."
+        words = f"{count:,} {noun}{'' if count == 1 else 's'} {_WORDS[action]}{more}."
         # The names are part of the message, so Undo restores exactly these.
         messages.success(request, words, extra_tags=undo)
 

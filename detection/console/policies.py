@@ -20,7 +20,7 @@ from detection.console import edits, formatting, setting_changes
 from detection.console.access import ProjectRequest, actor_of, in_project, missing_role
 from detection.console.what_if import lines_of
 from detection.engine.fields import FIELDS, LADDERS
-from detection.engine.policy import PolicyError
+from detection.engine.policy import Policy, PolicyError
 from detection.engine.scopes import PROJECT, SERVER, STORED_KINDS, Scope
 from detection.engine.tool_classes import TOOL_CLASSES
 from detection.forms import OverrideForm, form_settings
@@ -185,14 +185,20 @@ def page(request: ProjectRequest) -> HttpResponse:
         "settings": form_settings(form),
         "may_change": may_change,
         "is_server": is_server,
-        **reaction_values(),
+        **reaction_values(form.inherited),
     }
     return render(request, "console/policies.html", context, status=status)
 
 
-def reaction_values() -> dict[str, dict[str, str]]:
-    """Return what a reaction can be set to: single reactions and named sequences, each with its words."""
+def reaction_values(inherited: Policy | None = None) -> dict[str, dict[str, str]]:
+    """Return what a reaction can be set to: single reactions and named sequences, each with its words.
+
+    `graduated` has the rungs of the policy above, where that is known.
+    """
     named = {name: ", then ".join(rungs) for name, rungs in LADDERS.items() if name not in REACTIONS}
+    own = inherited.values["graduated_rungs"] if inherited else ""
+    if own and not isinstance(own, str):
+        named["graduated"] = ", then ".join(own)
     return {"reactions": REACTIONS, "sequences": {**named, "judge_or_ask": "judge, else ask, else stop"}}
 
 
@@ -310,7 +316,7 @@ def tool_rule(request: ProjectRequest) -> HttpResponse:
         "form": form,
         "settings": form_settings(form),
         "may_change": request.membership.allows(Role.ADMIN),
-        **reaction_values(),
+        **reaction_values(form.inherited),
     }
     return render(
         request,

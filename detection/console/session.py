@@ -13,6 +13,7 @@ from django.http import Http404, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_POST, require_safe
 
 from detection.console import (
@@ -273,7 +274,7 @@ def _settings_context(
     request: ProjectRequest, session: Session, form: OverrideForm | None = None
 ) -> dict[str, Any]:
     form = form or _settings_form(request, session)
-    return {"form": form, "settings": form_settings(form), **reaction_values()}
+    return {"form": form, "settings": form_settings(form), **reaction_values(form.inherited)}
 
 
 def _settings_form(request: ProjectRequest, session: Session) -> OverrideForm:
@@ -301,6 +302,9 @@ def act(request: ProjectRequest) -> HttpResponse:
         elif action == "resume":
             service.resume(project.pk, name, actor)
             messages.success(request, "Session resumed. Its counters were reset.")
+            back = request.POST.get("next", "")
+            if back and url_has_allowed_host_and_scheme(back, {request.get_host()}):
+                return redirect(back)
         elif action == "command":
             out = service.run_command(project.pk, name, request.POST.get("text", "")[:2000], actor)
             for line in out.lines:

@@ -223,5 +223,6 @@ _COMMON = ("enabled", "preset", "counting_scope", "escalation_scope", "rung_gap_
 def relevant_fields(kind: str) -> tuple[str, ...]:
     """Return the names of the settings that explain a finding of this kind, the ladder first."""
     known = BY_KIND.get(kind)
-    names = (known.ladder, *(field.name for field in known.settings)) if known else ()
+    rungs = "graduated_rungs" if known and known.ladder else ""
+    names = (known.ladder, rungs, *(field.name for field in known.settings)) if known else ()
     return tuple(dict.fromkeys(filter(None, (*names, *_COMMON))))

@@ -212,6 +212,11 @@ class Incident(models.Model):
         return f"{self.kind} of {self.tool} in {self.session_name}"
 
     @property
+    def is_active(self) -> bool:
+        """Whether its loop continues, and nobody labelled it "not a loop"."""
+        return self.ended_at is None and self.status != IncidentStatus.ENDED
+
+    @property
     def is_released(self) -> bool:
         """Whether its held call was allowed and the loop was not found again since: it is not active meanwhile."""
         return bool(self.evidence.get("released"))

@@ -74,8 +74,8 @@ class IncidentRow:
 
     @property
     def is_active(self) -> bool:
-        """Whether the loop continues, according to its calls."""
-        return self.ended_at is None
+        """Whether the loop continues, and nobody labelled it "not a loop"."""
+        return self.ended_at is None and self.status != IncidentStatus.ENDED
 
 
 _ELSEWHERE = {"acknowledged_by": "acknowledged_by__username", "pattern_id": "pattern__public_id"}

@@ -166,7 +166,7 @@ INCIDENTS: Final = ListSpec(
             column="decision",
             choices=tuple(FieldChoice(one, "") for one in ("allow", "warn", "block", "hold", "stop")),
         ),
-        _flag("active", "Whether the loop continues", Q(ended_at=None)),
+        _flag("active", "Whether the loop continues", Q(ended_at=None) & ~Q(status=IncidentStatus.ENDED)),
         _flag("recovered", "Whether the agent recovered after the last reaction", RECOVERED),
         _flag("guarded", "Whether calls were sent to the guard", Q(was_guarded=True)),
         _flag("demo", "Whether the demo created it", Q(is_demo=True)),

@@ -330,6 +330,10 @@ def test_an_incident_of_a_cycle_names_its_pattern_and_how_often_the_ladder_react
     # Markup between two words leaves a space before a comma or a point.
     assert "Cycle read_file → edit_file , repeated 4 times" in shown
     assert "Strictest reaction: warn . Reactions to this loop: 1" in shown
+    # The preset has rungs of its own for the ladder; the incident and the form of a policy name these.
+    assert "They follow Reaction to cycles : 2 × warn, block, stop" in shown
+    assert "Rungs of the graduated ladder warn → warn → block → stop" in shown
+    assert "warn, then warn, then block, then stop" in text(world.client.get(f"{world.base}/policies"))
 
 
 def test_an_incident_stays_readable_when_its_session_is_gone(world):
@@ -403,6 +407,40 @@ def test_not_a_loop_gets_a_reason_an_exception_for_exactly_this_tool_and_an_undo
     world.client.post(f"{world.base}/incidents/act", undo)
     world.incident.refresh_from_db()
     assert (world.incident.label, world.incident.label_reason) == ("", "")
+
+
+def test_not_a_loop_of_a_stopped_session_names_all_that_it_labels_and_offers_to_resume(world):
+    for number in range(16):
+        arguments = f'{{"q":"{number % 2}"}}'
+        verdict = ask(world.project, "edits", number, arguments=arguments, results=()).decision
+        if verdict in ("allow", "warn"):
+            answer(world.project, "edits", number, "edited")
+    own = Incident.objects.filter(session_name="edits")
+    cycle = own.get(kind="cycle")
+    assert cycle.decision == "stop"
+    page = f"{world.base}/incidents/{cycle.public_id}"
+    act = {"ids": cycle.public_id, "action": "label:honest_repetition", "label": "false_alarm", "next": page}
+    labelled = world.client.post(f"{world.base}/incidents/act", act, follow=True)
+    count = own.filter(label="false_alarm").count()
+    assert count > 1
+    assert f"{count} incidents labelled, {count - 1} about the same calls." in text(labelled)
+    listed = text(world.client.get(f"{world.base}/incidents?q=session:edits"))
+    assert "active" not in listed.partition("edit")[2].partition("Export")[0]
+    # An exception has to help: with ignored arguments, these edits would only look more alike.
+    assert 'value="tool:ignore"' not in labelled.content.decode()
+    assert re.search(r"Raise the limit to \d+ laps", text(labelled))
+    assert "Its session is still stopped." in text(labelled)
+    resume = {"name": "edits", "action": "resume", "next": page}
+    resumed = world.client.post(f"{world.base}/session/act", resume, follow=True)
+    assert "Session resumed." in text(resumed)
+    assert "Its session is still stopped." not in text(resumed)
+    undone = world.client.post(
+        f"{world.base}/incidents/act",
+        {"ids": cycle.public_id, "action": "undo", "next": page},
+        follow=True,
+    )
+    assert f"{count} incidents restored" in text(undone)
+    assert not own.exclude(label="").exists()
 
 
 def test_a_saved_override_changes_the_next_verdict_and_the_history_restores_it(world):

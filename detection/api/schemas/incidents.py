@@ -111,7 +111,10 @@ class IncidentSchema(Schema):
         "was not answered, "
         "or someone reopened it."
     )
-    is_active: bool = Field(description="Whether the loop continues.")
+    is_active: bool = Field(
+        description="Whether the loop continues. False for the status `ended`, also while a loop that was labelled "
+        "`false_alarm` continues; `ended_at` is null until then."
+    )
     recovered: bool | None = Field(description="Whether the agent recovered. Null while unknown.")
     acknowledged_by: str | None = Field(description="User name of the person who acknowledged it.")
     snoozed_until: datetime | None = Field(description="End of the snooze.")

@@ -14,6 +14,7 @@ from typing import Any, Final
 from django.db import transaction
 from django.db.models import Max
 
+from detection.engine import durations
 from detection.engine.detectors import detector_for
 from detection.engine.fields import FIELDS
 from detection.engine.policy import ToolRule, stored_values
@@ -96,6 +97,8 @@ def options(incident: Incident, arguments: Sequence[str] | None = None) -> list[
         Names of arguments for the option to ignore them; None for those that vary.
     """
     arguments = varying_arguments(incident) if arguments is None else arguments
+    if not can_ignore_arguments(incident):
+        arguments = ()
     raised, off = (
         raised_settings(incident, incident.count + incident.limit),
         {detector_for(incident.kind).switch: False},
@@ -103,8 +106,7 @@ def options(incident: Incident, arguments: Sequence[str] | None = None) -> list[
     label = detector_for(incident.kind).label.lower()
     effects: list[tuple[str, str, dict[str, Any]]] = []
     if raised:
-        amount = max(raised.values())
-        effects.append(("raise", f"Raise the limit to {amount:,}", raised))
+        effects.append(("raise", _raise_words(incident, raised), raised))
     if f"{incident.kind}_enabled" in FIELDS:
         effects.append(("off", f"Do not detect {label}", off))
     found: list[ExceptionOption] = []
@@ -128,6 +130,22 @@ def options(incident: Incident, arguments: Sequence[str] | None = None) -> list[
             for name, words, values in effects
         ]
     return found
+
+
+def can_ignore_arguments(incident: Incident) -> bool:
+    """Return whether ignoring arguments can prevent an incident: not where its calls were identical anyway.
+
+    It makes more calls identical, so it does not help with honest repetition either.
+    """
+    if incident.label == IncidentLabel.FALSE_ALARM and incident.label_reason:
+        return incident.label_reason == LabelReason.VOLATILE_ARGUMENT
+    calls = [call.get("arguments") for call in incident.evidence.get("calls", ())]
+    return len(set(calls)) == len(calls)
+
+
+def _raise_words(incident: Incident, raised: Mapping[str, Any]) -> str:
+    unit = str(incident.evidence.get("detail", {}).get("unit") or detector_for(incident.kind).unit)
+    return f"Raise the limit to {durations.amount(max(raised.values()), unit)}"
 
 
 def best(found: Sequence[ExceptionOption], reason: str) -> str:
@@ -318,7 +336,7 @@ def _of_tool(
     }
     tool_limits = {name: value for name, value in raised.items() if "tool" in FIELDS[name].scopes}
     if tool_limits:
-        words = f"Raise the limit to {max(tool_limits.values()):,}"
+        words = _raise_words(incident, tool_limits)
         found["raise"] = (words, replace(rule, values={**rule.values, **tool_limits}))
     if arguments:
         names = [*dict.fromkeys((*rule.ignore_arguments, *arguments[:MAX_ARGUMENTS]))]
