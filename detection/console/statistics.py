@@ -57,11 +57,12 @@ def page(request: ProjectRequest) -> HttpResponse:
     if listing.moved:
         return HttpResponseRedirect(listing.moved)
     query, step = _whole_steps(listing, project, now)
-    over_time = statistics(project.pk, query, step)
+    found = statistics(project.pk, query)
+    steps, _ = groups(project.pk, query, step)
     grouped, _ = groups(project.pk, query, by)
-    points = _filled(over_time.rows, query, step)
+    points = _filled(steps, query, step)
     links = Links(listing, query.range, project.slug)
-    total, judged = over_time.total, judged_incidents(project.pk, query)
+    total, judged = found.total, judged_incidents(project.pk, query)
     sessions = sessions_behind(project.pk, query, step)
     of_groups = sessions_of_groups(project.pk, query, by)
     in_all = (
@@ -115,7 +116,7 @@ def page(request: ProjectRequest) -> HttpResponse:
                     for outcome, words in REACTION_OUTCOMES.items()
                 ],
             )
-            for row in over_time.recovery
+            for row in found.recovery
         ],
         "judge": [
             (
@@ -131,16 +132,16 @@ def page(request: ProjectRequest) -> HttpResponse:
                 ],
                 links.incidents(judged.get(f"judge:{share.outcome}", 0), f"judge:{share.outcome}"),
             )
-            for share in over_time.judge
+            for share in found.judge
         ],
         "false_alarms": [
             (
                 LabelReason(reason).label.partition(":")[0],
                 links.incidents(count, f"label:false_alarm reason:{reason or 'none'}"),
             )
-            for reason, count in over_time.false_alarms
+            for reason, count in found.false_alarms
         ],
-        "counted_at": over_time.counted_at,
+        "counted_at": found.counted_at,
         "without_demo": listing.with_terms(language.term("demo", "no"), without=("demo",)),
     }
     return render(request, "statistics/page.html", context)
