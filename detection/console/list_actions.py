@@ -109,7 +109,7 @@ def _act_on_named(request: ProjectRequest, rows: ListActions, action: str, optio
         codes = [code for code in outcome.values() if code != "done"]
         changed = {*done}
         if rows.model is Incident:
-            changed |= triage.changed_since(project_id, latest, done, actor)
+            changed |= triage.changed_since(project_id, latest, done, actor.name)
         along = len(changed) - len(done)
         undo = "" if action == "undo" else " ".join(done)
         _say(

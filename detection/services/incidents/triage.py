@@ -336,7 +336,9 @@ def bulk(
             outcome[public_id] = "done"
         except ServiceError as error:
             # Undone with a related one.
-            is_done = action == "undo" and public_id in changed_since(project_id, latest, [public_id], actor)
+            is_done = action == "undo" and public_id in changed_since(
+                project_id, latest, [public_id], actor.name
+            )
             outcome[public_id] = "done" if is_done else error.code
     return outcome
 
@@ -346,9 +348,9 @@ def latest_activity() -> int:
     return IncidentActivity.objects.aggregate(pk=Max("pk"))["pk"] or 0
 
 
-def changed_since(project_id: int, latest: int, public_ids: Sequence[str], actor: Actor) -> set[str]:
-    """Return the incidents that a person has changed since: of these and of those about the same calls. One query."""
+def changed_since(project_id: int, latest: int, public_ids: Sequence[str], by: str) -> set[str]:
+    """Return the incidents that a person, `by`, has changed since: of these and of those about the same calls."""
     groups = Incident.objects.filter(project_id=project_id, public_id__in=public_ids).values("group_id")
-    rows = IncidentActivity.objects.filter(pk__gt=latest, actor=actor.name, action__in=(*_UNDOABLE, "undone"))
+    rows = IncidentActivity.objects.filter(pk__gt=latest, actor=by, action__in=(*_UNDOABLE, "undone"))
     rows = rows.filter(incident__project_id=project_id, incident__group_id__in=groups)
     return set(rows.values_list("incident__public_id", flat=True))
