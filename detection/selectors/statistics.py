@@ -156,10 +156,10 @@ def statistics(project_id: int, query: ListQuery, by: By | None = None) -> Stati
     calls, found = _counted(project_id, query)
     total = _merged(
         [] if calls is None else [((), calls.aggregate(**_CALL_SUMS))],
-        [((), found.aggregate(**_INCIDENT_SUMS, **_ESTIMATES))],
+        [((), found.aggregate(**_INCIDENT_SUMS, **_LOOP_SUMS))],
         has_calls=calls is not None,
     )[()]
-    rows, is_cut = groups(project_id, query, by, estimates=True) if by else ((), False)
+    rows, is_cut = groups(project_id, query, by, of_loops=True) if by else ((), False)
     counted_at = CountingCursor.objects.values_list("counted_at", flat=True).first()
     start, end = _ends(query)
     recovery, judge = _recovery(found), _judge(project_id, query)
@@ -167,9 +167,9 @@ def statistics(project_id: int, query: ListQuery, by: By | None = None) -> Stati
 
 
 def groups(
-    project_id: int, query: ListQuery, by: By, *, estimates: bool = False
+    project_id: int, query: ListQuery, by: By, *, of_loops: bool = False
 ) -> tuple[tuple[Row, ...], bool]:
-    """Like `statistics`, but only the groups, at a third of its cost. Without `estimates`, saved costs are None.
+    """Like `statistics`, but only the groups, at a third of its cost. Without `of_loops`, `loops` is 0 and the saved cost None.
 
     Returns
     -------
@@ -182,7 +182,7 @@ def groups(
     calls = calls if call_by else None
     merged = _merged(
         () if calls is None else _grouped(calls, call_by, _CALL_SUMS),
-        _grouped(found, incident_by, _INCIDENT_SUMS | (_ESTIMATES if estimates else {})),
+        _grouped(found, incident_by, _INCIDENT_SUMS | (_LOOP_SUMS if of_loops else {})),
         has_calls=calls is not None,
     )
     rows = [Row("/".join(parts), numbers, parts) for parts, numbers in merged.items()]
@@ -289,7 +289,6 @@ _BLOCKED_IN_LOOP = IS_LOOP & Q(calls_blocked__gt=0)
 
 _INCIDENT_SUMS = {
     "all_incidents": Count("pk"),
-    "all_loops": Count("group_id", distinct=True),
     "with_blocked": Count("pk", filter=Q(calls_blocked__gt=0)),
     "sum_findings": Coalesce(Sum("detections"), 0),
     "true_loops": Count("pk", filter=Q(label="true_loop")),
@@ -301,7 +300,8 @@ _INCIDENT_SUMS = {
     "sum_loop_blocked": Coalesce(Sum("calls_blocked"), 0),
     "sum_loop_cost": Sum("cost_usd", filter=IS_LOOP),
 }
-_ESTIMATES = {
+_LOOP_SUMS = {
+    "all_loops": Count("group_id", distinct=True),
     "sum_saved": Sum(
         Case(
             # Few count no call; only for these are the other incidents of the loop read.
@@ -353,7 +353,11 @@ def _merged(
     for key, row in found:
         one = numbers(key)
         one.blocked_incidents = row["with_blocked"]
-        one.incidents, one.loops, one.findings = row["all_incidents"], row["all_loops"], row["sum_findings"]
+        one.incidents, one.loops, one.findings = (
+            row["all_incidents"],
+            row.get("all_loops", 0),
+            row["sum_findings"],
+        )
         one.true_loops, one.false_alarms = row["true_loops"], row["false_alarms"]
         one.average_confidence = row["mean_confidence"]
         one.recovered, one.not_recovered = (
