@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import functools
 import re
-import sys
 import unicodedata
 from collections.abc import Callable
 from re import _constants as op
 from re import _parser as parser
+from typing import Any
 
 Continue = Callable[[int], bool]
 
+_ONE_CHARACTER = (op.LITERAL, op.NOT_LITERAL, op.IN, op.ANY)
 _CATEGORIES: dict[object, Callable[[str], bool]] = {
     op.CATEGORY_DIGIT: str.isdecimal,
     op.CATEGORY_NOT_DIGIT: lambda char: not char.isdecimal(),
@@ -72,9 +73,10 @@ class StepCounter:
         return None, None
 
     def _match(self, items: list, index: int, place: int, then: Continue) -> bool:
-        self.steps += 1
-        if self.steps > self._most:
-            raise TooManySteps
+        found = self._past_single_characters(items, index, place)
+        if found is None:
+            return False
+        index, place = found
         if index == len(items):
             return then(place)
         code, argument = items[index]
@@ -82,10 +84,6 @@ class StepCounter:
         def rest(at: int) -> bool:
             return self._match(items, index + 1, at, then)
 
-        if code in (op.LITERAL, op.NOT_LITERAL, op.IN, op.ANY):
-            return self._is_one(code, argument, place) and rest(place + 1)
-        if code is op.AT:
-            return self._is_at(argument, place) and rest(place)
         if code is op.BRANCH:
             return any(self._match(branch, 0, place, rest) for branch in argument[1])
         if code is op.SUBPATTERN:
@@ -102,6 +100,25 @@ class StepCounter:
             wanted = self._text[start:end]
             return self._text.startswith(wanted, place) and rest(place + len(wanted))
         raise NotImplementedError(str(code))
+
+    def _past_single_characters(self, items: list, index: int, place: int) -> tuple[int, int] | None:
+        """Return the first item that is more than a character or an anchor, and its place; None if one does not match."""
+        while True:
+            self.steps += 1
+            if self.steps > self._most:
+                raise TooManySteps
+            if index == len(items):
+                return index, place
+            code, argument = items[index]
+            if code in _ONE_CHARACTER:
+                if not self._is_one(argument, place):
+                    return None
+                place += 1
+            elif code is not op.AT:
+                return index, place
+            elif not self._is_at(argument, place):
+                return None
+            index += 1
 
     def _subpattern(self, argument: tuple, place: int, rest: Continue) -> bool:
         group, added, removed, items = argument
@@ -121,8 +138,8 @@ class StepCounter:
 
     def _repeat(self, code: object, argument: tuple, place: int, rest: Continue) -> bool:
         least, most, items = argument
-        if len(items) == 1 and items[0][0] in (op.LITERAL, op.NOT_LITERAL, op.IN, op.ANY):
-            return self._repeat_one(code, items[0], least, most, place, rest)
+        if len(items) == 1 and items[0][0] in _ONE_CHARACTER:
+            return self._repeat_one(code, items[0][1], least, most, place, rest)
         if code is op.POSSESSIVE_REPEAT:
             count = 0
             while count < most and (end := self._first_end(items, place)) is not None and end > place:
@@ -140,18 +157,18 @@ class StepCounter:
         return further(0, place)
 
     def _repeat_one(
-        self, code: object, item: tuple, least: int, most: int, place: int, rest: Continue
+        self, code: object, wanted: _Characters, least: int, most: int, place: int, rest: Continue
     ) -> bool:
         if code is op.MIN_REPEAT:
             count = 0
             while True:
                 if count >= least and rest(place + count):
                     return True
-                if count >= most or not self._is_one(*item, place + count):
+                if count >= most or not self._is_one(wanted, place + count):
                     return False
                 count += 1
         count = 0
-        while count < most and self._is_one(*item, place + count):
+        while count < most and self._is_one(wanted, place + count):
             count += 1
         if code is op.POSSESSIVE_REPEAT:
             return count >= least and rest(place + count)
@@ -168,19 +185,11 @@ class StepCounter:
         start = place - width
         return start >= 0 and self._first_end(items, start) is not None
 
-    def _is_one(self, code: object, argument: object, place: int) -> bool:
+    def _is_one(self, wanted: _Characters, place: int) -> bool:
         self.steps += 1
         if self.steps > self._most:
             raise TooManySteps
-        if place >= len(self._text):
-            return False
-        char = self._text[place]
-        if code is op.ANY:
-            return char != "\n" or bool(self._flags & _DOTALL)
-        forms = {char, char.lower(), char.upper()} if self._flags & _IGNORECASE else {char}
-        if code is op.IN:
-            return any(_is_in(argument, form) for form in forms)
-        return (chr(argument) in forms) == (code is op.LITERAL)  # type: ignore[arg-type]
+        return place < len(self._text) and wanted[self._text[place], self._flags]
 
     def _is_at(self, where: object, place: int) -> bool:
         text = self._text
@@ -196,6 +205,26 @@ class StepCounter:
         return (before != after) == (where is op.AT_BOUNDARY)
 
 
+class _Characters(dict[tuple[str, int], bool]):
+    """Whether an element for one character accepts a character under the flags of a pattern; worked out once for each."""
+
+    def __init__(self, code: object, argument: object) -> None:
+        self._element = code, argument
+
+    def __missing__(self, key: tuple[str, int]) -> bool:
+        self[key] = found = _accepts(*self._element, *key)
+        return found
+
+
+def _accepts(code: object, argument: Any, char: str, flags: int) -> bool:
+    if code is op.ANY:
+        return char != "\n" or bool(flags & _DOTALL)
+    forms = {char, char.lower(), char.upper()} if flags & _IGNORECASE else {char}
+    if code is op.IN:
+        return any(_is_in(argument, form) for form in forms)
+    return (chr(argument) in forms) == (code is op.LITERAL)
+
+
 @functools.cache
 def _parsed(pattern: re.Pattern[str]) -> list[tuple]:
     return _plain(parser.parse(pattern.pattern, pattern.flags & ~re.DEBUG))
@@ -205,7 +234,9 @@ def _plain(items: parser.SubPattern) -> list[tuple]:
     """Return a parsed pattern as lists, which are quicker to read."""
     plain = []
     for code, argument in items:
-        if code is op.BRANCH:
+        if code in _ONE_CHARACTER:
+            argument = _Characters(code, argument)
+        elif code is op.BRANCH:
             argument = None, [_plain(branch) for branch in argument[1]]
         elif code is op.SUBPATTERN:
             argument = *argument[:3], _plain(argument[3])
@@ -231,6 +262,7 @@ def _is_in(items: list, char: str) -> bool:
     return negated
 
 
+@functools.cache
 def sample(pattern: re.Pattern[str]) -> str:
     """Return a short text that the pattern, or most of it, matches: what an attacker would begin with."""
     return _sample(list(parser.parse(pattern.pattern, pattern.flags & ~re.DEBUG)))
@@ -246,7 +278,13 @@ def _sample(items: list) -> str:
         elif code is op.ANY:
             text += "a"
         elif code is op.IN:
-            text += next((char for char in map(chr, range(33, sys.maxunicode)) if _is_in(argument, char)), "")
+            named = [
+                low[0] if code is op.RANGE else low
+                for code, low in argument
+                if code in (op.LITERAL, op.RANGE)
+            ]
+            candidates = map(chr, [*range(33, 256), *named])
+            text += next((char for char in candidates if _is_in(argument, char)), "")
         elif code is op.BRANCH:
             text += _sample(list(argument[1][0]))
         elif code is op.SUBPATTERN:

@@ -14,9 +14,9 @@ import loopguard_site
 from tests.contracts.regex_steps import StepCounter, TooManySteps, sample
 
 ROOT = Path(__file__).resolve().parents[2]
-SHORT, LONG = 60, 180
+SHORT, LONG = 60, 150
 GROWTH = 1.25 * LONG / SHORT
-"""Linear work grows by 3 here, quadratic work by 9."""
+"""Linear work grows by 2.5 here, quadratic work by 6."""
 CHEAP = 8 * SHORT
 """Quadratic work comes to more steps than these."""
 HOSTILE = [
@@ -114,8 +114,10 @@ def test_patterns_are_compiled_where_the_count_sees_them():
     """A pattern inside a function would escape the count above."""
     hidden = []
     for path in [*ROOT.glob("detection/**/*.py"), *ROOT.glob("loopguard_site/**/*.py")]:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        for function in ast.walk(tree):
+        source = path.read_text(encoding="utf-8")
+        if not re.search(r"\bre\.(?!escape)", source):
+            continue
+        for function in ast.walk(ast.parse(source)):
             if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
             hidden += [

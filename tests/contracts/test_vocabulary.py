@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import re
 import subprocess
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
+BOUNDARY = r"\b"
 INSTEAD_OF = {
     r"doorbells?": "background publisher",
     r"(?<!control )\brooms?\b": "package, or space",
@@ -40,7 +38,7 @@ INSTEAD_OF = {
     r"\bname the session\b": "`session` is required",
     r"\bwho may come in\b": "authentication",
     r"\bthe face of every\b": "base class",
-    r"\bleft_lying\b|\bLeftLying\b": "unclaimed approvals",
+    r"\bleft_lying\b|\bleftlying\b": "unclaimed approvals",
     r"\bswitch(es|ed)? (it )?(on|off)\b": "enable, disable",
     r"\bsay why\b": "give a reason",
     r"\bhow (he|she|it|they) fares?\b": "health",
@@ -71,7 +69,7 @@ INSTEAD_OF = {
     r"\bopen questions?\b|\bquestions? waits?\b": "approval",
     r"\bself-explain": "describe it",
 }
-"""Regular expressions, matched without regard to case, and what to write instead."""
+"""Regular expressions, matched with lines in lower case at the beginning of words, and what to write instead."""
 NOT_OURS = ("docs/openapi.json",)
 """Generated from what is checked."""
 ALLOWED = {
@@ -92,19 +90,18 @@ def files():
             yield name
 
 
-@functools.cache
-def texts():
-    return {name: (ROOT / name).read_text() for name in files()}
-
-
-@pytest.mark.parametrize("phrase", INSTEAD_OF)
-def test_a_phrase_of_the_list_is_used_nowhere(phrase):
-    pattern = re.compile(phrase, re.IGNORECASE)
-    found = [
-        f"{name}:{number}: {line.strip()[:120]}"
-        for name, text in texts().items()
-        if (name, phrase) not in ALLOWED and pattern.search(text)
-        for number, line in enumerate(text.splitlines(), start=1)
-        if pattern.search(line)
-    ]
-    assert found == [], f"Write {INSTEAD_OF[phrase]!r} instead."
+def test_no_phrase_of_the_list_is_used():
+    # All at once, and without `re.IGNORECASE`: this way, most places of a text cost one step.
+    any_phrase = re.compile(rf"\b(?:{'|'.join(phrase.removeprefix(BOUNDARY) for phrase in INSTEAD_OF)})")
+    found = []
+    for name in files():
+        text = (ROOT / name).read_text().lower()
+        if not any_phrase.search(text):
+            continue
+        for number, line in enumerate(text.splitlines(), start=1):
+            found += [
+                f"{name}:{number}: {line.strip()[:120]}: write {instead!r} instead"
+                for phrase, instead in INSTEAD_OF.items()
+                if (name, phrase) not in ALLOWED and re.search(phrase, line)
+            ]
+    assert found == []
