@@ -3,31 +3,14 @@
 from django.db import migrations, models
 from django.db.models.expressions import RawSQL
 
-TYPES = ("call", "result", "message", "end", "compaction", "usage", "heartbeat")
-DECISIONS = ("allow", "warn", "block", "hold", "stop")
-
-
-def alter(types, decisions):
-    """Return the statement that replaces both conditions; stored rows meet them already, and are not read for that."""
-    return (
-        "ALTER TABLE detection_event DROP CONSTRAINT detection_event_type_check,"
-        " DROP CONSTRAINT detection_event_decision_check,"
-        f" ADD CONSTRAINT detection_event_type_check CHECK (type {types}) NOT VALID,"
-        f" ADD CONSTRAINT detection_event_decision_check CHECK (decision {decisions}) NOT VALID"
-    )
-
-
-def literal(values):
-    return f"= ANY ('{{{','.join(values)}}}'::text[])"
+from detection.migrations import _sql_0050
 
 
 class Migration(migrations.Migration):
     dependencies = [("detection", "0049_warned_calls")]
 
     operations = [
-        migrations.RunSQL(
-            alter(literal(TYPES), literal(DECISIONS)), alter(f"IN {TYPES}", f"IN {DECISIONS}")
-        ),
+        migrations.RunSQL(*_sql_0050.CHECKS),
         migrations.RemoveConstraint("session", "session_state_known"),
         migrations.RemoveConstraint("session", "session_stop_has_kind_and_time"),
         migrations.AddConstraint(
