@@ -39,7 +39,7 @@ from detection.models import Role, Session, call_flags
 from detection.selectors import policies
 from detection.selectors import sessions as selector
 from detection.selectors.integrations import is_observed_only
-from detection.selectors.prices import current_prices
+from detection.selectors.prices import price_cache
 from detection.selectors.sessions import CallRow, CompactionRow
 from detection.selectors.strips import HUES
 from detection.services.errors import ServiceError
@@ -187,7 +187,7 @@ def _with_previous(calls: Sequence[CallRow]) -> list[tuple[CallRow, CallRow | No
 def _cost_words(session: Session) -> str:
     """Return the cost; it is unknown, not zero, if tokens have no price."""
     if session.token_count and not session.cost_usd:
-        price = current_prices(session.project_id).find(session.backend, [session.model])
+        price = price_cache.get(session.project_id).find(session.backend, [session.model])
         if price is None:
             return "unknown"
     return formatting.money(session.cost_usd)

@@ -21,7 +21,7 @@ from detection.integrations.message_lists import ReadMessage, read_messages
 from detection.integrations.transcripts import MessageShape
 from detection.models import Session
 from detection.selectors.approvals import closed_among
-from detection.selectors.prices import current_prices
+from detection.selectors.prices import price_cache
 from detection.selectors.sessions import command_replies
 from detection.services.approvals import decisions
 from detection.services.errors import ServiceError
@@ -257,7 +257,7 @@ def _cost(speaker: Speaker, answer: Answer) -> float:
     if not usage.total:
         return 0.0
     names = [name for name in (speaker.model, answer.model[:200]) if name]
-    price = current_prices(speaker.principal.project_id).find(speaker.backend, names)
+    price = price_cache.get(speaker.principal.project_id).find(speaker.backend, names)
     if price is None:
         return 0.0
     cost = price.cost(usage.input_tokens, usage.cached_tokens, usage.cache_write_tokens, usage.output_tokens)

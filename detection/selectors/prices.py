@@ -73,19 +73,27 @@ def _glob(text: str) -> str:
 FRESH_SECONDS = 0.9
 """How long the prices of a project are used without a query: a change takes effect within a second."""
 MAX_PROJECTS = 1_000
-_current: dict[int, tuple[float, PriceList]] = {}
 
 
-def current_prices(project_id: int) -> PriceList:
-    """Return the prices of a project, at most a second old; at most one query."""
-    found = _current.get(project_id)
-    if found is not None and time.monotonic() - found[0] < FRESH_SECONDS:
-        return found[1]
-    prices = load_prices(project_id)
-    if len(_current) >= MAX_PROJECTS:
-        _current.clear()
-    _current[project_id] = (time.monotonic(), prices)
-    return prices
+class PriceCache:
+    """The prices of the projects that this process used lately; bounded."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[float, PriceList]] = {}
+
+    def get(self, project_id: int) -> PriceList:
+        """Return the prices of a project, at most a second old; at most one query."""
+        found = self._known.get(project_id)
+        if found is not None and time.monotonic() - found[0] < FRESH_SECONDS:
+            return found[1]
+        prices = load_prices(project_id)
+        if len(self._known) >= MAX_PROJECTS:
+            self._known.clear()
+        self._known[project_id] = (time.monotonic(), prices)
+        return prices
+
+
+price_cache = PriceCache()
 
 
 def list_prices(project_id: int) -> QuerySet[ModelPrice]:

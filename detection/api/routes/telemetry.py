@@ -23,7 +23,7 @@ from detection.integrations.otlp.conversations import Conversations, SpanEvents,
 from detection.integrations.otlp.decoding import Encoding, OtlpError, records_of, spans_of
 from detection.integrations.otlp.logs import read_records
 from detection.models import KeyScope
-from detection.selectors.prices import current_prices
+from detection.selectors.prices import price_cache
 from detection.services.ingestion.attempts import recorder
 from detection.services.ingestion.ingest import Accepted
 from detection.services.ingestion.lag import project_lag
@@ -129,7 +129,7 @@ def _receive(
 def _parsed(project_id: int, found: list[SpanEvents]) -> _Parsed:
     """Check the events of each span; an invalid event rejects only its own span."""
     parsed = _Parsed([], [], Counter())
-    prices = current_prices(project_id)
+    prices = price_cache.get(project_id)
     placed: list[tuple[tuple[int, int], EventRecord]] = []
     for span in found:
         if span.rejected:
