@@ -79,11 +79,6 @@ class ReplayedIncident:
         """Whether it counts calls of another cost under the changed policy."""
         return bool(self.item["cost_usd"] != self.item.get("cost_usd_after", self.item["cost_usd"]))
 
-    @property
-    def is_other_decision(self) -> bool:
-        """Whether the changed policy decides differently."""
-        return bool(self.item["decision"] != self.item.get("decision_after", self.item["decision"]))
-
 
 def _reaction(decision: str) -> str:
     return "recorded only" if decision == "allow" else decision

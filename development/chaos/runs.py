@@ -64,16 +64,6 @@ def choice_of(approval: dict[str, Any]) -> dict[str, Any]:
     return CHOICES[zlib.crc32(f"{approval['session']}/{approval['call_id']}".encode()) % len(CHOICES)]
 
 
-def event_ids(made: list[Run]) -> set[tuple[str, str]]:
-    """Return session and call id of every call that the runs make."""
-    found = set()
-    for run in made:
-        for step in run.steps:
-            calls = [event for event in step.body.get("events", ()) if event["type"] == "call"]
-            found |= {(run.session, call["call_id"]) for call in [*calls, *step.body.get("calls", ())]}
-    return found
-
-
 def _guarded(
     session: str,
     rng: random.Random,

@@ -67,11 +67,6 @@ def unclaimed_approvals() -> list[str]:
     return [*unclaimed.order_by("deadline").values_list("public_id", flat=True)[:MAX_UNCLAIMED]]
 
 
-def extension_cap(approval: Approval) -> int:
-    """Return how many rounds or calls the judge may grant at most, by the session's current settings."""
-    return extension_cap_of(_policy_of(approval), approval.kind)
-
-
 def _policy_of(approval: Approval) -> Policy:
     return effective(approval.session.project, tool=approval.tool, session=approval.session)
 

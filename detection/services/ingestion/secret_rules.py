@@ -363,7 +363,6 @@ RULES: tuple[SecretRule, ...] = (
         checked=True,
     ),
 )
-RULE_PATTERNS = tuple(rule.pattern for rule in RULES)
 LONG_NUMBER = r"[2-6]\d{3}[ -]?\d{4}"
 HEADER_IN_LIST = r"[\"'](?:(?:proxy-)?authorization|(?:set-)?cookie|x-[a-z-]+|[\w-]*(?:key|token|secret|password))[\"']\s*,"
 PERCENT = r"%(?:3[ad]|2[026]|40)"

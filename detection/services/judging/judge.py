@@ -11,13 +11,11 @@ import hashlib
 import json
 import re
 import secrets
-import ssl
 import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
-from functools import cache
 from typing import Any, Protocol
 
 import httpx
@@ -43,6 +41,7 @@ from detection.models import (
     ToolOverride,
     call_flags,
 )
+from detection.services.outgoing_http import tls_context
 
 MAX_ANSWER_BYTES = 64 * 1024
 STORED_CHARACTERS = 4000
@@ -348,7 +347,7 @@ async def _exchange(endpoint: Endpoint, key: str, body: dict[str, Any], seconds:
     async with (
         asyncio.timeout(seconds),
         httpx.AsyncClient(
-            follow_redirects=False, trust_env=False, timeout=seconds, verify=_trusted()
+            follow_redirects=False, trust_env=False, timeout=seconds, verify=tls_context()
         ) as client,
         client.stream("POST", f"{endpoint.url}/chat/completions", json=body, headers=headers) as answer,
     ):
@@ -360,12 +359,6 @@ async def _exchange(endpoint: Endpoint, key: str, body: dict[str, Any], seconds:
             if len(received) > MAX_ANSWER_BYTES:
                 raise Unanswered("too_long")
         return received
-
-
-@cache
-def _trusted() -> ssl.SSLContext:
-    """Return the TLS context; creating it takes longer than a request."""
-    return httpx.create_ssl_context(trust_env=False)
 
 
 def _text_of(call: JudgeCall, raw: bytes) -> str:
