@@ -15,8 +15,8 @@ from django.utils.safestring import SafeString
 
 from detection.console import formatting, incident_text, permalinks
 from detection.console import listing as listings
-from detection.console.came_in import came_in
 from detection.console.icons import ICONS
+from detection.console.integration_words import integration_words
 from detection.console.listing import Listing
 from detection.console.session_map import Area, SessionMap
 from detection.console.statistics_links import Link
@@ -35,7 +35,7 @@ for _name in ("span", "milliseconds", "figure", "amount"):
     register.filter(_name, getattr(durations, _name))
 
 
-register.filter("came_in", came_in)
+register.filter("integration_words", integration_words)
 register.filter("incident_unit", incident_text.unit)
 
 

@@ -15,7 +15,7 @@ _WORDS: Final = {
 }
 
 
-def came_in(integration: str, backend: str = "") -> str:
+def integration_words(integration: str, backend: str = "") -> str:
     """Return words for the integration of a session, empty if it is unknown.
 
     Parameters
