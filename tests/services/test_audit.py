@@ -45,7 +45,7 @@ NOT_A_CHANGE_OF_ITS_OWN = {
     "alerting.rendering.sentence",  # writes a text
     "alerting.outbox.record_incident_event",  # is called by what writes the entry
     "audit.record",  # is the entry
-    "pattern_activity.record",  # is the entry
+    "incidents.pattern_activity.record",  # is the entry
     "alerting.mutes.mute",  # parts of `pattern_triage`
     "alerting.mutes.unmute",
     "alerting.silences.extend_again",
