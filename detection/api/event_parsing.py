@@ -1,24 +1,23 @@
-"""Parses the bodies of the events and guard routes into service input, in plain typed code, because agents wait for it.
+"""Parses events, and the body of the events route, into service input, in plain typed code, because agents wait for it.
 
 The strict parser decides which JSON is accepted. `schemas` describes these bodies in the OpenAPI document; a test
-compares both.
+compares both. `guard_parsing` parses the body of the guard route.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Final
 
 from detection.api.problems import Problem, of_json
 from detection.engine.open_calls import is_assigned
-from detection.services.ingestion.guard import GuardRequest
 from detection.services.sessions.event_records import EventRecord
-from detection.strict_json import Cleaner, Doubled, JsonProblem, compact, join, loads, shorten
+from detection.strict_json import Cleaner, Doubled, JsonProblem, compact, loads, shorten
 
 MAX_EVENTS: Final = 1_000
 MAX_MESSAGES: Final = 10_000
@@ -62,13 +61,7 @@ _EVENT_FIELDS = frozenset(
 _NOT_OF_HEARTBEATS = frozenset(
     ("arguments", "content", "content_digest", "content_length", "is_error", "outcome", "role", "usage")
 )
-_GUARD_FIELDS = frozenset(
-    (
-        "session", "run", "round", "backend", "model", "agent", "parent_session", "results", "calls", "messages", "shape",
-    )
-)  # fmt: skip
 _NOTHING_SHARED: Mapping[str, str] = MappingProxyType({})
-_SHARED = ("session", "run", "round", "backend", "model", "agent", "parent_session")
 
 
 @dataclass(slots=True)
@@ -419,100 +412,6 @@ def _number(usage: dict[str, Any], key: str, maximum: int, *, whole: bool) -> fl
     return float(value) if not whole else value
 
 
-def guard_of(
-    document: dict[str, Any], size: int, integration: str
-) -> tuple[GuardRequest, list[dict[str, Any]]]:
-    """Read a body of the guard route. One invalid call rejects the whole request, because the agent waits for one response.
-
-    Parameters
-    ----------
-    document
-        The parsed body.
-    size
-        Its bytes.
-    integration
-        The integration that sent it.
-
-    Returns
-    -------
-    tuple
-        The request, and its alterations: ``{"path", "marks"}`` each.
-
-    Raises
-    ------
-    Problem
-        With the path of the field at fault.
-    """
-    is_large = size > MAX_EVENT_BYTES
-    shared = shared_names(document)
-    results = tuple(_parts(document, "results", "result", shared, is_large=is_large))
-    calls = tuple(_parts(document, "calls", "call", shared, is_large=is_large))
-    if not results and not calls:
-        raise Problem(422, "missing", "`calls` or `results` must contain at least one entry.", path="calls")
-    if len(results) + len(calls) > MAX_EVENTS:
-        raise Problem(413, "too_many_events", f"A request can have at most {MAX_EVENTS:,} calls and results.")
-    altered = altered_body(document)
-    for key, events in (("results", results), ("calls", calls)):
-        altered += [altered_item(f"{key}[{at}]", event) for at, event in enumerate(events) if event.altered]
-    return replace(request_about(shared), integration=integration, results=results, calls=calls), altered
-
-
-def guard_body(body: bytes) -> dict[str, Any]:
-    """Parse a body of the guard route, which must be an object."""
-    document = loads(body)
-    if not isinstance(document, dict):
-        raise Problem(422, "invalid_type", "The body must be an object.")
-    return document
-
-
-def shared_names(document: dict[str, Any]) -> dict[str, str]:
-    """Read the names that a guard request gives to all its events."""
-    shared = {key: name(document, key, NAME_LENGTHS[key]) for key in _SHARED if document.get(key) is not None}
-    if not shared.get("session"):
-        raise Problem(422, "missing", "`session` is required.", path="session")
-    return shared
-
-
-def request_about(shared: Mapping[str, str]) -> GuardRequest:
-    """Return a request for a session with these names, without events."""
-    return GuardRequest(
-        session=shared["session"],
-        backend=shared.get("backend", ""),
-        model=shared.get("model", ""),
-        agent=shared.get("agent", ""),
-        parent_session=shared.get("parent_session", ""),
-    )
-
-
-def altered_body(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the alterations of a guard request itself, if there are any."""
-    marks = [mark for mark, is_there in (
-        ("duplicate_key", isinstance(document, Doubled)), ("unknown_field", not document.keys() <= _GUARD_FIELDS),
-    ) if is_there]  # fmt: skip
-    return [{"path": "", "marks": marks}] if marks else []
-
-
-def altered_item(path: str, event: EventRecord) -> dict[str, Any]:
-    """Return the alterations of one event of a guard request."""
-    return {"path": path, "marks": event.altered.split(",")}
-
-
-def _parts(
-    document: dict[str, Any], key: str, kind: str, shared: dict[str, str], *, is_large: bool
-) -> Iterator[EventRecord]:
-    items = document.get(key)
-    if items is None:
-        return
-    if not isinstance(items, list):
-        raise Problem(422, "invalid_type", f"`{key}` must be a list.", path=key)
-    for index, data in enumerate(items):
-        try:
-            yield event_record(data, kind, shared, size=event_size(data) if is_large else 0)
-        except Problem as problem:
-            problem.path = join(f"{key}[{index}]", problem.path)
-            raise
-
-
 def _reject_unknown(document: dict[str, Any], known: frozenset[str]) -> None:
     unknown = document.keys() - known
     if unknown:
@@ -522,23 +421,3 @@ def _reject_unknown(document: dict[str, Any], known: frozenset[str]) -> None:
             f"`{shorten(min(unknown))}` is not a field of this body.",
             path=shorten(min(unknown)),
         )
-
-
-def strict_document(body: bytes) -> Any:
-    """Read the body of a route that changes settings, where anything that would only mark an event as altered is an error.
-
-    Raises
-    ------
-    Problem
-        If the body is not plain JSON within the limits.
-    """
-    document = loads(body)
-    cleaner = Cleaner()
-    cleaned = cleaner.value(document)
-    wrong = cleaner.marks.keys() - {"not_json"}
-    if wrong:
-        mark = min(wrong)
-        raise Problem(
-            422, mark, f"The body contains something that cannot be stored: {mark.replace('_', ' ')}."
-        )
-    return cleaned

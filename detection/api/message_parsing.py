@@ -9,13 +9,10 @@ from typing import Any, Final
 from detection.api.event_parsing import (
     MAX_EVENT_BYTES,
     MAX_MESSAGES,
-    altered_body,
-    altered_item,
     event_record,
     event_size,
-    request_about,
-    shared_names,
 )
+from detection.api.guard_parsing import altered_body, altered_item, request_about, shared_names
 from detection.api.problems import Problem
 from detection.integrations.message_lists import ReadMessage, read_messages
 from detection.integrations.transcripts import MESSAGE_SHAPES, MessageShape

@@ -11,9 +11,9 @@ from ninja.errors import ValidationError
 from ninja.parser import Parser
 from pydantic import ValidationError as PydanticError
 
-from detection.api import event_parsing, request_bodies
-from detection.api.problems import of_json
-from detection.strict_json import JsonProblem
+from detection.api import request_bodies
+from detection.api.problems import Problem, of_json
+from detection.strict_json import Cleaner, JsonProblem, loads
 
 Body = TypeVar("Body", bound=Schema)
 
@@ -24,11 +24,31 @@ class StrictParser(Parser):
     def parse_body(self, request: HttpRequest) -> Any:
         """Return the document, or raise a `Problem`."""
         try:
-            return event_parsing.strict_document(request.body)
+            return strict_document(request.body)
         except JsonProblem as problem:
             raise of_json(problem) from problem
         except RequestDataTooBig as error:
             raise request_bodies.too_large() from error
+
+
+def strict_document(body: bytes) -> Any:
+    """Read the body of a route that changes settings, where anything that would only mark an event as altered is an error.
+
+    Raises
+    ------
+    Problem
+        If the body is not plain JSON within the limits.
+    """
+    document = loads(body)
+    cleaner = Cleaner()
+    cleaned = cleaner.value(document)
+    wrong = cleaner.marks.keys() - {"not_json"}
+    if wrong:
+        mark = min(wrong)
+        raise Problem(
+            422, mark, f"The body contains something that cannot be stored: {mark.replace('_', ' ')}."
+        )
+    return cleaned
 
 
 def described(schema: type[Schema], *, required: bool = False) -> dict[str, Any]:
@@ -55,7 +75,7 @@ def optional_body(request: HttpRequest, schema: type[Body]) -> Body:
     if not body:
         return schema()
     try:
-        return schema.model_validate(event_parsing.strict_document(body))
+        return schema.model_validate(strict_document(body))
     except PydanticError as error:
         items = [{**item, "loc": ("body", "body", *item["loc"])} for item in error.errors(include_url=False)]
         raise ValidationError(items) from error

@@ -18,7 +18,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from detection.api import event_parsing
+from detection.api import event_parsing, guard_parsing
 from detection.api.app import api as ninja_api
 from detection.api.schemas.agents import EventSchema, GuardRequestSchema
 from tests.support.projects import make_key, make_project
@@ -102,7 +102,7 @@ def test_the_description_is_openapi_3_1_and_every_reference_leads_somewhere(wsgi
 
 def test_the_described_events_and_guard_bodies_are_those_that_are_read():
     assert set(EventSchema.model_fields) == event_parsing._EVENT_FIELDS
-    assert set(GuardRequestSchema.model_fields) == event_parsing._GUARD_FIELDS
+    assert set(GuardRequestSchema.model_fields) == guard_parsing._GUARD_FIELDS
     described = DESCRIPTION["components"]["schemas"]["EventSchema"]["properties"]
     for name, length in event_parsing.NAME_LENGTHS.items():
         options = described[name].get("anyOf", [described[name]])

@@ -11,7 +11,7 @@ from django.conf import settings
 from django.http import HttpResponse
 from ninja import Router
 
-from detection.api import event_parsing, prometheus
+from detection.api import event_parsing, guard_parsing, prometheus
 from detection.api.auth import ApiKeyAuth
 from detection.api.message_parsing import message_list_of
 from detection.api.problems import Problem, check_disk_space
@@ -148,10 +148,10 @@ def guard_calls(request: ApiRequest) -> HttpResponse:
     principal = request.principal
     _check_timeout(request)
     shape = rendered_shape(request)
-    body = event_parsing.guard_body(request.body)
+    body = guard_parsing.guard_body(request.body)
     if "messages" in body or "shape" in body:
         return json_response(_guard_messages(request, body, shape))
-    guard_request, altered = event_parsing.guard_of(body, len(request.body), _integration(request))
+    guard_request, altered = guard_parsing.guard_of(body, len(request.body), _integration(request))
     started = time.perf_counter()
     out = guard(principal, guard_request)
     seconds = time.perf_counter() - started

@@ -1,4 +1,4 @@
-"""Schemas of the events and guard routes. `event_parsing` reads these bodies; a test compares both."""
+"""Schemas of the events and guard routes. `event_parsing` and `guard_parsing` read these bodies; a test compares both."""
 
 from __future__ import annotations
 

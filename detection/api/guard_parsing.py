@@ -1,0 +1,119 @@
+"""Parses the body of the guard route, like `event_parsing` that of the events route."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from detection.api.event_parsing import (
+    MAX_EVENT_BYTES,
+    MAX_EVENTS,
+    NAME_LENGTHS,
+    event_record,
+    event_size,
+    name,
+)
+from detection.api.problems import Problem
+from detection.services.ingestion.guard import GuardRequest
+from detection.services.sessions.event_records import EventRecord
+from detection.strict_json import Doubled, join, loads
+
+_SHARED = ("session", "run", "round", "backend", "model", "agent", "parent_session")
+_GUARD_FIELDS = frozenset((*_SHARED, "results", "calls", "messages", "shape"))
+
+
+def guard_body(body: bytes) -> dict[str, Any]:
+    """Parse a body of the guard route, which must be an object."""
+    document = loads(body)
+    if not isinstance(document, dict):
+        raise Problem(422, "invalid_type", "The body must be an object.")
+    return document
+
+
+def guard_of(
+    document: dict[str, Any], size: int, integration: str
+) -> tuple[GuardRequest, list[dict[str, Any]]]:
+    """Read a body of the guard route.
+
+    One invalid call rejects the whole request, because the agent waits for one response.
+
+    Parameters
+    ----------
+    document
+        The parsed body.
+    size
+        Its bytes.
+    integration
+        The integration that sent it.
+
+    Returns
+    -------
+    tuple
+        The request, and its alterations: ``{"path", "marks"}`` each.
+
+    Raises
+    ------
+    Problem
+        With the path of the field at fault.
+    """
+    is_large = size > MAX_EVENT_BYTES
+    shared = shared_names(document)
+    results = tuple(_parts(document, "results", "result", shared, is_large=is_large))
+    calls = tuple(_parts(document, "calls", "call", shared, is_large=is_large))
+    if not results and not calls:
+        raise Problem(422, "missing", "`calls` or `results` must contain at least one entry.", path="calls")
+    if len(results) + len(calls) > MAX_EVENTS:
+        raise Problem(413, "too_many_events", f"A request can have at most {MAX_EVENTS:,} calls and results.")
+    altered = altered_body(document)
+    for key, events in (("results", results), ("calls", calls)):
+        altered += [altered_item(f"{key}[{at}]", event) for at, event in enumerate(events) if event.altered]
+    return replace(request_about(shared), integration=integration, results=results, calls=calls), altered
+
+
+def shared_names(document: dict[str, Any]) -> dict[str, str]:
+    """Read the names that a guard request gives to all its events."""
+    shared = {key: name(document, key, NAME_LENGTHS[key]) for key in _SHARED if document.get(key) is not None}
+    if not shared.get("session"):
+        raise Problem(422, "missing", "`session` is required.", path="session")
+    return shared
+
+
+def request_about(shared: Mapping[str, str]) -> GuardRequest:
+    """Return a request for a session with these names, without events."""
+    return GuardRequest(
+        session=shared["session"],
+        backend=shared.get("backend", ""),
+        model=shared.get("model", ""),
+        agent=shared.get("agent", ""),
+        parent_session=shared.get("parent_session", ""),
+    )
+
+
+def altered_body(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the alterations of a guard request itself, if there are any."""
+    marks = [mark for mark, is_there in (
+        ("duplicate_key", isinstance(document, Doubled)), ("unknown_field", not document.keys() <= _GUARD_FIELDS),
+    ) if is_there]  # fmt: skip
+    return [{"path": "", "marks": marks}] if marks else []
+
+
+def altered_item(path: str, event: EventRecord) -> dict[str, Any]:
+    """Return the alterations of one event of a guard request."""
+    return {"path": path, "marks": event.altered.split(",")}
+
+
+def _parts(
+    document: dict[str, Any], key: str, kind: str, shared: dict[str, str], *, is_large: bool
+) -> Iterator[EventRecord]:
+    items = document.get(key)
+    if items is None:
+        return
+    if not isinstance(items, list):
+        raise Problem(422, "invalid_type", f"`{key}` must be a list.", path=key)
+    for index, data in enumerate(items):
+        try:
+            yield event_record(data, kind, shared, size=event_size(data) if is_large else 0)
+        except Problem as problem:
+            problem.path = join(f"{key}[{index}]", problem.path)
+            raise
