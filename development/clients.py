@@ -4,11 +4,12 @@ Frameworks exclude each other's dependencies. Each has a file of pinned requirem
 `--install`, and without one its tests are skipped visibly.
 """
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from development.environments import python_of
@@ -18,7 +19,7 @@ TESTS = Path("clients/python/tests")
 CLIENT = "client"
 
 
-def run(root: Path, arguments: Sequence[str]) -> int:
+def run(root: Path, arguments: Sequence[str], running: Mapping[str, str] | None = None) -> int:
     """Run the tests of the clients against one server and return 1 if any failed.
 
     Parameters
@@ -28,6 +29,8 @@ def run(root: Path, arguments: Sequence[str]) -> int:
     arguments : sequence of str
         `--install` creates missing environments and renews those of other requirements; names of frameworks, and `client` for
         the client itself, run only these; anything else is passed to pytest.
+    running : mapping, optional
+        What the ready file of a running server says; without one, a server of the checkout is started.
     """
     requirements = {
         file.stem: file for file in sorted((root / TESTS / "frameworks/requirements").glob("*.txt"))
@@ -36,7 +39,7 @@ def run(root: Path, arguments: Sequence[str]) -> int:
     is_client = CLIENT in arguments or not chosen
     passed_on = [word for word in arguments if word not in (*requirements, CLIENT, "--install")]
     results: dict[str, str] = {}
-    with running_server() as server:
+    with contextlib.nullcontext(running) if running else running_server() as server:
         environment = {
             **os.environ,
             "LOOPGUARD_TEST_SERVER": json.dumps({"url": server["url"], "key": server["api_key"]}),

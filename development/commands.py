@@ -50,8 +50,14 @@ def coverage(arguments: Sequence[str]) -> int:
 
 def package(arguments: Sequence[str]) -> int:
     """Build sdist and wheel into dist/, install the wheel into an empty environment and run it."""
-    _no_arguments("package", package.__doc__, arguments)
-    return distribution.package(ROOT)
+    parser = argparse.ArgumentParser(prog="manage.py package", description=package.__doc__)
+    parser.add_argument(
+        "--test-clients",
+        nargs=argparse.REMAINDER,
+        metavar="ARGUMENT",
+        help="also run `test clients` with the rest of the command line, on the installed server",
+    )
+    return distribution.package(ROOT, tested=parser.parse_args(arguments).test_clients)
 
 
 def sbom(arguments: Sequence[str]) -> int:

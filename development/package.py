@@ -4,25 +4,30 @@ Does not belong here: the content of the distribution, which pyproject.toml name
 """
 
 import contextlib
-import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import venv
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import httpx
+
+from development import clients
+from development.test_server import running_server
 from manage import pip_command
 
 PACKAGES = ("detection", "loopguard_site")
 ASSETS = ("templates", "static")
 CLIENT = Path("clients/python")
 CLIENT_IN_WHEEL = "loopguard_site/assets/client/loopguard_client-"
+_SECONDS = 20.0
 
 
-def package(root: Path) -> int:
+def package(root: Path, tested: Sequence[str] | None = None) -> int:
     """Build sdist and wheel of server and client into `dist/`, then install and run them; return the exit status.
 
     Needs a package index. Takes about a minute, most of it for the installation.
@@ -31,6 +36,8 @@ def package(root: Path) -> int:
     ----------
     root : Path
         The checkout.
+    tested : sequence of str, optional
+        Arguments of `test clients`, which then runs on the installed server.
     """
     dist = root / "dist"
     shutil.rmtree(dist, ignore_errors=True)
@@ -40,7 +47,7 @@ def package(root: Path) -> int:
         print("\n".join(found), file=sys.stderr)
         return 1
     with installed(wheel, root / "requirements.lock", client) as environment:
-        status = try_out(root, environment)
+        status = try_out(root, environment, tested)
     if status == 0:
         print(f"In {dist}: {', '.join(sorted(file.name for file in dist.iterdir()))}")
     return status
@@ -113,22 +120,51 @@ def installed(wheel: Path, lock: Path, *others: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def try_out(root: Path, environment: Path) -> int:
-    """Start and stop an installation from an empty working folder, and run the client's command; return the exit status."""
+def try_out(root: Path, environment: Path, tested: Sequence[str] | None = None) -> int:
+    """Start and stop an installation from an empty working folder, and run the client's command; return the exit status.
+
+    Parameters
+    ----------
+    root : Path
+        The checkout.
+    environment : Path
+        The environment with server and client.
+    tested : sequence of str, optional
+        Arguments of `test clients`, which runs on this installation.
+    """
     empty = environment.parent / "empty"
     empty.mkdir()
-    kept = {
-        name: value for name, value in os.environ.items() if not name.startswith(("LOOPGUARD_", "PYTHON"))
-    }
-    command = [root / ".ci" / "fresh_start", environment.parent, environment / "bin" / "loopguard-server"]
-    status = subprocess.run(command, cwd=empty, env=kept, check=False).returncode
-    status = (
-        status
-        or subprocess.run(
-            [environment / "bin" / "loopguard", "--help"], cwd=empty, env=kept, check=False
-        ).returncode
-    )
+    with running_server([environment / "bin" / "loopguard-server"], empty) as server:
+        found = list(defects(server))
+        status = clients.run(root, tested, server) if tested and not found else 0
+    with contextlib.suppress(httpx.TransportError):
+        httpx.get(f"{server['url']}/healthz")
+        found.append("The server still answers after it ended.")
+    help_text: list[str | Path] = [environment / "bin" / "loopguard", "--help"]
+    status = status or subprocess.run(help_text, cwd=empty, stdout=subprocess.DEVNULL, check=False).returncode
     if left := [file.name for file in empty.iterdir()]:
-        print(f"Files were left in the working folder: {', '.join(left)}.", file=sys.stderr)
+        found.append(f"Files were left in the working folder: {', '.join(left)}.")
+    if found:
+        print("\n".join(found), file=sys.stderr)
         return 1
     return status
+
+
+def defects(server: Mapping[str, str]) -> Iterator[str]:
+    """Yield what a new installation does wrong with identical calls and with the style sheet of its sign-in page."""
+    with httpx.Client(base_url=server["url"], follow_redirects=True, timeout=_SECONDS) as client:
+        decisions = []
+        for number in range(4):
+            call = {"call_id": f"call_{number}", "tool": "search_web", "arguments": {"q": "reset password"}}
+            answer = client.post(
+                "/api/v1/guard",
+                json={"session": "fresh", "calls": [call]},
+                headers={"Authorization": f"Bearer {server['api_key']}"},
+            )
+            decisions.append(answer.raise_for_status().json()["decision"])
+        print(f"Decisions about four identical calls: {', '.join(decisions)}.", flush=True)
+        if decisions != ["allow", "allow", "allow", "block"]:
+            yield "The fourth of four identical calls must be blocked, and no other."
+        sheet = re.search(r'/static/css/base[^"]*\.css', client.get("/").raise_for_status().text)
+        if not sheet or "{" not in client.get(sheet[0]).raise_for_status().text:
+            yield "The sign-in page has no style sheet."

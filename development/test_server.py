@@ -11,18 +11,27 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 START_SECONDS = 120.0
 STOP_SECONDS = 30.0
-_NOT_INHERITED = ("DATABASE_URL", "REDIS_URL", "DJANGO_SETTINGS_MODULE")
+_NOT_INHERITED = ("DATABASE_URL", "REDIS_URL", "DJANGO_SETTINGS_MODULE", "PYTHONPATH")
 
 
 @contextlib.contextmanager
-def running_server() -> Iterator[dict[str, str]]:
+def running_server(
+    command: Sequence[str | Path] = ("python3", "manage.py"), working_folder: Path = ROOT
+) -> Iterator[dict[str, str]]:
     """Run `manage.py up`; yields what its ready file says, and stops it at the end.
+
+    Parameters
+    ----------
+    command : sequence of str or Path
+        What to run with `up`; by default this checkout.
+    working_folder : Path
+        The working folder.
 
     Raises
     ------
@@ -38,10 +47,12 @@ def running_server() -> Iterator[dict[str, str]]:
         if name not in _NOT_INHERITED and not name.startswith(("LOOPGUARD_", "PYTEST_", "COV_"))
     }
     environment["LOOPGUARD_WEB_PROCESSES"] = "1"
-    command = ["python3", "manage.py", "up", "--port", "0", f"--data={folder}/data", f"--ready-file={ready}"]
+    up_command = [*command, "up", "--port", "0", f"--data={folder}/data", f"--ready-file={ready}"]
     try:
         with log.open("wb") as output:
-            up = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=output)
+            up = subprocess.Popen(
+                up_command, cwd=working_folder, env=environment, stdout=output, stderr=output
+            )
         try:
             deadline = time.monotonic() + START_SECONDS
             while not ready.exists():

@@ -129,7 +129,6 @@ async def test_an_approval_with_an_id_of_an_earlier_version_can_be_waited_for(pr
     assert (response.status_code, response.json()["id"]) == (200, "que_0123456789")
 
 
-@pytest.mark.servers
 async def test_stopping_the_session_ends_the_wait(project):
     public_id, token = await held(project)
     waiting = asyncio.create_task(wait_for(token, public_id))

@@ -43,8 +43,18 @@ FORMS = {
         for stream in ("", "_stream")
     },
 }  # fmt: skip
+SAMPLED_FORM = "chat_stream_helper"
+"""CI runs the tests of this form, and one test of every form."""
+
+
+def case(sdk, form, *others):
+    """Return parameters of a test that runs in CI if it is of the sampled form."""
+    marks = [pytest.mark.sample] if form == SAMPLED_FORM else []
+    return pytest.param(sdk, form, *others, marks=marks)
+
+
 every_form = pytest.mark.parametrize(
-    ("sdk", "form"), [(sdk, form) for sdk in COMMANDS for form in FORMS[sdk]]
+    ("sdk", "form"), [case(sdk, form) for sdk in COMMANDS for form in FORMS[sdk]]
 )
 
 

@@ -17,7 +17,7 @@ from tests.support.model_answers import answered, call
 from tests.support.model_server import Answer, Asked, of_json
 
 from .conftest import World, wait_for
-from .matrix import COMMANDS, FORMS
+from .matrix import COMMANDS, FORMS, case
 from .test_unusual_answers import two_choices
 
 if not COMMANDS:
@@ -83,7 +83,7 @@ FAULTS = {
 every_fault = pytest.mark.parametrize(
     ("sdk", "form", "fault"),
     [
-        (sdk, form, name)
+        case(sdk, form, name)
         for sdk in COMMANDS
         for form, shape in FORMS[sdk].items()
         for name, fault in FAULTS.items()

@@ -75,6 +75,7 @@ def test_a_blocked_call_is_replaced_by_the_next_answer(world: World, run, script
     assert decisions_made() == [*STUCK[:4], "allow"]
 
 
+@pytest.mark.sample
 @every_form
 def test_of_parallel_calls_only_the_repeated_one_is_blocked(world: World, run, script, form):
     message_templates.save_template(world.project.pk, "chance", "", "REFUSED $tool.", SYSTEM)

@@ -12,8 +12,6 @@ from detection.selectors.filters import list_query
 from detection.selectors.lists import AUDIT
 from detection.selectors.pages import all_rows
 
-pytestmark = pytest.mark.servers
-
 
 @pytest.fixture
 def entries(project):

@@ -8,8 +8,6 @@ from detection.selectors.filters import list_query
 from detection.selectors.lists import SESSIONS
 from detection.selectors.sessions import list_sessions
 
-pytestmark = pytest.mark.servers
-
 
 def test_states_are_counted_with_the_silent_ones_apart(project, session):
     for state in ("running", "looping", "looping", "held", "stopped", "ended"):

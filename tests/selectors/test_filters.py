@@ -14,7 +14,6 @@ from detection.selectors.lists import INCIDENTS, LISTS
 from detection.selectors.pages import BadCursor
 from tests.support.projects import make_project
 
-pytestmark = pytest.mark.servers
 RANGE = parse_range("7d", timezone.now(), UTC)
 _VALUES = {
     "text": ["x", '""', "a*b", "*", '"100%_\\\\"', "x,y*"],
@@ -23,6 +22,7 @@ _VALUES = {
 }  # fmt: skip
 
 
+@pytest.mark.servers
 def test_the_database_reads_every_field_with_every_operator(project):
     for spec in LISTS.values():
         for field in spec.fields:

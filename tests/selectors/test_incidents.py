@@ -18,8 +18,6 @@ from detection.selectors.lists import INCIDENTS
 from detection.selectors.pages import all_rows
 from tests.support.projects import make_member, make_project
 
-pytestmark = pytest.mark.servers
-
 
 def found(project, text=""):
     return {row.public_id for row in list_incidents(project.pk, list_query(INCIDENTS, text)).items}

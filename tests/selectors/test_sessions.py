@@ -20,8 +20,6 @@ from detection.selectors.sessions import (
 )
 from tests.support.threads import in_thread
 
-pytestmark = pytest.mark.servers
-
 
 def walk(project, limit, text=""):
     seen, cursor = [], ""
@@ -52,6 +50,7 @@ def test_a_running_session_that_is_silent_is_idle(project, session):
     assert shown == {"busy": "running", "silent": "idle", "stopped": "stopped"}
 
 
+@pytest.mark.servers
 def test_a_page_of_the_list_is_one_query_by_index(project, session, django_assert_num_queries):
     for _ in range(20):
         session()
@@ -130,6 +129,7 @@ def test_changes_since_a_cursor_are_returned(project, session):
 
 
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.servers
 def test_a_change_that_commits_late_is_not_missed():
     from tests.support.projects import make_project
 

@@ -20,8 +20,6 @@ from detection.tasks.evaluation_queue import EvaluationQueue, evaluation_queue
 from detection.tasks.sweeper import Sweeper
 from loopguard_site.celery import app
 
-pytestmark = pytest.mark.servers
-
 
 @pytest.fixture
 def session(transactional_db):
@@ -58,6 +56,7 @@ def worker():
     queue.stop()
 
 
+@pytest.mark.servers
 def test_a_worker_evaluates_the_session_it_is_told_of(session):
     with worker():
         run(jobs.EVALUATE, session.project_id, [session.pk])
@@ -88,6 +87,7 @@ def test_a_sweep_finds_what_nobody_was_told_of(session):
     assert session.evaluated_seq == 1
 
 
+@pytest.mark.servers
 def test_housekeeping_runs_twice_without_harm(session):
     run(jobs.HOUSEKEEPING)
     run(jobs.HOUSEKEEPING)

@@ -8,8 +8,6 @@ import redis
 from detection import jobs
 from detection.tasks.watchdog import Consumption
 
-pytestmark = pytest.mark.servers
-
 
 @pytest.fixture
 def put_task(settings):
@@ -22,6 +20,7 @@ def put_task(settings):
         broker.delete(queue)
 
 
+@pytest.mark.servers
 def test_a_worker_is_deaf_when_tasks_wait_at_two_looks_and_none_runs(put_task):
     worker = Consumption(deaf_seconds=0)
     assert not worker.is_deaf()

@@ -114,7 +114,6 @@ def test_a_sender_killed_after_the_receiver_said_yes_repeats_the_same_id(project
     assert states() == ["delivered"]
 
 
-@pytest.mark.servers
 def test_a_claim_that_was_taken_over_notes_nothing(project, receiver, hook):
     tell(project)
     routing.route_pending()

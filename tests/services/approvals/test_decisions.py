@@ -195,7 +195,6 @@ def test_unanswered_the_default_holds_from_the_deadline_on_whoever_reads_first(
     assert session_of(asking).state == states[decision]
 
 
-@pytest.mark.servers
 def test_the_sweeper_closes_what_nobody_reads(asking, agent):
     make_overdue(hold(agent).approval["id"])
     assert decisions.close_overdue() == 1
@@ -203,7 +202,6 @@ def test_the_sweeper_closes_what_nobody_reads(asking, agent):
     assert Approval.objects.get().state == "expired"
 
 
-@pytest.mark.servers
 def test_the_next_call_of_the_session_closes_an_overdue_approval_too(asking, agent):
     make_overdue(hold(agent).approval["id"])
     agent.asks(agent.call(tool="other"))

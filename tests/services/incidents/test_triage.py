@@ -13,8 +13,6 @@ from detection.services.policies import overrides
 from detection.services.sessions import evaluation
 from tests.support.agents import OPERATOR
 
-pytestmark = pytest.mark.servers
-
 
 @pytest.fixture
 def incident(agent):
@@ -85,6 +83,7 @@ def test_bulk_says_for_each_what_became_of_it(project, incident):
     assert outcome == {incident.public_id: "done", "inc_none": "not_found"}
 
 
+@pytest.mark.servers
 def test_the_database_allows_one_active_incident_per_loop_and_session(incident):
     incident.pk, incident.public_id = None, "inc_copy"
     with pytest.raises(IntegrityError), transaction.atomic():

@@ -16,8 +16,6 @@ from tests.support.agents import OPERATOR, Agent
 from tests.support.statements import round_trips, sent_messages
 from tests.support.threads import all_results, in_thread, wait_until_blocked
 
-pytestmark = pytest.mark.servers
-
 
 def test_the_fourth_identical_call_is_blocked_and_kept_as_an_incident_with_its_evidence(agent):
     decisions = [agent.asks().decision for _ in range(4)]
@@ -174,6 +172,7 @@ def test_leaving_the_loop_ends_the_incident_as_recovered(agent):
 
 
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.servers
 def test_calls_that_race_with_a_stop_are_never_allowed_after_it(transactional_db):
     project = Project.objects.create(slug="race", name="Race")
     agent = Agent(Principal(0, "x", project.pk, "race", frozenset(), False, None, b"secret"))
@@ -203,6 +202,7 @@ def test_calls_that_race_with_a_stop_are_never_allowed_after_it(transactional_db
 
 
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.servers
 def test_calls_that_race_for_one_session_are_counted_each_once(transactional_db):
     project = Project.objects.create(slug="race", name="Race")
     overrides.save_override(project.pk, PROJECT, {"mode": "observe"}, OPERATOR)
@@ -299,6 +299,7 @@ def test_a_call_id_that_was_used_before_other_processes_wrote_the_session_is_rec
     assert Session.objects.get().call_count == 4
 
 
+@pytest.mark.servers
 def test_a_call_whose_write_waits_for_a_stop_is_stopped(transactional_db):
     project = Project.objects.create(slug="race", name="Race")
     agent = Agent(Principal(0, "x", project.pk, "race", frozenset(), False, None, b"secret"))

@@ -21,7 +21,6 @@ def rounds(agent, count, tool="search_web", *, with_ids=False):
         yield agent.result(f"c-{number}", "0 hits", **ids[1])
 
 
-@pytest.mark.servers
 def test_events_are_stored_in_order_and_a_worker_finds_the_loop(agent):
     done = agent.posts(*rounds(agent, 5))
     session = Session.objects.get()

@@ -20,8 +20,6 @@ from detection.services.sessions.evaluation import evaluate
 from tests.support.agents import Agent
 from tests.support.alerts import make_incident
 
-pytestmark = pytest.mark.servers
-
 ANA = Actor("ana")
 
 
@@ -69,6 +67,7 @@ def test_a_backlog_is_counted_in_portions_and_whole(principal, project, monkeypa
     assert CountingCursor.objects.get().counted_at is not None
 
 
+@pytest.mark.servers
 def test_a_session_touched_by_a_late_transaction_is_not_missed(agent, project):
     """The cursor stays behind every transaction that was open when it was read."""
     agent.asks()
@@ -92,6 +91,7 @@ def test_counts_come_apart_by_tool_model_and_hour(principal, project):
     assert hours[0].key.endswith(":00:00Z")
 
 
+@pytest.mark.servers
 def test_findings_labels_confidence_and_recovery_are_counted_by_detector(project):
     evidence = {"reactions": {"warn": {"recovered": 1, "went_on": 3}, "block": {"stopped": 1}}}
     make_incident(

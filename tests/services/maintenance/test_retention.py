@@ -13,8 +13,6 @@ from detection.services.sessions.evaluation import evaluate
 from tests.support.agents import OPERATOR, Agent
 from tests.support.threads import in_thread
 
-pytestmark = pytest.mark.servers
-
 
 def test_old_sessions_go_with_their_calls_and_incidents_keep_their_evidence(project, agent):
     for _ in range(4):
@@ -49,6 +47,7 @@ def test_sessions_of_many_events_go_in_several_transactions(agent, principal, mo
 
 
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.servers
 def test_a_locked_session_keeps_its_events(agent):
     agent.posts(agent.call())
     Session.objects.update(last_event_at=timezone.now() - timedelta(days=31))
@@ -115,6 +114,7 @@ def test_a_stopped_session_stays_stopped_when_its_loop_is_abandoned(agent):
     assert Session.objects.get().state == "stopped"
 
 
+@pytest.mark.servers
 def test_partitions_are_made_ahead_and_dropped_when_long_empty(db):
     with connection.cursor() as cursor:
         cursor.execute(

@@ -9,8 +9,6 @@ from detection.services.sessions import evaluation, folding
 from detection.services.sessions.event_records import EventRecord
 from tests.support.threads import in_thread, wait_until_blocked
 
-pytestmark = pytest.mark.servers
-
 
 def test_evaluating_twice_changes_nothing(agent):
     agent.posts(*[agent.call() for _ in range(6)])
@@ -76,6 +74,7 @@ def test_a_poisonous_call_at_the_guard_is_allowed_and_parked(agent, monkeypatch)
 
 
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.servers
 def test_a_call_is_quarantined_although_another_request_took_its_number(agent, monkeypatch):
     sound, others = fold.observe_call, []
 

@@ -15,7 +15,6 @@ from tests.support.agents import OPERATOR, Agent
 from tests.support.statements import round_trips, sent_messages
 from tests.support.threads import all_results, in_thread
 
-pytestmark = pytest.mark.servers
 SETTINGS = {
     "family_enabled": True,
     "family_budget_enabled": True,
@@ -42,6 +41,7 @@ def counted():
     return family, [one.count for one in family.repeats.values()]
 
 
+@pytest.mark.servers
 def test_calls_of_several_sessions_at_once_count_once_each_and_nobody_waits_in_a_circle(fleet):
     """Guards of four children and of the parent, workers that fold reported calls of all, and a parent that becomes known meanwhile."""
     started = threading.Barrier(CHILDREN + 2)
