@@ -1,6 +1,7 @@
-"""Turns findings into incidents while a session is folded: opens, escalates and ends them, with a snapshot of the evidence.
+"""Turns findings into incidents while a session is folded: opens, escalates and ends them.
 
-Only called by evaluation, under the session's lock. Actions of people on incidents are in `triage`.
+Only called by evaluation, under the session's lock. `incident_changes` writes them, with a copy of the evidence. Actions of
+people on incidents are in `triage`.
 """
 
 from __future__ import annotations
@@ -18,18 +19,14 @@ from detection.models import (
     Approval,
     ApprovalState,
     Choice,
-    Event,
     EventType,
     Incident,
-    IncidentActivity,
     LimitNotice,
     Session,
-    call_flags,
 )
 from detection.models.incidents import IncidentLabel, IncidentStatus, new_public_id
-from detection.services import audit
-from detection.services.alerting import outbox
-from detection.services.incidents import lifecycle, patterns
+from detection.services.incidents import lifecycle
+from detection.services.incidents.incident_changes import IncidentChanges
 from detection.services.sessions.event_records import EventRecord
 from detection.stream.hints import Hint
 
@@ -38,11 +35,9 @@ QUIET_CALLS = 5
 ABANDONED_AFTER = timedelta(hours=1)
 SILENT_FOR = timedelta(days=1)
 """Silence after which a session is no longer waited for."""
-EVIDENCE_CALLS = 24
 SHARED_CALLS = 2
 """Incidents with at least this many calls in common are related."""
 MAX_TRACES = 100
-EVIDENCE_ARGUMENTS_CHARACTERS, EVIDENCE_RESULT_CHARACTERS = 4000, 2000
 _SIGNS_OF_LIFE = {
     EventType.RESULT: "the result arrived",
     EventType.HEARTBEAT: "the call still runs",
@@ -76,19 +71,10 @@ class IncidentTracker:
 
     def __init__(self, session: Session, *, is_replay: bool = False) -> None:
         self.session = session
-        self.hints: set[Hint] = set()
         self.is_guarded = False
+        self._changes = IncidentChanges(session)
         self._active: dict[str, Incident] | None = None if session.has_active_incident else {}
-        self._new: set[str] = set()
-        self._touched: dict[str, Incident] = {}
-        self._fields: dict[str, set[str]] = {}
-        self._activity: list[IncidentActivity] = []
-        self._notices: list[LimitNotice] = []
-        self._evidence_seqs: dict[str, set[int]] = {}
-        self._ended_at_seq: dict[str, int] = {}
         self._now: tuple[int, datetime] = (session.evaluated_seq, timezone.now())
-        self._unpriced_calls: dict[str, set[int]] = {}
-        """Counted calls by incident whose costs `save` adds."""
         self._counted_before: set[int] = set()
         self._known_since = 0 if is_replay else session.last_seq + 1
 
@@ -107,7 +93,16 @@ class IncidentTracker:
     @property
     def is_touched(self) -> bool:
         """Whether `save` has anything to write."""
-        return bool(self._touched or self._notices)
+        return self._changes.has_any
+
+    @property
+    def hints(self) -> set[Hint]:
+        """Hints for the live pages, for after the commit."""
+        return self._changes.hints
+
+    def save(self) -> None:
+        """Write what changed, in the caller's transaction; the events must be stored already."""
+        self._changes.save(self._now[0])
 
     @property
     def has_unended(self) -> bool:
@@ -126,7 +121,7 @@ class IncidentTracker:
 
     def unpriced_calls(self, public_id: str) -> frozenset[int]:
         """Return the counted calls of an incident whose costs are not added yet: of a replay, all of them."""
-        return frozenset(self._unpriced_calls.get(public_id, ()))
+        return self._changes.unpriced_calls(public_id)
 
     def begin(self, event: EventRecord) -> None:
         """Use the number and time of an event for the following changes; its result belongs to the evidence of active loops.
@@ -136,10 +131,9 @@ class IncidentTracker:
         self._now = event.seq, event.received_at
         if event.closes and self.active:
             for incident in self.active.values():
-                copied = {call["seq"] for call in incident.evidence.get("calls", ())}
-                if event.closes in copied | self._evidence_seqs.get(incident.public_id, set()):
-                    self._evidence_seqs.setdefault(incident.public_id, set()).add(event.closes)
-                    self._touch(incident, ("evidence",))
+                if self._changes.is_evidence(incident, event.closes):
+                    self._changes.add_evidence(incident, (event.closes,))
+                    self._changes.touch(incident, ("evidence",))
         if self.active:
             self._end_silence(event)
 
@@ -173,7 +167,7 @@ class IncidentTracker:
         in_step: list[Incident] = []
         for finding in () if step.duplicate else step.verdict.findings:
             if finding.detail.get("notice"):
-                self._notices.append(self._notice(seq, tool, finding))
+                self._changes.add_notice(self._notice(seq, tool, finding))
                 continue
             incident = self.active.get(finding.loop_id)
             if incident is None:
@@ -192,11 +186,11 @@ class IncidentTracker:
             return
         incident = next((one for one in self.active.values() if usage.closes in _seen(one)), None)
         if incident is not None:
-            self._touch(incident, ("cost_usd",))
+            self._changes.touch(incident, ("cost_usd",))
             incident.cost_usd = float(incident.cost_usd) + usage.cost_usd
 
     def _found_again(self, incident: Incident, seq: int) -> None:
-        self._touch(incident, _FOUND_FIELDS)
+        self._changes.touch(incident, _FOUND_FIELDS)
         incident.detections += 1
         incident.evidence.pop("released", None)
         self.hints.add(Hint("incident", incident.public_id))
@@ -220,7 +214,7 @@ class IncidentTracker:
             is_deciding and not incident.rung
         ):
             if incident.rung != (verdict.rung or "") and verdict.rung:
-                self._note(incident, "reacted", f"{verdict.rung}: {verdict.message}"[:1000])
+                self._changes.note(incident, "reacted", f"{verdict.rung}: {verdict.message}"[:1000])
             incident.decision = max(decision, incident.decision, key=DECISIONS.index)
             incident.rung = verdict.rung or incident.rung
         if is_deciding and verdict.rung:
@@ -249,13 +243,13 @@ class IncidentTracker:
         detector = detector_for(finding.kind)
         if detector.judges_texts:
             # It has no calls: its evidence are messages.
-            self._evidence_seqs.setdefault(incident.public_id, set()).update(finding.seqs)
+            self._changes.add_evidence(incident, finding.seqs)
             return
         is_run_limit = detector.is_run_limit
         own = _seen(incident)
         added = ({seq} if is_run_limit else {*finding.seqs, seq}) - own
         counted = added.difference(*(_seen(other) for other in self.active.values()))
-        if incident.public_id in self._new and counted:
+        if self._changes.is_new(incident) and counted:
             counted -= self._counted_by_ended(min(counted))
         incident.calls_in_loop += len(added)
         incident.counted_calls += len(counted)
@@ -265,11 +259,11 @@ class IncidentTracker:
                 incident.calls_in_loop, finding.count * (finding.period if finding.laps else 1)
             )
         incident.evidence["seqs"] = _joined(incident.evidence.get("seqs"), sorted(added))
-        self._unpriced_calls.setdefault(incident.public_id, set()).update(counted)
-        is_new = incident.public_id in self._new
+        self._changes.add_costs(incident, counted)
+        is_new = self._changes.is_new(incident)
         if not is_run_limit or is_new:
             # The calls before a limit was reached are its context and do not change later.
-            self._evidence_seqs.setdefault(incident.public_id, set()).update((*finding.seqs, seq))
+            self._changes.add_evidence(incident, (*finding.seqs, seq))
 
     def _counted_by_ended(self, since_seq: int) -> set[int]:
         """Return the calls that ended incidents count: a loop that continues after its incident was resolved is a new one.
@@ -348,10 +342,9 @@ class IncidentTracker:
             status=IncidentStatus.OPEN,
             opened_at=self._now[1],
         )
-        self._new.add(incident.public_id)
-        self._touch(incident, ())
+        self._changes.add(incident)
         self.active[finding.loop_id] = incident
-        self._note(incident, "opened")
+        self._changes.note(incident, "opened")
         self.hints.add(Hint("incident", incident.public_id, "opened"))
         return incident
 
@@ -362,8 +355,8 @@ class IncidentTracker:
         is_worse = incident.snoozed_until_worse and decision in ("block", "hold", "stop")
         if is_over or is_worse:
             lifecycle.wake(incident)
-            self._touch(incident, lifecycle.STATUS_FIELDS)
-            self._note(incident, "woke", "it got worse" if is_worse else "the time ran out")
+            self._changes.touch(incident, lifecycle.STATUS_FIELDS)
+            self._changes.note(incident, "woke", "it got worse" if is_worse else "the time ran out")
 
     def _leave_quiet_ones(self) -> None:
         """End the loops that were not detected for `QUIET_CALLS` calls; related ones end together."""
@@ -408,12 +401,12 @@ class IncidentTracker:
 
     def _note_end(self, incident: Incident, at: datetime, *, recovered: bool | None, note: str) -> None:
         incident.ended_at, incident.recovered = at, recovered
-        self._ended_at_seq[incident.public_id] = self._now[0]
+        self._changes.note_end(incident, self._now[0])
         self._counted_before |= _seen(incident)
         del self.active[incident.loop_id]
         lifecycle.settle(incident)
-        self._touch(incident, ("ended_at", "recovered", *lifecycle.STATUS_FIELDS))
-        self._note(incident, "ended", note)
+        self._changes.touch(incident, ("ended_at", "recovered", *lifecycle.STATUS_FIELDS))
+        self._changes.note(incident, "ended", note)
         self.hints.add(Hint("incident", incident.public_id, "ended"))
 
     def decide_anew(self, step: Step, decision: str, message: str) -> None:
@@ -436,7 +429,7 @@ class IncidentTracker:
             return
         if approval.decision == "allow":
             incident.calls_blocked = max(0, incident.calls_blocked - approval.held_calls)
-            self._touch(incident, ("calls_blocked",))
+            self._changes.touch(incident, ("calls_blocked",))
             self._release(incident, approval.choice)
         is_own = approval.choice == Choice.STOP or approval.state == ApprovalState.WITHDRAWN
         if approval.decision == "stop" and not is_own:
@@ -451,10 +444,10 @@ class IncidentTracker:
             is_released = choice == Choice.DISABLE or (choice == Choice.EXEMPT and one.tool == incident.tool)
             if one is incident or is_released:
                 one.evidence["released"] = True
-                self._touch(one, ("evidence",))
+                self._changes.touch(one, ("evidence",))
 
     def _incident_of(self, approval: Approval) -> Incident | None:
-        known = (*self.active.values(), *self._touched.values())
+        known = (*self.active.values(), *self._changes.touched)
         for incident in known:
             if incident is approval.incident or (incident.pk and incident.pk == approval.incident_id):
                 return incident
@@ -462,8 +455,8 @@ class IncidentTracker:
 
     def _raise_decision(self, incident: Incident, decision: str, message: str) -> None:
         incident.decision = max(decision, incident.decision, key=DECISIONS.index)
-        self._touch(incident, ("decision",))
-        self._note(incident, "reacted", f"{decision}: {message}"[:1000])
+        self._changes.touch(incident, ("decision",))
+        self._changes.note(incident, "reacted", f"{decision}: {message}"[:1000])
 
     def _note_stop(self, incident: Incident, decision: str) -> None:
         if decision == "stop" and self.is_guarded:
@@ -472,9 +465,9 @@ class IncidentTracker:
     def _require_acknowledgement(self, incident: Incident) -> None:
         before = incident.status
         lifecycle.require_acknowledgement(incident)
-        self._touch(incident, lifecycle.STATUS_FIELDS)
+        self._changes.touch(incident, lifecycle.STATUS_FIELDS)
         if before == IncidentStatus.ENDED and incident.status == IncidentStatus.OPEN:
-            self._note(incident, "reopened", "someone has to acknowledge it")
+            self._changes.note(incident, "reopened", "someone has to acknowledge it")
             self.hints.add(Hint("incident", incident.public_id, "reopened"))
 
     def stop(self, at: datetime) -> None:
@@ -491,126 +484,11 @@ class IncidentTracker:
         awaiting = incident.evidence.pop("awaiting", None)
         if awaiting is None:
             return
-        self._touch(incident, ("evidence",))
+        self._changes.touch(incident, ("evidence",))
         counts = incident.evidence.setdefault("reactions", {}).setdefault(awaiting["rung"], {})
         counts[outcome] = counts.get(outcome, 0) + 1
         if counts[outcome] == 1:
-            self._note(incident, outcome, f"after {awaiting['rung']}")
-
-    def _touch(self, incident: Incident, fields: Iterable[str]) -> None:
-        """Write these fields at the end; fields that people change (status, label, acknowledgement) are not overwritten."""
-        self._touched[incident.public_id] = incident
-        self._fields.setdefault(incident.public_id, set()).update(fields)
-
-    def _note(self, incident: Incident, action: str, note: str = "") -> None:
-        self._activity.append(IncidentActivity(incident=incident, actor="system", action=action, note=note))
-
-    def save(self) -> None:
-        """Write what changed, in the caller's transaction; the events must be stored already."""
-        if self._notices:
-            self._save_notices()
-        if not self._touched:
-            return
-        self._gather_evidence()
-        self._add_costs()
-        new = [incident for name, incident in self._touched.items() if name in self._new]
-        if new:
-            patterns.assign(new)
-        # In the order in which they changed: a loop's incident has ended before its next one opens.
-        for incident in self._touched.values():
-            if incident.public_id in self._new:
-                incident.save(force_insert=True)
-            else:
-                incident.save(update_fields=self._fields[incident.public_id])
-        IncidentActivity.objects.bulk_create(self._activity)
-        audit.record_incidents(self._activity)
-        if not self.session.is_imported:
-            outbox.record_activity(self._activity)
-        for pending in (
-            self._new,
-            self._touched,
-            self._fields,
-            self._activity,
-            self._evidence_seqs,
-            self._ended_at_seq,
-            self._unpriced_calls,
-        ):
-            pending.clear()
-
-    def _save_notices(self) -> None:
-        """Store new notices and their alert events. A limit has one notice, even if the budget is counted again."""
-        known = set(LimitNotice.objects.filter(session=self.session).values_list("kind", "unit", "limit"))
-        for notice in self._notices:
-            limit = (notice.kind, notice.unit, notice.limit)
-            if limit not in known:
-                known.add(limit)
-                notice.save(force_insert=True)
-                if not self.session.is_imported:
-                    outbox.record_limit_notice(self.session, notice)
-                self.hints.add(Hint("session", self.session.external_id, "near_limit"))
-        self._notices.clear()
-
-    def _add_costs(self) -> None:
-        """Add the cost of the counted calls, and of usage that was reported after them. Two queries of two columns."""
-        wanted = set().union(*self._unpriced_calls.values())
-        if not wanted:
-            return
-        rows = Event.objects.filter(session_id=self.session.pk, seq__in=wanted)
-        cost_of = {seq: float(cost) for seq, cost in rows.values_list("seq", "cost_usd")}
-        later = Event.objects.filter(session_id=self.session.pk, type=EventType.USAGE, closes__in=wanted)
-        # Usage that is not evaluated yet is added when it is.
-        for seq, cost in later.filter(seq__gt=min(wanted), seq__lte=self._now[0]).values_list(
-            "closes", "cost_usd"
-        ):
-            cost_of[seq] = cost_of.get(seq, 0.0) + float(cost)
-        for name, seqs in self._unpriced_calls.items():
-            incident = self._touched[name]
-            incident.cost_usd = float(incident.cost_usd) + sum(cost_of.get(seq, 0) for seq in seqs)
-
-    def _gather_evidence(self) -> None:
-        """Copy the calls of each loop, with their results, into the incident, because retention deletes the calls.
-
-        Results that come after the loop has ended do not belong to the evidence.
-        """
-        wanted = {name: sorted(seqs)[-EVIDENCE_CALLS:] for name, seqs in self._evidence_seqs.items()}
-        seqs = {seq for some in wanted.values() for seq in some}
-        seqs |= {self._touched[name].first_seq for name in self._new}
-        if not seqs:
-            return
-        rows = Event.objects.filter(
-            session_id=self.session.pk,
-            seq__in=seqs,
-            type__in=(EventType.CALL, EventType.MESSAGE, EventType.COMPACTION),
-        )
-        found = {row.seq: row for row in rows}
-        calls = {seq: row for seq, row in found.items() if row.type == EventType.CALL}
-        results = {
-            row.closes: row
-            for row in Event.objects.filter(
-                session_id=self.session.pk,
-                type=EventType.RESULT,
-                call_id__in={call.call_id for call in calls.values()},
-                closes__in=[*calls],
-            )
-        }
-        for name, own in wanted.items():
-            incident = self._touched[name]
-            if name in self._new and incident.first_seq in calls:
-                incident.first_call_number = calls[incident.first_seq].call_number
-            if detector_for(incident.kind).judges_texts:
-                incident.evidence["messages"] = [message_of(found[seq]) for seq in own if seq in found]
-                # It belongs to no call; lists and maps show it at the one before it.
-                incident.first_call_number = incident.last_call_number
-            known = {call["seq"]: call for call in incident.evidence.get("calls", ())}
-            known |= {
-                seq: evidence_of(calls[seq], results.get(seq), self._ended_at_seq.get(name))
-                for seq in own
-                if seq in calls
-            }
-            incident.evidence["calls"] = [known[seq] for seq in sorted(known)][-EVIDENCE_CALLS:]
-            if detector_for(incident.kind).spans_tools:
-                lap = incident.evidence["calls"][-incident.evidence.get("period", 1) :]
-                incident.tool = " → ".join(dict.fromkeys(call["tool"] for call in lap))[:128]
+            self._changes.note(incident, outcome, f"after {awaiting['rung']}")
 
 
 def _joined(known: list[Any] | None, new: Iterable[Any]) -> list[Any]:
@@ -626,39 +504,3 @@ def _is_of_calls(incident: Incident) -> bool:
 
 def _seen(incident: Incident) -> set[int]:
     return {*incident.evidence.get("seqs", ())}
-
-
-def message_of(event: Event) -> dict[str, Any]:
-    """Return a message or compaction of the evidence, cut to what a page needs."""
-    return {
-        "seq": event.seq,
-        "type": event.type,
-        "text": (event.content or "")[:EVIDENCE_RESULT_CHARACTERS],
-        "at": event.received_at.isoformat(),
-    }
-
-
-def evidence_of(call: Event, result: Event | None, until_seq: int | None = None) -> dict[str, Any]:
-    """Return one call of the evidence, with its result where there is one up to `until_seq`, cut to what a page needs."""
-    flags = call.flags
-    if result is not None and until_seq is not None and result.seq > until_seq:
-        result, flags = None, call_flags.of_call("pending", call.decision)
-    found: dict[str, Any] = {
-        "seq": call.seq,
-        "number": call.call_number,
-        "tool": call.tool,
-        "arguments": (call.arguments or "")[:EVIDENCE_ARGUMENTS_CHARACTERS],
-        "call_key": call.call_key,
-        "decision": call.decision,
-        "flags": flags,
-        "at": call.received_at.isoformat(),
-        "cost_usd": float(call.cost_usd),
-    }
-    decided_by = ((call.verdict or {}).get("finding") or {}).get("kind")
-    if decided_by and call.decision != "allow":
-        found["decided_by"] = decided_by
-    if result is not None:
-        found["result"] = (result.content or "")[:EVIDENCE_RESULT_CHARACTERS]
-        found["result_length"] = result.content_length
-        found["is_error"] = result.is_error
-    return found
